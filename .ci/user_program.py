@@ -36,7 +36,7 @@ async def main() -> None:
                     raise AssertionError(f"the script calls no tool here, but {name} was run")
                 case Reply(text=text):
                     assert text == "You are welcome."
-        assert runtime.metrics().counters["tool.double.ok"] == 1
+        assert runtime.metrics().count("callboard.tool.calls", tool="double", outcome="ok") == 1
 
 
 if __name__ == "__main__":

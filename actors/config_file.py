@@ -28,9 +28,9 @@ CONFIG_FILE: Final = "config.toml"
 #: A file of settings has some kB; this bounds one that is something else.
 MAX_CONFIG_BYTES: Final = 1024 * 1024
 #: Fields that hold paths: relative ones are meant from the file's own folder.
-_PATHS: Final = ("workspace", "index_dir", "config_dir")
+_PATHS: Final = ("workspace", "index_dir", "config_dir", "verify")
 #: Fields that others may not read.
-_SECRETS: Final = ("api_key",)
+_SECRETS: Final = ("api_key", "headers")
 #: Fields that are objects of a program, which no file can hold.
 _NOT_IN_A_FILE: Final = ("script", "server_tools", "provider_options")
 
@@ -75,7 +75,7 @@ def read_profile(path: Path, name: str = "", *, chosen_by: str = "--profile") ->
         found.append(Section(f"profiles.{name}", _table(profiles, name, path, "profiles.")))
     sections = tuple(Section(each.name, dict(_values(each, path))) for each in found)
     everywhere = [document.get("default"), *profiles.values()]  # also in a profile that is not chosen
-    if any(secret in table for table in everywhere if isinstance(table, dict) for secret in _SECRETS):
+    if any(map(_has_secret, everywhere)):
         _check_private(path)
     return Profile(path, sections)
 
@@ -120,8 +120,30 @@ def _values(section: Section, path: Path) -> Iterator[tuple[str, object]]:
     for name, value in section.values.items():
         if name in _NOT_IN_A_FILE:
             raise UsageError(f"{name!r} in [{section.name}] of {path} cannot be set in a file; give it in a program")
-        is_path = name in _PATHS and isinstance(value, str)
-        yield name, path.parent / Path(str(value)).expanduser() if is_path else value
+        yield name, _connections_from(value, path) if name == "connections" else _from(name, value, path)
+
+
+def _from(name: str, value: object, path: Path) -> object:
+    is_path = name in _PATHS and isinstance(value, str)
+    return path.parent / Path(str(value)).expanduser() if is_path else value
+
+
+def _connections_from(value: object, path: Path) -> object:
+    if not isinstance(value, dict):
+        return value
+    return {
+        provider: {name: _from(name, each, path) for name, each in table.items()} if isinstance(table, dict) else table
+        for provider, table in value.items()
+    }
+
+
+def _has_secret(table: object) -> bool:
+    """Is there one in this section, or in what it says of a provider's connection?"""
+    if not isinstance(table, dict):
+        return False
+    connections = table.get("connections")
+    tables = [table, *connections.values()] if isinstance(connections, dict) else [table]
+    return any(secret in each for each in tables if isinstance(each, dict) for secret in _SECRETS)
 
 
 def _check_private(path: Path) -> None:

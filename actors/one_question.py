@@ -5,25 +5,55 @@ print(ask_sync("What is the weather in Oslo?", model="openai/gpt-6.1-sol", tools
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Unpack
+from collections.abc import Callable, Iterator
+from typing import Unpack, overload
+
+from typing_extensions import TypeForm
 
 from callboard.actors.requests.asking import AskOptions, Prompt
-from callboard.actors.requests.conversation import Reply, StreamItem, SyncEvents
+from callboard.actors.requests.conversation import Reply, StreamItem, SyncEvents, SyncStream, T
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
 
 
-def ask_sync(prompt: Prompt, *, settings: Settings | None = None, **options: Unpack[AskOptions]) -> Reply:
+@overload
+def ask_sync(prompt: Prompt, *, settings: Settings | None = None, **options: Unpack[AskOptions]) -> Reply: ...
+@overload
+def ask_sync(
+    prompt: Prompt, *, output: TypeForm[T], settings: Settings | None = None, **options: Unpack[AskOptions]
+) -> Reply[T]: ...
+def ask_sync(
+    prompt: Prompt,
+    *,
+    output: TypeForm[T] | None = None,
+    settings: Settings | None = None,
+    **options: Unpack[AskOptions],
+) -> Reply[T] | Reply:
     """`Runtime.ask_sync`, in a runtime that is started for this question and stopped after it, some 20 ms.
 
     Calls that the policy asks about are denied: there is no `approve`. Raises what `Runtime.ask_sync` raises.
     """
     with Runtime(settings) as runtime:
-        return runtime.ask_sync(prompt, **options)
+        return (
+            runtime.ask_sync(prompt, **options)
+            if output is None
+            else runtime.ask_sync(prompt, output=output, **options)
+        )
 
 
-def stream_sync(prompt: Prompt, *, settings: Settings | None = None, **options: Unpack[AskOptions]) -> OwnStream:
+@overload
+def stream_sync(prompt: Prompt, *, settings: Settings | None = None, **options: Unpack[AskOptions]) -> OwnStream: ...
+@overload
+def stream_sync(
+    prompt: Prompt, *, output: TypeForm[T], settings: Settings | None = None, **options: Unpack[AskOptions]
+) -> OwnStream[T]: ...
+def stream_sync(
+    prompt: Prompt,
+    *,
+    output: TypeForm[T] | None = None,
+    settings: Settings | None = None,
+    **options: Unpack[AskOptions],
+) -> OwnStream[T] | OwnStream:
     """`Runtime.stream_sync`, in a runtime that is started when the iteration begins and stopped when it ends.
 
         for text in stream_sync("What is the weather in Oslo?", model="openai/gpt-6.1-sol").texts():
@@ -31,15 +61,18 @@ def stream_sync(prompt: Prompt, *, settings: Settings | None = None, **options: 
 
     Raises UsageError for bad settings at once, the rest from the iteration.
     """
-    return OwnStream(Runtime(settings), prompt, options)
+    runtime = Runtime(settings)
+    if output is None:
+        return OwnStream(runtime, lambda: runtime.stream_sync(prompt, **options))
+    return OwnStream(runtime, lambda: runtime.stream_sync(prompt, output=output, **options))
 
 
-class OwnStream(SyncEvents):
+class OwnStream(SyncEvents[T]):
     """What `stream_sync` gives. Nothing is asked before it is iterated; a second iteration asks once more."""
 
-    def __init__(self, runtime: Runtime, prompt: Prompt, options: AskOptions) -> None:
-        self._runtime, self._prompt, self._options = runtime, prompt, options
+    def __init__(self, runtime: Runtime, ask: Callable[[], SyncStream[T]]) -> None:
+        self._runtime, self._ask = runtime, ask
 
-    def __iter__(self) -> Iterator[StreamItem]:
-        with self._runtime as runtime:
-            yield from runtime.stream_sync(self._prompt, **self._options)
+    def __iter__(self) -> Iterator[StreamItem[T]]:
+        with self._runtime:
+            yield from self._ask()

@@ -24,24 +24,30 @@ from typing_extensions import TypeForm
 from callboard.actors import kernel
 from callboard.actors.calls.approvals import ApprovalCallback, Approver, CallbackApprover, NobodyToAsk
 from callboard.actors.calls.registry import offer_of
+from callboard.actors.models.routing import OwnProviders
 from callboard.actors.models.windows import Windows
 from callboard.actors.requests.asking import AskOptions, Prompt, check_names, user_message
 from callboard.actors.requests.conversation import Answer, Question, Reply, Stream, SyncStream, T
 from callboard.actors.requests.history import Conversation
 from callboard.actors.requests.output_checks import CheckThreads, OutputChecker
 from callboard.actors.requests.outputs import output_type
+from callboard.actors.requests.outside import OutsideCalls
 from callboard.actors.requests.request_session import RequestSession, SessionMessage, Subscriber
 from callboard.actors.settings import Settings
-from callboard.actors.telemetry.telemetry import Metrics, ReadMetrics, RequestLost
+from callboard.actors.telemetry import extras
+from callboard.actors.telemetry.metrics import Metrics
+from callboard.actors.telemetry.telemetry import ReadMetrics, RequestLost
 from callboard.actors.topology import SESSION_CAPACITY, addresses_of, build
 from callboard.actors.wiring import Asked, KnownModel, Wiring
 from callboard.protocol.errors import CallboardError, RuntimeFailure, UsageError, said
 from callboard.protocol.events import CancelRequested
-from callboard.protocol.ids import MessageId, RequestId, Tag
+from callboard.protocol.ids import CallId, MessageId, RequestId, Tag
 from callboard.protocol.machine import Session
 from callboard.protocol.options import ToolOffer
 
 if TYPE_CHECKING:
+    from prometheus_client.registry import Collector
+
     from callboard.actors.index import Progress, RefreshSummary
 
 logger = logging.getLogger("callboard")
@@ -67,8 +73,9 @@ class Runtime:
             reply = await runtime.ask("What is the weather in Oslo?")
 
     `tools` are functions, decorated with `@tool` where its defaults do not fit. `approve` decides on calls that the
-    policy asks about (sync or async, True to allow); without it they are denied. Raises UsageError for bad settings or
-    tools, before anything is started.
+    policy asks about (sync or async, True to allow); without it they are denied. `providers` are models of your own:
+    with `{"mine": provider}` "mine/x" is a model (a Provider or an Adapter, docs/providers.md); stopping the runtime
+    closes them. Raises UsageError for bad settings, tools or providers, before anything is started.
     A runtime that is dropped without `stop` is stopped, with a ResourceWarning.
     """
 
@@ -78,10 +85,11 @@ class Runtime:
         tools: Iterable[Callable[..., object]] = (),
         *,
         approve: ApprovalCallback | None = None,
+        providers: OwnProviders | None = None,
     ) -> None:
         self.settings = settings or Settings()
         self._approve = approve
-        self._wiring = Wiring(self.settings, tools)
+        self._wiring = Wiring(self.settings, tools, providers)
         self._running: _Running | None = None
         self._changing = threading.Lock()
         self._dropped: weakref.finalize[[_Running], Runtime] | None = None
@@ -216,6 +224,30 @@ class Runtime:
         self._begin(asked, answer, stream)
         return stream
 
+    def complete_call(self, request_id: str, step: int, call_id: str, result: object) -> bool:
+        """Give a deferred call its result, from any thread. The three ids are those of `ToolContext.tag` in the tool,
+        and of `ToolCallDeferred.tag` in a stream.
+
+        True when it was taken: the model reads it as if the tool had returned it. False when there is no such call, or
+        it has its result, has timed out or was cancelled; then the result is among `dead_letters`, with the reason.
+        Raises UsageError, and the call stays open, for a result that is not of the type that the tool declares, cannot
+        be written as JSON or is larger than a result may be. It waits for callboard's loop, mostly less than 1 ms.
+        """
+        return self._live().outside.complete(_tag_of_call(request_id, step, call_id), result)
+
+    def fail_call(self, request_id: str, step: int, call_id: str, message: str) -> bool:
+        """End a deferred call without a result: the model is told `message`. Otherwise as `complete_call`."""
+        return self._live().outside.fail(_tag_of_call(request_id, step, call_id), message)
+
+    def report_progress(
+        self, request_id: str, step: int, call_id: str, message: str = "", fraction: float | None = None
+    ) -> bool:
+        """Say how far a deferred call is, as `ToolContext.progress` does in a tool: to the reader of the stream.
+
+        False when the call is not open. Raises UsageError for a fraction that is not from 0 to 1.
+        """
+        return self._live().outside.report_progress(_tag_of_call(request_id, step, call_id), message, fraction)
+
     def cancel(self, request_id: str, reason: str = "cancelled by the caller") -> bool:
         """End a request: its model stream, its running tools, its waiting approvals. False if it is not running."""
         return self._running is not None and self._live().cancel(RequestId(request_id), reason)
@@ -240,7 +272,7 @@ class Runtime:
             conversation = Conversation()
         elif not isinstance(conversation, Conversation):
             raise UsageError(f"conversation must be a Conversation, not {conversation!r:.100}")
-        return asked, Answer(conversation, tag, asked.options.timeout_seconds, checker)
+        return asked, Answer(conversation, tag, asked.options.timeout_seconds, checker, running.post)
 
     def _begin(self, asked: Asked, answer: Answer[T], subscriber: Subscriber) -> None:
         running = self._live()
@@ -300,11 +332,32 @@ class Runtime:
         return tuple(offer_of(tool, self.settings.policy) for tool in self._wiring.offered_tools.values())
 
     def metrics(self) -> Metrics:
-        """What was counted since the start: calls, failures, tokens, restarts, latencies by tool and model."""
-        running = self._live()
-        metrics = running.peers.telemetry.ask(ReadMetrics(), METRICS_TIMEOUT_SECONDS)
-        metrics.counters["actors.restarted"] = running.system.statistics().restarts
-        return metrics
+        """What was counted since the start: requests, calls, failures, tokens, durations, and what runs and waits now.
+
+        docs/telemetry.md lists them. Raises UsageError when it does not run.
+        """
+        return self._live().metrics()
+
+    def prometheus(self) -> str:
+        """The metrics as a scrape of Prometheus reads them (text format 0.0.4).
+
+        For a web framework's own route: the content type is "text/plain; version=0.0.4". Raises UsageError without the
+        extra `telemetry`.
+        """
+        return extras.exposition(self._live().metrics)
+
+    def prometheus_collector(self) -> Collector:
+        """For a registry of prometheus-client: `REGISTRY.register(runtime.prometheus_collector())`.
+
+        Raises UsageError without the extra `telemetry`; a scrape of a stopped runtime gets none of its metrics.
+        """
+        return extras.collector(self._metrics_or_none)
+
+    def _metrics_or_none(self) -> Metrics:
+        try:
+            return self.metrics()
+        except UsageError:
+            return Metrics()
 
     def tree(self) -> tuple[kernel.ActorInfo, ...]:
         """Every actor: state, mailbox depth, restarts, the message it is at and for how long."""
@@ -332,6 +385,7 @@ class _Running:
 
     def __init__(self, wiring: Wiring, approve: ApprovalCallback | None) -> None:
         self.process_id = os.getpid()
+        self._begin_spans = wiring.begin_spans
         self.sessions: dict[RequestId, kernel.Ref[SessionMessage]] = {}
         self._conversations = wiring.conversations
         self.check_threads = CheckThreads()
@@ -358,16 +412,26 @@ class _Running:
         self.system = kernel.ActorSystem(scheduler, dead_letters_kept=DEAD_LETTERS_KEPT)
         begun.callback(self._stop_actors)
         build(self.system, wiring.plan(self.system, scheduler, approver))
+        self.post = scheduler.loop.call_soon_threadsafe
+        self.outside = OutsideCalls(self.system, self.sessions.get, lambda: wiring.offered_tools)
         self.system.wait_until_started(self.system.ref("root"), START_SECONDS)
         self._supervisor, self.peers = addresses_of(self.system, START_SECONDS)
+        begun.callback(extras.observe(self.metrics))
 
     def begin(self, question: Question, model: KnownModel, answer: Answer[T], subscriber: Subscriber) -> None:
         """Start the session; its answer settles exactly once, even if the session is lost."""
         request_id = question.tag.request_id
         is_open = question.options.context_tokens is None and not model.is_unlimited
-        find = partial(self._windows.find, model.routes[0]) if is_open else None
-        make = partial(Session, count_tokens=model.count_tokens)
-        start = partial(RequestSession, question, self.peers, subscriber, answer.record, make, find_window=find)
+        start = partial(
+            RequestSession,
+            question,
+            self.peers,
+            subscriber,
+            answer.record,
+            partial(Session, count_tokens=model.count_tokens),
+            find_window=partial(self._windows.find, model.routes[0]) if is_open else None,
+            begin_spans=self._begin_spans,
+        )
         spec = kernel.ChildSpec(str(request_id), start, restart=kernel.Restart.TEMPORARY, capacity=SESSION_CAPACITY)
         ref = kernel.start_child(self._supervisor, spec)
         self.sessions[request_id] = ref
@@ -380,9 +444,12 @@ class _Running:
                 self._conversations.pop(request_id, None)
             if answer.session_ended(down):
                 with contextlib.suppress(kernel.MailboxFull):
-                    self.peers.telemetry.tell(RequestLost(question.tag))
+                    self.peers.telemetry.tell(RequestLost(question))
 
         self.system.watch(ref, ended)
+
+    def metrics(self) -> Metrics:
+        return self.peers.telemetry.ask(ReadMetrics(self.system.now()), METRICS_TIMEOUT_SECONDS)
 
     def cancel(self, request_id: RequestId, reason: str) -> bool:
         ref = self.sessions.get(request_id)
@@ -424,3 +491,7 @@ def _check_for_asyncio(what: str) -> None:
 def _tag_of(request_id: RequestId) -> Tag:
     """The tag of a request as a whole; the message it answers has no other name yet."""
     return Tag(request_id, MessageId(f"{request_id}/user"))
+
+
+def _tag_of_call(request_id: str, step: int, call_id: str) -> Tag:
+    return _tag_of(RequestId(request_id)).at_step(step)._replace(call_id=CallId(call_id))

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Annotated, Final, NoReturn, Self, get_args, get_origin, get_type_hints
-from urllib.parse import urlsplit
 
 from pydantic import (
     BaseModel,
@@ -28,11 +27,24 @@ from pydantic.functional_validators import ModelWrapValidatorHandler
 
 from callboard.actors.calls.registry import FAILURE_BUDGET
 from callboard.actors.config_file import CONFIG_FILE, Profile, Section, read_profile, similar
+from callboard.actors.connection import (
+    NOT_A_KEY,
+    ApiKey,
+    Connection,
+    Verify,
+    checked_address,
+    checked_key,
+    checked_proxy,
+    checked_verify,
+    connections_of,
+    fits_a_header,
+    shown,
+)
+from callboard.actors.requests.extra_fields import checked_headers
 from callboard.actors.secret_files import SecretRules
 from callboard.protocol import limits
 from callboard.protocol.compaction import Compaction, compaction_faults
 from callboard.protocol.errors import UsageError
-from callboard.protocol.masking import mask
 from callboard.protocol.model import PromptCache, ResponseStorage, Sampling, sampling_faults
 from callboard.protocol.options import ToolFallback
 from callboard.protocol.provider_options import ProviderOptions
@@ -55,8 +67,7 @@ VARIABLES: Final[Mapping[str, str]] = {
     "config_dir": "CALLBOARD_CONFIG_DIR",
 }
 #: Of a model's provider: they do not go along to a model of another provider that is chosen above them.
-_OF_THE_PROVIDER: Final = ("base_url", "api_key")
-_NOT_A_KEY: Final = "a key is one word of ASCII; set it again, without spaces, line breaks and other characters"
+_OF_THE_PROVIDER: Final = ("base_url", "api_key", "headers")
 #: More than none.
 _Positive = Annotated[float, Field(gt=0)]
 
@@ -75,8 +86,19 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
     """Asked in turn when `model` fails and retries did not help; `max_attempts` keeps one request for each."""
     base_url: str | None = None
     """Where the model's API is, if not at its usual place."""
-    api_key: SecretStr | str | None = None
-    """Kept as a SecretStr, which no repr and no log shows."""
+    api_key: ApiKey | None = None
+    """Kept as a SecretStr, which no repr and no log shows. For keys that expire, a function (async or not) that gives
+    one, or a `Token` with the time of its end: called when needed, and again after a refusal."""
+    headers: Mapping[str, str] = Field(default_factory=dict)
+    """Sent with each request to the provider of `model`."""
+    connections: Mapping[str, Connection] = Field(default_factory=dict)
+    """Likewise of further providers, by their names: `{"groq": Connection(api_key=..., proxy=...)}`."""
+    proxy: str | None = None
+    """The address of an HTTP proxy, for all providers. None: those that HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY
+    name; "": none."""
+    verify: Annotated[Verify, SkipValidation()] = True
+    """Whom to trust as a provider's server: True, the usual authorities; the path of a file (PEM) or folder of one's
+    own; an ssl.SSLContext; False, anyone, which lets others read along."""
     workspace: Path | None = None
     """The folder that the code tools see, and nothing outside it; None offers no code tools."""
     index_dir: Path | None = None
@@ -94,7 +116,10 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
     """What the model is told before the conversation; "" is the default, which names the workspace and the code
     fence."""
     request_timeout_seconds: float = Field(default=limits.DEFAULT_REQUEST_TIMEOUT_SECONDS, gt=0)
-    """From the question to its answer, tools included; then the request ends with what there is."""
+    """From the question to its answer, tools included; then the request ends with what there is. Times in which it only
+    waits for approvals and for the results of deferred calls do not count."""
+    approval_timeout_seconds: float = Field(default=limits.DEFAULT_WAIT_SECONDS, gt=0, le=limits.MAX_WAIT_SECONDS)
+    """How long a call waits for its approval, a day unless it is given, a week at the most; then it is denied."""
     max_steps: int = Field(default=limits.DEFAULT_MAX_STEPS, ge=1)
     """Model calls for one question."""
     token_budget: int | None = Field(default=None, ge=1)
@@ -253,13 +278,36 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
             return value
         return {provider: _two_limits(provider, limit) for provider, limit in value.items()}
 
-    @field_validator("api_key")
+    @field_validator("api_key", mode="plain")
     @classmethod
-    def _secret(cls, value: SecretStr | str | None) -> SecretStr | None:
-        text = value.get_secret_value() if isinstance(value, SecretStr) else value or ""
-        if not _fits_a_header(text):
-            raise ValueError(_NOT_A_KEY)
-        return SecretStr(value) if isinstance(value, str) else value
+    def _secret(cls, value: object) -> object:
+        return checked_key(value)
+
+    @field_validator("headers", mode="plain")
+    @classmethod
+    def _headers(cls, value: object) -> object:
+        try:
+            return checked_headers("headers", value)
+        except UsageError as error:
+            raise ValueError(str(error).removeprefix("headers: ")) from None
+
+    @field_validator("connections", mode="plain")
+    @classmethod
+    def _connections(cls, value: object) -> object:
+        return connections_of(value)
+
+    @field_validator("proxy", mode="plain")
+    @classmethod
+    def _proxy(cls, value: object) -> object:
+        return checked_proxy(value)
+
+    @field_validator("verify", mode="plain")
+    @classmethod
+    def _verify(cls, value: object) -> object:
+        try:
+            return checked_verify(value)
+        except UsageError as error:
+            raise ValueError(str(error).removeprefix("verify: ")) from None
 
     @field_validator("model")
     @classmethod
@@ -272,13 +320,7 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
     @field_validator("base_url", "embedding_base_url")
     @classmethod
     def _address(cls, value: str | None) -> str | None:
-        try:
-            has_host = value and urlsplit(value).scheme in ("http", "https") and urlsplit(value).hostname
-        except ValueError:  # brackets that hold no IPv6 address
-            has_host = None
-        if value and not has_host:
-            raise ValueError("must be an address with http:// or https://, such as http://localhost:8000/v1")
-        return value or None
+        return checked_address(value)
 
     @field_validator("index_dir", "config_dir")
     @classmethod
@@ -316,8 +358,7 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
 
     def __repr_args__(self) -> Iterator[tuple[str | None, object]]:
         """The fields, as `repr` and `str` show them: an address may hold a password."""
-        for name, value in super().__repr_args__():
-            yield name, mask(value) if isinstance(value, str) else value
+        return shown(super().__repr_args__())
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("Settings hold keys and are not pickled; give a tool the values that it needs")
@@ -338,24 +379,41 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
         """The part of `model` before the slash."""
         return self.model.partition("/")[0]
 
+    def connection(self, provider: str) -> Connection:
+        """How this provider is reached. What is set for `model` alone comes before its entry in `connections`."""
+        given = self.connections.get(provider, Connection())
+        own = provider == self.provider
+        return Connection(
+            base_url=(self.base_url if own else None) or given.base_url,
+            api_key=self.api_key if own and self.api_key is not None else given.api_key,
+            headers={**given.headers, **(self.headers if own else {})},
+            proxy=self.proxy if given.proxy is None else given.proxy,
+            verify=self.verify if given.verify is None else given.verify,
+        )
+
     def key_for(self, provider: str) -> str | None:
         """The key of a provider: given here or by CALLBOARD_API_KEY (both for `model` only), or by its own variable.
+        None where there is none, or a callback gives it.
 
         Raises UsageError for a variable that cannot hold a key.
         """
         source = self.key_source(provider)
-        if source == "api_key" and isinstance(self.api_key, SecretStr):
-            return self.api_key.get_secret_value()
+        if source.endswith("api_key"):
+            given = self.connection(provider).api_key
+            return given.get_secret_value() if isinstance(given, SecretStr) else None
         key = os.environ.get(source, "")
-        if not _fits_a_header(key):
-            raise UsageError(f"{source}: {_NOT_A_KEY}")
+        if not fits_a_header(key):
+            raise UsageError(f"{source}: {NOT_A_KEY}")
         return key or None
 
     def key_source(self, provider: str) -> str:
-        """Where the key of a provider comes from: "api_key" or the name of a variable that is set; "" for nowhere."""
+        """Where the key of a provider comes from: "api_key", that of its entry in `connections`, or the name of a
+        variable that is set; "" for nowhere."""
         own = provider == self.provider
         if own and self.api_key is not None:
             return "api_key"
+        if provider in self.connections and self.connections[provider].api_key is not None:
+            return f"connections.{provider}.api_key"
         variables = ("CALLBOARD_API_KEY" if own else "", KEY_VARIABLES.get(provider, ""))
         return next((name for name in variables if os.environ.get(name)), "")
 
@@ -396,10 +454,6 @@ def _merged(layers: Iterable[Mapping[str, object]]) -> dict[str, object]:
                 merged.pop(name, None)
         merged |= layer
     return merged
-
-
-def _fits_a_header(key: str) -> bool:
-    return key.isascii() and key.isprintable() and " " not in key
 
 
 def _provider(model: object) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Never
 
@@ -60,16 +60,17 @@ class Plan:
     """Further permanent children of the root, started before the tools."""
     chance: Callable[[], float] = random.random
     """From [0, 1): spreads restarts. A simulation gives its own, so that the same seed gives the same trace."""
+    calls: Ledger = field(default_factory=Ledger)
+    """Outlives the dispatchers."""
 
 
 def build(system: ActorSystem, plan: Plan) -> None:
     """Start the tree. Returns at once."""
-    calls = Ledger()  # outlives the dispatchers
 
     def dispatcher() -> ToolDispatcher:
         return plan.dispatcher(
             Registry(plan.tools, plan.policy, plan.failure_budget),
-            calls,
+            plan.calls,
             Workers(system.ref("root/tools"), plan.workers, plan.chance),
             plan.approver,
             system.ref("root/telemetry"),

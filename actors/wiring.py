@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from callboard.actors import kernel
 from callboard.actors.calls.approvals import Approver
+from callboard.actors.calls.ledger import Ledger
 from callboard.actors.calls.registry import offer_of
+from callboard.actors.connection import Connection
 from callboard.actors.models.llm_manager import LlmManager, Route, start_on
 from callboard.actors.models.refusals import Refusals
-from callboard.actors.models.routing import Router
+from callboard.actors.models.routing import OwnProviders, Router
 from callboard.actors.models.suitability import suitable
 from callboard.actors.models.token_ratios import TokenRatios
 from callboard.actors.models.windows import UNLIMITED
@@ -26,7 +28,11 @@ from callboard.actors.requests.history import Conversation
 from callboard.actors.requests.read_earlier import read_tool
 from callboard.actors.requests.tool_selection import ALL, ToolSelection, selection_of
 from callboard.actors.settings import Settings
-from callboard.actors.telemetry.telemetry import Metrics, Telemetry, spans_where_installed
+from callboard.actors.telemetry import extras
+from callboard.actors.telemetry.metrics import Metrics
+from callboard.actors.telemetry.sampling import samples
+from callboard.actors.telemetry.spans import BeginSpans
+from callboard.actors.telemetry.telemetry import Telemetry
 from callboard.actors.tools import Tool
 from callboard.actors.tools.decorator import as_tool
 from callboard.actors.tools.files import workspace_tools
@@ -47,7 +53,7 @@ from callboard.providers.adapter import Provider
 from callboard.providers.catalog import Prices
 from callboard.providers.local.offline import CONTEXT_TOOL
 from callboard.providers.output_modes import output_modes
-from callboard.providers.provider_registry import embeddings_for, split_model
+from callboard.providers.provider_registry import ENVIRONMENT, embeddings_for
 from callboard.providers.rate_limit import RateLimits
 from callboard.providers.retry import RetryPolicy
 from callboard.providers.tokenizers import counter_for
@@ -104,7 +110,9 @@ _TRIAL: Final = UserMessage.of("?")
 class Wiring:
     """The parts of one runtime; they outlive its starts and stops. Raises UsageError for bad settings or tools."""
 
-    def __init__(self, settings: Settings, tools: Iterable[Callable[..., object]]) -> None:
+    def __init__(
+        self, settings: Settings, tools: Iterable[Callable[..., object]], providers: OwnProviders | None = None
+    ) -> None:
         self.settings = settings
         files = workspace_tools(settings.workspace, settings.secret_rules) if settings.workspace else ()
         self.conversations: dict[RequestId, Conversation] = {}
@@ -112,7 +120,8 @@ class Wiring:
         compaction = settings.compaction
         reads = (read_tool(self.conversations.get),) if compaction is not None and compaction.read_back else ()
         self.tools = _checked([*map(as_tool, tools), *files, *reads])
-        self._router = Router(settings, RateLimits(kernel.LoopScheduler.now, settings.rate_limits))
+        limits = RateLimits(kernel.LoopScheduler.now, settings.rate_limits)
+        self._router = Router(settings, limits, providers)
         self._models: dict[str, KnownModel] = {}
         self._learning = Lock()
         self._token_ratios = TokenRatios()
@@ -128,9 +137,10 @@ class Wiring:
             suitable(self.model.routes, _first_request(_TRIAL, options))
         self._embeddings: EmbeddingApi | None = None
         if model := settings.embedding_model:
-            key = settings.key_for(model.partition("/")[0])
-            self._embeddings = embeddings_for(model, base_url=settings.embedding_base_url, api_key=key)
-        self._make_spans = spans_where_installed()
+            self._embeddings = _embeddings(settings, model)
+        tracing = extras.tracing(settings.log_content)
+        self.begin_spans: BeginSpans | None = None if tracing is None else tracing.begin
+        self._find_export = extras.find_export()
         self.search: CodeSearch | None = None
         """The code index of the tree that was started last, where there is a workspace."""
         self.code_tools: tuple[Tool, ...] = ()
@@ -236,7 +246,8 @@ class Wiring:
 
     def plan(self, system: kernel.ActorSystem, scheduler: kernel.LoopScheduler, approver: Approver) -> Plan:
         """The tree of a runtime that starts now."""
-        settings, metrics = self.settings, Metrics()
+        settings, counted, calls = self.settings, Metrics(), Ledger()
+        sample = partial(samples, system, calls, lambda: scheduler.held)
         processes = ProcessOptions(
             settings.process_workers,
             settings.warm_workers,
@@ -246,7 +257,7 @@ class Wiring:
         start, retry, cost = start_on(scheduler.loop), RetryPolicy(), settings.catalog.cost_of
         code_actors = self._code_actors(system, scheduler)
         return Plan(
-            telemetry=lambda: Telemetry(self._make_spans(), settings.log_content, metrics),
+            telemetry=lambda: Telemetry(settings.log_content, counted, sample, self._find_export),
             llm_manager=lambda: LlmManager(self._routes, start, retry, cost, self._token_ratios, self._refusals),
             workers=kinds(processes),
             tools=(*self.tools, *self.code_tools),
@@ -255,6 +266,7 @@ class Wiring:
             workspace=settings.workspace,
             failure_budget=settings.tool_failure_budget,
             threads=code_actors,
+            calls=calls,
         )
 
     def _code_actors(self, system: kernel.ActorSystem, scheduler: kernel.LoopScheduler) -> tuple[kernel.ChildSpec, ...]:
@@ -295,6 +307,21 @@ class Wiring:
 def _post(api: EmbeddingApi, scheduler: kernel.LoopScheduler, body: Mapping[str, object]) -> Mapping[str, object]:
     """For the index's own thread, which may block: the request itself runs on the loop."""
     return asyncio.run_coroutine_threadsafe(api.post(body), scheduler.loop).result(EMBEDDING_WAIT_SECONDS)
+
+
+def _embeddings(settings: Settings, model: str) -> EmbeddingApi:
+    provider = model.partition("/")[0]
+    connection = settings.connection(provider)
+    if callable(connection.api_key):
+        raise UsageError(f"embedding_model: the key of {provider} comes from a callback, which embeddings cannot use")
+    return embeddings_for(
+        model,
+        base_url=settings.embedding_base_url or settings.connections.get(provider, Connection()).base_url,
+        api_key=settings.key_for(provider),
+        headers=connection.headers,
+        proxy=ENVIRONMENT if connection.proxy is None else connection.proxy,
+        verify=True if connection.verify is None else connection.verify,
+    )
 
 
 def _import_index(settings: Settings) -> None:
@@ -341,15 +368,20 @@ def _first_request(user: UserMessage, options: RequestOptions, tools: tuple[Tool
     )
 
 
+def _halves(model: str) -> tuple[str, str]:
+    provider, _, name = model.partition("/")
+    return provider, name
+
+
 def _options(settings: Settings, model: str, models: Sequence[str]) -> RequestOptions:
     """By the settings, for this model; any of `models` may answer."""
-    context_tokens = settings.catalog.info(*split_model(model)).context_tokens
+    context_tokens = settings.catalog.info(*_halves(model)).context_tokens
     if model == settings.model and settings.context_tokens:
         context_tokens = settings.context_tokens
     compaction = settings.compaction
     if compaction is not None and compaction.model:
         models = (*models, compaction.model)
-        window = compaction.context_tokens or settings.catalog.info(*split_model(compaction.model)).context_tokens
+        window = compaction.context_tokens or settings.catalog.info(*_halves(compaction.model)).context_tokens
         compaction = replace(compaction, context_tokens=window)
     prices = _dearest(settings, models, context_tokens, settings.prompt_cache)
     system_prompt, tool_prompt = settings.instructions, ""
@@ -360,6 +392,7 @@ def _options(settings: Settings, model: str, models: Sequence[str]) -> RequestOp
         system_prompt=system_prompt,
         tool_prompt=tool_prompt,
         timeout_seconds=settings.request_timeout_seconds,
+        approval_timeout_seconds=settings.approval_timeout_seconds,
         max_steps=settings.max_steps,
         token_budget=settings.token_budget,
         cost_budget=settings.cost_budget,
@@ -391,7 +424,7 @@ def _check_budgets(settings: Settings, options: RequestOptions, models: Iterable
             f"at least {least} tokens; give it more"
         )
     if options.cost_budget is not None and None in (options.input_price, options.output_price):
-        unknown = next(name for name in models if settings.catalog.info(*split_model(name)).prices is None)
+        unknown = next(name for name in models if settings.catalog.info(*_halves(name)).prices is None)
         raise UsageError(
             f"cost_budget cannot be kept, since no price of {unknown} is known: give one, "
             f'Settings(catalog=Catalog({{"{unknown}": ModelInfo(prices=Prices(input=..., output=...))}})), in US '
@@ -404,7 +437,7 @@ def _dearest(
 ) -> Prices | None:
     """By which the cost of a step is estimated: any of the models may answer it. None where one has no known price."""
     tokens = MAX_CALL_TOKENS if context_tokens is None else context_tokens
-    prices = [settings.catalog.dearest(*split_model(name), tokens, cache) for name in models]
+    prices = [settings.catalog.dearest(*_halves(name), tokens, cache) for name in models]
     known = [price for price in prices if price is not None]
     if len(known) < len(prices):
         return None

@@ -131,7 +131,8 @@ async def bare(url: str, limits: Limits) -> AsyncIterator[Session]:
     import httpx  # noqa: PLC0415
     from httpx_aiohttp import AiohttpTransport  # noqa: PLC0415
 
-    transport = AiohttpTransport(limits=httpx.Limits(max_connections=None))
+    # 0, not None: that would leave aiohttp's own limit of 100, behind which sessions would wait for their turn.
+    transport = AiohttpTransport(limits=httpx.Limits(max_connections=0))
     async with httpx.AsyncClient(transport=transport, timeout=limits.idle_seconds) as client:
 
         async def turn(messages: list[Any]) -> tuple[str, list[dict[str, str]]]:

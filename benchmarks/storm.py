@@ -115,7 +115,11 @@ async def cancels_while_full(count: int) -> list[float]:
             f"request-{n}": asyncio.create_task(runtime.ask("hang", request_id=f"request-{n}")) for n in range(count)
         }
         until = time.monotonic() + 20.0
-        while runtime.metrics().counters["model.scripted/model.ok"] < count and time.monotonic() < until:  # noqa: ASYNC110
+
+        def answered() -> float:
+            return runtime.metrics().count("callboard.model.calls", outcome="ok")
+
+        while answered() < count and time.monotonic() < until:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         system = system_of(runtime)
         shared = [system.ref(f"root/{name}") for name in ("dispatcher", "telemetry")]

@@ -12,10 +12,12 @@ import argparse
 import re
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Final
 
 from docutils import nodes
+from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 from sphinx.pycode import ModuleAnalyzer
 from sphinx.util.docutils import SphinxDirective
@@ -36,26 +38,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphin
 exclude_patterns = ["_build"]
 nitpicky = True
 # Names of the standard library and of other packages: their own documentation would have to be fetched to link to it.
-nitpick_ignore_regex = [
-    (r"py:.*", r"(?!callboard\b).*"),
-    (r"py:.*", r"callboard\..*\.[A-Z]"),  # type variables
-    (r"py:class", r"callboard\.actors\.kernel\.\w+\.\w+"),  # what the kernel's own signatures name, and no user does
-]
-# What the signature of a public class names and its users do not.
-_INTERNAL: Final = (
-    "callboard.actors.index.dense.Embedder",
-    "callboard.actors.index.layout.Layout",
-    "callboard.actors.index.records.IndexState",
-    "callboard.actors.index.store.SqliteStore",
-    "callboard.actors.index.store.SymbolRow",
-    "callboard.actors.requests.conversation.Answer",
-    "callboard.actors.secret_files.SecretRules",
-    "callboard.actors.testing.wire_double.Answer",  # Turn | RawAnswer
-    "callboard.actors.tools.invoke.Invoker",
-    "callboard.actors.tools.schema.Signature",
-    "callboard.protocol.testing.driver.SessionLike",
-)
-nitpick_ignore = [("py:class", name) for name in _INTERNAL]
+nitpick_ignore_regex = [(r"py:.*", r"(?!callboard\b).*")]
 
 myst_heading_anchors = 4  # as on GitHub, down to this level
 myst_fence_as_directive = ["mermaid"]
@@ -120,6 +103,17 @@ def escaped(line: str) -> str:
     return "`".join(pieces)
 
 
+def exists(app: Sphinx, env: object, node: pending_xref, shown: nodes.Element) -> nodes.Element | None:
+    """What signatures name and the reference does not show stays text. A name that does not exist is a fault."""
+    module, _, name = str(node.get("reftarget", "")).rpartition(".")
+    if not module.startswith("callboard"):
+        return None
+    try:
+        return shown if hasattr(import_module(module), name) else None
+    except ImportError:
+        return None
+
+
 class SettingsTable(SphinxDirective):
     """All fields of Settings: type, default, variable and meaning, from the class itself."""
 
@@ -165,6 +159,7 @@ def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
     app.connect("source-read", navigation)
     app.connect("autodoc-process-docstring", as_sphinx_reads_it)
+    app.connect("missing-reference", exists)
     app.connect("autodoc-skip-member", is_shown_already)
     app.add_directive("callboard-settings", SettingsTable)
     app.add_directive("callboard-help", CommandHelp)

@@ -57,7 +57,7 @@ def main() -> None:
         with ThreadPoolExecutor() as pool:
             print(*pool.map(ask_as, [runtime] * 2, ["Grace", "Alan"]), sep="\n")
         asyncio.run(stream_as(runtime, "Edsger"))
-        print(f"{runtime.metrics().counters['request.answered']} requests were answered.")
+        print(f"{runtime.metrics().count('callboard.requests', outcome='answered'):g} requests were answered.")
 
 
 if __name__ == "__main__":

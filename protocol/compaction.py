@@ -302,7 +302,7 @@ def fitted(text: str, tokens: int, count: Callable[[str], int]) -> str:
 def summary_deadline(at: float, request_deadline_at: float) -> float:
     """When a summary that is asked for at `at` is given up, so that the question itself has its time."""
     left = max(request_deadline_at - at, 0.0)
-    return at + min(SUMMARY_TIMEOUT_SECONDS, left * SUMMARY_TIME_SHARE)
+    return min(at + min(SUMMARY_TIMEOUT_SECONDS, left * SUMMARY_TIME_SHARE), request_deadline_at)
 
 
 def share_of(share: float | None, room: int) -> float:

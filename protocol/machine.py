@@ -197,7 +197,7 @@ class Session:
             self._check_request(event)
         options = event.options
         try:
-            check_start(event.history, options, event.tools)
+            check_start(event.history, options, event.tools, event.compacted)
         except UsageError as error:
             raise ProtocolError(self.state, event, str(error)) from error
         self._prompt = PromptBuilder(event, self.spent, self.count_tokens)
@@ -348,7 +348,8 @@ class Session:
     def _check_answers(self, event: events.ModelResponded) -> None:
         """Each answer of the turn must come checked, where a form is asked for: a replay has nothing to check it by."""
         output, response = self._options.output, event.response
-        wanted = answers_in(response, output.tool_name) if output is not None and response.error is None else ()
+        is_form_asked = output is not None and response.error is None and self._purpose is CallPurpose.TURN
+        wanted = answers_in(response, output.tool_name) if output is not None and is_form_asked else ()
         if len(wanted) != len(event.checked):
             told = f"its turn has {len(wanted)} answers to check, and {len(event.checked)} were checked"
             raise ProtocolError(self.state, event, told)
@@ -404,8 +405,7 @@ class Session:
     def _summary_responded(self, event: events.ModelResponded) -> list[Command]:
         response = event.response
         doubt = self._prompt.charge_summary(response.usage, event.cost, response)
-        usage, cost = (None, None) if doubt else (response.usage, event.cost)
-        self._log.responded(event, usage, cost)
+        self._log.responded(event, self.spent.last_usage, self.spent.last_cost)
         notes: list[Command] = [commands.Note(self.step, doubt, NoteKind.ESTIMATED)] if doubt else []
         text, why, may_repeat = compaction.summary_text(response)
         if not text:

@@ -442,15 +442,20 @@ class PromptBuilder:
         # What the step itself needs is in it, so that no budget is spent on a summary alone.
         options = replace(self._options, context_tokens=None, sampling=request.sampling)
         needed = self.tokens + max(self._spent.last_output_tokens, MIN_OUTPUT_TOKENS)
-        if allow_step(options, self._spent, math.ceil(count * ratio) + needed) != request.sampling.max_output_tokens:
+        most, size = request.sampling.max_output_tokens or 0, math.ceil(count * ratio)
+        window = self._window_for_summaries(wanted, room)
+        if size + most > window or allow_step(options, self._spent, size + needed) != most:
             return None
         return _SummaryPlan(request, count, tokens, cut, summarised)
+
+    def _window_for_summaries(self, wanted: compaction.Compaction, room: int) -> int:
+        return (wanted.context_tokens if wanted.model else None) or self._options.context_tokens or room
 
     def _ask_summary(
         self, wanted: compaction.Compaction, room: int, tokens: int, last: int
     ) -> tuple[ModelRequest, int]:
         """What asks for a summary of the messages up to this one, and its tokens by our own count."""
-        window = (wanted.context_tokens if wanted.model else None) or self._options.context_tokens or room
+        window = self._window_for_summaries(wanted, room)
         # Room to think, too: some models take what they think from it.
         most = max(answer_room(replace(self._options, context_tokens=window, sampling=Sampling())), tokens)
         model, before = wanted.model or self._model, self.compacted.summary
@@ -554,11 +559,7 @@ def _numbers(piece: _Piece) -> range:
 
 def _results(piece: _Piece) -> list[int]:
     """The numbers of its results."""
-    return [
-        number
-        for message, number in zip(piece.full, _numbers(piece), strict=True)
-        if type(message) is content.ToolMessage
-    ]
+    return [piece.number + at for at, message in enumerate(piece.full) if type(message) is content.ToolMessage]
 
 
 # Long results.

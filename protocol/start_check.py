@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from callboard.protocol.compaction import compaction_faults
+from callboard.protocol.compaction import Compacted, compacted_faults, compaction_faults
 from callboard.protocol.content import Message, history_faults
 from callboard.protocol.errors import UsageError
 from callboard.protocol.limits import TOKEN_RATIO_BOUNDS
@@ -26,7 +26,12 @@ _AMOUNTS: Final = (
 _SHARES: Final = ("history_share", "result_share")
 
 
-def check_start(history: Sequence[Message], options: RequestOptions, tools: Sequence[ToolOffer] = ()) -> None:
+def check_start(
+    history: Sequence[Message],
+    options: RequestOptions,
+    tools: Sequence[ToolOffer] = (),
+    compacted: Compacted | None = None,
+) -> None:
     """Raise UsageError, with all that is wrong, when no request can be started with these.
 
     A session refuses such a RequestStarted as an illegal event; ask here first, and the caller is answered at once.
@@ -37,6 +42,7 @@ def check_start(history: Sequence[Message], options: RequestOptions, tools: Sequ
     faults += sampling_faults(options.sampling)
     if options.compaction is not None:
         faults += (f"compaction: {fault}" for fault in compaction_faults(options.compaction))
+        faults += (f"compacted: {fault}" for fault in compacted_faults(compacted or Compacted(), history))
     if options.output is not None:
         faults += spec_faults(options.output, {offer.definition.name for offer in tools})
     if faults := [*faults, *_limit_faults(options)]:

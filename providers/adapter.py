@@ -58,6 +58,7 @@ class Decoder(Protocol):
         """The body ended. Closes the stream with Done or Error where that has not happened yet."""
 
 
+@runtime_checkable
 class Adapter(Protocol):
     """One wire API at one address with one credential."""
 
@@ -89,6 +90,15 @@ class Inquirable(Protocol):
 
 
 @runtime_checkable
+class HasAddress(Protocol):
+    """An adapter or provider that says where it sends its requests."""
+
+    @property
+    def address(self) -> str:
+        """The URL of the API, for logs and spans."""
+
+
+@runtime_checkable
 class ChecksRequests(Protocol):
     """A provider that knows, without asking, what its API cannot be asked."""
 
@@ -111,6 +121,7 @@ class Authorizer(Protocol):
         most once for a refused one. Raises ProviderError where none comes."""
 
 
+@runtime_checkable
 class Provider(Protocol):
     """A model to talk to: `transport.HttpProvider` around an adapter; `offline` and `scripted` need no network."""
 

@@ -53,7 +53,7 @@ class Token:
     expires_at: float | None = None
 
 
-TokenCallback = Callable[[], "str | Token | Awaitable[str | Token]"]
+TokenCallback = Callable[[], str | Token | Awaitable[str | Token]]
 """Gives a bearer token, such as `azure.identity.get_bearer_token_provider(...)`. A function that is not async runs in
 a thread of its own; what it gives as a str is asked for again with each request."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Final
 
 from callboard.protocol.errors import UsageError
@@ -15,13 +15,16 @@ from callboard.providers.provider_table import ROWS
 
 if TYPE_CHECKING:
     from callboard.providers.openai.embeddings import EmbeddingApi
-    from callboard.providers.transport import AnyTransport, HeaderListener
+    from callboard.providers.transport import AnyTransport, HeaderListener, Verify
 
 #: The environment variable in which a provider's users keep its key. settings.py reads it, nothing here does.
 KEY_VARIABLES: Final[Mapping[str, str]] = {row.name: row.key_variable for row in ROWS.values() if row.key_variable}
 
 #: Providers without HTTP.
 _LOCAL: Final[Mapping[str, Callable[..., Provider]]] = {"offline": Offline, "scripted": Scripted}
+
+ENVIRONMENT: Final = "environment"
+"""In place of a proxy's address: those that HTTPS_PROXY and its kin name."""
 
 PROVIDERS: Final = tuple(sorted(ROWS))
 """All names that may come before the slash of `provider/model`."""
@@ -36,37 +39,59 @@ def adapter_for(name: str, *, base_url: str | None = None, api_key: str | None =
     return ADAPTERS[name](base_url=base_url, api_key=api_key, **options)
 
 
-def embeddings_for(model: str, *, base_url: str | None = None, api_key: str | None = None) -> EmbeddingApi:
+def embeddings_for(
+    model: str,
+    *,
+    base_url: str | None = None,
+    api_key: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    proxy: str = "",
+    verify: Verify = True,
+) -> EmbeddingApi:
     """The embeddings endpoint of `provider/model`. UsageError for a provider without one."""
-    from callboard.providers.openai.embeddings import EmbeddingApi  # noqa: PLC0415 - loads HTTP
+    from callboard.providers.environment_proxy import environment_proxy  # noqa: PLC0415 - loads HTTP
+    from callboard.providers.openai.embeddings import EmbeddingApi  # noqa: PLC0415 - likewise
 
-    return EmbeddingApi(model, base_url=base_url, api_key=api_key)
+    through = environment_proxy() if proxy == ENVIRONMENT else proxy
+    return EmbeddingApi(model, base_url=base_url, api_key=api_key, headers=headers, proxy=through, verify=verify)
 
 
-def split_model(model: str) -> tuple[str, str]:
-    """(provider, model) of `provider/model`. UsageError for an unknown provider or a missing half."""
+def split_model(model: str, own: Collection[str] = ()) -> tuple[str, str]:
+    """(provider, model) of `provider/model`. UsageError for an unknown provider or a missing half. `own`: names of
+    providers besides the known ones."""
     provider, _, name = model.partition("/")
-    if provider not in PROVIDERS:
+    if provider not in PROVIDERS and provider not in own:
         raise UsageError(
             f"There is no provider {provider!r} (in {model!r}). Models are named provider/model; known providers are: "
-            f"{', '.join(PROVIDERS)}. Any other server that speaks Chat Completions: openai-compatible/MODEL with a "
-            "base_url."
+            f"{', '.join((*own, *PROVIDERS))}. Any other server that speaks Chat Completions: openai-compatible/MODEL "
+            "with a base_url."
         )
     if not name:
         raise UsageError(f"{model!r} names no model; write {provider}/MODEL.")
     return provider, name
 
 
-def own_name(model: str) -> tuple[str, str]:
+def own_name(model: str, own: Collection[str] = ()) -> tuple[str, str]:
     """(connection, name) of `provider/model`: models with the same connection are asked through one provider, each by
     its own `name`. UsageError as in `split_model`."""
-    provider, name = split_model(model)
+    provider, name = split_model(model, own)
     if provider != "vertex":
         return provider, name
     from callboard.providers.vertex.vertex_api import publisher_of  # noqa: PLC0415 - as in `adapter_for`
 
     publisher, name = publisher_of(name)
     return f"{provider}/{publisher}", name
+
+
+def over_http(
+    adapter: Adapter, timeouts: Timeouts, on_headers: HeaderListener, proxy: str = "", verify: Verify = True
+) -> Provider:
+    """A provider around an adapter of the user's own. `proxy` as in `provider_for`."""
+    from callboard.providers.environment_proxy import environment_proxy  # noqa: PLC0415 - as in `adapter_for`
+    from callboard.providers.transport import HttpProvider  # noqa: PLC0415 - likewise
+
+    through = environment_proxy() if proxy == ENVIRONMENT else proxy
+    return HttpProvider(adapter, timeouts=timeouts, on_headers=on_headers, proxy=through, verify=verify)
 
 
 def provider_for(
@@ -77,17 +102,19 @@ def provider_for(
     token: TokenCallback | str | None = None,
     timeouts: Timeouts | None = None,
     on_headers: HeaderListener | None = None,
-    proxy: str | None = None,
+    proxy: str = "",
+    verify: Verify = True,
     transport: AnyTransport | None = None,
     **options: object,
 ) -> tuple[Provider, str]:
     """The provider of `provider/model`, and its own name of the model.
 
     `token` is a bearer token in place of the key, or a callback that gives one (credentials.TokenCallback): Entra's for
-    Azure, or that of any other that hands out short-lived ones. `options` go to the adapter (or to Offline: cwd,
-    Scripted: script, copilot: tokens or login_file; to sign in to vertex: credentials or credentials_file, to bedrock:
-    profile). Raises UsageError for an unknown provider, and for a missing key, naming its environment variable. With a
-    base_url of the user's own the key may be left out: many a local server wants none.
+    Azure, or that of any other that hands out short-lived ones. `proxy` is the address of an HTTP proxy, or ENVIRONMENT
+    for those that the environment names. `options` go to the adapter (or to Offline: cwd, Scripted: script, copilot:
+    tokens or login_file; to sign in to vertex: credentials or credentials_file, to bedrock: profile). Raises UsageError
+    for an unknown provider, and for a missing key, naming its environment variable. With a base_url of the user's own
+    the key may be left out: many a local server wants none.
     """
     provider, name = split_model(model)
     if provider in _LOCAL:
@@ -96,10 +123,13 @@ def provider_for(
         raise UsageError(f"{provider} was given a key and a token; leave one of them out.")
     # HTTP takes 0.2 s to load and the adapters 0.1 s; `offline` never needs them.
     from callboard.providers.copilot.copilot_api import Copilot, copilot_of  # noqa: PLC0415
+    from callboard.providers.environment_proxy import environment_proxy  # noqa: PLC0415
     from callboard.providers.http_adapters import CLOUDS  # noqa: PLC0415
     from callboard.providers.openai.background import ResponsesProvider  # noqa: PLC0415
     from callboard.providers.openai.responses_api import OpenAIResponses  # noqa: PLC0415
     from callboard.providers.transport import HttpProvider  # noqa: PLC0415
+
+    through = environment_proxy() if proxy == ENVIRONMENT else proxy
 
     def http(adapter: Adapter, authorizer: Authorizer | None = None) -> HttpProvider:
         kind = ResponsesProvider if isinstance(adapter, OpenAIResponses) else HttpProvider
@@ -107,7 +137,8 @@ def provider_for(
             adapter,
             timeouts=timeouts,
             on_headers=on_headers,
-            proxy=proxy,
+            proxy=through,
+            verify=verify,
             transport=transport,
             authorizer=authorizer,
         )

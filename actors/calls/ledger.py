@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_left, insort
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from contextvars import Context
 from dataclasses import dataclass, field
@@ -23,12 +23,14 @@ from enum import Enum, StrEnum
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from callboard.actors.calls.registry import ToolKey
 from callboard.actors.kernel import Ref
+from callboard.actors.tools import Tool
 from callboard.actors.tools.invoke import Result
 from callboard.actors.tools.progress import ProgressMade, ProgressRelay
 from callboard.protocol import events
 from callboard.protocol.commands import RunTool
-from callboard.protocol.ids import Tag, ToolName
+from callboard.protocol.ids import Tag
 from callboard.protocol.tools import Deferred, FailureCode, ToolFailure
 
 #: Workers that a call is given to: one that five of them could not begin has something against it.
@@ -148,7 +150,7 @@ class Seat:
     pool: Pool
     room: int
     """Calls that it takes at the same time, those that it runs included."""
-    holds: tuple[ToolName, ...] = ()
+    holds: tuple[ToolKey, ...] = ()
     """The tool of each thread that a call still holds which has ended."""
     calls: dict[Call, None] = field(default_factory=dict)
     is_lost: bool = False
@@ -169,6 +171,7 @@ class Lane:
 
     pool: Pool
     concurrency: int
+    key: ToolKey
     running: int = 0
     waiting: list[tuple[int, Call]] = field(default_factory=list)
     """In order of their sequence."""
@@ -342,7 +345,11 @@ class Ledger:
         self.calls: dict[Tag, Call] = {}
         """All that have not ended."""
         self.pools: dict[str, Pool] = {}
-        self.lanes: dict[ToolName, Lane] = {}
+        self.lanes: dict[ToolKey, Lane] = {}
+        self.brought: dict[Ref[CallEvent], set[Tool]] = {}
+        """By session, as long as it lives: the tools that its question has brought with it and that it has called."""
+        self._owners: Counter[Tool] = Counter()
+        """How many of these sessions have it."""
         self.seats: dict[Ref, Seat] = {}
         """All workers that are alive, as far as is known."""
         self.news: deque[tuple[Call, LastEvent]] = deque()
@@ -351,10 +358,33 @@ class Ledger:
         """For workers: none has the name of another."""
         self._sequence = itertools.count()
 
-    def lane(self, tool: ToolName, concurrency: int, pool: Pool) -> Lane:
+    def lane(self, tool: ToolKey, concurrency: int, pool: Pool) -> Lane:
         """Where the calls of this tool wait. It and the pool, unless there is one of that name, are made at first."""
         pool = self.pools.setdefault(pool.name, pool)
-        return self.lanes.setdefault(tool, Lane(pool, concurrency))
+        return self.lanes.setdefault(tool, Lane(pool, concurrency, tool))
+
+    def bring(self, tool: Tool, session: Ref[CallEvent]) -> bool:
+        """This session calls a tool that its question has brought with it. True if none is known of the session yet."""
+        tools = self.brought.get(session)
+        is_new = tools is None
+        if tools is None:
+            tools = self.brought[session] = set()
+        if tool not in tools:
+            tools.add(tool)
+            self._owners[tool] += 1
+        return is_new
+
+    def leave(self, session: Ref[CallEvent]) -> list[Tool]:
+        """The session is gone: the tools that no other has, which are forgotten. Calls that are still being ended keep
+        their lane."""
+        left = []
+        for tool in self.brought.pop(session, ()):
+            self._owners[tool] -= 1
+            if not self._owners[tool]:
+                del self._owners[tool]
+                self.lanes.pop(tool, None)
+                left.append(tool)
+        return left
 
     def add_worker(self, pool: Pool, worker: Ref) -> Seat:
         """A worker that takes calls."""
@@ -455,7 +485,7 @@ class CallReports:
         failure = ToolFailure(call.run.name, FailureCode.OVERLOADED, f"no worker could begin {call.run.name}: {why}")
         self.end(call, failure, how=Happening.RETURNED)
 
-    def state(self, room: int, holds: tuple[ToolName, ...] = ()) -> None:
+    def state(self, room: int, holds: tuple[ToolKey, ...] = ()) -> None:
         """What the worker has room for and which tools hold its threads from now on."""
         self.seat.holds = holds
         self.seat.take(room)

@@ -23,6 +23,16 @@ from callboard.protocol.tools import Decision, FailureCode, Policy, ToolFailure
 
 logger = logger_of("callboard.tools")
 
+ToolKey = ToolName | Tool
+"""What calls, lanes and health are kept by: the name of one of the runtime's tools; of one that a question has brought
+with it, the tool itself, since another question may bring another one of that name."""
+
+
+def name_of(key: ToolKey) -> ToolName:
+    """As models know it."""
+    return key.name if isinstance(key, Tool) else key
+
+
 #: Crashes and timeouts within the window that withdraw a tool: a model retries a bad call two or three times, so a
 #: handful means the tool is broken and not the call.
 FAILURE_BUDGET = 5
@@ -98,6 +108,7 @@ class ToolWithdrawn:
 
     name: ToolName
     at: float
+    key: ToolKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,11 +140,11 @@ class Registry:
         failure_budget: int | None = FAILURE_BUDGET,
         max_held_threads: int | None = MAX_HELD_THREADS,
     ) -> None:
-        self.entries: dict[ToolName, Entry] = {}
+        self.entries: dict[ToolKey, Entry] = {}
         self._policy = policy or Policy()
         self._failure_budget = failure_budget
         self._max_held_threads = max_held_threads
-        self._holds: dict[Hashable, tuple[ToolName, ...]] = {}
+        self._holds: dict[Hashable, tuple[ToolKey, ...]] = {}
         """By worker: the tool of each thread that an ended call holds."""
         for tool in tools:
             self.add(tool)
@@ -148,56 +159,73 @@ class Registry:
         if risk not in self._policy.decisions and offer_of(tool, self._policy).decision is Decision.DENY:
             logger.warning("tool %s is not offered: its risk is %s, which the policy has no row for", name, risk)
 
+    def bring(self, tool: Tool) -> None:
+        """A tool that a question has brought with it, until `forget`."""
+        if tool not in self.entries:
+            self.entries[tool] = Entry(tool, ToolHealth(self._failure_budget, self._max_held_threads))
+
+    def forget(self, tool: Tool) -> None:
+        """No question has it any more."""
+        self.entries.pop(tool, None)
+
     def offers(self, now: float) -> tuple[ToolOffer, ...]:
-        """What is in good health, each with what the policy says of it."""
-        healthy = (entry.tool for entry in self.entries.values() if entry.health.is_offered(now))
+        """What is in good health of the runtime's tools, each with what the policy says of it."""
+        healthy = (
+            entry.tool
+            for key, entry in self.entries.items()
+            if not isinstance(key, Tool) and entry.health.is_offered(now)
+        )
         return tuple(offer_of(tool, self._policy) for tool in healthy)
 
-    def refusal(self, name: ToolName, now: float) -> ToolFailure | None:
+    def refusal(self, key: ToolKey, now: float) -> ToolFailure | None:
         """Why a call of this tool may not start now, or None."""
-        entry = self.entries.get(name)
+        entry = self.entries.get(key)
         if entry is None:
+            name = name_of(key)
             return ToolFailure(name, FailureCode.UNKNOWN_TOOL, f"there is no tool {name!r}")
-        return None if entry.health.is_offered(now) else self.withdrawal(name, now)
+        return None if entry.health.is_offered(now) else self.withdrawal(key, now)
 
-    def withdrawal(self, name: ToolName, now: float) -> ToolFailure:
+    def withdrawal(self, key: ToolKey, now: float) -> ToolFailure:
         """What a call of this tool, which is withdrawn, ends with: it says for how long, where that is known."""
-        until = self.entries[name].health.withdrawn_until
-        hint = ""
+        name, until, hint = name_of(key), self.entries[key].health.withdrawn_until, ""
         if until is not None and until > now:
             hint = f"Use another tool, or go on without it. It may be called again in {math.ceil(until - now)} s."
         told = f"{name} failed too often and is withdrawn for now"
         return ToolFailure(name, FailureCode.WITHDRAWN, told, retry_hint=hint)
 
-    def judge(self, name: ToolName, *, worked: bool, now: float) -> Change | None:
+    def judge(self, key: ToolKey, *, worked: bool, now: float) -> Change | None:
         """The tool ran to its end, or crashed or hung: what that changes for it."""
-        health = self.entries[name].health
+        if (entry := self.entries.get(key)) is None:
+            return None  # of a question that has ended
+        name, health = name_of(key), entry.health
         if worked and health.record_success(now):
             logger.info("tool %s is restored", name)
             return ToolRestored(name, now)
         if not worked and health.record_failure(now):
             logger.warning("tool %s is withdrawn for %.0f s", name, health.pause_seconds)
-            return ToolWithdrawn(name, now)
+            return ToolWithdrawn(name, now, key)
         return None
 
-    def hold(self, worker: Hashable, holds: tuple[ToolName, ...], now: float) -> list[Change]:
+    def hold(self, worker: Hashable, holds: tuple[ToolKey, ...], now: float) -> list[Change]:
         """Ended calls of these tools hold threads of the worker, and no others do: what that changes."""
         moved = Counter(holds)
         moved.subtract(self._holds.pop(worker, ()))
         if holds:
             self._holds[worker] = holds
-        changes = (self._hold_more(name, count, now) for name, count in moved.items() if count)
+        changes = (self._hold_more(key, count, now) for key, count in moved.items() if count)
         return [change for change in changes if change is not None]
 
-    def _hold_more(self, name: ToolName, count: int, now: float) -> Change | None:
-        health = self.entries[name].health
+    def _hold_more(self, key: ToolKey, count: int, now: float) -> Change | None:
+        if (entry := self.entries.get(key)) is None:
+            return None
+        name, health = name_of(key), entry.health
         was_offered = health.is_offered(now)
         health.held_threads += count
         if health.is_offered(now) == was_offered:
             return None
         if was_offered:
             logger.warning("tool %s is withdrawn: ended calls of it hold %d threads", name, health.held_threads)
-            return ToolWithdrawn(name, now)
+            return ToolWithdrawn(name, now, key)
         logger.info("tool %s is restored: threads that it held have returned", name)
         return ToolRestored(name, now)
 

@@ -5,17 +5,18 @@
 - What comes of a request: a `Reply` with its `Outcome`, a `StepReport` for each model call and a `CallReport` for each
   tool call, or a `Stream` (`SyncStream` without an event loop) of events. A `Conversation` lasts over several requests;
   its `Compaction` keeps a long one within the model's window.
-- What a runtime did: `Metrics`. What models cost and take: a `Catalog` of `ModelInfo` tells the `Prices` and windows of
-  those that the price list does not know.
+- What a runtime did: `Metrics`; `RequestLogFilter` adds the ids of a request to log records. What models cost and take:
+  a `Catalog` of `ModelInfo` tells the `Prices` and windows of those that the price list does not know.
 - To write tools: `tool` makes a `Tool` of a function, `ToolContext` tells it about its call, and a `ToolError` that it
-  raises tells the model what went wrong.
+  raises tells the model what went wrong. One that returns `Deferred` leaves its result to `Runtime.complete_call`.
 - To decide what tools may do: `Policy` maps a `Risk`, or a `Risk` and an `Origin`, to a `Decision`; an `approve`
   callback is given `AskApproval`.
 - To catch: `CallboardError` is the base of all errors. `UsageError`: an argument or a setting was wrong.
   `ModelCallFailed`: the model gave no answer; its `kind`, an `ErrorKind`, says why. `RequestEnded`: the request was
   cancelled, ran out of time or passed a limit. `RuntimeFailure`: its base, for other failures of callboard itself.
-- To match in a stream: `TextDelta`, `RunTool`, `ToolCallCompleted`, `ToolCallFailed`, and the `Reply` at its end. Less
-  common events are in `callboard.protocol.model`, `.events` and `.commands`.
+- To match in a stream: `TextDelta`, `RunTool`, `ToolProgressed`, `ToolCallDeferred`, `ToolCallCompleted`,
+  `ToolCallFailed`, and the `Reply` at its end. Less common events are in `callboard.protocol.model`, `.events` and
+  `.commands`.
 
 Everything else is imported from its own module. A name is loaded when it is first used: child processes import this
 package too, and would start several times slower with HTTP clients and settings.
@@ -35,25 +36,28 @@ if TYPE_CHECKING:
     from callboard.actors.requests.history import Conversation
     from callboard.actors.runtime import Runtime
     from callboard.actors.settings import Settings
-    from callboard.actors.telemetry.telemetry import Metrics
+    from callboard.actors.telemetry.metrics import Metrics
+    from callboard.actors.telemetry.request_log import RequestLogFilter
     from callboard.actors.tools.context import ToolContext
     from callboard.actors.tools.decorator import Tool, tool
+    from callboard.actors.tools.progress import ToolProgressed
     from callboard.protocol.commands import AskApproval, Outcome, RunTool
     from callboard.protocol.compaction import Compaction
     from callboard.protocol.errors import CallboardError, ErrorKind, RuntimeFailure, ToolError, UsageError
-    from callboard.protocol.events import ToolCallCompleted, ToolCallFailed
+    from callboard.protocol.events import ToolCallCompleted, ToolCallDeferred, ToolCallFailed
     from callboard.protocol.model import TextDelta
     from callboard.protocol.reports import CallReport, StepReport
-    from callboard.protocol.tools import Decision, Origin, Policy, Risk
+    from callboard.protocol.tools import Decision, Deferred, Origin, Policy, Risk
     from callboard.providers.catalog import Catalog, ModelInfo, Prices
 
 __version__ = "0.1.0"
 __all__ = [
     "AskApproval", "AskOptions", "CallReport", "CallboardError", "Catalog", "Compaction", "Conversation", "Decision",
-    "ErrorKind", "Metrics", "ModelCallFailed", "ModelInfo", "Origin", "Outcome", "Policy", "Prices", "Reply",
-    "RequestEnded", "Risk", "RunTool", "Runtime", "RuntimeFailure", "Settings", "StepReport", "Stream", "SyncStream",
-    "TextDelta", "Tool", "ToolCallCompleted", "ToolCallFailed", "ToolContext", "ToolError", "UsageError", "__version__",
-    "ask_sync", "freeze_support", "stream_sync", "tool",
+    "Deferred", "ErrorKind", "Metrics", "ModelCallFailed", "ModelInfo", "Origin", "Outcome", "Policy", "Prices",
+    "Reply", "RequestEnded", "RequestLogFilter", "Risk", "RunTool", "Runtime", "RuntimeFailure", "Settings",
+    "StepReport", "Stream", "SyncStream", "TextDelta", "Tool", "ToolCallCompleted", "ToolCallDeferred",
+    "ToolCallFailed", "ToolContext", "ToolError", "ToolProgressed", "UsageError", "__version__", "ask_sync",
+    "freeze_support", "stream_sync", "tool",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # a type checker that saw this function would accept every name
@@ -68,15 +72,16 @@ def _homes() -> Iterator[ModuleType]:
     """The modules of these names, first those that tools in child processes import, then by how much each loads."""
     from callboard.actors import tools  # noqa: PLC0415
     from callboard.actors.processes import spawning  # noqa: PLC0415
+    from callboard.actors.tools import progress  # noqa: PLC0415
     from callboard.protocol import errors  # noqa: PLC0415
     from callboard.protocol import tools as contracts  # noqa: PLC0415
 
-    yield from (errors, contracts, spawning, tools)
+    yield from (errors, contracts, spawning, tools, progress)
     from callboard.actors.requests import conversation, history  # noqa: PLC0415
-    from callboard.actors.telemetry import telemetry  # noqa: PLC0415
+    from callboard.actors.telemetry import metrics, request_log  # noqa: PLC0415
     from callboard.protocol import commands, compaction, events, model, reports  # noqa: PLC0415
 
-    yield from (commands, compaction, events, model, reports, conversation, history, telemetry)
+    yield from (request_log, metrics, commands, compaction, events, model, reports, conversation, history)
     from callboard.providers import catalog  # noqa: PLC0415
 
     yield catalog

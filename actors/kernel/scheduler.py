@@ -260,6 +260,7 @@ class LoopScheduler:
         loop = _LoopWithoutContext()
         self.loop: asyncio.AbstractEventLoop = loop
         self._wake = super(_LoopWithoutContext, loop).call_soon_threadsafe  # without a detour, on the hot path
+        self._post = loop.call_soon
         #: What runs now, for the watchdog.
         self.running: object = None
         #: What `now()` was when that began, or up to LOOKS_AT_CLOCK turns before.
@@ -307,6 +308,11 @@ class LoopScheduler:
             thread.join(timeout_seconds)
         return not thread.is_alive()
 
+    @property
+    def held(self) -> int:
+        """Handlers that have held the loop for longer than the watchdog's limit."""
+        return self._watchdog.count
+
     def busy_with(self) -> Busy | None:
         """For the watchdog: the cell that runs, or the task that it saw twice while the loop got to no callback."""
         of_cell = getattr(getattr(self.running, "__self__", None), "busy_with", None)
@@ -342,8 +348,10 @@ class LoopScheduler:
         if self._pump_posted:
             return
         self._pump_posted = True
+        # On the loop itself no wake-up is needed, which would be a write to its self-pipe and a read of it.
+        post = self._post if threading.get_ident() == self._thread_id else self._wake
         try:
-            self._wake(self._pump, context=self._context)
+            post(self._pump, context=self._context)
         except RuntimeError:  # the loop is closed: nothing runs any more
             return
 
@@ -395,7 +403,7 @@ class LoopScheduler:
         self._pump_posted = False
         if ready and not self._pump_posted:  # cut short, or posted in between
             self._pump_posted = True
-            self.loop.call_soon(self._pump, context=self._context)
+            self._post(self._pump, context=self._context)
 
     def _main(self) -> None:
         self._thread_id = threading.get_ident()

@@ -4,22 +4,45 @@ shared by all models and requests of one credential; so are the rate limits."""
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Mapping
 from threading import Lock
-from typing import Any
+from typing import Any, Final
 
+from callboard.actors.config_file import similar
 from callboard.actors.models.llm_manager import Route
 from callboard.actors.settings import Settings
-from callboard.providers.adapter import Provider, Timeouts
-from callboard.providers.provider_registry import KEY_VARIABLES, own_name, provider_for, split_model
+from callboard.protocol.errors import UsageError
+from callboard.providers.adapter import Adapter, Provider, Timeouts
+from callboard.providers.provider_registry import (
+    ENVIRONMENT,
+    KEY_VARIABLES,
+    PROVIDERS,
+    over_http,
+    own_name,
+    provider_for,
+    split_model,
+)
 from callboard.providers.rate_limit import RateLimiter, RateLimits
+
+OwnProviders = Mapping[str, Provider | Adapter]
+"""Providers of the user's own, by the names that come before the slash of "provider/model"; HTTP is put around an
+adapter."""
+#: What a name of a provider is made of.
+_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_.-]*")
 
 
 class Router:
-    """See the module. Usable from any thread."""
+    """See the module. Usable from any thread. Raises UsageError for wrong names, and for what is no provider."""
 
-    def __init__(self, settings: Settings, limits: RateLimits) -> None:
+    def __init__(self, settings: Settings, limits: RateLimits, own: OwnProviders | None = None) -> None:
         self._settings = settings
         self._limits = limits
+        self._own = _checked(own or {})
+        known = dict.fromkeys((*self._own, *PROVIDERS))
+        for name in settings.connections:
+            if name not in known:
+                raise UsageError(f"connections: there is no provider {name!r}{similar(name, known)}")
         self._made: dict[str, tuple[Provider, RateLimiter]] = {}
         """By what tells connections apart: the provider, and at Vertex AI the maker of the model."""
         self._making = Lock()
@@ -31,40 +54,74 @@ class Router:
 
     def route(self, model: str) -> Route:
         """How to ask "provider/model". Raises UsageError for an unknown provider or a missing key."""
-        connection, name = own_name(model)
+        connection, name = own_name(model, self._own)
         with self._making:
             if connection not in self._made:
                 self._made[connection] = self._provider(model)
             provider, limiter = self._made[connection]
         return Route(provider, name, limiter, model)
 
+    def split(self, model: str) -> tuple[str, str]:
+        """(provider, model) of "provider/model". UsageError for an unknown provider."""
+        return split_model(model, self._own)
+
     def _provider(self, model: str) -> tuple[Provider, RateLimiter]:
-        settings, (provider, _) = self._settings, split_model(model)
-        key = settings.key_for(provider)
+        settings, (provider, _) = self._settings, self.split(model)
+        connection, key = settings.connection(provider), settings.key_for(provider)
+        proxy = ENVIRONMENT if connection.proxy is None else connection.proxy
+        verify = True if connection.verify is None else connection.verify
+        timeouts = Timeouts(
+            idle_seconds=settings.stream_idle_timeout_seconds, total_seconds=settings.stream_total_timeout_seconds
+        )
+        limiter = self._limits.limiter(provider, key)
+        if (own := self._own.get(provider)) is not None:
+            if isinstance(own, Provider):
+                return own, limiter
+            return over_http(own, timeouts, limiter.on_headers, proxy, verify), limiter
         options: dict[str, Any] = {**settings.options_for(provider)}
-        address = options.pop("base_url", None)
-        if provider == settings.provider:
-            address = settings.base_url or address
+        address = connection.base_url or options.pop("base_url", None)
+        options.pop("base_url", None)
+        if connection.headers:
+            options["headers"] = connection.headers
         # As its own client has it: a token of the environment's comes before a key of the environment's.
         if "token" in options and settings.key_source(provider) == KEY_VARIABLES.get(provider):
             key = None
         elif key:
             options.pop("token", None)
+        if callable(connection.api_key):
+            options["token"] = connection.api_key
         if provider == "offline":
             options["cwd"] = os.getcwd()
         if provider == "scripted" and settings.script is not None:
             options["script"] = settings.script
-        if provider == "copilot" and key is None:
+        if provider == "copilot" and key is None and "token" not in options:
             options["login_file"] = settings.copilot_token_file
-        limiter = self._limits.limiter(provider, key)
         found, _ = provider_for(
             model,
             base_url=address,
             api_key=key,
-            timeouts=Timeouts(
-                idle_seconds=settings.stream_idle_timeout_seconds, total_seconds=settings.stream_total_timeout_seconds
-            ),
+            timeouts=timeouts,
             on_headers=limiter.on_headers,
+            proxy=proxy,
+            verify=verify,
             **options,
         )
         return found, limiter
+
+
+def _checked(own: OwnProviders) -> OwnProviders:
+    for name, provider in own.items():
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise UsageError(
+                f"providers: {name!r} is no name of a provider; use small letters, digits and dashes, such as my-llm"
+            )
+        if name in PROVIDERS:
+            raise UsageError(f"providers: there is a provider {name!r} already; choose another name for yours")
+        if isinstance(provider, type):
+            raise UsageError(f"providers: {name} is a class; give an object of it: {provider.__name__}(...)")
+        if not isinstance(provider, Adapter | Provider):
+            raise UsageError(
+                f"providers: {name} is neither a provider nor an adapter: a provider has `name`, `stream` and "
+                "`aclose`, an adapter `name`, `encode` and `decoder`"
+            )
+    return dict(own)

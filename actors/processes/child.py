@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextvars import copy_context
 from types import FrameType
 from typing import Final
 
@@ -23,6 +24,8 @@ import orjson
 
 from callboard.actors.processes.control import LENGTH, REPLY, Says
 from callboard.actors.processes.process_state import ProcessState
+from callboard.actors.telemetry.extras import continue_trace
+from callboard.actors.telemetry.request_log import work_for
 from callboard.actors.tools.context import ToolContext
 from callboard.actors.tools.invoke import Invoker, Result, text_of
 from callboard.actors.tools.progress import CallProgress
@@ -104,9 +107,18 @@ class Child:
         except BaseException as error:  # noqa: BLE001 - importing the tool's module runs code that is not ours
             return could_not_load(run.name, text_of(error), told_of(error)), True
         before = ProcessState() if more and tool is not _SAMPLE else None
-        result = tool.call(run.arguments, context)
+        result = copy_context().run(_call, tool, context)
         crashed = isinstance(result, ToolFailure) and result.code is FailureCode.CRASHED
         return result, crashed or _left_something() or (before is not None and not _restored(before))
+
+
+def _call(tool: Invoker, context: ToolContext) -> Result:
+    """In a context of its own, which has the ids for log records and the host's trace."""
+    run = context.run
+    work_for(run.tag, run.name, context.metadata)
+    if context.trace_headers:
+        continue_trace(context.trace_headers)
+    return tool.call(run.arguments, context)
 
 
 #: Frames of progress that a call may send at once, and a second: a reader is shown ten a second.

@@ -60,7 +60,7 @@ class KeeperEnded:
     why: str
 
 
-class Connection:
+class ChildSocket:
     """Our end of a control socket; what is read of it is posted as `Heard`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, number: int, post: Callable[[Heard], None]) -> None:
@@ -113,7 +113,7 @@ class InitProcess:
         self._loop = loop
         self._post = post
         self.number = number
-        self._connection = Connection(loop, number, post)
+        self._connection = ChildSocket(loop, number, post)
         self._process: subprocess.Popen[bytes] | None = None
         self._pidfd = -1
         self._killed = False

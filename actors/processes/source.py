@@ -20,7 +20,7 @@ from callboard.actors.processes import supply
 from callboard.actors.processes.child import could_not_load, unpack_load_error
 from callboard.actors.processes.control import UNKNOWN_STATUS, Kind, Message, how_it_ended
 from callboard.actors.processes.handle import ChildEnds
-from callboard.actors.processes.launch import Connection, Heard, InitProcess, KeeperEnded
+from callboard.actors.processes.launch import ChildSocket, Heard, InitProcess, KeeperEnded
 from callboard.actors.processes.spawning import why_not
 from callboard.actors.tools.decorator import Tool
 from callboard.protocol.errors import UsageError
@@ -89,7 +89,7 @@ class _Server:
     """A fork server: the first one, or the process of a template."""
 
     number: int
-    connection: Connection
+    connection: ChildSocket
     template: _Template | None
     ready: bool = False
     pending: set[int] = field(default_factory=set)
@@ -332,7 +332,7 @@ class ProcessSource(Actor[SourceMessage]):
         if base is None or not base.ready:
             return
         try:
-            connection = Connection(self._loop, number, self.ref.tell_control)
+            connection = ChildSocket(self._loop, number, self.ref.tell_control)
             with connection.theirs as theirs:
                 order = Message(Kind.TEMPLATE, number)
                 sent = _give(base.connection, order, (theirs.fileno(),), template, with_tool=True)
@@ -550,7 +550,7 @@ class ProcessSource(Actor[SourceMessage]):
     def _start_base(self) -> None:
         assert self._init is not None
         number = next(_numbers)
-        connection = Connection(self._loop, number, self.ref.tell_control)
+        connection = ChildSocket(self._loop, number, self.ref.tell_control)
         with connection.theirs as theirs:
             self._init.send(Message(Kind.START, number), (theirs.fileno(),))
         self._base = self._servers[number] = _Server(number, connection, None)
@@ -616,7 +616,7 @@ class ProcessSource(Actor[SourceMessage]):
 
 
 def _give(
-    connection: Connection, order: Message, descriptors: tuple[int, ...], template: _Template, *, with_tool: bool
+    connection: ChildSocket, order: Message, descriptors: tuple[int, ...], template: _Template, *, with_tool: bool
 ) -> bool:
     """Send the order, where it needs it with the packed tool. Raises OSError: out of descriptors."""
     if not with_tool:

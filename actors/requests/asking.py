@@ -28,6 +28,7 @@ from callboard.protocol.model import (
 from callboard.protocol.options import RequestOptions
 from callboard.protocol.provider_options import ProviderOptions
 from callboard.protocol.server_tools import ServerToolOffer
+from callboard.protocol.tools import wait_fault
 
 #: Entries and characters of a question's metadata: they go into log records and spans of each of its steps. OpenAI's
 #: `metadata` has the same bounds (API reference: 16 pairs, keys of 64 characters, values of 512).
@@ -56,7 +57,10 @@ class AskOptions(TypedDict, total=False):
     parallel_tool_calls: bool
     """May the model ask for several calls in one turn?"""
     timeout: float
-    """Seconds from now to the end of the request."""
+    """Seconds from now to the end of the request, without those in which it only waits for approvals and for the
+    results of deferred calls."""
+    approval_timeout: float
+    """Seconds for which a call waits for its approval; then it is denied."""
     max_steps: int
     token_budget: int
     """Input and output tokens of all steps together."""
@@ -219,6 +223,13 @@ def _amount(name: str, value: object, _: RequestOptions) -> float:
     return value
 
 
+def _wait(name: str, value: object, _: RequestOptions) -> float:
+    if fault := wait_fault(name, value):
+        raise UsageError(fault)
+    assert isinstance(value, int | float)
+    return value
+
+
 def _count(name: str, value: object, _: RequestOptions) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise UsageError(f"{name} must be a whole number from 1 on, not {value!r}")
@@ -292,6 +303,7 @@ _READ: Final[Mapping[str, tuple[str, _Read]]] = {
     "tool_choice": ("tool_choice", _choice),
     "parallel_tool_calls": ("parallel_tool_calls", _flag),
     "timeout": ("timeout_seconds", _amount),
+    "approval_timeout": ("approval_timeout_seconds", _wait),
     "max_steps": ("max_steps", _count),
     "token_budget": ("token_budget", _count),
     "cost_budget": ("cost_budget", _amount),

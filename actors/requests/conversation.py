@@ -1,14 +1,13 @@
 """What a caller holds: a conversation, one question in it, and how the answer comes back from the loop thread.
 
 The answer of a request settles exactly once: when its session has ended, or, as a backstop outside of the actors, when
-its asker has waited ANSWER_GRACE_SECONDS longer than the request's deadline.
+its asker finds the request lost (backstop.py).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import aclosing
@@ -24,12 +23,23 @@ from typing_extensions import TypeVar
 
 from callboard.actors.kernel import Down, ExitReason
 from callboard.actors.models.llm_manager import Route
+from callboard.actors.requests.backstop import Backstop, Post, Watch
 from callboard.actors.requests.history import Conversation
 from callboard.actors.requests.output_checks import OutputChecker
 from callboard.actors.requests.partial_outputs import PartialOutput, PartialReader
 from callboard.actors.requests.tool_selection import ToolSelection
 from callboard.actors.tools.progress import ToolProgressed
-from callboard.protocol.commands import AskApproval, Command, Finish, Note, Outcome, ReportFailure, RunTool
+from callboard.protocol.commands import (
+    AskApproval,
+    ClearTimer,
+    Command,
+    Finish,
+    Note,
+    Outcome,
+    ReportFailure,
+    RunTool,
+    SetTimer,
+)
 from callboard.protocol.compaction import Compacted
 from callboard.protocol.content import (
     AssistantMessage,
@@ -57,8 +67,6 @@ from callboard.protocol.options import RequestOptions
 from callboard.protocol.reports import StepReport
 from callboard.protocol.tools import ToolFailure
 
-#: Behind the request's deadline: its session has then waited for the tools to be stopped, and the loop was busy once.
-ANSWER_GRACE_SECONDS: Final = 5.0
 #: Failures that a reply holds: with their tracebacks at most 2 MB.
 MAX_FAILURES: Final = 100
 #: What a reader of a stream may leave unread, in bytes of memory: some hundred full answers.
@@ -199,16 +207,22 @@ class Answer(Generic[T]):
     """The end of one request, once. The session calls it on the loop thread; it is awaited anywhere."""
 
     def __init__(
-        self, conversation: Conversation, tag: Tag, timeout_seconds: float, checker: OutputChecker[T] | None = None
+        self,
+        conversation: Conversation,
+        tag: Tag,
+        timeout_seconds: float,
+        checker: OutputChecker[T] | None = None,
+        post: Post | None = None,
     ) -> None:
-        """The request has `timeout_seconds` from now. `checker`: where an output is asked for."""
+        """The request has `timeout_seconds` from now. `checker`: where an output is asked for. `post` runs something on
+        the loop of its session."""
         self.future: Future[Reply[T]] = Future()
         self.checker = checker
         # Running from the start: a waiter that goes away must not settle it, only the request's end does.
         self.future.set_running_or_notify_cancel()
         self.conversation = conversation
         self.tag = tag
-        self.wait_seconds = timeout_seconds + ANSWER_GRACE_SECONDS
+        self.backstop = Backstop(timeout_seconds, post)
         self._once = Lock()
         self._messages: tuple[Message, ...] = ()
         self._model_error: Error | None = None
@@ -238,6 +252,8 @@ class Answer(Generic[T]):
             del self._failures[:-MAX_FAILURES]
         elif isinstance(seen, Finish):
             self._finish = seen
+        elif isinstance(seen, SetTimer | ClearTimer):
+            self.backstop.deadline_moved(seen.at if isinstance(seen, SetTimer) else None)
 
     def session_ended(self, down: Down) -> bool:
         """The session has ended, and so its name is free: settle. True if its request ended without a Finish."""
@@ -273,7 +289,7 @@ class Answer(Generic[T]):
 
     def expire(self) -> None:
         """The backstop: nothing has ended the request in time."""
-        late = f"the request has no answer {self.wait_seconds:g} s after it was asked, long after its deadline: "
+        late = "the request has no answer long after its deadline, or while it only waited: "
         self._settle(RuntimeFailure(late + "callboard's loop is blocked, or its actors were lost"))
 
     def _settle(self, end: Reply[T] | RuntimeFailure) -> None:
@@ -292,23 +308,28 @@ class Answer(Generic[T]):
 
     def wait(self) -> Reply[T]:
         """Block until the request has ended. Raises what it ended with."""
-        try:
-            return self.future.result(self.wait_seconds)
-        except TimeoutError:
+        while True:
+            try:
+                return self.future.result(self.backstop.look_seconds)
+            except TimeoutError:
+                self.look()
+
+    def look(self) -> None:
+        """It has taken a while: end the waiting if the request is lost."""
+        if self.backstop.is_lost():
             self.expire()
-            return self.future.result()
 
     async def wait_async(self) -> Reply[T]:
         """`wait`, on the asyncio loop that runs here."""
         loop = asyncio.get_running_loop()
         ended = loop.create_future()
-        timer = loop.call_later(self.wait_seconds, self.expire)
+        watch = Watch(self.backstop, self.expire)
         # asyncio.wrap_future would keep twenty objects for the time of the request, to cancel what cannot be cancelled.
         self.future.add_done_callback(partial(_wake, loop, ended))
         try:
             await ended
         finally:
-            timer.cancel()
+            watch.cancel()
         return self.future.result()
 
 
@@ -346,6 +367,8 @@ class EventReader(Generic[T]):
         if not items or self._given_up:
             return
         with self._lock:
+            if isinstance(seen, ToolProgressed):
+                self._forget_progress(seen.tag)
             self._unread.extend(items)
             self._unread_bytes += sum(map(_size, items))
         if self._unread_bytes > MAX_UNREAD_BYTES:
@@ -355,6 +378,12 @@ class EventReader(Generic[T]):
     def _notify(self) -> None:
         """Wake the reader: there is something to read, or the request has ended."""
         raise NotImplementedError
+
+    def _forget_progress(self, tag: Tag) -> None:
+        """Of a call, the latest is enough for one who reads seldom."""
+        last = self._unread[-1] if self._unread else None
+        if isinstance(last, ToolProgressed) and last.tag == tag:
+            self._unread_bytes -= _size(self._unread.pop())
 
     def _take(self) -> Iterable[StreamItem[T]]:
         """What was not read yet."""
@@ -386,19 +415,24 @@ class Stream(EventReader[T], AsyncIterable[StreamItem[T]]):
         super().__init__(answer, cancel)
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
-        self._overdue = self._loop.call_later(answer.wait_seconds, answer.expire)
+        self._is_waking = False
+        self._watch = Watch(answer.backstop, answer.expire)
         answer.future.add_done_callback(lambda _: self._notify())
 
     def _notify(self) -> None:
+        if self._is_waking:  # a wake-up costs a system call, and the one that is under way finds this too
+            return
+        self._is_waking = True
         try:
             self._loop.call_soon_threadsafe(self._woken)
         except RuntimeError:  # the reader's loop is closed: it will not read on
             self._give_up("the event loop of its reader is closed")
 
     def _woken(self) -> None:
+        self._is_waking = False  # before the look: what comes after it needs a wake-up of its own
         self._wake.set()
         if self.answer.future.done():
-            self._overdue.cancel()
+            self._watch.cancel()
 
     async def texts(self) -> AsyncIterator[str]:
         """Only the pieces of the model's text. After a restart (`Restarted`) the text comes again from its start."""
@@ -439,7 +473,6 @@ class SyncStream(EventReader[T], SyncEvents[T]):
     def __init__(self, answer: Answer[T], cancel: Callable[[RequestId, str], object]) -> None:
         super().__init__(answer, cancel)
         self._wake = ThreadEvent()
-        self._overdue_at = time.monotonic() + answer.wait_seconds
         answer.future.add_done_callback(lambda _: self._notify())
 
     def _notify(self) -> None:
@@ -449,8 +482,8 @@ class SyncStream(EventReader[T], SyncEvents[T]):
         try:
             ended = False
             while not ended:
-                if not self._wake.wait(max(self._overdue_at - time.monotonic(), 0.0)):
-                    self.answer.expire()
+                if not self._wake.wait(self.answer.backstop.look_seconds):
+                    self.answer.look()
                 self._wake.clear()
                 ended = self.answer.future.done()
                 yield from self._take()
@@ -461,6 +494,8 @@ class SyncStream(EventReader[T], SyncEvents[T]):
 
 def _size(item: StreamItem[object]) -> int:
     """About how much memory an event keeps: its texts, and a little for the rest."""
+    if isinstance(item, TextDelta):  # nearly all of them: 0.2 us instead of 2
+        return _EVENT_BYTES + getsizeof(item.text)
     texts = (getattr(item, name) for name in type(item).__slots__)
     traceback = item.failure.traceback if isinstance(item, ToolCallFailed) else ""
     return _EVENT_BYTES + len(traceback) + sum(getsizeof(text) for text in texts if isinstance(text, str))

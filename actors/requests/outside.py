@@ -6,7 +6,7 @@ not run on the control loop. Whether it counts is decided by the session of the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -24,7 +24,7 @@ from callboard.actors.tools.decorator import Tool
 from callboard.actors.tools.invoke import shortened
 from callboard.actors.tools.progress import CallProgress
 from callboard.protocol.errors import RuntimeFailure, UsageError
-from callboard.protocol.ids import Tag, ToolName
+from callboard.protocol.ids import RequestId, Tag, ToolName
 from callboard.protocol.tools import Deferred, FailureCode, ToolFailure
 
 #: A session answers within milliseconds; a wait this long means that something holds callboard's loop.
@@ -34,7 +34,16 @@ A = TypeVar("A")
 
 
 @dataclass(frozen=True, slots=True)
-class FindCall(Asks[ToolName]):
+class CalledTool:
+    """The answer to FindCall."""
+
+    name: ToolName
+    own: Tool | None = None
+    """The tool, where only its question has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class FindCall(Asks[CalledTool]):
     """Asks which tool an open call is of. Rejected where the request has no such call, or the call has ended."""
 
     tag: Tag
@@ -65,33 +74,34 @@ class OutsideCalls:
     def __init__(
         self,
         system: ActorSystem,
-        session_of: Callable[[Tag], Ref[OutsideMessage] | None],
-        tool_of: Callable[[ToolName], Tool],
+        session_of: Callable[[RequestId], Ref[OutsideMessage] | None],
+        tools_of_runtime: Callable[[], Mapping[ToolName, Tool]],
     ) -> None:
         self._system = system
         self._session_of = session_of
-        self._tool_of = tool_of
+        self._tools_of_runtime = tools_of_runtime
 
     def complete(self, tag: Tag, result: object) -> bool:
         """The call has this result. Raises UsageError, and leaves it open, where the model could not be sent it."""
-        name = self._ask(tag, FindCall(tag))
-        if name is None:
+        called = self._ask(tag, FindCall(tag))
+        if called is None:
             return False
-        written = self._tool_of(name).invoker.result_of(result)
+        tool = called.own or self._tools_of_runtime()[called.name]
+        written = tool.invoker.result_of(result)
         if isinstance(written, Deferred):
-            raise UsageError(f"{name}: a call is deferred by its tool; complete_call needs the result")
+            raise UsageError(f"{called.name}: only a tool defers its call; complete_call needs the result")
         if isinstance(written, ToolFailure):
-            raise UsageError(f"{name}: {written.message}; the call is still open")
+            raise UsageError(f"{called.name}: {written.message}; the call is still open")
         return self._ask(tag, ResolveCall(tag, written)) or False
 
     def fail(self, tag: Tag, message: str) -> bool:
         """The call has no result, and why."""
         if not isinstance(message, str) or not message.strip():
             raise UsageError("fail_call needs a message that tells the model what went wrong")
-        name = self._ask(tag, FindCall(tag))
-        if name is None:
+        called = self._ask(tag, FindCall(tag))
+        if called is None:
             return False
-        failure = ToolFailure(name, FailureCode.TOOL_ERROR, shortened(message))
+        failure = ToolFailure(called.name, FailureCode.TOOL_ERROR, shortened(message))
         return self._ask(tag, ResolveCall(tag, failure)) or False
 
     def report_progress(self, tag: Tag, message: str, fraction: float | None) -> bool:
@@ -100,7 +110,7 @@ class OutsideCalls:
 
     def _ask(self, tag: Tag, message: Asks[A]) -> A | None:
         """None, and a dead letter with the reason, where the message is not taken."""
-        session = self._session_of(tag)
+        session = self._session_of(tag.request_id)
         if session is None:
             why = f"no request with the id {tag.request_id!r} is running"
             self._system.dead_letters.add(message, DeadLetterReason.NOT_ALIVE, tag.request_id, why)

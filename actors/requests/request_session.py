@@ -21,9 +21,11 @@ from callboard.actors.models.llm_manager import LlmMessage, StartModel
 from callboard.actors.models.windows import FindWindow, Window
 from callboard.actors.requests.conversation import STOPPING, Question, Seen
 from callboard.actors.requests.output_checks import OutputChecker
-from callboard.actors.requests.outside import FindCall, OutsideMessage, ReportProgress, ResolveCall
-from callboard.actors.telemetry.notices import PeerLost
-from callboard.actors.telemetry.telemetry import Heard, TelemetryMessage, ends_work
+from callboard.actors.requests.outside import CalledTool, FindCall, OutsideMessage, ReportProgress, ResolveCall
+from callboard.actors.telemetry.notices import PeerLost, TracingFailed
+from callboard.actors.telemetry.request_log import trace_headers_are, work_for
+from callboard.actors.telemetry.spans import BeginSpans, RequestSpans, Work
+from callboard.actors.telemetry.telemetry import Heard, Observed, TelemetryMessage, ends_work
 from callboard.actors.tools.progress import ProgressMade, ProgressRelay, ToolProgressed
 from callboard.protocol import commands, events
 from callboard.protocol.commands import Command
@@ -36,7 +38,7 @@ from callboard.protocol.limits import MAX_CALL_SENDS, PROGRESS_PAUSE_SECONDS
 from callboard.protocol.machine import Session
 from callboard.protocol.options import ToolOffer
 from callboard.protocol.output import OUTPUT_TOOL, Checked, answers_in, named_apart
-from callboard.protocol.tools import FailureCode, ToolFailure
+from callboard.protocol.tools import FailureCode, Isolation, ToolFailure
 
 logger = logger_of("callboard")
 
@@ -45,10 +47,11 @@ STOPS_TOLD_SECONDS = 1.0
 
 Subscriber = Callable[[Seen], None]
 """Hears, on the loop thread, each event of the request as it is applied, each RunTool, AskApproval, ReportFailure and
-Note, and Finish last. It must not block."""
-#: What is shown also without a reader: how the request ended, and what its asker should know of that.
+Note, the timer of the request when it is set and cleared, and Finish last. It must not block."""
+#: What is shown also without a reader: how the request ended, and what its asker should know of that and of its time.
 _ALWAYS_SHOWN: Final = (
     events.ModelFailed, events.ToolCallFailed, commands.ReportFailure, commands.Note, commands.Finish,
+    commands.SetTimer, commands.ClearTimer,
 )  # fmt: skip
 Order = StartModel | DispatchCall | SeekApproval
 """What others work at for a request."""
@@ -107,16 +110,21 @@ class RequestSession(Actor[SessionMessage]):
         record: Callable[[tuple[Message, ...] | Compacted], None],
         make_session: Callable[[], SessionLike] = Session,
         find_window: FindWindow | None = None,
+        begin_spans: BeginSpans | None = None,
     ) -> None:
-        """`find_window`: where the options leave open how many tokens the model takes."""
+        """`find_window`: where the options leave open how many tokens the model takes; `begin_spans`: where tracing is
+        installed."""
         self._question = question
         self._peers = peers
         self._subscriber = subscriber
         self._is_read_along = question.is_read_along
         self._record = record
         self._session = make_session()
-        self._context: Context | None = None
-        """A copy of the asker's of our own, for what is shown: a context can be entered only once at a time."""
+        self._context = question.asker.copy()  # of our own: a context can be entered only once at a time
+        self._begin_spans = begin_spans
+        self._spans: RequestSpans | None = None
+        self._heard: list[Heard] = [question]
+        """What telemetry has not been told yet."""
         self._unrecorded: tuple[Message, ...] = (question.user,)
         self._timers: dict[Tag, tuple[float, Timer]] = {}
         self._open: dict[Tag, tuple[Order, int]] = {}
@@ -136,6 +144,8 @@ class RequestSession(Actor[SessionMessage]):
         self._window = Window(question.options.context_tokens) if find_window is None else None
         self._has_started = False
         self._has_cancelled = False
+        self._clock_turned: commands.SetTimer | commands.ClearTimer | None = None
+        """Of the request, by what was applied last: its asker has to know."""
         self._finish: commands.Finish | None = None
         self._is_waiting = False
         """The request has finished, and its tools are being told to stop."""
@@ -144,12 +154,13 @@ class RequestSession(Actor[SessionMessage]):
     # -- life
 
     def on_start(self) -> None:
+        self.at_end(self._tell_telemetry)
         self.at_end(self._stop_open_work)
+        self._begin_trace()
         self.monitor(self._peers.llm_manager)
         self.monitor(self._peers.dispatcher)
         question = self._question
         self._set_timer(commands.SetTimer(question.tag, question.asked_at + question.options.timeout_seconds))
-        self._observe(question)
         self._ask_for_offers()
         if self._find_window is not None:
             self._find_window(lambda window: self.ref.tell_control(WindowFound(window)))
@@ -193,7 +204,9 @@ class RequestSession(Actor[SessionMessage]):
 
     def _check(self, checker: OutputChecker[object], event: events.ModelResponded) -> None:
         """A turn with answers reaches the protocol session when these have been checked."""
-        texts = answers_in(event.response, self._output_tool) if event.response.error is None else ()
+        order, _ = self._open.get(event.tag, (None, 0))
+        is_turn = isinstance(order, StartModel) and order.call.purpose is commands.CallPurpose.TURN
+        texts = answers_in(event.response, self._output_tool) if is_turn and event.response.error is None else ()
         if not texts:
             self._apply(event)
             return
@@ -217,6 +230,7 @@ class RequestSession(Actor[SessionMessage]):
         if self._finish is not None:
             return
         self._observe(PeerLost(self._question.tag, down.ref.name, down.reason.value))
+        self._tell_telemetry()
         is_manager = down.ref is self._peers.llm_manager
         if is_manager and self._has_started:
             step = self._session.step
@@ -283,52 +297,64 @@ class RequestSession(Actor[SessionMessage]):
         doing: Event | Command = event
         try:
             given = self._session.apply(event)
-            if self._relays:
-                self._show_last_progress(event)
-            self._show(event)
-            if ends_work(event):
-                self._observe(event)
-                self._open.pop(event.tag, None)
-                self._deferred.pop(event.tag, None)
-            elif isinstance(event, events.ToolCallDeferred):
-                self._has_deferred(event)
-            elif isinstance(event, events.ApprovalGranted | events.ApprovalDenied):
-                self._observe(event)
-                if isinstance(event, events.ApprovalDenied):
-                    self._open.pop(event.tag, None)
+            self._taken_in(event)
             for doing in given:
                 _CARRIERS[type(doing)](self, doing)
-            if self._early:
-                self._look_at_early(event)
+            self._carried_out(event)
         except ProtocolError as error:
             raise Rejected(str(error)) from error
         except Exception as error:
             what = f"{'applying' if doing is event else 'carrying out'} {type(doing).__name__}"
             raise RuntimeFailure(f"internal_error: {what} failed: {said(error)}") from error
 
+    def _taken_in(self, event: Event) -> None:
+        """The protocol has accepted it: show it, and forget the work that has ended."""
+        if self._relays:
+            self._show_last_progress(event)
+        self._show(event)
+        if ends_work(event):
+            self._observe(event)
+            self._open.pop(event.tag, None)
+            self._deferred.pop(event.tag, None)
+        elif isinstance(event, events.ToolCallDeferred):
+            self._has_deferred(event)
+        elif isinstance(event, events.ApprovalGranted | events.ApprovalDenied):
+            self._observe(event)
+            if isinstance(event, events.ApprovalDenied):
+                self._open.pop(event.tag, None)
+
+    def _carried_out(self, event: Event) -> None:
+        """So are the commands that it led to."""
+        if self._early:
+            self._look_at_early(event)
+        if self._clock_turned is not None:
+            turned, self._clock_turned = self._clock_turned, None
+            if self._finish is None:
+                self._show(turned)
+        if self._heard:
+            self._tell_telemetry()
+
     # -- one method a command
 
     def _call_model(self, command: commands.CallModel) -> None:
-        self._observe(command)
-        asker, is_read_along = self._question.asker, self._question.is_read_along
+        is_read_along = self._question.is_read_along
         # A summary is no part of the answer, so no reader is shown it.
         is_read_along = is_read_along and command.purpose is commands.CallPurpose.TURN
-        start = StartModel(command, self.ref, asker, is_read_along, self._question.routes)
+        start = StartModel(command, self.ref, self._context_for(command), is_read_along, self._question.routes)
         self._open[command.tag] = start, 1
         self._peers.llm_manager.tell_control(start)
 
     def _run_tool(self, command: commands.RunTool) -> None:
         self._show(command)
-        self._observe(command)
-        asker, is_read_along = self._question.asker, self._is_read_along
-        call = DispatchCall(command, self._question.user.text, self.ref, asker, is_read_along, self._ended)
+        asker, is_read_along = self._context_for(command, command.name), self._is_read_along
+        own = self._question.tools.own.get(command.name)
+        call = DispatchCall(command, self._question.user.text, self.ref, asker, is_read_along, self._ended, own)
         self._open[command.tag] = call, 1
         self._peers.dispatcher.tell_control(call)
 
     def _ask_approval(self, command: commands.AskApproval) -> None:
         self._show(command)
-        self._observe(command)
-        seek = SeekApproval(command, self.ref, self._question.asker)
+        seek = SeekApproval(command, self.ref, self._context_for(command, command.name))
         self._open[command.tag] = seek, 1
         self._peers.dispatcher.tell_control(seek)
 
@@ -361,10 +387,16 @@ class RequestSession(Actor[SessionMessage]):
             timer.cancel()
         passed = events.DeadlinePassed(command.tag, command.at)
         self._timers[command.tag] = command.at, self.tell_at(command.at, passed)
+        self._time_of_request(command)
 
     def _clear_timer(self, command: commands.ClearTimer) -> None:
         if command.tag in self._timers:
             self._timers.pop(command.tag)[1].cancel()
+            self._time_of_request(command)
+
+    def _time_of_request(self, command: commands.SetTimer | commands.ClearTimer) -> None:
+        if command.tag == self._question.tag and self._has_started:
+            self._clock_turned = command
 
     def _finished(self, finish: commands.Finish) -> None:
         """A request whose tools were cancelled is answered when they were asked to stop."""
@@ -380,11 +412,11 @@ class RequestSession(Actor[SessionMessage]):
     # -- what comes from outside, and progress
 
     @handles(FindCall)
-    def _find(self, message: FindCall) -> ToolName:
+    def _find(self, message: FindCall) -> CalledTool:
         name = self._deferred.get(message.tag) or self._name_of_running(message.tag)
         if name is None or message.tag in self._early:
             raise Rejected("its call has ended, or the request has no such call")
-        return name
+        return CalledTool(name, self._question.tools.own.get(name))
 
     def _name_of_running(self, tag: Tag) -> ToolName | None:
         order = self._open.get(tag, (None,))[0]
@@ -449,19 +481,56 @@ class RequestSession(Actor[SessionMessage]):
         """A subscriber that fails costs its reader the events, not the request its answer."""
         if not (self._is_read_along or isinstance(seen, _ALWAYS_SHOWN)):
             return
-        context = self._context = self._context or self._question.asker.copy()
         try:
-            context.run(self._subscriber, seen)
+            self._context.run(self._subscriber, seen)
         except Exception as error:  # noqa: BLE001 - a reader's fault
             self._is_read_along = False
             warn = partial(logger.warning, exc_info=error, extra=self._question.tag._asdict())
-            context.run(warn, "the request goes on unread, since its subscriber failed")
+            self._context.run(warn, "the request goes on unread, since its subscriber failed")
 
     def _observe(self, what: Heard) -> None:
+        self._heard.append(what)
+
+    def _tell_telemetry(self) -> None:
+        heard, self._heard = self._heard, []
+        offers = self._offers or ()
+        if not heard:
+            return
         try:
-            self._peers.telemetry.tell(what)
+            told = Observed(self._question, self._context, self._spans, offers, self.now(), tuple(heard))
+            self._peers.telemetry.tell(told)
         except Exception:  # noqa: BLE001 - telemetry that cannot keep up must not steer; the kernel counts it
             return
+
+    def _begin_trace(self) -> None:
+        """The request's span, below the one that is current in the asker's context; and the ids for log records."""
+        question = self._question
+        if self._begin_spans is not None:
+            try:
+                self._spans = self._begin_spans(question, self.now())
+            except BaseException:  # noqa: BLE001 - the host's tracing; counted
+                self._observe(TracingFailed(question.tag))
+        if self._spans is not None:
+            self._context = self._spans.context
+        self._context.run(work_for, question.tag, "", question.metadata)
+
+    def _runs_in_process(self, work: commands.RunTool) -> bool:
+        offers = self._offers or ()
+        return any(each.contract.isolation is Isolation.PROCESS for each in offers if each.definition.name == work.name)
+
+    def _context_for(self, work: Work, tool: str = "") -> Context:
+        """In which user code does this work: the asker's, with the ids for its log records and with its span."""
+        self._observe(work)
+        context = self._context.copy()
+        context.run(work_for, work.tag, tool, self._question.metadata)
+        if self._spans is not None:
+            try:
+                self._spans.begin_in(context, work, self.now())
+                if isinstance(work, commands.RunTool) and self._runs_in_process(work):
+                    context.run(trace_headers_are, self._spans.headers(work.tag))
+            except BaseException:  # noqa: BLE001 - the host's tracing; counted
+                self._observe(TracingFailed(work.tag))
+        return context
 
     def _end(self, finish: commands.Finish) -> None:
         self._is_waiting = False

@@ -39,7 +39,7 @@ class ToolSelection:
 
 def selection_of(given: object, of_runtime: Mapping[ToolName, Tool], policy: Policy) -> ToolSelection:
     """`tools=` as it is meant. Raises UsageError for unknown and repeated names, and for what is no tool."""
-    if isinstance(given, str | Tool) or not isinstance(given, Sequence):
+    if isinstance(given, str) or not isinstance(given, Sequence):
         raise UsageError(f"tools must be a list of tools and names of tools, such as tools=[{_example(given)}]")
     names: set[ToolName] = set()
     own: dict[ToolName, Tool] = {}

@@ -14,10 +14,11 @@ from types import MappingProxyType
 from typing import Final, NamedTuple, get_args
 
 from callboard.actors.calls.registry import ToolRestored, ToolWithdrawn
+from callboard.actors.telemetry import metrics
+from callboard.actors.telemetry.metrics import UNKNOWN, Metric
 from callboard.protocol.commands import AskApproval, Note, NoteKind, ReportFailure
 from callboard.protocol.events import ApprovalDenied, ApprovalGranted, ToolCallDeferred
 from callboard.protocol.ids import Tag, ToolName
-from callboard.protocol.tools import FailureCode
 
 # -- messages that only telemetry takes
 
@@ -60,6 +61,13 @@ class EmbedderFailed:
     model: str
 
 
+@dataclass(frozen=True, slots=True)
+class TracingFailed:
+    """The host's tracing raised when a span was to begin: the work goes on without."""
+
+    tag: Tag
+
+
 InRequest = (
     AskApproval | ApprovalGranted | ApprovalDenied | ToolCallDeferred | ReportFailure | Note | PeerLost | ToolStopped
 )
@@ -71,8 +79,8 @@ Noticed = InRequest | InRuntime
 # -- the table
 
 Fields = Mapping[str, str]
-#: A model can write any name where a tool's belongs; that is content, and as the name of a counter it has no bound.
-UNKNOWN: Final = "(unknown)"
+Count = tuple[Metric, tuple[str, ...]]
+"""What is counted up by one, with its labels; in braces: a field."""
 
 
 def _nothing(_: object) -> str:
@@ -84,8 +92,7 @@ class NoticeRule(NamedTuple):
 
     event: str
     """The span event, and the attribute `event` of the log record."""
-    counters: tuple[str, ...]
-    """Each is counted up by one. In braces: a field."""
+    counts: tuple[Count, ...]
     level: int | None
     """Of the log record; None: what sends it has logged it."""
     text: str
@@ -113,8 +120,7 @@ def _of_deferred(deferred: ToolCallDeferred) -> Fields:
 
 
 def _of_failure(report: ReportFailure) -> Fields:
-    code = report.failure.code
-    return {"tool": UNKNOWN if code is FailureCode.UNKNOWN_TOOL else report.failure.tool, "code": code.value}
+    return {"tool": report.failure.tool, "code": report.failure.code.value}
 
 
 #: Notes in our own words. The others quote what a provider or a model said.
@@ -167,55 +173,74 @@ NOTICES: Final[Mapping[type, NoticeRule]] = MappingProxyType(
     {
         AskApproval: NoticeRule(
             "approval.asked",
-            ("approvals.asked", "tool.{tool}.approval_asked"),
+            ((metrics.APPROVALS, ("{tool}", "asked")),),
             logging.INFO,
             "{tool} needs approval, its risk is {risk}",
             _of_question,
             _arguments,
         ),
         ApprovalGranted: NoticeRule(
-            "approval.granted", ("approvals.granted",), logging.INFO, "the call was approved by {by}", _of_verdict
+            "approval.granted",
+            ((metrics.APPROVALS, ("{tool}", "granted")),),
+            logging.INFO,
+            "{tool} was approved by {by}",
+            _of_verdict,
         ),
         ApprovalDenied: NoticeRule(
             "approval.denied",
-            ("approvals.denied",),
+            ((metrics.APPROVALS, ("{tool}", "denied")),),
             logging.WARNING,
-            "the call was not approved by {by}",
+            "{tool} was not approved by {by}",
             _of_verdict,
             _reason,
         ),
         ToolCallDeferred: NoticeRule(
             "call.deferred",
-            ("calls.deferred",),
+            ((metrics.TOOL_DEFERRED, ("{tool}",)),),
             logging.INFO,
-            "the call waits up to {timeout} s for its result from outside",
+            "{tool} waits up to {timeout} s for its result from outside",
             _of_deferred,
             _noted,
         ),
         ReportFailure: NoticeRule(
-            "call.failed", ("tool.{tool}.{code}",), logging.WARNING, "tool.{tool} {code}", _of_failure, _message
+            "call.failed",
+            ((metrics.TOOL_CALLS, ("{tool}", "{code}")),),
+            logging.WARNING,
+            "tool.{tool} {code}",
+            _of_failure,
+            _message,
         ),
         Note: NoticeRule(
-            "note", ("note.{kind}",), logging.WARNING, "{kind}: {told}", _of_note, _quoted, info_kinds=_HARMLESS
+            "note",
+            ((metrics.NOTES, ("{kind}",)),),
+            logging.WARNING,
+            "{kind}: {told}",
+            _of_note,
+            _quoted,
+            info_kinds=_HARMLESS,
         ),
         PeerLost: NoticeRule(
             "peer.lost",
-            ("requests.peer_lost",),
+            ((metrics.PEERS_LOST, ()),),
             logging.WARNING,
             "{actor} was lost ({reason}) while the request ran",
             _of_peer,
         ),
         ToolStopped: NoticeRule(
-            "tool.stopped", ("tool.{tool}.stopped",), logging.WARNING, "tool.{tool} was stopped in {frames}", _of_stop
+            "tool.stopped",
+            ((metrics.TOOL_STOPPED, ("{tool}",)),),
+            logging.WARNING,
+            "tool.{tool} was stopped in {frames}",
+            _of_stop,
         ),
         ToolWithdrawn: NoticeRule(
-            "tool.withdrawn", ("tools.withdrawn", "tool.{tool}.withdrawn"), None, "{tool} is withdrawn", _of_tool
+            "tool.withdrawn", ((metrics.TOOL_HEALTH, ("{tool}", "withdrawn")),), None, "{tool} is withdrawn", _of_tool
         ),
         ToolRestored: NoticeRule(
-            "tool.restored", ("tools.restored", "tool.{tool}.restored"), None, "{tool} is restored", _of_tool
+            "tool.restored", ((metrics.TOOL_HEALTH, ("{tool}", "restored")),), None, "{tool} is restored", _of_tool
         ),
         EmbedderFailed: NoticeRule(
-            "embedder.failed", ("search.embedder_failed",), None, "{model} gave no embeddings", _of_embedder
+            "embedder.failed", ((metrics.EMBEDDER_FAILED, ()),), None, "{model} gave no embeddings", _of_embedder
         ),
     }
 )

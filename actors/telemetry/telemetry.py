@@ -1,30 +1,45 @@
-"""Telemetry: counts, times, logs and spans. It listens and never steers; when it fails, nothing else does.
+"""Telemetry: counts, times, log records, ends of spans. It listens and never steers; when it fails, nothing else does.
 
-It hears the protocol's own events and commands, some microseconds after they happened. Content (what people, models and
-tools said) stays out unless asked for, and then values that look like keys are masked. Log records and spans of a
-request are made in its asker's context, so that the host's logging filters and its own spans apply. docs/failures.md
-lists what there is to be found.
+It hears the protocol's own events and commands, some microseconds after they happened, with the time at which they did.
+Content (what people, models and tools said) stays out unless asked for, and then values that look like keys are masked.
+Log records and spans of a request are made in its asker's context, so that the host's logging filters and its own spans
+apply. docs/telemetry.md tells what there is, docs/failures.md where to look.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from bisect import bisect_left
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import Context
-from dataclasses import dataclass, field, replace
-from typing import Any, ParamSpec, TypeGuard, get_args
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, NamedTuple, ParamSpec, TypeGuard, get_args
 
 from callboard.actors.kernel import Actor, Asks, MailboxFull, handles
 from callboard.actors.requests.conversation import Question
-from callboard.actors.telemetry.notices import NOTICES, Fields, InRequest, InRuntime, ToolPrinted
+from callboard.actors.telemetry import metrics
+from callboard.actors.telemetry.conventions import Attributes, bounded_metadata, end_attributes, finish_attributes
+from callboard.actors.telemetry.message_json import shown_text
+from callboard.actors.telemetry.metrics import OK, UNKNOWN, Export, Labels, Metric, Metrics, Sample
+from callboard.actors.telemetry.notices import (
+    NOTICES,
+    Fields,
+    InRequest,
+    InRuntime,
+    NoticeRule,
+    ToolPrinted,
+    ToolStopped,
+    TracingFailed,
+)
+from callboard.actors.telemetry.request_log import ids_in
+from callboard.actors.telemetry.spans import RequestSpans
 from callboard.protocol import events
-from callboard.protocol.commands import CallModel, Finish, Outcome, ReportFailure, RunTool
-from callboard.protocol.events import Event
+from callboard.protocol.commands import AskApproval, CallModel, Finish, Outcome, ReportFailure, RunTool
+from callboard.protocol.events import ApprovalDenied, ApprovalGranted, Event, ToolCallDeferred
 from callboard.protocol.ids import RequestId, Tag
 from callboard.protocol.masking import LONGEST_KEY_BYTES, mask
+from callboard.protocol.options import ToolOffer
 from callboard.protocol.tools import FailureCode, ToolFailure
 
 logger = logging.getLogger("callboard")
@@ -34,143 +49,45 @@ P = ParamSpec("P")
 #: All but ASCII's printable characters, line ends and tabs.
 _NOT_PLAIN = re.compile(r"[^\n\t\x20-\x7e]")
 
-#: Upper bounds in seconds: 1-2-5 steps from 0.1 ms (a warm call takes 0.15 ms) to 10 min (the longest deadline).
-BUCKETS_SECONDS = tuple(
-    round(digit * 10.0**power, 6) for power in range(-4, 3) for digit in (1, 2, 5) if digit * 10.0**power <= 600
-)
-
-
 #: Of what one call has printed, as log records: the end of it, as everywhere, since errors come last.
 MAX_PRINTED_LINES = 200
 MAX_PRINTED_BYTES = 16_384
-#: Of what a person, a model or an exception said, in one log record.
-MAX_CONTENT_CHARS = 4_000
+#: Host code that has nothing to do with a request runs here.
+_EMPTY: Final = Context()
 
 
-@dataclass(slots=True)
-class Histogram:
-    """How long something took."""
-
-    counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS_SECONDS) + 1))
-    total_seconds: float = 0.0
-    max_seconds: float = 0.0
-
-    def record(self, seconds: float) -> None:
-        """Count one duration."""
-        self.counts[bisect_left(BUCKETS_SECONDS, seconds)] += 1
-        self.total_seconds += seconds
-        self.max_seconds = max(self.max_seconds, seconds)
-
-    @property
-    def count(self) -> int:
-        """How many there are."""
-        return sum(self.counts)
-
-    def quantile(self, share: float) -> float:
-        """The upper bound of the bucket in which this share of the records is reached, in seconds; 0 when empty."""
-        rank, seen = share * self.count, 0
-        for bound, count in zip((*BUCKETS_SECONDS, self.max_seconds), self.counts, strict=True):
-            seen += count
-            if count and seen >= rank:
-                return min(bound, self.max_seconds)
-        return 0.0
+def _no_export() -> None:
+    """The host has no metrics of its own."""
 
 
-@dataclass(slots=True)
-class Metrics:
-    """What a runtime has counted since it started.
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What one event of a request has led to, in order. One message for all of it: each costs 2 us."""
 
-    `counters` by name: request.<outcome>, model.<model>.<ok or the error kind>, tool.<tool>.<ok or the failure code>,
-    tool.<tool>.printed_bytes, note.<kind> (retry, fallback, rate_limit, cut and the other kinds of NoteKind),
-    tokens.input, tokens.output, cost.unknown (requests of which no cost is known), telemetry.failed (what could not be
-    logged or traced), actors.restarted, and those of the table in notices.py.
-    `seconds` by name: request, model.<model>, tool.<tool>.
-    """
-
-    counters: Counter[str] = field(default_factory=Counter)
-    seconds: dict[str, Histogram] = field(default_factory=dict)
-    known_cost: float = 0.0
-    """US dollars of the requests whose cost is known; cost.unknown counts the others."""
-
-    @property
-    def cost(self) -> float | None:
-        """US dollars of all requests; None once that of one was not known."""
-        return None if self.counters["cost.unknown"] else self.known_cost
-
-    def observe(self, name: str, seconds: float) -> None:
-        if name not in self.seconds:
-            self.seconds[name] = Histogram()
-        self.seconds[name].record(seconds)
-
-    def copy(self) -> Metrics:
-        """A snapshot that goes on unchanged."""
-        seconds = {name: replace(each, counts=list(each.counts)) for name, each in self.seconds.items()}
-        return Metrics(Counter(self.counters), seconds, self.known_cost)
-
-
-class Spans:
-    """Takes the begin and the end of each piece of work, by its tag, in its asker's context; this one does nothing."""
-
-    def begin(self, tag: Tag, name: str) -> None:
-        """A piece of work begins."""
-
-    def note(self, tag: Tag, event: str, attributes: Mapping[str, str | int]) -> None:
-        """Something happens to it, or to the request of it where it is no piece of work of its own."""
-
-    def end(self, tag: Tag, ending: str, *, ok: bool) -> None:
-        """It ends."""
-
-
-class OpenTelemetrySpans(Spans):
-    """Makes one span for each piece of work: the request's is the parent of its model calls and tool calls."""
-
-    def __init__(self, trace: Any) -> None:
-        """`trace` is the module opentelemetry.trace."""
-        self._trace = trace
-        self._tracer = trace.get_tracer("callboard")
-        self._open: dict[Tag, Any] = {}
-
-    def begin(self, tag: Tag, name: str) -> None:
-        parent = self._open.get(Tag(tag.request_id, tag.parent_id))
-        if parent is None and isinstance(self._trace.get_tracer_provider(), self._trace.ProxyTracerProvider):
-            return  # the host has set up no provider: a span would go nowhere
-        context = self._trace.set_span_in_context(parent) if parent is not None else None
-        attributes = {f"callboard.{field}": value for field, value in tag._asdict().items()}
-        self._open[tag] = self._tracer.start_span(name, context=context, attributes=attributes)
-
-    def note(self, tag: Tag, event: str, attributes: Mapping[str, str | int]) -> None:
-        span = self._open.get(tag) or self._open.get(Tag(tag.request_id, tag.parent_id))
-        if span is not None:
-            span.add_event(event, dict(attributes))
-
-    def end(self, tag: Tag, ending: str, *, ok: bool) -> None:
-        span = self._open.pop(tag, None)
-        if span is None:
-            return
-        span.set_attribute("callboard.ending", ending)
-        if not ok:
-            span.set_status(self._trace.StatusCode.ERROR, ending)
-        span.end()
-
-
-def spans_where_installed() -> Callable[[], Spans]:
-    """Makes OpenTelemetry's spans, or none. Imports: not for the loop."""
-    try:
-        from opentelemetry import trace  # noqa: PLC0415 - an optional extra
-    except ImportError:
-        return Spans
-    return lambda: OpenTelemetrySpans(trace)
-
-
-class ReadMetrics(Asks[Metrics]):
-    """Ask for a snapshot of the metrics."""
+    question: Question
+    context: Context
+    """Of the asker, with the request's span as the current one where there is one."""
+    spans: RequestSpans | None
+    offers: tuple[ToolOffer, ...]
+    """The tools that the request may use; () before it knows them."""
+    at: float
+    """When the session gave its commands; events know better when they happened."""
+    happened: tuple[Heard, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RequestLost:
     """The request's session ended before the request did: no Finish will come."""
 
-    tag: Tag
+    question: Question
+
+
+@dataclass(frozen=True, slots=True)
+class ReadMetrics(Asks[Metrics]):
+    """Ask for a snapshot of the metrics."""
+
+    asked_at: float | None = None
+    """By the runtime's clock: how long the loop took to come to it is one of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,28 +97,56 @@ class BacklogHeard:
 
 WorkEnd = events.ModelResponded | events.ModelFailed | events.ModelLost | events.ToolCallEnd
 """The end of a model call or a tool call."""
-Heard = Question | CallModel | RunTool | WorkEnd | InRequest | Finish
+Heard = Question | CallModel | RunTool | WorkEnd | InRequest | TracingFailed | Finish
 """What a session tells of its request."""
 _WORK_ENDS = frozenset(get_args(WorkEnd))
-TelemetryMessage = Heard | RequestLost | InRuntime | ToolPrinted | ReadMetrics | BacklogHeard
+TelemetryMessage = Observed | RequestLost | InRuntime | ToolPrinted | ToolStopped | ReadMetrics | BacklogHeard
+
+
+class _Begun(NamedTuple):
+    """A piece of work that has begun."""
+
+    work: str
+    """`request`, `model.NAME` or `tool.NAME`."""
+    name: str
+    """Of the model or the tool."""
+    at: float
 
 
 @dataclass(slots=True)
 class _OpenRequest:
-    """What runs now of a request: its name and since when."""
+    """What runs now of a request."""
 
+    question: Question
     context: Context
-    works: dict[Tag, tuple[str, float]] = field(default_factory=dict)
+    spans: RequestSpans | None = None
+    offers: tuple[ToolOffer, ...] = ()
+    works: dict[Tag, _Begun] = field(default_factory=dict)
+    approvals: dict[Tag, _Begun] = field(default_factory=dict)
+    """Those that wait for an answer."""
+
+    def named(self, tool: str) -> str:
+        """As it may be shown: the name of a tool that there is not was made up by the model."""
+        return tool if any(offer.definition.name == tool for offer in self.offers) else UNKNOWN
 
 
 class Telemetry(Actor[TelemetryMessage]):
     """See the module."""
 
-    def __init__(self, spans: Spans, log_content: bool = False, metrics: Metrics | None = None) -> None:
-        """`metrics` is what former incarnations have counted."""
-        self._spans = spans
+    def __init__(
+        self,
+        log_content: bool = False,
+        counted: Metrics | None = None,
+        sample: Callable[[], Iterable[Sample]] = tuple,
+        find_export: Callable[[], Export | None] = _no_export,
+    ) -> None:
+        """`counted` is by former incarnations, `sample` gives what is looked up when they are read, and
+        `find_export` what takes each number for the host's own metrics, if there is such a thing now."""
         self._log_content = log_content
-        self._metrics = Metrics() if metrics is None else metrics
+        self._metrics = Metrics() if counted is None else counted
+        self._sample = sample
+        self._find_export = find_export
+        self._export: Export | None = None
         self._open: dict[RequestId, _OpenRequest] = {}
 
     def on_stopping(self) -> bool:
@@ -217,120 +162,224 @@ class Telemetry(Actor[TelemetryMessage]):
 
     @handles(ReadMetrics)
     def _read(self, message: ReadMetrics) -> Metrics:
-        return self._metrics.copy()
+        snapshot = self._metrics.copy(self._sample())
+        snapshot.add(metrics.REQUESTS_OPEN, (), len(self._open))
+        if message.asked_at is not None:
+            snapshot.add(metrics.LOOP_LAG, (), self.now() - message.asked_at)
+        return snapshot
 
-    @handles(Question)
-    def _asked(self, question: Question) -> None:
-        self._open[question.tag.request_id] = opened = _OpenRequest(question.asker.copy())
-        self._begin(question.tag, "request")
+    # -- what a session tells
+
+    @handles(Observed)
+    def _observed(self, message: Observed) -> None:
+        tag = message.question.tag
+        opened = self._open.get(tag.request_id)
+        if opened is None:  # it begins, or a former incarnation has heard of that
+            opened = self._open[tag.request_id] = _OpenRequest(message.question, message.context)
+        opened.spans, opened.offers = message.spans, message.offers
+        for what in message.happened:
+            _HEARD[type(what)](self, opened, what, getattr(what, "at", message.at))
+
+    def _asked(self, opened: _OpenRequest, question: Question, _: float) -> None:
+        opened.works[question.tag] = _Begun("request", "", question.asked_at)
+        self._export = self._find_export()
         if self._log_content:
             asked = _with_content("asked", question.user.text)
-            self._outside(opened.context, _log, question.tag, logging.INFO, asked, {"event": "request.asked"})
+            self._log(opened.context, question.tag, logging.INFO, asked, {"event": "request.asked"})
 
-    @handles(CallModel, RunTool)
-    def _work_begun(self, command: CallModel | RunTool) -> None:
-        name = f"tool.{command.name}" if isinstance(command, RunTool) else f"model.{command.request.model}"
-        self._begin(command.tag, name)
+    def _model_called(self, opened: _OpenRequest, command: CallModel, at: float) -> None:
+        name = command.request.model
+        opened.works[command.tag] = _Begun(f"model.{name}", name, at)
 
-    @handles(*get_args(WorkEnd))
-    def _work_ended(self, event: WorkEnd) -> None:
+    def _tool_called(self, opened: _OpenRequest, command: RunTool, at: float) -> None:
+        opened.works[command.tag] = _Begun(f"tool.{command.name}", command.name, at)
+
+    def _work_ended(self, opened: _OpenRequest, event: WorkEnd, at: float) -> None:
+        begun = opened.works.get(event.tag)
+        if begun is None:
+            return
+        attributes: Attributes = {}
+        if isinstance(event, events.ModelResponded) and event.first_event_at is not None:
+            seconds = event.first_event_at - begun.at
+            self._record(metrics.FIRST_CHUNK_SECONDS, (event.model or begun.name,), seconds)
+            attributes["gen_ai.response.time_to_first_chunk"] = seconds
+        if opened.spans is not None:
+            attributes |= end_attributes(event, self._log_content)
         failure = event.failure if isinstance(event, events.ToolCallFailed) else None
         content = event.error.message if isinstance(event, events.ModelFailed) else ""
-        self._end(event.tag, _ending(event), failure=failure, content=content)
+        self._end(opened, event.tag, _ending(event), at, attributes, failure=failure, content=content, of=_model(event))
 
-    @handles(Finish)
-    def _finished(self, command: Finish) -> None:
-        self._close(command.tag, command.outcome.value, ok=command.outcome is Outcome.ANSWERED)
+    def _finished(self, opened: _OpenRequest, command: Finish, at: float) -> None:
+        for step in command.steps:
+            if step.usage is not None:
+                self._record(metrics.TOKENS, (step.model, "input"), step.usage.input_tokens)
+                self._record(metrics.TOKENS, (step.model, "output"), step.usage.output_tokens)
+            if step.cost is not None:
+                self._add(metrics.COST, (step.model,), step.cost)
         if command.usage is None:
-            self._metrics.counters["tokens.unknown"] += 1
-        else:
-            self._metrics.counters["tokens.input"] += command.usage.input_tokens
-            self._metrics.counters["tokens.output"] += command.usage.output_tokens
+            self._add(metrics.TOKENS_UNKNOWN)
         if command.cost is None:
-            self._metrics.counters["cost.unknown"] += 1
-        else:
-            self._metrics.known_cost += command.cost
+            self._add(metrics.COST_UNKNOWN)
+        self._close(opened, command.outcome.value, at, finish_attributes(command), command.outcome is Outcome.ANSWERED)
 
     @handles(RequestLost)
     def _request_lost(self, message: RequestLost) -> None:
-        self._close(message.tag, "lost", ok=False)
+        question = message.question
+        opened = self._open.get(question.tag.request_id)
+        if opened is None:
+            opened = _OpenRequest(question, question.asker.copy())
+        self._close(opened, "lost", self.now(), {}, False)
+
+    def _tracing_failed(self, opened: _OpenRequest, _: TracingFailed, __: float) -> None:
+        self._add(metrics.TELEMETRY_FAILED)
+
+    # -- notices
 
     @handles(*get_args(InRuntime))
     def _happened(self, message: InRuntime) -> None:
         rule = NOTICES[type(message)]
-        self._count(rule.counters, rule.fields(message))
+        self._count(rule, rule.fields(message))
 
-    @handles(*get_args(InRequest))
-    def _noticed(self, message: InRequest) -> None:
-        tag, opened = message.tag, self._open.get(message.tag.request_id)
-        if opened is not None and isinstance(message, ReportFailure) and tag in opened.works:
-            self._end(tag, message.failure.code.value, failure=message.failure)  # it runs, and is given up
+    @handles(ToolStopped)
+    def _stopped(self, message: ToolStopped) -> None:
+        """From the dispatcher: the request may have ended before."""
+        self._notice(self._open.get(message.tag.request_id), message, NOTICES[ToolStopped].fields(message), self.now())
+
+    def _noticed(self, opened: _OpenRequest, message: InRequest, at: float) -> None:
+        tag, fields = message.tag, NOTICES[type(message)].fields(message)
+        if isinstance(message, ReportFailure):
+            if tag in opened.works:  # it runs, and is given up
+                self._end(opened, tag, message.failure.code.value, at, failure=message.failure)
+                return
+            fields = {**fields, "tool": opened.named(fields["tool"])}
+            self._approval_over(opened, tag, "withdrawn", at)
+        elif isinstance(message, ToolCallDeferred):
+            begun = opened.works.get(tag)
+            fields = {"tool": UNKNOWN if begun is None else begun.name, **fields}
+        elif isinstance(message, AskApproval):
+            opened.approvals[tag] = _Begun(f"approval.{message.name}", message.name, at)
+        elif isinstance(message, ApprovalGranted | ApprovalDenied):
+            begun = opened.approvals.get(tag)
+            fields = {"tool": UNKNOWN if begun is None else begun.name, **fields}
+            self._notice(opened, message, fields, at)
+            if begun is not None:
+                self._record(metrics.APPROVAL_SECONDS, (begun.name,), at - begun.at)
+            self._approval_over(opened, tag, "granted" if isinstance(message, ApprovalGranted) else "denied", at)
             return
-        rule = NOTICES[type(message)]
-        fields = rule.fields(message)
-        self._count(rule.counters, fields)
-        context = opened.context if opened is not None else Context()  # a former incarnation had heard of the request
-        self._outside(context, self._spans.note, tag, rule.event, _attributes(tag, fields))
+        self._notice(opened, message, fields, at)
+
+    def _notice(self, opened: _OpenRequest | None, message: InRequest, fields: Fields, at: float) -> None:
+        rule, tag = NOTICES[type(message)], message.tag
+        self._count(rule, fields)
+        if opened is not None and opened.spans is not None:
+            attributes = _attributes(tag, fields)
+            self._outside(opened.context, opened.spans.note, tag, rule.event, attributes, at)
         level = rule.level_of(fields)
         if level is not None and logger.isEnabledFor(level):
             text = _with_content(rule.text.format_map(fields), rule.content(message) if self._log_content else "")
-            self._outside(context, _log, tag, level, text, {"event": rule.event, **fields})
+            context = Context() if opened is None else opened.context
+            self._log(context, tag, level, text, {"event": rule.event, **fields})
 
-    def _count(self, counters: Iterable[str], fields: Fields) -> None:
-        self._metrics.counters.update(name.format_map(fields) for name in counters)
+    def _count(self, rule: NoticeRule, fields: Fields) -> None:
+        for metric, labels in rule.counts:
+            self._add(metric, tuple(label.format_map(fields) for label in labels))
+
+    def _approval_over(self, opened: _OpenRequest, tag: Tag, how: str, at: float) -> None:
+        if opened.approvals.pop(tag, None) is not None and opened.spans is not None:
+            self._outside(opened.context, opened.spans.decided, tag, how, at)
 
     @handles(ToolPrinted)
     def _printed(self, printed: ToolPrinted) -> None:
-        self._metrics.counters[f"tool.{printed.tool}.printed_bytes"] += printed.total_bytes
+        self._add(metrics.PRINTED, (printed.tool,), printed.total_bytes)
         if not output_logger.isEnabledFor(logging.INFO):
             return
         context = Context() if printed.asker is None else printed.asker.copy()
         extra = {"event": "tool.printed", "tool": printed.tool, "printed_bytes": printed.total_bytes}
         for line in _shown_lines(printed) if self._log_content else [f"{printed.total_bytes:,} bytes were printed"]:
-            text = f"{printed.tool}: {line}"
-            self._outside(context, _log, printed.tag, logging.INFO, text, extra, output_logger)
+            self._log(context, printed.tag, logging.INFO, f"{printed.tool}: {line}", extra, output_logger)
 
-    # -- one request's work
-
-    def _begin(self, tag: Tag, name: str) -> None:
-        opened = self._open.get(tag.request_id)
-        if opened is None:
-            opened = self._open[tag.request_id] = _OpenRequest(Context())
-        opened.works[tag] = (name, self.now())
-        self._outside(opened.context, self._spans.begin, tag, name)
+    # -- the end of work
 
     def _end(
-        self, tag: Tag, ending: str, *, ok: bool | None = None, failure: ToolFailure | None = None, content: str = ""
+        self,
+        opened: _OpenRequest,
+        tag: Tag,
+        ending: str,
+        at: float,
+        attributes: Attributes | None = None,
+        *,
+        failure: ToolFailure | None = None,
+        content: str = "",
+        of: str = "",
     ) -> None:
-        """`ending` is the last part of the counter: "ok", or what went wrong; `content` says more of it."""
-        opened = self._open.get(tag.request_id)
-        if opened is None or tag not in opened.works:
-            return
-        ok = ending == "ok" if ok is None else ok
-        name, since = opened.works.pop(tag)
-        seconds = self.now() - since
-        self._metrics.observe(name, seconds)
-        self._metrics.counters[f"{name}.{ending}"] += 1
+        """`ending` is "ok", or what went wrong; `content` says more of it; `of` is the model whose end it is."""
+        work, name, since = opened.works.pop(tag)
+        seconds, ok = at - since, ending == OK
+        calls, durations = _MEASURES[bool(tag.call_id)]
+        name = of or name
+        self._add(calls, (name, ending))
+        self._record(durations, (name, "" if ok else ending), seconds)
         told = ""
         if failure is not None:
             told = _printable(failure.traceback) if self._log_content else failure.frames
             content = failure.message
-            self._outside(opened.context, self._spans.note, tag, "exception", _exception(failure, told))
-        self._outside(opened.context, self._spans.end, tag, ending, ok=ok)
-        level = logging.INFO if ok else logging.WARNING
-        if logger.isEnabledFor(level):
-            text = _with_content(f"{name} {ending} after {seconds:.3f} s", content if self._log_content else "")
-            extra = {"event": "work.ended", "work": name, "ending": ending, "seconds": seconds}
-            self._outside(opened.context, _log, tag, level, f"{text}\n{told.rstrip()}" if told else text, extra)
+        if opened.spans is not None:
+            if failure is not None:
+                exception = _exception(failure, told)
+                self._outside(opened.context, opened.spans.note, tag, "exception", exception, at)
+            self._outside(opened.context, partial(opened.spans.end, ok=ok), tag, ending, attributes or {}, at)
+        self._log_end(opened, tag, (work, ending, seconds), ok, content, told)
 
-    def _close(self, request: Tag, ending: str, *, ok: bool) -> None:
+    def _log_end(
+        self, opened: _OpenRequest, tag: Tag, end: tuple[str, str, float], ok: bool, content: str = "", told: str = ""
+    ) -> None:
+        level = logging.INFO if ok else logging.WARNING
+        if not logger.isEnabledFor(level):
+            return
+        work, ending, seconds = end
+        text = _with_content(f"{work} {ending} after {seconds:.3f} s", content if self._log_content else "")
+        extra = {"event": "work.ended", "work": work, "ending": ending, "seconds": seconds}
+        self._log(opened.context, tag, level, f"{text}\n{told.rstrip()}" if told else text, extra)
+
+    def _close(self, opened: _OpenRequest, ending: str, at: float, attributes: Attributes, is_answered: bool) -> None:
         """End the request, and what it leaves open."""
-        opened = self._open.get(request.request_id)
-        for tag in tuple(opened.works) if opened is not None else ():
-            if tag != request:
-                self._end(tag, FailureCode.CANCELLED.value)
-        self._end(request, ending, ok=ok)
+        request = opened.question.tag
+        opened.works.pop(request, None)
+        for tag in tuple(opened.works):
+            self._end(opened, tag, FailureCode.CANCELLED.value, at)
+        for tag in tuple(opened.approvals):
+            self._approval_over(opened, tag, "withdrawn", at)
+        seconds = at - opened.question.asked_at
+        self._add(metrics.REQUESTS, (ending,))
+        self._record(metrics.REQUEST_SECONDS, ("" if is_answered else ending,), seconds)
+        if opened.spans is not None:
+            self._outside(opened.context, partial(opened.spans.end, ok=is_answered), request, ending, attributes, at)
+        self._log_end(opened, request, ("request", ending, seconds), is_answered)
         self._open.pop(request.request_id, None)
+
+    # -- where the numbers, spans and log records go
+
+    def _add(self, metric: Metric, labels: Labels = (), amount: float = 1) -> None:
+        self._metrics.add(metric, labels, amount)
+        if self._export is not None:
+            self._outside(_EMPTY, self._export, metric, labels, amount)
+
+    def _record(self, metric: Metric, labels: Labels, value: float) -> None:
+        self._metrics.record(metric, labels, value)
+        if self._export is not None:
+            self._outside(_EMPTY, self._export, metric, labels, value)
+
+    def _log(
+        self,
+        context: Context,
+        tag: Tag,
+        level: int,
+        text: str,
+        extra: Mapping[str, object],
+        into: logging.Logger = logger,
+    ) -> None:
+        fields = {**tag._asdict(), "metadata": bounded_metadata(ids_in(context).metadata), **extra}
+        self._outside(context, partial(into.log, extra=fields), level, "%s", text)
 
     def _outside(self, context: Context, work: Callable[P, None], *arguments: P.args, **options: P.kwargs) -> None:
         """Log and trace in the asker's context. A log handler or a span processor that fails is the host's: it is
@@ -338,29 +387,38 @@ class Telemetry(Actor[TelemetryMessage]):
         try:
             context.run(work, *arguments, **options)
         except BaseException:  # noqa: BLE001
-            self._metrics.counters["telemetry.failed"] += 1
+            self._metrics.add(metrics.TELEMETRY_FAILED)
 
 
-def _log(tag: Tag, level: int, text: str, extra: Mapping[str, object], into: logging.Logger = logger) -> None:
-    into.log(level, "%s", text, extra={**tag._asdict(), **extra})
+#: How each message of a session is taken: with the request, and the time at which it happened.
+_HEARD: Final[Mapping[type[Heard], Callable[..., None]]] = {
+    Question: Telemetry._asked,
+    CallModel: Telemetry._model_called,
+    RunTool: Telemetry._tool_called,
+    Finish: Telemetry._finished,
+    TracingFailed: Telemetry._tracing_failed,
+    **dict.fromkeys(get_args(WorkEnd), Telemetry._work_ended),
+    **dict.fromkeys(get_args(InRequest), Telemetry._noticed),
+}
+#: What a call is counted and measured by: a model call, a tool call.
+_MEASURES: Final = (
+    (metrics.MODEL_CALLS, metrics.MODEL_SECONDS),
+    (metrics.TOOL_CALLS, metrics.TOOL_SECONDS),
+)
 
 
 def _with_content(text: str, content: str) -> str:
-    if not content:
-        return text
-    shown = _printable(mask(content[: MAX_CONTENT_CHARS + LONGEST_KEY_BYTES])[:MAX_CONTENT_CHARS])
-    more = len(content) - MAX_CONTENT_CHARS
-    return f"{text}: {shown}... ({more:,} characters more)" if more > 0 else f"{text}: {shown}"
+    return f"{text}: {_printable(shown_text(content))}" if content else text
 
 
-def _attributes(tag: Tag, fields: Fields) -> dict[str, str | int]:
+def _attributes(tag: Tag, fields: Fields) -> Attributes:
     """Of a span event: the span may be that of the whole request."""
     return {f"callboard.{name}": value for name, value in (*tag._asdict().items(), *fields.items())}
 
 
-def _exception(failure: ToolFailure, told: str) -> dict[str, str | int]:
+def _exception(failure: ToolFailure, told: str) -> Attributes:
     """As OpenTelemetry's conventions for exceptions have it, and the code."""
-    attributes: dict[str, str | int] = {"callboard.code": failure.code.value}
+    attributes: Attributes = {"callboard.code": failure.code.value}
     if told:
         attributes |= {"exception.type": failure.frames.partition("\n")[0], "exception.stacktrace": told}
     return attributes
@@ -394,10 +452,15 @@ def ends_work(event: Event) -> TypeGuard[WorkEnd]:
     return type(event) in _WORK_ENDS
 
 
+def _model(event: WorkEnd) -> str:
+    """Which one it was in the end; "" where that is not known."""
+    return event.model if isinstance(event, events.ModelResponded | events.ModelFailed) else ""
+
+
 def _ending(event: WorkEnd) -> str:
     match event:
         case events.ModelResponded() | events.ToolCallCompleted():
-            return "ok"
+            return OK
         case events.ModelFailed():
             return event.error.kind.value
         case events.ModelLost():

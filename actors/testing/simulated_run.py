@@ -31,7 +31,7 @@ from callboard.actors.models.llm_manager import LlmManager, Route
 from callboard.actors.requests.conversation import Answer as RequestAnswer
 from callboard.actors.requests.conversation import Question
 from callboard.actors.requests.request_session import Peers, RequestSession
-from callboard.actors.telemetry.telemetry import Spans, Telemetry
+from callboard.actors.telemetry.telemetry import Telemetry
 from callboard.actors.testing.faults import Faults, seeded_faults
 from callboard.actors.testing.replay_token import Chosen, RunToken
 from callboard.actors.testing.schedules import smallest
@@ -127,7 +127,7 @@ class SimulatedRun:
             return (Route(Scripted(), model.partition("/")[2], listed_as=model),)
 
         return Plan(
-            telemetry=lambda: CrashableTelemetry(Spans()),
+            telemetry=lambda: CrashableTelemetry(),
             llm_manager=lambda: CrashableManager(
                 routes, PlayedModel(self.world).start, RetryPolicy(chance=lambda: 0.5), self._cost
             ),
@@ -150,7 +150,9 @@ class SimulatedRun:
         answer = request.answer = RequestAnswer(store, plan.tag, plan.options.timeout_seconds)
         peers = Peers(*(self.system.ref(f"root/{name}") for name in ("llm_manager", "dispatcher", "telemetry")))
         now = self.scheduler.now()
-        question = Question(plan.tag, plan.history, plan.user, plan.options, now, Context(), is_read_along)
+        question = Question(
+            plan.tag, plan.history, plan.user, plan.options, now, Context(), is_read_along, compacted=plan.compacted
+        )
         make = partial(RecordedSession, request, self.world)
         start = partial(RequestSession, question, peers, request.see, answer.record, make)
         capacity = self.faults.session_capacity if self.faults.floods else SESSION_CAPACITY

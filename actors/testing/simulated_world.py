@@ -229,7 +229,7 @@ class PlayedModel:
         if command is not None:
             given.remove(command)
             world.write(Verb.ASKED, command)
-            turn = world.plans[request_id].next_turn(command.tag.step)
+            turn = world.plans[request_id].next_turn(command)
             unanswered = _Unanswered(command, turn, requests_of(turn, command))
         elif unanswered is None or unanswered.command.request.messages != request.messages:
             raise AssertionError(f"{provider.name} was asked for {request_id} what its session had not asked for")

@@ -21,7 +21,7 @@ import orjson
 from callboard.actors.calls.approvals import NobodyToAsk
 from callboard.actors.calls.dispatcher import DispatchCall, ToolDispatcher, Workers
 from callboard.actors.calls.ledger import CallEvent, LastEvent, Ledger
-from callboard.actors.calls.registry import Registry, ToolRestored, ToolWithdrawn
+from callboard.actors.calls.registry import Registry, ToolRestored, ToolWithdrawn, name_of
 from callboard.actors.kernel import Actor, ActorSystem, LoopScheduler, Ref, Supervisor, handles
 from callboard.actors.processes.supply import ProcessOptions
 from callboard.actors.telemetry.notices import ToolPrinted, ToolStopped
@@ -128,7 +128,7 @@ class ToolStage:
     @property
     def held_threads(self) -> Mapping[ToolName, int]:
         """By tool: threads that calls which have ended still hold."""
-        return {name: entry.health.held_threads for name, entry in self._registry.entries.items()}
+        return {name_of(key): entry.health.held_threads for key, entry in self._registry.entries.items()}
 
     def start(
         self, tool: Tool, arguments: str, timeout_seconds: float = 10.0, asker: Context | None = None

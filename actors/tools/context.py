@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import Context
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,6 +24,12 @@ class ToolContext:
     workspace: Path | None = None
     is_read_along: bool = False
     """Does someone read the stream of the request, who is shown the progress?"""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    """What the host said of the request when it asked."""
+    trace_headers: Mapping[str, str] = field(default_factory=dict)
+    """What continues the host's trace in another process: `traceparent` and the other headers of its propagator. Spans
+    that the tool itself makes are below the call's without it. {} where the host traces nothing, and for tools
+    that run in the host's own process: there the call's span is the current one."""
     _report: Callable[[CallProgress], None] | None = field(default=None, repr=False, compare=False)
 
     @property

@@ -38,7 +38,7 @@ class CallProgress(NamedTuple):
         """Raises UsageError for anything but a text and a number from 0 to 1. A long text is cut."""
         if not isinstance(message, str):
             raise UsageError(f"progress: message must be a text, got {type(message).__name__}")
-        if len(message) * 4 > MAX_PROGRESS_BYTES:
+        if not message.isascii() or len(message) > MAX_PROGRESS_BYTES:
             cut = message[:MAX_PROGRESS_BYTES].encode(errors="backslashreplace")[:MAX_PROGRESS_BYTES]
             message = cut.decode(errors="ignore")
         if fraction is None:

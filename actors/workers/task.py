@@ -426,4 +426,4 @@ class TaskWorker(Actor[ToWorker | _Finished | _LoopGone | _Wake | _Look]):
 
     def _tell_holds(self) -> None:
         """For a worker that takes no more calls."""
-        self._reports.state(0, tuple(job.call.run.name for job in self._stuck))
+        self._reports.state(0, tuple(job.call.record.lane.key for job in self._stuck))

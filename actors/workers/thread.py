@@ -62,7 +62,7 @@ class ThreadWorker(Actor[ToWorker | _Returned]):
         call = self._call
         if call is not None and call.run.tag == message.tag and not self._is_abandoned:
             self._is_abandoned = True
-            self._reports.state(0, (call.run.name,))
+            self._reports.state(0, (call.record.lane.key,))
             self._reports.end(call.record, Ending.CANCELLED)
 
     @handles(_Returned)

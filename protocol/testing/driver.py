@@ -163,7 +163,7 @@ class Driver:
     def _arrange(self) -> None:
         plan = self._scenario
         tag = plan.tag
-        start = RequestStarted(tag, 0.0, plan.history, plan.user, plan.options, plan.tools)
+        start = RequestStarted(tag, 0.0, plan.history, plan.user, plan.options, plan.tools, compacted=plan.compacted)
         self._post(0.0, ("outside", tag), lambda at: start)
         for when, number in plan.strays:
             self._schedule(when, partial(self._stray, start, number))
@@ -248,7 +248,7 @@ class Driver:
 
     def _begin_model(self, command: CallModel) -> None:
         self.trace.add(self.now, Verb.ASKED, command)
-        turn = self._plans.next_turn(command.tag.step)
+        turn = self._plans.next_turn(command)
         for answer in model_answers(turn, command, self._scenario.options, self.now):
             self._say(("model", command.tag), answer)
 

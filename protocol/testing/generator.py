@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, Protocol, TypeVar
 
+from callboard.protocol.compaction import READ_TOOL, Compacted, Compaction
 from callboard.protocol.content import (
     AssistantMessage,
     AssistantPart,
@@ -22,6 +23,7 @@ from callboard.protocol.content import (
     ToolCall,
     ToolMessage,
     UserMessage,
+    split_atoms,
 )
 from callboard.protocol.ids import CallId, ToolName
 from callboard.protocol.masking import MARK
@@ -38,6 +40,7 @@ from callboard.protocol.testing.scenario import (
     Scenario,
     Store,
     ToolDoes,
+    offer,
 )
 
 #: Raise it whenever the same seed gives another scenario: an old seed is then refused instead of telling another story.
@@ -110,7 +113,8 @@ def draw_scenario(
         store=draw_store(choices) if restarts and _chance(choices, 15) else Store(),
         latency_seconds=choices.pick((0.0, 0.0, 0.0, 0.5)),
     )
-    return replace(drawn, options=draw_tool_options(choices, drawn.options))
+    drawn = replace(drawn, options=draw_tool_options(choices, drawn.options))
+    return draw_compaction(choices, drawn) if _chance(choices, 15) else drawn
 
 
 def draw_tool_options(choices: Choices, options: RequestOptions) -> RequestOptions:
@@ -121,6 +125,48 @@ def draw_tool_options(choices: Choices, options: RequestOptions) -> RequestOptio
 def draw_tools(choices: Choices) -> tuple[ToolOffer, ...]:
     """The standard tools, mostly; sometimes some are missing, or none is offered."""
     return choices.pick((STANDARD_TOOLS,) * 20 + (STANDARD_TOOLS[:4], ()))
+
+
+def draw_compaction(choices: Choices, drawn: Scenario) -> Scenario:
+    """The same with a longer history that is compacted, sometimes for the second time, and a tool that reads it."""
+    history = draw_history(choices, 9)
+    compaction = Compaction(
+        clear_at=choices.pick((0.4, 0.4, 0.1, None)),
+        keep_results=choices.pick((1, 0, 3)),
+        summarise_at=choices.pick((0.5, 0.5, 0.3, 0.9, None)),
+        keep=choices.pick((0.15, 0.1)),
+        summary=choices.pick((0.05, 0.02)),
+    )
+    options = replace(drawn.options, context_tokens=choices.number(200, 2_000), compaction=compaction)
+    return replace(
+        drawn,
+        summaries=tuple(_draw_summary(choices) for _ in range(choices.number(0, 3))),
+        history=history,
+        compacted=_draw_compacted(choices, history) if _chance(choices, 40) else Compacted(),
+        options=options,
+        tools=(*drawn.tools, _READ_TOOL) if drawn.tools and _chance(choices, 70) else drawn.tools,
+    )
+
+
+_READ_TOOL: Final = offer(READ_TOOL, idempotent=True)
+
+
+def _draw_summary(choices: Choices) -> PlannedTurn:
+    """Mostly one that can be used."""
+    plain = PlannedTurn(choices.pick(("This was said before.", "so much " * 200, "kurz")), seconds=_seconds(choices, 4))
+    odd = draw_turn(choices, 2)
+    return choices.pick((plain, plain, odd, replace(odd, calls=()), PlannedTurn()))
+
+
+def _draw_compacted(choices: Choices, history: tuple[Message, ...]) -> Compacted:
+    leading = next((at for at, message in enumerate(history) if not isinstance(message, SystemMessage)), len(history))
+    ends, end = [leading], leading
+    for atom in split_atoms(history[leading:]):
+        ends.append(end := end + len(atom))
+    left_out = choices.pick(ends)
+    summarised = choices.pick([end for end in ends if end <= left_out]) if _chance(choices, 70) else 0
+    tried = choices.pick((0, 0, len(history)))
+    return Compacted(left_out, "an older summary" if summarised else "", summarised, choices.pick(ends), tried)
 
 
 def _draw_strays(choices: Choices) -> tuple[tuple[float, int], ...]:

@@ -1,4 +1,4 @@
-"""The rules I1 to I27, each a pure function over a story that yields what is wrong, one sentence each.
+"""The rules I1 to I28, each a pure function over a story that yields what is wrong, one sentence each.
 
 They hold for any trace, whoever wrote it: the pure driver, or real actors with their session's events and commands
 recorded. They speak of events and commands only. `violations` checks them all.
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from callboard.protocol.testing import rules_calls as calls
+from callboard.protocol.testing import rules_compaction as compaction
 from callboard.protocol.testing import rules_history as history
 from callboard.protocol.testing import rules_journal as journal
 from callboard.protocol.testing import rules_limits as limits
@@ -60,6 +61,7 @@ INVARIANTS: Mapping[str, Callable[[Story], Iterator[str]]] = MappingProxyType(
         "I25 taken or refused": requests.taken_or_refused,
         "I26 resume": journal.resumes,
         "I27 carried out": requests.carried_out,
+        "I28 compaction": compaction.compacts,
     }
 )
 

@@ -363,6 +363,7 @@ NOT_OBSERVED: Final[Mapping[str, str]] = MappingProxyType(
         "I25 taken or refused": _INSIDE,
         "I26 resume": _JOURNAL,
         "I27 carried out": _INSIDE,
+        "I28 compaction": "each runtime has its own way to leave out what does not fit",
     }
 )
 

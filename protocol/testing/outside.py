@@ -9,7 +9,7 @@ from typing import Final
 
 import orjson
 
-from callboard.protocol.commands import AskApproval, CallModel, NoteKind, RunTool
+from callboard.protocol.commands import AskApproval, CallModel, CallPurpose, NoteKind, RunTool
 from callboard.protocol.content import AssistantPart, Replay, Text, Thinking, ToolCall, is_json_object
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind
 from callboard.protocol.events import (
@@ -58,6 +58,7 @@ from callboard.protocol.tools import FailureCode, ToolFailure
 
 #: After the last planned turn.
 _LAST_TURN: Final = PlannedTurn("done")
+_LAST_SUMMARY: Final = PlannedTurn("It was about this and that.")
 
 Make = Callable[[float], Event]
 """An event, once it is known when it arrives."""
@@ -83,14 +84,17 @@ class Plans:
 
     def __init__(self, scenario: Scenario) -> None:
         self._turns = iter(scenario.turns)
+        self._summaries = iter(scenario.summaries)
         self._calls: dict[int, list[PlannedCall]] = {}
         self.of_call: dict[Tag, PlannedCall] = {}
         """The calls asked for so far."""
 
-    def next_turn(self, step: int) -> PlannedTurn:
-        """What the model answers in this step."""
+    def next_turn(self, command: CallModel) -> PlannedTurn:
+        """What the model answers to this call."""
+        if command.purpose is CallPurpose.SUMMARY:
+            return next(self._summaries, _LAST_SUMMARY)
         turn = next(self._turns, _LAST_TURN)
-        self._calls[step] = list(turn.calls)
+        self._calls[command.tag.step] = list(turn.calls)
         return turn
 
     def of(self, command: RunTool | AskApproval) -> PlannedCall:

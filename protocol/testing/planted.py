@@ -56,6 +56,7 @@ from callboard.protocol.limits import MAX_WAIT_SECONDS
 from callboard.protocol.options import RequestOptions, ToolOffer
 from callboard.protocol.testing.driver import drive
 from callboard.protocol.testing.mutation import Mutation, mutated
+from callboard.protocol.testing.planted_compaction import COMPACTION_FAULTS
 from callboard.protocol.testing.runtimes import Runtime
 from callboard.protocol.testing.scenario import Scenario
 from callboard.protocol.testing.trace import Entry, Trace, Verb
@@ -610,6 +611,12 @@ _plant(
     "a model call keeps the number of the one before",
     _changing(CallModel, lambda call: replace(call, tag=call.tag.at_step(max(1, call.tag.step - 1)))),
 )
+
+
+# I28: each with its docstring as its name.
+
+for _invariant, _mutation in COMPACTION_FAULTS:
+    _fault(_invariant)(_mutation)
 
 
 # I24 to I26: progress, due events, resume.

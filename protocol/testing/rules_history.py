@@ -35,6 +35,7 @@ from callboard.protocol.testing.expected import (
     windows,
 )
 from callboard.protocol.testing.outside import input_tokens
+from callboard.protocol.testing.rules_compaction import compacted_history, shown_steps
 from callboard.protocol.testing.rules_limits import room_for_answer
 from callboard.protocol.testing.story import (
     CUT,
@@ -159,10 +160,10 @@ def _plain(parts: Sequence[AssistantPart], response: ModelResponse | None) -> li
 def _wrong_partial(story: Story) -> Iterator[str]:
     """What was streamed of a turn that ended the request stays in the history, exactly once."""
     end = story.finish()
-    if end is None or not story.models or story.start is None:
+    if end is None or not story.asked or story.start is None:
         return
     said, last = said_texts(story)
-    model = story.models[-1]
+    model = story.asked[-1]
     finish = end[1]
     if finish.text != (said or last):
         yield f"the request finished with the text {finish.text!r}, said was {(said or last)!r}"
@@ -177,8 +178,11 @@ def said_texts(story: Story) -> tuple[str, str]:
     """At the end: what the last, unfinished turn has said, and the text of the last turn that counted."""
     said, last, written = "", "", ""
     taken = {turn.model.command.tag: turn.taken for turn in expected_turns(story)}
+    summaries = {model.command.tag for model in story.asked if model.is_summary}
     for reaction in story.reactions:
         event = reaction.event
+        if event is not None and event.tag in summaries and isinstance(event, ModelStreamed | ModelResponded):
+            continue  # no part of the answer
         if event is None:
             said = written  # deltas that no further event was journalled after are lost when the process dies
         elif isinstance(event, ModelStreamed):
@@ -214,7 +218,7 @@ def shown_as_recorded(story: Story) -> Iterator[str]:
     Without a limit on the context that is all of it, exactly; with one, what is left out is left out from the oldest
     on, by whole exchanges and steps, or shortened; after a prompt that was too long, less is shown. A model that takes
     no tools is shown calls and results in words, and no instructions on tools. Tools, tool choice and sampling are
-    those of the request, without the tools that policy denies.
+    those of the request, without the tools that policy denies. What was compacted (I28) counts as recorded so.
     """
     if story.start is None:
         return
@@ -261,8 +265,9 @@ def _with_turns(story: Story) -> Iterator[tuple[ModelRun, ExpectedTurn | None]]:
     return ((model, turns.get(model.command.tag)) for model in story.models)
 
 
-def _head_and_old(story: Story, told: bool) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
-    """Instructions with the history's own leading ones, and the rest of the history. `told`: without tools."""
+def _head_and_old(story: Story, model: ModelRun, told: bool) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
+    """Instructions with the history's own leading ones, and the rest of the history, as far as it is not left out.
+    `told`: without tools."""
     assert story.start is not None
     history, options = story.start.history, story.start.options
     are_shown = not told and any(offer.decision is not Decision.DENY for offer in story.start.tools)
@@ -271,26 +276,30 @@ def _head_and_old(story: Story, told: bool) -> tuple[tuple[Message, ...], tuple[
         prompt = f"{prompt}\n\n{options.tool_prompt}" if prompt else options.tool_prompt
     leading = next((i for i, message in enumerate(history) if not isinstance(message, SystemMessage)), len(history))
     head: tuple[Message, ...] = (SystemMessage(prompt),) if prompt else ()
-    return head + history[:leading], history[leading:]
+    return head + history[:leading], compacted_history(story, model.compacted, leading, told=told)
 
 
 def _full_history(story: Story, model: ModelRun, told: bool) -> tuple[Message, ...]:
     assert story.start is not None
-    head, old = _head_and_old(story, told)
-    steps = tuple(message for record in story.records[: model.records_before] for message in record.messages)
-    return (*head, *old, story.start.user, *steps)
+    head, old = _head_and_old(story, model, told)
+    return (
+        *head,
+        *old,
+        story.start.user,
+        *(message for step in shown_steps(story, model, told=told) for message in step),
+    )
 
 
 def _is_cut_of(story: Story, model: ModelRun, shown: tuple[Message, ...], told: bool) -> bool:
     assert story.start is not None
-    head, old = _head_and_old(story, told)
+    head, old = _head_and_old(story, model, told)
     old = in_words(old) if told else old
     if shown[: len(head)] != head:
         return False
-    records = story.records[: model.records_before]
+    records = shown_steps(story, model, told=told)
     rest = shown[len(head) :]
     for steps in range(len(records), -1 if not records else 0, -1):
-        tail = tuple(message for record in records[len(records) - steps :] for message in record.messages)
+        tail = tuple(message for record in records[len(records) - steps :] for message in record)
         tail = in_words(tail) if told else tail
         place = len(rest) - len(tail) - 1
         if place >= 0 and rest[place] == story.start.user and all(map(_alike, rest[place + 1 :], tail)):

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any
 
 from callboard.protocol.codec import decode_event, encode_event
-from callboard.protocol.commands import Command, Finish, RecordStep, SetTimer
+from callboard.protocol.commands import Command, Finish, RecordCompaction, RecordStep, SetTimer
 from callboard.protocol.errors import ProtocolError
 from callboard.protocol.events import Event, ModelLost, ModelStreamed, ToolsLost
 from callboard.protocol.ids import Tag
@@ -105,7 +105,7 @@ def resumes(story: Story) -> Iterator[str]:
 
     It begins no work of its own: that follows from the loss. A session that had ended gives its end once more.
     """
-    recorded: list[RecordStep] = []
+    recorded: list[Record] = []
     work = OpenWork()
     end: Finish | None = None
     for index, reaction in enumerate(story.reactions):
@@ -113,7 +113,7 @@ def resumes(story: Story) -> Iterator[str]:
             work.hear(reaction.event)
             for command in reaction.commands:
                 work.see(command)
-            recorded += reaction.given(RecordStep)
+            recorded += _records(reaction)
             end = end or next(iter(reaction.given(Finish)), None)
             continue
         yield from _wrong_resume(story, reaction, recorded, end)
@@ -131,14 +131,21 @@ def _is_loss(event: Event | None, kind: type[ModelLost | ToolsLost], tag: Tag) -
     return isinstance(event, kind) and event.tag == tag.at_step(tag.step)
 
 
-def _wrong_resume(story: Story, reaction: Reaction, recorded: list[RecordStep], end: Finish | None) -> Iterator[str]:
-    if reaction.given(RecordStep) != recorded:
-        yield f"resumed with {len(reaction.given(RecordStep))} records, {len(recorded)} were made"
+Record = RecordStep | RecordCompaction
+
+
+def _records(reaction: Reaction) -> list[Record]:
+    return [command for command in reaction.commands if isinstance(command, Record)]
+
+
+def _wrong_resume(story: Story, reaction: Reaction, recorded: list[Record], end: Finish | None) -> Iterator[str]:
+    if _records(reaction) != recorded:
+        yield f"resumed with {len(_records(reaction))} records, {len(recorded)} were made"
     if end is not None:
         if reaction.given(Finish) != [end]:
             yield "resumed after its end, it does not give the same end"
         return
-    others = {type(command).__name__ for command in reaction.commands} - {"RecordStep", "SetTimer"}
+    others = {type(command).__name__ for command in reaction.commands} - {"RecordStep", "RecordCompaction", "SetTimer"}
     if others:
         yield f"resumed with {', '.join(sorted(others))}"
     timers = [(command.tag, command.at) for command in reaction.given(SetTimer)]

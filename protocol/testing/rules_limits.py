@@ -133,7 +133,9 @@ class Spending:
             if not usage.input_tokens:
                 self.reported = False
                 usage = replace(usage, input_tokens=input_tokens(model.command.request))
-        self.usage, self.last_output = self.usage + usage, usage.output_tokens
+        self.usage += usage
+        if not model.is_summary:
+            self.last_output = usage.output_tokens
         self.cost = None if cost is None or self.cost is None else self.cost + cost
         self.charged += _by_prices(options, usage.input_tokens, usage.output_tokens) if cost is None else cost
 
@@ -151,7 +153,12 @@ def budgets_hold(story: Story) -> Iterator[str]:
         yield "a cost budget was accepted without the prices by which it could be kept"
     turns = {turn.model.command.tag: turn for turn in expected_turns(story)}
     known = windows(story)
-    for model in story.models:
+    for model in story.asked:
+        if model.is_summary:
+            if spent.exact:
+                yield from _wrong_summary(model, options, spent)
+            spent.add(model, options, taken=False)
+            continue
         steps += not again
         step = model.command.tag.step
         if not again and steps > options.max_steps:
@@ -213,6 +220,20 @@ def _wrong_allowance(model: ModelRun, options: RequestOptions, spent: Spending) 
     expected = min(given) if given else None
     if request.sampling.max_output_tokens != expected:
         yield f"model call {step} may answer {request.sampling.max_output_tokens} tokens, allowed are {expected}"
+
+
+def _wrong_summary(model: ModelRun, options: RequestOptions, spent: Spending) -> Iterator[str]:
+    """A summary is asked for only where the budgets cover it whole."""
+    request, step = model.command.request, model.command.tag.step
+    tokens, most = input_tokens(request), request.sampling.max_output_tokens
+    if most is None:
+        yield f"the summary of model call {step} may be of any length"
+        return
+    if options.token_budget is not None and spent.usage.total_tokens + tokens + most > options.token_budget:
+        yield f"the summary of model call {step} needs {tokens + most} tokens, of which not so many are left"
+    cost = _by_prices(options, tokens, most)
+    if options.cost_budget is not None and spent.charged + cost > options.cost_budget + 1e-9:
+        yield f"the summary of model call {step} costs up to {cost:g} dollars, of which not so many are left"
 
 
 def _stopped_too_early(story: Story, finish: Finish, spent: Spending, steps: int) -> Iterator[str]:
@@ -398,15 +419,20 @@ def model_deadlines(story: Story) -> Iterator[str]:
 
     The pause is longer with each loss in a row.
     """
-    losses = 0
-    for number, model in enumerate(story.models, 1):
+    losses, was_summary = 0, False
+    for number, model in enumerate(story.asked, 1):
         event = model.reaction.event
         assert event is not None
-        losses = losses + 1 if isinstance(event, ModelLost) else 0
+        # A summary that was lost too often is not asked for again: what follows it at once is the step.
+        losses = losses + 1 if isinstance(event, ModelLost) and was_summary is model.is_summary else 0
+        was_summary = model.is_summary
         begins_at = event.at + _PAUSES[min(losses, len(_PAUSES) - 1)]
         if abs(model.command.not_before_at - (begins_at if losses else 0.0)) > EPSILON:
             yield f"model call {number} may begin at {model.command.not_before_at:g}, {losses} were lost before it"
-        expected = min(begins_at + STREAM_TOTAL_TIMEOUT_SECONDS, model.reaction.deadline)
+        deadline = model.reaction.deadline
+        expected = min(begins_at + STREAM_TOTAL_TIMEOUT_SECONDS, deadline)
+        if model.is_summary:  # two minutes, and a quarter of the time that is left (docs/protocol.md, "Compaction")
+            expected = min(begins_at + min(120.0, max(deadline - begins_at, 0.0) / 4), deadline)
         if abs(model.command.deadline_at - expected) > EPSILON:
             yield f"model call {number} may take until {model.command.deadline_at:g}, expected is {expected:g}"
         if model.asked_at is not None and model.asked_at < model.command.not_before_at - EPSILON:

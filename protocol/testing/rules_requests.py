@@ -169,7 +169,8 @@ def _needs_reason(story: Story, finish: Finish) -> bool:
 
 def _finish_reason(story: Story) -> FinishReason:
     """Why the turn of the last model call ended; OTHER where it had none."""
-    response = story.models[-1].response if story.models else None
+    last = story.asked[-1] if story.asked else None
+    response = last.response if last is not None and not last.is_summary else None
     if response is None or is_too_long(*answer_texts(response)):
         return FinishReason.OTHER
     return response.finish_reason
@@ -186,7 +187,7 @@ def _wrong_outcome(story: Story, reaction: Reaction, finish: Finish) -> Iterator
     elif isinstance(event, ModelStreamed):
         expected = frozenset({Outcome.FAILED})  # an answer longer than any may be
     elif isinstance(event, MODEL_ENDINGS):
-        expected = _outcomes_of_turn(story)
+        expected = LIMITS if story.asked[-1].is_summary else _outcomes_of_turn(story)
     else:
         expected = LIMITS  # a step is complete, or none was begun: only a limit ends it here
     if outcome not in expected:
@@ -218,7 +219,7 @@ def _wrong_sums(story: Story, finish: Finish) -> Iterator[str]:
     assert story.start is not None
     spent, options = Spending(), story.start.options
     taken = {turn.model.command.tag: turn.taken for turn in expected_turns(story)}
-    for model in story.models:
+    for model in story.asked:
         spent.add(model, options, taken=taken.get(model.command.tag, False))
     if finish.usage != spent.reported_usage:
         yield f"it says {finish.usage}, the providers reported {spent.reported_usage}"
@@ -228,8 +229,8 @@ def _wrong_sums(story: Story, finish: Finish) -> Iterator[str]:
 
 
 def _wrong_steps(story: Story, finish: Finish) -> Iterator[str]:
-    if len(finish.steps) != len(story.models):
-        yield f"it says {len(finish.steps)} model calls, made were {len(story.models)}"
+    if [step.is_summary for step in finish.steps] != [model.is_summary for model in story.asked]:
+        yield f"it says {len(finish.steps)} model calls, made were {len(story.asked)}, or which were for summaries"
     used = sum((step.usage for step in finish.steps if step.usage is not None), Usage())
     if finish.usage not in (None, used):
         yield f"its steps used {used}, it says {finish.usage}"

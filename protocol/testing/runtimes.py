@@ -63,8 +63,8 @@ def _unseen(trace: Trace, scenario: Scenario) -> list[Violation]:
     if not starts:
         return [Violation("played", "the trace has no RequestStarted: the scenario was not played")]
     start = starts[0]
-    played = (start.history, start.user, replace(start.options, model=""))
-    if played != (scenario.history, scenario.user, replace(scenario.options, model="")):
+    played = (start.history, start.compacted, start.user, replace(start.options, model=""))
+    if played != (scenario.history, scenario.compacted, scenario.user, replace(scenario.options, model="")):
         return [Violation("played", "the request was started with another history, user message or options")]
     if {offer.definition.name for offer in start.tools} != {offer.definition.name for offer in scenario.tools}:
         return [Violation("played", "the request was started with other tools")]
@@ -81,7 +81,7 @@ def _left_out(trace: Trace, scenario: Scenario) -> Iterator[str]:
     left = any(isinstance(value, CancelRequested) for value in values)
     if scenario.cancel_at is not None and not left and (finish is None or finish.at > scenario.cancel_at):
         yield f"the user left at {scenario.cancel_at:g}, and the trace has no CancelRequested"
-    planned = {(call.tool, call.arguments) for turn in scenario.turns for call in turn.calls}
+    planned = {(call.tool, call.arguments) for turn in (*scenario.turns, *scenario.summaries) for call in turn.calls}
     for value in values:
         calls = value.response.tool_calls if isinstance(value, ModelResponded) else ()
         yield from (

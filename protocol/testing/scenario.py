@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from callboard.protocol.compaction import Compacted
 from callboard.protocol.content import Message, UserMessage
 from callboard.protocol.ids import MessageId, RequestId, Tag, ToolName
 from callboard.protocol.model import FinishReason
@@ -146,7 +147,11 @@ class Scenario:
     """One request and all that will be done to it. After the last planned turn the model answers "done"."""
 
     turns: tuple[PlannedTurn, ...] = ()
+    summaries: tuple[PlannedTurn, ...] = ()
+    """What becomes of the model calls that ask for a summary; after the last one, there is a plain one."""
     history: tuple[Message, ...] = ()
+    compacted: Compacted = Compacted()
+    """What earlier requests have done to the history."""
     user: UserMessage = UserMessage.of("go")
     options: RequestOptions = RequestOptions("sim/model")
     tools: tuple[ToolOffer, ...] = ()

@@ -17,15 +17,18 @@ import orjson
 from callboard.protocol.commands import (
     AskApproval,
     CallModel,
+    CallPurpose,
     CancelTool,
     Command,
     Finish,
+    RecordCompaction,
     RecordStep,
     ReportFailure,
     RunTool,
     StopModel,
     WithdrawApproval,
 )
+from callboard.protocol.compaction import Compacted
 from callboard.protocol.content import Message, ToolCall, ToolMessage, is_json_object
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.events import (
@@ -94,6 +97,8 @@ class ModelRun:
     reaction: Reaction
     records_before: int
     """Steps recorded before it was given."""
+    compacted: Compacted
+    """What was done to the conversation by then."""
     end: Reaction | None = None
     """The reaction to its ModelResponded, ModelFailed or ModelLost."""
     record: RecordStep | None = None
@@ -101,6 +106,17 @@ class ModelRun:
     """Requests that it was said to have taken, before it ended."""
     asked_at: float | None = None
     """When it was first carried out; None when it was not."""
+
+    def hear(self, reaction: Reaction, event: Event) -> None:
+        """What becomes of it."""
+        if isinstance(event, ModelNoted):
+            self.noted = max(self.noted, event.requests)
+        else:
+            self.end = reaction
+
+    @property
+    def is_summary(self) -> bool:
+        return self.command.purpose is CallPurpose.SUMMARY
 
     @property
     def requests(self) -> int:
@@ -193,7 +209,12 @@ class Story:
         self.trace = trace
         self.reactions: list[Reaction] = []
         self.start: RequestStarted | None = None
+        self.compacted = Compacted()
+        """What was done to the conversation, as far as it was read."""
         self.models: list[ModelRun] = []
+        """The model calls that ask for a turn."""
+        self.asked: list[ModelRun] = []
+        """All model calls: with those that ask for a summary."""
         self.calls: dict[Tag, CallRun] = {}
         self.records: list[RecordStep] = []
         self.offers: dict[ToolName, ToolOffer] = {}
@@ -250,13 +271,12 @@ class Story:
         call = self.calls.get(event.tag)
         if isinstance(event, RequestStarted):
             self.start = event
+            if event.options.compaction is not None:
+                self.compacted = event.compacted
             self.offers = {offer.definition.name: offer for offer in event.tools}
-        elif isinstance(event, MODEL_ENDINGS):
-            if self.models and self.models[-1].command.tag == event.tag:
-                self.models[-1].end = reaction
-        elif isinstance(event, ModelNoted):
-            if self.models and self.models[-1].command.tag == event.tag:
-                self.models[-1].noted = max(self.models[-1].noted, event.requests)
+        elif isinstance(event, (*MODEL_ENDINGS, ModelNoted)):
+            if self.asked and self.asked[-1].command.tag == event.tag:
+                self.asked[-1].hear(reaction, event)
         elif call is None:
             return
         elif isinstance(event, CALL_ENDINGS):
@@ -277,9 +297,7 @@ class Story:
     def _see(self, reaction: Reaction, event: Event, command: Command) -> None:
         match command:
             case CallModel():
-                asked_at = self._asked_at.get(command.tag)
-                self.models.append(ModelRun(command, reaction, len(self.records), asked_at=asked_at))
-                self._current = []
+                self._see_model_call(reaction, command)
             case RunTool():
                 call = self._call(command)
                 call.runs.append((event.at, command))
@@ -292,10 +310,9 @@ class Story:
                 if self.start is not None:
                     call.wait(event.at, self.start.options.approval_timeout_seconds)
             case RecordStep():
-                self.records.append(command)
-                for model in self.models[-1:]:
-                    if model.command.tag == command.tag:
-                        model.record = command
+                self._see_record(command)
+            case RecordCompaction():
+                self.compacted = command.compacted
             case Finish() if self._finish is None:
                 self._finish = reaction.at, command
             case CancelTool() | WithdrawApproval():
@@ -304,6 +321,19 @@ class Story:
                 deferred = self.calls.get(command.tag)
                 if deferred is not None and deferred.state == "deferred":
                     self._close(deferred, reaction, event)
+
+    def _see_model_call(self, reaction: Reaction, command: CallModel) -> None:
+        asked_at = self._asked_at.get(command.tag)
+        self.asked.append(ModelRun(command, reaction, len(self.records), self.compacted, asked_at=asked_at))
+        if command.purpose is CallPurpose.TURN:
+            self.models.append(self.asked[-1])
+        self._current = []
+
+    def _see_record(self, record: RecordStep) -> None:
+        self.records.append(record)
+        for model in self.models[-1:]:
+            if model.command.tag == record.tag:
+                model.record = record
 
     def _call(self, command: RunTool | AskApproval) -> CallRun:
         if command.tag not in self.calls:

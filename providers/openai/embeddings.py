@@ -15,7 +15,7 @@ from callboard.providers.json_values import JsonObject, load_object
 from callboard.providers.openai.chat_api import OpenAIChat
 from callboard.providers.openai.dialects import SERVERS
 from callboard.providers.request_encoding import bearer
-from callboard.providers.transport import HttpProvider
+from callboard.providers.transport import HttpProvider, ProxyFor, Verify
 
 #: Sixty-four short texts take a hosted model well under a second; a local one on a CPU may need some.
 EMBEDDING_TIMEOUTS: Final = Timeouts(idle_seconds=30.0, total_seconds=30.0)
@@ -27,7 +27,16 @@ class EmbeddingApi:
     Raises UsageError for a provider without a known address, where no `base_url` is given.
     """
 
-    def __init__(self, model: str, *, base_url: str | None = None, api_key: str | None = None) -> None:
+    def __init__(
+        self,
+        model: str,
+        *,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        proxy: str | ProxyFor = "",
+        verify: Verify = True,
+    ) -> None:
         provider, _, self.model = model.partition("/")
         dialect = SERVERS.get("openai-chat" if provider == "openai" else provider)
         if dialect is None or not self.model:
@@ -36,9 +45,9 @@ class EmbeddingApi:
         self._name = dialect.name
         self._url = dialect.address(base_url) + "/embeddings"
         self._key = api_key
-        self._headers = {"content-type": "application/json", **bearer(api_key)}
+        self._headers = {"content-type": "application/json", **(headers or {}), **bearer(api_key)}
         adapter = OpenAIChat(base_url=base_url, api_key=api_key, dialect=dialect)
-        self._http = HttpProvider(adapter, timeouts=EMBEDDING_TIMEOUTS)
+        self._http = HttpProvider(adapter, timeouts=EMBEDDING_TIMEOUTS, proxy=proxy, verify=verify)
 
     async def post(self, body: Mapping[str, object]) -> JsonObject:
         """The JSON answer to this JSON body, whose `model` is ours. Raises ProviderError, never with the key in it."""

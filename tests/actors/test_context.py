@@ -14,12 +14,10 @@ import pytest
 from opentelemetry import trace
 from opentelemetry.context import attach
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from support.tracing import SpansInMemory
 
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
-from callboard.actors.telemetry.telemetry import OpenTelemetrySpans
 from callboard.actors.tools import ToolContext, tool
 from callboard.protocol.commands import AskApproval
 from callboard.protocol.content import ToolMessage
@@ -77,21 +75,6 @@ def script(request: ModelRequest) -> ScriptedTurn:
     return ScriptedTurn(calls=calls, first_delay_seconds=(number * 17 % 11) / 1_000)
 
 
-class Module:
-    """opentelemetry.trace with a provider of our own: the real one is global, and set once."""
-
-    StatusCode = trace.StatusCode
-    ProxyTracerProvider = trace.ProxyTracerProvider
-    set_span_in_context = staticmethod(trace.set_span_in_context)
-
-    def __init__(self) -> None:
-        self.exporter = InMemorySpanExporter()
-        provider = TracerProvider()
-        provider.add_span_processor(SimpleSpanProcessor(self.exporter))
-        self.get_tracer = provider.get_tracer
-        self.get_tracer_provider = lambda: provider
-
-
 @pytest.fixture
 def records() -> Any:
     """Looks at the context in which the records of requests are made, as a logging filter of the host's would."""
@@ -113,7 +96,7 @@ def records() -> Any:
 @pytest.mark.parametrize("approver", [approve, approve_blocking])
 def test_two_hundred_staggered_requests_and_none_sees_anothers_context(records: None, approver: Any) -> None:
     SEEN.clear()
-    module, hosts = Module(), TracerProvider().get_tracer("host")
+    spans, hosts = SpansInMemory(), TracerProvider().get_tracer("host")
     traces: dict[str, int] = {}
 
     def begin(number: int) -> tuple[str, str]:
@@ -142,7 +125,7 @@ def test_two_hundred_staggered_requests_and_none_sees_anothers_context(records: 
         runtime = Runtime(
             Settings(model="scripted/model", script=script), (on_a_task, on_a_thread, asked_for), approve=approver
         )
-        runtime._wiring._make_spans = lambda: OpenTelemetrySpans(module)
+        spans.trace(runtime)
         async with runtime:
             threads = [threading.Thread(target=ask_sync, args=(runtime, number)) for number in range(0, REQUESTS, 2)]
             for thread in threads:
@@ -154,7 +137,7 @@ def test_two_hundred_staggered_requests_and_none_sees_anothers_context(records: 
                 await asyncio.to_thread(thread.join)
 
     asyncio.run(main())
-    for span in module.exporter.get_finished_spans():
+    for span in spans.finished():
         assert span.attributes is not None
         assert span.context is not None
         SEEN["span", span.context.trace_id == traces[str(span.attributes["callboard.request_id"])]] += 1
@@ -167,6 +150,6 @@ def check() -> None:
     for place in ("task tool", "task tool after a wait", "thread tool"):
         assert right[place] == REQUESTS
     assert right["log record"] >= REQUESTS * 6
-    assert right["span"] == REQUESTS * 6
+    assert right["span"] == REQUESTS * 7, "the request, two model calls, three tools and the approval of one"
     approvals = [count for place, count in right.items() if "approval" in place]
     assert set(approvals) == {REQUESTS}

@@ -91,11 +91,14 @@ def test_every_api_is_asked_again_with_a_shorter_prompt(api: Api) -> None:
     with shared_double([REFUSALS[api][1], Turn("fine")]) as server, Runtime(settings_for(server, api)) as runtime:
         reply = runtime.ask_sync("the last question", conversation=Conversation(HISTORY))
         first, second = server.requests()
-        counters = runtime.metrics().counters
+        metrics = runtime.metrics()
     assert reply.text == "fine"
     assert len(json.dumps(second.body)) < 0.76 * len(json.dumps(first.body))
     assert "the last question" in json.dumps(second.body)
-    assert (counters["note.asked_again"], counters["note.trimmed"]) == (1, 1)
+    assert (metrics.count("callboard.notes", kind="asked_again"), metrics.count("callboard.notes", kind="trimmed")) == (
+        1,
+        1,
+    )
     again, trimmed = reply.notes
     assert "the prompt was too long for " in again
     assert trimmed.startswith("Older messages and results of about ")

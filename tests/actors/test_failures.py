@@ -117,7 +117,7 @@ def test_what_a_process_tool_prints_is_in_the_log_with_its_ids_and_nowhere_else(
     with runtime(calls(("prints", {})), log_content=True) as running:
         reply = running.ask_sync("go")
         until(lambda: len(log.texts("callboard.tools.output")) == 3)
-        assert running.metrics().counters["tool.prints.printed_bytes"] > 40
+        assert running.metrics().count("callboard.tool.printed", tool="prints") > 40
     lines = log.texts("callboard.tools.output")
     assert sorted(lines) == sorted(
         [
@@ -159,9 +159,9 @@ def test_a_tool_that_prints_a_lot_is_not_held_up_and_its_end_is_logged(
     with Runtime(settings, tools=[floods]) as running:
         running.ask_sync("go")
         until(lambda: bool(log.texts("callboard.tools.output")))
-        counters = running.metrics().counters
-    assert counters["tool.floods.ok"] == 1
-    assert counters["tool.floods.printed_bytes"] == 100_000_000 + len("the end\n")
+        metrics = running.metrics()
+    assert metrics.count("callboard.tool.calls", tool="floods", outcome="ok") == 1
+    assert metrics.count("callboard.tool.printed", tool="floods") == 100_000_000 + len("the end\n")
     lines = log.texts("callboard.tools.output")
     assert lines[-1] == "floods: the end"
     assert "bytes before this were dropped" in lines[0]
@@ -176,15 +176,20 @@ def test_what_is_refused_is_in_the_stream_the_log_and_the_metrics(log: Records) 
         policy = Policy({"read": "allow", "write": "ask"})  # type: ignore[dict-item]
         async with runtime(*turns, policy=policy) as running:
             events = [event async for event in running.stream("go")]
-            return [e for e in events if isinstance(e, ReportFailure)], dict(running.metrics().counters)
+            return [e for e in events if isinstance(e, ReportFailure)], running.metrics()
 
-    reported, counters = asyncio.run(ask())
+    reported, metrics = asyncio.run(ask())
     codes = {(each.failure.tool, each.failure.code) for each in reported}
     assert {("nowhere", FailureCode.UNKNOWN_TOOL), ("writes", FailureCode.DENIED)} <= codes
     assert ("looks", FailureCode.REPEATED) in codes
-    assert counters["tool.(unknown).unknown_tool"] == 1
-    assert counters["tool.writes.denied"] == counters["approvals.denied"] == counters["approvals.asked"] == 1
-    assert counters["tool.looks.repeated"] == 1
+    assert metrics.count("callboard.tool.calls", tool="(unknown)", outcome="unknown_tool") == 1
+    assert (
+        metrics.count("callboard.tool.calls", tool="writes", outcome="denied")
+        == metrics.count("callboard.approvals", decision="denied")
+        == metrics.count("callboard.approvals", decision="asked")
+        == 1
+    )
+    assert metrics.count("callboard.tool.calls", tool="looks", outcome="repeated") == 1
     texts = log.texts()
     assert "tool.(unknown) unknown_tool" in texts
     assert "tool.writes denied" in texts
@@ -214,12 +219,15 @@ def test_a_tool_that_runs_into_its_deadline_says_where_it_was(
     with Runtime(settings, tools=[hanging]) as running:
         running.ask_sync("go")
         until(lambda: any("was stopped in" in text for text in log.texts()))
-        counters = running.metrics().counters
+        metrics = running.metrics()
     (text,) = [text for text in log.texts() if "was stopped in" in text]
     assert all(frame in text for frame in frames)
     assert f'File "{__file__}"' in text
     assert "child.py" not in text, "that is a frame of ours"
-    assert (counters[f"tool.{hanging.name}.timed_out"], counters[f"tool.{hanging.name}.stopped"]) == (1, 1)
+    assert (
+        metrics.count("callboard.tool.calls", tool=hanging.name, outcome="timed_out"),
+        metrics.count("callboard.tool.stopped", tool=hanging.name),
+    ) == (1, 1)
 
 
 def test_a_reply_has_the_failures_of_its_calls_also_without_a_reader() -> None:
@@ -235,9 +243,13 @@ def test_an_approval_that_is_given_is_logged_and_counted(log: Records) -> None:
     settings = Settings(model="scripted/m", script=[calls(("writes", {})), ScriptedTurn("done")])
     with Runtime(settings, tools=[writes], approve=lambda _: True) as running:
         running.ask_sync("go")
-        counters = running.metrics().counters
-    assert (counters["approvals.granted"], counters["tool.writes.ok"], counters["approvals.denied"]) == (1, 1, 0)
-    assert "the call was approved by approver" in log.texts()
+        metrics = running.metrics()
+    assert (
+        metrics.count("callboard.approvals", decision="granted"),
+        metrics.count("callboard.tool.calls", tool="writes", outcome="ok"),
+        metrics.count("callboard.approvals", decision="denied"),
+    ) == (1, 1, 0)
+    assert "writes was approved by approver" in log.texts()
 
 
 def test_a_request_whose_peer_is_lost_says_so_and_restarts_are_counted(
@@ -264,9 +276,9 @@ def test_a_request_whose_peer_is_lost_says_so_and_restarts_are_counted(
             await asked
 
         asyncio.run(ask())
-        counters = running.metrics().counters
-    assert counters["requests.peer_lost"] == 1
-    assert counters["actors.restarted"] == 1
+        metrics = running.metrics()
+    assert metrics.count("callboard.requests.peer_lost") == 1
+    assert metrics.count("callboard.actors.restarted") == 1
     assert any(text.startswith("root/dispatcher was lost (killed)") for text in log.texts())
     assert any("root/dispatcher (killed) is started again" in text for text in log.texts("callboard.kernel"))
 
@@ -297,9 +309,9 @@ def test_a_cancelled_request_reports_what_it_gave_up(until: Callable[[Callable[[
 
         try:
             seen = asyncio.run(ask())
-            counters = running.metrics().counters
+            metrics = running.metrics()
         finally:
             ended = True
     (reported,) = [event for event in seen if isinstance(event, ReportFailure)]
     assert reported.failure.code is FailureCode.CANCELLED
-    assert counters["tool.looks.cancelled"] == 1
+    assert metrics.count("callboard.tool.calls", tool="looks", outcome="cancelled") == 1

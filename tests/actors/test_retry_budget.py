@@ -166,10 +166,10 @@ def test_the_other_model_is_asked_within_the_same_requests_and_told() -> None:
     with shared_double([*down, Turn("from the other")]) as server, runtime_for(server, 2, max_attempts=3) as runtime:
         reply = runtime.ask_sync("go")
         assert [asked.body["model"] for asked in server.requests()] == ["m0", "m0", "m1"]
-        counters = runtime.metrics().counters
+        metrics = runtime.metrics()
     assert reply.text == "from the other"
     assert "openai-compatible/m1 is asked now" in reply.notes[-1]
-    assert (counters["note.retry"], counters["note.fallback"]) == (1, 1)
+    assert (metrics.count("callboard.notes", kind="retry"), metrics.count("callboard.notes", kind="fallback")) == (1, 1)
 
 
 def test_a_manager_that_is_lost_in_the_middle_gives_its_requests_back_to_nobody(
@@ -207,10 +207,10 @@ def test_fewer_requests_than_models_are_refused() -> None:
 def test_an_answer_that_was_cut_says_so() -> None:
     with shared_double([Turn("half an", finish=FinishReason.LENGTH)]) as server, runtime_for(server) as runtime:
         reply = runtime.ask_sync("go")
-        counters = runtime.metrics().counters
+        metrics = runtime.metrics()
     assert (reply.text, reply.finish_reason) == ("half an", FinishReason.LENGTH)
     assert [note for note in reply.notes if "cut off at the limit of output tokens" in note] == [reply.reason]
-    assert counters["note.cut"] == 1
+    assert metrics.count("callboard.notes", kind="cut") == 1
 
 
 def test_a_whole_answer_has_no_notes() -> None:
@@ -223,10 +223,10 @@ def test_a_model_that_takes_no_tools_is_told() -> None:
     with shared_double([NO_TOOLS, Turn("without")]) as server, runtime_for(server) as runtime:
         reply = runtime.ask_sync("go")
         assert "tools" not in server.requests()[1].body
-        counters = runtime.metrics().counters
+        metrics = runtime.metrics()
     assert reply.text == "without"
     assert reply.notes == ("openai-compatible/m0 takes no tools; it is asked again without them.",)
-    assert counters["note.tool_fallback"] == 1
+    assert metrics.count("callboard.notes", kind="tool_fallback") == 1
 
 
 def test_notes_are_logged_with_the_tag_of_their_call(caplog: pytest.LogCaptureFixture) -> None:
@@ -252,10 +252,10 @@ def test_what_the_api_cannot_express_is_told_once_and_not_at_each_step(caplog: p
         )
         with Runtime(settings, tools=[double]) as runtime:
             reply = runtime.ask_sync("twice 21?")
-            counters = runtime.metrics().counters
+            metrics = runtime.metrics()
     assert (reply.text, len(reply.steps)) == ("It is 42.", 2)
     assert reply.notes == ("seed: the API has none; left out",)
-    assert counters["note.left_out"] == 1
+    assert metrics.count("callboard.notes", kind="left_out") == 1
     assert [record.getMessage() for record in caplog.records if "seed" in record.getMessage()] == [
         "left_out: seed: the API has none; left out"
     ]

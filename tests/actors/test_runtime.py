@@ -497,7 +497,7 @@ async def test_several_runtimes_in_one_process_know_nothing_of_each_other() -> N
         first, second = await asyncio.gather(one.ask("?"), two.ask("?"))
         assert (first.text, second.text) == ("one", "two")
         await asyncio.to_thread(one.stop)
-        assert two.metrics().counters["request.answered"] == 1
+        assert two.metrics().count("callboard.requests", outcome="answered") == 1
 
 
 def test_starting_and_stopping_leaves_no_thread_and_no_descriptor(until: Until) -> None:

@@ -77,7 +77,7 @@ def test_a_cost_is_that_of_the_model_that_answered_free_or_unknown(
             assert runtime.metrics().cost == reply.cost
             if cost is not None:
                 return
-            assert runtime.metrics().counters["cost.unknown"] == 1
+            assert runtime.metrics().count("callboard.requests.cost_unknown") == 1
 
 
 def test_a_cost_budget_stops_before_it_is_passed_also_with_a_dearer_fallback() -> None:
@@ -164,4 +164,4 @@ def test_two_hundred_requests_side_by_side() -> None:
 
     with shared_double([CALL, Turn("done")], by_turn=True) as server, runtime_for(server) as runtime:
         assert asyncio.run(ask_all(runtime)) == ["done"] * 200
-        assert runtime.metrics().counters["tool.double.ok"] == 200
+        assert runtime.metrics().count("callboard.tool.calls", tool="double", outcome="ok") == 200

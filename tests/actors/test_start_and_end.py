@@ -18,6 +18,7 @@ import pytest
 from support.marked import processes_with
 
 from callboard.actors.kernel import stop_child
+from callboard.actors.requests import backstop
 from callboard.actors.requests import conversation as conversation_module
 from callboard.actors.requests.conversation import Reply, RequestEnded
 from callboard.actors.requests.history import Conversation
@@ -165,7 +166,7 @@ def test_an_ask_ends_whichever_actor_is_missing(name: str, until: Until) -> None
 
 
 def test_an_ask_ends_when_the_loop_is_blocked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conversation_module, "ANSWER_GRACE_SECONDS", 0.1)
+    monkeypatch.setattr(backstop, "ANSWER_GRACE_SECONDS", 0.1)
     free = threading.Event()
     with Runtime(settings_for(request_timeout_seconds=0.1)) as runtime:
         runtime._live().system.scheduler.call_soon(lambda: free.wait(30))

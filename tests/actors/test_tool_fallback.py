@@ -72,10 +72,10 @@ def test_the_next_requests_go_out_without_tools_at_once(said: RawAnswer) -> None
     with shared_double([said, Turn("one"), Turn("two"), Turn("three")]) as server, runtime_for(server) as runtime:
         replies = [runtime.ask_sync("go") for _ in range(3)]
         assert offered(server) == [("m0", True), ("m0", False), ("m0", False), ("m0", False)]
-        counters = runtime.metrics().counters
+        metrics = runtime.metrics()
     assert [reply.text for reply in replies] == ["one", "two", "three"]
     assert [reply.notes for reply in replies] == [(TOLD,), (REMEMBERED,), (REMEMBERED,)]
-    assert counters["note.tool_fallback"] == 3
+    assert metrics.count("callboard.notes", kind="tool_fallback") == 3
 
 
 def test_after_an_hour_it_is_asked_with_tools_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from callboard.actors.kernel import ActorInfo, ActorSystem
 from callboard.actors.models.llm_manager import LlmManager
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
-from callboard.actors.telemetry.telemetry import Spans, Telemetry
+from callboard.actors.telemetry.telemetry import Telemetry
 from callboard.actors.testing.faults import Faults
 from callboard.actors.testing.simulated_world import PlayedModel, World
 from callboard.actors.testing.simulation import SimulatedScheduler
@@ -34,7 +34,7 @@ def look() -> str:
 def plan() -> Plan:
     world = World([Scenario()], Faults(), SimulatedScheduler())
     return Plan(
-        telemetry=lambda: Telemetry(Spans()),
+        telemetry=lambda: Telemetry(),
         llm_manager=lambda: LlmManager(lambda _: (), PlayedModel(world).start, RetryPolicy(), lambda *_: 0.0),
         workers=world.kind,
         tools=(look,),

@@ -44,9 +44,9 @@ def runtime_for(server: WireDouble, api: Api = Api.CHAT, **more: Any) -> Runtime
 def test_quirk_80_usage_that_never_comes_is_unknown(api: Api) -> None:
     with shared_double([Turn("fine", usage=None)]) as server, runtime_for(server, api) as runtime:
         reply = runtime.ask_sync("go")
-        counters = runtime.metrics().counters
+        metrics = runtime.metrics()
     assert (reply.text, reply.usage) == ("fine", None)
-    assert (counters["tokens.unknown"], counters["tokens.input"]) == (1, 0)
+    assert (metrics.count("callboard.requests.tokens_unknown"), metrics.count("gen_ai.client.token.usage")) == (1, 0)
 
 
 def test_known_and_unknown_together_are_unknown() -> None:

@@ -3,4 +3,4 @@ from pydantic_ai import Agent
 agent = Agent("openai:gpt-6-sol")
 result = agent.run_sync("I am Ada.")
 print(result.output)
-print(agent.run_sync("Who am I?", message_history=result.all_messages()).output)
+print(agent.run_sync("Who am I?", conversation=result.conversation).output)

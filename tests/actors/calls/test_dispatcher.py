@@ -673,7 +673,7 @@ def test_full_telemetry_does_not_cost_the_dispatcher(simulated: ActorSystem) -> 
     dispatcher = backstage.ref._cell.actor
     assert isinstance(dispatcher, ToolDispatcher)
     backstage.crowded.tell("full")
-    dispatcher._observe(ToolWithdrawn(ToolName("look"), 0.0))
+    dispatcher._observe(ToolWithdrawn(ToolName("look"), 0.0, ToolName("look")))
     backstage.run()
     assert simulated.statistics().refused == 1
 

@@ -21,18 +21,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from support.key_samples import PRIVATE_KEY
 from support.shared_double import shared_double
+from support.tracing import SpansInMemory
 
 from callboard.actors.calls.approvals import ApprovalCallback
 from callboard.actors.index import CodeIndex, assemble
 from callboard.actors.models.routing import Router
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
-from callboard.actors.telemetry.telemetry import OpenTelemetrySpans
 from callboard.actors.testing.wire_double import Answer, Api, Call, RawAnswer, Turn
 from callboard.actors.tools import Tool, tool
 from callboard.actors.tools.files import workspace_tools
@@ -270,26 +267,14 @@ def route_shown(stage: Stage) -> object:
 
 
 def spans_of_a_failure(stage: Stage) -> object:
-    exporter, provider = InMemorySpanExporter(), TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-
-    class OwnTrace:
-        """opentelemetry.trace, with a provider of this test's own."""
-
-        def __getattr__(self, name: str) -> object:
-            from opentelemetry import trace  # noqa: PLC0415
-
-            own = {"get_tracer": provider.get_tracer, "get_tracer_provider": lambda: provider}
-            return own.get(name) or getattr(trace, name)
-
+    traced = SpansInMemory()
     with shared_double([ECHOES["401"]]) as server:
         runtime = Runtime(settings_for(server.base_url(), log_content=True))
-        runtime._wiring._make_spans = lambda: OpenTelemetrySpans(OwnTrace())
+        traced.trace(runtime)
         with runtime, pytest.raises(CallboardError):
             runtime.ask_sync("go")
-    spans = exporter.get_finished_spans()
-    assert spans
-    return [span.to_json() for span in spans]
+    assert traced.finished()
+    return traced.exported()
 
 
 # -- tools and their processes

@@ -157,7 +157,7 @@ def test_a_wrong_setting_is_logged_counted_and_noted_and_the_question_is_answere
             await asyncio.to_thread(until, lambda: bool(runtime.index_note()))
             assert reason in runtime.index_note()
             assert "check embedding_model, embedding_base_url and the key" in runtime.index_note()
-            await asyncio.to_thread(until, lambda: runtime.metrics().counters["search.embedder_failed"] > 0)
+            await asyncio.to_thread(until, lambda: runtime.metrics().count("callboard.search.embedder_failed") > 0)
         assert [line for line in warnings() if reason in line and "ranked by words alone" in line]
 
     with shared_double([answer or RawAnswer({}, 500)] * 8) as server:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from callboard.actors.kernel import Down, ExitReason
+from callboard.actors.requests import backstop
 from callboard.actors.requests import conversation as module
 from callboard.actors.requests.conversation import Answer, ModelCallFailed, Reply, RequestEnded, Stream
 from callboard.actors.requests.history import Conversation
@@ -184,7 +185,7 @@ def test_a_waiter_that_goes_away_does_not_settle_it(answer: Answer) -> None:
 
 
 def test_a_blocked_asker_is_told_when_nothing_has_ended_its_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "ANSWER_GRACE_SECONDS", 0.01)
+    monkeypatch.setattr(backstop, "ANSWER_GRACE_SECONDS", 0.01)
     conversation = Conversation()
     conversation.take()
     answer = Answer(conversation, TAG, 0.01)
@@ -199,7 +200,7 @@ def test_a_blocked_asker_is_told_when_nothing_has_ended_its_request(monkeypatch:
 
 
 async def test_a_waiting_task_and_a_reader_are_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "ANSWER_GRACE_SECONDS", 0.01)
+    monkeypatch.setattr(backstop, "ANSWER_GRACE_SECONDS", 0.01)
 
     def taken() -> Conversation:
         conversation = Conversation()

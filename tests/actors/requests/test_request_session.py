@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextvars import Context, ContextVar
+from contextvars import Context, ContextVar, copy_context
 from functools import partial
 from typing import Any, get_args
 
@@ -32,6 +32,8 @@ from callboard.actors.kernel import start_child as start
 from callboard.actors.models.llm_manager import StartModel
 from callboard.actors.requests.conversation import STOPPING, Question
 from callboard.actors.requests.request_session import STOPS_TOLD_SECONDS, Peers, RequestSession
+from callboard.actors.telemetry.request_log import LogIds, ids_in
+from callboard.actors.telemetry.telemetry import Observed
 from callboard.actors.testing.simulation import SimulatedScheduler
 from callboard.protocol.commands import (
     AskApproval,
@@ -221,7 +223,9 @@ def test_every_command_of_the_protocol_is_carried_out(simulated: ActorSystem, co
         lambda: RequestSession(question, peers, shown.append, record, lambda: Gives(command)), "session"
     ).tell(ToolsOffered(TAG, ()))
     simulated.scheduler.run_until_idle(0.0)
-    heard = {f"{name} {kind}" for name, each in told.items() for kind in each.kinds()}
+    observed = [what for message in told["telemetry"].of(Observed) for what in message.happened]
+    heard = {f"{name} {kind}" for name in ("llm", "dispatcher") for kind in told[name].kinds()}
+    heard |= {f"telemetry {type(what).__name__}" for what in observed}
     heard |= {f"subscriber {type(seen).__name__}" for seen in shown} | {f"record {type(r).__name__}" for r in recorded}
     always = {"dispatcher OfferTools", "telemetry Question", "subscriber RequestStarted"}
     assert heard == always | who
@@ -274,7 +278,7 @@ def test_calls_approvals_and_what_telemetry_hears(simulated: ActorSystem) -> Non
     assert len(scene.told("llm", StartModel)) == 2
     scene.answers(step=2)
     assert scene.outcome is Outcome.ANSWERED
-    kinds = [type(message).__name__ for message in scene.heard["telemetry"]]
+    kinds = [type(what).__name__ for observed in scene.told("telemetry", Observed) for what in observed.happened]
     assert kinds[0] == "Question"
     assert kinds.count("CallModel") == 2
     assert kinds.count("RunTool") == kinds.count("ToolCallCompleted") == kinds.count("Finish") == 1
@@ -618,14 +622,21 @@ def test_a_session_that_is_asked_to_stop_waits_for_its_tools(simulated: ActorSys
 
 def test_the_askers_context_goes_with_the_work(simulated: ActorSystem) -> None:
     colours: list[str] = []
-    scene = Scene(simulated, subscriber=lambda seen: colours.append(COLOUR.get()))
+    ids: set[LogIds] = set()
+
+    def subscriber(_: Any) -> None:
+        colours.append(COLOUR.get())
+        ids.add(ids_in(copy_context())._replace(metadata=None))  # type: ignore[arg-type]
+
+    scene = Scene(simulated, subscriber=subscriber)
     scene.calls(("a", "look"), ("b", "write"))
     contexts = [
         *(message.asker for message in scene.told("llm", StartModel)),
         *(message.asker for message in scene.told("dispatcher", DispatchCall)),
         *(message.asker for message in scene.told("dispatcher", SeekApproval)),
-        *(message.asker for message in scene.told("telemetry", Question)),
+        *(message.context for message in scene.told("telemetry", Observed)),
     ]
-    assert len(contexts) == 4
-    assert all(context is scene.asker for context in contexts)
+    assert len(contexts) >= 4
+    assert {context[COLOUR] for context in contexts} == {"red"}
+    assert all(context is not scene.asker for context in contexts), "a context can be entered only once at a time"
     assert set(colours) == {"red"}

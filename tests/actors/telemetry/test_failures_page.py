@@ -6,12 +6,18 @@ import logging
 import re
 from pathlib import Path
 
+from callboard.actors.telemetry.metrics import Metric
 from callboard.actors.telemetry.notices import NOTICES
 from callboard.actors.telemetry.telemetry import MAX_PRINTED_BYTES, MAX_PRINTED_LINES
 from callboard.protocol.limits import MAX_TOOL_OUTPUT_BYTES
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "failures.md").read_text()
+
+
+def counted(metric: Metric, labels: tuple[str, ...]) -> str:
+    pairs = ", ".join(f"{label}={value}" for label, value in zip(metric.labels, labels, strict=True))
+    return f"{metric.name}{{{pairs}}}" if pairs else metric.name
 
 
 def notices_table() -> str:
@@ -21,7 +27,7 @@ def notices_table() -> str:
         level = logging.getLevelName(rule.level) if rule.level is not None else "logged where it happens"
         if rule.info_kinds:
             level += f"; INFO for {', '.join(f'`{kind}`' for kind in sorted(rule.info_kinds))}"
-        counters = ", ".join(f"`{counter}`" for counter in rule.counters)
+        counters = ", ".join(f"`{counted(metric, labels)}`" for metric, labels in rule.counts)
         lines.append(f"| `{kind.__name__}` | `{rule.event}`: {rule.text} | {level} | {counters} |")
     return "\n".join(lines)
 

@@ -9,49 +9,32 @@ from contextvars import Context
 from typing import Any, Final, get_args
 
 import pytest
-from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from support.telling import CALL, LOOK, REQUEST, STEP, TelemetryStand, asked
+from support.tracing import SpansInMemory
 
 from callboard.actors.calls.registry import ToolRestored, ToolWithdrawn
 from callboard.actors.kernel import ActorSystem
-from callboard.actors.requests.conversation import Question
+from callboard.actors.telemetry.metrics import UNKNOWN, Metrics
 from callboard.actors.telemetry.notices import (
     NOTICES,
-    UNKNOWN,
     EmbedderFailed,
     InRequest,
     PeerLost,
     ToolPrinted,
     ToolStopped,
 )
-from callboard.actors.telemetry.telemetry import (
-    MAX_PRINTED_BYTES,
-    MAX_PRINTED_LINES,
-    Metrics,
-    OpenTelemetrySpans,
-    ReadMetrics,
-    Spans,
-    Telemetry,
-)
+from callboard.actors.telemetry.telemetry import MAX_PRINTED_BYTES, MAX_PRINTED_LINES
 from callboard.protocol.commands import AskApproval, CallModel, Finish, Note, NoteKind, Outcome, ReportFailure, RunTool
-from callboard.protocol.content import UserMessage
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.events import ApprovalDenied, ApprovalGranted, ModelFailed, ToolCallDeferred, ToolCallFailed
-from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
+from callboard.protocol.ids import ToolName
 from callboard.protocol.model import Error, ModelRequest, Usage
-from callboard.protocol.options import RequestOptions
 from callboard.protocol.tools import FailureCode, Risk, ToolFailure
 
-REQUEST = Tag(RequestId("r"), MessageId("m"))
-STEP = REQUEST.at_step(1)
-CALL = STEP._replace(call_id=CallId("c"))
-LOOK = ToolName("look")
 SECRET = "what people wrote"
 KEY = "sk-proj-" + "a1B2c3D4" * 6
 
-STARTED = Question(REQUEST, (), UserMessage.of("?"), RequestOptions("p/m"), 0.0, Context())
+STARTED = asked()
 ASKED = CallModel(STEP, ModelRequest("p/m", ()), 9.0)
 RAN = RunTool(CALL, LOOK, "{}", 9.0, "e")
 FINISHED = Finish(REQUEST, Outcome.ANSWERED, SECRET, Usage(), 0.0, ())
@@ -64,88 +47,91 @@ RAISED = ToolFailure(
 )
 DENIED = ToolFailure(LOOK, FailureCode.DENIED, f"not allowed: {SECRET}")
 
+ASKS = AskApproval(CALL, LOOK, f'{{"x":"{SECRET}"}}', Risk.WRITE)
+
+#: What has happened before, of a call whose name the message does not say.
+BEFORE = {ApprovalGranted: [ASKS], ApprovalDenied: [ASKS], ToolCallDeferred: [RAN]}
+
 #: One message of each kind that is about a request, what is counted by it and what is logged.
-IN_REQUEST: Final[list[tuple[Any, set[str], str, dict[str, str]]]] = [
+IN_REQUEST: Final[list[tuple[Any, str, str, dict[str, str]]]] = [
     (
         AskApproval(CALL, LOOK, f'{{"x":"{SECRET}"}}', Risk.WRITE),
-        {"approvals.asked", "tool.look.approval_asked"},
+        "callboard.approvals{tool=look, decision=asked} 1",
         "look needs approval, its risk is write",
         {"tool": "look", "risk": "write"},
     ),
-    (ApprovalGranted(CALL, 1.0, "ann"), {"approvals.granted"}, "the call was approved by ann", {"by": "ann"}),
+    (
+        ApprovalGranted(CALL, 1.0, "ann"),
+        "callboard.approvals{tool=look, decision=granted} 1",
+        "look was approved by ann",
+        {"tool": "look", "by": "ann"},
+    ),
     (
         ApprovalDenied(CALL, 1.0, "policy", SECRET),
-        {"approvals.denied"},
-        "the call was not approved by policy",
-        {"by": "policy"},
+        "callboard.approvals{tool=look, decision=denied} 1",
+        "look was not approved by policy",
+        {"tool": "look", "by": "policy"},
+    ),
+    (
+        ReportFailure(CALL, DENIED),
+        "callboard.tool.calls{tool=look, outcome=denied} 1",
+        "tool.look denied",
+        {"tool": "look", "code": "denied"},
     ),
     (
         ToolCallDeferred(CALL, 1.0, 60.0, SECRET),
-        {"calls.deferred"},
-        "the call waits up to 60 s for its result from outside",
-        {"timeout": "60"},
+        "callboard.tool.deferred{tool=look} 1",
+        "look waits up to 60 s for its result from outside",
+        {"tool": "look", "timeout": "60"},
     ),
-    (ReportFailure(CALL, DENIED), {"tool.look.denied"}, "tool.look denied", {"tool": "look", "code": "denied"}),
     (
         Note(STEP, "p/m failed (server, status 500) after 1 of 4 requests", NoteKind.RETRY),
-        {"note.retry"},
+        "callboard.notes{kind=retry} 1",
         "retry: p/m failed (server, status 500) after 1 of 4 requests",
         {"kind": "retry", "told": "p/m failed (server, status 500) after 1 of 4 requests"},
     ),
     (
         Note(STEP, f"Step asked again: {SECRET}", NoteKind.ASKED_AGAIN),
-        {"note.asked_again"},
+        "callboard.notes{kind=asked_again} 1",
         "asked_again: ...",
         {"kind": "asked_again", "told": "..."},
     ),
     (
         ToolStopped(CALL, LOOK, 'CallEnded\n  File "w.py", line 3, in wait'),
-        {"tool.look.stopped"},
+        "callboard.tool.stopped{tool=look} 1",
         'tool.look was stopped in CallEnded\n  File "w.py", line 3, in wait',
         {"tool": "look", "frames": 'CallEnded\n  File "w.py", line 3, in wait'},
     ),
     (
         PeerLost(REQUEST, "root/dispatcher", "crashed"),
-        {"requests.peer_lost"},
+        "callboard.requests.peer_lost 1",
         "root/dispatcher was lost (crashed) while the request ran",
         {"actor": "root/dispatcher", "reason": "crashed"},
     ),
 ]
 
 
-class Stage:
-    """Telemetry in a simulated system, with OpenTelemetry's spans in memory."""
+class Stage(TelemetryStand):
+    """Telemetry with OpenTelemetry's spans in memory."""
 
     def __init__(self, system: ActorSystem, log_content: bool) -> None:
-        self.exporter = InMemorySpanExporter()
-        provider = TracerProvider()
-        provider.add_span_processor(SimpleSpanProcessor(self.exporter))
-
-        class Module:
-            get_tracer = staticmethod(provider.get_tracer)
-            get_tracer_provider = staticmethod(lambda: provider)
-            set_span_in_context = staticmethod(trace.set_span_in_context)
-            ProxyTracerProvider = trace.ProxyTracerProvider
-            StatusCode = trace.StatusCode
-
-        self._ref: Any = system.spawn(lambda: Telemetry(OpenTelemetrySpans(Module), log_content), "telemetry")
-
-    def tell(self, *messages: Any) -> Metrics:
-        for message in messages:
-            self._ref.tell(message)
-        metrics = self._ref.ask(ReadMetrics(), 1.0)
-        assert isinstance(metrics, Metrics)
-        return metrics
+        self.spans = SpansInMemory()
+        super().__init__(system, self.spans.tracing(log_content).begin, log_content=log_content)
 
     def span_events(self) -> dict[str, list[tuple[str, dict[str, Any]]]]:
         """By span."""
         return {
             span.name: [(event.name, dict(event.attributes or {})) for event in span.events]
-            for span in self.exporter.get_finished_spans()
+            for span in self.spans.finished()
         }
 
     def exported(self) -> str:
-        return "".join(span.to_json() for span in self.exporter.get_finished_spans())
+        return self.spans.exported()
+
+
+def lines(metrics: Metrics) -> set[str]:
+    """What there is, without what is looked up when they are read."""
+    return {line for line in str(metrics).splitlines() if "requests.open" not in line}
 
 
 @pytest.fixture
@@ -163,15 +149,15 @@ def test_each_is_counted_logged_with_its_ids_and_an_event_of_the_span(
     simulated: ActorSystem,
     records: Callable[[], list[logging.LogRecord]],
     message: Any,
-    counted: set[str],
+    counted: str,
     text: str,
     fields: dict[str, str],
 ) -> None:
     stage = Stage(simulated, log_content=False)
-    before = stage.tell(STARTED).counters
-    after = stage.tell(message).counters
-    assert set(after - before) == counted
-    (record,) = records()
+    before = stage.tell(STARTED, *BEFORE.get(type(message), []))
+    after = stage.tell(message)
+    assert counted in lines(after) - lines(before)
+    record = records()[-1]
     rule = NOTICES[type(message)]
     assert (record.getMessage(), record.levelno) == (text, rule.level_of(fields))
     said = {name: getattr(record, name) for name in ("request_id", "step", "call_id", "event", *fields)}
@@ -180,8 +166,7 @@ def test_each_is_counted_logged_with_its_ids_and_an_event_of_the_span(
         "request_id": "r", "step": tag.step, "call_id": tag.call_id, "event": rule.event, **fields,
     }  # fmt: skip
     stage.tell(FINISHED)
-    ((name, attributes),) = stage.span_events()["request"]
-    assert name == rule.event
+    (attributes,) = [event for events in stage.span_events().values() for name, event in events if name == rule.event]
     assert {f"callboard.{field}": value for field, value in fields.items()}.items() <= attributes.items()
     assert attributes["callboard.call_id"] == tag.call_id
     assert SECRET not in stage.exported() + "".join(each.getMessage() for each in records())
@@ -194,20 +179,22 @@ def test_content_is_logged_when_asked_for(
     stage.tell(STARTED, IN_REQUEST[0][0], IN_REQUEST[2][0], ReportFailure(CALL, DENIED))
     assert [record.getMessage() for record in records()[1:]] == [
         f'look needs approval, its risk is write: {{"x":"{SECRET}"}}',
-        f"the call was not approved by policy: {SECRET}",
+        f"look was not approved by policy: {SECRET}",
         f"tool.look denied: not allowed: {SECRET}",
     ]
 
 
+@pytest.mark.parametrize("code", [FailureCode.UNKNOWN_TOOL, FailureCode.REPEATED, FailureCode.CANCELLED])
 def test_a_name_that_the_model_made_up_is_content(
-    simulated: ActorSystem, records: Callable[[], list[logging.LogRecord]]
+    simulated: ActorSystem, records: Callable[[], list[logging.LogRecord]], code: FailureCode
 ) -> None:
+    """Also where the model repeats itself, or ends the run by that."""
     stage = Stage(simulated, log_content=False)
     for name in (SECRET, "another", "{tool}"):
-        stage.tell(STARTED, ReportFailure(CALL, ToolFailure(ToolName(name), FailureCode.UNKNOWN_TOOL, name)))
-    counters = stage.tell(FINISHED).counters
-    assert counters[f"tool.{UNKNOWN}.unknown_tool"] == 3
-    everything = stage.exported() + str(counters) + "".join(str(vars(record)) for record in records())
+        stage.tell(STARTED, ReportFailure(CALL, ToolFailure(ToolName(name), code, name)))
+    metrics = stage.tell(FINISHED)
+    assert metrics.counts("callboard.tool.calls") == {(UNKNOWN, code.value): 3}
+    everything = stage.exported() + str(metrics) + "".join(str(vars(record)) for record in records())
     assert SECRET not in everything
 
 
@@ -216,11 +203,32 @@ def test_a_call_that_is_given_up_while_it_runs_ends_with_its_code(
 ) -> None:
     stage = Stage(simulated, log_content=False)
     late = ToolFailure(LOOK, FailureCode.TIMED_OUT, "the deadline passed.")
-    counters = stage.tell(STARTED, RAN, ReportFailure(CALL, late), FINISHED).counters
-    assert (counters["tool.look.timed_out"], counters["tool.look.cancelled"]) == (1, 0)
+    metrics = stage.tell(STARTED, RAN, ReportFailure(CALL, late), FINISHED)
+    assert metrics.counts("callboard.tool.calls") == {("look", "timed_out"): 1}
     assert records()[0].getMessage().startswith("tool.look timed_out after ")
-    (span,) = [each for each in stage.exporter.get_finished_spans() if each.name == "tool.look"]
-    assert dict(span.attributes or {})["callboard.ending"] == "timed_out"
+    assert dict(stage.spans.named("execute_tool look").attributes or {})["callboard.ending"] == "timed_out"
+
+
+def test_an_approval_is_a_span_and_its_wait_is_measured(simulated: ActorSystem) -> None:
+    stage = Stage(simulated, log_content=False)
+    metrics = stage.tell(STARTED, ASKS, ApprovalGranted(CALL, 4.5, "ann"), RAN, FINISHED, at=(0, 1.5, 5, 5, 6))
+    assert metrics.histogram("callboard.approval.duration", tool="look").total == 3.0
+    span = stage.spans.named("callboard.approval look")
+    assert dict(span.attributes or {})["callboard.ending"] == "granted"
+    assert (span.end_time or 0) - (span.start_time or 0) == 3_000_000_000
+    assert span.status.is_unset
+    assert stage.spans.tree() == {
+        "invoke_agent": None, "callboard.approval look": "invoke_agent", "execute_tool look": "invoke_agent",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("denied", [False, True])
+def test_an_approval_that_nobody_gives_ends_with_its_request(simulated: ActorSystem, denied: bool) -> None:
+    stage = Stage(simulated, log_content=False)
+    late = [ReportFailure(CALL, ToolFailure(LOOK, FailureCode.CANCELLED, "too late"))] if denied else []
+    metrics = stage.tell(STARTED, ASKS, *late, FINISHED)
+    assert dict(stage.spans.named("callboard.approval look").attributes or {})["callboard.ending"] == "withdrawn"
+    assert metrics.count("callboard.approval.duration") == 0
 
 
 @pytest.mark.parametrize("log_content", [False, True])
@@ -232,7 +240,7 @@ def test_a_tool_that_raises_leaves_type_and_frames_and_the_rest_where_content_is
     (record,) = [each for each in records() if each.levelno == logging.WARNING]
     text, exported = record.getMessage(), stage.exported()
     assert (record.work, record.ending) == ("tool.look", "tool_error")  # type: ignore[attr-defined]
-    ((name, attributes),) = stage.span_events()["tool.look"]
+    ((name, attributes),) = stage.span_events()["execute_tool look"]
     assert (name, attributes["exception.type"], attributes["callboard.code"]) == (
         "exception", "LookupError", "tool_error",
     )  # fmt: skip
@@ -254,20 +262,24 @@ def test_why_a_model_call_failed_is_content(
 
 
 def test_what_happens_to_the_runtime_is_counted(simulated: ActorSystem) -> None:
-    stage = Stage(simulated, log_content=False)
-    counters = stage.tell(ToolWithdrawn(LOOK, 1.0), ToolRestored(LOOK, 2.0), EmbedderFailed("small")).counters
-    assert dict(counters) == {
-        "tools.withdrawn": 1, "tool.look.withdrawn": 1, "tools.restored": 1, "tool.look.restored": 1,
-        "search.embedder_failed": 1,
-    }  # fmt: skip
+    metrics = Stage(simulated, log_content=False).tell(
+        ToolWithdrawn(LOOK, 1.0, LOOK), ToolRestored(LOOK, 2.0), EmbedderFailed("small")
+    )
+    assert lines(metrics) == {
+        "callboard.tool.health{tool=look, change=withdrawn} 1",
+        "callboard.tool.health{tool=look, change=restored} 1",
+        "callboard.search.embedder_failed 1",
+    }
 
 
 def test_what_a_former_incarnation_has_not_heard_of_is_counted_and_logged_too(
     simulated: ActorSystem, records: Callable[[], list[logging.LogRecord]]
 ) -> None:
     """Telemetry was started again while the request ran."""
-    assert Stage(simulated, log_content=False).tell(ReportFailure(CALL, DENIED)).counters["tool.look.denied"] == 1
-    assert [record.getMessage() for record in records()] == ["tool.look denied"]
+    metrics = Stage(simulated, log_content=False).tell(ReportFailure(CALL, DENIED), FINISHED)
+    assert metrics.counts("callboard.tool.calls") == {("look", "denied"): 1}
+    assert metrics.counts("callboard.requests") == {("answered",): 1}
+    assert records()[0].getMessage() == "tool.look denied"
 
 
 @pytest.mark.parametrize("text", ["y" * 3_989 + " " + KEY, "y" * 1_000_000, f"{KEY} " * 10_000])
@@ -280,10 +292,6 @@ def test_content_is_bounded_and_a_cut_leaves_no_piece_of_a_key(
     assert len(said) < 4_200
     assert "characters more)" in said
     assert "sk-proj" not in said
-
-
-def test_spans_that_do_nothing_take_notices_too() -> None:
-    assert Spans().note(CALL, "approval.asked", {}) is None  # type: ignore[func-returns-value]
 
 
 # -- what tools print
@@ -300,12 +308,12 @@ def lines_of(records: list[logging.LogRecord]) -> list[str]:
 def test_printed_lines_are_records_with_the_ids_of_their_call(
     simulated: ActorSystem, records: Callable[[], list[logging.LogRecord]]
 ) -> None:
-    counters = Stage(simulated, log_content=True).tell(printed("one\r\n\x1b[31mtwo\x1b[0m\n")).counters
+    metrics = Stage(simulated, log_content=True).tell(printed("one\r\n\x1b[31mtwo\x1b[0m\n"))
     assert lines_of(records()) == ["look: one", r"look: \x1b[31mtwo\x1b[0m"]
     for record in records():
         ids = (record.request_id, record.step, record.call_id, record.tool)  # type: ignore[attr-defined]
         assert ids == ("r", 1, "c", "look")
-    assert counters["tool.look.printed_bytes"] == len("one\r\n\x1b[31mtwo\x1b[0m\n")
+    assert metrics.count("callboard.tool.printed", tool="look") == len("one\r\n\x1b[31mtwo\x1b[0m\n")
 
 
 def test_without_content_only_how_much_was_printed_is_logged(

@@ -4,31 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextvars import Context, ContextVar
-from itertools import zip_longest
 from typing import Any
 
 import pytest
-from opentelemetry import trace
-from opentelemetry.context import attach
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from support.telling import CALL, LOOK, REQUEST, STEP, TelemetryStand, asked
+from support.tracing import SpansInMemory
 
 from callboard.actors.calls.registry import ToolRestored, ToolWithdrawn
-from callboard.actors.kernel import ActorSystem, Ref
-from callboard.actors.requests.conversation import Question
+from callboard.actors.kernel import ActorSystem
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
-from callboard.actors.telemetry.telemetry import (
-    Metrics,
-    OpenTelemetrySpans,
-    ReadMetrics,
-    RequestLost,
-    Spans,
-    Telemetry,
-)
+from callboard.actors.telemetry.metrics import Metrics
+from callboard.actors.telemetry.telemetry import Observed, RequestLost, Telemetry
 from callboard.actors.testing.simulation import SimulatedScheduler
 from callboard.actors.tools import tool
 from callboard.protocol.commands import CallModel, Finish, Outcome, RunTool
@@ -43,39 +32,19 @@ from callboard.protocol.events import (
     ToolCallFailed,
     ToolCallTimedOut,
 )
-from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
+from callboard.protocol.ids import CallId, MessageId, RequestId, Tag
 from callboard.protocol.model import Error, ModelRequest, ModelResponse, Usage
-from callboard.protocol.options import RequestOptions
+from callboard.protocol.reports import StepReport
 from callboard.protocol.tools import FailureCode, ToolFailure
 from callboard.providers.local.scripted import ScriptedCall, ScriptedTurn
 
-REQUEST = Tag(RequestId("r"), MessageId("m"))
-STEP = REQUEST.at_step(1)
-CALL = STEP._replace(call_id=CallId("c"))
 SECRET = "the secret of what people wrote"
 
-STARTED = Question(REQUEST, (), UserMessage.of(SECRET), RequestOptions("p/m"), 0.0, Context())
+STARTED = asked(SECRET)
 ASKED = CallModel(STEP, ModelRequest("p/m", (UserMessage.of(SECRET),)), 9.0)
-RAN = RunTool(CALL, ToolName("look"), f'{{"x":"{SECRET}"}}', 9.0, "e")
-FINISHED = Finish(REQUEST, Outcome.ANSWERED, SECRET, Usage(7, 3), 0.25, ())
-
-
-class Stand:
-    """Telemetry in a simulated system."""
-
-    def __init__(self, system: ActorSystem, spans: Spans | None = None, log_content: bool = False) -> None:
-        assert isinstance(system.scheduler, SimulatedScheduler)
-        self.scheduler = system.scheduler
-        self.ref: Ref = system.spawn(lambda: Telemetry(spans or Spans(), log_content), "telemetry")
-
-    def tell(self, *messages: Any, at: Sequence[float] = ()) -> Metrics:
-        """One after the other, at these times."""
-        for message, when in zip_longest(messages, at, fillvalue=0.0):
-            self.scheduler.run_until_idle(max(when, self.scheduler.now()))
-            self.ref.tell(message)
-        metrics = self.ref.ask(ReadMetrics(), 1.0)
-        assert isinstance(metrics, Metrics)
-        return metrics
+RAN = RunTool(CALL, LOOK, f'{{"x":"{SECRET}"}}', 9.0, "e")
+STEPS = (StepReport(1, 1.0, True, "p/m", Usage(7, 3), 0.25),)
+FINISHED = Finish(REQUEST, Outcome.ANSWERED, SECRET, Usage(7, 3), 0.25, STEPS)
 
 
 @pytest.fixture
@@ -87,7 +56,7 @@ def records(caplog: pytest.LogCaptureFixture) -> Callable[[], list[logging.LogRe
 ENDS = [
     (ToolCallCompleted(CALL, 4.5, f'"{SECRET}"', output=SECRET), "ok", logging.INFO),
     (
-        ToolCallFailed(CALL, 4.5, ToolFailure(ToolName("look"), FailureCode.CRASHED, SECRET)),
+        ToolCallFailed(CALL, 4.5, ToolFailure(LOOK, FailureCode.CRASHED, SECRET)),
         "crashed",
         logging.WARNING,
     ),
@@ -100,9 +69,9 @@ ENDS = [
 def test_each_end_of_a_call(
     simulated: ActorSystem, records: Callable[[], list[logging.LogRecord]], event: Any, ending: str, level: int
 ) -> None:
-    metrics = Stand(simulated).tell(STARTED, RAN, event, at=(0.0, 2.0, 4.5))
-    assert metrics.counters[f"tool.look.{ending}"] == 1
-    assert metrics.seconds["tool.look"].total_seconds == 2.5
+    metrics = TelemetryStand(simulated).tell(STARTED, RAN, event, at=(0.0, 2.0, 4.5))
+    assert metrics.count("callboard.tool.calls", tool="look", outcome=ending) == 1
+    assert metrics.histogram("gen_ai.execute_tool.duration", tool="look").total == 2.5
     (record,) = records()
     assert record.levelno == level
     assert record.getMessage() == f"tool.look {ending} after 2.500 s"
@@ -120,145 +89,93 @@ def test_each_end_of_a_call(
 def test_each_end_of_a_model_call(
     simulated: ActorSystem, records: Callable[[], list[logging.LogRecord]], event: Any, ending: str, level: int
 ) -> None:
-    metrics = Stand(simulated).tell(STARTED, ASKED, event, at=(0.0, 1.0, 3.0))
-    assert metrics.counters[f"model.p/m.{ending}"] == 1
-    assert metrics.seconds["model.p/m"].total_seconds == 2.0
+    metrics = TelemetryStand(simulated).tell(STARTED, ASKED, event, at=(0.0, 1.0, 3.0))
+    assert metrics.count("callboard.model.calls", model="p/m", outcome=ending) == 1
+    assert metrics.histogram("gen_ai.client.operation.duration", model="p/m").total == 2.0
     assert [record.levelno for record in records()] == [level]
 
 
 def test_a_request_with_its_usage_and_what_it_left_open(
     simulated: ActorSystem, records: Callable[[], list[logging.LogRecord]]
 ) -> None:
-    metrics = Stand(simulated).tell(STARTED, ASKED, RAN, FINISHED, at=(0.0, 1.0, 2.0, 5.0))
-    assert dict(metrics.counters) == {
-        "request.answered": 1,
-        "model.p/m.cancelled": 1,
-        "tool.look.cancelled": 1,
-        "tokens.input": 7,
-        "tokens.output": 3,
-    }
+    metrics = TelemetryStand(simulated).tell(STARTED, ASKED, RAN, FINISHED, at=(0.0, 1.0, 2.0, 5.0))
+    assert metrics.counts("callboard.requests") == {("answered",): 1}
+    assert metrics.counts("callboard.model.calls") == {("p/m", "cancelled"): 1}
+    assert metrics.counts("callboard.tool.calls") == {("look", "cancelled"): 1}
+    tokens = {labels: each.total for labels, each in metrics.histograms("gen_ai.client.token.usage").items()}
+    assert tokens == {("p/m", "input"): 7, ("p/m", "output"): 3}
     assert metrics.cost == 0.25
-    assert metrics.seconds["request"].total_seconds == 5.0
+    assert metrics.histogram("gen_ai.invoke_agent.duration").total == 5.0
+    assert metrics.count("callboard.requests.open") == 0
     assert SECRET not in "".join(record.getMessage() for record in records())
 
 
 def test_a_lost_session_leaves_nothing_open(simulated: ActorSystem) -> None:
-    stand = Stand(simulated)
-    metrics = stand.tell(STARTED, RAN, RequestLost(REQUEST))
-    assert (metrics.counters["request.lost"], metrics.counters["tool.look.cancelled"]) == (1, 1)
-    assert stand.ref._cell.actor is not None
-    assert not stand.ref._cell.actor._open  # type: ignore[attr-defined]
+    stand = TelemetryStand(simulated)
+    assert stand.tell(STARTED, RAN).count("callboard.requests.open") == 1
+    metrics = stand.tell(RequestLost(STARTED))
+    assert metrics.counts("callboard.requests") == {("lost",): 1}
+    assert metrics.counts("callboard.tool.calls") == {("look", "cancelled"): 1}
+    assert metrics.count("callboard.requests.open") == 0
+
+
+def test_a_request_whose_session_was_lost_at_once_is_counted(simulated: ActorSystem) -> None:
+    assert TelemetryStand(simulated).tell(RequestLost(STARTED)).counts("callboard.requests") == {("lost",): 1}
 
 
 def test_what_was_told_before_a_stop_is_heard(simulated: ActorSystem) -> None:
     """Messages that wait when an actor stops are dead letters; the last requests were not counted."""
     assert isinstance(simulated.scheduler, SimulatedScheduler)
     metrics = Metrics()
-    ref = simulated.spawn(lambda: Telemetry(Spans(), metrics=metrics), "telemetry")
+    ref = simulated.spawn(lambda: Telemetry(counted=metrics), "telemetry")
     for number in range(200):
         request = Tag(RequestId(f"r{number}"), MessageId("m"))
-        ref.tell(Question(request, (), UserMessage.of("?"), RequestOptions("p/m"), 0.0, Context()))
-        ref.tell(Finish(request, Outcome.ANSWERED, "", Usage(), 0.0, ()))
+        finish = Finish(request, Outcome.ANSWERED, "", Usage(), 0.0, ())
+        ref.tell(Observed(asked(tag=request), Context(), None, (), 0.0, (asked(tag=request), finish)))
     ref.stop()
     simulated.scheduler.run_until_idle()
-    assert metrics.counters["request.answered"] == 200
+    assert metrics.count("callboard.requests", outcome="answered") == 200
     assert not ref.is_alive()
 
 
 def test_a_second_end_is_not_counted(simulated: ActorSystem) -> None:
     done = ToolCallCompleted(CALL, 4.5, '"x"')
-    assert Stand(simulated).tell(STARTED, RAN, done, done).counters["tool.look.ok"] == 1
+    metrics = TelemetryStand(simulated).tell(STARTED, RAN, done, done)
+    assert metrics.counts("callboard.tool.calls") == {("look", "ok"): 1}
 
 
 def test_withdrawals_are_counted(simulated: ActorSystem) -> None:
-    look = ToolName("look")
-    counters = Stand(simulated).tell(ToolWithdrawn(look, 1.0), ToolRestored(look, 2.0)).counters
-    names = ("tools.withdrawn", "tool.look.withdrawn", "tools.restored", "tool.look.restored")
-    assert [counters[name] for name in names] == [1, 1, 1, 1]
+    metrics = TelemetryStand(simulated).tell(ToolWithdrawn(LOOK, 1.0, LOOK), ToolRestored(LOOK, 2.0))
+    assert metrics.counts("callboard.tool.health") == {("look", "withdrawn"): 1, ("look", "restored"): 1}
+
+
+def test_the_first_piece_of_an_answer_is_timed_and_the_model_that_gave_it_counted(simulated: ActorSystem) -> None:
+    """A fallback answered."""
+    answered = ModelResponded(STEP, 3.0, ModelResponse(), model="q/n", first_event_at=1.25)
+    metrics = TelemetryStand(simulated).tell(STARTED, ASKED, answered, at=(0.0, 1.0, 3.0))
+    assert metrics.histogram("gen_ai.client.operation.time_to_first_chunk", model="q/n").total == 0.25
+    assert metrics.counts("callboard.model.calls") == {("q/n", "ok"): 1}
+
+
+def test_each_model_has_its_own_tokens_and_cost(simulated: ActorSystem) -> None:
+    steps = (*STEPS, StepReport(2, 1.0, True, "q/n", Usage(70, 30), 0.5), StepReport(3, 1.0, True, "q/n"))
+    metrics = TelemetryStand(simulated).tell(STARTED, Finish(REQUEST, Outcome.ANSWERED, "", None, None, steps))
+    assert metrics.counts("callboard.cost") == {("p/m",): 0.25, ("q/n",): 0.5}
+    assert metrics.histogram("gen_ai.client.token.usage", model="q/n", token="input").total == 70
+    assert metrics.count("callboard.requests.tokens_unknown") == metrics.count("callboard.requests.cost_unknown") == 1
 
 
 def test_content_is_logged_when_asked_for(
     simulated: ActorSystem, records: Callable[[], list[logging.LogRecord]]
 ) -> None:
-    Stand(simulated, log_content=True).tell(STARTED)
+    TelemetryStand(simulated, log_content=True).tell(STARTED)
     assert SECRET in records()[0].getMessage()
 
 
 # -- spans
 
 
-@pytest.fixture
-def exported() -> tuple[OpenTelemetrySpans, InMemorySpanExporter]:
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-
-    class Module:
-        """opentelemetry.trace with a provider of our own: the real one is global, and set once."""
-
-        get_tracer = staticmethod(provider.get_tracer)
-        get_tracer_provider = staticmethod(lambda: provider)
-        set_span_in_context = staticmethod(trace.set_span_in_context)
-        ProxyTracerProvider = trace.ProxyTracerProvider
-        StatusCode = trace.StatusCode
-
-    return OpenTelemetrySpans(Module), exporter
-
-
-def test_spans_begin_when_the_host_has_set_up_a_provider(
-    exported: tuple[OpenTelemetrySpans, InMemorySpanExporter], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It may do so after the runtime has started."""
-    spans, exporter = exported
-    with monkeypatch.context() as patch:
-        patch.setattr(spans._trace, "get_tracer_provider", trace.ProxyTracerProvider)
-        spans.begin(REQUEST, "too early")
-    spans.begin(STEP, "traced")
-    for tag in (STEP, REQUEST):
-        spans.end(tag, "ok", ok=True)
-    assert [span.name for span in exporter.get_finished_spans()] == ["traced"]
-
-
-def test_spans_nest_and_carry_their_tags(
-    simulated: ActorSystem, exported: tuple[OpenTelemetrySpans, InMemorySpanExporter]
-) -> None:
-    spans, exporter = exported
-    failed = ToolCallFailed(CALL, 4.5, ToolFailure(ToolName("look"), FailureCode.CRASHED, SECRET))
-    Stand(simulated, spans).tell(STARTED, ASKED, ModelResponded(STEP, 1.5, ModelResponse()), RAN, failed, FINISHED)
-    finished: dict[str, Any] = {span.name: span for span in exporter.get_finished_spans()}
-    assert set(finished) == {"request", "model.p/m", "tool.look"}
-    request = finished["request"]
-    for name in ("model.p/m", "tool.look"):
-        assert finished[name].parent.span_id == request.context.span_id
-        assert finished[name].context.trace_id == request.context.trace_id
-    assert dict(finished["tool.look"].attributes) == {
-        "callboard.request_id": "r",
-        "callboard.parent_id": "m",
-        "callboard.step": 1,
-        "callboard.call_id": "c",
-        "callboard.ending": "crashed",
-    }
-    assert finished["tool.look"].status.status_code is trace.StatusCode.ERROR
-    assert finished["model.p/m"].status.is_unset
-    assert request.start_time <= finished["tool.look"].start_time <= finished["tool.look"].end_time <= request.end_time
-    assert SECRET not in "".join(span.to_json() for span in exporter.get_finished_spans())
-
-
 COLOUR: ContextVar[str] = ContextVar("colour", default="none")
-
-
-def test_spans_are_children_of_the_askers_own(
-    simulated: ActorSystem, exported: tuple[OpenTelemetrySpans, InMemorySpanExporter]
-) -> None:
-    spans, exporter = exported
-    host = TracerProvider().get_tracer("host").start_span("the host's own")
-    asker = Context()
-    asker.run(attach, trace.set_span_in_context(host))
-    question = Question(REQUEST, (), UserMessage.of("?"), RequestOptions("p/m"), 0.0, asker)
-    Stand(simulated, spans).tell(question, RAN, ToolCallCompleted(CALL, 0.0, "1"), FINISHED)
-    finished: dict[str, Any] = {span.name: span for span in exporter.get_finished_spans()}
-    assert finished["request"].parent.span_id == host.get_span_context().span_id
-    assert {span.context.trace_id for span in finished.values()} == {host.get_span_context().trace_id}
 
 
 def test_log_records_are_made_in_the_askers_context(simulated: ActorSystem) -> None:
@@ -268,7 +185,7 @@ def test_log_records_are_made_in_the_askers_context(simulated: ActorSystem) -> N
     logger = logging.getLogger("callboard")
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
-    stand = Stand(simulated)
+    stand = TelemetryStand(simulated)
     try:
         for name in ("red", "green", "blue"):
             request, asker = Tag(RequestId(name), MessageId("m")), Context()
@@ -277,8 +194,8 @@ def test_log_records_are_made_in_the_askers_context(simulated: ActorSystem) -> N
             # Nobody else may be in the way of a context that its owner has entered.
             asker.run(
                 stand.tell,
-                Question(request, (), UserMessage.of("?"), RequestOptions("p/m"), 0.0, asker),
-                RunTool(call, ToolName("look"), "{}", 9.0, "e"),
+                asked(tag=request, asker=asker),
+                RunTool(call, LOOK, "{}", 9.0, "e"),
                 ToolCallCompleted(call, 0.0, "1"),
                 Finish(request, Outcome.ANSWERED, "", Usage(), 0.0, ()),
             )
@@ -288,21 +205,21 @@ def test_log_records_are_made_in_the_askers_context(simulated: ActorSystem) -> N
     assert colours == [(name, name) for name in ("red", "green", "blue") for _ in range(2)]
 
 
-def test_an_end_without_a_begin_is_no_span(exported: tuple[OpenTelemetrySpans, InMemorySpanExporter]) -> None:
-    spans, exporter = exported
-    spans.end(CALL, "ok", ok=True)
-    assert not exporter.get_finished_spans()
-
-
 def test_a_span_processor_that_raises_costs_a_count_and_nothing_else(simulated: ActorSystem) -> None:
-    class Broken(Spans):
-        def end(self, tag: Tag, ending: str, *, ok: bool) -> None:
-            raise OSError("the collector is gone")
+    spans = SpansInMemory()
 
-    stand = Stand(simulated, Broken())
-    metrics = stand.tell(STARTED, RAN, ToolCallCompleted(CALL, 4.5, '"x"'), FINISHED)
-    assert metrics.counters["tool.look.ok"] == 1
-    assert metrics.counters["telemetry.failed"] == 2
+    def broken(question: Any, now: float) -> Any:
+        begun = spans.tracing().begin(question, now)
+        assert begun is not None
+        begun.end = fails  # type: ignore[method-assign]
+        return begun
+
+    def fails(*_: object, **__: object) -> None:
+        raise OSError("the collector is gone")
+
+    metrics = TelemetryStand(simulated, broken).tell(STARTED, RAN, ToolCallCompleted(CALL, 4.5, '"x"'), FINISHED)
+    assert metrics.count("callboard.tool.calls", outcome="ok") == 1
+    assert metrics.count("callboard.telemetry.failed") == 2
     assert simulated.statistics().restarts == 0
 
 
@@ -341,8 +258,12 @@ def test_every_record_of_a_request_is_correlated_and_a_broken_handler_costs_no_r
         logger.removeHandler(handler)
         logger.setLevel(logging.NOTSET)
     assert reply.text == SECRET
-    assert metrics.counters["tool.look.ok"] == metrics.counters["request.answered"] == 1
-    assert metrics.counters["model.scripted/model.ok"] == 2
+    assert (
+        metrics.count("callboard.tool.calls", tool="look", outcome="ok")
+        == metrics.count("callboard.requests", outcome="answered")
+        == 1
+    )
+    assert metrics.count("callboard.model.calls", model="scripted/model", outcome="ok") == 2
     said = [record for record in handler.records if record.name == "callboard"]
     assert {record.request_id for record in said} == {reply.request_id}  # type: ignore[attr-defined]
     assert all(hasattr(record, name) for record in said for name in ("parent_id", "step", "call_id"))
@@ -357,12 +278,13 @@ def test_what_was_counted_outlives_a_crash_of_telemetry(until: Callable[[Callabl
         cell.executor.call_soon(cell.kill)
         until(lambda: runtime.statistics().restarts == 1)
         runtime.ask_sync("two")
-        assert runtime.metrics().counters["request.answered"] == 2
+        assert runtime.metrics().count("callboard.requests", outcome="answered") == 2
 
 
 async def test_durations_are_never_negative_under_load() -> None:
     async with Runtime(Settings(model="scripted/model")) as runtime:
         await asyncio.gather(*(runtime.ask(f"question {n}") for n in range(300)))
         metrics = runtime.metrics()
-    assert all(histogram.total_seconds >= 0 for histogram in metrics.seconds.values())
-    assert metrics.seconds["request"].count == 300
+    durations = ("gen_ai.invoke_agent.duration", "gen_ai.client.operation.duration")
+    assert all(metrics.histogram(name).total >= 0 for name in durations)
+    assert metrics.count("gen_ai.invoke_agent.duration") == 300

@@ -1,0 +1,155 @@
+"""How one provider is reached: its address, its credential, further headers, a proxy, and whom its certificate is
+trusted from."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from pydantic import SecretStr
+
+from callboard.actors.config_file import similar
+from callboard.actors.requests.extra_fields import checked_headers
+from callboard.protocol.errors import UsageError
+from callboard.protocol.masking import mask
+from callboard.providers.credentials import TokenCallback
+
+NOT_A_KEY: Final = "a key is one word of ASCII; set it again, without spaces, line breaks and other characters"
+NOT_AN_ADDRESS: Final = "must be an address with http:// or https://, such as http://localhost:8000/v1"
+_NOT_A_PROXY: Final = 'must be the address of an HTTP proxy, such as http://proxy.example:3128, or "" for none'
+
+ApiKey = SecretStr | str | TokenCallback
+"""A key, or what gives one (sync or async) and is called again when it has expired or was refused."""
+Verify = bool | str | Path | ssl.SSLContext
+"""Whom a server's certificate is trusted from: True, the usual authorities; the file or folder of one's own; a context
+that says it all; False, anyone, which lets others read along."""
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """Of one provider, in `Settings(connections={"groq": Connection(...)})`. What is left out is as usual there.
+
+    Raises UsageError for what cannot be sent, without the value.
+    """
+
+    base_url: str | None = None
+    api_key: ApiKey | None = field(default=None, repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Sent with each request."""
+    proxy: str | None = None
+    """None: by the settings, else by HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY. "": none."""
+    verify: Verify | None = None
+    """None: by the settings."""
+
+    def __post_init__(self) -> None:
+        checks = {"base_url": checked_address, "api_key": checked_key, "proxy": checked_proxy}
+        for name, check in checks.items():
+            try:
+                object.__setattr__(self, name, check(getattr(self, name)))
+            except ValueError as error:
+                raise UsageError(f"{name}: {error}") from None
+        object.__setattr__(self, "headers", checked_headers("headers", self.headers))
+        if self.verify is not None:
+            checked_verify(self.verify)
+
+    def __repr__(self) -> str:
+        shown = (f"{name}={mask(value)!r}" for name in ("base_url", "proxy") if (value := getattr(self, name)))
+        return f"Connection({', '.join(shown)})"
+
+
+def connections_of(value: object) -> Mapping[str, Connection]:
+    """Connections by provider, or their fields by name, as from a file. Raises ValueError."""
+    if not isinstance(value, Mapping):
+        raise ValueError('must be a mapping of provider names, such as {"groq": Connection(api_key=...)}')
+    return {str(name): _connection(str(name), each) for name, each in value.items()}
+
+
+def _connection(provider: str, value: object) -> Connection:
+    if isinstance(value, Connection):
+        return value
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{provider}: must be a Connection")
+    known = {each.name: each for each in fields(Connection)}
+    for name in value:
+        if name not in known:
+            raise ValueError(f"{provider}: there is no {name!r} in it{similar(str(name), known)}")
+    try:
+        return Connection(**value)
+    except UsageError as error:
+        raise ValueError(f"{provider}: {error}") from None
+
+
+# -- the fields: each takes what may be given, and raises ValueError without the value
+
+
+def fits_a_header(key: str) -> bool:
+    """Can it be sent as a key?"""
+    return key.isascii() and key.isprintable() and " " not in key
+
+
+def checked_key(value: object) -> SecretStr | Callable[[], object] | None:
+    """The key as one that no repr shows; a callback as it is; None for "" too."""
+    if value is None or callable(value):
+        return value
+    text = value.get_secret_value() if isinstance(value, SecretStr) else value
+    if not isinstance(text, str):
+        raise ValueError("must be a text, or in a program a function that gives one")
+    if not fits_a_header(text):
+        raise ValueError(NOT_A_KEY)
+    return SecretStr(text)
+
+
+def checked_address(value: object) -> str | None:
+    """An address with a host; None for "" too."""
+    if value is None or value == "":
+        return None
+    if not isinstance(value, str) or not _has_host(value):
+        raise ValueError(NOT_AN_ADDRESS)
+    return value
+
+
+def checked_proxy(value: object) -> str | None:
+    """An address of a proxy, "" for none, None for that of the environment."""
+    if value is None or value == "":
+        return value if isinstance(value, str) else None
+    if not isinstance(value, str) or not _has_host(value):
+        raise ValueError(_NOT_A_PROXY)
+    return value
+
+
+def checked_verify(value: object) -> Verify:
+    """Whom to trust. Raises UsageError for a file that is not there, or holds no certificate."""
+    if isinstance(value, bool | ssl.SSLContext):
+        return value
+    if not isinstance(value, str | Path) or not str(value):
+        raise UsageError("verify must be True, False, the path of a file of certificates, or an ssl.SSLContext")
+    path = Path(value).expanduser()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        context.load_verify_locations(capath=path) if path.is_dir() else context.load_verify_locations(path)
+    except OSError as error:  # ssl.SSLError is one
+        raise UsageError(f"verify: no certificates can be read from {path}: {error.strerror or error}") from None
+    return path
+
+
+def _has_host(address: str) -> bool:
+    try:
+        parts = urlsplit(address)
+        return parts.scheme in ("http", "https") and bool(parts.hostname)
+    except ValueError:  # brackets that hold no IPv6 address
+        return False
+
+
+def shown(names_and_values: Iterable[tuple[str | None, object]]) -> Iterator[tuple[str | None, object]]:
+    """As `repr` may show them: an address may hold a password, a callback (functools.partial) a secret."""
+    for name, value in names_and_values:
+        if name == "api_key" and callable(value):
+            yield name, "a callback"
+        elif name == "headers" and isinstance(value, Mapping):
+            yield name, dict.fromkeys(value, "***")
+        else:
+            yield name, mask(value) if isinstance(value, str) else value

@@ -1,0 +1,34 @@
+"""What is looked up when the metrics are read, on the runtime's loop, and costs nothing until then."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from callboard.actors.calls.ledger import Ledger
+from callboard.actors.calls.registry import name_of
+from callboard.actors.kernel import ActorSystem
+from callboard.actors.telemetry import metrics
+from callboard.actors.telemetry.metrics import Sample
+
+
+def samples(system: ActorSystem, calls: Ledger, held: Callable[[], int]) -> Iterator[Sample]:
+    """`held` tells how many handlers have held the loop."""
+    statistics = system.statistics()
+    yield Sample(metrics.ACTORS, (), statistics.actors)
+    yield Sample(metrics.RESTARTS, (), statistics.restarts)
+    yield Sample(metrics.LOOP_HELD, (), held())
+    for reason, count in system.dead_letters.counts().items():
+        yield Sample(metrics.DEAD_LETTERS, (reason.value,), count)
+    waiting, running = Counter[str](), Counter[str]()
+    for key, lane in calls.lanes.items():  # tools that questions have brought with them may share a name
+        waiting[name_of(key)] += len(lane.waiting)
+        running[name_of(key)] += lane.running
+    for tool, count in waiting.items():
+        yield Sample(metrics.CALLS_WAITING, (tool,), count)
+        yield Sample(metrics.CALLS_RUNNING, (tool,), running[tool])
+    for pool in calls.pools.values():
+        yield Sample(metrics.WORKERS, (pool.name,), pool.workers)
+    for root in system.tree():
+        for actor in (root, *root.children):
+            yield Sample(metrics.MAILBOX, (actor.name,), actor.mailbox_depth)
