@@ -15,13 +15,14 @@ import os
 import re
 import socket
 import ssl
+from base64 import b64encode
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 import aiohttp
 import httpx
@@ -102,6 +103,8 @@ class HttpProvider:
         proxy, or what tells it for each address. `verify`: whom to trust; a path is that of certificates of one's own.
         Raises UsageError where none can be read from there."""
         self.adapter = adapter
+        self.address = adapter.address if isinstance(adapter, HasAddress) else ""
+        """See `HasAddress.address`."""
         self._authorizer = authorizer
         self._timeouts = timeouts or Timeouts()
         self._on_headers = on_headers
@@ -115,11 +118,6 @@ class HttpProvider:
     @property
     def name(self) -> str:
         return self.adapter.name
-
-    @property
-    def address(self) -> str:
-        """See `HasAddress.address`; "" for an adapter that does not say."""
-        return self.adapter.address if isinstance(self.adapter, HasAddress) else ""
 
     async def stream(
         self, request: ModelRequest, /, adapter: Adapter | None = None, timeouts: Timeouts | None = None
@@ -207,6 +205,8 @@ class HttpProvider:
     async def aclose(self) -> None:
         """Close the connections of the running loop."""
         for connections in self._connections.pop(asyncio.get_running_loop(), {}).values():
+            # Not by TLS's own goodbye: a server that does not answer it would still be waited for when the loop ends.
+            await asyncio.gather(*(connector.close(abort_ssl=True) for connector in connections.connectors))
             await connections.kept.aclose()
             await connections.single.aclose()
 
@@ -302,7 +302,8 @@ class HttpProvider:
             # like a stalled server.
             kept = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_SECONDS, ssl=self._tls)
             single = aiohttp.TCPConnector(limit=0, force_close=True, ssl=self._tls)
-            connections = of_loop[proxy] = _Connections(self._over(kept, proxy), self._over(single, proxy))
+            over = (self._over(kept, proxy), self._over(single, proxy))
+            connections = of_loop[proxy] = _Connections(*over, (kept, single))
         return connections
 
     def _over(self, connector: aiohttp.TCPConnector, proxy: str) -> _Sender:
@@ -312,7 +313,7 @@ class HttpProvider:
             connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trace_configs=[traces], middlewares=[_as_escaped]
         )
         if proxy:
-            through = httpx.Proxy(proxy)
+            through = _proxy(proxy)
             return _OverHttpx(AiohttpTransport(verify=self._tls, trust_env=False, proxy=through, client=session))
         return _OverAiohttp(session)
 
@@ -329,6 +330,16 @@ class HttpProvider:
         if isinstance(error.__cause__ or error, TimeoutError):
             return make_error(ErrorKind.TIMEOUT, f"{host} sent nothing for {self._timeouts.connect_seconds:g} s.")
         return make_error(ErrorKind.CONNECTION, _what_broke(error, host))
+
+
+def _proxy(address: str) -> httpx.Proxy:
+    """A password is given as a header: as `auth`, aiohttp takes it in a form that it is about to drop."""
+    parts = urlsplit(address)
+    if parts.username is None:
+        return httpx.Proxy(address)
+    login = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
+    bare = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+    return httpx.Proxy(bare, headers={"authorization": f"Basic {b64encode(login).decode()}"})
 
 
 def _table(adapter: Adapter) -> OptionTable:
@@ -522,6 +533,8 @@ class _Connections:
     """Uses a connection again."""
     single: _Sender
     """Opens one for each request."""
+    connectors: tuple[aiohttp.TCPConnector, ...]
+    """Below the two."""
     doubtful_until: float = _LONG_AGO
     """By the loop's clock: a kept one was found closed."""
 

@@ -220,7 +220,8 @@ class Telemetry(Actor[TelemetryMessage]):
             self._add(metrics.TOKENS_UNKNOWN)
         if command.cost is None:
             self._add(metrics.COST_UNKNOWN)
-        self._close(opened, command.outcome.value, at, finish_attributes(command), command.outcome is Outcome.ANSWERED)
+        attributes = finish_attributes(command) if opened.spans is not None else {}
+        self._close(opened, command.outcome.value, at, attributes, command.outcome is Outcome.ANSWERED)
 
     @handles(RequestLost)
     def _request_lost(self, message: RequestLost) -> None:
