@@ -79,6 +79,11 @@ class OpenTelemetrySpans:
         self._approvals: dict[Tag, trace.Span] = {}
 
     @property
+    def is_recording(self) -> bool:
+        """Is the request sampled? If not, no content is made for it."""
+        return self._request.is_recording()
+
+    @property
     def context(self) -> Context:
         """A new copy of the asker's context, in which the request's span is the current one."""
         return self._context.copy()
@@ -86,7 +91,7 @@ class OpenTelemetrySpans:
     def begin_in(self, context: Context, work: Work, at: float) -> None:
         """A piece of work begins, and its span is the current one in `context`."""
         kind = trace.SpanKind.CLIENT if isinstance(work, CallModel) else trace.SpanKind.INTERNAL
-        name, attributes = begin_of(work, self._log_content and self._request.is_recording())
+        name, attributes = begin_of(work, self._log_content and self.is_recording)
         if isinstance(work, CallModel):
             attributes |= server_attributes(self._address(work.request.model))
         span = self._tracer.start_span(

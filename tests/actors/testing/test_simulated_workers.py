@@ -33,8 +33,6 @@ class OnePool:
         self.world = World([self.scenario], Faults(workers=workers), self.scheduler)
         asked = CallModel(self.scenario.tag.at_step(1), ModelRequest("sim/model", ()), 60.0)
         self.world.plans[self.scenario.request_id].next_turn(asked)
-            CallModel(self.scenario.tag.at_step(1), ModelRequest("sim/model", ()), 60.0)
-        )
         self.system = self.world.system
         self.session = Probed(self.system, "session")
         self.registry = Registry((self.tool,))
