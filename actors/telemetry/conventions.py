@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from callboard.actors.telemetry.message_json import instructions_json, messages_json, output_json, shown_text
 from callboard.actors.telemetry.metrics import Labels, Metric
 from callboard.protocol import events
-from callboard.protocol.commands import AskApproval, CallModel, Finish, Outcome, RunTool
+from callboard.protocol.commands import AskApproval, CallModel, CallPurpose, Finish, Outcome, RunTool
 from callboard.protocol.content import SystemMessage
 from callboard.protocol.ids import Tag
 from callboard.protocol.model import Usage
@@ -183,6 +183,7 @@ def _chat_attributes(command: CallModel, log_content: bool) -> Attributes:
         "gen_ai.request.seed": sampling.seed,
         "gen_ai.request.stop_sequences": sampling.stop or None,
         "gen_ai.output.type": "json" if request.response_schema is not None else None,
+        "callboard.purpose": command.purpose.value if command.purpose is CallPurpose.SUMMARY else None,
     }
     found: Attributes = {
         "gen_ai.operation.name": "chat",
