@@ -183,7 +183,6 @@ def _chat_attributes(command: CallModel, log_content: bool) -> Attributes:
         "gen_ai.request.seed": sampling.seed,
         "gen_ai.request.stop_sequences": sampling.stop or None,
         "gen_ai.output.type": "json" if request.response_schema is not None else None,
-        "callboard.purpose": command.purpose.value if command.purpose is not CallPurpose.TURN else None,
         "callboard.purpose": command.purpose.value if command.purpose is CallPurpose.SUMMARY else None,
     }
     found: Attributes = {
