@@ -20,6 +20,9 @@ START = "from pathlib import Path\nfrom callboard import *\n"
 
 #: Program -> what mypy says of it.
 WRONG = {
+    'text: str = ask_sync("?", output=int).output': 'expression has type "int", variable has type "str"',
+    'with Runtime() as runtime:\n    runtime.ask_sync("?", output=5)': "No overload variant of",
+    'Output(mod="tool")': 'Unexpected keyword argument "mod" for "Output"',
     'Settings(modle="openai/gpt-5")': 'Unexpected keyword argument "modle" for "Settings"',
     'Settings(max_steps="many")': 'Argument "max_steps" to "Settings" has incompatible type "str"',
     'Settings(model=Path("x"))': 'Argument "model" to "Settings" has incompatible type "Path"',
@@ -45,6 +48,23 @@ WRONG = {
     "from callboard.actors import Agent": 'Module "callboard.actors" has no attribute "Agent"',
 }
 RIGHT = [
+    "class Place:\n    name: str\n"
+    "with Runtime() as runtime:\n"
+    '    text: str = runtime.ask_sync("?").output\n'
+    '    place: Place = runtime.ask_sync("?", output=Place).output\n'
+    '    places: list[Place] = runtime.ask_sync("?", output=list[Place], max_steps=3).output\n'
+    '    either: Place | int = runtime.ask_sync("?", output=Place | int).output\n'
+    '    for item in runtime.stream_sync("?", output=Place):\n'
+    "        if isinstance(item, Reply):\n"
+    "            last: Place = item.output\n",
+    "from typing import Annotated, Literal\n"
+    "async def main(runtime: Runtime) -> None:\n"
+    '    word: Literal["a", "b"] = (await runtime.ask("?", output=Literal["a", "b"])).output\n'
+    '    number: int = (await runtime.ask("?", output=Annotated[int, Output(mode="tool", tries=5)])).output\n'
+    '    async for item in runtime.stream("?", output=int):\n'
+    "        if isinstance(item, PartialOutput):\n"
+    "            print(item.value)\n"
+    'one: int = ask_sync("?", output=int, settings=Settings()).output',
     'Settings(model="openai/gpt-5", api_key="key", workspace=Path("."), cost_budget=0.5)',
     "Settings(policy=Policy({Risk.NETWORK: Decision.ASK}))",
     "Policy({Risk.READ: Decision.ALLOW, Risk.UNDECLARED: {Origin.OWNER: Decision.ASK}})",
