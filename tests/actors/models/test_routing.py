@@ -341,6 +341,19 @@ def test_what_is_no_provider_is_refused(providers: Any, says: str) -> None:
         Runtime(Settings(model="scripted/m"), providers=providers)
 
 
+def test_an_own_adapter_that_cannot_write_a_request_is_told_before_anything_is_sent() -> None:
+    class Broken(OpenAIChat):
+        def encode(self, request: ModelRequest, /) -> Any:
+            raise KeyError("no such field")
+
+    broken = Broken(base_url="http://127.0.0.1:9/v1", dialect=ChatDialect())
+    with (
+        Runtime(Settings(model="mine/a"), providers={"mine": broken}) as runtime,
+        pytest.raises(UsageError, match=r"mine/a cannot be asked this: its adapter failed: .*no such field"),
+    ):
+        runtime.ask_sync("?", service_tier="flex")
+
+
 async def _raises(self: Echo, request: ModelRequest) -> AsyncIterator[list[StreamEvent]]:
     raise ValueError("broken inside")
     yield []
