@@ -164,6 +164,7 @@ class RequestSession(Actor[SessionMessage]):
         self._ask_for_offers()
         if self._find_window is not None:
             self._find_window(lambda window: self.ref.tell_control(WindowFound(window)))
+            self._find_window = None
 
     def on_stopping(self) -> bool:
         """The runtime is stopping: end the request as any cancelled one."""

@@ -18,6 +18,7 @@ from callboard.protocol.errors import ToolError
 from callboard.protocol.limits import MAX_RESULT_BYTES, TOOL_GRACE_SECONDS
 from callboard.protocol.testing.tool_child import Entering, Verdict
 from callboard.protocol.testing.tool_surroundings import Surroundings, leak
+from callboard.protocol.tools import Deferred
 
 #: The schema and the function do not speak of the same arguments: the tool would never run.
 _OTHER_ARGUMENTS: Final = {"missing_argument", "missing_keyword_only_argument", "unexpected_keyword_argument"}
@@ -216,6 +217,8 @@ def _declared(tool: Any, plain: Any) -> TypeAdapter[Any]:
 
 
 def _fault_of_result(result: Any, declared: TypeAdapter[Any]) -> str:
+    if isinstance(result, Deferred):  # what it declares is what comes from outside
+        return ""
     shown = _short(_repr(result))
     try:
         value = declared.validate_python(result, strict=True)

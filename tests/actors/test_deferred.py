@@ -205,6 +205,20 @@ async def test_a_result_that_could_not_be_sent_is_refused_and_the_call_stays_ope
         assert (await reader.end()).text == '{"pages":3}'
 
 
+async def test_a_tool_that_only_one_question_has_may_defer_too() -> None:
+    @tool
+    async def own() -> int | Deferred:
+        return Deferred(60.0)
+
+    async with Runtime(settings_for(ScriptedCall("own", {}))) as runtime:
+        reader = Reader(runtime.stream("go", tools=[own]))
+        [event] = await reader.until(ToolCallDeferred)
+        with pytest.raises(UsageError, match="did not return what it declares"):
+            runtime.complete_call(*ids(event.tag), "no number")
+        assert runtime.complete_call(*ids(event.tag), 5)
+        assert (await reader.end()).text == "5"
+
+
 async def test_what_cannot_be_written_as_json_is_refused_where_the_tool_declares_nothing() -> None:
     async with Runtime(settings_for(ScriptedCall("any_result", {})), tools=[any_result]) as runtime:
         reader = Reader(runtime.stream("go"))
@@ -412,7 +426,7 @@ async def test_an_asker_that_only_waits_is_told_when_the_loop_is_blocked(monkeyp
         assert not stream.answer.future.done()
         asked = asyncio.ensure_future(runtime.ask("go", request_id="asked"))
         in_thread = asyncio.ensure_future(asyncio.to_thread(runtime.ask_sync, "go", request_id="sync"))
-        await until_true(lambda: runtime.metrics().counters["calls.deferred"] == 3)
+        await until_true(lambda: runtime.metrics().count("callboard.tool.deferred", tool="any_result") == 3)
         runtime._live().system.scheduler.call_soon(lambda: free.wait(PATIENCE_SECONDS))
         try:
             for waiting in (asked, in_thread, asyncio.ensure_future(reader.end())):

@@ -10,7 +10,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,6 +55,7 @@ class Victim:
     question: str
     turn: Callable[[ModelRequest, Sequence[ToolMessage]], ScriptedTurn]
     """What the model says, given the results so far."""
+    is_read_along: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +190,10 @@ class Host:
             runtime = Runtime(settings, tools=[*HEALTHY, *self.user_tools, *tools], approve=approve)
             await asyncio.to_thread(runtime.start)
             try:
-                seen = await self.ask_all(runtime, by_question, settings.request_timeout_seconds, disturb)
+                read_along = [question for question, victim in by_question.items() if victim.is_read_along]
+                seen = await self.ask_all(
+                    runtime, by_question, settings.request_timeout_seconds, disturb, read_along=read_along
+                )
                 seen.faults += await at_rest(runtime)
             finally:
                 began = time.monotonic()
@@ -207,11 +211,15 @@ class Host:
         deadline_seconds: float,
         disturb: Disturb | None = None,
         called: str = "",
+        read_along: Collection[str] = (),
     ) -> Seen:
         """Ask the victims' questions and the neighbours' at the same time. `called` makes their ids different."""
         began = time.monotonic()
         words = [*questions, *(f"live {number}" for number in range(self.neighbours))]
-        asks = [asyncio.ensure_future(runtime.ask(text, request_id=f"{_id_of(text)}{called}")) for text in words]
+        asks = [
+            asyncio.ensure_future(_ask(runtime, text, f"{_id_of(text)}{called}", is_read_along=text in read_along))
+            for text in words
+        ]
         disturbing = [asyncio.ensure_future(disturb(runtime))] if disturb is not None else []
         await asyncio.wait([*asks, *disturbing], timeout=deadline_seconds + LATE_SECONDS)
         ended = [_ended(ask) for ask in asks]
@@ -224,6 +232,15 @@ class Host:
                 seen.faults.append(f"the disturbance failed: {told!r}")
         seen.seconds = time.monotonic() - began
         return seen
+
+
+async def _ask(runtime: Runtime, text: str, request_id: str, *, is_read_along: bool) -> Reply:
+    if not is_read_along:
+        return await runtime.ask(text, request_id=request_id)
+    async for item in runtime.stream(text, request_id=request_id):
+        last = item
+    assert isinstance(last, Reply)
+    return last
 
 
 @contextmanager

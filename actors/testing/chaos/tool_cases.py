@@ -64,7 +64,7 @@ def prepared(case: Case, way: Way) -> Prepared:
         process, *others = (ScriptedCall(each.name, {"x": X}) for each in HEALTHY)
         return ScriptedTurn(calls=(process, ScriptedCall(name, arguments), *others), chunk_chars=4_096)
 
-    return Prepared(case, way, own, Victim(case.name, turn))
+    return Prepared(case, way, own, Victim(case.name, turn, way.is_read_along))
 
 
 def function_of(level: Level, way: Way) -> Callable[..., object]:

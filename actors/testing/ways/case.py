@@ -135,6 +135,8 @@ class Way:
     alone: bool = False
     mentions: str = ""
     """A word that the model must read in the failure."""
+    is_read_along: bool = False
+    """Its request is asked as a stream, and read."""
 
 
 def cases_of(group: Group, ways: tuple[Way, ...]) -> tuple[Case, ...]:

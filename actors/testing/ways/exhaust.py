@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import Final
 
 from callboard.actors.testing.ways.case import Way, at, everywhere, in_process
+from callboard.actors.tools import ToolContext
 
 #: More than twice what the suite's processes may have (`beside.MEMORY_BYTES`).
 TOO_MUCH_BYTES: Final = 512 * 1024**2
 DISK_BYTES: Final = 32 * 1024**2
 FLOOD_BYTES: Final = 4 * 1024**2
+PROGRESS_REPORTS: Final = 50_000
 SHARED_MEMORY: Final = "callboard_chaos_memory"
 
 
@@ -133,6 +135,13 @@ def flood_stderr() -> int:
     return 1
 
 
+def flood_progress(context: ToolContext) -> int:
+    """A report for each of 50,000 steps, of 2 kB each."""
+    for step in range(PROGRESS_REPORTS):
+        context.progress("p" * 2_000, step / PROGRESS_REPORTS)
+    return 1
+
+
 def leave_shared_memory() -> int:
     """By its name, and not taken away."""
     memory = shared_memory.SharedMemory(SHARED_MEMORY, create=True, size=1024**2)
@@ -198,6 +207,7 @@ EXHAUST: Final = (
     Way("zombies", "leaves 200 processes that have ended", zombies, in_process("ok")),
     Way("stdout", "prints 4 MB", flood_stdout, in_process("ok")),
     Way("stderr", "writes 4 MB to stderr without a line feed", flood_stderr, in_process("ok")),
+    Way("progress", "reports 50,000 steps of progress", flood_progress, everywhere("ok"), is_read_along=True),
     Way("shared-memory", "leaves named shared memory", leave_shared_memory, in_process("ok")),
     Way("cpu", "burns 0.3 s of CPU", burn, everywhere("ok")),
     Way("large-result", "returns 900 kB", large_result, everywhere("ok result_too_large")),

@@ -15,7 +15,8 @@ from typing import Annotated, Final
 
 from pydantic import AfterValidator
 
-from callboard.actors.testing.ways.case import Way, at
+from callboard.actors.testing.ways.case import Way, at, everywhere
+from callboard.protocol.tools import Deferred
 
 #: The deadline of a tool that hangs, and how long the case takes with the grace period.
 DEADLINE: Final = 0.4
@@ -377,6 +378,11 @@ def _hangs(
     return Way(name, what, function, tell, in_task, in_thread, arguments, DEADLINE, seconds=SECONDS)
 
 
+def defers_in_vain() -> Deferred:
+    """For half a second."""
+    return Deferred(0.5)
+
+
 def _on_loop(name: str, what: str, function: Callable[..., object], task: str) -> Way:
     """These reach for the loop itself, and so for all that runs there."""
     timeout = 2.0 if task.startswith("ok") else DEADLINE
@@ -386,6 +392,7 @@ def _on_loop(name: str, what: str, function: Callable[..., object], task: str) -
 _LATE: Final = "timed_out crashed"
 
 HANG: Final = (
+    Way("deferred", "leaves its result to someone who never says it", defers_in_vain, everywhere("timed_out")),
     _hangs(
         "loop",
         "an endless loop",

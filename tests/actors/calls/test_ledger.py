@@ -31,13 +31,14 @@ from callboard.protocol.commands import RunTool
 from callboard.protocol.events import (
     ToolCallCancelled,
     ToolCallCompleted,
+    ToolCallDeferred,
     ToolCallEnd,
     ToolCallFailed,
     ToolCallStarted,
     ToolCallTimedOut,
 )
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
-from callboard.protocol.tools import FailureCode, ToolFailure
+from callboard.protocol.tools import Deferred, FailureCode, ToolFailure
 
 TOOLS = {"a": 1, "b": 2, "c": 5}
 PLACED = (CallState.RUNNING, CallState.ENDING, CallState.KILLED)
@@ -69,6 +70,35 @@ def returned(call: Call, room: int) -> ToolCallEnd | None:
     if call.seat is not None:
         call.seat.take(room)
     return call.end(CRASHED, "", 2.0, Happening.RETURNED)
+
+
+def test_a_deferred_call_is_given_away_and_told_once() -> None:
+    """Nothing of it is left here; a session that sends it once more hears the same."""
+    ledger, heard = Ledger(), Heard()
+    lane = ledger.lane(ToolName("a"), 1, Pool("p", 1, 1))
+    seat = ledger.add_worker(lane.pool, SESSION)
+    call = ledger.submit(run(1), lane, heard)  # type: ignore[arg-type]
+    assert ledger.give(call, seat)
+    reports = CallReports(seat, Heard(), lambda: 5.0)  # type: ignore[arg-type]
+    assert reports.begin(call)
+    reports.end(call, Deferred(60.0, "asked Ann"), "printed")
+    reports.end(call, Deferred(60.0), "again")
+    [_, told] = heard.heard
+    assert told == ToolCallDeferred(run(1).tag, 5.0, 60.0, "asked Ann", "printed")
+    assert not ledger.calls
+    assert lane.running == 0
+    assert not seat.calls
+    assert call.ended.of(run(1).tag) == told
+
+
+def test_a_call_that_was_stopped_before_it_could_be_deferred_has_ended() -> None:
+    ledger, heard = Ledger(), Heard()
+    lane = ledger.lane(ToolName("a"), 1, Pool("p", 1, 1))
+    seat = ledger.add_worker(lane.pool, SESSION)
+    call = ledger.submit(run(1), lane, heard)  # type: ignore[arg-type]
+    ledger.give(call, seat)
+    assert call.stop(Ending.TIMED_OUT)
+    assert isinstance(call.end(Deferred(60.0), "", 5.0), ToolCallTimedOut)
 
 
 def run(number: int, tool: str = "a") -> RunTool:

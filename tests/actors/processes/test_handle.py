@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard.actors.processes.child import encode_reply
-from callboard.actors.processes.control import LENGTH, REPLY
+from callboard.actors.processes.child import PROGRESS_BURST, ProgressSender, encode_reply
+from callboard.actors.processes.control import LENGTH, REPLY, Says
 from callboard.actors.processes.handle import (
     MAX_REPLY_BYTES,
     BrokenFrame,
@@ -26,10 +26,11 @@ from callboard.actors.processes.handle import (
     ReplyDecoder,
 )
 from callboard.actors.tools.context import ToolContext
+from callboard.actors.tools.progress import CallProgress
 from callboard.protocol.commands import RunTool
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
-from callboard.protocol.limits import MAX_TOOL_OUTPUT_BYTES
-from callboard.protocol.tools import FailureCode, ToolFailure
+from callboard.protocol.limits import MAX_TOOL_OUTPUT_BYTES, MAX_WAIT_SECONDS
+from callboard.protocol.tools import Deferred, FailureCode, ToolFailure
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="process isolation is made of Linux's system calls")
 
@@ -41,7 +42,8 @@ CONTEXT = ToolContext(RunTool(TAG, ToolName("add"), '{"a": 1, "b": 2}', 1.5, "e"
 
 texts = st.text(st.characters(exclude_categories=["Cs"]))
 failures = st.builds(ToolFailure, texts.map(ToolName), st.sampled_from(FailureCode), texts, texts, texts, texts, texts)
-replies = st.builds(Reply, st.integers(0, 2**32 - 1), texts | failures, st.booleans())
+deferrals = st.builds(Deferred, st.floats(0, MAX_WAIT_SECONDS, exclude_min=True), texts)
+replies = st.builds(Reply, st.integers(0, 2**32 - 1), texts | failures | deferrals, st.booleans())
 
 
 @given(st.lists(replies), st.lists(st.integers(0, 60)))
@@ -61,6 +63,59 @@ def test_any_bytes_are_replies_or_a_broken_frame(data: bytes) -> None:
     except BrokenFrame:
         return
     assert all(isinstance(reply, Reply) for reply in found)
+
+
+@pytest.mark.parametrize(
+    ("says", "text"),
+    [
+        (Says.DEFERRED, b'{"timeout_seconds": 0}'),
+        (Says.DEFERRED, b'{"timeout_seconds": 1e300}'),
+        (Says.DEFERRED, b'{"timeout_seconds": 1, "note": 5}'),
+        (Says.DEFERRED, b"[]"),
+        (Says.PROGRESS, b'{"message": "m", "fraction": 2}'),
+        (Says.PROGRESS, b'{"message": 1, "fraction": null}'),
+        (Says.PROGRESS, b'{"fraction": 0.5}'),
+        (4, b"{}"),
+    ],
+)
+def test_a_deferral_and_progress_of_a_child_are_not_trusted(says: int, text: bytes) -> None:
+    body = REPLY.pack(1, says, False) + text
+    with pytest.raises(BrokenFrame):
+        ReplyDecoder().feed(LENGTH.pack(len(body)) + body)
+
+
+@given(st.lists(texts, min_size=1, max_size=3 * PROGRESS_BURST))
+def test_what_a_tool_says_of_its_progress_comes_in_order_and_the_last_always(messages: list[str]) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        sender = ProgressSender(theirs, 7)
+        for message in messages:
+            sender.send(CallProgress(message, 0.5))
+        theirs.sendall(sender.close())
+        sender.send(CallProgress("after the end", None))
+        theirs.shutdown(socket.SHUT_WR)
+        data = b"".join(iter(lambda: ours.recv(65_536), b""))
+    said = [reply.result.message for reply in ReplyDecoder().feed(data) if isinstance(reply.result, CallProgress)]
+    assert said[-1] == messages[-1]
+    assert said[:-1] == messages[: len(said) - 1]
+
+
+def test_progress_never_waits_for_a_runtime_that_does_not_read() -> None:
+    """Frames that do not fit are not sent, and a half one is finished before the result."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_608)
+        sender = ProgressSender(theirs, 7)
+        for number in range(PROGRESS_BURST):
+            sender.send(CallProgress(f"{number} " + "x" * 1_000, 0.5))
+        rest = sender.close() + encode_reply(7, "done", False)
+        ours.setblocking(False)
+        data = ours.recv(1_000_000)
+        results = [reply.result for reply in ReplyDecoder().feed(data + rest)]
+    said = [result.message for result in results if isinstance(result, CallProgress)]
+    assert len(said) < PROGRESS_BURST
+    assert said[-1].startswith(f"{PROGRESS_BURST - 1} ")
+    assert results[-1] == "done"
 
 
 BAD_FAILURES = {

@@ -15,8 +15,9 @@ from callboard.actors.testing.simulated_world import World, simulated_tool
 from callboard.actors.testing.simulation import SimulatedScheduler
 from callboard.actors.testing.whole_run import left_open
 from callboard.actors.tools import Tool
-from callboard.protocol.commands import CancelTool, RunTool
+from callboard.protocol.commands import CallModel, CancelTool, RunTool
 from callboard.protocol.ids import CallId
+from callboard.protocol.model import ModelRequest
 from callboard.protocol.testing.scenario import PlannedCall, PlannedTurn, Scenario, ToolDoes, offer
 from callboard.protocol.tools import Isolation
 
@@ -30,7 +31,8 @@ class OnePool:
         self.scenario = Scenario((PlannedTurn(calls=(PlannedCall(self.tool.name, does=does),)),))
         self.scheduler = SimulatedScheduler()
         self.world = World([self.scenario], Faults(workers=workers), self.scheduler)
-        self.world.plans[self.scenario.request_id].next_turn(1)
+        asked = CallModel(self.scenario.tag.at_step(1), ModelRequest("sim/model", ()), 60.0)
+        self.world.plans[self.scenario.request_id].next_turn(asked)
         self.system = self.world.system
         self.session = Probed(self.system, "session")
         self.registry = Registry((self.tool,))
