@@ -54,10 +54,10 @@ from callboard.protocol.events import (
 from callboard.protocol.ids import Tag, ToolName
 from callboard.protocol.limits import MAX_WAIT_SECONDS
 from callboard.protocol.options import RequestOptions, ToolOffer
-from callboard.protocol.output import OUTPUT_TOOL, Checked, OutputSpec
 from callboard.protocol.testing.driver import drive
 from callboard.protocol.testing.mutation import Mutation, mutated
 from callboard.protocol.testing.planted_compaction import COMPACTION_FAULTS
+from callboard.protocol.testing.planted_output import OUTPUT_FAULTS
 from callboard.protocol.testing.runtimes import Runtime
 from callboard.protocol.testing.scenario import Scenario
 from callboard.protocol.testing.trace import Entry, Trace, Verb
@@ -616,7 +616,7 @@ _plant(
 
 # I28: each with its docstring as its name.
 
-for _invariant, _mutation in COMPACTION_FAULTS:
+for _invariant, _mutation in (*COMPACTION_FAULTS, *OUTPUT_FAULTS):
     _fault(_invariant)(_mutation)
 
 
@@ -689,58 +689,3 @@ _fault_of_the_runtime(
         else entry
     ),
 )
-
-
-# I30: answers of a certain form.
-
-
-def _believing_answers(change: Callable[[Checked], Checked]) -> type[Mutation]:
-    def heard(event: Event) -> Event:
-        if not isinstance(event, ModelResponded):
-            return event
-        return replace(event, checked=tuple(map(change, event.checked)))
-
-    return _hearing(heard)
-
-
-def _with_form(change: Callable[[OutputSpec], OutputSpec]) -> type[Mutation]:
-    return _with_options(
-        lambda options: options if options.output is None else replace(options, output=change(options.output))
-    )
-
-
-def _untold(messages: tuple[Message, ...]) -> Iterable[Message]:
-    is_text = isinstance(messages[0], AssistantMessage) and not messages[0].tool_calls
-    return messages[:1] if is_text else messages
-
-
-_plant("I30 answers fit", "what does not fit is taken for an answer", _believing_answers(lambda _: Checked()))
-_plant(
-    "I30 answers fit",
-    "a check that fails itself is asked again",
-    _believing_answers(lambda checked: replace(checked, is_broken=False)),
-)
-_plant(
-    "I30 answers fit", "one try more than allowed", _with_form(lambda form: replace(form, max_tries=form.max_tries + 1))
-)
-_plant(
-    "I30 answers fit",
-    "the first way to ask is left out",
-    _with_form(lambda form: replace(form, modes=form.modes[1:] or form.modes)),
-)
-_plant("I30 answers fit", "the model does not read what is wrong with its answer", _recording(_untold))
-
-
-@_fault("I30 answers fit")
-class RunsTheOutputTool(Mutation):
-    """The output tool is run like any other."""
-
-    def says(self, event: Event, commands: list[Command]) -> Sequence[Command]:
-        if not isinstance(event, ModelResponded):
-            return commands
-        calls = [call for call in event.response.tool_calls if call.name == OUTPUT_TOOL and call.complete]
-        runs = [
-            RunTool(event.tag._replace(call_id=call.call_id), call.name, call.arguments, event.at + 1, "effect")
-            for call in calls[:1]
-        ]
-        return [*runs, *commands]
