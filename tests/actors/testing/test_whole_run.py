@@ -12,13 +12,14 @@ from callboard.actors.calls.ledger import Call, CallReports, Ledger, Outcome
 from callboard.actors.requests.history import Conversation
 from callboard.actors.testing.simulated_run import attempt, token_of
 from callboard.protocol.content import Message
+from callboard.protocol.ids import RequestId
 
 record, give, lose, end, submit = Conversation.record, Ledger.give, Ledger.lose, CallReports.end, Ledger.submit
 
 
-def record_twice(self: Conversation, messages: tuple[Message, ...]) -> None:
-    record(self, messages)
-    record(self, messages)
+def record_twice(self: Conversation, messages: tuple[Message, ...], request_id: RequestId) -> None:
+    record(self, messages, request_id)
+    record(self, messages, request_id)
 
 
 def leak_a_slot(self: Any, call: Any, worker: Any) -> bool:
