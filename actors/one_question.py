@@ -29,7 +29,7 @@ def ask_sync(
     settings: Settings | None = None,
     **options: Unpack[AskOptions],
 ) -> Reply[T] | Reply:
-    """`Runtime.ask_sync`, in a runtime that is started for this question and stopped after it, some 20 ms.
+    """`Runtime.ask_sync`, in a runtime that is started for this question and stopped after it: some milliseconds.
 
     Calls that the policy asks about are denied: there is no `approve`. Raises what `Runtime.ask_sync` raises.
     """

@@ -16,8 +16,9 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable
 from contextvars import copy_context
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, Self, Unpack, overload
+from typing import TYPE_CHECKING, Final, Generic, Self, Unpack, overload
 
 from typing_extensions import TypeForm
 
@@ -26,9 +27,8 @@ from callboard.actors.calls.approvals import ApprovalCallback, Approver, Callbac
 from callboard.actors.calls.registry import offer_of
 from callboard.actors.models.routing import OwnProviders
 from callboard.actors.models.windows import Windows
-from callboard.actors.requests.asking import AskOptions, Prompt, check_names, user_message
+from callboard.actors.requests.asking import AskOptions, Prompt, check_names, identity_of, user_message
 from callboard.actors.requests.conversation import Answer, Question, Reply, Stream, SyncStream, T
-from callboard.actors.requests.history import Conversation
 from callboard.actors.requests.output_checks import CheckThreads, OutputChecker
 from callboard.actors.requests.outputs import output_type
 from callboard.actors.requests.outside import OutsideCalls
@@ -263,15 +263,8 @@ class Runtime:
         form = output_type(output) if output is not None else None
         asked = self._wiring.asked(user, options, running.system.now(), form.spec if form is not None else None)
         checker = OutputChecker(form, running.check_threads, copy_context()) if form is not None else None
-        request_id = options.get("request_id", "")
-        if "/" in request_id:
-            raise UsageError(f"the request id {request_id!r} has a slash in it; leave it out")
+        request_id, conversation = identity_of(options)
         tag = _tag_of(RequestId(request_id or uuid.uuid4().hex))
-        conversation = options.get("conversation")
-        if conversation is None:
-            conversation = Conversation()
-        elif not isinstance(conversation, Conversation):
-            raise UsageError(f"conversation must be a Conversation, not {conversation!r:.100}")
         return asked, Answer(conversation, tag, asked.options.timeout_seconds, checker, running.post)
 
     def _begin(self, asked: Asked, answer: Answer[T], subscriber: Subscriber) -> None:
@@ -385,9 +378,9 @@ class _Running:
 
     def __init__(self, wiring: Wiring, approve: ApprovalCallback | None) -> None:
         self.process_id = os.getpid()
-        self._begin_spans = wiring.begin_spans
+        self.begin_spans = wiring.begin_spans
         self.sessions: dict[RequestId, kernel.Ref[SessionMessage]] = {}
-        self._conversations = wiring.conversations
+        self.conversations = wiring.conversations
         self.check_threads = CheckThreads()
         try:
             with contextlib.ExitStack() as begun:  # what fails here ends what has begun before it
@@ -405,8 +398,8 @@ class _Running:
         scheduler.start()
         begun.callback(wiring.close, scheduler)
         begun.callback(self.check_threads.close)
-        self._windows = Windows()
-        begun.callback(scheduler.loop.call_soon_threadsafe, self._windows.cancel)
+        self.windows = Windows()
+        begun.callback(scheduler.loop.call_soon_threadsafe, self.windows.cancel)
         approver: Approver = CallbackApprover(approve) if approve else NobodyToAsk()
         begun.callback(approver.close)
         self.system = kernel.ActorSystem(scheduler, dead_letters_kept=DEAD_LETTERS_KEPT)
@@ -421,32 +414,13 @@ class _Running:
     def begin(self, question: Question, model: KnownModel, answer: Answer[T], subscriber: Subscriber) -> None:
         """Start the session; its answer settles exactly once, even if the session is lost."""
         request_id = question.tag.request_id
-        is_open = question.options.context_tokens is None and not model.is_unlimited
-        start = partial(
-            RequestSession,
-            question,
-            self.peers,
-            subscriber,
-            answer.record,
-            partial(Session, count_tokens=model.count_tokens),
-            find_window=partial(self._windows.find, model.routes[0]) if is_open else None,
-            begin_spans=self._begin_spans,
-        )
-        spec = kernel.ChildSpec(str(request_id), start, restart=kernel.Restart.TEMPORARY, capacity=SESSION_CAPACITY)
-        ref = kernel.start_child(self._supervisor, spec)
-        self.sessions[request_id] = ref
+        opened = _OpenRequest(self, question, model, answer, subscriber)
+        temporary, capacity = kernel.Restart.TEMPORARY, SESSION_CAPACITY
+        spec = kernel.ChildSpec(str(request_id), opened.make_session, restart=temporary, capacity=capacity)
+        self.sessions[request_id] = ref = opened.ref = kernel.start_child(self._supervisor, spec)
         if question.options.compaction is not None:
-            self._conversations[request_id] = answer.conversation
-
-        def ended(down: kernel.Down) -> None:
-            if self.sessions.get(request_id) is ref:  # the name is free before the asker knows
-                del self.sessions[request_id]
-                self._conversations.pop(request_id, None)
-            if answer.session_ended(down):
-                with contextlib.suppress(kernel.MailboxFull):
-                    self.peers.telemetry.tell(RequestLost(question))
-
-        self.system.watch(ref, ended)
+            self.conversations[request_id] = answer.conversation
+        self.system.watch(ref, opened.ended)
 
     def metrics(self) -> Metrics:
         return self.peers.telemetry.ask(ReadMetrics(self.system.now()), METRICS_TIMEOUT_SECONDS)
@@ -461,6 +435,42 @@ class _Running:
     def _stop_actors(self) -> None:
         if not self.system.shutdown(SHUTDOWN_SECONDS):
             logger.warning("some actors did not stop within %s s and were killed", SHUTDOWN_SECONDS)
+
+
+@dataclass(slots=True, eq=False)
+class _OpenRequest(Generic[T]):
+    """One request, from its question to its answer. One object, where closures and partials would be twenty: those that
+    are open take a share of every collection of garbage."""
+
+    running: _Running
+    question: Question
+    model: KnownModel
+    answer: Answer[T]
+    subscriber: Subscriber
+    ref: kernel.Ref[SessionMessage] | None = None
+
+    def make_session(self) -> RequestSession:
+        running, question, model = self.running, self.question, self.model
+        is_open = question.options.context_tokens is None and not model.is_unlimited
+        return RequestSession(
+            question,
+            running.peers,
+            self.subscriber,
+            self.answer.record,
+            partial(Session, count_tokens=model.count_tokens),
+            find_window=partial(running.windows.find, model.routes[0]) if is_open else None,
+            begin_spans=running.begin_spans,
+        )
+
+    def ended(self, down: kernel.Down) -> None:
+        """Its session has."""
+        running, request_id = self.running, self.question.tag.request_id
+        if running.sessions.get(request_id) is self.ref:  # the name is free before the asker knows
+            del running.sessions[request_id]
+            running.conversations.pop(request_id, None)
+        if self.answer.session_ended(down):
+            with contextlib.suppress(kernel.MailboxFull):
+                running.peers.telemetry.tell(RequestLost(self.question))
 
 
 def _end_dropped(running: _Running) -> None:

@@ -34,7 +34,7 @@ project = "callboard"
 author = "the callboard authors"
 version = release = callboard.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinxcontrib.mermaid"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinxcontrib.mermaid"]
 exclude_patterns = ["_build"]
 nitpicky = True
 # Names of the standard library and of other packages: their own documentation would have to be fetched to link to it.
@@ -44,13 +44,17 @@ myst_heading_anchors = 4  # as on GitHub, down to this level
 myst_fence_as_directive = ["mermaid"]
 mermaid_version = "11.4.1"
 
-autodoc_class_signature = "separated"
+autodoc_default_options = {"undoc-members": True}  # a field whose name says all has no docstring
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
-autodoc_type_aliases = {"Answer": "callboard.actors.testing.wire_double.Answer"}
+autodoc_type_aliases = {  # unions that have a name
+    "Answer": "callboard.actors.testing.wire_double.Answer",
+    "Prompt": "callboard.actors.requests.asking.Prompt",
+}
 autodoc_preserve_defaults = True
 default_role = "code"
+smartquotes = False
 add_module_names = False
 toc_object_entries_show_parents = "hide"
 
@@ -97,10 +101,14 @@ def as_sphinx_reads_it(app: Sphinx, what: str, name: str, obj: object, options: 
 
 
 def escaped(line: str) -> str:
-    """A line in which only what is between backticks has a meaning."""
-    pieces = line.split("`")
-    pieces[::2] = [re.sub(r"[*|]|(?<=\w)_(?!\w)", r"\\\g<0>", piece) for piece in pieces[::2]]
-    return "`".join(pieces)
+    """A line in which only what is between backticks has a meaning: names of the front door become links."""
+    shown = []
+    for number, piece in enumerate(line.split("`")):
+        if number % 2 == 0:
+            shown.append(re.sub(r"[*|]|(?<=\w)_(?!\w)", r"\\\g<0>", piece))
+        else:
+            shown.append(f":py:obj:`~callboard.{piece}`" if piece in callboard.__all__ else f"`{piece}`")
+    return "".join(shown)
 
 
 def exists(app: Sphinx, env: object, node: pending_xref, shown: nodes.Element) -> nodes.Element | None:

@@ -8,7 +8,7 @@ from typing import Final
 
 from callboard.protocol.commands import Outcome
 from callboard.protocol.limits import ANSWER_WINDOW_SHARE, MAX_ANSWER_ROOM_TOKENS, MAX_CALL_COST, MAX_CALL_TOKENS
-from callboard.protocol.model import USAGE_COUNTS, Usage
+from callboard.protocol.model import Usage, counts_of
 from callboard.protocol.options import RequestOptions
 
 #: A step which may answer less than this is not worth its input.
@@ -67,7 +67,7 @@ class Spending:
 
 
 def _is_sound(usage: Usage) -> bool:
-    counts = [getattr(usage, name) for name in USAGE_COUNTS]
+    counts = counts_of(usage)
     total = sum(counts)
     # A fraction or NaN in one of them makes a float of the sum.
     return isinstance(total, int) and total <= MAX_CALL_TOKENS and min(counts) >= 0

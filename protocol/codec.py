@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, get_args
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
-from callboard.protocol import compaction, content, events, model, options, provider_options, tools
+from callboard.protocol import compaction, content, events, model, options, output, provider_options, tools
 from callboard.protocol.compaction import Compacted
 from callboard.protocol.content import Message
 from callboard.protocol.errors import UsageError
@@ -49,7 +49,7 @@ class CodecError(UsageError):
 
 _CLASSES: Final[dict[str, type]] = {
     name: cls
-    for module in (compaction, content, events, model, options, provider_options, tools)
+    for module in (compaction, content, events, model, options, output, provider_options, tools)
     for name, cls in vars(module).items()
     if is_dataclass(cls) and isinstance(cls, type) and not name.startswith("_")
 }

@@ -195,7 +195,7 @@ notes, without a preamble. Use at most {words} words."""
 #: English prose has about three words for four tokens; a model that keeps to these has room to spare.
 _WORDS_A_TOKEN: Final = 0.6
 #: Tried in this order: what is kept of one message when a summary is asked for.
-_MESSAGE_CHARS: Final = (16_000, 4_000, 1_000, 250)
+_MESSAGE_CHARS: Final = (16_000, 4_000, 1_000, 250, 80)
 
 
 def summary_request(

@@ -5,9 +5,10 @@ The stream events are the one language into which all providers are translated; 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from operator import add, attrgetter
 from typing import Final
 
 from callboard.protocol.content import (
@@ -71,14 +72,15 @@ class Usage:
     """Searches by the provider's own tool, which are billed by their number."""
 
     def __add__(self, other: Usage) -> Usage:
-        return Usage(*(getattr(self, name) + getattr(other, name) for name in USAGE_COUNTS))
+        return Usage(*map(add, counts_of(self), counts_of(other)))
 
     @property
     def total_tokens(self) -> int:
         return self.input_tokens + self.output_tokens
 
 
-USAGE_COUNTS: Final = tuple(each.name for each in fields(Usage))
+#: All counts of a usage, in the order of its fields.
+counts_of: Final[Callable[[Usage], tuple[int, ...]]] = attrgetter(*(each.name for each in fields(Usage)))
 
 
 #: The logarithm of a probability of zero, which JSON cannot hold: OpenAI's number (API reference, `logprobs`: "the

@@ -17,7 +17,7 @@ from callboard.protocol import limits
 from callboard.protocol.commands import Outcome
 from callboard.protocol.content import Text, ToolCall, is_json_object, json_text
 from callboard.protocol.ids import ToolName
-from callboard.protocol.model import STOPPED_REASONS, ModelResponse
+from callboard.protocol.model import STOPPED_REASONS, FinishReason, ModelResponse
 from callboard.protocol.tools import FailureCode, ToolDefinition, ToolFailure
 
 
@@ -177,15 +177,16 @@ class OutputTries:
         """
         texts = answers_in(response, self.spec.tool_name)
         taken = next((place for place, each in enumerate(checked) if each.fits), None)
-        calls = self._calls(response, checked, taken)
-        if response.tool_calls and not calls and response.finish_reason not in STOPPED_REASONS:
+        is_stopped = response.finish_reason in STOPPED_REASONS  # its calls count for nothing
+        calls = NO_ANSWERS if is_stopped else self._calls(response, checked, taken)
+        if response.tool_calls and not calls and not is_stopped:
             return None
         if taken is not None:
             return Ruling(Outcome.ANSWERED, cut, text=texts[taken], calls=calls)
         text, misfit = (texts[-1], checked[-1].misfit) if texts else (response.text, _NO_ANSWER[bool(calls)])
         if broken := next((each.misfit for each in checked if each.is_broken), ""):
             return Ruling(Outcome.FAILED, f"The answer could not be checked: {broken}", misfit, text, calls)
-        if cut and not calls:
+        if response.finish_reason in _NO_USE and not calls:
             return Ruling(Outcome.FAILED, cut, misfit, text)
         self.failed += 1
         if self.failed < self.spec.max_tries:
@@ -215,6 +216,8 @@ class OutputTries:
         return found
 
 
+#: A text that ended so would end so again.
+_NO_USE: Final = frozenset({FinishReason.LENGTH, FinishReason.REFUSAL})
 #: Why a turn without an answer is none, by whether it calls the output tool.
 _NO_ANSWER: Final = {
     True: "the arguments of the call were cut off, or are not a JSON object.",

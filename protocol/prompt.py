@@ -28,6 +28,7 @@ from callboard.protocol.model import ModelRequest, ModelResponse, Sampling, Tool
 from callboard.protocol.options import RequestOptions, ToolOffer
 from callboard.protocol.output import OutputMode, mode_of
 from callboard.protocol.prompt_tokens import PromptSize, TokenCounter, message_tokens, tools_tokens
+from callboard.protocol.provider_options import ExtraFields
 from callboard.protocol.tools import ToolDefinition
 
 # What the model is asked.
@@ -459,9 +460,12 @@ class PromptBuilder:
         # Room to think, too: some models take what they think from it.
         most = max(answer_room(replace(self._options, context_tokens=window, sampling=Sampling())), tokens)
         model, before = wanted.model or self._model, self.compacted.summary
+        further = (each for each in self._options.provider_options if isinstance(each, ExtraFields))
+        headers = tuple(ExtraFields(headers=each.headers, provider=each.provider) for each in further if each.headers)
 
         def ask(lines: Sequence[str]) -> tuple[ModelRequest, int]:
             request = compaction.summary_request(model, lines, tokens, most, before)
+            request = replace(request, provider_options=headers)
             return request, sum(message_tokens(message, self._count) for message in request.messages)
 
         first = max(self.compacted.summarised, len(self._leading))

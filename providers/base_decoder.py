@@ -630,6 +630,8 @@ def whole_counts(
     A total above all of them counts thinking that is said nowhere else (Google's own OpenAI endpoint:
     mozilla-ai/any-llm#1290): it was output.
     """
+    if total in (None, asked + answered) and read + written <= asked and reasoned <= answered:
+        return asked, answered  # as nearly every server counts
     fitting = [
         (asked + beside, output)
         for beside in dict.fromkeys((0, read, written, read + written))

@@ -45,7 +45,7 @@ _OPENAI: Final = re.compile(
 #: platform.claude.com, "Structured outputs": from Claude 4.5 on, beside tools too; no recursive schema, and each object
 #: says additionalProperties: false.
 _CLAUDE: Final = re.compile(
-    r"claude-(?!2|3|instant)(?!(?:opus|sonnet)-4(?:-0|-1|-2025(?:0514|0805))?(?:$|[-@:v]))", re.IGNORECASE
+    r"claude-(?!2|3|instant)(?!(?:opus|sonnet)-4(?:-0|-1|-2025(?:0514|0805))?(?:$|[@:]|-v))", re.IGNORECASE
 )
 #: ai.google.dev, "Structured outputs": from Gemini 1.5 on, beside tools from Gemini 3 on; before that "Function calling
 #: with a response mime type: 'application/json' is unsupported" (googleapis/python-genai#867). Recursion is unrolled to

@@ -15,13 +15,14 @@ import os
 import re
 import socket
 import ssl
+from base64 import b64encode
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 import aiohttp
 import httpx
@@ -102,6 +103,8 @@ class HttpProvider:
         proxy, or what tells it for each address. `verify`: whom to trust; a path is that of certificates of one's own.
         Raises UsageError where none can be read from there."""
         self.adapter = adapter
+        self.address = adapter.address if isinstance(adapter, HasAddress) else ""
+        """See `HasAddress.address`."""
         self._authorizer = authorizer
         self._timeouts = timeouts or Timeouts()
         self._on_headers = on_headers
@@ -116,11 +119,6 @@ class HttpProvider:
     def name(self) -> str:
         return self.adapter.name
 
-    @property
-    def address(self) -> str:
-        """See `HasAddress.address`; "" for an adapter that does not say."""
-        return self.adapter.address if isinstance(self.adapter, HasAddress) else ""
-
     async def stream(
         self, request: ModelRequest, /, adapter: Adapter | None = None, timeouts: Timeouts | None = None
     ) -> AsyncGenerator[list[StreamEvent], None]:
@@ -134,15 +132,15 @@ class HttpProvider:
             wire = await self._authorized(wire, deadline)
             answer = await self._send(wire, deadline, is_last_try=request.is_last_try)
             try:
-                decoder, chunks = self._decoder(adapter, wire, request.stream, answer, deadline), answer.chunks()
+                decoder, read = self._decoder(adapter, wire, request.stream, answer, deadline), answer.body.read
                 try:
-                    while not ended and (chunk := await deadline.run(anext(chunks, None))) is not None:
+                    while not ended and (chunk := await deadline.run(read())):
                         if events := decoder.feed(chunk):  # one list a socket read
                             ended = isinstance(events[-1], Done | Error)
                             yield await self._ended(events, wire, deadline) if ended else events
                             if isinstance(events[-1], Done):  # read on to the end, or give the connection up
                                 deadline.shorten(_DRAIN_SECONDS)
-                                while await deadline.run(anext(chunks, None)) is not None:
+                                while await deadline.run(read()):
                                     continue
                 except (_CallTimedOut, *_TRANSPORT_ERRORS):
                     # An error's status has said what is wrong: the body that does not end, or breaks off, explains it.
@@ -182,8 +180,7 @@ class HttpProvider:
             except _StaleConnection:
                 answer = await self._send(wire, deadline)
             try:
-                chunks = answer.chunks()
-                while (chunk := await deadline.run(anext(chunks, None))) is not None:
+                while chunk := await deadline.run(answer.body.read()):
                     body += chunk
                     if len(body) > MAX_FETCHED_BYTES:
                         why = f"The answer of {host} is longer than {MAX_FETCHED_BYTES} bytes."
@@ -207,6 +204,8 @@ class HttpProvider:
     async def aclose(self) -> None:
         """Close the connections of the running loop."""
         for connections in self._connections.pop(asyncio.get_running_loop(), {}).values():
+            # Not by TLS's own goodbye: a server that does not answer it would still be waited for when the loop ends.
+            await asyncio.gather(*(connector.close(abort_ssl=True) for connector in connections.connectors))
             await connections.kept.aclose()
             await connections.single.aclose()
 
@@ -264,14 +263,14 @@ class HttpProvider:
         if b"%" in path or _escaped_path.get():
             _escaped_path.set(path.decode("ascii") if b"%" in path else "")
         if self._given is not None:
-            return await deadline.run(self._given.send(question))
+            return (await deadline.run(self._given.send(question))).decompressed()
         connections = self._open_connections(self._proxy if isinstance(self._proxy, str) else self._proxy(wire.url))
         if is_last_try or connections.are_doubtful:
-            return await deadline.run(connections.single.send(question))
+            return (await deadline.run(connections.single.send(question))).decompressed()
         if _is_used_again.get():
             _is_used_again.set(False)
         try:
-            return await deadline.run(connections.kept.send(question))
+            return (await deadline.run(connections.kept.send(question))).decompressed()
         except httpx.TransportError as error:
             cause = error.__cause__
             if not (_is_used_again.get() and isinstance(cause, _STALE)):
@@ -302,7 +301,8 @@ class HttpProvider:
             # like a stalled server.
             kept = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_SECONDS, ssl=self._tls)
             single = aiohttp.TCPConnector(limit=0, force_close=True, ssl=self._tls)
-            connections = of_loop[proxy] = _Connections(self._over(kept, proxy), self._over(single, proxy))
+            over = (self._over(kept, proxy), self._over(single, proxy))
+            connections = of_loop[proxy] = _Connections(*over, (kept, single))
         return connections
 
     def _over(self, connector: aiohttp.TCPConnector, proxy: str) -> _Sender:
@@ -312,7 +312,7 @@ class HttpProvider:
             connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trace_configs=[traces], middlewares=[_as_escaped]
         )
         if proxy:
-            through = httpx.Proxy(proxy)
+            through = _proxy(proxy)
             return _OverHttpx(AiohttpTransport(verify=self._tls, trust_env=False, proxy=through, client=session))
         return _OverAiohttp(session)
 
@@ -329,6 +329,16 @@ class HttpProvider:
         if isinstance(error.__cause__ or error, TimeoutError):
             return make_error(ErrorKind.TIMEOUT, f"{host} sent nothing for {self._timeouts.connect_seconds:g} s.")
         return make_error(ErrorKind.CONNECTION, _what_broke(error, host))
+
+
+def _proxy(address: str) -> httpx.Proxy:
+    """A password is given as a header: as `auth`, aiohttp takes it in a form that it is about to drop."""
+    parts = urlsplit(address)
+    if parts.username is None:
+        return httpx.Proxy(address)
+    login = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
+    bare = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+    return httpx.Proxy(bare, headers={"authorization": f"Basic {b64encode(login).decode()}"})
 
 
 def _table(adapter: Adapter) -> OptionTable:
@@ -415,19 +425,34 @@ class _Question:
     connect_seconds: float
 
 
+class _Body(Protocol):
+    """What reads an answer's body, and closes it."""
+
+    def read(self) -> Awaitable[bytes]:
+        """What has come, as soon as something has; b"" at the end."""
+
+    async def aclose(self) -> None: ...
+
+
 @dataclass(slots=True)
 class _Answer:
     """The head of an answer, and what reads on."""
 
     status: int
     headers: Sequence[tuple[bytes, bytes]]
-    body: httpx.AsyncByteStream
+    body: _Body
 
-    def chunks(self) -> AsyncIterator[bytes]:
-        """The body's bytes as they come, decompressed only where a server compresses unasked."""
-        if any(name.lower() == b"content-encoding" for name, _ in self.headers):
-            return httpx.Response(self.status, headers=list(self.headers), stream=self.body).aiter_bytes()
-        return aiter(self.body)
+    def decompressed(self) -> _Answer:
+        """It, where a server compresses unasked; else as it is."""
+        if not any(name.lower() == b"content-encoding" for name, _ in self.headers):
+            return self
+        response = httpx.Response(self.status, headers=list(self.headers), content=_chunks(self.body))
+        return _Answer(self.status, self.headers, _IteratedBody(response.aiter_bytes(), self.body.aclose))
+
+
+async def _chunks(body: _Body) -> AsyncIterator[bytes]:
+    while chunk := await body.read():
+        yield chunk
 
 
 class _Sender(Protocol):
@@ -455,7 +480,8 @@ class _OverHttpx:
         )
         response = await self._transport.handle_async_request(request)
         assert isinstance(response.stream, httpx.AsyncByteStream)
-        return _Answer(response.status_code, response.headers.raw, response.stream)
+        body = _IteratedBody(aiter(response.stream), response.stream.aclose)
+        return _Answer(response.status_code, response.headers.raw, body)
 
 
 class _OverAiohttp:
@@ -480,31 +506,38 @@ class _OverAiohttp:
         except Exception:
             with map_aiohttp_exceptions():
                 raise
-        return _Answer(response.status, response.raw_headers, _Body(response))
+        return _Answer(response.status, response.raw_headers, _AiohttpBody(response))
 
 
-class _Body(httpx.AsyncByteStream):
-    """What comes of an answer, as it comes."""
+class _AiohttpBody:
+    """Read as it comes from aiohttp."""
+
+    __slots__ = ("_response",)
 
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         self._response = response
-        self._read = response.content.read
 
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return self
-
-    async def __anext__(self) -> bytes:
-        try:
-            chunk = await self._read(_READ_BYTES)
-        except Exception:
-            with map_aiohttp_exceptions():
-                raise
-        if not chunk:
-            raise StopAsyncIteration
-        return chunk
+    def read(self) -> Awaitable[bytes]:
+        return self._response.content.read(_READ_BYTES)
 
     async def aclose(self) -> None:
         await self._response.__aexit__(None, None, None)
+
+
+class _IteratedBody:
+    """Read from an iterator of httpx's."""
+
+    def __init__(self, chunks: AsyncIterator[bytes], close: Callable[[], Awaitable[None]]) -> None:
+        self._chunks = chunks
+        self._close = close
+
+    async def read(self) -> bytes:
+        while (chunk := await anext(self._chunks, None)) == b"":  # of a decompressor that needs more
+            continue
+        return chunk or b""
+
+    async def aclose(self) -> None:
+        await self._close()
 
 
 @lru_cache(maxsize=64)
@@ -522,6 +555,8 @@ class _Connections:
     """Uses a connection again."""
     single: _Sender
     """Opens one for each request."""
+    connectors: tuple[aiohttp.TCPConnector, ...]
+    """Below the two."""
     doubtful_until: float = _LONG_AGO
     """By the loop's clock: a kept one was found closed."""
 

@@ -10,15 +10,18 @@ program are compared with what it prints.
 from __future__ import annotations
 
 import ast
+import importlib.util
+import inspect
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 from pydantic import TypeAdapter
@@ -28,6 +31,18 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from support.shared_double import shared_double  # noqa: E402 - tests/ is on the path from here on
 
+from callboard import (  # noqa: E402
+    AskOptions,
+    Conversation,
+    Reply,
+    Runtime,
+    Settings,
+    StepReport,
+    Stream,
+    ToolContext,
+    ask_sync,
+    tool,
+)
 from callboard.actors.testing.wire_double import Answer, Call, Turn  # noqa: E402
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -184,3 +199,81 @@ def test_the_architecture_page_names_every_file_of_actors() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text()
     modules = [path.name for path in (ROOT / "actors").glob("*.py") if path.name != "__init__.py"]
     assert [name for name in modules if f"`{name}`" not in page] == []
+
+
+#: What a name in a page is, by the word before its dot.
+OWNERS: dict[str, type] = {
+    "AskOptions": AskOptions,
+    "Conversation": Conversation,
+    "Reply": Reply,
+    "Runtime": Runtime,
+    "Settings": Settings,
+    "StepReport": StepReport,
+    "Stream": Stream,
+    "ToolContext": ToolContext,
+    "conversation": Conversation,
+    "reply": Reply,
+    "rt": Runtime,
+    "runtime": Runtime,
+    "settings": Settings,
+}
+CALLS: dict[str, Callable[..., object]] = {
+    "@tool": tool, "Runtime": Runtime, "Settings": Settings, "ask": ask_sync, "ask_sync": ask_sync
+}  # fmt: skip
+CODE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
+
+
+def names_that_are_not_there(text: str) -> list[str]:
+    """Of what a page says in its running text: attributes, keyword arguments and modules of callboard."""
+    wrong = []
+    for code in CODE.findall(re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)):
+        for owner, name in re.findall(r"(?<![\w./])(\w+)\.(\w+)", code):
+            if owner in OWNERS and name != "py" and name not in members(OWNERS[owner]):
+                wrong.append(f"{owner}.{name}")
+        for called, arguments in re.findall(r"(?<![\w.])(@?\w+)\(([^()]*)", code):
+            if called in CALLS:
+                known = keywords(CALLS[called])
+                wrong += [f"{called}({name}=)" for name in re.findall(r"(\w+)=", arguments) if name not in known]
+        wrong += [
+            name
+            for name in re.findall(r"(?<![\w./-])callboard\.(?:actors|protocol|providers)(?:\.\w+)*", code)
+            if not is_there(name)
+        ]
+    return wrong
+
+
+def members(kind: type) -> set[str]:
+    return {*dir(kind), *get_type_hints(kind)}
+
+
+def keywords(called: Callable[..., object]) -> set[str]:
+    if called is Settings:
+        return set(Settings.model_fields)
+    more = set(AskOptions.__annotations__) if called is ask_sync else set()
+    return {*inspect.signature(called).parameters, *more}
+
+
+def is_there(name: str) -> bool:
+    module, _, attribute = name.rpartition(".")
+    try:
+        return importlib.util.find_spec(name) is not None or hasattr(importlib.import_module(module), attribute)
+    except ModuleNotFoundError:
+        return bool(module) and is_there(module) and hasattr(importlib.import_module(module), attribute)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=shown)
+def test_what_a_page_names_exists(page: Path) -> None:
+    assert names_that_are_not_there(page.read_text()) == []
+
+
+def test_a_name_that_is_not_there_is_found() -> None:
+    text = """
+`runtime.ask` and `runtime.answer`, `Settings(model="x", modle="y")`, `@tool(risk="read", danger=1)`,
+`callboard.protocol.model.Sampling`, `callboard.protocol.nothing`, `ask_sync("?", tools=[], model="x", tool=1)`.
+```python
+runtime.nothing()
+```
+"""
+    assert names_that_are_not_there(text) == [
+        "runtime.answer", "Settings(modle=)", "@tool(danger=)", "callboard.protocol.nothing", "ask_sync(tool=)"
+    ]  # fmt: skip

@@ -20,6 +20,9 @@ START = "from pathlib import Path\nfrom callboard import *\n"
 
 #: Program -> what mypy says of it.
 WRONG = {
+    'text: str = ask_sync("?", output=int).output': 'expression has type "int", variable has type "str"',
+    'with Runtime() as runtime:\n    runtime.ask_sync("?", output=5)': "No overload variant of",
+    'Output(mod="tool")': 'Unexpected keyword argument "mod" for "Output"',
     'Settings(modle="openai/gpt-5")': 'Unexpected keyword argument "modle" for "Settings"',
     'Settings(max_steps="many")': 'Argument "max_steps" to "Settings" has incompatible type "str"',
     'Settings(model=Path("x"))': 'Argument "model" to "Settings" has incompatible type "Path"',
@@ -32,10 +35,36 @@ WRONG = {
     '@tool\ndef look(city: str) -> str: ...\nnumber: int = look("Oslo")': 'expression has type "str"',
     'Policy({"network": "ask"})': 'Dict entry 0 has incompatible type "str"',
     "Runtime(tools=[3])": "List item 0 has incompatible type",
+    'ask_sync("?", modle="openai/gpt-5")': "No overload variant of",
+    'ask_sync("?", timeout="5")': "No overload variant of",
+    "ask_sync(3)": "No overload variant of",
+    'number: int = Runtime().ask_sync("?").output': 'expression has type "str"',
+    'text: str = Runtime().ask_sync("?", output=int).output': 'expression has type "int"',
+    'Runtime().stream("?", tools=3)': "No overload variant of",
+    'Runtime(providers={"mine": 3})': "Dict entry 0 has incompatible type",
+    "OpenAIOptions(verbosity=3)": 'Argument "verbosity" to "OpenAIOptions" has incompatible type',
+    'Connection(base_ur="http://h")': 'Unexpected keyword argument "base_ur" for "Connection"',
     "from callboard import Agent": 'Module "callboard" has no attribute "Agent"',
     "from callboard.actors import Agent": 'Module "callboard.actors" has no attribute "Agent"',
 }
 RIGHT = [
+    "class Place:\n    name: str\n"
+    "with Runtime() as runtime:\n"
+    '    text: str = runtime.ask_sync("?").output\n'
+    '    place: Place = runtime.ask_sync("?", output=Place).output\n'
+    '    places: list[Place] = runtime.ask_sync("?", output=list[Place], max_steps=3).output\n'
+    '    either: Place | int = runtime.ask_sync("?", output=Place | int).output\n'
+    '    for item in runtime.stream_sync("?", output=Place):\n'
+    "        if isinstance(item, Reply):\n"
+    "            last: Place = item.output\n",
+    "from typing import Annotated, Literal\n"
+    "async def main(runtime: Runtime) -> None:\n"
+    '    word: Literal["a", "b"] = (await runtime.ask("?", output=Literal["a", "b"])).output\n'
+    '    number: int = (await runtime.ask("?", output=Annotated[int, Output(mode="tool", tries=5)])).output\n'
+    '    async for item in runtime.stream("?", output=int):\n'
+    "        if isinstance(item, PartialOutput):\n"
+    "            print(item.value)\n"
+    'one: int = ask_sync("?", output=int, settings=Settings()).output',
     'Settings(model="openai/gpt-5", api_key="key", workspace=Path("."), cost_budget=0.5)',
     "Settings(policy=Policy({Risk.NETWORK: Decision.ASK}))",
     "Policy({Risk.READ: Decision.ALLOW, Risk.UNDECLARED: {Origin.OWNER: Decision.ASK}})",
@@ -49,6 +78,20 @@ RIGHT = [
     'for event in stream_sync("?", output=int):\n    if isinstance(event, Reply): number = event.output',
     'for text in stream_sync("?", model="openai/gpt-5").texts(): print(text)',
     "def approve(question: AskApproval) -> bool: return question.risk is Risk.READ\nRuntime(approve=approve)",
+    'options: AskOptions = {"model": "openai/gpt-5", "timeout": 5.0, "tools": ["look"]}\n'
+    'text: str = Runtime().ask_sync("?", **options).output',
+    'Runtime().ask_sync(["?", Image("image/png", "AA==")], sampling=Sampling(seed=3), tool_choice="required")',
+    'Runtime().stream_sync("?", provider_options=[OpenAIOptions(user="u"), AnthropicOptions(thinking=2048)])',
+    'def key() -> str: return "k"\nasync def later() -> str: return "k"\n'
+    'Settings(api_key=key, connections={"groq": Connection(api_key=later, verify=Path("ca.pem"))}, proxy="")',
+    "from collections.abc import AsyncIterator\n"
+    "from callboard.protocol.model import Done, FinishReason, ModelRequest, StreamEvent\n"
+    "class Mine:\n"
+    '    name = "mine"\n'
+    "    async def stream(self, request: ModelRequest) -> AsyncIterator[list[StreamEvent]]:\n"
+    "        yield [Done(FinishReason.STOP)]\n"
+    "    async def aclose(self) -> None: ...\n"
+    'Runtime(Settings(model="mine/x"), providers={"mine": Mine()})',
     "async def main(runtime: Runtime) -> None:\n"
     '    reply: Reply = await runtime.ask("?")\n'
     "    cost: float | None = reply.cost\n"

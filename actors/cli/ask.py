@@ -6,9 +6,10 @@ import argparse
 from collections.abc import Coroutine
 from typing import Final
 
-from callboard import ModelCallFailed, Reply, RequestEnded, Runtime, Settings, TextDelta, ToolCallCompleted
+from callboard import AskOptions, ModelCallFailed, Reply, RequestEnded, Runtime, Settings, TextDelta, ToolCallCompleted
 from callboard.actors.cli.advice import advised
 from callboard.actors.cli.arguments import settings_of
+from callboard.actors.cli.attachments import attached
 from callboard.actors.cli.indexing import IndexProgress
 from callboard.actors.cli.model_choice import with_model
 from callboard.actors.cli.question import question_of
@@ -16,6 +17,7 @@ from callboard.actors.cli.screen import Screen
 from callboard.actors.cli.sources import Sources
 from callboard.actors.cli.terminal import print_json
 from callboard.actors.index import IndexWriteError
+from callboard.actors.requests.asking import Prompt
 from callboard.protocol.commands import Note
 from callboard.protocol.events import RequestStarted
 from callboard.protocol.model import Restarted
@@ -33,11 +35,12 @@ def run(options: argparse.Namespace, known: dict[str, object]) -> Coroutine[obje
 
     Reads standard input here: while a loop runs, Ctrl-C would not end the reading.
     """
-    question = question_of(options.question, options.input)
-    return _ask(question, settings_of(options), _Report(known) if options.json else None)
+    question: Prompt = [question_of(options.question, options.input), *attached(options.image, options.file)]
+    said: AskOptions = {} if options.instructions is None else {"instructions": options.instructions}
+    return _ask(question, said, settings_of(options), _Report(known) if options.json else None)
 
 
-async def _ask(question: str, configured: Settings, report: _Report | None) -> None:
+async def _ask(question: Prompt, said: AskOptions, configured: Settings, report: _Report | None) -> None:
     settings = await with_model(configured)
     screen = Screen(quiet=report is not None)
     async with Runtime(settings) as runtime:
@@ -46,7 +49,7 @@ async def _ask(question: str, configured: Settings, report: _Report | None) -> N
         if report is not None:
             report.begin(settings)
         try:
-            async for event in runtime.stream(question):
+            async for event in runtime.stream(question, **said):
                 screen.show(event)
                 if report is not None:
                     report.see(event)

@@ -2,6 +2,10 @@
 
 - To run requests: `Runtime`, its `Settings`, and `AskOptions`, what one question may say. `ask_sync` and `stream_sync`
   ask one question in a runtime of its own, for scripts. A program frozen by PyInstaller calls `freeze_support` first.
+- To ask: a prompt is text, or a list with `Image`, `Document`, `Audio` and `Video`. `Sampling` sets how the answer is
+  drawn; `OpenAIOptions`, `AnthropicOptions`, `GeminiOptions`, `OpenRouterOptions` and `BedrockOptions` say what only
+  one API has. A `Connection` says how one provider is reached. For an object instead of a text: `output=` with a type;
+  `Output` beside it says how it is asked for, and a stream shows it as far as it is known, as `PartialOutput`.
 - What comes of a request: a `Reply` with its `Outcome`, a `StepReport` for each model call and a `CallReport` for each
   tool call, or a `Stream` (`SyncStream` without an event loop) of events. A `Conversation` lasts over several requests;
   its `Compaction` keeps a long one within the model's window.
@@ -14,9 +18,9 @@
 - To catch: `CallboardError` is the base of all errors. `UsageError`: an argument or a setting was wrong.
   `ModelCallFailed`: the model gave no answer; its `kind`, an `ErrorKind`, says why. `RequestEnded`: the request was
   cancelled, ran out of time or passed a limit. `RuntimeFailure`: its base, for other failures of callboard itself.
-- To match in a stream: `TextDelta`, `RunTool`, `ToolProgressed`, `ToolCallDeferred`, `ToolCallCompleted`,
-  `ToolCallFailed`, and the `Reply` at its end. Less common events are in `callboard.protocol.model`, `.events` and
-  `.commands`.
+- To match in a stream: `TextDelta`, `PartialOutput`, `RunTool`, `ToolProgressed`, `ToolCallDeferred`,
+  `ToolCallCompleted`, `ToolCallFailed`, and the `Reply` at its end. Less common events are in
+  `callboard.protocol.model`, `.events` and `.commands`.
 
 Everything else is imported from its own module. A name is loaded when it is first used: child processes import this
 package too, and would start several times slower with HTTP clients and settings.
@@ -29,11 +33,14 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from callboard.actors.connection import Connection
     from callboard.actors.one_question import ask_sync, stream_sync
     from callboard.actors.processes.spawning import freeze_support
     from callboard.actors.requests.asking import AskOptions
     from callboard.actors.requests.conversation import ModelCallFailed, Reply, RequestEnded, Stream, SyncStream
     from callboard.actors.requests.history import Conversation
+    from callboard.actors.requests.outputs import Output
+    from callboard.actors.requests.partial_outputs import PartialOutput
     from callboard.actors.runtime import Runtime
     from callboard.actors.settings import Settings
     from callboard.actors.telemetry.metrics import Metrics
@@ -43,21 +50,30 @@ if TYPE_CHECKING:
     from callboard.actors.tools.progress import ToolProgressed
     from callboard.protocol.commands import AskApproval, Outcome, RunTool
     from callboard.protocol.compaction import Compaction
+    from callboard.protocol.content import Audio, Document, Image, Video
     from callboard.protocol.errors import CallboardError, ErrorKind, RuntimeFailure, ToolError, UsageError
     from callboard.protocol.events import ToolCallCompleted, ToolCallDeferred, ToolCallFailed
-    from callboard.protocol.model import TextDelta
+    from callboard.protocol.model import Sampling, TextDelta
+    from callboard.protocol.provider_options import (
+        AnthropicOptions,
+        BedrockOptions,
+        GeminiOptions,
+        OpenAIOptions,
+        OpenRouterOptions,
+    )
     from callboard.protocol.reports import CallReport, StepReport
     from callboard.protocol.tools import Decision, Deferred, Origin, Policy, Risk
     from callboard.providers.catalog import Catalog, ModelInfo, Prices
 
 __version__ = "0.1.0"
 __all__ = [
-    "AskApproval", "AskOptions", "CallReport", "CallboardError", "Catalog", "Compaction", "Conversation", "Decision",
-    "Deferred", "ErrorKind", "Metrics", "ModelCallFailed", "ModelInfo", "Origin", "Outcome", "Policy", "Prices",
-    "Reply", "RequestEnded", "RequestLogFilter", "Risk", "RunTool", "Runtime", "RuntimeFailure", "Settings",
-    "StepReport", "Stream", "SyncStream", "TextDelta", "Tool", "ToolCallCompleted", "ToolCallDeferred",
-    "ToolCallFailed", "ToolContext", "ToolError", "ToolProgressed", "UsageError", "__version__", "ask_sync",
-    "freeze_support", "stream_sync", "tool",
+    "AnthropicOptions", "AskApproval", "AskOptions", "Audio", "BedrockOptions", "CallReport", "CallboardError",
+    "Catalog", "Compaction", "Connection", "Conversation", "Decision", "Deferred", "Document", "ErrorKind",
+    "GeminiOptions", "Image", "Metrics", "ModelCallFailed", "ModelInfo", "OpenAIOptions", "OpenRouterOptions", "Origin",
+    "Outcome", "Output", "PartialOutput", "Policy", "Prices", "Reply", "RequestEnded", "RequestLogFilter", "Risk",
+    "RunTool", "Runtime", "RuntimeFailure", "Sampling", "Settings", "StepReport", "Stream", "SyncStream", "TextDelta",
+    "Tool", "ToolCallCompleted", "ToolCallDeferred", "ToolCallFailed", "ToolContext", "ToolError", "ToolProgressed",
+    "UsageError", "Video", "__version__", "ask_sync", "freeze_support", "stream_sync", "tool",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # a type checker that saw this function would accept every name
@@ -77,11 +93,20 @@ def _homes() -> Iterator[ModuleType]:
     from callboard.protocol import tools as contracts  # noqa: PLC0415
 
     yield from (errors, contracts, spawning, tools, progress)
-    from callboard.actors.requests import conversation, history  # noqa: PLC0415
+    from callboard.actors.requests import conversation, history, outputs, partial_outputs  # noqa: PLC0415
     from callboard.actors.telemetry import metrics, request_log  # noqa: PLC0415
-    from callboard.protocol import commands, compaction, events, model, reports  # noqa: PLC0415
+    from callboard.protocol import (  # noqa: PLC0415
+        commands,
+        compaction,
+        content,
+        events,
+        model,
+        provider_options,
+        reports,
+    )
 
-    yield from (request_log, metrics, commands, compaction, events, model, reports, conversation, history)
+    yield from (content, model, provider_options, commands, events, reports, compaction, request_log, metrics)
+    yield from (conversation, history, outputs, partial_outputs)
     from callboard.providers import catalog  # noqa: PLC0415
 
     yield catalog

@@ -495,10 +495,11 @@ class LlmManager(Actor[LlmMessage]):
 
 
 def _from(model: str, routes: Sequence[Route]) -> Sequence[Route]:
-    """The route of this model and those behind it: a fallback is named once it has refused tools."""
+    """The route of this model and those behind it: a fallback is named once it has refused tools. () where it is none
+    of them: another model is asked for a summary."""
     if not routes or routes[0].name == model:
         return routes
-    return routes[next((place for place, route in enumerate(routes) if route.name == model), 0) :]
+    return routes[next((place for place, route in enumerate(routes) if route.name == model), len(routes)) :]
 
 
 def _for_route(route: Route, options: Iterable[ProviderOptions]) -> Iterator[ProviderOptions]:

@@ -135,7 +135,7 @@ def _part(place: int, part: object) -> UserPart:
 
 def _a(value: object) -> str:
     name = type(value).__name__
-    return f"an {name}" if name[0].lower() in "aeiou" else f"a {name}"
+    return f"an {name}" if name[0].lower() in "aeio" else f"a {name}"
 
 
 # -- the options
@@ -148,6 +148,20 @@ def check_names(options: Mapping[str, object]) -> None:
             known = dict.fromkeys((*OPTIONS, "output"))
             hint = similar(name, known) or f"; known are: {', '.join(known)}"
             raise UsageError(f"there is no option {name!r}{hint}")
+
+
+def identity_of(options: AskOptions) -> tuple[str, Conversation]:
+    """The request's name ("": none was given) and the conversation it belongs to. Raises UsageError."""
+    request_id, conversation = options.get("request_id", ""), options.get("conversation")
+    if not isinstance(request_id, str):
+        raise UsageError(f"request_id must be a text, not {_a(request_id)}")
+    if "/" in request_id:
+        raise UsageError(f"the request id {request_id!r} has a slash in it; leave it out")
+    if conversation is None:
+        return request_id, Conversation()
+    if not isinstance(conversation, Conversation):
+        raise UsageError(f"conversation must be a Conversation, not {_a(conversation)}")
+    return request_id, conversation
 
 
 def fields_of(options: Mapping[str, object], defaults: RequestOptions) -> dict[str, object]:
@@ -276,7 +290,7 @@ def _instance(kind: type) -> _Read:
 
 
 def _a_kind(kind: type) -> str:
-    return f"{'an' if kind.__name__[0] in 'AEIOU' else 'a'} {kind.__name__}"
+    return f"{'an' if kind.__name__[0] in 'AEIO' else 'a'} {kind.__name__}"
 
 
 def _each(kinds: tuple[type, ...], *, is_one_enough: bool = False) -> _Read:

@@ -25,7 +25,7 @@ from callboard.actors.kernel import Down, ExitReason
 from callboard.actors.models.llm_manager import Route
 from callboard.actors.requests.backstop import Backstop, Post, Watch
 from callboard.actors.requests.history import Conversation
-from callboard.actors.requests.output_checks import OutputChecker
+from callboard.actors.requests.output_checks import ChecksAnswers, OutputChecker
 from callboard.actors.requests.partial_outputs import PartialOutput, PartialReader
 from callboard.actors.requests.tool_selection import ToolSelection
 from callboard.actors.tools.progress import ToolProgressed
@@ -119,7 +119,7 @@ class Question:
     """For log records and spans."""
     compacted: Compacted = Compacted()
     """What earlier requests have done to the history."""
-    checker: OutputChecker[object] | None = None
+    checker: ChecksAnswers | None = None
     """Of a question with an output: checks its answers."""
 
 

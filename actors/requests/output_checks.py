@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextvars import Context
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from callboard.actors.requests.outputs import MAX_QUICK_CHARS, OutputType
 from callboard.protocol.output import Checked
@@ -26,6 +26,12 @@ CLOSE_SECONDS: Final = 2.0
 logger = logging.getLogger("callboard")
 T_co = TypeVar("T_co", covariant=True)
 Told = Callable[[tuple[Checked, ...]], None]
+
+
+class ChecksAnswers(Protocol):
+    """What a session needs of an OutputChecker."""
+
+    def check(self, texts: tuple[str, ...], tell: Told) -> None: ...
 
 
 class CheckThreads:

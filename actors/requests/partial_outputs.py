@@ -29,8 +29,8 @@ Item = TypeVar("Item")
 class PartialOutput:
     """The answer as far as it is written: plain JSON data, not validated (a dict for a model or a dataclass).
 
-    Unfinished texts are cut, unfinished numbers left out. A `Restarted`, and an answer that is not taken, make void
-    what came before. The last one holds all of the answer that was taken, as the model wrote it.
+    A text or number that is not finished is there as far as it goes. A `Restarted`, and an answer that is not taken,
+    make void what came before. The last one holds all of the answer that was taken, as the model wrote it.
     """
 
     value: object

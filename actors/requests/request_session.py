@@ -20,7 +20,7 @@ from callboard.actors.kernel import Actor, Down, ExitReason, Ref, Rejected, Time
 from callboard.actors.models.llm_manager import LlmMessage, StartModel
 from callboard.actors.models.windows import FindWindow, Window
 from callboard.actors.requests.conversation import STOPPING, Question, Seen
-from callboard.actors.requests.output_checks import OutputChecker
+from callboard.actors.requests.output_checks import ChecksAnswers
 from callboard.actors.requests.outside import CalledTool, FindCall, OutsideMessage, ReportProgress, ResolveCall
 from callboard.actors.telemetry.notices import PeerLost, TracingFailed
 from callboard.actors.telemetry.request_log import trace_headers_are, work_for
@@ -164,6 +164,7 @@ class RequestSession(Actor[SessionMessage]):
         self._ask_for_offers()
         if self._find_window is not None:
             self._find_window(lambda window: self.ref.tell_control(WindowFound(window)))
+            self._find_window = None
 
     def on_stopping(self) -> bool:
         """The runtime is stopping: end the request as any cancelled one."""
@@ -202,7 +203,7 @@ class RequestSession(Actor[SessionMessage]):
         else:
             self._apply(event)
 
-    def _check(self, checker: OutputChecker[object], event: events.ModelResponded) -> None:
+    def _check(self, checker: ChecksAnswers, event: events.ModelResponded) -> None:
         """A turn with answers reaches the protocol session when these have been checked."""
         order, _ = self._open.get(event.tag, (None, 0))
         is_turn = isinstance(order, StartModel) and order.call.purpose is commands.CallPurpose.TURN

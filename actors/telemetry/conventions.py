@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from callboard.actors.telemetry.message_json import instructions_json, messages_json, output_json, shown_text
 from callboard.actors.telemetry.metrics import Labels, Metric
 from callboard.protocol import events
-from callboard.protocol.commands import AskApproval, CallModel, Finish, Outcome, RunTool
+from callboard.protocol.commands import AskApproval, CallModel, CallPurpose, Finish, Outcome, RunTool
 from callboard.protocol.content import SystemMessage
 from callboard.protocol.ids import Tag
 from callboard.protocol.model import Usage
@@ -96,9 +96,9 @@ def metric_attributes(metric: Metric, labels: Labels) -> dict[str, str]:
 # -- spans
 
 
-def tag_attributes(tag: Tag, metadata: Mapping[str, str]) -> Attributes:
-    """callboard's own ids, and what the host said of the request."""
-    found: Attributes = {f"callboard.{name}": value for name, value in tag._asdict().items()}
+def request_ids(tag: Tag, metadata: Mapping[str, str]) -> Attributes:
+    """callboard's own ids of a request, and what the host said of it: on each of its spans."""
+    found: Attributes = {"callboard.request_id": tag.request_id, "callboard.parent_id": tag.parent_id}
     return found | {f"callboard.metadata.{name}": value for name, value in bounded_metadata(metadata).items()}
 
 
@@ -183,6 +183,7 @@ def _chat_attributes(command: CallModel, log_content: bool) -> Attributes:
         "gen_ai.request.seed": sampling.seed,
         "gen_ai.request.stop_sequences": sampling.stop or None,
         "gen_ai.output.type": "json" if request.response_schema is not None else None,
+        "callboard.purpose": command.purpose.value if command.purpose is CallPurpose.SUMMARY else None,
     }
     found: Attributes = {
         "gen_ai.operation.name": "chat",

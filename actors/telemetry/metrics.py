@@ -123,7 +123,9 @@ TOOL_CALLS = _counter(
     "Tool calls that have ended: `ok` or the failure code; also those that were never run.",
 )
 TOOL_SECONDS = _seconds(
-    "gen_ai.execute_tool.duration", "tool error", "Tool calls that were run, with their wait for a worker."
+    "gen_ai.execute_tool.duration",
+    "tool error",
+    "Tool calls that were run, with their wait for a worker; a deferred one up to its result.",
 )
 TOOL_DEFERRED = _counter("callboard.tool.deferred", "{call}", "tool", "Calls whose results come from outside.")
 TOOL_STOPPED = _counter("callboard.tool.stopped", "{call}", "tool", "Calls that were stopped and said where they were.")

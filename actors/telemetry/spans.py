@@ -26,6 +26,10 @@ class RequestSpans(Protocol):
     """
 
     @property
+    def is_recording(self) -> bool:
+        """Is the request sampled? If not, no content is made for it."""
+
+    @property
     def context(self) -> Context:
         """A new copy of the asker's context, in which the request's span is the current one."""
 

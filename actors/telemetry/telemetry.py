@@ -204,7 +204,7 @@ class Telemetry(Actor[TelemetryMessage]):
             self._record(metrics.FIRST_CHUNK_SECONDS, (event.model or begun.name,), seconds)
             attributes["gen_ai.response.time_to_first_chunk"] = seconds
         if opened.spans is not None:
-            attributes |= end_attributes(event, self._log_content)
+            attributes |= end_attributes(event, self._log_content and opened.spans.is_recording)
         failure = event.failure if isinstance(event, events.ToolCallFailed) else None
         content = event.error.message if isinstance(event, events.ModelFailed) else ""
         self._end(opened, event.tag, _ending(event), at, attributes, failure=failure, content=content, of=_model(event))
@@ -220,7 +220,8 @@ class Telemetry(Actor[TelemetryMessage]):
             self._add(metrics.TOKENS_UNKNOWN)
         if command.cost is None:
             self._add(metrics.COST_UNKNOWN)
-        self._close(opened, command.outcome.value, at, finish_attributes(command), command.outcome is Outcome.ANSWERED)
+        attributes = finish_attributes(command) if opened.spans is not None else {}
+        self._close(opened, command.outcome.value, at, attributes, command.outcome is Outcome.ANSWERED)
 
     @handles(RequestLost)
     def _request_lost(self, message: RequestLost) -> None:

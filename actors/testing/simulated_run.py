@@ -30,6 +30,7 @@ from callboard.actors.kernel import Actor, ChildSpec, MailboxFull, Ref, Restart,
 from callboard.actors.models.llm_manager import LlmManager, Route
 from callboard.actors.requests.conversation import Answer as RequestAnswer
 from callboard.actors.requests.conversation import Question
+from callboard.actors.requests.output_checks import Told
 from callboard.actors.requests.request_session import Peers, RequestSession
 from callboard.actors.telemetry.telemetry import Telemetry
 from callboard.actors.testing.faults import Faults, seeded_faults
@@ -57,7 +58,7 @@ from callboard.protocol.ids import RequestId, Tag
 from callboard.protocol.model import Usage
 from callboard.protocol.options import ToolOffer
 from callboard.protocol.testing import generator
-from callboard.protocol.testing.outside import cost_of, foreign_events
+from callboard.protocol.testing.outside import check_answer, cost_of, foreign_events
 from callboard.protocol.testing.scenario import Scenario, Store
 from callboard.protocol.testing.trace import Trace
 from callboard.protocol.tools import Isolation, Latency
@@ -65,6 +66,15 @@ from callboard.providers.local.scripted import Scripted
 from callboard.providers.retry import RetryPolicy
 
 Kind = TypeVar("Kind", bound=Actor)
+
+
+class PlannedCheck:
+    """Checks simulated answers, as all that plays them does."""
+
+    def check(self, texts: tuple[str, ...], tell: Told) -> None:
+        """Tell at once; the session hears of it as a message of its own."""
+        tell(tuple(map(check_answer, texts)))
+
 
 #: A run that takes more steps than this does not end: ten times the longest of 10,000 seeded conversations.
 MAX_STEPS: Final = 100_000
@@ -150,8 +160,17 @@ class SimulatedRun:
         answer = request.answer = RequestAnswer(store, plan.tag, plan.options.timeout_seconds)
         peers = Peers(*(self.system.ref(f"root/{name}") for name in ("llm_manager", "dispatcher", "telemetry")))
         now = self.scheduler.now()
+        checker = PlannedCheck() if plan.options.output is not None else None
         question = Question(
-            plan.tag, plan.history, plan.user, plan.options, now, Context(), is_read_along, compacted=plan.compacted
+            plan.tag,
+            plan.history,
+            plan.user,
+            plan.options,
+            now,
+            Context(),
+            is_read_along,
+            compacted=plan.compacted,
+            checker=checker,
         )
         make = partial(RecordedSession, request, self.world)
         start = partial(RequestSession, question, peers, request.see, answer.record, make)

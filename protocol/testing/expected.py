@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from functools import lru_cache
 from typing import Final
 
+from callboard.protocol.commands import Outcome
 from callboard.protocol.content import (
     AssistantMessage,
     AssistantPart,
@@ -24,8 +25,10 @@ from callboard.protocol.ids import Tag, ToolName
 from callboard.protocol.limits import MAX_CALLS_PER_STEP
 from callboard.protocol.model import Error, FinishReason, ModelResponse
 from callboard.protocol.options import ToolFallback, ToolOffer
+from callboard.protocol.output import OutputMode
 from callboard.protocol.prompt import shorten_result
 from callboard.protocol.prompt_tokens import estimate_tokens, message_tokens
+from callboard.protocol.testing.expected_output import ExpectedAnswer, expected_answer, mode_now
 from callboard.protocol.testing.outside import input_tokens
 from callboard.protocol.testing.story import (
     CUT,
@@ -49,15 +52,21 @@ class Follows(Enum):
     CALLS = auto()
     GO_ON = auto()
     """The provider paused: the turn is recorded and sent back."""
+    MISFIT = auto()
+    """The answer does not fit: the turn is recorded with a word about it, and the model asked once more."""
+    GIVEN_UP = auto()
+    """The answer does not fit, and the request ends with it."""
     AGAIN = auto()
     WITHOUT_TOOLS = auto()
+    OTHER_WAY = auto()
+    """The model takes no schema of the answer, and is asked in another way."""
     CUT_HARDER = auto()
     """The prompt was too long, and more of it is left out."""
     FAIL = auto()
 
 
 #: The same step is asked once more.
-ASKED_AGAIN: Final = frozenset({Follows.AGAIN, Follows.WITHOUT_TOOLS, Follows.CUT_HARDER})
+ASKED_AGAIN: Final = frozenset({Follows.AGAIN, Follows.WITHOUT_TOOLS, Follows.OTHER_WAY, Follows.CUT_HARDER})
 
 
 _ASKED_AGAIN: Final = frozenset({ErrorKind.TRUNCATED, ErrorKind.MALFORMED_TOOL_CALL})
@@ -79,6 +88,8 @@ class ExpectedCall:
     offer: ToolOffer | None
     begins: str = ""
     code: FailureCode | None = None
+    result: str | None = None
+    """Of the output tool, where it was taken or not needed."""
 
 
 @dataclass(slots=True)
@@ -96,13 +107,22 @@ class ExpectedTurn:
     """Steps begun so far, this one included: repeated tries are one step."""
     context_tokens: int | None = None
     """The window that counted when it was asked: that of the request, or a smaller one that a model has named since."""
+    mode: OutputMode | None = None
+    """How it was asked for an answer of a certain form."""
+    answer: ExpectedAnswer | None = None
+    """What the answers of the turn lead to."""
     told_in_words: bool = False
     """It was asked without the tools of the request, since the model had refused them."""
 
     @property
     def taken(self) -> bool:
         """Whether the turn becomes part of the history."""
-        return self.follows in (Follows.ANSWER, Follows.CALLS, Follows.GO_ON)
+        return self.follows in _TAKEN
+
+    @property
+    def ends_as(self) -> Outcome | None:
+        """How the request ends when the calls of the turn have ended; None: it goes on."""
+        return self.answer.ends if self.answer is not None and self.follows is Follows.CALLS else None
 
 
 @lru_cache(maxsize=1)
@@ -126,13 +146,32 @@ def windows(story: Story) -> dict[Tag | None, int | None]:
     return found
 
 
+def modes(story: Story) -> dict[Tag, OutputMode | None]:
+    """How each model call must ask for an answer of a certain form, by its tag."""
+    assert story.start is not None
+    options, told = story.start.options, begins_without_tools(story)
+    left = options.output.modes if options.output is not None else ()
+    turns = {turn.model.command.tag: turn for turn in expected_turns(story)}
+    found: dict[Tag, OutputMode | None] = {}
+    for model in story.models:
+        tag = model.command.tag
+        has_tools = not told and _are_shown(story.offers)
+        found[tag] = mode_now(options, left, has_tools=has_tools, takes_tools=not told)
+        follows = turns[tag].follows if tag in turns else None
+        told = told or follows is Follows.WITHOUT_TOOLS
+        if follows is Follows.OTHER_WAY:
+            left = tuple(mode for mode in left if mode is not OutputMode.NATIVE)
+    return found
+
+
 def _expected_turns(story: Story) -> Iterator[ExpectedTurn]:
     if story.start is None:
         return
     options, window = story.start.options, story.start.options.context_tokens
     told = begins_without_tools(story)
     offers = {} if told else dict(story.offers)
-    sent, steps, again, has_cut = 0, 0, False, False
+    sent, steps, again, has_cut, failed = 0, 0, False, False, 0
+    left = options.output.modes if options.output is not None else ()
     steps_made: list[_Made] = []
     for model in story.models:
         steps += not again
@@ -140,7 +179,13 @@ def _expected_turns(story: Story) -> Iterator[ExpectedTurn]:
             return
         before, sent = sent, sent + model.requests
         turn = ExpectedTurn(model, Follows.FAIL, before, [], steps=steps, context_tokens=window, told_in_words=told)
+        turn.mode = mode_now(options, left, has_tools=_are_shown(offers), takes_tools=not told)
         turn.follows = follows = _follows(story, turn, offers, sent < options.max_attempts, may_cut=not has_cut)
+        if follows in _TAKEN:
+            failed += _expect_answer(story, turn, failed)
+            follows = turn.follows
+        if follows is Follows.OTHER_WAY:
+            left = tuple(mode for mode in left if mode is not OutputMode.NATIVE)
         if follows is Follows.WITHOUT_TOOLS:
             offers, told = {}, True
         if follows is Follows.CUT_HARDER:
@@ -154,12 +199,42 @@ def _expected_turns(story: Story) -> Iterator[ExpectedTurn]:
         yield turn
 
 
+_TAKEN: Final = frozenset({Follows.ANSWER, Follows.CALLS, Follows.GO_ON, Follows.MISFIT, Follows.GIVEN_UP})
+
+
+def _expect_answer(story: Story, turn: ExpectedTurn, failed: int) -> int:
+    """Read the answers of a turn where a form was asked for; 1 where none of them fits."""
+    assert story.start is not None
+    event, spec = turn.model.end.event if turn.model.end else None, story.start.options.output
+    if spec is None or turn.follows is Follows.GO_ON or not isinstance(event, ModelResponded):
+        return 0
+    turn.answer = answer = expected_answer(spec, event.response, event.checked, failed)
+    if answer is None:
+        return 0
+    if turn.follows is Follows.ANSWER and answer.misfit:
+        turn.follows = Follows.MISFIT if answer.ends is None else Follows.GIVEN_UP
+    return 1 if answer.misfit else 0
+
+
+def _are_shown(offers: Mapping[ToolName, ToolOffer]) -> bool:
+    return any(offer.decision is not Decision.DENY for offer in offers.values())
+
+
+def _may_do_without_tools(story: Story, offers: Mapping[ToolName, ToolOffer], mode: OutputMode | None) -> bool:
+    """Some are offered and may be given up; or none but the output tool, which words can stand for."""
+    assert story.start is not None
+    if _are_shown(offers):
+        return story.start.options.tool_fallback is ToolFallback.RETRY_WITHOUT_TOOLS
+    return mode is OutputMode.TOOL
+
+
 def begins_without_tools(story: Story) -> bool:
     """The model is known to take no tools, and may be asked without those of the request."""
     assert story.start is not None
-    options = story.start.options
-    shown = any(offer.decision is not Decision.DENY for offer in story.start.tools)
-    return shown and not options.takes_tools and options.tool_fallback is ToolFallback.RETRY_WITHOUT_TOOLS
+    options, offers = story.start.options, story.offers
+    left = options.output.modes if options.output is not None else ()
+    mode = mode_now(options, left, has_tools=_are_shown(offers), takes_tools=True)
+    return not options.takes_tools and _may_do_without_tools(story, offers, mode)
 
 
 def _error_of(model: ModelRun) -> Error | None:
@@ -213,10 +288,13 @@ def _follows(
         return again
     error = _error_of(turn.model)
     if error is not None:
-        fallback = story.start.options.tool_fallback is ToolFallback.RETRY_WITHOUT_TOOLS
-        shown = any(offer.decision is not Decision.DENY for offer in offers.values())
-        if error.kind is ErrorKind.TOOLS_UNSUPPORTED and shown and fallback and may_retry:
+        may_do_without = _may_do_without_tools(story, offers, turn.mode)
+        if error.kind is ErrorKind.TOOLS_UNSUPPORTED and may_do_without and may_retry:
             return Follows.WITHOUT_TOOLS
+        output = story.start.options.output
+        others = output is not None and len(output.modes) > 1 and turn.mode is OutputMode.NATIVE
+        if error.kind is ErrorKind.SCHEMA_UNSUPPORTED and others and may_retry:
+            return Follows.OTHER_WAY
         if error.kind is ErrorKind.CONTEXT_LENGTH and may_retry and may_cut and _can_cut(story, turn):
             return Follows.CUT_HARDER
         return again if error.kind in _ASKED_AGAIN else Follows.FAIL
@@ -257,11 +335,18 @@ def _expect_calls(
     limit: int,
 ) -> bool:
     limit = max(limit, 2) if limit else 0  # a first result repeats nothing
-    counts = [_times_in_vain(steps_made, signature(call)) if limit else 0 for call in calls]
+    answers = turn.answer.calls if turn.answer is not None else {}
+    counts = [
+        _times_in_vain(steps_made, signature(call)) if limit and place not in answers else 0
+        for place, call in enumerate(calls)
+    ]
     loops = bool(limit) and max(counts) > limit
-    for call, count in zip(calls, counts, strict=True):
+    for place, (call, count) in enumerate(zip(calls, counts, strict=True)):
         offer = offers.get(call.name)
-        if limit and count >= limit:
+        if (found := answers.get(place)) is not None:
+            code = found if isinstance(found, FailureCode) else None
+            turn.calls.append(ExpectedCall(call, None, code=code, result=None if code else str(found)))
+        elif limit and count >= limit:
             turn.calls.append(ExpectedCall(call, offer, code=FailureCode.REPEATED))
         elif loops:
             turn.calls.append(ExpectedCall(call, offer, code=FailureCode.CANCELLED))
@@ -272,11 +357,12 @@ def _expect_calls(
 
 def _what_came(turn: ExpectedTurn) -> _Made:
     """What each call of a step gave, as the model reads it; of one that was refused as a repetition, nothing."""
-    came: _Made = {signature(expected.call): set() for expected in turn.calls}
+    answers = turn.answer.calls if turn.answer is not None else {}
+    came: _Made = {signature(made.call): set() for place, made in enumerate(turn.calls) if place not in answers}
     record = turn.model.record
     results = [message.content for message in record.messages if isinstance(message, ToolMessage)] if record else []
-    for expected, result in zip(turn.calls, results, strict=False):
-        if expected.code is not FailureCode.REPEATED:
+    for place, (expected, result) in enumerate(zip(turn.calls, results, strict=False)):
+        if expected.code is not FailureCode.REPEATED and place not in answers:
             came[signature(expected.call)].add(result)
     return came
 

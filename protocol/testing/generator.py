@@ -29,6 +29,7 @@ from callboard.protocol.ids import CallId, ToolName
 from callboard.protocol.masking import MARK
 from callboard.protocol.model import FinishReason, Sampling, ToolChoice, ToolChoiceMode
 from callboard.protocol.options import RequestOptions, ToolFallback, ToolOffer
+from callboard.protocol.output import OUTPUT_TOOL, OutputMode, OutputSpec
 from callboard.protocol.provider_options import ExtraFields
 from callboard.protocol.testing.scenario import (
     STANDARD_TOOLS,
@@ -44,7 +45,7 @@ from callboard.protocol.testing.scenario import (
 )
 
 #: Raise it whenever the same seed gives another scenario: an old seed is then refused instead of telling another story.
-VERSION: Final = 5
+VERSION: Final = 6
 
 MAX_TURNS: Final = 12
 MAX_PARALLEL_CALLS: Final = 8
@@ -54,6 +55,10 @@ CALL_IDS: Final = ("a", "b", "c", "d", "a_2", "")
 MASKED_ARGUMENTS: Final = (f'{{"x":"{MARK}**{MARK}"}}', '{"x":"a\\u2327"}')
 GOOD_ARGUMENTS: Final = ('{"x":1}', "{}", '{ "x": 1 }', '{"x":2}', '{"x":3}', '{"x":4}')
 BAD_ARGUMENTS: Final = ('{"x":', "[1]", "")
+#: Right answers and wrong ones (outside.check_answer), and one that its check cannot bear.
+ANSWER_TEXTS: Final = ('{"x":1}', '{"x":3}', '{"x":2}', '{"x":4}', "no JSON", '{"x":999}')
+#: Ends of a text after which it may not be all of the answer.
+SHORT_ENDS: Final = (FinishReason.LENGTH, FinishReason.REFUSAL, FinishReason.OTHER)
 #: Most calls are of tools that simply run; "nowhere" is not on offer.
 _TOOLS: Final = tuple(
     ToolName(name) for name in ("look", "look", "again", "write", "quick", "patient", "deploy", "never", "nowhere")
@@ -114,7 +119,35 @@ def draw_scenario(
         latency_seconds=choices.pick((0.0, 0.0, 0.0, 0.5)),
     )
     drawn = replace(drawn, options=draw_tool_options(choices, drawn.options))
-    return draw_compaction(choices, drawn) if _chance(choices, 15) else drawn
+    drawn = draw_compaction(choices, drawn) if _chance(choices, 15) else drawn
+    return _with_output(choices, drawn) if _chance(choices, 12) else drawn
+
+
+def _with_output(choices: Choices, drawn: Scenario) -> Scenario:
+    """The answer must have a form: some calls are of the output tool, and texts are answers, right or wrong."""
+    ways = ((), tuple(OutputMode), tuple(OutputMode), (OutputMode.TOOL, OutputMode.PROMPT), (OutputMode.TOOL,))
+    spec = OutputSpec(
+        {"type": "object", "properties": {"x": {"type": "integer"}}},
+        "Odd",
+        modes=choices.pick(ways) or (choices.pick(list(OutputMode)),),
+        is_native_alone=choices.pick((False, True)),
+        max_tries=choices.pick((3, 3, 2, 1)),
+    )
+    turns = [_answering(choices, turn) for turn in drawn.turns]
+    last = PlannedTurn(choices.pick(ANSWER_TEXTS), finish_reason=choices.pick((None, None, *SHORT_ENDS)))
+    return replace(drawn, turns=(*turns[: choices.number(1, 8)], last), options=replace(drawn.options, output=spec))
+
+
+def _answering(choices: Choices, turn: PlannedTurn) -> PlannedTurn:
+    if choices.pick((False, False, True)):
+        return turn
+    if choices.pick((False, True)):
+        does = ModelDoes.REFUSE_SCHEMA if _chance(choices, 20) else turn.does
+        return replace(turn, text=choices.pick(ANSWER_TEXTS), calls=(), does=does)
+    calls = [replace(draw_call(choices), tool=OUTPUT_TOOL) for _ in range(choices.pick((1, 1, 2)))]
+    if _chance(choices, 15):  # a person denies what the model asks for beside its answer
+        calls.append(PlannedCall(ToolName("write"), call_id="w", person=PersonDoes.DENY))
+    return replace(turn, calls=(*turn.calls[: choices.pick((0, 1, 2))], *calls))
 
 
 def draw_tool_options(choices: Choices, options: RequestOptions) -> RequestOptions:

@@ -10,7 +10,7 @@ from typing import Final
 import orjson
 
 from callboard.protocol.commands import AskApproval, CallModel, CallPurpose, NoteKind, RunTool
-from callboard.protocol.content import AssistantPart, Replay, Text, Thinking, ToolCall, is_json_object
+from callboard.protocol.content import AssistantPart, Replay, Text, Thinking, ToolCall, is_json_object, json_text
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind
 from callboard.protocol.events import (
     ApprovalDenied,
@@ -44,6 +44,7 @@ from callboard.protocol.model import (
     Usage,
 )
 from callboard.protocol.options import RequestOptions
+from callboard.protocol.output import Checked, answers_in
 from callboard.protocol.prompt_tokens import estimate_tokens, message_tokens, tools_tokens
 from callboard.protocol.testing.scenario import (
     ModelDoes,
@@ -65,6 +66,8 @@ Make = Callable[[float], Event]
 
 #: A late answer comes this long after the one that counted.
 LATE_SECONDS: Final = 50.0
+#: What an answer's check cannot bear.
+BREAKS_THE_CHECK: Final = 999
 #: A dispatcher stops a call this long after it was told to.
 STOP_SECONDS: Final = 0.125
 
@@ -175,6 +178,8 @@ def _ending(turn: PlannedTurn, command: CallModel, options: RequestOptions, now:
     kind = _FAILS.get(turn.does)
     if turn.does is ModelDoes.REFUSE_TOOLS and command.request.tools:
         kind = ErrorKind.TOOLS_UNSUPPORTED
+    if turn.does is ModelDoes.REFUSE_SCHEMA and command.request.response_schema is not None:
+        kind = ErrorKind.SCHEMA_UNSUPPORTED
     if kind is None and now + turn.seconds > command.deadline_at:
         kind = ErrorKind.TIMEOUT
     window = input_tokens(command.request) * 6 // 10 if turn.does is ModelDoes.OVERFLOW and turn.text else None
@@ -185,7 +190,28 @@ def _ending(turn: PlannedTurn, command: CallModel, options: RequestOptions, now:
     if error is not None:
         response = replace(response, parts=(), error=error)
     cost = cost_of(response.usage, options, turn.extra_cost)
-    return lambda at: ModelResponded(tag, at, response, cost, requests_of(turn, command))
+    is_turn = command.purpose is CallPurpose.TURN
+    requests, checked = requests_of(turn, command), check_answers(response, options) if is_turn else ()
+    return lambda at: ModelResponded(tag, at, response, cost, requests, checked=checked)
+
+
+def check_answers(response: ModelResponse, options: RequestOptions) -> tuple[Checked, ...]:
+    """Whether each answer of a turn fits, where a form was asked for."""
+    if options.output is None or response.error is not None:
+        return ()
+    return tuple(map(check_answer, answers_in(response, options.output.tool_name)))
+
+
+def check_answer(text: str) -> Checked:
+    """The form of all simulated answers: an object whose "x" is an odd number. 999 makes the check itself fail."""
+    try:
+        found = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return Checked("it holds no JSON.")
+    number = found.get("x") if isinstance(found, dict) else None
+    if number == BREAKS_THE_CHECK:
+        return Checked("the check raised KeyError", is_broken=True)
+    return Checked() if isinstance(number, int) and number % 2 else Checked(f"x: an odd number, received {number!r}")
 
 
 def cost_of(usage: Usage | None, options: RequestOptions, extra: float = 0.0) -> float | None:
@@ -219,7 +245,8 @@ def respond(turn: PlannedTurn, request: ModelRequest) -> ModelResponse:
 def input_tokens(request: ModelRequest) -> int:
     """What the simulated provider charges for a request."""
     shown = sum(message_tokens(message, estimate_tokens) for message in request.messages)
-    return shown + tools_tokens(request.tools, estimate_tokens)
+    schema = "" if request.response_schema is None else json_text(request.response_schema)
+    return shown + tools_tokens(request.tools, estimate_tokens) + estimate_tokens(schema)
 
 
 # The tools.

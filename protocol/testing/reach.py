@@ -91,9 +91,9 @@ class Reach:
             self.calls.update(call.states)
         for turn in expected_turns(story):
             codes = [call.code for call in turn.calls if call.code is not None]
-            self.calls.update(
-                (str(CallState.REQUESTED), "ModelResponded", _AT_ONCE.get(code, "failed")) for code in codes
-            )
+            ends = [_AT_ONCE.get(code, "failed") for code in codes]
+            ends += ["completed" for call in turn.calls if call.result is not None]
+            self.calls.update((str(CallState.REQUESTED), "ModelResponded", end) for end in ends)
         self._walk(trace, story)
 
     def _walk(self, trace: Trace, story: Story) -> None:

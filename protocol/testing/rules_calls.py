@@ -73,6 +73,8 @@ def terminal_once(story: Story) -> Iterator[str]:
             yield from _wrong_result(call, result)
         elif tag in at_once and _code(result) != at_once[tag].code:
             yield f"call {tag} was never handed out, its result should say {at_once[tag].code}: {result.content!r}"
+        elif tag in at_once and at_once[tag].result not in (None, result.content):
+            yield f"call {tag} of the output tool has the result {result.content!r}, not {at_once[tag].result!r}"
     yield from _untold_failures(story)
 
 
@@ -96,7 +98,7 @@ def _ended_at_once(story: Story) -> dict[Tag, ExpectedCall]:
         results = [message for message in record.messages if isinstance(message, ToolMessage)] if record else []
         if record is not None and len(results) == len(turn.calls):
             for result, expected in zip(results, turn.calls, strict=True):
-                if expected.code is not None:
+                if expected.code is not None or expected.result is not None:
                     found[record.tag._replace(call_id=result.call_id)] = expected
     return found
 

@@ -25,6 +25,7 @@ from callboard.protocol.events import ModelResponded, ModelStreamed
 from callboard.protocol.ids import CallId
 from callboard.protocol.model import ModelRequest, ModelResponse, Restarted, TextDelta, ToolChoice, ToolChoiceMode
 from callboard.protocol.options import RequestOptions
+from callboard.protocol.output import OutputMode
 from callboard.protocol.prompt_tokens import estimate_tokens, message_tokens
 from callboard.protocol.testing.expected import (
     ExpectedTurn,
@@ -32,6 +33,7 @@ from callboard.protocol.testing.expected import (
     begins_without_tools,
     expected_turns,
     is_kept,
+    modes,
     windows,
 )
 from callboard.protocol.testing.outside import input_tokens
@@ -139,6 +141,7 @@ def _wrong_turn(story: Story, turn: ExpectedTurn) -> Iterator[str]:
     if any(isinstance(message, ToolMessage) for message in rest[len(turn.calls) :]):
         yield f"step {step}: a note stands before the last result"
     cut = response.finish_reason in CUT and any(not is_whole(call) for call in response.tool_calls)
+    cut = cut or turn.follows is Follows.MISFIT
     if any(not isinstance(note, SystemMessage) for note in notes) or bool(notes) != cut:
         yield f"step {step} ended {response.finish_reason}, its notes are {notes!r:.200}"
 
@@ -169,7 +172,8 @@ def _wrong_partial(story: Story) -> Iterator[str]:
         yield f"the request finished with the text {finish.text!r}, said was {(said or last)!r}"
     if said and (model.record is None or model.record.messages != (AssistantMessage((Text(said),)),)):
         yield f"{said!r} was streamed and is recorded as {model.record and model.record.messages!r:.200}"
-    texts = [text.text for record in story.records for text in record.messages if isinstance(text, AssistantMessage)]
+    turns = [turn for record in story.records for turn in record.messages if isinstance(turn, AssistantMessage)]
+    texts = [turn.text for turn in turns] + [call.arguments for turn in turns for call in turn.tool_calls]
     if finish.text and finish.text not in texts:
         yield f"the text {finish.text!r} of the finished request is not in the history"
 
@@ -177,7 +181,7 @@ def _wrong_partial(story: Story) -> Iterator[str]:
 def said_texts(story: Story) -> tuple[str, str]:
     """At the end: what the last, unfinished turn has said, and the text of the last turn that counted."""
     said, last, written = "", "", ""
-    taken = {turn.model.command.tag: turn.taken for turn in expected_turns(story)}
+    taken = {turn.model.command.tag: turn for turn in expected_turns(story) if turn.taken}
     summaries = {model.command.tag for model in story.asked if model.is_summary}
     for reaction in story.reactions:
         event = reaction.event
@@ -189,8 +193,8 @@ def said_texts(story: Story) -> tuple[str, str]:
             said = _after_deltas(said, event)
         elif isinstance(event, ModelResponded):
             said = "" if is_too_long(*answer_texts(event.response)) else event.response.text
-            if taken.get(event.tag):
-                said, last = "", event.response.text
+            if (turn := taken.get(event.tag)) is not None:
+                said, last = "", turn.answer.text if turn.answer is not None else event.response.text
         if is_too_long(said):
             said = ""
         if event is not None and any(isinstance(command, CallModel) for command in reaction.commands):
@@ -223,23 +227,26 @@ def shown_as_recorded(story: Story) -> Iterator[str]:
     if story.start is None:
         return
     options, told, cut = story.start.options, begins_without_tools(story), False
-    known = windows(story)
+    known, ways = windows(story), modes(story)
     too_long: ModelRequest | None = None
     if told and not any(note.kind is NoteKind.TOOL_FALLBACK for note in story.reactions[0].given(Note)):
         yield "the model is asked without its tools, and no note says so"
     for model, turn in _with_turns(story):
-        recorded = _full_history(story, model, told)
+        mode = ways[model.command.tag]
+        recorded = _full_history(story, model, told, mode)
         full = in_words(recorded) if told else recorded
         request = model.command.request
         shown = [offer.definition for offer in story.start.tools if offer.decision is not Decision.DENY]
         tools = () if told else tuple(shown)
+        if mode is OutputMode.TOOL and options.output is not None:
+            tools = (*tools, options.output.tool)
         size = input_tokens(replace(request, messages=full, tools=tools))
         window = known[model.command.tag]
         cut = cut or too_long is not None or _must_cut(replace(options, context_tokens=window), size, recorded)
         step = model.command.tag.step
         if not cut and request.messages != full:
             yield f"model call {step} shows {_kinds(request.messages)}, recorded is {_kinds(full)}"
-        elif cut and not _is_cut_of(story, model, request.messages, told):
+        elif cut and not _is_cut_of(story, model, request.messages, told, mode):
             yield f"model call {step} shows {_kinds(request.messages)}, which is no rightful cut of {_kinds(full)}"
         if request.tools != tools:
             yield f"model call {step} offers {[tool.name for tool in request.tools]}"
@@ -265,7 +272,9 @@ def _with_turns(story: Story) -> Iterator[tuple[ModelRun, ExpectedTurn | None]]:
     return ((model, turns.get(model.command.tag)) for model in story.models)
 
 
-def _head_and_old(story: Story, model: ModelRun, told: bool) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
+def _head_and_old(
+    story: Story, model: ModelRun, told: bool, mode: OutputMode | None
+) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
     """Instructions with the history's own leading ones, and the rest of the history, as far as it is not left out.
     `told`: without tools."""
     assert story.start is not None
@@ -274,14 +283,16 @@ def _head_and_old(story: Story, model: ModelRun, told: bool) -> tuple[tuple[Mess
     prompt = options.system_prompt
     if options.tool_prompt and are_shown:
         prompt = f"{prompt}\n\n{options.tool_prompt}" if prompt else options.tool_prompt
+    form = options.output.instructions(mode) if options.output is not None else ""
+    prompt = f"{prompt}\n\n{form}" if prompt and form else prompt or form
     leading = next((i for i, message in enumerate(history) if not isinstance(message, SystemMessage)), len(history))
     head: tuple[Message, ...] = (SystemMessage(prompt),) if prompt else ()
     return head + history[:leading], compacted_history(story, model.compacted, leading, told=told)
 
 
-def _full_history(story: Story, model: ModelRun, told: bool) -> tuple[Message, ...]:
+def _full_history(story: Story, model: ModelRun, told: bool, mode: OutputMode | None) -> tuple[Message, ...]:
     assert story.start is not None
-    head, old = _head_and_old(story, model, told)
+    head, old = _head_and_old(story, model, told, mode)
     return (
         *head,
         *old,
@@ -290,9 +301,9 @@ def _full_history(story: Story, model: ModelRun, told: bool) -> tuple[Message, .
     )
 
 
-def _is_cut_of(story: Story, model: ModelRun, shown: tuple[Message, ...], told: bool) -> bool:
+def _is_cut_of(story: Story, model: ModelRun, shown: tuple[Message, ...], told: bool, mode: OutputMode | None) -> bool:
     assert story.start is not None
-    head, old = _head_and_old(story, model, told)
+    head, old = _head_and_old(story, model, told, mode)
     old = in_words(old) if told else old
     if shown[: len(head)] != head:
         return False

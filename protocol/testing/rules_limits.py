@@ -48,7 +48,11 @@ from callboard.protocol.testing.story import CALL_ENDINGS, EPSILON, ModelRun, Re
 _MIN_OUTPUT_TOKENS: Final = 16
 #: Seconds before a model call is asked again, by the losses in a row (docs/protocol.md, "Losses").
 _PAUSES: Final = (0.0, 0.1, 0.4, 1.6)
-_ENDS: Final = {Follows.FAIL: Outcome.FAILED, Follows.ANSWER: Outcome.ANSWERED}
+_ENDS: Final = {
+    Follows.FAIL: Outcome.FAILED,
+    Follows.GIVEN_UP: Outcome.FAILED,
+    Follows.ANSWER: Outcome.ANSWERED,
+}
 #: How a request may end instead of making one more model call.
 LIMITS: Final = frozenset({Outcome.STEP_LIMIT, Outcome.TOKEN_LIMIT, Outcome.COST_LIMIT})
 
@@ -295,21 +299,24 @@ def turns_decide(story: Story) -> Iterator[str]:
                 yield f"{told}: it ended as {outcome}"
         elif outcome is not _ENDS.get(turn.follows, outcome):
             yield f"{told}: it went on, or ended as {outcome}"
-        elif turn.follows is Follows.GO_ON and not calls and outcome not in LIMITS:
+        elif turn.follows in (Follows.GO_ON, Follows.MISFIT) and not calls and outcome not in LIMITS:
             yield f"{told}: it ended as {outcome}"
         elif turn.follows is Follows.CALLS:
             yield from _wrong_calls(turn, reaction, outcome, told)
 
 
 def _wrong_calls(turn: ExpectedTurn, reaction: Reaction, outcome: Outcome | None, told: str) -> Iterator[str]:
-    if turn.loops:
+    if turn.loops and turn.ends_as is None:
         if outcome is not Outcome.REPEATED_CALLS:
             yield f"{told}: a call was repeated too often, and it went on or ended as {outcome}"
         return
     begun = any(call.begins for call in turn.calls)
     if begun and (reaction.given(CallModel) or reaction.given(RecordStep) or outcome is not None):
         yield f"{told}: it went on while its calls are open"
-    if not begun and not reaction.given(CallModel) and outcome not in LIMITS:
+    if not begun and turn.ends_as is not None:
+        if outcome is not turn.ends_as:
+            yield f"{told}: its answer ends the request as {turn.ends_as}, and it ended as {outcome}"
+    elif not begun and not reaction.given(CallModel) and outcome not in LIMITS:
         yield f"{told}: all its calls have ended, and it did not go on"
 
 

@@ -156,7 +156,7 @@ def true_finish(story: Story) -> Iterator[str]:
             yield f"it ended as {finish.outcome} with the reason {finish.reason!r}"
         if finish.finish_reason is not (stopped := _finish_reason(story)):
             yield f"its last turn ended as {stopped}, and it says {finish.finish_reason}"
-        if finish.outcome is Outcome.ANSWERED and stopped in SHORT and not reaction.given(Note):
+        if finish.outcome is Outcome.ANSWERED and _is_short(story) and not reaction.given(Note):
             yield f"its answer ended as {stopped} without a note"
         if story.start is not None and finish.tag != story.start.tag:
             yield f"the end has the tag {finish.tag}"
@@ -164,7 +164,14 @@ def true_finish(story: Story) -> Iterator[str]:
 
 def _needs_reason(story: Story, finish: Finish) -> bool:
     """Every end but a whole answer is explained."""
-    return finish.outcome is not Outcome.ANSWERED or _finish_reason(story) in SHORT
+    return finish.outcome is not Outcome.ANSWERED or _is_short(story)
+
+
+def _is_short(story: Story) -> bool:
+    """The last turn is a text that was cut, or may be. Calls that are whole are not."""
+    turns = expected_turns(story)
+    is_text = not turns or turns[-1].follows is not Follows.CALLS
+    return is_text and _finish_reason(story) in SHORT
 
 
 def _finish_reason(story: Story) -> FinishReason:
@@ -189,18 +196,25 @@ def _wrong_outcome(story: Story, reaction: Reaction, finish: Finish) -> Iterator
     elif isinstance(event, MODEL_ENDINGS):
         expected = LIMITS if story.asked[-1].is_summary else _outcomes_of_turn(story)
     else:
-        expected = LIMITS  # a step is complete, or none was begun: only a limit ends it here
+        # A step is complete, or none was begun: only a limit ends it here, or the answer that its turn held.
+        turns = expected_turns(story)
+        ends_as = turns[-1].ends_as if turns else None
+        expected = LIMITS if ends_as is None else frozenset({ends_as})
     if outcome not in expected:
         yield f"it ended as {outcome} after {type(event).__name__}, which is one of {sorted(expected)}"
 
 
 def _outcomes_of_turn(story: Story) -> frozenset[Outcome]:
     turn = expected_turns(story)[-1]
+    by_calls = frozenset({Outcome.REPEATED_CALLS}) if turn.loops else LIMITS
     return {
         Follows.ANSWER: frozenset({Outcome.ANSWERED}),
         Follows.FAIL: frozenset({Outcome.FAILED}),
-        Follows.CALLS: frozenset({Outcome.REPEATED_CALLS}) if turn.loops else LIMITS,
+        Follows.GIVEN_UP: frozenset({Outcome.FAILED}),
+        Follows.MISFIT: LIMITS,
+        Follows.CALLS: by_calls if turn.ends_as is None else frozenset({turn.ends_as}),
         Follows.GO_ON: LIMITS,
+        Follows.OTHER_WAY: LIMITS,
         Follows.AGAIN: LIMITS,
         Follows.WITHOUT_TOOLS: LIMITS,
         Follows.CUT_HARDER: LIMITS,

@@ -69,6 +69,8 @@ class ModelDoes(StrEnum):
     """The prompt is too long for it; where the turn has text, it names a window, which is six tenths of the prompt."""
     BREAK = "break"
     """The provider fails for good."""
+    REFUSE_SCHEMA = "refuse_schema"
+    """The model takes no schema of the answer; without one it answers."""
     VANISH = "vanish"
     """Nothing comes, and nobody says so."""
     LOST = "lost"

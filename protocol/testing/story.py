@@ -71,6 +71,10 @@ SHORT: Final = frozenset({FinishReason.LENGTH, FinishReason.REFUSAL, FinishReaso
 CUT: Final = frozenset({FinishReason.LENGTH, FinishReason.ERROR})
 
 
+#: A model that is known to refuse these is not asked.
+_SAID_UNASKED: Final = frozenset({ErrorKind.TOOLS_UNSUPPORTED, ErrorKind.SCHEMA_UNSUPPORTED})
+
+
 @dataclass(slots=True)
 class Reaction:
     """One event that the session took (None: it was resumed), and the commands it gave."""
@@ -121,11 +125,11 @@ class ModelRun:
     @property
     def requests(self) -> int:
         """Those that it took, as far as the session can know; of a lost call one more than was said. A model that is
-        known to take no tools may have been asked not at all."""
+        known to take no tools, or no schema, may have been asked not at all."""
         assert self.end is not None
         event = self.end.event
         told = event.requests if isinstance(event, ModelResponded | ModelFailed) else self.noted + 1
-        unasked = isinstance(event, ModelFailed) and event.error.kind is ErrorKind.TOOLS_UNSUPPORTED
+        unasked = isinstance(event, ModelFailed) and event.error.kind in _SAID_UNASKED
         return max(0 if unasked else 1, told, self.noted)
 
     @property

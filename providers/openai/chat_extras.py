@@ -236,4 +236,7 @@ def normal_usage(raw: JsonObject) -> model.Usage | None:
 
 
 def _count(holder: JsonObject, *names: str) -> int | None:
-    return next((count for name in names if (count := count_at(holder, name)) is not None), None)
+    for name in names:
+        if (count := count_at(holder, name)) is not None:
+            return count
+    return None

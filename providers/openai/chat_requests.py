@@ -259,6 +259,9 @@ class ChatEncoding(encoding.Encoding):
         schema = self.request.response_schema
         if schema is None:
             return {}, ""
+        if self.dialect.strict_answers and (adapted := self.answer_schema(OPENAI_STRICT)):
+            answer = {"name": "answer", "schema": adapted.schema, "strict": adapted.strict}
+            return {"response_format": {"type": "json_schema", "json_schema": answer}}, ""
         if self.dialect.answer_format is not None:
             return {"response_format": self.dialect.answer_format(schema)}, ""
         self._note_missing("response_schema", "it is asked for JSON, and the schema is in the instructions")

@@ -74,6 +74,9 @@ class ChatDialect:
     """None: the server has none."""
     answer_format: Callable[[Mapping[str, object]], Body] | None = fields.json_schema_format
     """None: it knows only that an answer is JSON; the schema goes into the instructions."""
+    strict_answers: bool = False
+    """It keeps a schema for certain where every object closes itself and requires all its properties, and takes any
+    other for a hint, or not at all. Servers that make a grammar of it keep more of it as it is."""
     service_tiers: bool = True
     modalities: tuple[str, ...] = ()
     """What it can answer with beside text: "image", "audio"."""
@@ -153,6 +156,7 @@ OPENAI: Final = ChatDialect(
     notes_as_user=False,
     bridged_models=_NO_MODEL,
     empty_text=True,
+    strict_answers=True,
     modalities=("audio",),
     streamed_audio="pcm16",
     parts=MappingProxyType(
@@ -202,10 +206,12 @@ _ROWS: Final = (
     ),
     ChatDialect("lmstudio", "http://localhost:1234/v1", parts=SEES, service_tiers=False),
     ChatDialect(
-        # "API Reference": logprobs "not yet supported". "Built-In Tools", "Browser Search", "Web Search".
+        # "API Reference": logprobs "not yet supported". "Built-In Tools", "Browser Search", "Web Search". "Structured
+        # Outputs": all fields required, additionalProperties false.
         "groq",
         "https://api.groq.com/openai/v1",
         "GROQ_API_KEY",
+        strict_answers=True,
         parts=SEES,
         logprobs=None,
         server_tools={
@@ -299,10 +305,12 @@ _ROWS: Final = (
     ),
     ChatDialect(
         # "Chat Completions". "Tools with mixed values for 'strict' are not allowed" (mpfaffenberger/code_puppy#368).
-        # "Reasoning": gpt-oss reads `reasoning`. "Image Inputs": base64 only.
+        # "Reasoning": gpt-oss reads `reasoning`. "Image Inputs": base64 only. "Structured Outputs": every object says
+        # additionalProperties: false.
         "cerebras",
         "https://api.cerebras.ai/v1",
         "CEREBRAS_API_KEY",
+        strict_answers=True,
         parts=MappingProxyType({Image: PartForm(fields.image_part, (_BYTES,), ("image/png", "image/jpeg"))}),
         strict=StrictTools.SAME,
         reasoning_replay_field="reasoning",

@@ -64,6 +64,7 @@ def ids(rows: list[dict[str, Any]]) -> list[str]:
 #: With the window that the body names.
 OVERFLOWS = recorded("context_too_long.jsonl")
 NO_TOOLS = recorded("no_tools_here.jsonl")
+NO_SCHEMA = recorded("no_schema_here.jsonl")
 
 
 @pytest.mark.parametrize("row", OVERFLOWS, ids=ids(OVERFLOWS))
@@ -71,6 +72,26 @@ def test_quirk_77_a_context_that_is_too_long_is_one_kind_for_all(row: dict[str, 
     body = b"" if row["body"] is None else orjson.dumps(row["body"])
     error = error_from_body(row["server"], row["status"], {}, body)
     assert (error.kind, error.context_tokens, error.retryable) == (K.CONTEXT_LENGTH, row["window"], False)
+
+
+@pytest.mark.parametrize("row", NO_SCHEMA, ids=ids(NO_SCHEMA))
+def test_every_servers_way_to_say_that_it_takes_no_schema_of_the_answer(row: dict[str, Any]) -> None:
+    error = error_from_payload(row["server"], row["body"], row["status"])
+    assert (error.kind, error.retryable) == (K.SCHEMA_UNSUPPORTED, False)
+    assert by_status(error).kind is K.INVALID_REQUEST  # of a request that had none, it is about something else
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "the prompt quotes: Invalid schema for response_format 'x'",
+        "Invalid value for response: no schema",
+        "This model does not support image input",
+        "Failed to parse the file",
+    ],
+)
+def test_a_message_about_something_else_is_not_about_a_schema(message: str) -> None:
+    assert error_from_payload("openai-chat", openai(message), 400).kind is not K.SCHEMA_UNSUPPORTED
 
 
 @pytest.mark.parametrize("row", NO_TOOLS, ids=ids(NO_TOOLS))

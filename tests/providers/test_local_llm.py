@@ -11,11 +11,16 @@ import json
 import platform
 import urllib.request
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
+from pydantic import BaseModel
 from support.llama_server import ARGUMENTS, CONTEXT, SAYS, THINKS, LlamaServer, answer_tokens, prompt_tokens
 
+from callboard.actors.requests.outputs import Output
+from callboard.actors.requests.partial_outputs import PartialOutput
+from callboard.actors.runtime import Runtime
+from callboard.actors.settings import Settings
 from callboard.protocol.content import (
     AssistantPart,
     Message,
@@ -260,6 +265,23 @@ def test_an_answer_by_a_schema(server: LlamaServer, streaming: bool) -> None:
     """Of the three APIs, llama.cpp keeps a schema on /v1/chat/completions only."""
     turn = ask(server, "llamacpp", "Is it on?", stream=streaming, response_schema=SCHEMA)
     assert turn.text == ARGUMENTS
+
+
+class Switch(BaseModel):
+    """What SCHEMA says."""
+
+    on: bool
+
+
+@pytest.mark.parametrize("mode", ["", "native"])
+def test_an_answer_of_a_type_through_the_whole_runtime(server: LlamaServer, mode: str) -> None:
+    """The schema becomes the server's grammar: this model, which says always the same, cannot but answer by it."""
+    settings = Settings(model="llamacpp/tiny", base_url=f"{server.url}/v1", sampling=Sampling(max_output_tokens=50))
+    with Runtime(settings) as runtime:
+        reply = runtime.ask_sync("Is it on?", output=Annotated[Switch, Output(mode=mode)])
+        assert reply.output == Switch(**json.loads(ARGUMENTS))
+        parts = [item.value for item in runtime.stream_sync("?", output=Switch) if isinstance(item, PartialOutput)]
+    assert parts[-1] == json.loads(ARGUMENTS)
 
 
 @both_ways

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 from dataclasses import replace
 from urllib.parse import urlsplit
@@ -373,6 +374,14 @@ def test_a_garbage_head_is_one_error_of_that_call(name: str) -> None:
     assert response.error.kind in (
         ErrorKind.CONNECTION, ErrorKind.MALFORMED, ErrorKind.TRUNCATED, ErrorKind.NOT_FOUND
     )  # fmt: skip
+
+
+def test_an_answer_that_a_server_compresses_unasked_is_read() -> None:
+    event = json.dumps({"choices": [{"index": 0, "delta": {"content": "squeezed"}, "finish_reason": "stop"}]})
+    body = gzip.compress(f"data: {event}\n\ndata: [DONE]\n\n".encode())
+    head = HEAD + f"content-encoding: gzip\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+    response = asyncio.run(served(head + body))
+    assert (response.text, response.error) == ("squeezed", None)
 
 
 def test_an_error_body_that_never_ends_is_cut_at_its_bound() -> None:

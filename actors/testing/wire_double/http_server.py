@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -61,8 +61,12 @@ class _Playing:
 
     script: Script
     numbers: itertools.count[int] = field(default_factory=itertools.count)
-    written: dict[tuple[Api | None, Question], WireAnswer] = field(default_factory=dict)
+    written: dict[tuple[Api | None, Question, Fault | None], WireAnswer] = field(default_factory=dict)
     """Answers that were rendered before: the same bytes serve again."""
+    faults: Iterator[Fault | None] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.faults = self.script.random() if self.script.chances else itertools.repeat(None)
 
 
 class WireDoubleServer:
@@ -232,16 +236,19 @@ def _has_user(history: list[Said]) -> bool:
 
 
 def _scripted(playing: _Playing, api: Api | None, wire: WireApi, question: Question) -> WireAnswer:
-    key = (api, question)
+    fault = next(playing.faults)
+    key = (api, question, fault)
     if key not in playing.written:
-        playing.written[key] = _rendered(playing.script, api, wire, question)
+        playing.written[key] = _rendered(playing.script, api, wire, question, fault)
     return playing.written[key]
 
 
-def _rendered(script: Script, api: Api | None, wire: WireApi, question: Question) -> WireAnswer:
+def _rendered(script: Script, api: Api | None, wire: WireApi, question: Question, fault: Fault | None) -> WireAnswer:
     if question.number >= len(script.turns):
         return error_answer(wire, _refusal(500, f"The script {script.name!r} has no answer {question.number}."))
     answer = script.turns[question.number]
     if api is None and isinstance(answer, Turn):
         return error_answer(wire, _refusal(404, "This path belongs to no wire API of the wire double."))
+    if fault is not None and isinstance(answer, Turn):
+        answer = replace(answer, fault=fault)
     return wire_answer(wire, answer, question)

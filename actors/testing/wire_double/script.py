@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from random import Random
 from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import ConfigDict, Discriminator, JsonValue, Tag, TypeAdapter, ValidationError
@@ -212,8 +213,22 @@ Answer = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
+class Chance:
+    """A fault that a share of the answers has. Raises ValueError for a share that is none."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _FORBID_EXTRA
+
+    share: float
+    """Of all answers, 0 to 1."""
+    fault: Fault
+
+    def __post_init__(self) -> None:
+        _require(0 <= self.share <= 1, "share must be between 0 and 1")
+
+
+@dataclass(frozen=True, slots=True)
 class Script:
-    """Answers under a name. Raises ValueError for a name that cannot be part of a path."""
+    """Answers under a name. Raises ValueError for a name that cannot be part of a path and for impossible chances."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _FORBID_EXTRA
 
@@ -223,9 +238,26 @@ class Script:
     name: str = ""
     """Requests choose a script by the path prefix /s/NAME, the header x-script, the text of the last user message or
     the model's name; "" serves all other requests."""
+    chances: tuple[Chance, ...] = ()
+    """Faults at random, one an answer at the most."""
+    seed: int = 0
+    """Of the chances: which of the answers, in the order of their requests, have which fault."""
 
     def __post_init__(self) -> None:
         _require(_NAME.fullmatch(self.name) is not None, "name must be up to 64 letters, digits and . _ -")
+        _require(sum(chance.share for chance in self.chances) <= 1, "the shares of all chances must be 1 at the most")
+        kinds = {chance.fault.kind for chance in self.chances}
+        whole = all(isinstance(turn, Turn) and turn.fault is None for turn in self.turns)
+        _require(not kinds or whole, "chances need turns without faults of their own, and no raw answers")
+        _require(FaultKind.HALF_CALL not in kinds, "half_call cannot come at random: it needs a turn with calls")
+
+    def random(self) -> Iterator[Fault | None]:
+        """Of one answer after the other, which fault it has, without end."""
+        drawn = Random(self.seed)
+        shares = [chance.share for chance in self.chances]
+        faults = [*(chance.fault for chance in self.chances), None]
+        while True:
+            yield drawn.choices(faults, [*shares, max(0.0, 1 - sum(shares))])[0]
 
 
 _SCRIPT: Final[TypeAdapter[Script]] = TypeAdapter(Script)

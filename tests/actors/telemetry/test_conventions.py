@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 from opentelemetry.semconv._incubating.metrics import gen_ai_metrics
 
-from callboard.actors.telemetry.conventions import metric_attributes, model_of, provider_of, server_attributes
+from callboard.actors.telemetry.conventions import begin_of, metric_attributes, model_of, provider_of, server_attributes
 from callboard.actors.telemetry.message_json import MAX_CONTENT_CHARS, MAX_MESSAGES, messages_json, output_json
 from callboard.actors.telemetry.metrics import METRICS
+from callboard.protocol.commands import CallModel, CallPurpose
 from callboard.protocol.content import AssistantMessage, Image, Message, Text, Thinking, ToolCall, UserMessage
-from callboard.protocol.ids import CallId, ToolName
-from callboard.protocol.model import ModelResponse
+from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
+from callboard.protocol.model import ModelRequest, ModelResponse
 from callboard.providers.provider_table import ROWS
 
 ROOT = Path(__file__).parents[3]
@@ -99,3 +100,10 @@ def test_a_long_text_and_half_a_character_can_be_exported() -> None:
     content = message["parts"][0]["content"]
     assert content.startswith("\\ud83dxxx")
     assert len(content) < MAX_CONTENT_CHARS + 100
+
+
+@pytest.mark.parametrize(("purpose", "said"), [(CallPurpose.TURN, None), (CallPurpose.SUMMARY, "summary")])
+def test_a_model_call_that_asks_for_a_summary_says_so(purpose: CallPurpose, said: str | None) -> None:
+    tag = Tag(RequestId("r"), MessageId("r/user"), 1)
+    name, attributes = begin_of(CallModel(tag, ModelRequest("openai/m", ()), 1.0, purpose=purpose), log_content=False)
+    assert (name, attributes.get("callboard.purpose")) == ("chat m", said)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -137,7 +137,7 @@ def points(reader: InMemoryMetricReader) -> dict[str, list[Any]]:
     }
 
 
-def test_the_hosts_meter_provider_gets_every_number(until: Callable[[Callable[[], bool]], None]) -> None:
+def test_the_hosts_meter_provider_gets_every_number() -> None:
     """It is set up after the runtime has started."""
     reader, before = InMemoryMetricReader(), api.NoOpMeterProvider()
     provider: api.MeterProvider = before

@@ -1,4 +1,4 @@
-"""docs/failures.md says what the code does: its tables are those of the code."""
+"""docs/failures.md and docs/telemetry.md say what the code does: their tables are those of the code."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import logging
 import re
 from pathlib import Path
 
-from callboard.actors.telemetry.metrics import Metric
+from callboard.actors.telemetry.conventions import MAX_METADATA, MAX_METADATA_CHARS
+from callboard.actors.telemetry.message_json import MAX_CONTENT_CHARS, MAX_MESSAGES
+from callboard.actors.telemetry.metrics import MAX_SERIES, METRICS, Metric
 from callboard.actors.telemetry.notices import NOTICES
 from callboard.actors.telemetry.telemetry import MAX_PRINTED_BYTES, MAX_PRINTED_LINES
 from callboard.protocol.limits import MAX_TOOL_OUTPUT_BYTES
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "failures.md").read_text()
+TELEMETRY = (ROOT / "docs" / "telemetry.md").read_text()
 
 
 def counted(metric: Metric, labels: tuple[str, ...]) -> str:
@@ -36,6 +39,40 @@ def test_the_table_of_notices_is_that_of_the_code() -> None:
     found = re.search(r"<!-- notices -->\n(.*?)\n?<!-- end -->", PAGE, re.S)
     assert found is not None
     assert found[1] == notices_table(), f"put this between the marks of docs/failures.md:\n{notices_table()}"
+
+
+def metrics_table() -> str:
+    """As the page has it."""
+    lines = ["| metric | kind | unit | labels | what |", "|---|---|---|---|---|"]
+    for metric in METRICS.values():
+        labels = ", ".join(f"`{label}`" for label in metric.labels)
+        lines.append(f"| `{metric.name}` | {metric.kind} | {metric.unit} | {labels} | {metric.meaning} |")
+    return "\n".join(lines)
+
+
+def test_the_table_of_metrics_is_that_of_the_code() -> None:
+    found = re.search(r"<!-- metrics -->\n(.*?)\n?<!-- end -->", TELEMETRY, re.S)
+    assert found is not None
+    assert found[1] == metrics_table(), f"put this between the marks of docs/telemetry.md:\n{metrics_table()}"
+
+
+def test_every_attribute_of_the_page_is_one_of_the_code() -> None:
+    code = "".join(path.read_text() for path in (ROOT / "actors" / "telemetry").glob("*.py"))
+    table = TELEMETRY.partition("| attribute |")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| (`[^|]*) \|", table, re.M)
+    assert len(rows) > 8
+    for row in rows:
+        first, *rest = re.findall(r"`([a-z_.A-Z]+)`", row)
+        prefix = ".".join(first.split(".")[: 1 if first.startswith("callboard") else 2])
+        names = [first, *(f"{prefix}{name}" if name.startswith(".") else name for name in rest)]
+        for name in names:
+            assert name.removesuffix("KEY") in code or name in ("callboard.step", "callboard.call_id"), name
+
+
+def test_the_bounds_are_those_of_the_code() -> None:
+    assert f"at most {MAX_SERIES:,} label sets" in TELEMETRY
+    assert f"the first {MAX_METADATA}, each up to {MAX_METADATA_CHARS} characters" in TELEMETRY
+    assert f"last {MAX_MESSAGES} messages, each text up to {MAX_CONTENT_CHARS:,} characters" in TELEMETRY
 
 
 def test_the_loggers_are_those_of_the_code() -> None:

@@ -19,12 +19,12 @@ from support.shared_double import shared_double
 from support.telling import CALL, LOOK, STEP, TelemetryStand, asked
 from support.tracing import SpansInMemory
 
-from callboard import Reply, Runtime, Settings, ToolContext, tool
+from callboard import Reply, Runtime, RuntimeFailure, Settings, ToolContext, tool
 from callboard.actors.kernel import ActorSystem
 from callboard.actors.testing.wire_double import Call, RawAnswer, Tokens, Turn
 from callboard.protocol.commands import CallModel, RunTool
 from callboard.protocol.errors import ErrorKind
-from callboard.protocol.events import ModelResponded, ToolCallCompleted, ToolCallFailed
+from callboard.protocol.events import ModelResponded, ToolCallCompleted, ToolCallDeferred, ToolCallFailed
 from callboard.protocol.model import Error, FinishReason, ModelRequest, ModelResponse, Sampling, Usage
 from callboard.protocol.tools import FailureCode, ToolFailure
 from callboard.providers.local.scripted import ScriptedCall, ScriptedTurn
@@ -371,6 +371,43 @@ def test_a_request_begins_when_it_was_asked_and_holds_its_work() -> None:
     host = spans.named("host")
     times = [host.start_time, whole.start_time, work.start_time, work.end_time, whole.end_time]
     assert times == sorted(times, key=lambda time: time or 0)
+
+
+def test_a_deferred_call_is_one_span_until_its_result_comes_from_outside(simulated: ActorSystem) -> None:
+    spans = SpansInMemory()
+    stand = TelemetryStand(simulated, spans.tracing().begin)
+    ran, deferred = RunTool(CALL, LOOK, "{}", 9.0, "e"), ToolCallDeferred(CALL, 2.0, 600.0, SECRET)
+    stand.tell(asked(), ran, deferred, ToolCallCompleted(CALL, 61.0, "1"), at=(0.0, 1.0, 2.0, 61.0))
+    span = spans.named("execute_tool look")
+    assert (span.end_time or 0) - (span.start_time or 0) == 60_000_000_000
+    (event,) = span.events
+    assert (event.name, event.timestamp - (span.start_time or 0)) == ("call.deferred", 1_000_000_000)
+    assert SECRET not in spans.exported()
+
+
+def test_a_session_that_is_killed_leaves_no_span_and_no_request_open() -> None:
+    spans = SpansInMemory()
+
+    @tool(risk="read", isolation="thread", name="waits")
+    def waits() -> str:
+        kill()
+        return "too late"
+
+    def kill() -> None:
+        assert made._running is not None
+        (ref,) = made._running.sessions.values()
+        ref._cell.executor.call_soon(ref._cell.kill)
+
+    made = Runtime(Settings(model="scripted/m", script=script("waits")), [waits])
+    spans.trace(made)
+    with made:
+        with pytest.raises(RuntimeFailure, match="lost"):
+            made.ask_sync("go")
+        metrics = made.metrics()
+    assert metrics.counts("callboard.requests") == {("lost",): 1}
+    assert metrics.count("callboard.requests.open") == 0
+    endings = {span.name: attributes(span)["callboard.ending"] for span in spans.finished()}
+    assert endings == {"invoke_agent": "lost", "chat m": "ok", "execute_tool waits": "cancelled"}
 
 
 # -- content

@@ -87,7 +87,7 @@ def test_everything_at_once() -> None:
             "type": "json_schema",
             "json_schema": {
                 "name": "answer",
-                "schema": {"type": "object", "properties": {}, "additionalProperties": False},
+                "schema": {"type": "object", "properties": {}, "additionalProperties": False, "required": []},
                 "strict": True,
             },
         },

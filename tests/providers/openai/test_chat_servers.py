@@ -571,3 +571,18 @@ def test_quirk_73_thinking_that_a_server_takes_none_of_is_noted_once() -> None:
     assert (
         server("deepseek").encode(ModelRequest("m", (UserMessage.of("Hi"), kept, UserMessage.of("And?")))).notes == ()
     )
+
+
+def test_an_answer_s_schema_is_closed_for_servers_that_keep_only_such_and_goes_as_it_is_to_others() -> None:
+    open_one = {"type": "object", "properties": {"a": {"type": "string", "minLength": 2}, "b": {"type": "integer"}}}
+    for name in ("openai-chat", "groq", "cerebras"):
+        answer = sent(name, HI, response_schema=open_one)["response_format"]["json_schema"]
+        assert answer["strict"] is True
+        assert answer["schema"]["additionalProperties"] is False
+        assert answer["schema"]["required"] == ["a", "b"]
+        assert "response_schema" in notes(name, response_schema=open_one)  # minLength, in words
+    for name in ("vllm", "ollama", "llamacpp", "openai-compatible"):
+        answer = sent(name, HI, response_schema=open_one)["response_format"]["json_schema"]
+        assert (answer["schema"], answer["strict"]) == (open_one, False)
+    a_dict = {"type": "object", "additionalProperties": {"type": "integer"}}
+    assert sent("openai-chat", HI, response_schema=a_dict)["response_format"]["json_schema"]["strict"] is False

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from callboard.actors.testing.wire_double import Call, Fault, FaultKind, RawAnswer, Script, Tokens, Turn
+from callboard.actors.testing.wire_double import Call, Chance, Fault, FaultKind, RawAnswer, Script, Tokens, Turn
 from callboard.actors.testing.wire_double.script import scripts_from_json, scripts_to_json
 from callboard.protocol.errors import UsageError
 from callboard.protocol.model import FinishReason
 
+MOST = '{"share": 0.6, "fault": {"kind": "cut"}}'
 SCRIPTS = [
     Script((Turn("hi", (Call("a", {"x": [1, None]}, "id"), Call("b", "{half")), "hm", usage=None),), True, "first"),
     Script((RawAnswer({"a": [1]}, 429, {"retry-after": "1"}), RawAnswer("<p>"), Turn(usage=Tokens(9, 5, 4, 1, 2)))),
     Script((Turn(finish=FinishReason.LENGTH, fragment=9, pause=0.5, fault=Fault(FaultKind.CUT, after=2)),), name="z"),
+    Script((Turn("hi"),), chances=(Chance(0.25, Fault(FaultKind.STATUS, status=429)),), seed=7),
 ]
 
 
@@ -46,6 +48,13 @@ def test_one_script_needs_no_list_and_names_no_more_than_it_says() -> None:
         ('{"turns": [{"pause": Infinity}]}', "pause must be 0 to 3600"),
         ('{"turns": [{"usage": {"input": 1, "cached": 2}}]}', "input must include cached"),
         ('{"turns": [{"usage": {"output": 1, "reasoning": 2}}]}', "output must include reasoning"),
+        ('{"chances": [{"share": 1.5, "fault": {"kind": "cut"}}]}', "share must be between 0 and 1"),
+        (
+            '{"chances": [{"share": 0.6, "fault": {"kind": "cut"}}, {"share": 0.6, "fault": {"kind": "cut"}}]}',
+            "1 at the",
+        ),
+        ('{"turns": [{"body": ""}], "chances": [{"share": 1, "fault": {"kind": "cut"}}]}', "and no raw answers"),
+        ('{"chances": [{"share": 1, "fault": {"kind": "half_call"}}]}', "half_call cannot come at random"),
         ('[{"turns": []}, {"name": "a/b"}]', "at 1: name must be up to 64 letters"),
     ],
 )

@@ -16,7 +16,17 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from callboard.actors.testing.wire_double import Api, Call, Fault, FaultKind, RawAnswer, Script, Turn, WireDouble
+from callboard.actors.testing.wire_double import (
+    Api,
+    Call,
+    Chance,
+    Fault,
+    FaultKind,
+    RawAnswer,
+    Script,
+    Turn,
+    WireDouble,
+)
 from callboard.protocol.content import (
     AssistantMessage,
     Message,
@@ -439,3 +449,37 @@ def test_a_note_of_the_runtime_is_not_what_the_user_asks(double: WireDouble, ask
     double.play_scripts(Script((Turn("for me"),), name="mine"), Script((Turn("for anyone"),)))
     _, answer = talk(double, "POST", "/v1/chat/completions", {"model": "m", "messages": asked})
     assert answer["choices"][0]["message"]["content"] == "for me"
+
+
+# -- faults at random
+
+
+REFUSED = Fault(FaultKind.STATUS, status=429)
+
+
+def statuses(double: WireDouble, requests: int) -> list[int]:
+    """Of so many requests, one after the other."""
+    seen = []
+    for _ in range(requests):
+        question = {"model": "m", "messages": [{"role": "user", "content": "?"}]}
+        seen.append(talk(double, "POST", "/v1/chat/completions", question)[0])
+    return seen
+
+
+def test_a_share_of_the_answers_has_a_fault_and_the_same_seed_gives_the_same(double: WireDouble) -> None:
+    chances = (Chance(0.3, REFUSED), Chance(0.1, Fault(FaultKind.STATUS, status=500)))
+    runs = []
+    for seed in (1, 1, 2):
+        double.play_scripts(Script((Turn("hello"),), by_turn=True, chances=chances, seed=seed))
+        runs.append(statuses(double, 200))
+    assert runs[0] == runs[1] != runs[2]
+    assert 30 <= runs[0].count(429) <= 90
+    assert 5 <= runs[0].count(500) <= 40
+    assert set(runs[0]) == {200, 429, 500}
+
+
+def test_without_chances_no_answer_has_a_fault_and_with_all_of_them_each(double: WireDouble) -> None:
+    double.play_scripts(Script((Turn("hello"),), by_turn=True, chances=(Chance(1.0, REFUSED),)))
+    assert set(statuses(double, 20)) == {429}
+    double.play_scripts(Script((Turn("hello"),), by_turn=True, chances=(Chance(0.0, REFUSED),)))
+    assert set(statuses(double, 20)) == {200}

@@ -1,0 +1,48 @@
+"""The environments of the other contenders of sessions.py: one each, made when first needed and kept.
+
+They are kept below ~/.cache/callboard-benchmarks (or XDG_CACHE_HOME); remove that folder to make them again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+#: What each is installed from, the newest releases of November 2026 that go together.
+PINS: dict[str, tuple[str, ...]] = {
+    "openai": ("openai==3.54.0",),
+    "pydantic-ai": ("pydantic-ai-slim[openai]==2.68.0",),
+    "openai-agents": ("openai-agents==0.24.0",),
+    "langgraph": ("langgraph==1.2.22", "langchain==1.4.7", "langchain-openai==1.7.3"),
+    "autogen": ("autogen-agentchat==0.7.5", "autogen-ext[openai]==0.7.5"),
+    "agent-framework": ("agent-framework-openai==1.17.0",),
+    "llm": ("llm==0.36",),
+}
+#: As the contenders of our own have it.
+COMMON = ("uvloop==0.23.0",)
+#: For pip, which downloads up to 100 MB.
+INSTALL_SECONDS = 600.0
+
+
+def python_of(name: str) -> str:
+    """The interpreter of this peer's environment, which is made where there is none yet."""
+    pins = (*PINS[name], *COMMON)
+    key = hashlib.sha256("\n".join((sys.version, *pins)).encode()).hexdigest()[:12]
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "callboard-benchmarks"
+    place = cache / f"{name}-{key}"
+    if not (place / "ready").exists():
+        print(f"making an environment for {name}: {' '.join(pins)}", file=sys.stderr, flush=True)
+        venv.create(place, clear=True, with_pip=True)
+        pip = [str(place / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check", *pins]
+        subprocess.run(pip, check=True, timeout=INSTALL_SECONDS)
+        (place / "ready").touch()
+    return str(place / "bin" / "python")
+
+
+def version_of(name: str) -> str:
+    """Of the package that the peer is known by."""
+    return PINS[name][0].rpartition("==")[2]
