@@ -83,7 +83,7 @@ def test_a_scrape_of_the_hosts_own_registry(asked: Runtime) -> None:
     assert found["callboard_tool_running", (("tool", "look"),)] == 0
     assert found["callboard_mailbox_depth", (("actor", "root/dispatcher"),)] == 0
     assert found["callboard_loop_lag_seconds", ()] >= 0
-    assert found["callboard_actors", ()] > 5
+    assert found["callboard_actor_alive", ()] > 5
 
 
 def test_the_text_for_a_route_of_the_hosts_own(asked: Runtime) -> None:
@@ -167,7 +167,7 @@ def test_the_hosts_meter_provider_gets_every_number() -> None:
     ]}  # fmt: skip
     assert calls == {("look", "ok"): 1, ("(unknown)", "unknown_tool"): 1}
     assert [point.value for point in found["callboard.requests"]] == [1]
-    assert found["callboard.actors"][0].value > 5
+    assert found["callboard.actor.alive"][0].value > 5
 
 
 def test_two_runtimes_add_up_and_what_stops_leaves() -> None:
