@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextvars import Context, ContextVar, copy_context
+from contextvars import Context, ContextVar
 from functools import partial
 from typing import Any, get_args
 
@@ -33,7 +33,7 @@ from callboard.actors.models.llm_manager import StartModel
 from callboard.actors.requests.conversation import STOPPING, Question
 from callboard.actors.requests.output_checks import ChecksAnswers, Told
 from callboard.actors.requests.request_session import STOPS_TOLD_SECONDS, Peers, RequestSession
-from callboard.actors.telemetry.request_log import LogIds, ids_in
+from callboard.actors.telemetry.request_log import WORK
 from callboard.actors.telemetry.telemetry import Observed
 from callboard.actors.testing.simulation import SimulatedScheduler
 from callboard.protocol.commands import (
@@ -639,11 +639,13 @@ def test_a_session_that_is_asked_to_stop_waits_for_its_tools(simulated: ActorSys
 
 def test_the_askers_context_goes_with_the_work(simulated: ActorSystem) -> None:
     colours: list[str] = []
-    ids: set[LogIds] = set()
+    tags: list[Tag] = []
 
     def subscriber(_: Any) -> None:
         colours.append(COLOUR.get())
-        ids.add(ids_in(copy_context())._replace(metadata=None))  # type: ignore[arg-type]
+        work = WORK.get()
+        assert work is not None
+        tags.append(work[0])
 
     scene = Scene(simulated, subscriber=subscriber)
     scene.calls(("a", "look"), ("b", "write"))
@@ -657,6 +659,9 @@ def test_the_askers_context_goes_with_the_work(simulated: ActorSystem) -> None:
     assert {context[COLOUR] for context in contexts} == {"red"}
     assert all(context is not scene.asker for context in contexts), "a context can be entered only once at a time"
     assert set(colours) == {"red"}
+    assert set(tags) == {TAG}
+    (call,) = scene.told("dispatcher", DispatchCall)
+    assert call.asker[WORK][:2] == (STEP._replace(call_id=CallId("a")), "look")
 
 
 # -- answers of a form
