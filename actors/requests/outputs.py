@@ -36,7 +36,7 @@ _MAX_PLACES: Final = 20
 _MAX_VALUE_CHARS: Final = 100
 #: An exponent that may be beyond a float's.
 _EXPONENT: Final = re.compile(r"[0-9][eE]\+?[0-9]{3}")
-#: Of a type's name, and what stands before names in the repr of a type.
+#: Of a type's name, and the modules before names in the repr of a type.
 _MAX_NAME_CHARS: Final = 100
 _MODULES: Final = re.compile(r"\b(?:\w+\.)*(?:<locals>\.)?(?=\w)")
 #: The field of an answer that is no object by itself: APIs want an object at the root.
@@ -94,7 +94,7 @@ class OutputType(Generic[T_co]):
         raise MisfitError(first or "it holds no JSON.")
 
     def check(self, text: str) -> tuple[Checked, T_co | None]:
-        """Whether an answer fits, and its object. Never raises: what the user's code raises is told of."""
+        """Whether an answer fits, and its object. Never raises: an error of the user's code is named in it."""
         try:
             return Checked(), self.read(text)
         except MisfitError as error:
@@ -336,7 +336,7 @@ def _nodes(core_schema: object) -> Iterator[Mapping[str, object]]:
             waiting += node
 
 
-# What is told of an answer that does not fit.
+# What the model reads of an answer that does not fit.
 
 
 def _told(error: ValidationError, document: str) -> str:

@@ -1,6 +1,6 @@
 """The object of an answer while it is written, for the reader of a stream.
 
-Made where the reader reads, so that a request which is not streamed pays nothing. The text is read anew only when it
+Made where the reader reads, so that a request which is not streamed pays nothing. The text is read again only when it
 has grown by an eighth: over a whole answer that is nine times its length, however small the pieces.
 """
 

@@ -1,4 +1,4 @@
-"""JSON found in what a model wrote, whatever stands around it."""
+"""JSON found in what a model wrote, with other text around it or without."""
 
 from __future__ import annotations
 

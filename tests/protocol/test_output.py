@@ -1,4 +1,4 @@
-"""Structured output in the session: what is asked, what is taken, what is told, and when it is given up."""
+"""Structured output in the session: how it asks, what it takes, what the model reads, and when it gives up."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def test_after_the_fallback_the_tokens_are_those_of_what_is_sent() -> None:
     assert model_call(again).prompt_tokens == fresh.prompt_tokens
 
 
-# -- what is taken, and what is told
+# -- what is taken, and what the model reads
 
 
 def test_a_text_that_fits_is_the_answer() -> None:

@@ -217,7 +217,7 @@ def test_a_bare_text_is_asked_for_in_no_form() -> None:
     assert output_type(str) is None
 
 
-def test_how_it_is_asked_for_stands_beside_the_type() -> None:
+def test_how_it_is_asked_for_is_said_beside_the_type() -> None:
     asked = Annotated[Place, Output(mode="tool", tries=5, name="Spot", description="Where?")]
     spec = known(asked).spec
     assert (spec.modes, spec.max_tries, spec.title, spec.description) == ((OutputMode.TOOL,), 5, "Spot", "Where?")

@@ -94,7 +94,7 @@ def test_the_arguments_of_the_output_tool_are_followed_under_its_own_name_and_no
     assert partials(seen) == [{"name": "Os"}, {"name": "Oslo", "people": 1}, {"name": "Oslo", "people": 10}]
 
 
-def test_a_restart_and_a_new_turn_begin_anew() -> None:
+def test_a_restart_and_a_new_turn_begin_from_nothing() -> None:
     seen = reader(Place).follow(
         [
             TextDelta('{"name": "A'),
