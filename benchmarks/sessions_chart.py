@@ -11,7 +11,6 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from html import escape
-from math import log10
 from pathlib import Path
 from typing import Any
 
@@ -49,20 +48,20 @@ def colour_of(name: str) -> str:
 
 
 def draw_cpu(rows: Sequence[Row], file: Path) -> None:
-    """A bar for each contender at the highest concurrency: CPU a session, on a logarithmic scale."""
+    """A bar for each contender at the highest concurrency: CPU a session."""
     most = max(row["concurrency"] for row in rows)
     shown = [row for row in rows if row["concurrency"] == most]
-    scale = (WIDTH - LEFT - 90) / log10(max(row["cpu_ms"] for row in shown) * 10)
+    scale = (WIDTH - LEFT - 110) / max(row["cpu_ms"] for row in shown)
     parts = []
     for number, row in enumerate(shown):
         y = 40 + number * ROW
-        length = log10(row["cpu_ms"] * 10) * scale  # 0.1 ms is at the left edge
+        length = row["cpu_ms"] * scale
         parts += [
             text(LEFT - 8, y + 14, row["name"], "end"),
             bar(LEFT, y, length, ROW - 6, colour_of(row["name"])),
             text(LEFT + length + 6, y + 14, f"{row['cpu_ms']:.1f} ms, {row['x_bare']:.1f}x"),
         ]
-    title = f"CPU a session at {most:,} at once (log scale; x the bare loop)"
+    title = f"CPU a session at {most:,} at once, and as a multiple of the bare loop"
     file.write_text(svg(40 + len(shown) * ROW + 10, title, parts))
 
 
@@ -115,9 +114,11 @@ MARKED = re.compile(r"(?<=<!-- table: )(?P<name>[\w.]+) -->\n.*?(?=<!-- end of t
 
 
 def with_tables(page: str) -> str:
-    """A page whose marked tables are those of the saved figures."""
+    """A page whose marked tables are those of the saved figures; where none are saved yet, as it was."""
 
     def table(found: re.Match[str]) -> str:
+        if not (SAVED / found["name"]).exists():
+            return found[0]
         rows = json.loads((SAVED / found["name"]).read_text())
         return f"{found['name']} -->\n{TABLES[found['name']](rows)}"
 

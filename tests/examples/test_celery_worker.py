@@ -7,9 +7,13 @@ import json
 import signal
 from collections.abc import Iterator
 
+import pytest
 from support.host_programs import EXAMPLES, SAYS_IT_RAINS, Program, Stage, python, wait_until
 
 from callboard.actors.testing.wire_double import Fault, FaultKind, Turn
+
+#: Each test starts several programs, on a machine that may be busy with other tests.
+pytestmark = pytest.mark.timeout(150)
 
 #: The example's app, with a broker that needs no server.
 WORKER = """

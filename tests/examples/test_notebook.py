@@ -14,6 +14,9 @@ from support.host_programs import EXAMPLES, PATIENCE_SECONDS, SAYS_IT_RAINS, Sta
 from support.marked import processes_with
 from support.shared_double import stall
 
+#: Each test starts several programs, on a machine that may be busy with other tests.
+pytestmark = pytest.mark.timeout(150)
+
 CELLS = [
     "".join(cell["source"])
     for cell in json.loads((EXAMPLES / "notebook.ipynb").read_text())["cells"]

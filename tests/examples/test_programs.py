@@ -12,6 +12,9 @@ import pytest
 from support.host_programs import ASKS_THE_TOOL, EXAMPLES, SAYS_IT_RAINS, Stage, example, python
 from support.shared_double import stall
 
+#: Each test starts several programs, on a machine that may be busy with other tests.
+pytestmark = pytest.mark.timeout(150)
+
 ONE_LINE = "import callboard as c; r = c.Runtime().start(); print(r.ask_sync('Is it raining in Oslo?').text); r.stop()"
 WITH_A_TOOL = """
 from callboard import Runtime, tool

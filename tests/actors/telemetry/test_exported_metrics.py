@@ -15,9 +15,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from support.shared_double import shared_double
 
 from callboard import Metrics, Runtime, Settings, UsageError, tool
+from callboard.actors.kernel import ActorDeadError
 from callboard.actors.telemetry import metrics as table
 from callboard.actors.telemetry.metrics import METRICS, MetricKind
-from callboard.actors.telemetry.opentelemetry_metrics import Exporter
+from callboard.actors.telemetry.opentelemetry_metrics import Exporter, Reading
 from callboard.actors.telemetry.prometheus import MetricsCollector, exposition
 from callboard.actors.testing.wire_double import Call, Tokens, Turn
 
@@ -188,6 +189,13 @@ def test_two_runtimes_add_up_and_what_stops_leaves() -> None:
 def test_without_a_meter_provider_nothing_is_handed_on() -> None:
     assert Exporter().find() is None
     assert Exporter(api.NoOpMeterProvider).find() is None
+
+
+def test_a_runtime_that_does_not_answer_is_left_out_of_a_reading() -> None:
+    def read() -> Metrics:
+        raise ActorDeadError("root/telemetry has ended")
+
+    assert str(Reading(read).latest()) == ""
 
 
 def test_a_reader_that_raises_costs_a_count_and_nothing_else() -> None:
