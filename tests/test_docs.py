@@ -43,6 +43,7 @@ from callboard import (  # noqa: E402
     ask_sync,
     tool,
 )
+from callboard.actors.telemetry.metrics import METRICS  # noqa: E402
 from callboard.actors.testing.wire_double import Answer, Call, Turn  # noqa: E402
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -254,7 +255,10 @@ def keywords(called: Callable[..., object]) -> set[str]:
 
 
 def is_there(name: str) -> bool:
+    """A module, what is in one, or a metric."""
     module, _, attribute = name.rpartition(".")
+    if name in METRICS:
+        return True
     try:
         return importlib.util.find_spec(name) is not None or hasattr(importlib.import_module(module), attribute)
     except ModuleNotFoundError:
