@@ -11,7 +11,7 @@ from typing import Unpack, overload
 from typing_extensions import TypeForm
 
 from callboard.actors.requests.asking import AskOptions, Prompt
-from callboard.actors.requests.conversation import Reply, StreamItem, SyncEvents, SyncStream, T
+from callboard.actors.requests.replies import Reply, StreamItem, SyncEvents, SyncStream, T
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
 

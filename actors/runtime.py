@@ -28,10 +28,10 @@ from callboard.actors.calls.registry import offer_of
 from callboard.actors.models.routing import OwnProviders
 from callboard.actors.models.windows import Windows
 from callboard.actors.requests.asking import AskOptions, Prompt, check_names, identity_of, user_message
-from callboard.actors.requests.conversation import Answer, Question, Reply, Stream, SyncStream, T
 from callboard.actors.requests.output_checks import CheckThreads, OutputChecker
 from callboard.actors.requests.outputs import output_type
 from callboard.actors.requests.outside import OutsideCalls
+from callboard.actors.requests.replies import Answer, Question, Reply, Stream, SyncStream, T
 from callboard.actors.requests.request_session import RequestSession, SessionMessage, Subscriber
 from callboard.actors.settings import Settings
 from callboard.actors.telemetry import extras

@@ -24,7 +24,7 @@ from callboard.actors.models.windows import UNLIMITED
 from callboard.actors.processes.supply import ProcessOptions
 from callboard.actors.requests import asking
 from callboard.actors.requests.asking import AskOptions
-from callboard.actors.requests.history import Conversation
+from callboard.actors.requests.conversation import Conversation
 from callboard.actors.requests.read_earlier import read_tool
 from callboard.actors.requests.tool_selection import ALL, ToolSelection, selection_of
 from callboard.actors.settings import Settings

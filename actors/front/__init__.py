@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from callboard.actors.one_question import ask_sync, stream_sync
     from callboard.actors.processes.spawning import freeze_support
     from callboard.actors.requests.asking import AskOptions
-    from callboard.actors.requests.conversation import ModelCallFailed, Reply, RequestEnded, Stream, SyncStream
-    from callboard.actors.requests.history import Conversation
+    from callboard.actors.requests.conversation import Conversation
     from callboard.actors.requests.outputs import Output
     from callboard.actors.requests.partial_outputs import PartialOutput
+    from callboard.actors.requests.replies import ModelCallFailed, Reply, RequestEnded, Stream, SyncStream
     from callboard.actors.runtime import Runtime
     from callboard.actors.settings import Settings
     from callboard.actors.telemetry.metrics import Metrics
@@ -93,7 +93,7 @@ def _homes() -> Iterator[ModuleType]:
     from callboard.protocol import tools as contracts  # noqa: PLC0415
 
     yield from (errors, contracts, spawning, tools, progress)
-    from callboard.actors.requests import conversation, history, outputs, partial_outputs  # noqa: PLC0415
+    from callboard.actors.requests import conversation, outputs, partial_outputs, replies  # noqa: PLC0415
     from callboard.actors.telemetry import metrics, request_log  # noqa: PLC0415
     from callboard.protocol import (  # noqa: PLC0415
         commands,
@@ -106,7 +106,7 @@ def _homes() -> Iterator[ModuleType]:
     )
 
     yield from (content, model, provider_options, commands, events, reports, compaction, request_log, metrics)
-    yield from (conversation, history, outputs, partial_outputs)
+    yield from (conversation, replies, outputs, partial_outputs)
     from callboard.providers import catalog  # noqa: PLC0415
 
     yield catalog

@@ -11,8 +11,8 @@ from dataclasses import fields, replace
 from typing import Final, TypedDict, get_args
 
 from callboard.actors.config_file import similar
+from callboard.actors.requests.conversation import Conversation
 from callboard.actors.requests.extra_fields import extra_fields
-from callboard.actors.requests.history import Conversation
 from callboard.protocol.content import Text, UserMessage, UserPart
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import ToolName

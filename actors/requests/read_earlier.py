@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from callboard.actors.requests.history import Conversation
+from callboard.actors.requests.conversation import Conversation
 from callboard.actors.tools import Tool, ToolContext, tool
 from callboard.protocol.compaction import message_text, shortened
 from callboard.protocol.content import Message

@@ -19,9 +19,9 @@ from callboard.actors.calls.ledger import EndedCalls
 from callboard.actors.kernel import Actor, Down, ExitReason, Ref, Rejected, Timer, handles, logger_of
 from callboard.actors.models.llm_manager import LlmMessage, StartModel
 from callboard.actors.models.windows import FindWindow, Window
-from callboard.actors.requests.conversation import STOPPING, Question, Seen
 from callboard.actors.requests.output_checks import ChecksAnswers
 from callboard.actors.requests.outside import CalledTool, FindCall, OutsideMessage, ReportProgress, ResolveCall
+from callboard.actors.requests.replies import STOPPING, Question, Seen
 from callboard.actors.telemetry.notices import PeerLost, TracingFailed
 from callboard.actors.telemetry.request_log import TRACE_HEADERS, WORK
 from callboard.actors.telemetry.spans import BeginSpans, RequestSpans, Work

@@ -15,7 +15,7 @@ from contextvars import Context
 from opentelemetry import context as contexts
 from opentelemetry import propagate, trace
 
-from callboard.actors.requests.conversation import Question
+from callboard.actors.requests.replies import Question
 from callboard.actors.telemetry.conventions import (
     Attributes,
     begin_of,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from contextvars import Context
 from typing import Protocol
 
-from callboard.actors.requests.conversation import Question
+from callboard.actors.requests.replies import Question
 from callboard.actors.telemetry.conventions import Attributes
 from callboard.protocol.commands import AskApproval, CallModel, RunTool
 from callboard.protocol.ids import Tag

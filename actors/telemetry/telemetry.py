@@ -17,7 +17,7 @@ from functools import partial
 from typing import Final, NamedTuple, ParamSpec, TypeGuard, get_args
 
 from callboard.actors.kernel import Actor, Asks, MailboxFull, handles
-from callboard.actors.requests.conversation import Question
+from callboard.actors.requests.replies import Question
 from callboard.actors.telemetry import metrics
 from callboard.actors.telemetry.conventions import Attributes, bounded_metadata, end_attributes, finish_attributes
 from callboard.actors.telemetry.message_json import shown_text

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from callboard.actors.kernel import Down, Ref
-from callboard.actors.requests.conversation import Answer, Seen
+from callboard.actors.requests.replies import Answer, Seen
 from callboard.actors.requests.request_session import SessionLike
 from callboard.actors.testing.simulated_world import World
 from callboard.actors.tools.progress import ToolProgressed

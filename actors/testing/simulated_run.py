@@ -28,9 +28,9 @@ from typing import Final, TypeVar
 from callboard.actors.calls.dispatcher import ToolDispatcher
 from callboard.actors.kernel import Actor, ChildSpec, MailboxFull, Ref, Restart, start_child
 from callboard.actors.models.llm_manager import LlmManager, Route
-from callboard.actors.requests.conversation import Answer as RequestAnswer
-from callboard.actors.requests.conversation import Question
 from callboard.actors.requests.output_checks import Told
+from callboard.actors.requests.replies import Answer as RequestAnswer
+from callboard.actors.requests.replies import Question
 from callboard.actors.requests.request_session import Peers, RequestSession
 from callboard.actors.telemetry.telemetry import Telemetry
 from callboard.actors.testing.faults import Faults, seeded_faults

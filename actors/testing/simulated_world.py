@@ -17,7 +17,7 @@ import orjson
 from callboard.actors.calls.approvals import Decide, Verdict
 from callboard.actors.kernel import ActorSystem, MailboxFull, NoSuchActor, Timer
 from callboard.actors.models.llm_manager import Attempt, Emit, End
-from callboard.actors.requests.history import Conversation
+from callboard.actors.requests.conversation import Conversation
 from callboard.actors.requests.outside import ResolveCall
 from callboard.actors.testing.faults import Faults
 from callboard.actors.testing.simulated_workers import Die, Later, SimulatedWorker, simulated_kind

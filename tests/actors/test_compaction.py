@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from support.shared_double import shared_double
 
-from callboard.actors.requests.conversation import RequestEnded
-from callboard.actors.requests.history import Conversation
+from callboard.actors.requests.conversation import Conversation
+from callboard.actors.requests.replies import RequestEnded
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
 from callboard.actors.testing.wire_double import Api, Turn

@@ -25,7 +25,7 @@ from callboard.actors.calls.ledger import CallReports, Ending, Ledger
 from callboard.actors.calls.registry import Registry
 from callboard.actors.kernel import Actor, ActorSystem, Supervisor, handles
 from callboard.actors.models.llm_manager import StartModel
-from callboard.actors.requests.conversation import Question, Reply
+from callboard.actors.requests.replies import Question, Reply
 from callboard.actors.requests.request_session import Peers, RequestSession
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings

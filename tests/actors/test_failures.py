@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from callboard import Runtime, Settings, tool
-from callboard.actors.requests.conversation import RequestEnded
+from callboard.actors.requests.replies import RequestEnded
 from callboard.actors.tools import Tool
 from callboard.protocol.commands import ReportFailure
 from callboard.protocol.events import ToolCallFailed, ToolCallStarted

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from callboard.actors.one_question import ask_sync, stream_sync
-from callboard.actors.requests.conversation import Conversation, ModelCallFailed, Reply, RequestEnded
+from callboard.actors.requests.replies import Conversation, ModelCallFailed, Reply, RequestEnded
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
 from callboard.protocol.content import ToolMessage

@@ -12,8 +12,8 @@ import orjson
 import pytest
 
 from callboard import Deferred, Runtime, Settings, ToolCallDeferred, ToolContext, ToolProgressed, UsageError, tool
-from callboard.actors.requests.conversation import Answer, EventReader
-from callboard.actors.requests.history import Conversation
+from callboard.actors.requests.conversation import Conversation
+from callboard.actors.requests.replies import Answer, EventReader
 from callboard.actors.testing.tool_stage import ToolStage
 from callboard.protocol.content import ToolMessage
 from callboard.protocol.events import ToolCallCompleted, ToolCallEnd, ToolCallStarted

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.shared_double import shared_double
 
-from callboard.actors.requests.conversation import Reply, RequestEnded
+from callboard.actors.requests.replies import Reply, RequestEnded
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
 from callboard.actors.testing.wire_double import Api, RawAnswer

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from support.shared_double import shared_double, stall
 
-from callboard.actors.requests.conversation import ModelCallFailed, Reply, RequestEnded
+from callboard.actors.requests.replies import ModelCallFailed, Reply, RequestEnded
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
 from callboard.actors.testing.wire_double import (

@@ -21,8 +21,8 @@ import pytest
 from support.marked import processes_with
 
 from callboard.actors.kernel import ActorInfo, NoSuchActor
-from callboard.actors.requests.conversation import ModelCallFailed, RequestEnded
-from callboard.actors.requests.history import Conversation
+from callboard.actors.requests.conversation import Conversation
+from callboard.actors.requests.replies import ModelCallFailed, RequestEnded
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
 from callboard.actors.tools import tool

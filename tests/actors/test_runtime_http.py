@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from support.shared_double import cut, shared_double, stall
 
-from callboard.actors.requests.conversation import ModelCallFailed, RequestEnded
+from callboard.actors.requests.replies import ModelCallFailed, RequestEnded
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
 from callboard.actors.testing.wire_double import Call, RawAnswer, Tokens, Turn, WireDouble

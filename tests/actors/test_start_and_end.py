@@ -18,10 +18,9 @@ import pytest
 from support.marked import processes_with
 
 from callboard.actors.kernel import stop_child
-from callboard.actors.requests import backstop
-from callboard.actors.requests import conversation as conversation_module
-from callboard.actors.requests.conversation import Reply, RequestEnded
-from callboard.actors.requests.history import Conversation
+from callboard.actors.requests import backstop, replies
+from callboard.actors.requests.conversation import Conversation
+from callboard.actors.requests.replies import Reply, RequestEnded
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
 from callboard.actors.tools import tool
@@ -196,7 +195,7 @@ async def test_requests_that_had_just_begun_end_as_all_others_when_the_runtime_s
 
 
 async def test_a_stream_that_nobody_reads_costs_a_bounded_amount(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conversation_module, "MAX_UNREAD_BYTES", 100_000)
+    monkeypatch.setattr(replies, "MAX_UNREAD_BYTES", 100_000)
     endless = ScriptedTurn("0123456789" * 200_000, chunk_chars=1_000)
     async with Runtime(settings_for([endless])) as runtime:
         stream = runtime.stream("go")

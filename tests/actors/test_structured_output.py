@@ -14,9 +14,9 @@ from pydantic import BaseModel, Field, field_validator
 from support.shared_double import cut, shared_double
 
 from callboard.actors.models.refusals import NO_SCHEMA_SECONDS
-from callboard.actors.requests.conversation import Conversation, ModelCallFailed, Reply, RequestEnded
 from callboard.actors.requests.outputs import Output
 from callboard.actors.requests.partial_outputs import PartialOutput
+from callboard.actors.requests.replies import Conversation, ModelCallFailed, Reply, RequestEnded
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
 from callboard.actors.testing.wire_double import Api, Call, RawAnswer, Turn, WireDouble

@@ -9,8 +9,8 @@ import pytest
 from support.shared_double import shared_double
 
 from callboard.actors.models.refusals import NO_TOOLS_SECONDS
-from callboard.actors.requests.conversation import ModelCallFailed
-from callboard.actors.requests.history import Conversation
+from callboard.actors.requests.conversation import Conversation
+from callboard.actors.requests.replies import ModelCallFailed
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
 from callboard.actors.testing.wire_double import Call, Fault, FaultKind, RawAnswer, Turn, WireDouble

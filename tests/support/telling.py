@@ -8,7 +8,7 @@ from itertools import zip_longest
 from typing import Any, get_args
 
 from callboard.actors.kernel import ActorSystem, Ref
-from callboard.actors.requests.conversation import Question
+from callboard.actors.requests.replies import Question
 from callboard.actors.telemetry.metrics import Metrics
 from callboard.actors.telemetry.spans import BeginSpans, RequestSpans, Work
 from callboard.actors.telemetry.telemetry import Heard, Observed, ReadMetrics, Telemetry

@@ -18,7 +18,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from callboard.actors.calls.approvals import ApprovalCallback
-from callboard.actors.requests.conversation import Reply
+from callboard.actors.requests.replies import Reply
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
 from callboard.actors.testing.ways.escape import HOST_NAMESPACE, HOST_PID, SECRET, SECRET_NAME, pid_namespace

@@ -26,8 +26,8 @@ from dataclasses import dataclass, field
 from typing import Final
 from uuid import uuid4
 
-from callboard.actors.requests.conversation import Reply
-from callboard.actors.requests.history import Conversation
+from callboard.actors.requests.conversation import Conversation
+from callboard.actors.requests.replies import Reply
 from callboard.actors.runtime import Runtime
 from callboard.actors.testing.chaos.beside import MARK, NEIGHBOURS, Ended, Host, Play, Victim, marked_processes
 from callboard.actors.testing.chaos.judging import code_of, kind_of

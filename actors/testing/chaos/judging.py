@@ -13,7 +13,7 @@ from functools import cache
 
 import orjson
 
-from callboard.actors.requests.conversation import ModelCallFailed
+from callboard.actors.requests.replies import ModelCallFailed
 from callboard.actors.testing.chaos.beside import Ended, Seen
 from callboard.actors.testing.ways.case import OK, Blast, Case
 from callboard.actors.testing.ways.escape import SKIP

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from callboard.actors.calls.dispatcher import OfferTools, ToolDispatcher
 from callboard.actors.calls.ledger import Ledger
 from callboard.actors.calls.registry import MAX_HELD_THREADS, Registry, name_of
-from callboard.actors.requests.conversation import RequestEnded
+from callboard.actors.requests.replies import RequestEnded
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
 from callboard.actors.testing.chaos.crashing import Target, crashing

@@ -20,7 +20,7 @@ from support.shared_double import shared_double
 
 from callboard.actors.connection import Connection
 from callboard.actors.models.routing import Router
-from callboard.actors.requests.conversation import ModelCallFailed, RequestEnded
+from callboard.actors.requests.replies import ModelCallFailed, RequestEnded
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
 from callboard.actors.testing.wire_double import Api, Turn

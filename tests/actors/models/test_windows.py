@@ -14,7 +14,7 @@ from support.model_servers import ModelServers, model_servers
 from callboard.actors.models import windows
 from callboard.actors.models.llm_manager import Route
 from callboard.actors.models.windows import ASSUMED_CONTEXT_TOKENS, Window, Windows
-from callboard.actors.requests.conversation import Reply
+from callboard.actors.requests.replies import Reply
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
 from callboard.protocol.commands import Note

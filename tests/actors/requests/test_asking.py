@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from callboard.actors.requests.asking import MAX_METADATA_CHARS, OPTIONS, Prompt, user_message
-from callboard.actors.requests.conversation import Conversation, ModelCallFailed, RequestEnded
+from callboard.actors.requests.replies import Conversation, ModelCallFailed, RequestEnded
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
 from callboard.actors.tools import tool

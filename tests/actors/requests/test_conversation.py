@@ -1,352 +1,327 @@
-"""From the loop thread to whoever asked: answers, streams, and consumers that are slow, leave or are gone."""
+"""A conversation: ids, forks, and its way through a text."""
 
 from __future__ import annotations
 
-import asyncio
-import re
-from collections.abc import Callable
-from dataclasses import replace
-from sys import getsizeof
+import json
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from callboard.actors.kernel import Down, ExitReason
-from callboard.actors.requests import backstop
-from callboard.actors.requests import conversation as module
-from callboard.actors.requests.conversation import Answer, ModelCallFailed, Reply, RequestEnded, Stream
-from callboard.actors.requests.history import Conversation
-from callboard.protocol.commands import Finish, Note, Outcome, RunTool
+from callboard.actors.requests.conversation import Conversation
+from callboard.protocol import codec
+from callboard.protocol.compaction import Compacted
 from callboard.protocol.content import (
     AssistantMessage,
-    AssistantPart,
+    Audio,
     Citation,
+    Document,
     Image,
+    Message,
+    Replay,
+    ServerTool,
+    SystemMessage,
     Text,
+    Thinking,
     ToolCall,
     ToolMessage,
     UserMessage,
+    Video,
+    history_faults,
+    split_atoms,
 )
-from callboard.protocol.errors import ErrorKind, RuntimeFailure, UsageError
-from callboard.protocol.events import ModelFailed, ModelStreamed, ToolCallCompleted, ToolCallStarted
-from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
-from callboard.protocol.model import Error, TextDelta, Usage
-from callboard.protocol.reports import StepReport
+from callboard.protocol.errors import UsageError
+from callboard.protocol.ids import CallId, RequestId, ToolName
+from callboard.protocol.testing.strategies import histories, json_values, texts
 
-TAG = Tag(RequestId("r"), MessageId("m"))
-STEPS = (StepReport(1, 0.25, is_whole=True, model="a/b"), StepReport(2, 0.5))
+LOOK = ToolName("look")
+CALL = ToolCall(
+    CallId("c"), LOOK, '{"x":1}', replay=Replay("gemini", {"signature": "s", "$": "not ours", "n": [1, None]})
+)
+#: Every part and every medium.
+EVERYTHING: tuple[Message, ...] = (
+    SystemMessage("Answer in English."),
+    UserMessage(
+        (
+            Text("see ünïcödé ✓"),
+            Image("image/png", "AAAA", name="a cat"),
+            Document(text="a file", name="f.txt", citations=True),
+            Audio(url="https://example.org/a.wav"),
+            Video(file_id="file-1"),
+        )
+    ),
+    AssistantMessage(
+        (
+            Thinking("hm", Replay("anthropic", {"signature": "abc"})),
+            Text("so", citations=(Citation("https://example.org", start=0, end=2, raw={"$": "theirs"}),)),
+            ServerTool("web_search_call", Replay("openai-responses", {"id": 1.5}), "web_search", text="cats"),
+            CALL,
+        )
+    ),
+    ToolMessage(CallId("c"), LOOK, "found", media=(Image("image/png", "BBBB"),)),
+    AssistantMessage((Text("Here."), Image("image/png", "CCCC"))),
+)
 
 
-def finish(outcome: Outcome = Outcome.ANSWERED, reason: str = "") -> Finish:
-    return Finish(TAG, outcome, "the text", Usage(1, 2), 0.5, STEPS, reason)
-
-
-def end(seen: Answer | Stream, finish: Finish | None = None, error: BaseException | None = None) -> bool:
-    """The end of a session: its Finish, if it came to that, and then its exit."""
-    if finish is not None:
-        seen(finish)
-    nobody: Any = None
-    answer = seen.answer if isinstance(seen, Stream) else seen
-    return answer.session_ended(Down(nobody, ExitReason.CRASHED if error else ExitReason.NORMAL, error))
-
-
-def delta(text: str) -> ModelStreamed:
-    return ModelStreamed(TAG.at_step(1), 0.0, (TextDelta(text),))
-
-
-@pytest.fixture
-def answer() -> Answer:
-    conversation = Conversation()
+def asked(conversation: Conversation, request_id: str, *answer: Message) -> None:
+    """One request that is answered in one step."""
     conversation.take()
-    return Answer(conversation, TAG, 60.0)
-
-
-class Cancels:
-    def __init__(self) -> None:
-        self.reasons: list[str] = []
-
-    def __call__(self, request_id: str, reason: str) -> bool:
-        assert request_id == "r"
-        self.reasons.append(reason)
-        return True
-
-
-# -- Conversation
-
-
-def test_a_conversation_has_one_request_at_a_time() -> None:
-    conversation = Conversation()
-    conversation.take()
-    with pytest.raises(UsageError, match="has a request running"):
-        conversation.take()
+    conversation.record((UserMessage.of("?"), *answer), RequestId(request_id))
     conversation.release()
+
+
+def talk() -> Conversation:
+    conversation = Conversation(EVERYTHING[:2])
+    asked(conversation, "r1", AssistantMessage((CALL,)), ToolMessage(CALL.call_id, LOOK, "1"))
+    asked(conversation, "r2", AssistantMessage((Text("fine"),)))
+    return conversation
+
+
+# Ids.
+
+
+def test_each_message_has_an_id_of_its_request() -> None:
+    conversation = talk()
+    assert conversation.ids == ("given/1", "given/2", "r1/user", "r1/1", "r1/2", "r2/user", "r2/1")
     conversation.take()
-
-
-def test_a_conversation_takes_whole_steps() -> None:
-    said = UserMessage.of("hello")
-    conversation = Conversation((said,))
-    before = conversation.messages
-    conversation.record((AssistantMessage((Text("hi"),)),), RequestId("r"))
-    assert before == (said,)
-    assert len(conversation.messages) == 2
-
-
-# -- Answer
-
-
-def test_an_answer_holds_what_was_recorded(answer: Answer) -> None:
-    question, said = UserMessage.of("?"), AssistantMessage((Text("!"),))
-    answer.record((question, said))
-    end(answer, finish())
-    reply = answer.future.result(0)
-    assert reply == Reply(
-        "the text", Usage(1, 2), RequestId("r"), Outcome.ANSWERED, STEPS, 0.5, (question, said), "the text"
+    conversation.record(
+        (UserMessage.of("?"), AssistantMessage((CALL,)), ToolMessage(CALL.call_id, LOOK, "1")), RequestId("r3")
     )
-    assert answer.conversation.messages == (question, said)
-    answer.conversation.take()
+    conversation.record((AssistantMessage((Text("done"),)),), RequestId("r3"))
+    conversation.release()
+    assert conversation.ids[7:] == ("r3/user", "r3/1", "r3/2", "r3/3")
 
 
-@pytest.mark.parametrize("outcome", [each for each in Outcome if each is not Outcome.ANSWERED])
-def test_any_other_outcome_raises_with_its_reason_and_its_reply(answer: Answer, outcome: Outcome) -> None:
-    end(answer, finish(outcome, "because of this"))
-    with pytest.raises(RequestEnded, match="because of this") as caught:
-        answer.future.result(0)
-    assert caught.value.reply.outcome is outcome
+@pytest.mark.parametrize("name", ["r1", "given"])
+def test_ids_are_unique_where_a_request_id_comes_twice(name: str) -> None:
+    conversation = talk()
+    for _ in range(3):
+        asked(conversation, name, AssistantMessage((Text("again"),)))
+    assert len(set(conversation.ids)) == len(conversation.ids) == 13
+    assert conversation.ids[-2:] == (f"{name}~4/user", f"{name}~4/1")
 
 
-def test_a_failed_model_raises_its_error(answer: Answer) -> None:
-    answer(ModelFailed(TAG, 0.0, Error(ErrorKind.RATE_LIMITED, "slow down", True, 3.0, status=429)))
-    end(answer, finish(Outcome.FAILED, "rate_limited: slow down"))
-    with pytest.raises(ModelCallFailed, match="slow down") as caught:
-        answer.future.result(0)
-    assert (caught.value.status, caught.value.retry_after_seconds, caught.value.retryable) == (429, 3.0, True)
+# Forks.
 
 
-class Unspeakable(Exception):
-    def __str__(self) -> str:
-        raise ValueError("no words")
+def test_a_fork_goes_on_from_its_message_and_neither_changes_the_other() -> None:
+    conversation = talk()
+    fork = conversation.fork("r1/2")
+    assert fork.messages == conversation.messages[:5]
+    assert fork.ids == conversation.ids[:5]
+    asked(fork, "r9", AssistantMessage((Text("another way"),)))
+    asked(conversation, "r3", AssistantMessage((Text("this way"),)))
+    assert (fork.ids[5:], conversation.ids[5:]) == (
+        ("r9/user", "r9/1"),
+        ("r2/user", "r2/1", "r3/user", "r3/1"),
+    )
 
 
-@pytest.mark.parametrize(
-    ("error", "words"),
-    [
-        (ValueError("boom"), "its session was lost: ValueError: boom"),
-        (Unspeakable(), "its session was lost: Unspeakable: (its __str__ raised ValueError)"),
-        (RuntimeFailure("the store is full"), "the request has no answer: the store is full"),
-    ],
-)
-def test_a_lost_session_is_told_and_frees_the_conversation(answer: Answer, error: BaseException, words: str) -> None:
-    assert end(answer, error=error)
-    with pytest.raises(RuntimeFailure, match=re.escape(words)):
-        answer.future.result(0)
-    answer.conversation.take()
+def test_a_fork_between_a_call_and_its_result_says_where_one_can_fork() -> None:
+    with pytest.raises(UsageError, match=r"'r1/1' stands between a call and its result.*fork at 'r1/user' or 'r1/2'"):
+        talk().fork("r1/1")
 
 
-def test_a_session_that_was_stopped_before_it_began_is_a_cancelled_request(answer: Answer) -> None:
-    """As all others that a stopping runtime ends."""
-    assert end(answer)
-    with pytest.raises(RequestEnded, match="the runtime is stopping") as caught:
-        answer.future.result(0)
-    assert caught.value.reply.outcome is Outcome.CANCELLED
-    answer.conversation.take()
+def test_a_fork_of_a_message_that_is_not_there_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"no message of this conversation has the id 'r7/1'; `.ids` lists them"):
+        talk().fork("r7/1")
 
 
-def test_a_session_that_was_killed_is_lost(answer: Answer) -> None:
-    nobody: Any = None
-    assert answer.session_ended(Down(nobody, ExitReason.KILLED, None))
-    with pytest.raises(RuntimeFailure, match="its session was lost: killed"):
-        answer.future.result(0)
-
-
-def test_nobody_is_told_before_the_session_has_ended(answer: Answer) -> None:
-    """Whoever asks again at once may use the same request id and conversation."""
-    answer(finish())
-    assert not answer.future.done()
-    with pytest.raises(UsageError):
-        answer.conversation.take()
-    assert not end(answer)
-    assert answer.future.result(0).text == "the text"
-
-
-def test_a_waiter_that_goes_away_does_not_settle_it(answer: Answer) -> None:
-    async def main() -> None:
-        waiting = asyncio.ensure_future(asyncio.wrap_future(answer.future))
-        await asyncio.sleep(0)
-        waiting.cancel()
-        await asyncio.wait({waiting})
-
-    asyncio.run(main())
-    end(answer, finish())
-    assert answer.future.result(0).text == "the text"
-
-
-# -- the backstop: it holds whatever the actors do
-
-
-def test_a_blocked_asker_is_told_when_nothing_has_ended_its_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backstop, "ANSWER_GRACE_SECONDS", 0.01)
-    conversation = Conversation()
+def test_a_conversation_can_be_forked_while_a_request_runs() -> None:
+    conversation = talk()
     conversation.take()
-    answer = Answer(conversation, TAG, 0.01)
-    with pytest.raises(RuntimeFailure, match="long after its deadline"):
-        answer.wait()
-    conversation.take()
-    answer.record((UserMessage.of("late"),))
-    assert conversation.messages == (), "the conversation may be another request's by now"
-    assert not end(answer, finish()), "its end is heard of, and changes nothing"
-    with pytest.raises(RuntimeFailure):
-        answer.future.result(0)
-
-
-async def test_a_waiting_task_and_a_reader_are_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backstop, "ANSWER_GRACE_SECONDS", 0.01)
-
-    def taken() -> Conversation:
-        conversation = Conversation()
-        conversation.take()
-        return conversation
-
-    with pytest.raises(RuntimeFailure, match="long after its deadline"):
-        await Answer(taken(), TAG, 0.01).wait_async()
-    with pytest.raises(RuntimeFailure, match="long after its deadline"):
-        [item async for item in Stream(Answer(taken(), TAG, 0.01), Cancels())]
-
-
-# -- conversations that no provider would accept
+    fork = conversation.fork("r2/1")
+    fork.take()
+    assert fork == conversation
 
 
 @pytest.mark.parametrize(
-    ("messages", "words"),
+    ("end", "expected"),
     [
-        ((ToolMessage(CallId("c"), ToolName("t"), "1"),), "follows no turn that asked for it"),
-        ((AssistantMessage(()),), "without any part"),
-        ((AssistantMessage((ToolCall(CallId("c"), ToolName("t"), "{}"),)),), "has no result"),
-        (("hello",), "message 0 of the conversation is a str, not a Message"),
+        ("r2/1", Compacted(5, "so far", 5, 5, 0)),
+        ("r1/2", Compacted(5, "so far", 5, 5, 0)),
+        ("r1/user", Compacted(cleared=3)),
     ],
 )
-def test_an_illegal_conversation_is_refused_when_it_is_taken(messages: Any, words: str) -> None:
-    conversation = Conversation(messages)
-    for _ in range(2):
-        with pytest.raises(UsageError, match=words):
-            conversation.take()
+def test_a_summary_goes_with_a_fork_that_has_its_messages(end: str, expected: Compacted) -> None:
+    conversation = talk()
+    conversation.record_compaction(Compacted(5, "so far", 5, 5))
+    assert conversation.fork(end).compacted == expected
 
 
-# -- Stream
+# As a text.
 
 
-async def test_a_stream_gives_what_happened_in_order_and_the_reply_last(answer: Answer) -> None:
-    stream = Stream(answer, Cancels())
-    call = ToolCallStarted(TAG.at_step(1)._replace(call_id=CallId("c")), 0.0)
-    for seen in (delta("a"), delta("b"), call, Note(TAG, "note")):
-        stream(seen)
-    end(stream, finish())
-    items = [item async for item in stream]
-    assert items[:4] == [TextDelta("a"), TextDelta("b"), call, Note(TAG, "note")]
-    assert isinstance(items[4], Reply)
+@settings(deadline=None)
+@given(histories(6), st.data())
+def test_what_is_read_back_is_equal(history: tuple[Message, ...], data: st.DataObject) -> None:
+    conversation = Conversation(history)
+    ends = [0]
+    for atom in split_atoms(history):
+        ends.append(ends[-1] + len(atom))
+    left_out = data.draw(st.sampled_from(ends))
+    summarised = data.draw(st.sampled_from([end for end in ends if end <= left_out]))
+    conversation.record_compaction(Compacted(left_out, "so far" if summarised else "", summarised, ends[-1], left_out))
+    text = conversation.to_json()
+    again = Conversation.from_json(text)
+    assert again == conversation
+    assert again.to_json() == text
+    assert again.ids == conversation.ids
 
 
-async def test_a_stream_raises_what_an_ask_would_after_what_came_before(answer: Answer) -> None:
-    stream = Stream(answer, Cancels())
-    stream(delta("a"))
-    end(stream, finish(Outcome.TIMED_OUT, "too late"))
-    seen: list[Any] = []
-
-    async def read() -> None:
-        async for item in stream:
-            seen.append(item)
-
-    with pytest.raises(RequestEnded, match="too late"):
-        await read()
-    assert seen == [TextDelta("a")]
+def test_every_part_comes_back_with_the_providers_own_data() -> None:
+    conversation = Conversation(EVERYTHING)
+    again = Conversation.from_json(conversation.to_json())
+    assert again.messages == EVERYTHING
+    assert again == conversation
+    assert again != talk()
+    assert again != EVERYTHING
 
 
-async def test_a_consumer_that_leaves_cancels_the_request_once(answer: Answer) -> None:
-    cancels = Cancels()
-    stream = Stream(answer, cancels)
-    stream(delta("a"))
-    iterator = aiter(stream)
-    assert await anext(iterator) == TextDelta("a")
-    await iterator.aclose()  # type: ignore[attr-defined]
-    stream(delta("b"))
-    assert cancels.reasons == ["its reader has left"]
+def test_a_person_can_read_it() -> None:
+    whole = json.loads(talk().to_json())
+    assert (whole["format"], whole["version"], whole["compacted"]) == ("callboard conversation", 1, None)
+    assert whole["messages"][2] == {
+        "id": "r1/user",
+        "parent": "given/2",
+        "$": "UserMessage",
+        "parts": [{"$": "Text", "text": "?", "replay": None, "citations": []}],
+    }
+    assert "\n  " in talk().to_json()
 
 
-async def test_a_consumer_that_reads_to_the_end_cancels_nothing(answer: Answer) -> None:
-    cancels = Cancels()
-    stream = Stream(answer, cancels)
-    end(stream, finish())
-    assert len([item async for item in stream]) == 1
-    assert not cancels.reasons
+def test_what_was_compacted_is_told_by_ids() -> None:
+    conversation = talk()
+    conversation.record_compaction(Compacted(5, "so far", 3, 5))
+    assert json.loads(conversation.to_json())["compacted"] == {
+        "summary": "so far",
+        "left_out_to": "r1/2",
+        "summarised_to": "r1/user",
+        "cleared_to": "r1/2",
+        "tried_at": None,
+    }
 
 
-@pytest.mark.parametrize(
-    ("item", "count"),
-    [
-        (delta("0123456789" * 100), 1_000),
-        (delta(""), 6_000),
-        (ToolCallCompleted(TAG, 0.0, "x" * 1_000_000, output="y" * 1_000), 30),
-        (RunTool(TAG, ToolName("t"), "\N{EURO SIGN}" * 400_000, 0.0, "e"), 30),
-    ],
-)
-async def test_a_consumer_that_reads_too_slowly_loses_the_request_not_the_memory(
-    answer: Answer, monkeypatch: pytest.MonkeyPatch, item: Any, count: int
-) -> None:
-    monkeypatch.setattr(module, "MAX_UNREAD_BYTES", 1024 * 1024)
-    cancels = Cancels()
-    stream = Stream(answer, cancels)
-    for _ in range(count):
-        stream(item)
-    assert cancels.reasons == ["its reader has left 1 MiB of its events unread"]
-    assert sum(map(getsizeof, map(str, stream._unread))) < 5 * 1024 * 1024
-    end(stream, finish(Outcome.CANCELLED, cancels.reasons[0]))
-
-    async def read() -> None:
-        async for _ in stream:
-            pass
-
-    with pytest.raises(RequestEnded, match="unread"):
-        await read()
+def changed(**changes: Any) -> str:
+    return json.dumps({**json.loads(talk().to_json()), **changes})
 
 
-def test_a_consumer_whose_loop_is_closed_cancels_the_request_once(
-    answer: Answer, until: Callable[[Callable[[], bool]], None]
-) -> None:
-    cancels = Cancels()
-
-    async def open_stream() -> Stream:
-        return Stream(answer, cancels)
-
-    stream = asyncio.run(open_stream())
-    stream(delta("a"))
-    stream(delta("b"))
-    assert cancels.reasons == ["the event loop of its reader is closed"]
-    end(stream, finish(Outcome.CANCELLED, "gone"))
-    assert answer.future.done()
+def row(place: int, **changes: Any) -> str:
+    whole = json.loads(talk().to_json())
+    whole["messages"][place] |= changes
+    return json.dumps(whole)
 
 
-# -- Reply
+BAD: dict[str, tuple[str, str]] = {
+    "empty": ("", "this is not the JSON of a conversation"),
+    "cut": (talk().to_json()[:-40], "this is not the JSON of a conversation"),
+    "another-file": ("[1]", '"format" must be "callboard conversation"'),
+    "later": (changed(version=2), r"has the version 2; this callboard reads 1"),
+    "more": (changed(extra=1), "there is no 'extra' in a conversation"),
+    "no-list": (changed(messages={}), '"messages" must be a list'),
+    "no-object": (changed(messages=[1]), r"messages\[0\] is not an object"),
+    "no-id": (row(3, id=""), r'messages\[3\]: "id" must be a text of its own'),
+    "same-id": (row(3, id="r1/user"), r'messages\[3\]: "id" must be a text of its own'),
+    "other-parent": (row(3, parent="given/1"), r'messages\[3\]: "parent" must be the id of the message before it'),
+    "no-class": (row(3, **{"$": "Nothing"}), r"messages\[3\]: unknown class 'Nothing'"),
+    "no-message": (row(3, **{"$": "Text", "text": "x", "parts": []}), r"messages\[3\]"),
+    "wrong-type": (row(2, parts=[{"$": "Text", "text": 5}]), r"messages\[2\].parts\[0\].text"),
+    "no-result": (changed(messages=json.loads(talk().to_json())["messages"][:4]), "no provider would accept this"),
+    "unknown-id": (changed(compacted={"left_out_to": "r7/1"}), "compacted.left_out_to: no message has the id 'r7/1'"),
+    "unknown-field": (changed(compacted={"x": 1}), "compacted: expected an object with summary"),
+    "no-text": (changed(compacted={"summary": 1}), "compacted.summary must be a text"),
+    "no-place": (
+        changed(compacted={"summary": "x", "summarised_to": "r1/1", "left_out_to": "r1/1"}),
+        "compacted: what is left out ends between a call and its result",
+    ),
+    "deep": ('{"a":' * 5_000 + "1" + "}" * 5_000, "this is not the JSON of a conversation"),
+}
 
 
-def reply_of(*parts: AssistantPart) -> Reply:
-    text = "".join(part.text for part in parts if isinstance(part, Text))
-    messages = (UserMessage.of("?"), AssistantMessage(parts))
-    return Reply(text, None, RequestId("r"), Outcome.ANSWERED, STEPS, None, messages, text)
+@pytest.mark.parametrize("name", BAD)
+def test_what_is_no_conversation_is_refused_with_place_and_fault(name: str) -> None:
+    text, told = BAD[name]
+    with pytest.raises(UsageError, match=told) as caught:
+        Conversation.from_json(text)
+    assert "\n" not in str(caught.value)
 
 
-def test_a_reply_shows_its_text_and_the_model_of_its_last_turn() -> None:
-    assert (str(reply_of(Text("It rains."))), reply_of(Text("It rains.")).model) == ("It rains.", "a/b")
+def test_a_text_that_is_too_long_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codec, "MAX_CONVERSATION_CHARS", 10)
+    with pytest.raises(UsageError, match="a conversation has up to 10 characters, this text 11"):
+        Conversation.from_json("x" * 11)
 
 
-def test_the_citations_of_a_reply_are_places_in_its_text() -> None:
-    cited = Citation(url="https://a.example", start=0, end=4)
-    unplaced = Citation(url="https://b.example")
-    reply = reply_of(Text("Oslo: "), Image(data_base64="AA=="), Text("rain", citations=(cited, unplaced)))
-    assert reply.citations == (replace(cited, start=6, end=10), unplaced)
-    assert [reply.text[c.start : c.end] for c in reply.citations if c.start is not None] == ["rain"]
-    assert reply.media == (Image(data_base64="AA=="),)
+def test_bytes_are_no_text() -> None:
+    data: Any = b"{}"
+    with pytest.raises(UsageError, match="read from a str, not bytes"):
+        Conversation.from_json(data)
 
 
-def test_a_reply_that_adds_nothing_to_the_conversation_has_no_citations() -> None:
-    empty = Reply("", None, RequestId("r"), Outcome.FAILED, (), None, (), "")
-    assert (empty.citations, empty.media, empty.model) == ((), (), "")
+@settings(deadline=None, max_examples=200)
+@given(st.data())
+def test_any_text_gives_a_legal_conversation_or_one_clear_error(data: st.DataObject) -> None:
+    """Arbitrary texts, and the JSON of a conversation with one value in it replaced."""
+    text = data.draw(texts(60) | st.text(max_size=60))
+    if data.draw(st.booleans()):
+        whole = json.loads(Conversation(EVERYTHING).to_json())
+        place: Any = whole
+        while isinstance(place, dict | list) and place:
+            key = data.draw(st.sampled_from(list(place) if isinstance(place, dict) else range(len(place))))
+            if data.draw(st.booleans()) or not isinstance(place[key], dict | list):
+                place[key] = data.draw(json_values())
+                break
+            place = place[key]
+        text = json.dumps(whole)
+    try:
+        read = Conversation.from_json(text)
+    except UsageError:
+        return
+    assert history_faults(read.messages) == []
+    assert Conversation.from_json(read.to_json()) == read
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.integers(0, 10_000), texts(3))
+def test_a_text_that_was_cut_or_edited_is_read_or_refused(at: int, put: str) -> None:
+    whole = Conversation(EVERYTHING).to_json()
+    place = at % len(whole)
+    for text in (whole[:place], whole[:place] + put + whole[place + 1 :]):
+        try:
+            Conversation.from_json(text)
+        except UsageError:
+            continue
+
+
+SECOND_PROCESS = """
+import sys
+from pathlib import Path
+from callboard import Conversation, Runtime, Settings
+from callboard.providers.local.scripted import ScriptedTurn
+
+conversation = Conversation.from_json(Path(sys.argv[1]).read_text())
+settings = Settings(model="scripted/m", script=lambda request: ScriptedTurn(f"{len(request.messages)} messages"))
+with Runtime(settings) as runtime:
+    print(runtime.ask_sync("and now?", conversation=conversation).text)
+Path(sys.argv[1]).write_text(conversation.to_json())
+"""
+
+
+def test_a_conversation_survives_its_process(tmp_path: Path) -> None:
+    kept = tmp_path / "c.json"
+    kept.write_text(talk().to_json())
+    for expected in ("8 messages", "10 messages"):
+        command = [sys.executable, "-c", SECOND_PROCESS, str(kept)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+        assert done.stdout.strip() == expected
+    again = Conversation.from_json(kept.read_text())
+    assert again.messages[:7] == talk().messages
+    assert len(again.ids) == len(set(again.ids)) == 11
+
+
+def test_a_conversation_says_nothing_of_what_was_said_in_a_log() -> None:
+    assert repr(talk()) == "<Conversation of 7 messages>"

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from callboard.actors.requests.history import Conversation
+from callboard.actors.requests.conversation import Conversation
 from callboard.actors.requests.read_earlier import FOUND_CHARS, MAX_FOUND, MAX_RESULT_CHARS, read, read_tool
 from callboard.actors.tools import ToolContext
 from callboard.protocol.commands import RunTool

@@ -30,8 +30,8 @@ from callboard.actors.kernel import (
 )
 from callboard.actors.kernel import start_child as start
 from callboard.actors.models.llm_manager import StartModel
-from callboard.actors.requests.conversation import STOPPING, Question
 from callboard.actors.requests.output_checks import ChecksAnswers, Told
+from callboard.actors.requests.replies import STOPPING, Question
 from callboard.actors.requests.request_session import STOPS_TOLD_SECONDS, Peers, RequestSession
 from callboard.actors.telemetry.request_log import WORK
 from callboard.actors.telemetry.telemetry import Observed

@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from callboard.actors.requests import conversation
-from callboard.actors.requests.conversation import ModelCallFailed, Reply, RequestEnded
+from callboard.actors.requests.replies import ModelCallFailed, Reply, RequestEnded
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
 from callboard.actors.tools import tool
@@ -126,7 +125,7 @@ def test_a_request_without_an_answer_raises_what_ask_would() -> None:
 
 
 def test_a_reader_that_leaves_too_much_unread_loses_the_request(monkeypatch: pytest.MonkeyPatch, until: Until) -> None:
-    monkeypatch.setattr(conversation, "MAX_UNREAD_BYTES", 2_000)
+    monkeypatch.setattr(replies, "MAX_UNREAD_BYTES", 2_000)
     with runtime_with([ENDLESS]) as runtime:
         stream = runtime.stream_sync("?")
         until(lambda: open_requests(runtime) == 0)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from callboard.actors.requests.conversation import RuntimeFailure
+from callboard.actors.requests.replies import RuntimeFailure
 from callboard.actors.testing.faults import (
     CRASHABLE,
     JUMP_SECONDS,

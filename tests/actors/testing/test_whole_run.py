@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from callboard.actors.calls.ledger import Call, CallReports, Ledger, Outcome
-from callboard.actors.requests.history import Conversation
+from callboard.actors.requests.conversation import Conversation
 from callboard.actors.testing.simulated_run import attempt, token_of
 from callboard.protocol.content import Message
 from callboard.protocol.ids import RequestId

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from callboard.actors.requests.conversation import Reply, RequestEnded
+from callboard.actors.requests.replies import Reply, RequestEnded
 from callboard.actors.testing import chaos
 from callboard.actors.testing.chaos.beside import Ended, Seen
 from callboard.actors.testing.chaos.judging import (
