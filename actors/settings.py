@@ -127,7 +127,7 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
     cost_budget: float | None = Field(default=None, gt=0)
     """US dollars a request. Refused where it could not be kept: no price is known of `model` or of a fallback."""
     context_tokens: int | None = Field(default=None, ge=1, le=limits.MAX_CALL_TOKENS)
-    """None is the model's context window by the catalog; where that does not know it, the server is asked."""
+    """Of `model` alone. None is its context window by the catalog; where that does not know it, the server is asked."""
     history_share: float = Field(default=1.0, gt=0, le=1)
     """What earlier questions and answers may take of the room for a prompt; the rest is for the question itself."""
     result_share: float = Field(default=limits.MAX_RESULT_WINDOW_SHARE, gt=0, le=1)

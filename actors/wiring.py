@@ -124,6 +124,8 @@ class Wiring:
         self._router = Router(settings, limits, providers)
         self._models: dict[str, KnownModel] = {}
         self._learning = Lock()
+        self._last_options: dict[str, tuple[dict[str, Any], RequestOptions]] = {}
+        """Of the last question that had none of its own, by its model: for what was learned of that then."""
         self._token_ratios = TokenRatios()
         self._refusals = Refusals(remembers_no_tools=settings.tool_fallback is ToolFallback.RETRY_WITHOUT_TOOLS)
         self.model = self.known(settings.model)
@@ -232,9 +234,12 @@ class Wiring:
             "takes_tools": self._refusals.takes_tools(name, now),
         }
         if not given:
-            return replace(options, **learned)
+            last = self._last_options.get(name)
+            if last is None or last[0] != learned:  # seldom: it takes 7 us
+                last = self._last_options[name] = learned, replace(options, **learned)
+            return last[1]
         names = tuple(route.name for route in model.routes)
-        learned |= asking.fields_of(given, options)
+        learned = learned | asking.fields_of(given, options)
         if "instructions" in given:
             learned["tool_prompt"] = ""
         if "prompt_cache" in given and options.input_price is not None:

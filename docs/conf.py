@@ -64,7 +64,14 @@ html_theme_options = {"show_prev_next": True, "show_toc_level": 2, "navigation_w
 html_copy_source = False
 html_show_sourcelink = False
 
-FRONT_DOOR: Final = [getattr(callboard, name) for name in callboard.__all__]
+_ALONE: Final = re.compile(r"^\.\. auto\w+:: (\w+)(?:\(.*\))?$", re.MULTILINE)
+#: What pages of the reference show as a name of the front door.
+SHOWN: Final = [
+    getattr(callboard, name)
+    for page in sorted(Path(__file__).with_name("reference").glob("*.rst"))
+    for name in _ALONE.findall(page.read_text(encoding="utf-8"))
+    if name in callboard.__all__
+]
 _SECTION: Final = re.compile(r"^## (?P<title>.+)\n(?P<text>(?:(?!## ).*\n?)*)", re.MULTILINE)
 _PAGE: Final = re.compile(r"^- \[(?P<title>[^\]]+)\]\((?P<page>[^)#:]+)\.(?:md|rst)\)", re.MULTILINE)
 
@@ -81,8 +88,8 @@ def navigation(app: Sphinx, name: str, source: list[str]) -> None:
 
 
 def is_shown_already(app: Sphinx, what: str, name: str, obj: object, skip: bool, options: object) -> bool | None:
-    """Names of the front door are shown as its own, and not once more in their modules."""
-    return True if what == "module" and any(obj is each for each in FRONT_DOOR) else None
+    """What a page shows as a name of the front door is not shown once more in its module."""
+    return True if what == "module" and any(obj is each for each in SHOWN) else None
 
 
 def as_sphinx_reads_it(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:

@@ -21,6 +21,10 @@ class RequestClock:
         """The request only waits."""
         return self._halted_at is not None
 
+    def is_to_halt(self, at: float, *, only_waits: bool) -> bool:
+        """Does the time stand still from now on? Not once it is over: then the request ends, whatever it waits for."""
+        return only_waits and (self.is_halted or at < self._deadline_at)
+
     def deadline_at(self, at: float) -> float:
         """When the request must end if its time runs from now on; a wait that lasts until now is added."""
         if self._halted_at is None:

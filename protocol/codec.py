@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, Final, get_args
 
 import orjson
@@ -65,7 +66,11 @@ _OPTIONAL_COUNTS: Final = {
 #: No float is 2**1024 or more.
 _MAX_BITS: Final = 1_023
 
-_ADAPTERS: Final[dict[type, TypeAdapter[object]]] = {cls: TypeAdapter(cls) for cls in _CLASSES.values()}
+
+@cache
+def _adapter(cls: type) -> TypeAdapter[object]:
+    """Made when first needed: all of them take 0.1 s, and every runtime imports this file."""
+    return TypeAdapter(cls)
 
 
 def encode_event(event: Event) -> bytes:
@@ -270,7 +275,7 @@ def _revive(value: object, where: str) -> object:
         if isinstance(plain.get(key), float):
             plain[key] = None
     try:
-        return _ADAPTERS[cls].validate_python(plain)
+        return _adapter(cls).validate_python(plain)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(str(part) for part in first["loc"])

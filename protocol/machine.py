@@ -524,7 +524,7 @@ class Session:
     def _after_calls(self, todo: list[Command], at: float) -> list[Command]:
         """Wait for the calls still open; with none, the step is finished and the next one begins (I4)."""
         batch = self._batch
-        if batch.only_waits is not self._clock.is_halted:
+        if self._clock.is_to_halt(at, only_waits=batch.only_waits) is not self._clock.is_halted:
             todo.append(self._turn_clock(at))
         self._facts.open_calls = batch.open
         if not batch.open:

@@ -36,7 +36,7 @@ from callboard.actors.calls.ledger import (
 from callboard.actors.calls.registry import Change, Registry, ToolKey, ToolWithdrawn
 from callboard.actors.kernel import Actor, Down, Ref, handles
 from callboard.actors.telemetry.notices import ToolPrinted, ToolStopped
-from callboard.actors.telemetry.request_log import ids_in, trace_headers_in
+from callboard.actors.telemetry.request_log import metadata_in, trace_headers_in
 from callboard.actors.tools import Tool, ToolContext
 from callboard.actors.tools.invoke import Result, text_of
 from callboard.actors.workers import messages
@@ -279,7 +279,7 @@ class ToolDispatcher(Actor[DispatcherMessage]):
             call.user_text,
             self._workspace,
             call.is_read_along,
-            metadata=ids_in(asker).metadata,
+            metadata=metadata_in(asker),
             trace_headers=trace_headers_in(asker),
         )
         if not self.ledger.give(call, seat):

@@ -25,6 +25,7 @@ _ADVICE: Mapping[ErrorKind, str] = {
     ErrorKind.CONTEXT_LENGTH: "another model is chosen with --model",
     ErrorKind.REQUEST_TOO_LARGE: "ask about less, or choose another model with --model",
     ErrorKind.TOOLS_UNSUPPORTED: "choose a model that takes tools with --model",
+    ErrorKind.SCHEMA_UNSUPPORTED: "choose a model that takes a JSON Schema with --model",
     ErrorKind.CONTENT_FILTER: "ask in other words, or choose another model with --model",
     ErrorKind.MALFORMED_TOOL_CALL: "try again, or choose another model with --model",
     ErrorKind.CANCELLED: "ask again",

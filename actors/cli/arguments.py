@@ -44,7 +44,7 @@ def parser() -> CommandParser:
     asking.add_argument("input", metavar="-", nargs="?", choices=[STDIN], help="add what standard input holds")
     _add_workspace(asking, "the folder to ask about (CALLBOARD_WORKSPACE, else this one)")
     _add_model(asking, "the model to ask (CALLBOARD_MODEL, else offline/code-context)")
-    asking.add_argument("--instructions", metavar="TEXT", help="what the model is told before the question")
+    asking.add_argument("--instructions", metavar="TEXT", help="instructions in place of those of the settings")
     for kind, what in (("image", "a picture"), ("file", "a file: a PDF, a text, a recording")):
         asking.add_argument(
             f"--{kind}",

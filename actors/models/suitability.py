@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from callboard.actors.models.llm_manager import Route
-from callboard.protocol.errors import UsageError
+from callboard.protocol.errors import UsageError, said
 from callboard.protocol.model import ModelRequest
 from callboard.protocol.provider_options import ExtraFields, ProviderOptions
 from callboard.providers.adapter import ChecksRequests
@@ -37,7 +37,12 @@ def suitable(routes: Sequence[Route], request: ModelRequest) -> tuple[tuple[Rout
 
 def _check(route: Route, request: ModelRequest) -> None:
     if isinstance(route.provider, ChecksRequests):
-        route.provider.check(replace(request, model=route.model))
+        try:
+            route.provider.check(replace(request, model=route.model))
+        except UsageError:
+            raise
+        except Exception as error:  # of an adapter written by a user
+            raise UsageError(f"{route.name} cannot be asked this: its adapter failed: {said(error)}") from error
 
 
 def _is_same(one: Route, other: Route) -> bool:

@@ -25,7 +25,7 @@ import orjson
 from callboard.actors.processes.control import LENGTH, REPLY, Says
 from callboard.actors.processes.process_state import ProcessState
 from callboard.actors.telemetry.extras import continue_trace
-from callboard.actors.telemetry.request_log import work_for
+from callboard.actors.telemetry.request_log import WORK
 from callboard.actors.tools.context import ToolContext
 from callboard.actors.tools.invoke import Invoker, Result, text_of
 from callboard.actors.tools.progress import CallProgress
@@ -115,7 +115,7 @@ class Child:
 def _call(tool: Invoker, context: ToolContext) -> Result:
     """In a context of its own, which has the ids for log records and the host's trace."""
     run = context.run
-    work_for(run.tag, run.name, context.metadata)
+    WORK.set((run.tag, run.name, context.metadata))
     if context.trace_headers:
         continue_trace(context.trace_headers)
     return tool.call(run.arguments, context)

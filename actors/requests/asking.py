@@ -92,7 +92,7 @@ class AskOptions(TypedDict, total=False):
 
 
 OPTIONS: Final = tuple(AskOptions.__annotations__)
-#: What every API can be asked, whatever the model: the others are tried out before anything is sent.
+#: What every model can be asked: the others are tried out before anything is sent.
 OF_EVERY_API: Final = frozenset(
     (
         "model", "instructions", "tools", "timeout", "max_steps", "token_budget", "cost_budget", "prompt_cache",

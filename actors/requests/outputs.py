@@ -158,7 +158,7 @@ def _looked_at(kind: Any) -> OutputType[Any]:
         raise UsageError(f"output: {name} leaves {open_type} open; name a type for it, as in Page[int]")
     try:
         portable = _portable(kind)
-        plain: TypeAdapter[Any] = TypeAdapter(portable)
+        plain: TypeAdapter[object] = TypeAdapter(portable)
         schema = _schema_of(plain)
         if lazy := next((node for node in _nodes(plain.core_schema) if node.get("type") == "generator"), None):
             raise UsageError(f"output: {name} is read as it is used ({lazy['type']}); use list[...] instead")
@@ -211,7 +211,7 @@ def _entry(kind: Any, name: str, hint: Any) -> Any:
     return _portable(hint) if name in kind.__required_keys__ else NotRequired[_portable(hint)]
 
 
-def _name_of(kind: Any) -> str:
+def _name_of(kind: object) -> str:
     """As it is written in a program, without modules."""
     if isinstance(kind, type) and get_origin(kind) is None:
         return kind.__name__
@@ -221,11 +221,11 @@ def _name_of(kind: Any) -> str:
 class _QuietSchema(GenerateJsonSchema):
     """Without warnings about defaults that JSON cannot carry: an answer needs none."""
 
-    def emit_warning(self, kind: Any, detail: str) -> None:
+    def emit_warning(self, kind: object, detail: str) -> None:
         """Nothing to say."""
 
 
-def _schema_of(adapter: TypeAdapter[Any]) -> dict[str, object]:
+def _schema_of(adapter: TypeAdapter[object]) -> dict[str, object]:
     return trimmed(adapter.json_schema(mode="validation", schema_generator=_QuietSchema))
 
 
@@ -243,7 +243,7 @@ def _at_root(schema: dict[str, object]) -> dict[str, object] | None:
 # What is refused.
 
 
-def _open_type(kind: Any) -> str:
+def _open_type(kind: object) -> str:
     """A type variable that nothing was put in for, by its name; "" where there is none."""
     if isinstance(kind, TypeVar):
         return str(kind)
@@ -254,8 +254,9 @@ def _open_type(kind: Any) -> str:
     return ", ".join(map(str, parameters))
 
 
-def _refusal(kind: Any, name: str, error: Exception) -> str:
-    place = ".".join(_place_of(kind, 0))
+def _refusal(kind: object, name: str, error: Exception) -> str:
+    holder = next((each for each in (kind, *get_args(kind)) if _fields_of(each)), kind)
+    place = ".".join(_place_of(holder, 0))
     of = f"{name}: the field {place!r}" if place else f"{name}"
     # Not pydantic's own remedies, which are about models of one's own.
     first = (said(error).splitlines() or [""])[0].partition(". Set `")[0].partition("; you should")[0]
@@ -266,7 +267,7 @@ def _refusal(kind: Any, name: str, error: Exception) -> str:
 _MAX_FIELD_DEPTH: Final = 8
 
 
-def _place_of(kind: Any, depth: int) -> Iterator[str]:
+def _place_of(kind: object, depth: int) -> Iterator[str]:
     """The way to the field whose type cannot be expressed, name by name."""
     for name, annotation in _fields_of(kind).items() if depth < _MAX_FIELD_DEPTH else ():
         try:
@@ -279,7 +280,7 @@ def _place_of(kind: Any, depth: int) -> Iterator[str]:
             return
 
 
-def _fields_of(kind: Any) -> Mapping[str, Any]:
+def _fields_of(kind: object) -> Mapping[str, Any]:
     origin = get_origin(kind) or kind
     if isinstance(origin, type) and issubclass(origin, BaseModel):
         return {name: field.annotation for name, field in origin.model_fields.items()}
@@ -287,7 +288,7 @@ def _fields_of(kind: Any) -> Mapping[str, Any]:
         own = getattr(origin, "__annotations__", {})
         names = [each.name for each in fields(origin)] if is_dataclass(origin) else list(own)
         try:
-            hints: Mapping[str, Any] = get_type_hints(origin, include_extras=True)
+            hints: Mapping[str, object] = get_type_hints(origin, include_extras=True)
         except Exception:  # noqa: BLE001 - a name that does not exist: each annotation by itself
             hints = own
         return {name: hints.get(name, object) for name in names}
@@ -319,7 +320,7 @@ def _is_users(hook: object) -> bool:
     return str(module).partition(".")[0] not in _OWN_MODULES
 
 
-def _nodes(core_schema: object) -> Iterator[Mapping[str, Any]]:
+def _nodes(core_schema: object) -> Iterator[Mapping[str, object]]:
     """Every mapping in a core schema."""
     waiting: list[object] = [core_schema]
     seen: set[int] = set()

@@ -23,7 +23,7 @@ from callboard.actors.requests.conversation import STOPPING, Question, Seen
 from callboard.actors.requests.output_checks import ChecksAnswers
 from callboard.actors.requests.outside import CalledTool, FindCall, OutsideMessage, ReportProgress, ResolveCall
 from callboard.actors.telemetry.notices import PeerLost, TracingFailed
-from callboard.actors.telemetry.request_log import trace_headers_are, work_for
+from callboard.actors.telemetry.request_log import TRACE_HEADERS, WORK
 from callboard.actors.telemetry.spans import BeginSpans, RequestSpans, Work
 from callboard.actors.telemetry.telemetry import Heard, Observed, TelemetryMessage, ends_work
 from callboard.actors.tools.progress import ProgressMade, ProgressRelay, ToolProgressed
@@ -513,7 +513,7 @@ class RequestSession(Actor[SessionMessage]):
                 self._observe(TracingFailed(question.tag))
         if self._spans is not None:
             self._context = self._spans.context
-        self._context.run(work_for, question.tag, "", question.metadata)
+        self._context.run(WORK.set, (question.tag, "", question.metadata))
 
     def _runs_in_process(self, work: commands.RunTool) -> bool:
         offers = self._offers or ()
@@ -523,12 +523,12 @@ class RequestSession(Actor[SessionMessage]):
         """In which user code does this work: the asker's, with the ids for its log records and with its span."""
         self._observe(work)
         context = self._context.copy()
-        context.run(work_for, work.tag, tool, self._question.metadata)
+        context.run(WORK.set, (work.tag, tool, self._question.metadata))
         if self._spans is not None:
             try:
                 self._spans.begin_in(context, work, self.now())
                 if isinstance(work, commands.RunTool) and self._runs_in_process(work):
-                    context.run(trace_headers_are, self._spans.headers(work.tag))
+                    context.run(TRACE_HEADERS.set, self._spans.headers(work.tag))
             except BaseException:  # noqa: BLE001 - the host's tracing; counted
                 self._observe(TracingFailed(work.tag))
         return context

@@ -148,10 +148,10 @@ EMBEDDER_FAILED = _counter(
     "callboard.search.embedder_failed", "{search}", "", "Searches that were ranked by words alone."
 )
 WORKERS = _gauge("callboard.workers", "{worker}", "pool", "Workers that are alive.")
-ACTORS = _gauge("callboard.actors", "{actor}", "", "Actors that are alive.")
+ACTORS = _gauge("callboard.actor.alive", "{actor}", "", "Actors that are alive.")
 MAILBOX = _gauge("callboard.mailbox.depth", "{message}", "actor", "Messages that wait for a permanent actor.")
 RESTARTS = _counter(
-    "callboard.actors.restarted", "{restart}", "", "Actors that failed and were started again.", sampled=True
+    "callboard.actor.restarts", "{restart}", "", "Actors that failed and were started again.", sampled=True
 )
 DEAD_LETTERS = _counter(
     "callboard.dead_letters", "{message}", "reason", "Messages that no actor handled.", sampled=True

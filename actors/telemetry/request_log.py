@@ -12,46 +12,27 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from contextvars import Context, ContextVar
-from typing import Final, NamedTuple
+from typing import Final
 
-from callboard.protocol.ids import Tag
+from callboard.protocol.ids import MessageId, RequestId, Tag
 
-
-class LogIds(NamedTuple):
-    """What log records are given as attributes."""
-
-    request_id: str = ""
-    step: int = 0
-    """Of the model call; 0 for the request as a whole, and outside of requests."""
-    call_id: str = ""
-    tool: str = ""
-    metadata: Mapping[str, str] = {}
-    """What the host said of the request when it asked."""
+Work = tuple[Tag, str, Mapping[str, str]]
+"""For what code runs: the request, step or call; the tool, "" where it is none; what the host said of the request."""
+_NOTHING: Final[Work] = (Tag(RequestId(""), MessageId("")), "", {})
+#: Set with `context.run(WORK.set, ...)` where user code is about to run.
+WORK: Final[ContextVar[Work | None]] = ContextVar("callboard_work", default=None)
+#: What carries the trace of this context's work to another process; None where nothing is traced.
+TRACE_HEADERS: Final[ContextVar[Mapping[str, str] | None]] = ContextVar("callboard_trace_headers", default=None)
 
 
-_OUTSIDE: Final = LogIds()
-_RUNNING: Final[ContextVar[LogIds | None]] = ContextVar("callboard_log_ids", default=None)
-_TRACE_HEADERS: Final[ContextVar[Mapping[str, str] | None]] = ContextVar("callboard_trace_headers", default=None)
-
-
-def work_for(tag: Tag, tool: str, metadata: Mapping[str, str]) -> None:
-    """From here on, this context runs user code for this request, step or call."""
-    _RUNNING.set(LogIds(tag.request_id, tag.step, tag.call_id, tool, metadata))
-
-
-def trace_headers_are(headers: Mapping[str, str]) -> None:
-    """What carries the trace of this context's work to another process."""
-    _TRACE_HEADERS.set(headers)
+def metadata_in(context: Context) -> Mapping[str, str]:
+    """What the host said of the request for which code in this context runs; {} outside of one."""
+    return (context.get(WORK) or _NOTHING)[2]
 
 
 def trace_headers_in(context: Context) -> Mapping[str, str]:
-    """What `trace_headers_are` has set; {} where nothing is traced."""
-    return context.get(_TRACE_HEADERS) or {}
-
-
-def ids_in(context: Context) -> LogIds:
-    """For whom code in this context works."""
-    return context.get(_RUNNING) or _OUTSIDE
+    """What carries the trace of the work for which code in this context runs; {} where nothing is traced."""
+    return context.get(TRACE_HEADERS) or {}
 
 
 class RequestLogFilter(logging.Filter):
@@ -65,9 +46,11 @@ class RequestLogFilter(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Add what is missing."""
-        ids = _RUNNING.get() or _OUTSIDE
+        tag, tool, metadata = WORK.get() or _NOTHING
         present = record.__dict__
-        for name, value in zip(LogIds._fields, ids, strict=True):
-            if name not in present:
-                present[name] = dict(ids.metadata) if name == "metadata" else value
+        present.setdefault("request_id", tag.request_id)
+        present.setdefault("step", tag.step)
+        present.setdefault("call_id", tag.call_id)
+        present.setdefault("tool", tool)
+        present.setdefault("metadata", dict(metadata))
         return super().filter(record)

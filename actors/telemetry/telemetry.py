@@ -32,7 +32,7 @@ from callboard.actors.telemetry.notices import (
     ToolStopped,
     TracingFailed,
 )
-from callboard.actors.telemetry.request_log import ids_in
+from callboard.actors.telemetry.request_log import metadata_in
 from callboard.actors.telemetry.spans import RequestSpans
 from callboard.protocol import events
 from callboard.protocol.commands import AskApproval, CallModel, Finish, Outcome, ReportFailure, RunTool
@@ -379,7 +379,7 @@ class Telemetry(Actor[TelemetryMessage]):
         extra: Mapping[str, object],
         into: logging.Logger = logger,
     ) -> None:
-        fields = {**tag._asdict(), "metadata": bounded_metadata(ids_in(context).metadata), **extra}
+        fields = {**tag._asdict(), "metadata": bounded_metadata(metadata_in(context)), **extra}
         self._outside(context, partial(into.log, extra=fields), level, "%s", text)
 
     def _outside(self, context: Context, work: Callable[P, None], *arguments: P.args, **options: P.kwargs) -> None:

@@ -7,8 +7,7 @@ Each is a mutation of what a session hears and says. `hunting.find` hunts one an
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from dataclasses import replace
 
 import orjson
 
@@ -53,109 +52,32 @@ from callboard.protocol.events import (
 )
 from callboard.protocol.ids import Tag, ToolName
 from callboard.protocol.limits import MAX_WAIT_SECONDS
-from callboard.protocol.options import RequestOptions, ToolOffer
-from callboard.protocol.output import OUTPUT_TOOL, Checked, OutputSpec
 from callboard.protocol.testing.driver import drive
-from callboard.protocol.testing.mutation import Mutation, mutated
+from callboard.protocol.testing.mutation import Mutation
 from callboard.protocol.testing.planted_compaction import COMPACTION_FAULTS
-from callboard.protocol.testing.runtimes import Runtime
+from callboard.protocol.testing.planted_outputs import OUTPUT_FAULTS
+from callboard.protocol.testing.planting import (
+    FAULTS,
+    Fault,
+    changing,
+    dropping,
+    fault,
+    plant,
+    recording,
+    saying,
+    showing,
+    with_contracts,
+    with_offers,
+    with_options,
+)
 from callboard.protocol.testing.scenario import Scenario
 from callboard.protocol.testing.trace import Entry, Trace, Verb
 from callboard.protocol.tools import Decision, FailureCode, Risk
 
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """A rule broken on purpose."""
-
-    name: str
-    invariant: str
-    """The key of `INVARIANTS` that must notice."""
-    play: Runtime
-
-
-#: Filled below, rule by rule.
-FAULTS: Final[list[Fault]] = []
-
-
-def _plant(invariant: str, name: str, mutation: type[Mutation]) -> None:
-    FAULTS.append(Fault(name, invariant, lambda scenario, seed: drive(scenario, seed, mutated(mutation))))
-
-
-def _fault(invariant: str) -> Callable[[type[Mutation]], type[Mutation]]:
-    """Plant a mutation under the rule that must notice it; its docstring is its name."""
-
-    def plant(mutation: type[Mutation]) -> type[Mutation]:
-        _plant(invariant, (mutation.__doc__ or "").rstrip("."), mutation)
-        return mutation
-
-    return plant
-
-
-# The operators: what most faults are made of.
-
-
-def _saying(change: Callable[[Event, list[Command]], Sequence[Command]]) -> type[Mutation]:
-    class Saying(Mutation):
-        """Other commands come out."""
-
-        def says(self, event: Event, commands: list[Command]) -> Sequence[Command]:
-            return change(event, commands)
-
-    return Saying
-
-
-def _hearing(change: Callable[[Any], Event | None]) -> type[Mutation]:
-    class Hearing(Mutation):
-        """Other events go in."""
-
-        def hears(self, event: Event) -> Event | None:
-            return change(event)
-
-    return Hearing
-
-
-def _dropping(kind: type[Any], *, after: type[Any] = object) -> type[Mutation]:
-    return _saying(
-        lambda event, commands: [c for c in commands if not (isinstance(event, after) and isinstance(c, kind))]
-    )
-
-
-def _changing(kind: type[Any], change: Callable[[Any], Command]) -> type[Mutation]:
-    return _saying(lambda event, commands: [change(c) if isinstance(c, kind) else c for c in commands])
-
-
-def _believing(change: Callable[[RequestStarted], RequestStarted]) -> type[Mutation]:
-    return _hearing(lambda event: change(event) if isinstance(event, RequestStarted) else event)
-
-
-def _with_options(change: Callable[[RequestOptions], RequestOptions]) -> type[Mutation]:
-    return _believing(lambda start: replace(start, options=change(start.options)))
-
-
-def _with_offers(change: Callable[[ToolOffer], ToolOffer]) -> type[Mutation]:
-    return _believing(lambda start: replace(start, tools=tuple(map(change, start.tools))))
-
-
-def _with_contracts(**changes: Any) -> type[Mutation]:
-    return _with_offers(lambda offer: replace(offer, contract=replace(offer.contract, **changes)))
-
-
-def _recording(change: Callable[[tuple[Message, ...]], Iterable[Message]]) -> type[Mutation]:
-    return _changing(RecordStep, lambda record: replace(record, messages=tuple(change(record.messages))))
-
-
-def _showing(change: Callable[[tuple[Message, ...]], Iterable[Message]]) -> type[Mutation]:
-    def shown(call: CallModel) -> Command:
-        return replace(call, request=replace(call.request, messages=tuple(change(call.request.messages))))
-
-    return _changing(CallModel, shown)
-
-
 # I1 to I3: results and their places.
 
 
-@_fault("I1 terminal once")
+@fault("I1 terminal once")
 class LateAnswerCounts(Mutation):
     """A late answer is taken as a second end."""
 
@@ -172,7 +94,7 @@ class LateAnswerCounts(Mutation):
         return commands
 
 
-_plant("I1 terminal once", "a call that is not run is not reported", _dropping(ReportFailure))
+plant("I1 terminal once", "a call that is not run is not reported", dropping(ReportFailure))
 
 
 def _results_by_success(messages: tuple[Message, ...]) -> Iterable[Message]:
@@ -189,13 +111,13 @@ def _all_well(messages: tuple[Message, ...]) -> Iterable[Message]:
     return [replace(message, is_error=False) if isinstance(message, ToolMessage) else message for message in messages]
 
 
-_plant("I1 terminal once", "a failed result is not marked as an error", _recording(_all_well))
-_plant("I2 valid history", "a cancelled step is recorded without results", _recording(lambda messages: messages[:1]))
-_plant("I2 valid history", "a note stands between turn and results", _recording(_note_between))
-_plant("I3 order", "results stand by success, not by call", _recording(_results_by_success))
+plant("I1 terminal once", "a failed result is not marked as an error", recording(_all_well))
+plant("I2 valid history", "a cancelled step is recorded without results", recording(lambda messages: messages[:1]))
+plant("I2 valid history", "a note stands between turn and results", recording(_note_between))
+plant("I3 order", "results stand by success, not by call", recording(_results_by_success))
 
 
-@_fault("I1 terminal once")
+@fault("I1 terminal once")
 class CrashedMeansTimedOut(Mutation):
     """A crash reads as a timeout to the model."""
 
@@ -208,7 +130,7 @@ class CrashedMeansTimedOut(Mutation):
 # I4 to I7: steps, limits, cancels.
 
 
-@_fault("I4 no early step")
+@fault("I4 no early step")
 class StartsEarly(Mutation):
     """The next step starts when the first call has ended."""
 
@@ -222,7 +144,7 @@ class StartsEarly(Mutation):
         return [replace(self.asked, tag=self.asked.tag.at_step(self.asked.tag.step + 1))]
 
 
-@_fault("I5 bounded")
+@fault("I5 bounded")
 class DeadlineWaitsForPeople(Mutation):
     """The deadline waits for people, also while tools run."""
 
@@ -232,7 +154,7 @@ class DeadlineWaitsForPeople(Mutation):
         return None if own and waiting else event
 
 
-@_fault("I22 timers")
+@fault("I22 timers")
 class TheClockIsNeverHalted(Mutation):
     """The request's time runs on while it only waits."""
 
@@ -251,7 +173,7 @@ class TheClockIsNeverHalted(Mutation):
         return command
 
 
-@_fault("I22 timers")
+@fault("I22 timers")
 class TheClockIsNeverStartedAgain(Mutation):
     """Once a request has only waited, its time does not run any more."""
 
@@ -261,7 +183,7 @@ class TheClockIsNeverStartedAgain(Mutation):
         return [c for c in commands if begins or not (isinstance(c, SetTimer) and c.tag == own)]
 
 
-@_fault("I22 timers")
+@fault("I22 timers")
 class CountsEachWait(Mutation):
     """The deadline moves by the sum of the waits, also where they overlap or a tool ran beside them."""
 
@@ -281,7 +203,7 @@ class CountsEachWait(Mutation):
         return [replace(c, at=moved) if isinstance(c, SetTimer) and c.tag == self.session.tag else c for c in commands]
 
 
-@_fault("I5 bounded")
+@fault("I5 bounded")
 class WaitsForOutsideWithoutEnd(Mutation):
     """A deferred call stays open until its result comes."""
 
@@ -289,7 +211,7 @@ class WaitsForOutsideWithoutEnd(Mutation):
         return replace(event, timeout_seconds=MAX_WAIT_SECONDS) if isinstance(event, ToolCallDeferred) else event
 
 
-@_fault("I1 terminal once")
+@fault("I1 terminal once")
 class TwoResultsFromOutside(Mutation):
     """A second result of a deferred call is taken too."""
 
@@ -306,7 +228,7 @@ class TwoResultsFromOutside(Mutation):
         raise error
 
 
-@_fault("I16 sent again")
+@fault("I16 sent again")
 class DeferredCallsRunAgain(Mutation):
     """A deferred call is sent again when the holder of the others is lost."""
 
@@ -320,40 +242,40 @@ class DeferredCallsRunAgain(Mutation):
         return [*commands, *again]
 
 
-_plant(
+plant(
     "I6 budgets hold",
     "one step more than allowed",
-    _with_options(lambda options: replace(options, max_steps=options.max_steps + 1)),
+    with_options(lambda options: replace(options, max_steps=options.max_steps + 1)),
 )
-_plant(
+plant(
     "I6 budgets hold",
     "the token budget is not looked at",
-    _with_options(lambda options: replace(options, token_budget=None)),
+    with_options(lambda options: replace(options, token_budget=None)),
 )
-_plant(
+plant(
     "I6 budgets hold",
     "the cost budget is not looked at",
-    _with_options(lambda options: replace(options, cost_budget=None)),
+    with_options(lambda options: replace(options, cost_budget=None)),
 )
-_plant(
+plant(
     "I6 budgets hold",
     "the limit of output tokens is forgotten",
-    _changing(
+    changing(
         CallModel,
         lambda call: replace(
             call, request=replace(call.request, sampling=replace(call.request.sampling, max_output_tokens=None))
         ),
     ),
 )
-_plant("I7 cancel", "a cancel leaves the stream running", _dropping(StopModel))
-_plant("I7 cancel", "a cancel leaves the tools running", _dropping(CancelTool))
-_plant("I7 cancel", "a cancel leaves the question open", _dropping(WithdrawApproval))
+plant("I7 cancel", "a cancel leaves the stream running", dropping(StopModel))
+plant("I7 cancel", "a cancel leaves the tools running", dropping(CancelTool))
+plant("I7 cancel", "a cancel leaves the question open", dropping(WithdrawApproval))
 
 
 # I8 to I12: journal, letters, neighbours, half calls.
 
 
-@_fault("I8 replay")
+@fault("I8 replay")
 class ReplaySkipsDenials(Mutation):
     """A denial is not in the journal."""
 
@@ -361,7 +283,7 @@ class ReplaySkipsDenials(Mutation):
         return tuple(line for line in lines if not isinstance(line, ApprovalDenied))
 
 
-@_fault("I8 replay")
+@fault("I8 replay")
 class ReadsOnlyTheEnd(Mutation):
     """A replay stops at the first failure of a tool."""
 
@@ -370,7 +292,7 @@ class ReadsOnlyTheEnd(Mutation):
         return journal[:failed]
 
 
-@_fault("I10 blast radius")
+@fault("I10 blast radius")
 class CrashTakesSiblings(Mutation):
     """A crash is reported of the call's siblings too."""
 
@@ -398,7 +320,7 @@ class CrashTakesSiblings(Mutation):
         return replace(record, messages=tuple(spread))
 
 
-@_fault("I11 isolation")
+@fault("I11 isolation")
 class StepNumberIsEnough(Mutation):
     """Another request's answer is taken."""
 
@@ -407,7 +329,7 @@ class StepNumberIsEnough(Mutation):
         return replace(event, tag=event.tag._replace(request_id=own)) if own else event
 
 
-@_fault("I12 no half calls")
+@fault("I12 no half calls")
 class RunsHalfCalls(Mutation):
     """Half a call is run."""
 
@@ -421,7 +343,7 @@ class RunsHalfCalls(Mutation):
         return replace(event, response=replace(event.response, parts=tuple(parts)))
 
 
-@_fault("I18 shown as recorded")
+@fault("I18 shown as recorded")
 class ShowsDeniedTools(Mutation):
     """A tool that policy denies is shown to the model."""
 
@@ -449,21 +371,21 @@ def _without_hints(messages: tuple[Message, ...]) -> Iterable[Message]:
         yield message
 
 
-_plant("I1 terminal once", "a failure does not say what to do next", _recording(_without_hints))
-_plant(
+plant("I1 terminal once", "a failure does not say what to do next", recording(_without_hints))
+plant(
     "I13 leave to run",
     "what policy denies is run",
-    _with_offers(lambda offer: replace(offer, decision=Decision.ALLOW) if offer.decision is Decision.DENY else offer),
+    with_offers(lambda offer: replace(offer, decision=Decision.ALLOW) if offer.decision is Decision.DENY else offer),
 )
-_plant(
+plant(
     "I13 leave to run",
     "what must be asked about is run",
-    _with_offers(lambda offer: replace(offer, decision=Decision.ALLOW) if offer.decision is Decision.ASK else offer),
+    with_offers(lambda offer: replace(offer, decision=Decision.ALLOW) if offer.decision is Decision.ASK else offer),
 )
-_plant("I13 leave to run", "a question understates the risk", _with_contracts(risk=Risk.READ))
+plant("I13 leave to run", "a question understates the risk", with_contracts(risk=Risk.READ))
 
 
-@_fault("I13 leave to run")
+@fault("I13 leave to run")
 class DeniedRunsAfterLoss(Mutation):
     """A call that was denied runs when its siblings' holder is lost."""
 
@@ -476,16 +398,16 @@ class DeniedRunsAfterLoss(Mutation):
         return [*commands, *(RunTool(tag, ToolName("write"), "{}", event.at + 5.0, str(tag)) for tag in again)]
 
 
-_plant("I14 call deadlines", "every call has the longest deadline", _with_contracts(timeout_seconds=600.0))
-_plant(
+plant("I14 call deadlines", "every call has the longest deadline", with_contracts(timeout_seconds=600.0))
+plant(
     "I15 effect ids",
     "an effect id is shared by calls of one id",
-    _changing(RunTool, lambda run: replace(run, effect_id=f"{run.tag.request_id}/{run.tag.call_id}")),
+    changing(RunTool, lambda run: replace(run, effect_id=f"{run.tag.request_id}/{run.tag.call_id}")),
 )
-_plant("I16 sent again", "what had begun is run again", _with_contracts(idempotent=True))
+plant("I16 sent again", "what had begun is run again", with_contracts(idempotent=True))
 
 
-_plant("I16 sent again", "lost calls are not sent again", _dropping(RunTool, after=ToolsLost))
+plant("I16 sent again", "lost calls are not sent again", dropping(RunTool, after=ToolsLost))
 
 
 # I17 to I19: records.
@@ -499,47 +421,47 @@ def _without_thinking(messages: tuple[Message, ...]) -> Iterable[Message]:
     return (replace(first, parts=kept or (Text("x"),)), *messages[1:])
 
 
-_plant("I17 recorded truly", "thinking is not recorded", _recording(_without_thinking))
-_plant("I17 recorded truly", "the final answer is not recorded", _dropping(RecordStep, after=ModelResponded))
+plant("I17 recorded truly", "thinking is not recorded", recording(_without_thinking))
+plant("I17 recorded truly", "the final answer is not recorded", dropping(RecordStep, after=ModelResponded))
 
 
-_plant(
+plant(
     "I18 shown as recorded",
     "the instructions are not shown",
-    _showing(lambda messages: messages[1:] if isinstance(messages[0], SystemMessage) else messages),
+    showing(lambda messages: messages[1:] if isinstance(messages[0], SystemMessage) else messages),
 )
-_plant(
+plant(
     "I18 shown as recorded",
     "the question is shown twice",
-    _showing(lambda messages: [m for message in messages for m in [message] * (1 + isinstance(message, UserMessage))]),
+    showing(lambda messages: [m for message in messages for m in [message] * (1 + isinstance(message, UserMessage))]),
 )
-_plant(
+plant(
     "I18 shown as recorded",
     "only the last exchange is shown",
-    _showing(lambda messages: messages[-7:] if not isinstance(messages[-7:][0], ToolMessage) else messages),
+    showing(lambda messages: messages[-7:] if not isinstance(messages[-7:][0], ToolMessage) else messages),
 )
-_plant(
+plant(
     "I19 recorded in place",
     "the step is recorded after the next call",
-    _saying(lambda event, commands: sorted(commands, key=lambda command: isinstance(command, RecordStep))),
+    saying(lambda event, commands: sorted(commands, key=lambda command: isinstance(command, RecordStep))),
 )
 
 
 # I20 to I23: turns, ends, timers, model calls.
 
-_plant(
+plant(
     "I20 turns decide",
     "a step is asked again once more",
-    _with_options(lambda options: replace(options, max_attempts=options.max_attempts + 1)),
+    with_options(lambda options: replace(options, max_attempts=options.max_attempts + 1)),
 )
-_plant(
+plant(
     "I13 leave to run",
     "a repetition is noticed one step late",
-    _with_options(lambda options: replace(options, repeated_call_limit=options.repeated_call_limit + 1)),
+    with_options(lambda options: replace(options, repeated_call_limit=options.repeated_call_limit + 1)),
 )
 
 
-@_fault("I13 leave to run")
+@fault("I13 leave to run")
 class TakesPollingForALoop(Mutation):
     """A poll is taken for a loop."""
 
@@ -564,11 +486,11 @@ class TakesPollingForALoop(Mutation):
         return replace(record, messages=tuple(restored))
 
 
-_plant("I20 turns decide", "a step is asked again without a note", _dropping(Note))
-_plant(
+plant("I20 turns decide", "a step is asked again without a note", dropping(Note))
+plant(
     "I21 true finish",
     "the cost of the last call is forgotten",
-    _saying(
+    saying(
         lambda event, commands: [
             replace(c, cost=c.cost - event.cost)
             if isinstance(c, Finish) and isinstance(event, ModelResponded) and c.cost and event.cost
@@ -577,56 +499,58 @@ _plant(
         ]
     ),
 )
-_plant(
+plant(
     "I21 true finish",
     "every end is an answer",
-    _changing(Finish, lambda finish: replace(finish, outcome=Outcome.ANSWERED)),
+    changing(Finish, lambda finish: replace(finish, outcome=Outcome.ANSWERED)),
 )
-_plant(
+plant(
     "I21 true finish",
     "a report forgets the calls of its step",
-    _changing(Finish, lambda finish: replace(finish, steps=tuple(replace(step, calls=()) for step in finish.steps))),
+    changing(Finish, lambda finish: replace(finish, steps=tuple(replace(step, calls=()) for step in finish.steps))),
 )
-_plant(
+plant(
     "I21 true finish",
     "a report says of each model call that it used nothing",
-    _changing(Finish, lambda finish: replace(finish, steps=tuple(replace(each, usage=None) for each in finish.steps))),
+    changing(Finish, lambda finish: replace(finish, steps=tuple(replace(each, usage=None) for each in finish.steps))),
 )
-_plant("I22 timers", "the request has no timer", _dropping(SetTimer, after=RequestStarted))
-_plant("I22 timers", "calls have no timer", _dropping(SetTimer, after=ModelResponded))
-_plant("I22 timers", "timers are never cleared", _dropping(ClearTimer))
-_plant(
+plant("I22 timers", "the request has no timer", dropping(SetTimer, after=RequestStarted))
+plant("I22 timers", "calls have no timer", dropping(SetTimer, after=ModelResponded))
+plant("I22 timers", "timers are never cleared", dropping(ClearTimer))
+plant(
     "I23 model calls",
     "a lost model call is asked again at once",
-    _changing(CallModel, lambda call: replace(call, not_before_at=0.0)),
+    changing(CallModel, lambda call: replace(call, not_before_at=0.0)),
 )
-_plant(
+plant(
     "I23 model calls",
     "a model call has no deadline of its own",
-    _changing(CallModel, lambda call: replace(call, deadline_at=call.deadline_at + 1_200.0)),
+    changing(CallModel, lambda call: replace(call, deadline_at=call.deadline_at + 1_200.0)),
 )
 
 
-_plant(
+plant(
     "I23 model calls",
     "a model call keeps the number of the one before",
-    _changing(CallModel, lambda call: replace(call, tag=call.tag.at_step(max(1, call.tag.step - 1)))),
+    changing(CallModel, lambda call: replace(call, tag=call.tag.at_step(max(1, call.tag.step - 1)))),
 )
 
 
 # I28: each with its docstring as its name.
 
+for _invariant, _name, _mutation in OUTPUT_FAULTS:
+    plant(_invariant, _name, _mutation)
 for _invariant, _mutation in COMPACTION_FAULTS:
-    _fault(_invariant)(_mutation)
+    fault(_invariant)(_mutation)
 
 
 # I24 to I26: progress, due events, resume.
 
 
-_plant("I24 goes on", "after a denial no step follows", _dropping(CallModel, after=ApprovalDenied))
+plant("I24 goes on", "after a denial no step follows", dropping(CallModel, after=ApprovalDenied))
 
 
-@_fault("I25 taken or refused")
+@fault("I25 taken or refused")
 class StartedIsRefused(Mutation):
     """That a call has begun is refused."""
 
@@ -636,7 +560,7 @@ class StartedIsRefused(Mutation):
         return event
 
 
-@_fault("I26 resume")
+@fault("I26 resume")
 class ForgetsRecords(Mutation):
     """A resumed session forgets its records."""
 
@@ -644,7 +568,7 @@ class ForgetsRecords(Mutation):
         return [command for command in commands if not isinstance(command, RecordStep)]
 
 
-@_fault("I26 resume")
+@fault("I26 resume")
 class ForgetsTimer(Mutation):
     """A resumed session forgets its timer."""
 
@@ -652,7 +576,7 @@ class ForgetsTimer(Mutation):
         return [command for command in commands if not isinstance(command, SetTimer)]
 
 
-@_fault("I26 resume")
+@fault("I26 resume")
 class ForgetsTheModel(Mutation):
     """A model call that a crash has cut off is not told."""
 
@@ -689,58 +613,3 @@ _fault_of_the_runtime(
         else entry
     ),
 )
-
-
-# I30: answers of a certain form.
-
-
-def _believing_answers(change: Callable[[Checked], Checked]) -> type[Mutation]:
-    def heard(event: Event) -> Event:
-        if not isinstance(event, ModelResponded):
-            return event
-        return replace(event, checked=tuple(map(change, event.checked)))
-
-    return _hearing(heard)
-
-
-def _with_form(change: Callable[[OutputSpec], OutputSpec]) -> type[Mutation]:
-    return _with_options(
-        lambda options: options if options.output is None else replace(options, output=change(options.output))
-    )
-
-
-def _untold(messages: tuple[Message, ...]) -> Iterable[Message]:
-    is_text = isinstance(messages[0], AssistantMessage) and not messages[0].tool_calls
-    return messages[:1] if is_text else messages
-
-
-_plant("I30 answers fit", "what does not fit is taken for an answer", _believing_answers(lambda _: Checked()))
-_plant(
-    "I30 answers fit",
-    "a check that fails itself is asked again",
-    _believing_answers(lambda checked: replace(checked, is_broken=False)),
-)
-_plant(
-    "I30 answers fit", "one try more than allowed", _with_form(lambda form: replace(form, max_tries=form.max_tries + 1))
-)
-_plant(
-    "I30 answers fit",
-    "the first way to ask is left out",
-    _with_form(lambda form: replace(form, modes=form.modes[1:] or form.modes)),
-)
-_plant("I30 answers fit", "the model does not read what is wrong with its answer", _recording(_untold))
-
-
-@_fault("I30 answers fit")
-class RunsTheOutputTool(Mutation):
-    """The output tool is run like any other."""
-
-    def says(self, event: Event, commands: list[Command]) -> Sequence[Command]:
-        if not isinstance(event, ModelResponded):
-            return commands
-        calls = [call for call in event.response.tool_calls if call.name == OUTPUT_TOOL and call.complete]
-        runs = [
-            RunTool(event.tag._replace(call_id=call.call_id), call.name, call.arguments, event.at + 1, "effect")
-            for call in calls[:1]
-        ]
-        return [*runs, *commands]

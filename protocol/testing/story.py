@@ -265,7 +265,8 @@ class Story:
     def _keep_time(self, reaction: Reaction, at: float) -> None:
         """The request's time stands still while each of its open calls waits for someone outside."""
         states = [call.state for call in self._current if call.open]
-        reaction.only_waits = bool(states) and all(state in WAITING for state in states)
+        is_over = self._waits_since is None and at >= reaction.deadline
+        reaction.only_waits = bool(states) and all(state in WAITING for state in states) and not is_over
         if reaction.only_waits and self._waits_since is None:
             self._waits_since = at
         elif not reaction.only_waits:

@@ -283,3 +283,30 @@ def test_no_file_raises_anything_else(tmp_path_factory: pytest.TempPathFactory, 
         path.write_bytes(each)
         with contextlib.suppress(UsageError):
             read_profile(path)
+
+
+def test_connections_are_tables_and_their_secrets_and_paths_are_those_of_the_file(config: Path) -> None:
+    authority = config.parent / "ca.pem"
+    authority.write_text("")
+    text = f"""
+        [default]
+        model = "openai/gpt-5"
+        [default.connections.groq]
+        api_key = "{KEY}"
+        base_url = "http://localhost:8000/v1"
+        proxy = "http://proxy.example:3128"
+        [default.connections.mistral]
+        verify = "ca.pem"
+    """
+    write(config, text, 0o644)
+    with pytest.raises(UsageError, match=f"holds a key.*chmod 600 {config}"):
+        Settings.from_file()
+    config.chmod(0o600)
+    with pytest.raises(UsageError, match=f"mistral: verify: no certificates can be read from {authority}"):
+        Settings.from_file()
+    write(config, text.replace('verify = "ca.pem"', 'headers = {x-team = "blue"}'), 0o600)
+    settings = Settings.from_file()
+    assert settings.key_for("groq") == KEY
+    assert settings.key_source("groq") == "connections.groq.api_key"
+    assert settings.connection("groq").proxy == "http://proxy.example:3128"
+    assert settings.connection("mistral").headers == {"x-team": "blue"}

@@ -278,7 +278,7 @@ def test_a_request_whose_peer_is_lost_says_so_and_restarts_are_counted(
         asyncio.run(ask())
         metrics = running.metrics()
     assert metrics.count("callboard.requests.peer_lost") == 1
-    assert metrics.count("callboard.actors.restarted") == 1
+    assert metrics.count("callboard.actor.restarts") == 1
     assert any(text.startswith("root/dispatcher was lost (killed)") for text in log.texts())
     assert any("root/dispatcher (killed) is started again" in text for text in log.texts("callboard.kernel"))
 

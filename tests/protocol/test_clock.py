@@ -149,6 +149,14 @@ def test_the_requests_deadline_is_not_noticed_while_it_only_waits() -> None:
     assert one(talk.session.apply(DeadlinePassed(REQUEST, 300.0)), Finish).outcome is Outcome.TIMED_OUT
 
 
+def test_a_request_whose_time_is_over_does_not_begin_to_wait() -> None:
+    """The machine was suspended, and its timer comes behind the end of the tool."""
+    talk = Talk("look")
+    talk.say(20.0, ToolCallStarted, call="look")
+    assert talk.say(4_000.0, ToolCallDeferred, 500.0, call="look") == ()
+    assert one(talk.session.apply(DeadlinePassed(REQUEST, 4_000.0)), Finish).outcome is Outcome.TIMED_OUT
+
+
 def test_a_request_that_only_waits_survives_a_crash_as_it_was() -> None:
     """What is left of a wait is what was left before; nothing of a deferred call is sent again."""
     talk = Talk("write", "look")

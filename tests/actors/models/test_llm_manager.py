@@ -25,7 +25,7 @@ from callboard.actors.models.llm_manager import (
     StartModel,
     TellAgain,
 )
-from callboard.actors.models.refusals import NO_TOOLS_SECONDS, Refusals
+from callboard.actors.models.refusals import NO_SCHEMA_SECONDS, NO_TOOLS_SECONDS, Refusals
 from callboard.actors.testing.simulation import SimulatedScheduler
 from callboard.protocol.commands import CallModel, StopModel
 from callboard.protocol.content import (
@@ -150,8 +150,9 @@ class Desk:
         asker: Context | None = None,
         attempts: int = 4,
         tools: tuple[ToolDefinition, ...] = (),
+        schema: dict[str, object] | None = None,
     ) -> None:
-        request = ModelRequest(model, (UserMessage.of("x" * 400),), tools)
+        request = ModelRequest(model, (UserMessage.of("x" * 400),), tools, response_schema=schema)
         call = CallModel(tag, request, DEADLINE, not_before_at, attempts, prompt_tokens=131)
         self.ref.tell_control(StartModel(call, reply_to or self.session.ref, asker))
 
@@ -367,6 +368,33 @@ def test_a_model_that_has_refused_tools_is_not_asked_with_them_for_an_hour(simul
     desk.ask(tag=TAG.at_step(4), tools=(LOOK,))
     desk.run()
     assert len(desk.driver.started) == 3
+
+
+def test_a_model_that_has_refused_a_schema_is_not_asked_with_one_for_an_hour(simulated: ActorSystem) -> None:
+    refused = refusing(Error(ErrorKind.SCHEMA_UNSUPPORTED, "no response_format"), "without", "with again")
+    desk = Desk(simulated, refused, refusals=Refusals())
+    for step, schema in ((1, {"type": "object"}), (2, {"type": "object"}), (3, None)):
+        desk.ask(tag=TAG.at_step(step), schema=schema)
+        desk.run()
+    first, second = desk.session.of(ModelFailed)
+    assert (first.requests, second.requests) == (1, 0)
+    assert "scripted/model-0 takes no schema of the answer" in second.error.message
+    assert len(desk.driver.started) == 2, "the one without was sent"
+    desk.scheduler.call_at(desk.scheduler.now() + NO_SCHEMA_SECONDS, lambda: None)
+    desk.run()
+    desk.ask(tag=TAG.at_step(4), schema={"type": "object"})
+    desk.run()
+    assert len(desk.driver.started) == 3
+
+
+def test_what_a_request_without_a_schema_is_refused_for_is_something_else(simulated: ActorSystem) -> None:
+    refusals = Refusals()
+    desk = Desk(simulated, refusing(Error(ErrorKind.SCHEMA_UNSUPPORTED, "no", status=400)), refusals=refusals)
+    desk.ask()
+    desk.run()
+    (failed,) = desk.session.of(ModelFailed)
+    assert failed.error.kind is ErrorKind.INVALID_REQUEST
+    assert refusals.takes_schemas("scripted/model-0", desk.scheduler.now())
 
 
 def test_a_fallback_that_takes_no_tools_is_remembered_and_not_sent_to(simulated: ActorSystem) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from callboard.actors.models.refusals import MAX_MODELS, NO_TOOLS_SECONDS, WINDOW_SECONDS, Refusals
+from callboard.actors.models.refusals import MAX_MODELS, NO_SCHEMA_SECONDS, NO_TOOLS_SECONDS, WINDOW_SECONDS, Refusals
 
 
 def test_no_tools_is_believed_for_an_hour() -> None:
@@ -12,6 +12,16 @@ def test_no_tools_is_believed_for_an_hour() -> None:
     assert NO_TOOLS_SECONDS == 3_600
     assert [refusals.takes_tools("a/m", at) for at in (10.0, 3_609.0, 3_610.0)] == [False, False, True]
     assert refusals.takes_tools("a/other", 10.0)
+
+
+def test_no_schema_is_believed_for_an_hour_and_is_no_word_about_tools() -> None:
+    refusals = Refusals()
+    assert refusals.takes_schemas("a/m", 5.0)
+    refusals.learn_no_schema("a/m", 10.0)
+    assert NO_SCHEMA_SECONDS == 3_600
+    assert [refusals.takes_schemas("a/m", at) for at in (10.0, 3_609.0, 3_610.0)] == [False, False, True]
+    assert refusals.takes_schemas("a/other", 10.0)
+    assert refusals.takes_tools("a/m", 10.0)
 
 
 def test_a_refusal_that_meant_something_else_is_forgotten() -> None:

@@ -16,15 +16,18 @@ from typing import Any
 
 import pytest
 from support.own_servers import Server, certificate_for, chat_server, proxy_server, told
+from support.shared_double import shared_double
 
 from callboard.actors.connection import Connection
 from callboard.actors.models.routing import Router
 from callboard.actors.requests.conversation import ModelCallFailed, RequestEnded
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
+from callboard.actors.testing.wire_double import Api, Turn
 from callboard.protocol.commands import Outcome
 from callboard.protocol.errors import ErrorKind, UsageError
 from callboard.protocol.model import Done, FinishReason, ModelRequest, StreamEvent, TextDelta, Usage
+from callboard.protocol.provider_options import AnthropicOptions, OpenAIOptions
 from callboard.providers.catalog import Catalog, ModelInfo, Prices
 from callboard.providers.credentials import Token
 from callboard.providers.openai.chat_api import OpenAIChat
@@ -115,6 +118,23 @@ def test_what_is_said_to_one_provider_is_not_sent_to_the_fallback(server: Server
         reply = runtime.ask_sync("?", extra_body={"x_knob": 1}, extra_headers={"x-knob": "secret"})
     assert told(reply.text) == {"model": "there", "body": {}}
     assert "extra_body and extra_headers: they are for openai-compatible; left out" in reply.notes
+
+
+def test_options_of_another_api_are_not_sent_to_the_fallback_and_its_own_are() -> None:
+    with shared_double([Turn("Claude here.")]) as server:
+        settings = Settings(
+            model="openai-compatible/gone",
+            base_url="http://127.0.0.1:9/v1",
+            fallback_models=("anthropic/claude-opus-4-6",),
+            connections={"anthropic": Connection(base_url=server.base_url(Api.ANTHROPIC), api_key="k")},
+            max_attempts=2,
+        )
+        with Runtime(settings) as runtime:
+            reply = runtime.ask_sync("?", provider_options=[OpenAIOptions(user="u"), AnthropicOptions(user_id="hash")])
+        body = server.traffic().bodies[-1]
+    assert (reply.text, reply.model) == ("Claude here.", "anthropic/claude-opus-4-6")
+    assert (body["metadata"], "user" in body) == ({"user_id": "hash"}, False)
+    assert "OpenAIOptions: they are of another API; left out" in reply.notes
 
 
 @pytest.mark.parametrize(
@@ -319,6 +339,19 @@ def test_an_own_adapter_gets_http_around_it(server: Server) -> None:
 def test_what_is_no_provider_is_refused(providers: Any, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         Runtime(Settings(model="scripted/m"), providers=providers)
+
+
+def test_an_own_adapter_that_cannot_write_a_request_is_told_before_anything_is_sent() -> None:
+    class Broken(OpenAIChat):
+        def encode(self, request: ModelRequest, /) -> Any:
+            raise KeyError("no such field")
+
+    broken = Broken(base_url="http://127.0.0.1:9/v1", dialect=ChatDialect())
+    with (
+        Runtime(Settings(model="mine/a"), providers={"mine": broken}) as runtime,
+        pytest.raises(UsageError, match=r"mine/a cannot be asked this: its adapter failed: .*no such field"),
+    ):
+        runtime.ask_sync("?", service_tier="flex")
 
 
 async def _raises(self: Echo, request: ModelRequest) -> AsyncIterator[list[StreamEvent]]:

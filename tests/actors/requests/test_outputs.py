@@ -187,6 +187,7 @@ def test_the_field_around_a_value_may_be_left_out(name: str) -> None:
         (Holds, "Holds: the field 'f' has no JSON Schema"),
         (Within, "Within: the field 'q.f' has no JSON Schema"),
         (Calls, "Calls: the field 'g' has no JSON Schema"),
+        (list[Holds], "list[Holds]: the field 'f' has no JSON Schema"),
         (Later, "Later: the field 'a' has no JSON Schema"),
         (Foreign, "Foreign has no JSON Schema"),
         (list[Foreign], "list[Foreign] has no JSON Schema"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextvars import Context, ContextVar, copy_context
+from contextvars import Context, ContextVar
 from functools import partial
 from typing import Any, get_args
 
@@ -31,8 +31,9 @@ from callboard.actors.kernel import (
 from callboard.actors.kernel import start_child as start
 from callboard.actors.models.llm_manager import StartModel
 from callboard.actors.requests.conversation import STOPPING, Question
+from callboard.actors.requests.output_checks import ChecksAnswers, Told
 from callboard.actors.requests.request_session import STOPS_TOLD_SECONDS, Peers, RequestSession
-from callboard.actors.telemetry.request_log import LogIds, ids_in
+from callboard.actors.telemetry.request_log import WORK
 from callboard.actors.telemetry.telemetry import Observed
 from callboard.actors.testing.simulation import SimulatedScheduler
 from callboard.protocol.commands import (
@@ -54,7 +55,15 @@ from callboard.protocol.commands import (
     WithdrawApproval,
 )
 from callboard.protocol.compaction import Compacted
-from callboard.protocol.content import AssistantPart, Message, Text, ToolCall, ToolMessage, UserMessage
+from callboard.protocol.content import (
+    AssistantMessage,
+    AssistantPart,
+    Message,
+    Text,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+)
 from callboard.protocol.errors import ErrorKind, RuntimeFailure
 from callboard.protocol.events import (
     ApprovalDenied,
@@ -71,6 +80,7 @@ from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
 from callboard.protocol.limits import MAX_CALL_SENDS
 from callboard.protocol.model import Error, FinishReason, ModelRequest, ModelResponse, TextDelta, Usage
 from callboard.protocol.options import RequestOptions
+from callboard.protocol.output import Checked, OutputSpec
 from callboard.protocol.testing.scenario import STANDARD_TOOLS
 from callboard.protocol.tools import FailureCode, Risk, ToolFailure
 
@@ -90,6 +100,7 @@ class Scene:
         history: tuple[Message, ...] = (),
         subscriber: Callable[[Any], object] = lambda seen: None,
         record: Callable[[Any], object] = lambda messages: None,
+        checker: ChecksAnswers | None = None,
         **options: Any,
     ) -> None:
         assert isinstance(system.scheduler, SimulatedScheduler)
@@ -108,7 +119,13 @@ class Scene:
         self.asker.run(COLOUR.set, "red")
         self.asked_at = self.scheduler.now()
         question = Question(
-            TAG, history, UserMessage.of("go"), RequestOptions("p/m", **options), self.asked_at, self.asker
+            TAG,
+            history,
+            UserMessage.of("go"),
+            RequestOptions("p/m", **options),
+            self.asked_at,
+            self.asker,
+            checker=checker,
         )
         make = partial(RequestSession, question, peers, self._see, self._take)
         self.ref = start(self.sessions, ChildSpec("r", make, restart=Restart.TEMPORARY))
@@ -622,11 +639,13 @@ def test_a_session_that_is_asked_to_stop_waits_for_its_tools(simulated: ActorSys
 
 def test_the_askers_context_goes_with_the_work(simulated: ActorSystem) -> None:
     colours: list[str] = []
-    ids: set[LogIds] = set()
+    tags: list[Tag] = []
 
     def subscriber(_: Any) -> None:
         colours.append(COLOUR.get())
-        ids.add(ids_in(copy_context())._replace(metadata=None))  # type: ignore[arg-type]
+        work = WORK.get()
+        assert work is not None
+        tags.append(work[0])
 
     scene = Scene(simulated, subscriber=subscriber)
     scene.calls(("a", "look"), ("b", "write"))
@@ -640,3 +659,65 @@ def test_the_askers_context_goes_with_the_work(simulated: ActorSystem) -> None:
     assert {context[COLOUR] for context in contexts} == {"red"}
     assert all(context is not scene.asker for context in contexts), "a context can be entered only once at a time"
     assert set(colours) == {"red"}
+    assert set(tags) == {TAG}
+    (call,) = scene.told("dispatcher", DispatchCall)
+    assert call.asker[WORK][:2] == (STEP._replace(call_id=CallId("a")), "look")
+
+
+# -- answers of a form
+
+
+class LateCheck:
+    """Checks when the test says so."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[tuple[str, ...], Told]] = []
+
+    def check(self, texts: tuple[str, ...], tell: Told) -> None:
+        self.asked.append((texts, tell))
+
+
+def answered(text: str, step: Tag = STEP) -> ModelResponded:
+    return ModelResponded(step, 0.0, ModelResponse((Text(text),), usage=Usage(1, 1)), 0.0)
+
+
+def test_a_turn_reaches_the_protocol_session_when_its_answers_were_checked(simulated: ActorSystem) -> None:
+    check = LateCheck()
+    scene = Scene(simulated, checker=check, output=OutputSpec({"type": "object"}))
+    scene.ref.tell(answered("{}"))
+    scene.run(0.0)
+    ((texts, tell),) = check.asked
+    assert texts == ("{}",)
+    assert not scene.recorded
+    tell((Checked(),))
+    scene.run()
+    assert scene.recorded[-1] == AssistantMessage((Text("{}"),))
+    assert len(scene.ends) == 1
+
+
+def test_a_check_that_comes_too_late_is_a_dead_letter(simulated: ActorSystem) -> None:
+    """The request was cancelled meanwhile; or its model call was lost, and another one is asked."""
+    check = LateCheck()
+    scene = Scene(simulated, checker=check, output=OutputSpec({"type": "object"}))
+    scene.ref.tell(answered("{}"))
+    scene.run(0.0)
+    scene.ref.tell_control(CancelRequested(TAG, 0.0, "enough"))
+    scene.run()
+    check.asked[0][1]((Checked(),))
+    scene.run()
+    assert len(scene.ends) == 1
+    assert scene.recorded == []
+    assert any("AnswersChecked" in type(letter.message).__name__ for letter in simulated.dead_letters.list())
+
+
+def test_the_answer_of_a_lost_call_is_not_taken(simulated: ActorSystem) -> None:
+    check = LateCheck()
+    scene = Scene(simulated, checker=check, output=OutputSpec({"type": "object"}))
+    scene.ref.tell(answered("{}"))
+    scene.run(0.0)
+    scene.system.ref("root/llm").tell("crash")
+    scene.run(scene.scheduler.now() + 60)
+    check.asked[0][1]((Checked(),))
+    scene.run(scene.scheduler.now() + 60)
+    assert scene.recorded == []
+    assert any("AnswersChecked" in type(letter.message).__name__ for letter in simulated.dead_letters.list())

@@ -15,9 +15,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from support.shared_double import shared_double
 
 from callboard import Metrics, Runtime, Settings, UsageError, tool
+from callboard.actors.kernel import ActorDeadError
 from callboard.actors.telemetry import metrics as table
 from callboard.actors.telemetry.metrics import METRICS, MetricKind
-from callboard.actors.telemetry.opentelemetry_metrics import Exporter
+from callboard.actors.telemetry.opentelemetry_metrics import Exporter, Reading
 from callboard.actors.telemetry.prometheus import MetricsCollector, exposition
 from callboard.actors.testing.wire_double import Call, Tokens, Turn
 
@@ -82,7 +83,7 @@ def test_a_scrape_of_the_hosts_own_registry(asked: Runtime) -> None:
     assert found["callboard_tool_running", (("tool", "look"),)] == 0
     assert found["callboard_mailbox_depth", (("actor", "root/dispatcher"),)] == 0
     assert found["callboard_loop_lag_seconds", ()] >= 0
-    assert found["callboard_actors", ()] > 5
+    assert found["callboard_actor_alive", ()] > 5
 
 
 def test_the_text_for_a_route_of_the_hosts_own(asked: Runtime) -> None:
@@ -166,7 +167,7 @@ def test_the_hosts_meter_provider_gets_every_number() -> None:
     ]}  # fmt: skip
     assert calls == {("look", "ok"): 1, ("(unknown)", "unknown_tool"): 1}
     assert [point.value for point in found["callboard.requests"]] == [1]
-    assert found["callboard.actors"][0].value > 5
+    assert found["callboard.actor.alive"][0].value > 5
 
 
 def test_two_runtimes_add_up_and_what_stops_leaves() -> None:
@@ -188,6 +189,13 @@ def test_two_runtimes_add_up_and_what_stops_leaves() -> None:
 def test_without_a_meter_provider_nothing_is_handed_on() -> None:
     assert Exporter().find() is None
     assert Exporter(api.NoOpMeterProvider).find() is None
+
+
+def test_a_runtime_that_does_not_answer_is_left_out_of_a_reading() -> None:
+    def read() -> Metrics:
+        raise ActorDeadError("root/telemetry has ended")
+
+    assert str(Reading(read).latest()) == ""
 
 
 def test_a_reader_that_raises_costs_a_count_and_nothing_else() -> None:

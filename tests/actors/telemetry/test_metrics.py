@@ -122,7 +122,7 @@ def test_a_snapshot_goes_on_unchanged_and_has_what_is_sampled() -> None:
     metrics.add(table.COST, ("p/m",), 1.0)
     assert snapshot.histogram("gen_ai.invoke_agent.duration").total == 1.0
     assert (snapshot.count("callboard.requests", outcome="answered"), snapshot.cost) == (1, 0.0)
-    assert (snapshot.count("callboard.actors"), metrics.count("callboard.actors")) == (7, 0)
+    assert (snapshot.count("callboard.actor.alive"), metrics.count("callboard.actor.alive")) == (7, 0)
 
 
 @pytest.mark.parametrize("name", METRICS)

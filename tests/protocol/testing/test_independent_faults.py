@@ -216,7 +216,7 @@ REQUESTS: dict[str, list[Event]] = {
     ],
     "the request's deadline during a call": [
         start(),
-        turn(1, 12.0, call("a", "write")),
+        turn(1, 12.0, call("a", "write"), call("b")),
         DeadlinePassed(OWN, 210.0),
     ],
     "lost model calls": [

@@ -32,7 +32,7 @@ FAILED = '{"ok":false,"code":"timed_out","message":"late"}'
 
 
 def answered(text: str) -> Ended:
-    return Ended(Reply(text, Usage(), RequestId("r"), Outcome.ANSWERED, 1, 0.0, ()))
+    return Ended(Reply(text, Usage(), RequestId("r"), Outcome.ANSWERED, (), 0.0, (), text))
 
 
 def test_the_code_of_a_result_is_that_of_its_failure() -> None:
