@@ -66,17 +66,17 @@ def draw_cpu(rows: Sequence[Row], file: Path) -> None:
 
 
 def draw_retries(rows: Sequence[Row], file: Path) -> None:
-    """Below each other: the requests in each 100 ms, of all contenders on one scale of time."""
+    """Below each other: the requests sent again in each 100 ms, of all contenders on one scale."""
     height, gap = 46, 14
     longest = max(len(row["bins"]) for row in rows)
-    step = (WIDTH - LEFT - 20) / longest
+    step = (WIDTH - LEFT - 20) / max(longest, 1)
+    most = max([1, *(count for row in rows for count in row["bins"])])
     parts = []
     for number, row in enumerate(rows):
         base = 40 + (number + 1) * (height + gap) - gap
-        most = max(row["bins"])
         parts += [
             text(LEFT - 8, base - height / 2, row["name"], "end"),
-            text(LEFT - 8, base - height / 2 + 14, f"most: {most}", "end"),
+            text(LEFT - 8, base - height / 2 + 14, f"{sum(row['bins'])}, at most {max(row['bins'], default=0)}", "end"),
             bar(LEFT, base, WIDTH - LEFT - 20, 0.5, GRID),
         ]
         for place, count in enumerate(row["bins"]):
@@ -86,7 +86,7 @@ def draw_retries(rows: Sequence[Row], file: Path) -> None:
     seconds = longest / 10
     parts.append(text(LEFT, 40 + len(rows) * (height + gap) + 8, "0 s"))
     parts.append(text(WIDTH - 20, 40 + len(rows) * (height + gap) + 8, f"{seconds:.0f} s", "end"))
-    title = "Requests in each 100 ms, with 5% 429, 2% 500, 1% stalls, 1% cuts"
+    title = "Requests sent again in each 100 ms, with 5% 429, 2% 500, 1% stalls, 1% cuts"
     file.write_text(svg(40 + len(rows) * (height + gap) + 20, title, parts))
 
 

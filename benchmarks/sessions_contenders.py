@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import resource
 import time
@@ -24,7 +25,7 @@ from typing import Any, TypedDict
 #: What the server answers.
 WORDS = [f"word {number} " for number in range(10, 60)]
 ANSWER = "".join(WORDS)
-QUESTION = "What is the weather in four cities?"
+NUMBERS = itertools.count()
 #: After its deadline, a session that has not ended counts as hung.
 GRACE_SECONDS = 10.0
 
@@ -32,6 +33,11 @@ GRACE_SECONDS = 10.0
 async def weather(city: str, days: int = 1) -> str:
     """The weather of a city."""
     return f"rain in {city} for {days} days"
+
+
+def question() -> str:
+    """One of its own for each session, so that the server sees which of its requests were sent again."""
+    return f"What is the weather in four cities? ({next(NUMBERS)})"
 
 
 Session = Callable[[], Awaitable[str]]
@@ -79,16 +85,16 @@ def callboard_as(way: str) -> Callable[[str, Limits], AsyncIterator[Session]]:
             record_spans()
 
         async def plain() -> str:
-            return (await runtime.ask(QUESTION)).text
+            return (await runtime.ask(question())).text
 
         async def read_along() -> str:
-            async for event in runtime.stream(QUESTION):
+            async for event in runtime.stream(question()):
                 if isinstance(event, Reply):
                     return event.text
             raise AssertionError("a stream ends with its Reply, or raises")
 
         async def structured() -> str:
-            return str((await runtime.ask(QUESTION, output=Forecast)).output["text"])
+            return str((await runtime.ask(question(), output=Forecast)).output["text"])
 
         async with Runtime(settings, tools=[lookup]) as runtime:
             yield {"streaming": read_along, "output": structured}.get(way, plain)
@@ -158,7 +164,7 @@ async def bare(url: str, limits: Limits) -> AsyncIterator[Session]:
 
 async def hand_written(turn: Callable[[list[Any]], Awaitable[tuple[str, list[dict[str, str]]]]]) -> str:
     """The loop of turns and calls."""
-    messages: list[Any] = [{"role": "user", "content": QUESTION}]
+    messages: list[Any] = [{"role": "user", "content": question()}]
     while True:
         text, calls = await turn(messages)
         if not calls:
@@ -222,7 +228,7 @@ async def pydantic_ai(url: str, limits: Limits) -> AsyncIterator[Session]:
     agent = Agent(model, tools=[Tool(weather, name="lookup")])
 
     async def session() -> str:
-        async with agent.run_stream(QUESTION) as result:
+        async with agent.run_stream(question()) as result:
             return str(await result.get_output())
 
     yield session
@@ -240,7 +246,7 @@ async def openai_agents(url: str, limits: Limits) -> AsyncIterator[Session]:
     agent = agents.Agent(name="bench", model=agents.OpenAIChatCompletionsModel("m", client), tools=[tool])
 
     async def session() -> str:
-        run = agents.Runner.run_streamed(agent, QUESTION)
+        run = agents.Runner.run_streamed(agent, question())
         async for _ in run.stream_events():
             continue
         return str(run.final_output)
@@ -259,7 +265,7 @@ async def langgraph(url: str, limits: Limits) -> AsyncIterator[Session]:
     agent = create_agent(model, [tool("lookup")(weather)])
 
     async def session() -> str:
-        result = await agent.ainvoke({"messages": [("user", QUESTION)]})
+        result = await agent.ainvoke({"messages": [("user", question())]})
         return str(result["messages"][-1].text)
 
     yield session
@@ -282,7 +288,7 @@ async def autogen(url: str, limits: Limits) -> AsyncIterator[Session]:
         agent = AssistantAgent(
             "bench", client, tools=[tool], model_client_stream=True, max_tool_iterations=5, system_message=None
         )
-        result = await agent.run(task=QUESTION)
+        result = await agent.run(task=question())
         return str(getattr(result.messages[-1], "content", ""))
 
     yield session
@@ -301,7 +307,7 @@ async def agent_framework(url: str, limits: Limits) -> AsyncIterator[Session]:
     agent: Any = Agent(chat, name="bench", tools=[tool(weather, name="lookup")])
 
     async def session() -> str:
-        stream = agent.run(QUESTION, stream=True)
+        stream = agent.run(question(), stream=True)
         async for _ in stream:
             continue
         return str((await stream.get_final_response()).text)
@@ -319,7 +325,7 @@ async def llm_library(url: str, limits: Limits) -> AsyncIterator[Session]:
     tool = Tool.function(weather, name="lookup")
 
     async def session() -> str:
-        chain = model.conversation().chain(QUESTION, tools=[tool])
+        chain = model.conversation().chain(question(), tools=[tool])
         pieces = [piece async for piece in chain]
         return "".join(pieces)
 
