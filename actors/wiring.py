@@ -296,7 +296,9 @@ class Wiring:
         async def close(held: Provider | EmbeddingApi) -> None:
             try:
                 await held.aclose()
-            except Exception as error:  # noqa: BLE001 - of a provider written by a user
+            except asyncio.CancelledError:
+                raise
+            except BaseException as error:  # noqa: BLE001 - of a provider written by a user, which may raise SystemExit
                 logger.warning("a provider's connections could not be closed: %s", said(error))
 
         async def close_all() -> None:

@@ -54,7 +54,8 @@ class Output:
         await runtime.ask("Where is Oslo?", output=Annotated[Place, Output(mode="prompt", tries=5)])
 
     `mode`: "native", "tool" or "prompt"; "": by what the model takes. `tries`: answers that may be given until one
-    fits. `name` and `description`: what the model reads of the type; "": its own.
+    fits. `description`: what the model reads of the type. `name`: what people read in notes and errors, and the model
+    where it is asked by a tool. "": its own.
     """
 
     mode: OutputMode | str = ""
@@ -178,8 +179,9 @@ def _looked_at(kind: Any) -> OutputType[Any]:
         raise
     except Exception as error:  # what is given here is any object, and a type of the user's runs code of its own
         raise UsageError(_refusal(kind, name, error)) from error
-    described = rooted.get("description")
-    description = told.description or (described if isinstance(described, str) else "")
+    if told.description:
+        rooted = {**rooted, "description": told.description}
+    description = str(rooted.get("description", ""))
     modes = (OutputMode(told.mode),) if told.mode else tuple(OutputMode)
     return OutputType(plain, wrapped, OutputSpec(rooted, name, description, modes, max_tries=told.tries))
 

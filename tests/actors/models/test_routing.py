@@ -313,6 +313,20 @@ def test_an_own_provider_has_any_model_and_is_closed_with_the_runtime() -> None:
     assert mine.closed == 1
 
 
+@pytest.mark.parametrize("raised", [OSError("gone"), SystemExit(3), KeyboardInterrupt()], ids=repr)
+def test_an_own_provider_that_fails_to_close_keeps_no_other_from_closing(raised: BaseException) -> None:
+    @dataclass
+    class Failing(Echo):
+        async def aclose(self) -> None:
+            raise raised
+
+    other = Echo()
+    with Runtime(Settings(model="mine/a"), providers={"mine": Failing(), "other": other}) as runtime:
+        assert runtime.ask_sync("hello").text == "a says hello"
+        assert runtime.ask_sync("hello", model="other/b").text == "b says hello"
+    assert other.closed == 1
+
+
 def test_an_own_provider_beside_the_known_ones(server: Server) -> None:
     settings = Settings(model="openai-compatible/gone", base_url="http://127.0.0.1:9/v1", max_attempts=2)
     mine = Echo()

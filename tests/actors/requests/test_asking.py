@@ -109,6 +109,10 @@ def test_a_prompt_is_text_or_parts(prompt: Prompt, parts: tuple[Any, ...] | None
         ("a\ud800", "the question holds '\\ud800' at 1, which is half a character and cannot be sent"),
         (["what?", "\udfff"], "part 1 of the question holds '\\udfff' at 0"),
         (["what?", Text("\udfff")], "part 1 of the question holds '\\udfff' at 0"),
+        (Image("image/png", b"\x89PNG"), "data_base64 of an Image must be base64, as base64.b64encode(data).decode()"),  # type: ignore[arg-type]
+        (Image("image/png", "data:image/png;base64,AAAA"), "part 0 of the question: data_base64 of an Image must be"),
+        (["a", Document("application/pdf", "AAA")], "part 1 of the question: data_base64 of a Document must be base64"),
+        (Audio("audio/wav", "AAAA\nAAA"), "data_base64 of an Audio must be base64"),
         (["what?", 5], "part 1 of the question is an int; it must be a str or one of Text, Image, Document"),
         ([UserMessage.of("a")], "part 0 of the question is a UserMessage"),
     ],
