@@ -543,6 +543,14 @@ def test_what_is_cut_stays_cut_at_the_next_question() -> None:
     assert again.request.messages == messages
 
 
+def test_where_there_was_no_result_none_is_said_to_be_cleared() -> None:
+    commands = Session().apply(start(history_of(20), CLEARS))
+    (record,) = of(commands, RecordCompaction)
+    assert record.compacted.left_out > 0
+    assert record.compacted.cleared == 0
+    assert [note.kind for note in of(commands, Note)] == [NoteKind.TRIMMED]
+
+
 def test_a_model_that_takes_no_tools_is_told_of_none() -> None:
     history = tuple(message for number in range(8) for message in looked_up(number))
     session = Session()
