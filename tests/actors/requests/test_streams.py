@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from callboard.actors.requests import replies
 from callboard.actors.requests.replies import ModelCallFailed, Reply, RequestEnded
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
