@@ -280,7 +280,7 @@ def test_of_unread_progress_the_latest_is_kept() -> None:
 
     tag = Tag(RequestId("r"), MessageId("m"), 1)
     conversation = Conversation()
-    conversation.take()
+    conversation.take(tag.request_id)
     cancelled: list[object] = []
     reader = Unread(Answer(conversation, tag, 60.0), lambda *why: cancelled.append(why))
     for number in range(50_000):
