@@ -162,7 +162,7 @@ def test_a_summary_goes_with_a_fork_that_has_its_messages(end: str, expected: Co
 
 def test_a_summary_goes_with_a_fork_also_where_more_was_cut_or_tried_since() -> None:
     conversation = talk()
-    conversation.record_compaction(Compacted(7, "so far", 3, 7, 7))
+    compact(conversation, Compacted(7, "so far", 3, 7, 7))
     assert conversation.fork("r1/2").compacted == Compacted(3, "so far", 3, 5, 5)
     assert conversation.fork("r2/1").compacted == conversation.compacted
     assert conversation.fork("given/2").compacted == Compacted(cleared=2)
@@ -180,7 +180,7 @@ class Compacting(Conversation):
         if name in ("_messages", "_compacted") and super().__getattribute__("goes_on"):
             self.goes_on = False
             self.record((UserMessage.of("?"), AssistantMessage((Text("fine"),))), RequestId("late"))
-            self.record_compaction(Compacted(len(self.messages), "all", len(self.messages)))
+            self.record(Compacted(len(self.messages), "all", len(self.messages)), RequestId("late"))
             self.goes_on = True
         return found
 
