@@ -126,7 +126,7 @@ class HttpProvider:
         route. `timeouts` take the place of the provider's own."""
         adapter = adapter or self.adapter
         wire = adapter.encode(request)
-        host, deadline = _host(wire.url), _CallDeadline(timeouts or self._timeouts)
+        deadline = _CallDeadline(timeouts or self._timeouts)
         ended = False
         try:
             wire = await self._authorized(wire, deadline)
@@ -154,7 +154,7 @@ class HttpProvider:
         except (ProviderError, _CallTimedOut, _Redirected, _StaleConnection, *_TRANSPORT_ERRORS) as error:
             # What goes wrong after a finished answer changes nothing about it.
             if not ended:
-                yield _with_notes([self._failure(error, host)], wire)
+                yield _with_notes([self._failure(error, wire.url)], wire)
         finally:
             deadline.cancel()
 
@@ -189,7 +189,7 @@ class HttpProvider:
             finally:
                 await answer.body.aclose()
         except (_CallTimedOut, *_TRANSPORT_ERRORS) as error:
-            failure = self._failure(error, host)
+            failure = self._failure(error, wire.url)
             raise ProviderError(failure.kind, failure.message) from None
         finally:
             deadline.cancel()
@@ -264,7 +264,7 @@ class HttpProvider:
             _escaped_path.set(path.decode("ascii") if b"%" in path else "")
         if self._given is not None:
             return (await deadline.run(self._given.send(question))).decompressed()
-        connections = self._open_connections(self._proxy if isinstance(self._proxy, str) else self._proxy(wire.url))
+        connections = self._open_connections(self._proxy_for(wire.url))
         if is_last_try or connections.are_doubtful:
             return (await deadline.run(connections.single.send(question))).decompressed()
         if _is_used_again.get():
@@ -316,9 +316,15 @@ class HttpProvider:
             return _OverHttpx(AiohttpTransport(verify=self._tls, trust_env=False, proxy=through, client=session))
         return _OverAiohttp(session)
 
-    def _failure(self, error: Exception, host: str) -> Error:
+    def _proxy_for(self, url: str) -> str:
+        return self._proxy if isinstance(self._proxy, str) else self._proxy(url)
+
+    def _failure(self, error: Exception, url: str) -> Error:
         if isinstance(error, ProviderError):
             return make_error(error.kind, f"{self.name} was not asked: {error}.", retryable=error.retryable)
+        host = _host(url)
+        if proxy := self._proxy_for(url):  # which may be what is wrong
+            host = f"{host} (through the proxy {_host(proxy)})"
         if isinstance(error, _StaleConnection):
             message = f"{host} closed a connection that it had kept open; the next request gets a new one."
             return replace(make_error(ErrorKind.CONNECTION, message), at_once=True)
