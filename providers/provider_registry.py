@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 KEY_VARIABLES: Final[Mapping[str, str]] = {row.name: row.key_variable for row in ROWS.values() if row.key_variable}
 
 #: Providers without HTTP.
-_LOCAL: Final[Mapping[str, Callable[..., Provider]]] = {"offline": Offline, "scripted": Scripted}
+LOCAL: Final[Mapping[str, Callable[..., Provider]]] = {"offline": Offline, "scripted": Scripted}
 
 ENVIRONMENT: Final = "environment"
 """In place of a proxy's address: those that HTTPS_PROXY and its kin name."""
@@ -117,8 +117,8 @@ def provider_for(
     the key may be left out: many a local server wants none.
     """
     provider, name = split_model(model)
-    if provider in _LOCAL:
-        return _LOCAL[provider](**options), name
+    if provider in LOCAL:
+        return LOCAL[provider](**options), name
     if token is not None and api_key:
         raise UsageError(f"{provider} was given a key and a token; leave one of them out.")
     # HTTP takes 0.2 s to load and the adapters 0.1 s; `offline` never needs them.

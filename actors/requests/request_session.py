@@ -164,7 +164,8 @@ class RequestSession(Actor[SessionMessage]):
         self._set_timer(commands.SetTimer(question.tag, question.asked_at + question.options.timeout_seconds))
         self._ask_for_offers()
         if self._find_window is not None:
-            self._find_window(lambda window: self.ref.tell_control(WindowFound(window)))
+            ref = self.ref  # of its own: the window may be found when this session has ended
+            self._find_window(lambda window: ref.tell_control(WindowFound(window)))
             self._find_window = None
 
     def on_stopping(self) -> bool:
