@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Final
@@ -268,17 +268,8 @@ class Batch:
             elif guard is states.must_ask:
                 call.due_at = at + self._approval_seconds
                 todo.append(self._ask(tag, call))
-            elif guard is states.unknown_tool:
-                todo.append(self._fail(tag, call, unknown_tool(name, shown)))
-            elif guard is states.not_whole:
-                todo.append(self._fail(tag, call, incomplete_call(*received)))
-            elif guard is states.holds_mask:
-                todo.append(self._fail(tag, call, masked_call(name)))
-            elif guard is states.repeated:
-                todo.append(self._fail(tag, call, failure(FailureCode.REPEATED, name, str(repeats.limit))))
             else:
-                code, why = _REFUSALS[guard]
-                todo.append(self._fail(tag, call, failure(code, name, why)))
+                todo.append(self._fail(tag, call, _REFUSED[guard](received, shown, repeats.limit)))
         return todo + self._watch()
 
     def _answered(self, tag: Tag, call: OpenCall, answer: AnsweredCall, received: Signature) -> list[Command]:
@@ -616,11 +607,6 @@ _TOLD: Final[Mapping[FailureCode, str]] = {
     ),
     FailureCode.CRASHED: "The call was not run: what was to run it was lost each time it was sent.",
 }
-#: The failure of a call that is not run, and why, by the guard that led there; the other guards have one of their own.
-_REFUSALS: Final[Mapping[CallGuard, tuple[FailureCode, str]]] = {
-    states.denied: (FailureCode.DENIED, "the owner of this runtime denies such calls."),
-    states.run_ended: (FailureCode.CANCELLED, "another call of the turn repeated itself, which ended the run."),
-}
 
 
 def failure(code: FailureCode, name: ToolName, why: str = "") -> ToolFailure:
@@ -676,3 +662,18 @@ def masked_call(name: ToolName) -> ToolFailure:
     told = f"The arguments hold a mask ({MARK}***{MARK}), which covers a secret that you are not shown; it was not run."
     hint = "Leave the masked text as it is in the file: change other lines, or name the place by its span or lines."
     return ToolFailure(name, FailureCode.INVALID_ARGUMENTS, told, "", "no masked text", MARK, hint)
+
+
+#: Why a call is not run, by the guard that led there. Each takes its signature, the tools shown and the loop limit.
+_REFUSED: Final[Mapping[CallGuard, Callable[[Signature, Sequence[ToolName], int], ToolFailure]]] = {
+    states.denied: lambda received, _shown, _limit: failure(
+        FailureCode.DENIED, received[0], "the owner of this runtime denies such calls."
+    ),
+    states.run_ended: lambda received, _shown, _limit: failure(
+        FailureCode.CANCELLED, received[0], "another call of the turn repeated itself, which ended the run."
+    ),
+    states.unknown_tool: lambda received, shown, _limit: unknown_tool(received[0], shown),
+    states.not_whole: lambda received, _shown, _limit: incomplete_call(*received),
+    states.holds_mask: lambda received, _shown, _limit: masked_call(received[0]),
+    states.repeated: lambda received, _shown, limit: failure(FailureCode.REPEATED, received[0], str(limit)),
+}

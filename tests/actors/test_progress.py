@@ -188,15 +188,19 @@ async def test_progress_from_outside() -> None:
 
 async def test_the_last_is_shown_before_the_end_of_a_call_that_is_cancelled() -> None:
     seen: list[Any] = []
+
+    async def follow(runtime: Runtime) -> None:
+        async for event in runtime.stream("go"):
+            seen.append(event)
+            if isinstance(event, ToolCallDeferred):
+                ids = (event.tag.request_id, event.tag.step, event.tag.call_id)
+                assert runtime.report_progress(*ids, "first")
+                assert runtime.report_progress(*ids, "last")
+                assert runtime.cancel(event.tag.request_id)
+
     async with Runtime(settings_for(ScriptedCall("any_result", {})), tools=[any_result]) as runtime:
         with pytest.raises(RequestEnded):
-            async for event in runtime.stream("go"):
-                seen.append(event)
-                if isinstance(event, ToolCallDeferred):
-                    ids = (event.tag.request_id, event.tag.step, event.tag.call_id)
-                    assert runtime.report_progress(*ids, "first")
-                    assert runtime.report_progress(*ids, "last")
-                    assert runtime.cancel(event.tag.request_id)
+            await follow(runtime)
     told = [each for each in seen if isinstance(each, ToolProgressed | ReportFailure)]
     assert [type(each) for each in told[-2:]] == [ToolProgressed, ReportFailure]
     assert told[-2].message == "last"
