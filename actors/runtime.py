@@ -271,7 +271,7 @@ class Runtime:
 
     def _begin(self, asked: Asked, answer: Answer[T], subscriber: Subscriber) -> None:
         running = self._live()
-        answer.conversation.take()
+        answer.conversation.take(answer.tag.request_id)
         question = Question(
             answer.tag,
             answer.conversation.messages,
@@ -458,7 +458,7 @@ class _OpenRequest(Generic[T]):
             question,
             running.peers,
             self.subscriber,
-            self.answer.record,
+            self.answer.conversation.record,
             partial(Session, count_tokens=model.count_tokens),
             find_window=partial(running.windows.find, model.routes[0]) if is_open else None,
             begin_spans=running.begin_spans,

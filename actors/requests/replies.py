@@ -224,22 +224,10 @@ class Answer(Generic[T]):
         self.tag = tag
         self.backstop = Backstop(timeout_seconds, post)
         self._once = Lock()
-        self._messages: tuple[Message, ...] = ()
         self._model_error: Error | None = None
         self._finish: Finish | None = None
         self._notes: list[str] = []
         self._failures: list[ToolFailure] = []
-
-    def record(self, recorded: tuple[Message, ...] | Compacted) -> None:
-        """A finished step, or what was cleared or summarised of those before it. Ignored when the asker already knows
-        that there is no answer."""
-        if self._once.locked():
-            return
-        if isinstance(recorded, Compacted):
-            self.conversation.record_compaction(recorded)
-            return
-        self._messages += recorded
-        self.conversation.record(recorded, self.tag.request_id)
 
     def __call__(self, seen: Seen) -> None:
         """The session's side."""
@@ -279,7 +267,7 @@ class Answer(Generic[T]):
             end.outcome,
             end.steps,
             end.cost,
-            self._messages,
+            self.conversation.of_request,
             cast(T, output),  # without a checker T is str
             end.reason,
             end.finish_reason,

@@ -33,7 +33,7 @@ from callboard.protocol.compaction import Compacted
 from callboard.protocol.content import Message
 from callboard.protocol.errors import ProtocolError, RuntimeFailure, said
 from callboard.protocol.events import Event
-from callboard.protocol.ids import Tag, ToolName
+from callboard.protocol.ids import RequestId, Tag, ToolName
 from callboard.protocol.limits import MAX_CALL_SENDS, PROGRESS_PAUSE_SECONDS
 from callboard.protocol.machine import Session
 from callboard.protocol.options import ToolOffer
@@ -53,6 +53,8 @@ _ALWAYS_SHOWN: Final = (
     events.ModelFailed, events.ToolCallFailed, commands.ReportFailure, commands.Note, commands.Finish,
     commands.SetTimer, commands.ClearTimer,
 )  # fmt: skip
+Record = Callable[[tuple[Message, ...] | Compacted, RequestId], None]
+"""Takes the messages of each finished step, and what was cleared or summarised of those before it."""
 Order = StartModel | DispatchCall | SeekApproval
 """What others work at for a request."""
 Stop = commands.StopModel | commands.CancelTool | commands.WithdrawApproval
@@ -99,15 +101,14 @@ class SessionLike(Protocol):
 
 
 class RequestSession(Actor[SessionMessage]):
-    """See the module. `record` takes the messages of each finished step, and what was done to those before them;
-    `subscriber` hears what happens."""
+    """See the module. `subscriber` hears what happens."""
 
     def __init__(
         self,
         question: Question,
         peers: Peers,
         subscriber: Subscriber,
-        record: Callable[[tuple[Message, ...] | Compacted], None],
+        record: Record,
         make_session: Callable[[], SessionLike] = Session,
         find_window: FindWindow | None = None,
         begin_spans: BeginSpans | None = None,
@@ -377,10 +378,10 @@ class RequestSession(Actor[SessionMessage]):
     def _record_step(self, command: commands.RecordStep) -> None:
         # The question enters the conversation with the first step that answers it, or not at all.
         question, self._unrecorded = self._unrecorded, ()
-        self._record(question + command.messages)
+        self._record(question + command.messages, command.tag.request_id)
 
     def _record_compaction(self, command: commands.RecordCompaction) -> None:
-        self._record(command.compacted)
+        self._record(command.compacted, command.tag.request_id)
 
     def _set_timer(self, command: commands.SetTimer) -> None:
         at, timer = self._timers.get(command.tag, (None, None))

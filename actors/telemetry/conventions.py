@@ -225,6 +225,7 @@ def _answer_attributes(event: events.ModelResponded, log_content: bool) -> Attri
         "callboard.requests": event.requests,
     }
     optional = {
+        "callboard.answered_by": event.model,
         "gen_ai.response.model": response.model,
         "gen_ai.response.id": response.response_id,
         "callboard.provider_request_id": response.provider_request_id,

@@ -189,7 +189,7 @@ async def test_progress_from_outside() -> None:
 async def test_the_last_is_shown_before_the_end_of_a_call_that_is_cancelled() -> None:
     seen: list[Any] = []
 
-    async def follow(runtime: Runtime) -> None:
+    async def read(runtime: Runtime) -> None:
         async for event in runtime.stream("go"):
             seen.append(event)
             if isinstance(event, ToolCallDeferred):
@@ -200,7 +200,7 @@ async def test_the_last_is_shown_before_the_end_of_a_call_that_is_cancelled() ->
 
     async with Runtime(settings_for(ScriptedCall("any_result", {})), tools=[any_result]) as runtime:
         with pytest.raises(RequestEnded):
-            await follow(runtime)
+            await read(runtime)
     told = [each for each in seen if isinstance(each, ToolProgressed | ReportFailure)]
     assert [type(each) for each in told[-2:]] == [ToolProgressed, ReportFailure]
     assert told[-2].message == "last"
@@ -284,7 +284,7 @@ def test_of_unread_progress_the_latest_is_kept() -> None:
 
     tag = Tag(RequestId("r"), MessageId("m"), 1)
     conversation = Conversation()
-    conversation.take()
+    conversation.take(tag.request_id)
     cancelled: list[object] = []
     reader = Unread(Answer(conversation, tag, 60.0), lambda *why: cancelled.append(why))
     for number in range(50_000):

@@ -69,8 +69,15 @@ EVERYTHING: tuple[Message, ...] = (
 
 def asked(conversation: Conversation, request_id: str, *answer: Message) -> None:
     """One request that is answered in one step."""
-    conversation.take()
+    conversation.take(RequestId(request_id))
     conversation.record((UserMessage.of("?"), *answer), RequestId(request_id))
+    conversation.release()
+
+
+def compact(conversation: Conversation, compacted: Compacted) -> None:
+    """One request that has done this to the messages before it."""
+    conversation.take(RequestId("compacts"))
+    conversation.record(compacted, RequestId("compacts"))
     conversation.release()
 
 
@@ -87,7 +94,7 @@ def talk() -> Conversation:
 def test_each_message_has_an_id_of_its_request() -> None:
     conversation = talk()
     assert conversation.ids == ("given/1", "given/2", "r1/user", "r1/1", "r1/2", "r2/user", "r2/1")
-    conversation.take()
+    conversation.take(RequestId("r3"))
     conversation.record(
         (UserMessage.of("?"), AssistantMessage((CALL,)), ToolMessage(CALL.call_id, LOOK, "1")), RequestId("r3")
     )
@@ -143,9 +150,9 @@ def test_a_fork_of_a_message_that_is_not_there_is_refused() -> None:
 
 def test_a_conversation_can_be_forked_while_a_request_runs() -> None:
     conversation = talk()
-    conversation.take()
+    conversation.take(RequestId("r3"))
     fork = conversation.fork("r2/1")
-    fork.take()
+    fork.take(RequestId("r4"))
     assert fork == conversation
 
 
@@ -159,13 +166,13 @@ def test_a_conversation_can_be_forked_while_a_request_runs() -> None:
 )
 def test_a_summary_goes_with_a_fork_that_has_its_messages(end: str, expected: Compacted) -> None:
     conversation = talk()
-    conversation.record_compaction(Compacted(5, "so far", 5, 5))
+    compact(conversation, Compacted(5, "so far", 5, 5))
     assert conversation.fork(end).compacted == expected
 
 
 def test_a_summary_goes_with_a_fork_also_where_more_was_cut_or_tried_since() -> None:
     conversation = talk()
-    conversation.record_compaction(Compacted(7, "so far", 3, 7, 7))
+    compact(conversation, Compacted(7, "so far", 3, 7, 7))
     assert conversation.fork("r1/2").compacted == Compacted(3, "so far", 3, 5, 5)
     assert conversation.fork("r2/1").compacted == conversation.compacted
     assert conversation.fork("given/2").compacted == Compacted(cleared=2)
@@ -183,7 +190,7 @@ class Compacting(Conversation):
         if name in ("_messages", "_compacted") and super().__getattribute__("goes_on"):
             self.goes_on = False
             self.record((UserMessage.of("?"), AssistantMessage((Text("fine"),))), RequestId("late"))
-            self.record_compaction(Compacted(len(self.messages), "all", len(self.messages)))
+            self.record(Compacted(len(self.messages), "all", len(self.messages)), RequestId("late"))
             self.goes_on = True
         return found
 
@@ -209,7 +216,7 @@ def test_what_is_read_back_is_equal(history: tuple[Message, ...], data: st.DataO
         ends.append(ends[-1] + len(atom))
     left_out = data.draw(st.sampled_from(ends))
     summarised = data.draw(st.sampled_from([end for end in ends if end <= left_out]))
-    conversation.record_compaction(Compacted(left_out, "so far" if summarised else "", summarised, ends[-1], left_out))
+    compact(conversation, Compacted(left_out, "so far" if summarised else "", summarised, ends[-1], left_out))
     text = conversation.to_json()
     again = Conversation.from_json(text)
     assert again == conversation
@@ -240,7 +247,7 @@ def test_a_person_can_read_it() -> None:
 
 def test_what_was_compacted_is_told_by_ids() -> None:
     conversation = talk()
-    conversation.record_compaction(Compacted(5, "so far", 3, 5))
+    compact(conversation, Compacted(5, "so far", 3, 5))
     assert json.loads(conversation.to_json())["compacted"] == {
         "summary": "so far",
         "left_out_to": "r1/2",
