@@ -152,7 +152,8 @@ def provider_for(
         authorizer = authorizer or other
     row = ROWS[provider]
     if row.key_variable and not api_key and authorizer is None and not (base_url and row.address):
-        ways = f"set the environment variable {row.key_variable}, or the setting api_key"
+        settings = f'Settings(api_key=...), or Settings(connections={{"{provider}": Connection(api_key=...)}})'
+        ways = f"set the environment variable {row.key_variable}, or give {settings}"
         raise UsageError(f"{provider} needs a key: {ways}{f', or use {row.sign_in}' if row.sign_in else ''}.")
     if provider in SERVERS:
         SERVERS[provider].address(base_url)  # missing, it is said now and not at the first question

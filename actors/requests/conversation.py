@@ -180,5 +180,6 @@ class Conversation:
 
     def _unused(self, request_id: RequestId) -> str:
         """The request's id, or that with a number where earlier messages have such ids."""
+        taken = {own.rpartition("/")[0] for own in self._ids}
         names = chain((request_id,), (f"{request_id}~{number}" for number in count(2)))
-        return next(name for name in names if f"{name}/user" not in self._ids and f"{name}/1" not in self._ids)
+        return next(name for name in names if name not in taken)

@@ -490,7 +490,7 @@ class RequestSession(Actor[SessionMessage]):
             self._context.run(self._subscriber, seen)
         except Exception as error:  # noqa: BLE001 - a reader's fault
             self._is_read_along = False
-            warn = partial(logger.warning, exc_info=error, extra=self._question.tag._asdict())
+            warn = partial(logger.warning, exc_info=error, extra=self._question.tag.shown())
             self._context.run(warn, "the request goes on unread, since its subscriber failed")
 
     def _observe(self, what: Heard) -> None:

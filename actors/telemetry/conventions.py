@@ -165,7 +165,7 @@ def begin_of(command: CallModel | RunTool | AskApproval, log_content: bool) -> t
 def _tool_attributes(command: RunTool | AskApproval, log_content: bool) -> Attributes:
     found: Attributes = {
         "gen_ai.tool.name": command.name,
-        "gen_ai.tool.call.id": command.tag.call_id,
+        "gen_ai.tool.call.id": command.tag.shown_call_id,
         "gen_ai.tool.type": "function",
     }
     if log_content:

@@ -381,7 +381,7 @@ class Telemetry(Actor[TelemetryMessage]):
         extra: Mapping[str, object],
         into: logging.Logger = logger,
     ) -> None:
-        fields = {**tag._asdict(), "metadata": bounded_metadata(metadata_in(context)), **extra}
+        fields = {**tag.shown(), "metadata": bounded_metadata(metadata_in(context)), **extra}
         self._outside(context, partial(into.log, extra=fields), level, "%s", text)
 
     def _outside(self, context: Context, work: Callable[P, None], *arguments: P.args, **options: P.kwargs) -> None:
@@ -416,7 +416,7 @@ def _with_content(text: str, content: str) -> str:
 
 def _attributes(tag: Tag, fields: Fields) -> Attributes:
     """Of a span event: the span may be that of the whole request."""
-    return {f"callboard.{name}": value for name, value in (*tag._asdict().items(), *fields.items())}
+    return {f"callboard.{name}": value for name, value in (*tag.shown().items(), *fields.items())}
 
 
 def _exception(failure: ToolFailure, told: str) -> Attributes:

@@ -112,6 +112,16 @@ def test_ids_are_unique_where_a_request_id_comes_twice(name: str) -> None:
     assert conversation.ids[-2:] == (f"{name}~4/user", f"{name}~4/1")
 
 
+def test_ids_are_unique_where_the_first_messages_of_a_request_were_taken_out_of_the_text() -> None:
+    whole = json.loads(talk().to_json())
+    del whole["messages"][:-1]
+    whole["messages"][0] |= {"id": "r2/2", "parent": None}
+    conversation = Conversation.from_json(json.dumps(whole))
+    asked(conversation, "r2", AssistantMessage((Text("and"),)), AssistantMessage((Text("so on"),)))
+    assert conversation.ids == ("r2/2", "r2~2/user", "r2~2/1", "r2~2/2")
+    assert Conversation.from_json(conversation.to_json()) == conversation
+
+
 # Forks.
 
 

@@ -278,6 +278,24 @@ def test_a_tool_call_says_which() -> None:
     assert SECRET not in spans.exported()
 
 
+def test_a_call_id_of_any_length_is_cut_and_escaped_in_spans_and_log_records(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    seen: list[str] = []
+    with shared_double(
+        [Turn(calls=(Call("on_a_thread", {}, "line\n" + "x" * 100_000),)), Turn("fine")], by_turn=True
+    ) as server:
+        spans = SpansInMemory()
+        made = Runtime(Settings(model="vllm/m", base_url=server.base_url(), log_content=True), [on_a_thread])
+        spans.trace(made)
+        with made:
+            reply = made.ask_sync("go")
+            made.metrics()
+    seen += [str(record.__dict__) for record in caplog.records]
+    assert reply.steps[0].calls[0].code is None
+    assert attributes(spans.named("execute_tool on_a_thread"))["gen_ai.tool.call.id"].startswith(r"line\nxxx")
+    assert max(map(len, [*seen, spans.exported()])) < 50_000
+
+
 def test_what_fails_has_its_kind_and_a_status() -> None:
     spans = SpansInMemory()
     with runtime(spans, script("fails")) as made:
