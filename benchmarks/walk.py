@@ -9,11 +9,14 @@ child process. A call of the same tool has gone before, so that what is made onc
 
 A *file* is entered when one of its functions has the call in hand: its id, arguments, result or Tag is among the
 function's arguments, locals or return value, or in an object, list or dict there, at most three levels down. A rate
-limiter that happens to run meanwhile does not count. The kernel and the test gear are printed apart.
+limiter that happens to run meanwhile does not count, nor does what only measures the call: a file whose functions, with
+the call in hand, gave back numbers and nothing else (how many tokens a text has) hands nothing on. The kernel and the
+test gear are printed apart.
 
 A *shape* is a class of which an instance was seen that names the call in a field of its own: by its id, its Tag or its
-arguments. The Tag itself is none, nor is what holds raw bytes of a stream. A class whose fields hold such an instance
-is a *wrapper* and printed apart.
+arguments. The Tag itself is none, nor is what holds raw bytes of a stream, nor a report that is made of the call once
+it has ended (protocol/reports.py): it goes into the Reply, and no further step reads it. A class whose fields hold such
+an instance is a *wrapper*. All these are printed apart.
 
 When the work on the middle of the engine began, this counted 37 files and 14 shapes for a process tool (51 files with
 the kernel and with those that ran without the call in hand).
@@ -52,6 +55,8 @@ CALL_ID: Final = "call_walk"
 DEPTH: Final = 3
 #: Arguments as JSON are shorter than this; an event of a stream, or a body, is longer.
 LONGEST_ARGUMENTS: Final = 60
+#: The module whose classes say afterwards what became of a call.
+REPORTS: Final = "callboard.protocol.reports."
 #: The variables by which a child finds the log, and knows that it is no host.
 LOG: Final = "CALLBOARD_WALK_LOG"
 HOST: Final = "CALLBOARD_WALK_HOST"
@@ -154,10 +159,12 @@ class Seen:
 
     ran: dict[str, str] = field(default_factory=dict)
     entered: dict[str, str] = field(default_factory=dict)
+    gave_more: dict[str, str] = field(default_factory=dict)
+    """Files entered, by a function that gave back more than a number."""
     shapes: dict[str, str] = field(default_factory=dict)
     wrappers: dict[str, str] = field(default_factory=dict)
 
-    def see(self, frame: FrameType, result: object = None) -> None:
+    def see(self, frame: FrameType, event: str, result: object = None) -> None:
         """One function, at its start or its end."""
         name = file_of(frame.f_code)
         if not name:
@@ -167,6 +174,8 @@ class Seen:
         self.ran.setdefault(name, function)
         if any(in_hand(value, DEPTH) for value in values):
             self.entered.setdefault(name, function)
+            if event == "return" and type(result) not in (int, float):
+                self.gave_more.setdefault(name, function)
         for value in values:
             for each in (value, *value) if type(value) in (list, tuple) else (value,):
                 self._look_at(each, function)
@@ -182,12 +191,15 @@ class Seen:
 
     def add(self, parts: Iterable[dict[str, str]]) -> None:
         """What was seen elsewhere."""
-        for own, other in zip((self.ran, self.entered, self.shapes, self.wrappers), parts, strict=True):
+        for own, other in zip(self._parts(), parts, strict=True):
             for name, function in other.items():
                 own.setdefault(name, function)
 
     def to_json(self) -> str:
-        return json.dumps([time.monotonic(), self.ran, self.entered, self.shapes, self.wrappers])
+        return json.dumps([time.monotonic(), *self._parts()])
+
+    def _parts(self) -> tuple[dict[str, str], ...]:
+        return self.ran, self.entered, self.gave_more, self.shapes, self.wrappers
 
 
 # -- in the child: it imports this module to find its tool
@@ -196,7 +208,7 @@ class Seen:
 def _child_profile(frame: FrameType, event: str, result: object) -> None:
     if event in ("call", "return") and file_of(frame.f_code):
         seen = Seen()
-        seen.see(frame, result)
+        seen.see(frame, event, result)
         log = os.open(os.environ[LOG], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         os.write(log, f"{seen.to_json()}\n".encode())
         os.close(log)
@@ -223,7 +235,7 @@ class Walk:
         if not self.is_armed or event not in ("call", "return"):
             return
         if self.is_on:
-            self.seen.see(frame, result if event == "return" else None)
+            self.seen.see(frame, event, result if event == "return" else None)
             body = getattr(result, "body", None) if event == "return" else None
             if isinstance(body, bytes) and RESULT.encode() in body and file_of(frame.f_code):
                 self.is_armed = self.is_on = False
@@ -235,7 +247,7 @@ class Walk:
                 self.began = time.monotonic()
                 outer: FrameType | None = frame
                 while outer is not None:  # those who are reading just now
-                    self.seen.see(outer)
+                    self.seen.see(outer, "call")
                     outer = outer.f_back
 
     def add_child(self, log: Path) -> None:
@@ -294,11 +306,17 @@ def show(title: str, found: dict[str, str], functions: bool) -> None:
 
 
 def show_walk(isolation: str, seen: Seen, functions: bool) -> None:
-    files = {name: first for name, first in seen.entered.items() if not is_kernel(name)}
-    only_ran = {name: first for name, first in seen.ran.items() if name not in files}
-    print(f"{isolation}: {len(files)} files besides the kernel, {len(seen.shapes)} shapes")
+    entered = {name: first for name, first in seen.entered.items() if not is_kernel(name)}
+    files = {name: first for name, first in entered.items() if name in seen.gave_more}
+    measuring = {name: first for name, first in entered.items() if name not in files}
+    only_ran = {name: first for name, first in seen.ran.items() if name not in entered}
+    shapes = {name: first for name, first in seen.shapes.items() if not name.startswith(REPORTS)}
+    reports = {name: first for name, first in seen.shapes.items() if name not in shapes}
+    print(f"{isolation}: {len(files)} files besides the kernel, {len(shapes)} shapes")
     show("files with the call in hand", files, functions)
-    show("shapes", seen.shapes, functions)
+    show("files that only measure it, not counted", measuring, functions)
+    show("shapes", shapes, functions)
+    show("reports of what has ended, not counted", reports, functions)
     show("wrappers, not counted", seen.wrappers, functions)
     show("files of the kernel, and such that ran without the call in hand, not counted", only_ran, functions)
 

@@ -27,7 +27,7 @@ from callboard.actors.calls.registry import ToolKey
 from callboard.actors.kernel import Ref
 from callboard.actors.tools import Tool
 from callboard.actors.tools.invoke import Result
-from callboard.actors.tools.progress import ProgressMade, ProgressRelay
+from callboard.actors.tools.progress import CallProgress, ProgressMade, ProgressRelay
 from callboard.protocol import events
 from callboard.protocol.commands import RunTool
 from callboard.protocol.ids import Tag
@@ -217,6 +217,10 @@ class Call:
         if self._relay is None:
             self._relay = ProgressRelay(self.run.tag, self.reply_to.tell_control)
         return self._relay
+
+    def report(self, progress: CallProgress) -> None:
+        """For a tool that runs in this process: it has got so far."""
+        self.relay.report(progress)
 
     def enter(self, happening: Happening) -> bool:
         """Change the state, as the table allows and no other way; False where it does not."""

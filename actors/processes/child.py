@@ -26,7 +26,7 @@ from callboard.actors.processes.control import LENGTH, REPLY, Says
 from callboard.actors.processes.process_state import ProcessState
 from callboard.actors.telemetry.extras import continue_trace
 from callboard.actors.telemetry.request_log import WORK
-from callboard.actors.tools.context import ToolContext
+from callboard.actors.tools.context import Report, ToolContext
 from callboard.actors.tools.invoke import Invoker, Result, text_of
 from callboard.actors.tools.progress import CallProgress
 from callboard.actors.tools.schema import read_signature
@@ -89,7 +89,7 @@ class Child:
         (length,) = LENGTH.unpack(head)
         number, context, more = pickle.loads(calls.recv(length, socket.MSG_WAITALL))
         progress = ProgressSender(calls, number)
-        result, spent = self._run(context.reporting(progress.send), tool, more)
+        result, spent = self._run(context, progress.send, tool, more)
         if os.getpid() != self._pid:  # a copy of this process, made by the tool, has returned from it as well
             os._exit(0)
         for stream in (sys.stdout, sys.stderr):
@@ -98,7 +98,7 @@ class Child:
         calls.sendall(progress.close() + encode_reply(number, result, spent))
         return bool(more)
 
-    def _run(self, context: ToolContext, tool: Invoker | None, more: bool) -> tuple[Result, bool]:
+    def _run(self, context: ToolContext, report: Report, tool: Invoker | None, more: bool) -> tuple[Result, bool]:
         """The result, and whether this process is spent."""
         run = context.run
         try:
@@ -107,18 +107,18 @@ class Child:
         except BaseException as error:  # noqa: BLE001 - importing the tool's module runs code that is not ours
             return could_not_load(run.name, text_of(error), told_of(error)), True
         before = ProcessState() if more and tool is not _SAMPLE else None
-        result = copy_context().run(_call, tool, context)
+        result = copy_context().run(_call, tool, context, report)
         crashed = isinstance(result, ToolFailure) and result.code is FailureCode.CRASHED
         return result, crashed or _left_something() or (before is not None and not _restored(before))
 
 
-def _call(tool: Invoker, context: ToolContext) -> Result:
+def _call(tool: Invoker, context: ToolContext, report: Report) -> Result:
     """In a context of its own, which has the ids for log records and the host's trace."""
     run = context.run
     WORK.set((run.tag, run.name, context.metadata))
     if context.trace_headers:
         continue_trace(context.trace_headers)
-    return tool.call(run.arguments, context)
+    return tool.call(run.arguments, context, report)
 
 
 #: Frames of progress that a call may send at once, and a second: a reader is shown ten a second.

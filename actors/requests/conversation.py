@@ -29,7 +29,7 @@ class Conversation:
     summaries are.
     """
 
-    __slots__ = ("_compacted", "_ids", "_is_checked", "_messages", "_name", "_recorded", "_taken")
+    __slots__ = ("_compacted", "_holder", "_ids", "_is_checked", "_messages", "_name", "_recorded", "_taken")
 
     def __init__(self, messages: Sequence[Message] = ()) -> None:
         self._messages = tuple(messages)
@@ -37,6 +37,8 @@ class Conversation:
         """At least one for each message: those of a step come a moment before its messages."""
         self._compacted = Compacted()
         self._is_checked = not self._messages
+        self._holder: RequestId | None = None
+        """The request that runs."""
         self._name = ""
         """By which the messages of the request that runs are called; "" before the first of them."""
         self._recorded = 0
@@ -70,7 +72,7 @@ class Conversation:
         A summary goes with it where it is of messages that the fork has. Raises UsageError for an id that no message
         has, and for a place between a call and its result, where no provider would go on; it says where one can fork.
         """
-        messages, before = self._messages, self._compacted
+        before, messages = self._compacted, self._messages  # in this order: each is of messages that were there before
         ids = self._ids[: len(messages)]
         if message_id not in ids:
             raise UsageError(f"no message of this conversation has the id {message_id!r}; `.ids` lists them")
@@ -82,9 +84,12 @@ class Conversation:
                 f"{message_id!r} stands between a call and its result, where no conversation can go on; "
                 f"fork at {' or '.join(near) or 'no message of this one'}"
             )
-        if end < max(before.left_out, before.tried):
+        if end < before.summarised:
             before = Compacted(cleared=before.cleared)
-        return self._made(messages[:end], ids[:end], replace(before, cleared=min(before.cleared, end)))
+        elif end < before.left_out:  # what was cut behind the summary has room in the shorter one
+            before = replace(before, left_out=before.summarised)
+        cleared, tried = min(before.cleared, end), min(before.tried, end)
+        return self._made(messages[:end], ids[:end], replace(before, cleared=cleared, tried=tried))
 
     # -- as a text
 
@@ -93,8 +98,8 @@ class Conversation:
 
         The format is versioned. Keep it where a stranger cannot read it: it holds what was said, as it was said.
         """
-        messages = self._messages
-        return encode_conversation(SavedConversation(messages, self._ids[: len(messages)], self._compacted))
+        compacted, messages = self._compacted, self._messages  # in this order: see `fork`
+        return encode_conversation(SavedConversation(messages, self._ids[: len(messages)], compacted))
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -130,7 +135,12 @@ class Conversation:
 
     # -- for the runtime
 
-    def take(self) -> None:
+    @property
+    def of_request(self) -> tuple[Message, ...]:
+        """What the request that runs has added so far."""
+        return self._messages[len(self._messages) - self._recorded :]
+
+    def take(self, request_id: RequestId) -> None:
         """Claim it for one request. Raises UsageError while another one runs, and when no provider would accept it."""
         if not self._is_checked:  # what is recorded later is legal
             for position, message in enumerate(self._messages):
@@ -142,27 +152,34 @@ class Conversation:
             self._is_checked = True
         if not self._taken.acquire(blocking=False):
             raise UsageError("this conversation has a request running; await its end, or start another conversation")
-        self._name, self._recorded = "", 0
+        self._holder, self._name, self._recorded = request_id, "", 0
 
     def release(self) -> None:
         """The request has ended."""
+        self._holder = None
         self._taken.release()
 
-    def record(self, messages: tuple[Message, ...], request_id: RequestId) -> None:
-        """Add the messages of a finished step; called by its request's session only."""
+    def record(self, recorded: tuple[Message, ...] | Compacted, request_id: RequestId) -> None:
+        """Add the messages of a finished step, or what was cleared or summarised of those before it.
+
+        Called by its request's session only. Ignored where the request no longer has the conversation: the asker
+        knows by then that there is no answer.
+        """
+        if request_id != self._holder:
+            return
+        if isinstance(recorded, Compacted):
+            self._compacted = recorded
+            return
         if not self._name:
             self._name = self._unused(request_id)
         first = self._recorded
-        self._recorded += len(messages)
+        self._recorded += len(recorded)
         named = (MessageId(f"{self._name}/{number or 'user'}") for number in range(first, self._recorded))
         self._ids += tuple(named)
-        self._messages += messages
+        self._messages += recorded
 
     def _unused(self, request_id: RequestId) -> str:
         """The request's id, or that with a number where earlier messages have such ids."""
+        taken = {own.rpartition("/")[0] for own in self._ids}
         names = chain((request_id,), (f"{request_id}~{number}" for number in count(2)))
-        return next(name for name in names if f"{name}/user" not in self._ids and f"{name}/1" not in self._ids)
-
-    def record_compaction(self, compacted: Compacted) -> None:
-        """Keep what a request has cleared or summarised; called by its session only."""
-        self._compacted = compacted
+        return next(name for name in names if name not in taken)

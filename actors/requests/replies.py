@@ -50,7 +50,7 @@ from callboard.protocol.content import (
     Text,
     UserMessage,
 )
-from callboard.protocol.errors import ProviderError, RuntimeFailure, said, with_advice
+from callboard.protocol.errors import ProviderError, RuntimeFailure, UsageError, said, with_advice
 from callboard.protocol.events import (
     Event,
     ModelFailed,
@@ -224,22 +224,10 @@ class Answer(Generic[T]):
         self.tag = tag
         self.backstop = Backstop(timeout_seconds, post)
         self._once = Lock()
-        self._messages: tuple[Message, ...] = ()
         self._model_error: Error | None = None
         self._finish: Finish | None = None
         self._notes: list[str] = []
         self._failures: list[ToolFailure] = []
-
-    def record(self, recorded: tuple[Message, ...] | Compacted) -> None:
-        """A finished step, or what was cleared or summarised of those before it. Ignored when the asker already knows
-        that there is no answer."""
-        if self._once.locked():
-            return
-        if isinstance(recorded, Compacted):
-            self.conversation.record_compaction(recorded)
-            return
-        self._messages += recorded
-        self.conversation.record(recorded, self.tag.request_id)
 
     def __call__(self, seen: Seen) -> None:
         """The session's side."""
@@ -279,7 +267,7 @@ class Answer(Generic[T]):
             end.outcome,
             end.steps,
             end.cost,
-            self._messages,
+            self.conversation.of_request,
             cast(T, output),  # without a checker T is str
             end.reason,
             end.finish_reason,
@@ -356,6 +344,7 @@ class EventReader(Generic[T]):
         self._unread: list[StreamItem[T]] = []
         self._unread_bytes = 0
         self._given_up = False
+        self._is_read = False
 
     def __call__(self, seen: Seen) -> None:
         """The session's side, on the loop thread."""
@@ -384,6 +373,13 @@ class EventReader(Generic[T]):
         last = self._unread[-1] if self._unread else None
         if isinstance(last, ToolProgressed) and last.tag == tag:
             self._unread_bytes -= _size(self._unread.pop())
+
+    def _begin_reading(self) -> None:
+        """Raise UsageError where it was read before: its events are gone, and a second reader would wait for them."""
+        with self._lock:
+            is_second, self._is_read = self._is_read, True
+        if is_second:
+            raise UsageError("this stream was read before; read it once, with texts() or without, or ask again")
 
     def _take(self) -> Iterable[StreamItem[T]]:
         """What was not read yet."""
@@ -442,6 +438,7 @@ class Stream(EventReader[T], AsyncIterable[StreamItem[T]]):
                     yield item.text
 
     async def __aiter__(self) -> AsyncGenerator[StreamItem[T], None]:
+        self._begin_reading()
         try:
             ended = False
             while not ended:
@@ -479,6 +476,7 @@ class SyncStream(EventReader[T], SyncEvents[T]):
         self._wake.set()
 
     def __iter__(self) -> Iterator[StreamItem[T]]:
+        self._begin_reading()
         try:
             ended = False
             while not ended:

@@ -33,7 +33,7 @@ from callboard.protocol.compaction import Compacted
 from callboard.protocol.content import Message
 from callboard.protocol.errors import ProtocolError, RuntimeFailure, said
 from callboard.protocol.events import Event
-from callboard.protocol.ids import Tag, ToolName
+from callboard.protocol.ids import RequestId, Tag, ToolName
 from callboard.protocol.limits import MAX_CALL_SENDS, PROGRESS_PAUSE_SECONDS
 from callboard.protocol.machine import Session
 from callboard.protocol.options import ToolOffer
@@ -53,6 +53,8 @@ _ALWAYS_SHOWN: Final = (
     events.ModelFailed, events.ToolCallFailed, commands.ReportFailure, commands.Note, commands.Finish,
     commands.SetTimer, commands.ClearTimer,
 )  # fmt: skip
+Record = Callable[[tuple[Message, ...] | Compacted, RequestId], None]
+"""Takes the messages of each finished step, and what was cleared or summarised of those before it."""
 Order = StartModel | DispatchCall | SeekApproval
 """What others work at for a request."""
 Stop = commands.StopModel | commands.CancelTool | commands.WithdrawApproval
@@ -99,15 +101,14 @@ class SessionLike(Protocol):
 
 
 class RequestSession(Actor[SessionMessage]):
-    """See the module. `record` takes the messages of each finished step, and what was done to those before them;
-    `subscriber` hears what happens."""
+    """See the module. `subscriber` hears what happens."""
 
     def __init__(
         self,
         question: Question,
         peers: Peers,
         subscriber: Subscriber,
-        record: Callable[[tuple[Message, ...] | Compacted], None],
+        record: Record,
         make_session: Callable[[], SessionLike] = Session,
         find_window: FindWindow | None = None,
         begin_spans: BeginSpans | None = None,
@@ -163,7 +164,8 @@ class RequestSession(Actor[SessionMessage]):
         self._set_timer(commands.SetTimer(question.tag, question.asked_at + question.options.timeout_seconds))
         self._ask_for_offers()
         if self._find_window is not None:
-            self._find_window(lambda window: self.ref.tell_control(WindowFound(window)))
+            ref = self.ref  # of its own: the window may be found when this session has ended
+            self._find_window(lambda window: ref.tell_control(WindowFound(window)))
             self._find_window = None
 
     def on_stopping(self) -> bool:
@@ -310,8 +312,8 @@ class RequestSession(Actor[SessionMessage]):
 
     def _taken_in(self, event: Event) -> None:
         """The protocol has accepted it: show it, and forget the work that has ended."""
-        if self._relays:
-            self._show_last_progress(event)
+        if self._relays and ends_work(event):
+            self._show_last_progress(event.tag)
         self._show(event)
         if ends_work(event):
             self._observe(event)
@@ -327,7 +329,7 @@ class RequestSession(Actor[SessionMessage]):
     def _carried_out(self, event: Event) -> None:
         """So are the commands that it led to."""
         if self._early:
-            self._look_at_early(event)
+            self._look_at_early()
         if self._clock_turned is not None:
             turned, self._clock_turned = self._clock_turned, None
             if self._finish is None:
@@ -369,16 +371,18 @@ class RequestSession(Actor[SessionMessage]):
 
     def _tell(self, command: commands.ReportFailure | commands.Note) -> None:
         self._deferred.pop(command.tag, None)
+        if self._relays and isinstance(command, commands.ReportFailure):  # the session itself may have ended the call
+            self._show_last_progress(command.tag)
         self._show(command)
         self._observe(command)
 
     def _record_step(self, command: commands.RecordStep) -> None:
         # The question enters the conversation with the first step that answers it, or not at all.
         question, self._unrecorded = self._unrecorded, ()
-        self._record(question + command.messages)
+        self._record(question + command.messages, command.tag.request_id)
 
     def _record_compaction(self, command: commands.RecordCompaction) -> None:
-        self._record(command.compacted)
+        self._record(command.compacted, command.tag.request_id)
 
     def _set_timer(self, command: commands.SetTimer) -> None:
         at, timer = self._timers.get(command.tag, (None, None))
@@ -447,7 +451,7 @@ class RequestSession(Actor[SessionMessage]):
         self._deferred[event.tag] = order.run.name
         self._observe(event)
 
-    def _look_at_early(self, event: Event) -> None:
+    def _look_at_early(self) -> None:
         """Of a call that is no longer run: its result counts now, or is refused as one that comes too late."""
         for tag in [tag for tag in self._early if tag not in self._open]:
             self.ref.tell_control(self._early.pop(tag))
@@ -470,11 +474,11 @@ class RequestSession(Actor[SessionMessage]):
             relay.report(message.progress)
         return True
 
-    def _show_last_progress(self, event: Event) -> None:
+    def _show_last_progress(self, tag: Tag) -> None:
         """Before the end of a call is shown."""
-        relay = self._relays.pop(event.tag, None) if ends_work(event) else None
+        relay = self._relays.pop(tag, None)
         if relay is not None and (progress := relay.close()) is not None:
-            self._show(ToolProgressed(event.tag, event.at, *progress))
+            self._show(ToolProgressed(tag, self.now(), *progress))
 
     # -- who listens
 

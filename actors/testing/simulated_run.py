@@ -156,8 +156,8 @@ class SimulatedRun:
     def _begin(self, request: SimulatedRequest, *, is_read_along: bool) -> None:
         plan = request.scenario
         store = SimulatedStore(self.world, plan.history)
-        store.take()
-        answer = request.answer = RequestAnswer(store, plan.tag, plan.options.timeout_seconds)
+        store.take(plan.request_id)
+        request.answer = RequestAnswer(store, plan.tag, plan.options.timeout_seconds)
         peers = Peers(*(self.system.ref(f"root/{name}") for name in ("llm_manager", "dispatcher", "telemetry")))
         now = self.scheduler.now()
         checker = PlannedCheck() if plan.options.output is not None else None
@@ -173,7 +173,7 @@ class SimulatedRun:
             checker=checker,
         )
         make = partial(RecordedSession, request, self.world)
-        start = partial(RequestSession, question, peers, request.see, answer.record, make)
+        start = partial(RequestSession, question, peers, request.see, store.record, make)
         capacity = self.faults.session_capacity if self.faults.floods else SESSION_CAPACITY
         spec = ChildSpec(str(plan.request_id), start, restart=Restart.TEMPORARY, capacity=capacity)
         request.ref = start_child(self.system.ref("root/sessions"), spec)

@@ -209,7 +209,7 @@ class SimulatedWorker(Actor[ToWorker | Die | Planned]):
         """More often than a reader is shown it."""
         if call.context.is_read_along:
             for fraction in (0.0, 0.5, 1.0):
-                call.record.relay.report(CallProgress(message, fraction))
+                call.record.report(CallProgress(message, fraction))
 
     def _return(self, call: RunCall, plan: PlannedCall, fate: WorkerFate) -> None:
         tag = call.run.tag

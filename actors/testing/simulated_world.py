@@ -27,6 +27,7 @@ from callboard.actors.tools.schema import read_signature
 from callboard.actors.topology import ROOT_INTENSITY, ROOT_PERIOD_SECONDS
 from callboard.actors.workers.messages import WorkerKind
 from callboard.protocol.commands import AskApproval, CallModel, RunTool
+from callboard.protocol.compaction import Compacted
 from callboard.protocol.content import Message
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.events import (
@@ -181,7 +182,7 @@ class SimulatedStore(Conversation):
         super().__init__(messages)
         self._world = world
 
-    def record(self, messages: tuple[Message, ...], request_id: RequestId) -> None:
+    def record(self, recorded: tuple[Message, ...] | Compacted, request_id: RequestId) -> None:
         """Record, after a while or not at all. Raises OSError where the store is full."""
         world, now = self._world, self._world.scheduler.now()
         for since, until, seconds in world.faults.store.slow:
@@ -190,7 +191,7 @@ class SimulatedStore(Conversation):
         if any(since <= now < until for since, until in world.faults.store.refuses):
             world.happened.append((now, "the store refuses"))
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        super().record(messages, request_id)
+        super().record(recorded, request_id)
 
 
 class Playing:

@@ -12,6 +12,8 @@ from callboard.actors.tools.progress import CallProgress
 from callboard.protocol.commands import RunTool
 from callboard.protocol.ids import Tag
 
+Report = Callable[[CallProgress], None]
+
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
@@ -30,7 +32,7 @@ class ToolContext:
     """What continues the host's trace in another process: `traceparent` and the other headers of its propagator. Spans
     that the tool itself makes are below the call's without it. {} where the host traces nothing, and for tools
     that run in the host's own process: there the call's span is the current one."""
-    _report: Callable[[CallProgress], None] | None = field(default=None, repr=False, compare=False)
+    _report: Report | None = field(default=None, repr=False, compare=False)
 
     @property
     def tag(self) -> Tag:
@@ -63,7 +65,7 @@ class ToolContext:
         if self._report is not None:
             self._report(made)
 
-    def reporting(self, report: Callable[[CallProgress], None]) -> ToolContext:
+    def reporting(self, report: Report) -> ToolContext:
         """The same, where the code of the tool runs: its progress goes there, if it is shown to someone."""
         return replace(self, _report=report) if self.is_read_along else self
 

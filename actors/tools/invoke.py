@@ -19,7 +19,7 @@ import orjson
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails, PydanticSerializationError
 
-from callboard.actors.tools.context import ToolContext
+from callboard.actors.tools.context import Report, ToolContext
 from callboard.actors.tools.schema import Signature
 from callboard.actors.tools.tracebacks import told_of
 from callboard.protocol.content import byte_size, not_finite
@@ -67,17 +67,17 @@ class Invoker:
         with contextlib.suppress(ValidationError):
             self._arguments.validate_json("")
 
-    def call(self, arguments: str, context: ToolContext) -> Result:
-        """Run a `def`. All that it raises, SystemExit too, becomes one failure."""
+    def call(self, arguments: str, context: ToolContext, report: Report | None = None) -> Result:
+        """Run a `def`. All that it raises, SystemExit too, becomes one failure. `report` hears its progress."""
         try:
-            return self._written(self._function(**self._bound(arguments, context)))
+            return self._written(self._function(**self._bound(arguments, context, report)))
         except BaseException as error:  # noqa: BLE001 - I10: one tool dying in any way is one failed result
             return self._failure_of(error)
 
-    async def call_async(self, arguments: str, context: ToolContext) -> Result:
+    async def call_async(self, arguments: str, context: ToolContext, report: Report | None = None) -> Result:
         """Run an `async def`. A CancelledError is a failure like any other: who cancelled knows that he did."""
         try:
-            return self._written(await self._function(**self._bound(arguments, context)))
+            return self._written(await self._function(**self._bound(arguments, context, report)))
         except BaseException as error:  # noqa: BLE001 - as above
             return self._failure_of(error)
 
@@ -88,13 +88,13 @@ class Invoker:
         except BaseException as error:  # noqa: BLE001 - the types of the tool's author may raise anything
             return self._failure_of(error)
 
-    def _bound(self, arguments: str, context: ToolContext) -> dict[str, Any]:
+    def _bound(self, arguments: str, context: ToolContext, report: Report | None) -> dict[str, Any]:
         try:
             bound: dict[str, Any] = self._arguments.validate_json(arguments)
         except ValidationError as error:
             raise Refused(invalid_arguments(self._name, error)) from None
         if self._context_parameter:
-            bound[self._context_parameter] = context
+            bound[self._context_parameter] = context if report is None else context.reporting(report)
         return bound
 
     def _written(self, value: object) -> Result:

@@ -39,11 +39,6 @@ class RunCall:
     context: ToolContext
     record: Call
 
-    @property
-    def context_here(self) -> ToolContext:
-        """For a tool that runs in this process: its progress goes straight to the session."""
-        return self.context.reporting(self.record.relay.report) if self.context.is_read_along else self.context
-
     def no_worker(self, error: BaseException) -> ToolFailure:
         """How it ends when the host has no resources for it. It has not begun."""
         why = f"no worker could be started for {self.run.name}: {text_of(error)}"

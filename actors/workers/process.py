@@ -124,7 +124,7 @@ class ProcessWorker(Actor[ProcessMessage]):
         call, said = self._call, reply.result
         if isinstance(said, CallProgress):
             if call is not None and self._verdict is None:
-                call.record.relay.report(said)
+                call.record.report(said)
             return
         if self._verdict is Ending.CANCELLED and reply.number == child.orders:
             self._verdict = said  # the call was stopped all the same; a failure says where its tool was

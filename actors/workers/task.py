@@ -230,7 +230,7 @@ class ToolLoop:
         except BaseException as error:  # noqa: BLE001 - a tool's types can break the making of its invoker
             return call.unusable(error)
         try:
-            return await invoker.call_async(call.run.arguments, call.context_here)
+            return await invoker.call_async(call.run.arguments, call.context, call.record.report)
         finally:
             _job_of_context.set(None)  # this context is the task's: as in forget_job
 

@@ -96,6 +96,6 @@ def _main(orders: Orders, worker: Ref[_Returned]) -> None:
 
 def _result(call: RunCall) -> Result:
     try:
-        return call.tool.invoker.call(call.run.arguments, call.context_here)
+        return call.tool.invoker.call(call.run.arguments, call.context, call.record.report)
     except BaseException as error:  # noqa: BLE001 - a tool's types can break the making of its invoker
         return call.unusable(error)

@@ -29,6 +29,7 @@ from callboard.actors.tools import tool
 from callboard.protocol.commands import AskApproval, Outcome
 from callboard.protocol.content import ToolMessage, UserMessage, history_faults
 from callboard.protocol.errors import ErrorKind, RuntimeFailure, ToolError, UsageError
+from callboard.protocol.ids import RequestId
 from callboard.protocol.limits import MAX_RESULT_BYTES
 from callboard.protocol.model import Error, ModelRequest
 from callboard.protocol.tools import DEFAULT_DECISIONS, RETRY_HINTS, Decision, FailureCode, Origin, Policy, Risk
@@ -289,7 +290,7 @@ async def test_a_request_id_in_use_and_one_with_a_slash_are_refused() -> None:
         conversation = Conversation()
         with pytest.raises(UsageError, match="'mine' is running; choose another"):
             await runtime.ask("go", request_id="mine", conversation=conversation)
-        conversation.take()
+        conversation.take(RequestId("r"))
         with pytest.raises(UsageError, match="slash"):
             await runtime.ask("go", request_id="a/b")
         assert runtime.cancel("mine")
@@ -430,7 +431,7 @@ def test_two_tools_of_one_name_and_what_is_no_function_are_refused() -> None:
 def test_one_request_at_a_time_in_a_conversation_and_a_refused_one_leaves_it_free() -> None:
     conversation = Conversation()
     with Runtime(settings_for(max_concurrent_requests=1)) as runtime:
-        conversation.take()
+        conversation.take(RequestId("r"))
         with pytest.raises(UsageError, match="has a request running"):
             runtime.ask_sync("hello", conversation=conversation)
         conversation.release()
@@ -455,7 +456,7 @@ def test_a_request_refused_by_a_dead_tree_leaves_its_conversation_free() -> None
         runtime._running.system.shutdown(5.0)
         with pytest.raises(RuntimeFailure, match="start it again"):
             runtime.ask_sync("hello", conversation=conversation)
-    conversation.take()
+    conversation.take(RequestId("r"))
 
 
 # -- beside the host

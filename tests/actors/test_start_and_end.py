@@ -27,7 +27,7 @@ from callboard.actors.tools import tool
 from callboard.protocol.commands import Outcome
 from callboard.protocol.content import ToolMessage
 from callboard.protocol.errors import CallboardError, RuntimeFailure, UsageError
-from callboard.protocol.ids import CallId, ToolName
+from callboard.protocol.ids import CallId, RequestId, ToolName
 from callboard.providers.local.scripted import ScriptedCall, ScriptedTurn, echo
 
 Until = Callable[[Callable[[], bool]], None]
@@ -161,7 +161,7 @@ def test_an_ask_ends_whichever_actor_is_missing(name: str, until: Until) -> None
             assert runtime.ask_sync("hello", conversation=conversation).text == "hello"
         except CallboardError as error:
             assert name in str(error) or "stopping" in str(error)  # noqa: PT017 - either end is one
-        conversation.take()
+        conversation.take(RequestId("r"))
 
 
 def test_an_ask_ends_when_the_loop_is_blocked(monkeypatch: pytest.MonkeyPatch) -> None:

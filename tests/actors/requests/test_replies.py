@@ -17,6 +17,7 @@ from callboard.actors.requests import replies as module
 from callboard.actors.requests.conversation import Conversation
 from callboard.actors.requests.replies import Answer, ModelCallFailed, Reply, RequestEnded, Stream
 from callboard.protocol.commands import Finish, Note, Outcome, RunTool
+from callboard.protocol.compaction import Compacted
 from callboard.protocol.content import (
     AssistantMessage,
     AssistantPart,
@@ -57,7 +58,7 @@ def delta(text: str) -> ModelStreamed:
 @pytest.fixture
 def answer() -> Answer:
     conversation = Conversation()
-    conversation.take()
+    conversation.take(TAG.request_id)
     return Answer(conversation, TAG, 60.0)
 
 
@@ -76,16 +77,17 @@ class Cancels:
 
 def test_a_conversation_has_one_request_at_a_time() -> None:
     conversation = Conversation()
-    conversation.take()
+    conversation.take(TAG.request_id)
     with pytest.raises(UsageError, match="has a request running"):
-        conversation.take()
+        conversation.take(TAG.request_id)
     conversation.release()
-    conversation.take()
+    conversation.take(TAG.request_id)
 
 
 def test_a_conversation_takes_whole_steps() -> None:
     said = UserMessage.of("hello")
     conversation = Conversation((said,))
+    conversation.take(TAG.request_id)
     before = conversation.messages
     conversation.record((AssistantMessage((Text("hi"),)),), RequestId("r"))
     assert before == (said,)
@@ -97,14 +99,14 @@ def test_a_conversation_takes_whole_steps() -> None:
 
 def test_an_answer_holds_what_was_recorded(answer: Answer) -> None:
     question, said = UserMessage.of("?"), AssistantMessage((Text("!"),))
-    answer.record((question, said))
+    answer.conversation.record((question, said), TAG.request_id)
     end(answer, finish())
     reply = answer.future.result(0)
     assert reply == Reply(
         "the text", Usage(1, 2), RequestId("r"), Outcome.ANSWERED, STEPS, 0.5, (question, said), "the text"
     )
     assert answer.conversation.messages == (question, said)
-    answer.conversation.take()
+    answer.conversation.take(TAG.request_id)
 
 
 @pytest.mark.parametrize("outcome", [each for each in Outcome if each is not Outcome.ANSWERED])
@@ -140,7 +142,7 @@ def test_a_lost_session_is_told_and_frees_the_conversation(answer: Answer, error
     assert end(answer, error=error)
     with pytest.raises(RuntimeFailure, match=re.escape(words)):
         answer.future.result(0)
-    answer.conversation.take()
+    answer.conversation.take(TAG.request_id)
 
 
 def test_a_session_that_was_stopped_before_it_began_is_a_cancelled_request(answer: Answer) -> None:
@@ -149,7 +151,7 @@ def test_a_session_that_was_stopped_before_it_began_is_a_cancelled_request(answe
     with pytest.raises(RequestEnded, match="the runtime is stopping") as caught:
         answer.future.result(0)
     assert caught.value.reply.outcome is Outcome.CANCELLED
-    answer.conversation.take()
+    answer.conversation.take(TAG.request_id)
 
 
 def test_a_session_that_was_killed_is_lost(answer: Answer) -> None:
@@ -164,7 +166,7 @@ def test_nobody_is_told_before_the_session_has_ended(answer: Answer) -> None:
     answer(finish())
     assert not answer.future.done()
     with pytest.raises(UsageError):
-        answer.conversation.take()
+        answer.conversation.take(TAG.request_id)
     assert not end(answer)
     assert answer.future.result(0).text == "the text"
 
@@ -187,13 +189,14 @@ def test_a_waiter_that_goes_away_does_not_settle_it(answer: Answer) -> None:
 def test_a_blocked_asker_is_told_when_nothing_has_ended_its_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backstop, "ANSWER_GRACE_SECONDS", 0.01)
     conversation = Conversation()
-    conversation.take()
+    conversation.take(TAG.request_id)
     answer = Answer(conversation, TAG, 0.01)
     with pytest.raises(RuntimeFailure, match="long after its deadline"):
         answer.wait()
-    conversation.take()
-    answer.record((UserMessage.of("late"),))
-    assert conversation.messages == (), "the conversation may be another request's by now"
+    conversation.take(RequestId("another"))
+    conversation.record((UserMessage.of("late"),), TAG.request_id)
+    conversation.record(Compacted(cleared=1), TAG.request_id)
+    assert (conversation.messages, conversation.compacted) == ((), Compacted()), "it is another request's by now"
     assert not end(answer, finish()), "its end is heard of, and changes nothing"
     with pytest.raises(RuntimeFailure):
         answer.future.result(0)
@@ -204,7 +207,7 @@ async def test_a_waiting_task_and_a_reader_are_told_too(monkeypatch: pytest.Monk
 
     def taken() -> Conversation:
         conversation = Conversation()
-        conversation.take()
+        conversation.take(TAG.request_id)
         return conversation
 
     with pytest.raises(RuntimeFailure, match="long after its deadline"):
@@ -229,7 +232,7 @@ def test_an_illegal_conversation_is_refused_when_it_is_taken(messages: Any, word
     conversation = Conversation(messages)
     for _ in range(2):
         with pytest.raises(UsageError, match=words):
-            conversation.take()
+            conversation.take(TAG.request_id)
 
 
 # -- Stream

@@ -99,7 +99,7 @@ class Scene:
         confirms: bool = True,
         history: tuple[Message, ...] = (),
         subscriber: Callable[[Any], object] = lambda seen: None,
-        record: Callable[[Any], object] = lambda messages: None,
+        record: Callable[[Any], object] = lambda recorded: None,
         checker: ChecksAnswers | None = None,
         **options: Any,
     ) -> None:
@@ -137,7 +137,8 @@ class Scene:
         self.seen.append(seen)
         self._subscriber(seen)
 
-    def _take(self, messages: tuple[Message, ...]) -> None:
+    def _take(self, messages: tuple[Message, ...], request_id: RequestId) -> None:
+        assert request_id == TAG.request_id
         self._record(messages)
         self.recorded.extend(messages)
 
@@ -233,7 +234,7 @@ def test_every_command_of_the_protocol_is_carried_out(simulated: ActorSystem, co
     question = Question(TAG, (), UserMessage.of("go"), RequestOptions("p/m"), 0.0, Context())
     peers = Peers(*(each.ref for each in told.values()))
 
-    def record(given: tuple[Message, ...] | Compacted) -> None:
+    def record(given: tuple[Message, ...] | Compacted, _: RequestId) -> None:
         recorded.extend(given if isinstance(given, tuple) else (given,))
 
     simulated.spawn(
