@@ -229,7 +229,9 @@ class Runtime:
         and of `ToolCallDeferred.tag` in a stream.
 
         True when it was taken: the model reads it as if the tool had returned it. False when there is no such call, or
-        it has its result, has timed out or was cancelled; then the result is among `dead_letters`, with the reason.
+        it has its result, has timed out or was cancelled; then the result is among `dead_letters`, with the reason. A
+        result may come while the tool still runs: it counts once the tool has returned `Deferred`. Where the tool ends
+        otherwise, that counts, and the early result is a dead letter.
         Raises UsageError, and the call stays open, for a result that is not of the type that the tool declares, cannot
         be written as JSON or is larger than a result may be. It waits for callboard's loop, mostly less than 1 ms.
         """

@@ -10,8 +10,8 @@ Each program in benchmarks/tasks/ runs in a process of its own against the wire 
 says that OpenAI is. It is right if it ends well, prints what the model said, and has sent what the task needs: the
 tool's result, the fields of the answer, a request for a stream, the earlier messages.
 
-The rule for length: lines of the program as `ruff format` writes it, at ruff's default of 88 columns and at 120;
-without blank lines, comments and imports, all others counted.
+The rule for length: lines of the program as `ruff format` writes it at 120 columns, without blank lines, comments and
+imports, all others counted. An object that is used once is made where it is used, where that fits on the line.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from pathlib import Path
 from callboard.actors.testing.wire_double import Answer, Api, Asked, Call, Turn, WireDouble
 
 TASKS = Path(__file__).with_name("tasks")
-WIDTHS = (88, 120)
+#: At ruff's default of 88 some of the others' programs would have to break lines.
+WIDTH = 120
 DEADLINE_SECONDS = 60.0
 _BLOCK = re.compile(r"(<!-- generated: tasks -->\n).*(<!-- end -->)", re.DOTALL)
 
@@ -90,7 +91,7 @@ ALL_TASKS = {
             "Let the model call a function.",
             (Turn(calls=(WEATHER,)), Turn("It rains in Oslo.")),
             "It rains in Oslo.\n",
-            ("Does it rain in Oslo?", "12 mm of rain in Oslo", "The weather in a city."),
+            ("Is it wet in Oslo?", "12 mm of rain in Oslo", "The weather in a city."),
         ),
         Task(
             STRUCTURED,
@@ -163,7 +164,7 @@ def environment(base_url: str) -> dict[str, str]:
 # -- how long they are
 
 
-def length(source: str, width: int) -> int:
+def length(source: str, width: int = WIDTH) -> int:
     """Lines of a program by the rule above."""
     command = [sys.executable, "-m", "ruff", "format", "--isolated", f"--line-length={width}", "-"]
     text = subprocess.run(command, input=source, capture_output=True, text=True, check=True).stdout
@@ -179,24 +180,24 @@ def length(source: str, width: int) -> int:
     )
 
 
-def lengths(width: int) -> Mapping[str, Mapping[str, int]]:
+def lengths() -> Mapping[str, Mapping[str, int]]:
     """Of each task, by library."""
     return {
-        task: {name: length(library.program(task).read_text(), width) for name, library in LIBRARIES.items()}
+        task: {name: length(library.program(task).read_text()) for name, library in LIBRARIES.items()}
         for task in ALL_TASKS
     }
 
 
-def table(width: int) -> str:
-    """The lengths at one width."""
+def table() -> str:
+    """The lengths."""
     rows = [f"| task | {' | '.join(LIBRARIES)} |", "|---" * (len(LIBRARIES) + 1) + "|"]
-    rows += [f"| {task} | {' | '.join(str(row[name]) for name in LIBRARIES)} |" for task, row in lengths(width).items()]
+    rows += [f"| {task} | {' | '.join(str(row[name]) for name in LIBRARIES)} |" for task, row in lengths().items()]
     return "\n".join(rows)
 
 
 def page() -> str:
     """What docs/five_tasks.md shows between its markers: the lengths, and the programs."""
-    parts = [f"Lines at {width} columns:\n\n{table(width)}\n" for width in WIDTHS]
+    parts = [f"{table()}\n"]
     for task in ALL_TASKS.values():
         parts.append(f"## {task.name.capitalize()}\n\n{task.meaning}\n")
         for library in LIBRARIES.values():
@@ -229,8 +230,7 @@ def main() -> None:
                 wrong = what_is_wrong(double, LIBRARIES[name], task)
                 failed = failed or bool(wrong)
                 print(f"  {task.name}: {wrong or 'right'}")
-    for width in WIDTHS:
-        print(f"\nLines at {width} columns:\n\n{table(width)}")
+    print(f"\n{table()}")
     sys.exit(failed)
 
 

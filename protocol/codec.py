@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 FORMAT_VERSION: Final = 1
 #: The place of the deepest value we write has some 60 characters; a file nested deeper is not ours.
 MAX_PLACE_CHARS: Final = 400
+#: Objects and lists in each other in what is a provider's own: what we write of it has to be written again.
+MAX_OPAQUE_DEPTH: Final = 300
 #: Of a kept conversation. Pictures are in it as base64: some hundred of the largest that providers take.
 MAX_CONVERSATION_CHARS: Final = 512 * 1024 * 1024
 CONVERSATION_FORMAT: Final = "callboard conversation"
@@ -58,7 +60,7 @@ _CLASSES: Final[dict[str, type]] = {
 _OPAQUE: Final = {
     cls: frozenset(field.name for field in fields(cls) if "Mapping" in str(field.type)) for cls in _CLASSES.values()
 }
-
+_FIELD_NAMES: Final = {cls: frozenset(field.name for field in fields(cls)) for cls in _CLASSES.values()}
 #: Whole numbers that may be unknown.
 _OPTIONAL_COUNTS: Final = {
     cls: frozenset(field.name for field in fields(cls) if str(field.type) == "int | None") for cls in _CLASSES.values()
@@ -166,7 +168,7 @@ def _read_rows(rows: Sequence[object]) -> tuple[tuple[Message, ...], tuple[Messa
             raise CodecError(
                 f'{where}: "parent" must be the id of the message before it, {parent!r}; got {found!r:.80}'
             )
-        message = _revive(row, where)
+        message = _revive(row, where, strict=True)
         if not isinstance(message, Message):
             raise CodecError(f"{where} is a {type(message).__name__}, not a message")
         messages.append(message)
@@ -251,21 +253,31 @@ def _load(data: bytes, key: str) -> object:
     return envelope[key]
 
 
-def _revive(value: object, where: str) -> object:
-    """The objects in plain JSON, from the leaves up; each is validated when what it holds has been."""
+def _revive(value: object, where: str, *, strict: bool = False) -> object:
+    """The objects in plain JSON, from the leaves up; each is validated when what it holds has been.
+
+    `strict`: a field that we do not know is a fault. A person may have misspelt it in a conversation; a journal is
+    written by callboard alone, and by a later one perhaps.
+    """
     if len(where) > MAX_PLACE_CHARS:
         raise CodecError(f"{where[:40]}...: nested too deeply")
     if isinstance(value, list):
-        return [_revive(item, f"{where}[{index}]") for index, item in enumerate(value)]
+        return [_revive(item, f"{where}[{index}]", strict=strict) for index, item in enumerate(value)]
     if not isinstance(value, dict):
         return value
     name = value.get(_NAME)
     cls = _CLASSES.get(name) if isinstance(name, str) else None
     if cls is None:
         raise CodecError(f"{where}: unknown class {name!r:.80}")
+    if strict and (unknown := value.keys() - _FIELD_NAMES[cls] - {_NAME}):
+        raise CodecError(f"{where}: {name} has no {min(unknown)!r:.80}; it may be misspelt, or of a later version")
     opaque = _OPAQUE[cls]
+    for key in opaque & value.keys():
+        _check_depth(value[key], f"{where}.{key}")
     plain = {
-        key: item if key in opaque else _revive(item, f"{where}.{key}") for key, item in value.items() if key != _NAME
+        key: item if key in opaque else _revive(item, f"{where}.{key}", strict=strict)
+        for key, item in value.items()
+        if key != _NAME
     }
     # JSON has no NaN: one is written as null. What cannot be true is read as something else that cannot be true (see
     # `budgets`) or as not known, so that a provider's bad number leaves no journal that cannot be read.
@@ -280,3 +292,13 @@ def _revive(value: object, where: str) -> object:
         first = error.errors(include_url=False)[0]
         place = ".".join(str(part) for part in first["loc"])
         raise CodecError(f"{where}.{place}: {first['msg']}") from error
+
+
+def _check_depth(value: object, where: str) -> None:
+    level: list[object] = [value]
+    for _ in range(MAX_OPAQUE_DEPTH):
+        nested = [each for each in level if isinstance(each, dict | list)]
+        if not nested:
+            return
+        level = [item for each in nested for item in (each.values() if isinstance(each, dict) else each)]
+    raise CodecError(f"{where}: nested too deeply; at most {MAX_OPAQUE_DEPTH} objects and lists in each other")

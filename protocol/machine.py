@@ -36,6 +36,7 @@ from callboard.protocol.prompt_tokens import TokenCounter, estimate_tokens
 from callboard.protocol.start_check import check_start
 from callboard.protocol.states import CallState, RequestState
 from callboard.protocol.step import CallFailure, OpenCall, Turn, TurnVerdict
+from callboard.protocol.step_log import StepLog
 from callboard.protocol.tools import wait_fault
 
 #: Of a model that is known to take no tools, or no schema, its holder says so without asking it.
@@ -86,7 +87,7 @@ class Session:
         self._has_streamed = False
         self._text = ""
         self._finish_reason = FinishReason.OTHER
-        self._log = step.StepLog()
+        self._log = StepLog()
         self._recorded: list[commands.RecordStep | commands.RecordCompaction] = []
         self._last: tuple[Command, ...] = ()
         """Given out once more after a crash: the request's timer, if its time runs, or what it finished with."""

@@ -397,10 +397,12 @@ class PromptBuilder:
             self._show_cleared(cleared, last)
 
     def _show_cleared(self, cleared: Sequence[tuple[_Piece, Atom]], last: int) -> None:
-        for piece, messages in cleared:
-            if self._in_words(messages)[1] < piece.tokens:
-                piece.full = messages
-                self._show(piece, messages)
+        shorter = [(piece, messages) for piece, messages in cleared if self._in_words(messages)[1] < piece.tokens]
+        if not shorter:
+            return
+        for piece, messages in shorter:
+            piece.full = messages
+            self._show(piece, messages)
         self.compacted = replace(self.compacted, cleared=last)
         self._flatten()
 

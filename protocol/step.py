@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Final
@@ -23,10 +23,10 @@ from callboard.protocol.errors import ErrorKind
 from callboard.protocol.events import Event
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
 from callboard.protocol.masking import MARK
-from callboard.protocol.model import STOPPED_REASONS, FinishReason, ModelResponse, Usage
+from callboard.protocol.model import STOPPED_REASONS, FinishReason, ModelResponse
 from callboard.protocol.options import ToolOffer
 from callboard.protocol.output import NO_ANSWERS, AnsweredCall
-from callboard.protocol.reports import CallReport, StepReport
+from callboard.protocol.reports import CallReport
 from callboard.protocol.states import CALL_TRANSITIONS, CallFacts, CallGuard, CallState
 from callboard.protocol.tools import FailureCode, Risk, ToolFailure
 
@@ -268,17 +268,8 @@ class Batch:
             elif guard is states.must_ask:
                 call.due_at = at + self._approval_seconds
                 todo.append(self._ask(tag, call))
-            elif guard is states.unknown_tool:
-                todo.append(self._fail(tag, call, unknown_tool(name, shown)))
-            elif guard is states.not_whole:
-                todo.append(self._fail(tag, call, incomplete_call(*received)))
-            elif guard is states.holds_mask:
-                todo.append(self._fail(tag, call, masked_call(name)))
-            elif guard is states.repeated:
-                todo.append(self._fail(tag, call, failure(FailureCode.REPEATED, name, str(repeats.limit))))
             else:
-                code, why = _REFUSALS[guard]
-                todo.append(self._fail(tag, call, failure(code, name, why)))
+                todo.append(self._fail(tag, call, _REFUSED[guard](received, shown, repeats.limit)))
         return todo + self._watch()
 
     def _answered(self, tag: Tag, call: OpenCall, answer: AnsweredCall, received: Signature) -> list[Command]:
@@ -480,72 +471,6 @@ NO_REQUEST: Final = Tag(RequestId(""), MessageId(""))
 NO_CALLS: Final = Batch(NO_REQUEST, content.AssistantMessage(()), RequestClock(0.0), (), 0, 0.0)
 
 
-# What is reported of it.
-
-
-class StepLog:
-    """Collects the reports of a request, a model call at a time."""
-
-    def __init__(self) -> None:
-        self._reports: list[StepReport] = []
-        self._step = 0
-        self._asked_at: float | None = None
-        """Of the model call that is open."""
-        self._is_summary = False
-
-    def asked(self, step: int, at: float, *, is_summary: bool) -> None:
-        """A model call begins."""
-        self._step, self._asked_at, self._is_summary = step, at, is_summary
-
-    def responded(self, event: events.ModelResponded, usage: Usage | None, cost: float | None) -> None:
-        """A turn came; `usage` and `cost` as far as they can be true."""
-        response, first_at = event.response, event.first_event_at
-        asked_at, self._asked_at = self._asked_at or 0.0, None
-        report = StepReport(
-            self._step,
-            event.at - asked_at,
-            response.error is None,
-            event.model,
-            usage,
-            cost,
-            response.finish_reason,
-            response.error.kind if response.error is not None else None,
-            event.requests,
-            (),
-            None if first_at is None else first_at - asked_at,
-            response.model,
-            response.response_id,
-            response.provider_request_id,
-            response.service_tier,
-            self._is_summary,
-        )
-        self._reports.append(report)
-
-    def failed(self, event: events.ModelFailed) -> None:
-        """The model call failed."""
-        self._add(event.at, event.error.kind, event.model, event.requests)
-
-    def lost(self, at: float) -> None:
-        """What held the model call is gone."""
-        self._add(at, ErrorKind.INTERNAL)
-
-    def calls_ended(self, calls: tuple[CallReport, ...]) -> None:
-        """All calls of the last turn have ended."""
-        self._reports[-1] = replace(self._reports[-1], calls=calls)
-
-    def reports(self, at: float) -> tuple[StepReport, ...]:
-        """All of them, when the request ends at this time."""
-        if self._asked_at is not None:
-            self._add(at)
-        return tuple(self._reports)
-
-    def _add(self, at: float, error: ErrorKind | None = None, model: str = "", requests: int = 0) -> None:
-        seconds = at - (self._asked_at or 0.0)
-        self._asked_at = None
-        report = StepReport(self._step, max(seconds, 0.0), model=model, error=error, requests=requests)
-        self._reports.append(replace(report, is_summary=self._is_summary) if self._is_summary else report)
-
-
 # Loop detection: the same call, with the same result each time.
 
 
@@ -615,11 +540,6 @@ _TOLD: Final[Mapping[FailureCode, str]] = {
     ),
     FailureCode.CRASHED: "The call was not run: what was to run it was lost each time it was sent.",
 }
-#: The failure of a call that is not run, and why, by the guard that led there; the other guards have one of their own.
-_REFUSALS: Final[Mapping[CallGuard, tuple[FailureCode, str]]] = {
-    states.denied: (FailureCode.DENIED, "the owner of this runtime denies such calls."),
-    states.run_ended: (FailureCode.CANCELLED, "another call of the turn repeated itself, which ended the run."),
-}
 
 
 def failure(code: FailureCode, name: ToolName, why: str = "") -> ToolFailure:
@@ -675,3 +595,18 @@ def masked_call(name: ToolName) -> ToolFailure:
     told = f"The arguments hold a mask ({MARK}***{MARK}), which covers a secret that you are not shown; it was not run."
     hint = "Leave the masked text as it is in the file: change other lines, or name the place by its span or lines."
     return ToolFailure(name, FailureCode.INVALID_ARGUMENTS, told, "", "no masked text", MARK, hint)
+
+
+#: Why a call is not run, by the guard that led there. Each takes its signature, the tools shown and the loop limit.
+_REFUSED: Final[Mapping[CallGuard, Callable[[Signature, Sequence[ToolName], int], ToolFailure]]] = {
+    states.denied: lambda received, _shown, _limit: failure(
+        FailureCode.DENIED, received[0], "the owner of this runtime denies such calls."
+    ),
+    states.run_ended: lambda received, _shown, _limit: failure(
+        FailureCode.CANCELLED, received[0], "another call of the turn repeated itself, which ended the run."
+    ),
+    states.unknown_tool: lambda received, shown, _limit: unknown_tool(received[0], shown),
+    states.not_whole: lambda received, _shown, _limit: incomplete_call(*received),
+    states.holds_mask: lambda received, _shown, _limit: masked_call(received[0]),
+    states.repeated: lambda received, _shown, limit: failure(FailureCode.REPEATED, received[0], str(limit)),
+}

@@ -6,6 +6,7 @@ that other users of the same key count too.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -29,10 +30,12 @@ class _Bucket:
         self._filled_at = now
         self._blocked_until = 0.0
 
-    def wait_seconds(self, amount: float, now: float) -> float:
+    def wait_seconds(self, amount: float, now: float, chance: Callable[[], float]) -> float:
         """Until `amount` can be taken. More than the bucket holds is let through when it is full."""
         self._fill(now)
-        blocked = max(0.0, self._blocked_until - now)
+        blocked = 0.0
+        if self._blocked_until > now:
+            blocked = retry.spread(self._blocked_until - now, chance())
         if self.per_minute is None:
             return blocked
         missing = min(amount, self.per_minute) - self._level
@@ -72,15 +75,17 @@ class _Bucket:
 
 
 class RateLimiter:
-    """The limits of one credential. `clock` is monotonic, in seconds."""
+    """The limits of one credential. `clock` is monotonic, in seconds; `chance`, from [0, 1), spreads those who wait."""
 
     def __init__(
         self,
         clock: Callable[[], float],
         requests_per_minute: float | None = None,
         tokens_per_minute: float | None = None,
+        chance: Callable[[], float] = random.random,
     ) -> None:
         self._clock = clock
+        self._chance = chance
         now = clock()
         self._requests = _Bucket(requests_per_minute, now)
         self._tokens = _Bucket(tokens_per_minute, now)
@@ -93,7 +98,9 @@ class RateLimiter:
     def acquire(self, tokens: float = 0.0) -> float:
         """Take one request of about so many tokens and return 0.0, or take nothing and return the seconds to wait."""
         now = self._clock()
-        wait = max(self._requests.wait_seconds(1.0, now), self._tokens.wait_seconds(tokens, now))
+        wait = max(
+            self._requests.wait_seconds(1.0, now, self._chance), self._tokens.wait_seconds(tokens, now, self._chance)
+        )
         if wait > 0.0:
             return wait
         self._requests.take(1.0)

@@ -32,8 +32,9 @@ from callboard.protocol.limits import MAX_RETRY_AFTER_SECONDS
 from callboard.protocol.model import Error
 from callboard.providers.json_values import Json, JsonObject
 
-#: Waiting exactly as told makes all waiting requests come back in the same instant: up to a tenth is added.
-_SPREAD: Final = 0.1
+#: What is added to a wait at the most: as much again, of long ones 2 s or a tenth.
+_SPREAD_SECONDS: Final = 2.0
+_SPREAD_SHARE: Final = 0.1
 
 _UNIT_SECONDS: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 _DURATION_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|us|µs|ns|h|m|s)")
@@ -76,7 +77,7 @@ class _StopsBefore(stop_base):
 
 
 class _WaitsAsTold(wait_base):
-    """What the provider asks for and up to a tenth more, at least the `otherwise`; nothing where it was put right."""
+    """What the provider asks for, spread, and at least the `otherwise`; nothing where it was put right."""
 
     def __init__(self, otherwise: wait_base, chance: Callable[[], float], cap_seconds: float) -> None:
         self._otherwise = otherwise
@@ -87,8 +88,8 @@ class _WaitsAsTold(wait_base):
         error = _error_of(retry_state)
         if error.at_once:
             return 0.0
-        told = (error.retry_after or 0.0) * (1.0 + _SPREAD * self._chance())
-        return min(max(self._otherwise(retry_state), told), self._cap_seconds)
+        told = spread(error.retry_after or 0.0, self._chance())
+        return max(min(self._otherwise(retry_state), self._cap_seconds), told)
 
 
 class _Jitters(wait_base):
@@ -108,7 +109,7 @@ class RetryPolicy:
 
     base_seconds: float = 0.5
     cap_seconds: float = MAX_RETRY_AFTER_SECONDS
-    """The longest pause between tries; a provider that asks for a longer one is not tried again."""
+    """The longest pause between tries, but for the spread; a provider that asks for a longer one is not tried again."""
     chance: Callable[[], float] = field(default=random.random, repr=False)
     """From [0, 1): the jitter. A simulation passes its own."""
 
@@ -183,6 +184,12 @@ def _error_of(state: RetryCallState) -> Error:
 
 def _is_retryable(error: Error) -> bool:
     return error.retryable
+
+
+def spread(seconds: float, chance: float) -> float:
+    """A wait that others have been asked for too, by a `chance` from [0, 1): waiting exactly as long makes all of them
+    come back in the same instant, to be refused together once more."""
+    return seconds + chance * max(min(seconds, _SPREAD_SECONDS), seconds * _SPREAD_SHARE)
 
 
 def duration_seconds(text: str) -> float | None:

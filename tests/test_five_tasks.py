@@ -3,6 +3,7 @@ shows what there is. The others' programs: `-m runtimes` (extra `runtimes`)."""
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "tests")]
 
-from five_tasks import ALL_TASKS, LIBRARIES, WIDTHS, length, lengths, what_is_wrong, written  # noqa: E402
+from five_tasks import ALL_TASKS, LIBRARIES, WIDTH, length, lengths, what_is_wrong, written  # noqa: E402
 from support.shared_double import shared_double  # noqa: E402
 
 PAGE = ROOT / "docs" / "five_tasks.md"
@@ -33,10 +34,27 @@ def test_their_program_does_the_task(task: str, name: str) -> None:
         assert what_is_wrong(double, LIBRARIES[name], ALL_TASKS[task]) == ""
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-def test_ours_is_no_longer_than_the_shortest_of_the_others(width: int) -> None:
-    for task, row in lengths(width).items():
+def test_ours_is_no_longer_than_the_shortest_of_the_others() -> None:
+    for task, row in lengths().items():
         assert row["callboard"] <= min(row[name] for name in OTHERS), task
+
+
+@pytest.mark.parametrize("task", ALL_TASKS)
+def test_ours_fits_on_narrow_lines_too(task: str) -> None:
+    source = LIBRARIES["callboard"].program(task).read_text()
+    assert length(source, 88) == length(source)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_an_agent_that_is_used_once_is_made_where_it_is_used(name: str) -> None:
+    """As in ours, where the line has room for it: a line more would count against the others."""
+    for task in ALL_TASKS:
+        source = LIBRARIES[name].program(task).read_text()
+        made = re.search(r"^(\w+) = (.+)$", source, re.M)
+        if made is None or len(re.findall(rf"\b{made[1]}\b", source)) != 2:
+            continue
+        (used,) = (line for line in source.splitlines() if made[1] in line and line != made[0])
+        assert len(used.replace(made[1], made[2])) > WIDTH, (name, task)
 
 
 def test_the_page_shows_what_there_is() -> None:

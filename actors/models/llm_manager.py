@@ -135,9 +135,9 @@ class CallsOverdue:
     """The deadline of a model call may have passed."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class BacklogRead:
-    """What waited when this incarnation started has been read."""
+    """What waited when an incarnation started has been read. A former one may have left its own in the mailbox."""
 
 
 LlmMessage = StartModel | StopModel | AttemptEnded | TryAgain | TellAgain | CallsOverdue | BacklogRead
@@ -230,13 +230,14 @@ class LlmManager(Actor[LlmMessage]):
         self._look: Timer | None = None
         """At the deadlines of the open calls: one timer for all, for most calls end before it."""
         self._look_at = 0.0
+        self._end_of_backlog = BacklogRead()
         self._has_read_backlog = False
 
     def on_start(self) -> None:
         self.at_end(self._release_all)
         # On the user lane, so that it comes after all that was sent before: of a call that its session has given up
         # while no manager ran, the StopModel too.
-        self.ref.tell(BacklogRead())
+        self.ref.tell(self._end_of_backlog)
 
     def _release_all(self) -> None:
         for call in self._open.values():
@@ -254,6 +255,8 @@ class LlmManager(Actor[LlmMessage]):
 
     @handles(BacklogRead)
     def _backlog_read(self, message: BacklogRead) -> None:
+        if message is not self._end_of_backlog:
+            return
         self._has_read_backlog = True
         for call in tuple(self._open.values()):
             self._work(call, self._begin)
@@ -311,7 +314,7 @@ class LlmManager(Actor[LlmMessage]):
             self._fail(call, ErrorKind.INVALID_REQUEST, said(error))
         except BaseException as error:
             self._fail(call, ErrorKind.INTERNAL, f"{call.doing} failed: {said(error)}")
-            logger.warning("%s failed", call.doing, exc_info=error, extra=call.tag._asdict())
+            logger.warning("%s failed", call.doing, exc_info=error, extra=call.tag.shown())
 
     def _begin(self, call: _OpenCall) -> None:
         asked = call.asked.call

@@ -72,7 +72,7 @@ class Conversation:
         A summary goes with it where it is of messages that the fork has. Raises UsageError for an id that no message
         has, and for a place between a call and its result, where no provider would go on; it says where one can fork.
         """
-        messages, before = self._messages, self._compacted
+        before, messages = self._compacted, self._messages  # in this order: each is of messages that were there before
         ids = self._ids[: len(messages)]
         if message_id not in ids:
             raise UsageError(f"no message of this conversation has the id {message_id!r}; `.ids` lists them")
@@ -84,9 +84,12 @@ class Conversation:
                 f"{message_id!r} stands between a call and its result, where no conversation can go on; "
                 f"fork at {' or '.join(near) or 'no message of this one'}"
             )
-        if end < max(before.left_out, before.tried):
+        if end < before.summarised:
             before = Compacted(cleared=before.cleared)
-        return self._made(messages[:end], ids[:end], replace(before, cleared=min(before.cleared, end)))
+        elif end < before.left_out:  # what was cut behind the summary has room in the shorter one
+            before = replace(before, left_out=before.summarised)
+        cleared, tried = min(before.cleared, end), min(before.tried, end)
+        return self._made(messages[:end], ids[:end], replace(before, cleared=cleared, tried=tried))
 
     # -- as a text
 
@@ -95,8 +98,8 @@ class Conversation:
 
         The format is versioned. Keep it where a stranger cannot read it: it holds what was said, as it was said.
         """
-        messages = self._messages
-        return encode_conversation(SavedConversation(messages, self._ids[: len(messages)], self._compacted))
+        compacted, messages = self._compacted, self._messages  # in this order: see `fork`
+        return encode_conversation(SavedConversation(messages, self._ids[: len(messages)], compacted))
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -177,5 +180,6 @@ class Conversation:
 
     def _unused(self, request_id: RequestId) -> str:
         """The request's id, or that with a number where earlier messages have such ids."""
+        taken = {own.rpartition("/")[0] for own in self._ids}
         names = chain((request_id,), (f"{request_id}~{number}" for number in count(2)))
-        return next(name for name in names if f"{name}/user" not in self._ids and f"{name}/1" not in self._ids)
+        return next(name for name in names if name not in taken)

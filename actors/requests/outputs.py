@@ -54,7 +54,8 @@ class Output:
         await runtime.ask("Where is Oslo?", output=Annotated[Place, Output(mode="prompt", tries=5)])
 
     `mode`: "native", "tool" or "prompt"; "": by what the model takes. `tries`: answers that may be given until one
-    fits. `name` and `description`: what the model reads of the type; "": its own.
+    fits. `description`: what the model reads of the type. `name`: what people read in notes and errors, and the model
+    where it is asked by a tool. "": its own.
     """
 
     mode: OutputMode | str = ""
@@ -152,7 +153,13 @@ def _known(kind: Any, _written: str) -> OutputType[Any]:
 
 
 def _looked_at(kind: Any) -> OutputType[Any]:
-    told = next((each for each in getattr(kind, "__metadata__", ()) if isinstance(each, Output)), Output())
+    if isinstance(kind, Output):
+        raise UsageError("output: Output(...) goes beside a type; write output=Annotated[YourType, Output(...)]")
+    beside = getattr(kind, "__metadata__", ())
+    if any(each is Output for each in beside):
+        raise UsageError("output: Output beside the type is a class; write Output(...)")
+    told = next((each for each in beside if isinstance(each, Output)), Output())
+    _check_told(told)
     name = told.name or _name_of(kind.__origin__ if hasattr(kind, "__metadata__") else kind)
     if open_type := _open_type(kind):
         raise UsageError(f"output: {name} leaves {open_type} open; name a type for it, as in Page[int]")
@@ -172,18 +179,21 @@ def _looked_at(kind: Any) -> OutputType[Any]:
         raise
     except Exception as error:  # what is given here is any object, and a type of the user's runs code of its own
         raise UsageError(_refusal(kind, name, error)) from error
-    described = rooted.get("description")
-    description = told.description or (described if isinstance(described, str) else "")
-    return OutputType(plain, wrapped, OutputSpec(rooted, name, description, _modes_of(told), max_tries=told.tries))
+    if told.description:
+        rooted = {**rooted, "description": told.description}
+    description = str(rooted.get("description", ""))
+    modes = (OutputMode(told.mode),) if told.mode else tuple(OutputMode)
+    return OutputType(plain, wrapped, OutputSpec(rooted, name, description, modes, max_tries=told.tries))
 
 
-def _modes_of(told: Output) -> tuple[OutputMode, ...]:
+def _check_told(told: Output) -> None:
+    for name in ("name", "description"):
+        if not isinstance(getattr(told, name), str):
+            raise UsageError(f"output: {name} must be a text, not {getattr(told, name)!r}")
     if type(told.tries) is not int or told.tries < 1:
         raise UsageError(f"output: tries must be a whole number of 1 or more, not {told.tries!r}")
-    modes = tuple(OutputMode)
-    if told.mode and told.mode not in modes:
-        raise UsageError(f"output: there is no mode {told.mode!r}; known are: {', '.join(modes)}")
-    return (OutputMode(told.mode),) if told.mode else modes
+    if told.mode and told.mode not in tuple(OutputMode):
+        raise UsageError(f"output: there is no mode {told.mode!r}; known are: {', '.join(OutputMode)}")
 
 
 def _portable(kind: Any) -> Any:

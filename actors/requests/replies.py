@@ -50,7 +50,7 @@ from callboard.protocol.content import (
     Text,
     UserMessage,
 )
-from callboard.protocol.errors import ProviderError, RuntimeFailure, said, with_advice
+from callboard.protocol.errors import ProviderError, RuntimeFailure, UsageError, said, with_advice
 from callboard.protocol.events import (
     Event,
     ModelFailed,
@@ -340,6 +340,7 @@ class EventReader(Generic[T]):
         self._unread: list[StreamItem[T]] = []
         self._unread_bytes = 0
         self._given_up = False
+        self._is_read = False
 
     def __call__(self, seen: Seen) -> None:
         """The session's side, on the loop thread."""
@@ -368,6 +369,13 @@ class EventReader(Generic[T]):
         last = self._unread[-1] if self._unread else None
         if isinstance(last, ToolProgressed) and last.tag == tag:
             self._unread_bytes -= _size(self._unread.pop())
+
+    def _begin_reading(self) -> None:
+        """Raise UsageError where it was read before: its events are gone, and a second reader would wait for them."""
+        with self._lock:
+            is_second, self._is_read = self._is_read, True
+        if is_second:
+            raise UsageError("this stream was read before; read it once, with texts() or without, or ask again")
 
     def _take(self) -> Iterable[StreamItem[T]]:
         """What was not read yet."""
@@ -426,6 +434,7 @@ class Stream(EventReader[T], AsyncIterable[StreamItem[T]]):
                     yield item.text
 
     async def __aiter__(self) -> AsyncGenerator[StreamItem[T], None]:
+        self._begin_reading()
         try:
             ended = False
             while not ended:
@@ -463,6 +472,7 @@ class SyncStream(EventReader[T], SyncEvents[T]):
         self._wake.set()
 
     def __iter__(self) -> Iterator[StreamItem[T]]:
+        self._begin_reading()
         try:
             ended = False
             while not ended:

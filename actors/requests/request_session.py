@@ -164,7 +164,8 @@ class RequestSession(Actor[SessionMessage]):
         self._set_timer(commands.SetTimer(question.tag, question.asked_at + question.options.timeout_seconds))
         self._ask_for_offers()
         if self._find_window is not None:
-            self._find_window(lambda window: self.ref.tell_control(WindowFound(window)))
+            ref = self.ref  # of its own: the window may be found when this session has ended
+            self._find_window(lambda window: ref.tell_control(WindowFound(window)))
             self._find_window = None
 
     def on_stopping(self) -> bool:
@@ -311,8 +312,8 @@ class RequestSession(Actor[SessionMessage]):
 
     def _taken_in(self, event: Event) -> None:
         """The protocol has accepted it: show it, and forget the work that has ended."""
-        if self._relays:
-            self._show_last_progress(event)
+        if self._relays and ends_work(event):
+            self._show_last_progress(event.tag)
         self._show(event)
         if ends_work(event):
             self._observe(event)
@@ -328,7 +329,7 @@ class RequestSession(Actor[SessionMessage]):
     def _carried_out(self, event: Event) -> None:
         """So are the commands that it led to."""
         if self._early:
-            self._look_at_early(event)
+            self._look_at_early()
         if self._clock_turned is not None:
             turned, self._clock_turned = self._clock_turned, None
             if self._finish is None:
@@ -370,6 +371,8 @@ class RequestSession(Actor[SessionMessage]):
 
     def _tell(self, command: commands.ReportFailure | commands.Note) -> None:
         self._deferred.pop(command.tag, None)
+        if self._relays and isinstance(command, commands.ReportFailure):  # the session itself may have ended the call
+            self._show_last_progress(command.tag)
         self._show(command)
         self._observe(command)
 
@@ -448,7 +451,7 @@ class RequestSession(Actor[SessionMessage]):
         self._deferred[event.tag] = order.run.name
         self._observe(event)
 
-    def _look_at_early(self, event: Event) -> None:
+    def _look_at_early(self) -> None:
         """Of a call that is no longer run: its result counts now, or is refused as one that comes too late."""
         for tag in [tag for tag in self._early if tag not in self._open]:
             self.ref.tell_control(self._early.pop(tag))
@@ -471,11 +474,11 @@ class RequestSession(Actor[SessionMessage]):
             relay.report(message.progress)
         return True
 
-    def _show_last_progress(self, event: Event) -> None:
+    def _show_last_progress(self, tag: Tag) -> None:
         """Before the end of a call is shown."""
-        relay = self._relays.pop(event.tag, None) if ends_work(event) else None
+        relay = self._relays.pop(tag, None)
         if relay is not None and (progress := relay.close()) is not None:
-            self._show(ToolProgressed(event.tag, event.at, *progress))
+            self._show(ToolProgressed(tag, self.now(), *progress))
 
     # -- who listens
 
@@ -487,7 +490,7 @@ class RequestSession(Actor[SessionMessage]):
             self._context.run(self._subscriber, seen)
         except Exception as error:  # noqa: BLE001 - a reader's fault
             self._is_read_along = False
-            warn = partial(logger.warning, exc_info=error, extra=self._question.tag._asdict())
+            warn = partial(logger.warning, exc_info=error, extra=self._question.tag.shown())
             self._context.run(warn, "the request goes on unread, since its subscriber failed")
 
     def _observe(self, what: Heard) -> None:

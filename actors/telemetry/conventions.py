@@ -165,7 +165,7 @@ def begin_of(command: CallModel | RunTool | AskApproval, log_content: bool) -> t
 def _tool_attributes(command: RunTool | AskApproval, log_content: bool) -> Attributes:
     found: Attributes = {
         "gen_ai.tool.name": command.name,
-        "gen_ai.tool.call.id": command.tag.call_id,
+        "gen_ai.tool.call.id": command.tag.shown_call_id,
         "gen_ai.tool.type": "function",
     }
     if log_content:
@@ -225,6 +225,7 @@ def _answer_attributes(event: events.ModelResponded, log_content: bool) -> Attri
         "callboard.requests": event.requests,
     }
     optional = {
+        "callboard.answered_by": event.model,
         "gen_ai.response.model": response.model,
         "gen_ai.response.id": response.response_id,
         "callboard.provider_request_id": response.provider_request_id,

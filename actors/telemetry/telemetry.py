@@ -325,7 +325,7 @@ class Telemetry(Actor[TelemetryMessage]):
             told = _printable(failure.traceback) if self._log_content else failure.frames
             content = failure.message
         if opened.spans is not None:
-            if failure is not None:
+            if failure is not None and told:  # not of a call that was cancelled, denied or lost: nothing was raised
                 exception = _exception(failure, told)
                 self._outside(opened.context, opened.spans.note, tag, "exception", exception, at)
             self._outside(opened.context, partial(opened.spans.end, ok=ok), tag, ending, attributes or {}, at)
@@ -339,7 +339,9 @@ class Telemetry(Actor[TelemetryMessage]):
             return
         work, ending, seconds = end
         text = _with_content(f"{work} {ending} after {seconds:.3f} s", content if self._log_content else "")
-        extra = {"event": "work.ended", "work": work, "ending": ending, "seconds": seconds}
+        extra: Mapping[str, object] = {"event": "work.ended", "work": work, "ending": ending, "seconds": seconds}
+        if tag.call_id:
+            extra = {**extra, "tool": work.removeprefix("tool.")}
         self._log(opened.context, tag, level, f"{text}\n{told.rstrip()}" if told else text, extra)
 
     def _close(self, opened: _OpenRequest, ending: str, at: float, attributes: Attributes, is_answered: bool) -> None:
@@ -379,7 +381,7 @@ class Telemetry(Actor[TelemetryMessage]):
         extra: Mapping[str, object],
         into: logging.Logger = logger,
     ) -> None:
-        fields = {**tag._asdict(), "metadata": bounded_metadata(metadata_in(context)), **extra}
+        fields = {**tag.shown(), "metadata": bounded_metadata(metadata_in(context)), **extra}
         self._outside(context, partial(into.log, extra=fields), level, "%s", text)
 
     def _outside(self, context: Context, work: Callable[P, None], *arguments: P.args, **options: P.kwargs) -> None:
@@ -414,15 +416,16 @@ def _with_content(text: str, content: str) -> str:
 
 def _attributes(tag: Tag, fields: Fields) -> Attributes:
     """Of a span event: the span may be that of the whole request."""
-    return {f"callboard.{name}": value for name, value in (*tag._asdict().items(), *fields.items())}
+    return {f"callboard.{name}": value for name, value in (*tag.shown().items(), *fields.items())}
 
 
 def _exception(failure: ToolFailure, told: str) -> Attributes:
     """As OpenTelemetry's conventions for exceptions have it, and the code."""
-    attributes: Attributes = {"callboard.code": failure.code.value}
-    if told:
-        attributes |= {"exception.type": failure.frames.partition("\n")[0], "exception.stacktrace": told}
-    return attributes
+    return {
+        "callboard.code": failure.code.value,
+        "exception.type": failure.frames.partition("\n")[0],
+        "exception.stacktrace": told,
+    }
 
 
 def _shown_lines(printed: ToolPrinted) -> list[str]:

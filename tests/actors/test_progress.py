@@ -11,10 +11,21 @@ from typing import Any
 import orjson
 import pytest
 
-from callboard import Deferred, Runtime, Settings, ToolCallDeferred, ToolContext, ToolProgressed, UsageError, tool
+from callboard import (
+    Deferred,
+    RequestEnded,
+    Runtime,
+    Settings,
+    ToolCallDeferred,
+    ToolContext,
+    ToolProgressed,
+    UsageError,
+    tool,
+)
 from callboard.actors.requests.conversation import Conversation
 from callboard.actors.requests.replies import Answer, EventReader
 from callboard.actors.testing.tool_stage import ToolStage
+from callboard.protocol.commands import ReportFailure
 from callboard.protocol.content import ToolMessage
 from callboard.protocol.events import ToolCallCompleted, ToolCallEnd, ToolCallStarted
 from callboard.protocol.ids import MessageId, RequestId, Tag
@@ -173,6 +184,26 @@ async def test_progress_from_outside() -> None:
             assert (await following).text == "printed"
         assert not runtime.report_progress(*ids, "after the end")
     assert [(each.message, each.fraction) for each in shown] == [("printing", 0.25), ("", 0.5)]
+
+
+async def test_the_last_is_shown_before_the_end_of_a_call_that_is_cancelled() -> None:
+    seen: list[Any] = []
+
+    async def read(runtime: Runtime) -> None:
+        async for event in runtime.stream("go"):
+            seen.append(event)
+            if isinstance(event, ToolCallDeferred):
+                ids = (event.tag.request_id, event.tag.step, event.tag.call_id)
+                assert runtime.report_progress(*ids, "first")
+                assert runtime.report_progress(*ids, "last")
+                assert runtime.cancel(event.tag.request_id)
+
+    async with Runtime(settings_for(ScriptedCall("any_result", {})), tools=[any_result]) as runtime:
+        with pytest.raises(RequestEnded):
+            await read(runtime)
+    told = [each for each in seen if isinstance(each, ToolProgressed | ReportFailure)]
+    assert [type(each) for each in told[-2:]] == [ToolProgressed, ReportFailure]
+    assert told[-2].message == "last"
 
 
 async def test_after_the_end_of_its_call_it_is_ignored() -> None:

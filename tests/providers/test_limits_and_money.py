@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,7 @@ def test_tokens_a_minute_and_what_was_guessed_wrong() -> None:
 
 def test_headers_of_the_answers_correct_the_buckets() -> None:
     clock = Clock()
-    limiter = RateLimiter(clock, requests_per_minute=100, tokens_per_minute=1000)
+    limiter = RateLimiter(clock, requests_per_minute=100, tokens_per_minute=1000, chance=lambda: 0.0)
     limiter.on_headers(200, {"x-ratelimit-limit-requests": "60", "x-ratelimit-remaining-requests": "1"})
     assert limiter.acquire() == 0
     assert limiter.acquire() == pytest.approx(1.0)
@@ -72,7 +73,7 @@ def test_headers_of_the_answers_correct_the_buckets() -> None:
 
 def test_a_429_closes_the_limiter_even_without_limits_of_its_own() -> None:
     clock = Clock()
-    limiter = RateLimiter(clock)
+    limiter = RateLimiter(clock, chance=lambda: 0.0)
     assert limiter.acquire(1e9) == 0
     limiter.on_headers(429, {"retry-after": "12"})
     assert limiter.acquire() == pytest.approx(12)
@@ -80,6 +81,19 @@ def test_a_429_closes_the_limiter_even_without_limits_of_its_own() -> None:
     limiter.on_headers(200, {"x-ratelimit-remaining-requests": "many"})
     clock.now += 12
     assert limiter.acquire() == 0
+
+
+@pytest.mark.parametrize(("asked", "last"), [("1", 2.0), ("4", 6.0), ("60", 66.0)])
+def test_those_who_wait_at_a_closed_limiter_do_not_come_back_together(asked: str, last: float) -> None:
+    clock, chances = Clock(), iter(number / 1_000 for number in range(1_000))
+    limiter = RateLimiter(clock, chance=lambda: next(chances))
+    limiter.on_headers(429, {"retry-after": asked})
+    begins = [clock.now + limiter.acquire() for _ in range(1_000)]
+    first, most = clock.now + float(asked), clock.now + last
+    assert first <= min(begins)
+    assert max(begins) < most
+    tenths = Counter(int((at - first) / (most - first) * 10) for at in begins)
+    assert max(tenths.values()) <= 102, "a tenth of the time has about a tenth of them"
 
 
 def test_a_limiter_for_each_credential() -> None:

@@ -45,6 +45,7 @@ from callboard.protocol.model import (
     ToolChoice,
     ToolChoiceMode,
 )
+from callboard.protocol.provider_options import ExtraFields
 from callboard.protocol.server_tools import (
     CodeExecution,
     FileSearch,
@@ -187,7 +188,7 @@ REQUESTS: Mapping[str, Asked] = {
     "prompt cache for an hour": Asked(_plain(), _plain(prompt_cache=PromptCache.ONE_HOUR)),
     "stored answers": Asked(_plain(messages=_TALKED), _plain(messages=_TALKED, storage=_STORED)),
     "background answers": _with(storage=ResponseStorage(background=True)),
-    "further options": Asked(_plain(), _plain(options={WORD: 1}), (WORD,)),
+    "further options": Asked(_plain(), _plain(provider_options=(ExtraFields({WORD: 1}),)), (WORD,)),
 }
 #: Features that some servers give unasked, by the adapter's name: nothing is sent for them, and nothing is lost.
 UNASKED: Mapping[str, frozenset[str]] = {

@@ -7,5 +7,4 @@ class Rain(BaseModel):
     millimetres: int
 
 
-response = llm.get_model("gpt-6-sol").prompt("Where does it rain?", schema=Rain)
-print(Rain.model_validate_json(response.text()))
+print(Rain.model_validate_json(llm.get_model("gpt-6-sol").prompt("Where does it rain?", schema=Rain).text()))

@@ -1,4 +1,3 @@
 from agents import Agent, Runner
 
-agent = Agent(name="Assistant", model="gpt-6-sol")
-print(Runner.run_sync(agent, "Where does it rain?").final_output)
+print(Runner.run_sync(Agent(name="Assistant", model="gpt-6-sol"), "Where does it rain?").final_output)

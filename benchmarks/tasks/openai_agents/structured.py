@@ -7,5 +7,4 @@ class Rain(BaseModel):
     millimetres: int
 
 
-agent = Agent(name="Assistant", model="gpt-6-sol", output_type=Rain)
-print(Runner.run_sync(agent, "Where does it rain?").final_output)
+print(Runner.run_sync(Agent(name="Assistant", model="gpt-6-sol", output_type=Rain), "Where does it rain?").final_output)

@@ -7,5 +7,4 @@ class Rain(BaseModel):
     millimetres: int
 
 
-agent = Agent("openai:gpt-6-sol", output_type=Rain)
-print(agent.run_sync("Where does it rain?").output)
+print(Agent("openai:gpt-6-sol", output_type=Rain).run_sync("Where does it rain?").output)

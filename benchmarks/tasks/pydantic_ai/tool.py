@@ -6,5 +6,4 @@ def weather(city: str) -> str:
     return f"12 mm of rain in {city}"
 
 
-agent = Agent("openai:gpt-6-sol", tools=[weather])
-print(agent.run_sync("Does it rain in Oslo?").output)
+print(Agent("openai:gpt-6-sol", tools=[weather]).run_sync("Is it wet in Oslo?").output)

@@ -26,6 +26,7 @@ from callboard.actors.models.llm_manager import (
     TellAgain,
 )
 from callboard.actors.models.refusals import NO_SCHEMA_SECONDS, NO_TOOLS_SECONDS, Refusals
+from callboard.actors.testing.chaos.crashing import Target, crashing
 from callboard.actors.testing.simulation import SimulatedScheduler
 from callboard.protocol.commands import CallModel, StopModel
 from callboard.protocol.content import (
@@ -843,6 +844,26 @@ def test_a_restarted_manager_does_not_start_what_its_session_has_given_up(simula
     assert simulated.statistics().restarts == 2
     assert len(desk.driver.started) == 1
     assert [responded.tag.step for responded in desk.session.of(ModelResponded)] == [2]
+
+
+def test_a_manager_that_crashed_before_the_end_of_its_backlog_starts_a_call_once(simulated: ActorSystem) -> None:
+    """Each incarnation marks the end of its backlog in the mailbox, which the next one takes over. With two marks, a
+    call that waits for its limit was begun twice, and its second start was its end: a failure of the retry policy."""
+    limiter = RateLimiter(simulated.scheduler.now, requests_per_minute=2.0)
+    while limiter.acquire(0.0) <= 0:
+        pass  # used up: the next call has to wait
+    slow = [ScriptedTurn(text, first_delay_seconds=60.0) for text in ("first", "second")]
+    desk = Desk(simulated, Scripted(slow), limiter=limiter)
+    for _ in range(2):  # after the first crash, an actor starts again at once
+        desk.kill()
+        desk.run(desk.scheduler.now())
+    with crashing(Target(LlmManager, StartModel), times=1):
+        desk.ask(tag=TAG.at_step(1))
+        desk.ask(tag=TAG.at_step(2))
+        desk.run()
+    assert simulated.statistics().restarts == 3
+    assert len(desk.driver.started) == 1
+    assert desk.told() == ["first", "ModelResponded"]
 
 
 def test_the_askers_context_goes_to_the_driver(simulated: ActorSystem) -> None:

@@ -112,6 +112,16 @@ def test_ids_are_unique_where_a_request_id_comes_twice(name: str) -> None:
     assert conversation.ids[-2:] == (f"{name}~4/user", f"{name}~4/1")
 
 
+def test_ids_are_unique_where_the_first_messages_of_a_request_were_taken_out_of_the_text() -> None:
+    whole = json.loads(talk().to_json())
+    del whole["messages"][:-1]
+    whole["messages"][0] |= {"id": "r2/2", "parent": None}
+    conversation = Conversation.from_json(json.dumps(whole))
+    asked(conversation, "r2", AssistantMessage((Text("and"),)), AssistantMessage((Text("so on"),)))
+    assert conversation.ids == ("r2/2", "r2~2/user", "r2~2/1", "r2~2/2")
+    assert Conversation.from_json(conversation.to_json()) == conversation
+
+
 # Forks.
 
 
@@ -158,6 +168,40 @@ def test_a_summary_goes_with_a_fork_that_has_its_messages(end: str, expected: Co
     conversation = talk()
     compact(conversation, Compacted(5, "so far", 5, 5))
     assert conversation.fork(end).compacted == expected
+
+
+def test_a_summary_goes_with_a_fork_also_where_more_was_cut_or_tried_since() -> None:
+    conversation = talk()
+    compact(conversation, Compacted(7, "so far", 3, 7, 7))
+    assert conversation.fork("r1/2").compacted == Compacted(3, "so far", 3, 5, 5)
+    assert conversation.fork("r2/1").compacted == conversation.compacted
+    assert conversation.fork("given/2").compacted == Compacted(cleared=2)
+
+
+class Compacting(Conversation):
+    """Goes on with a request each time that its messages are looked at: as its session may, on another thread."""
+
+    def __init__(self) -> None:
+        self.goes_on = False
+        super().__init__()
+
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        if name in ("_messages", "_compacted") and super().__getattribute__("goes_on"):
+            self.goes_on = False
+            self.record((UserMessage.of("?"), AssistantMessage((Text("fine"),))), RequestId("late"))
+            self.record(Compacted(len(self.messages), "all", len(self.messages)), RequestId("late"))
+            self.goes_on = True
+        return found
+
+
+def test_what_is_written_while_a_request_goes_on_can_be_read() -> None:
+    conversation = Compacting()
+    asked(conversation, "r1", AssistantMessage((Text("fine"),)))
+    conversation.goes_on = True
+    text, fork = conversation.to_json(), conversation.fork("r1/1")
+    assert len(Conversation.from_json(text).messages) >= 2
+    assert fork.compacted == Compacted()
 
 
 # As a text.
@@ -223,6 +267,13 @@ def row(place: int, **changes: Any) -> str:
     return json.dumps(whole)
 
 
+def nested(depth: int) -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    for _ in range(depth - 1):
+        value = {"a": value}
+    return value
+
+
 BAD: dict[str, tuple[str, str]] = {
     "empty": ("", "this is not the JSON of a conversation"),
     "cut": (talk().to_json()[:-40], "this is not the JSON of a conversation"),
@@ -237,6 +288,15 @@ BAD: dict[str, tuple[str, str]] = {
     "no-class": (row(3, **{"$": "Nothing"}), r"messages\[3\]: unknown class 'Nothing'"),
     "no-message": (row(3, **{"$": "Text", "text": "x", "parts": []}), r"messages\[3\]"),
     "wrong-type": (row(2, parts=[{"$": "Text", "text": 5}]), r"messages\[2\].parts\[0\].text"),
+    "misspelt": (row(4, is_eror=True), r"messages\[4\]: ToolMessage has no 'is_eror'"),
+    "misspelt-part": (
+        row(2, parts=[{"$": "Text", "text": "x", "citation": []}]),
+        r"messages\[2\].parts\[0\]: Text has no 'citation'",
+    ),
+    "deep-data": (
+        row(6, parts=[{"$": "Thinking", "text": "", "replay": {"$": "Replay", "origin": "x", "data": nested(301)}}]),
+        r"messages\[6\].parts\[0\].replay.data: nested too deeply",
+    ),
     "no-result": (changed(messages=json.loads(talk().to_json())["messages"][:4]), "no provider would accept this"),
     "unknown-id": (changed(compacted={"left_out_to": "r7/1"}), "compacted.left_out_to: no message has the id 'r7/1'"),
     "unknown-field": (changed(compacted={"x": 1}), "compacted: expected an object with summary"),
@@ -255,6 +315,13 @@ def test_what_is_no_conversation_is_refused_with_place_and_fault(name: str) -> N
     with pytest.raises(UsageError, match=told) as caught:
         Conversation.from_json(text)
     assert "\n" not in str(caught.value)
+
+
+def test_data_that_is_just_not_too_deep_can_be_read_and_written_again() -> None:
+    data = nested(codec.MAX_OPAQUE_DEPTH - 1)
+    conversation = Conversation([AssistantMessage((Thinking("", Replay("x", data)),))])
+    text = conversation.to_json()
+    assert Conversation.from_json(text).to_json() == text
 
 
 def test_a_text_that_is_too_long_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:

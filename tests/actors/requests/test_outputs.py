@@ -221,6 +221,7 @@ def test_how_it_is_asked_for_is_said_beside_the_type() -> None:
     asked = Annotated[Place, Output(mode="tool", tries=5, name="Spot", description="Where?")]
     spec = known(asked).spec
     assert (spec.modes, spec.max_tries, spec.title, spec.description) == ((OutputMode.TOOL,), 5, "Spot", "Where?")
+    assert spec.schema["description"] == "Where?", "the model reads it, however it is asked"
     plain = known(Place).spec
     assert (plain.modes, plain.max_tries, plain.title, plain.description) == (
         tuple(OutputMode), OUTPUT_TRIES, "Place", "A place on a map.",

@@ -56,17 +56,32 @@ def test_the_table_of_metrics_is_that_of_the_code() -> None:
     assert found[1] == metrics_table(), f"put this between the marks of docs/telemetry.md:\n{metrics_table()}"
 
 
-def test_every_attribute_of_the_page_is_one_of_the_code() -> None:
-    code = "".join(path.read_text() for path in (ROOT / "actors" / "telemetry").glob("*.py"))
-    table = TELEMETRY.partition("| attribute |")[2].partition("\n\n")[0]
+def attributes_of_the_page() -> set[str]:
+    """Of its table, and of the paragraph about content below it."""
+    table, _, below = TELEMETRY.partition("| attribute |")[2].partition("\n\n")
     rows = re.findall(r"^\| (`[^|]*) \|", table, re.M)
     assert len(rows) > 8
+    names = set(re.findall(r"`(gen_ai\.[a-z_.]+)`", below.partition("\n\n")[0]))
     for row in rows:
         first, *rest = re.findall(r"`([a-z_.A-Z]+)`", row)
         prefix = ".".join(first.split(".")[: 1 if first.startswith("callboard") else 2])
-        names = [first, *(f"{prefix}{name}" if name.startswith(".") else name for name in rest)]
-        for name in names:
-            assert name.removesuffix("KEY") in code or name in ("callboard.step", "callboard.call_id"), name
+        names |= {first, *(f"{prefix}{name}" if name.startswith(".") else name for name in rest)}
+    return names
+
+
+def test_every_attribute_of_the_page_is_one_of_the_code() -> None:
+    code = "".join(path.read_text() for path in (ROOT / "actors" / "telemetry").glob("*.py"))
+    for name in attributes_of_the_page():
+        assert name.removesuffix("KEY") in code or name in ("callboard.step", "callboard.call_id"), name
+
+
+def test_every_attribute_of_a_span_is_on_the_page() -> None:
+    telemetry = ROOT / "actors" / "telemetry"
+    spans = (telemetry / "conventions.py").read_text().partition("# -- spans")[2]
+    spans += (telemetry / "opentelemetry_spans.py").read_text()
+    found = set(re.findall(r'"((?:callboard|gen_ai|http|server|error)\.[a-z_.]*[a-z])"', spans))
+    assert len(found) > 30
+    assert found <= attributes_of_the_page()
 
 
 def test_the_bounds_are_those_of_the_code() -> None:

@@ -252,6 +252,14 @@ def test_a_tool_that_raises_leaves_type_and_frames_and_the_rest_where_content_is
 
 
 @pytest.mark.parametrize("log_content", [False, True])
+def test_a_call_that_ends_without_an_exception_has_no_event_of_one(simulated: ActorSystem, log_content: bool) -> None:
+    stage = Stage(simulated, log_content)
+    stage.tell(STARTED, RAN, ReportFailure(CALL, ToolFailure(LOOK, FailureCode.CANCELLED, SECRET)), FINISHED)
+    assert stage.span_events()["execute_tool look"] == []
+    assert dict(stage.spans.named("execute_tool look").attributes or {})["error.type"] == "cancelled"
+
+
+@pytest.mark.parametrize("log_content", [False, True])
 def test_why_a_model_call_failed_is_content(
     simulated: ActorSystem, records: Callable[[], list[logging.LogRecord]], log_content: bool
 ) -> None:

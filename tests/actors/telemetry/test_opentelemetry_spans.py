@@ -278,6 +278,24 @@ def test_a_tool_call_says_which() -> None:
     assert SECRET not in spans.exported()
 
 
+def test_a_call_id_of_any_length_is_cut_and_escaped_in_spans_and_log_records(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    seen: list[str] = []
+    with shared_double(
+        [Turn(calls=(Call("on_a_thread", {}, "line\n" + "x" * 100_000),)), Turn("fine")], by_turn=True
+    ) as server:
+        spans = SpansInMemory()
+        made = Runtime(Settings(model="vllm/m", base_url=server.base_url(), log_content=True), [on_a_thread])
+        spans.trace(made)
+        with made:
+            reply = made.ask_sync("go")
+            made.metrics()
+    seen += [str(record.__dict__) for record in caplog.records]
+    assert reply.steps[0].calls[0].code is None
+    assert attributes(spans.named("execute_tool on_a_thread"))["gen_ai.tool.call.id"].startswith(r"line\nxxx")
+    assert max(map(len, [*seen, spans.exported()])) < 50_000
+
+
 def test_what_fails_has_its_kind_and_a_status() -> None:
     spans = SpansInMemory()
     with runtime(spans, script("fails")) as made:
@@ -321,6 +339,19 @@ def test_a_retry_is_an_event_of_the_model_call() -> None:
     assert SECRET not in spans.exported()
 
 
+def test_the_span_of_a_model_call_says_which_model_answered_it() -> None:
+    spans = SpansInMemory()
+    with shared_double([RawAnswer({"error": {"message": "down"}}, 503)]) as server:
+        model: dict[str, Any] = {"model": "vllm/m", "base_url": server.base_url(), "max_attempts": 2}
+        made = Runtime(Settings(**model, fallback_models=("scripted/other",), script=["fine"]))
+        spans.trace(made)
+        with made:
+            assert made.ask_sync("go").model == "scripted/other"
+            made.metrics()
+    found = attributes(spans.named("chat m"))
+    assert (found["gen_ai.request.model"], found["callboard.answered_by"]) == ("m", "scripted/other")
+
+
 def test_metadata_is_on_every_span_and_bounded(simulated: ActorSystem) -> None:
     spans = SpansInMemory()
     metadata = {"tenant": "acme", "long": "x" * 1_000, **{f"key{n}": "v" for n in range(100)}}
@@ -353,7 +384,7 @@ def test_times_are_those_of_the_events_not_of_when_telemetry_came_to_them(simula
     spans = SpansInMemory()
     stand = TelemetryStand(simulated, spans.tracing().begin)
     stand.tell(asked(), RunTool(CALL, LOOK, "{}", 9.0, "e"), at=(1.0, 2.0))
-    failed = ToolCallFailed(CALL, 3.5, ToolFailure(LOOK, FailureCode.CRASHED, "x"))
+    failed = ToolCallFailed(CALL, 3.5, ToolFailure(LOOK, FailureCode.CRASHED, "x", frames="was killed"))
     metrics = stand.tell(failed, at=(60.0,))
     span = spans.named("execute_tool look")
     assert (span.end_time or 0) - (span.start_time or 0) == 1_500_000_000

@@ -162,7 +162,7 @@ def test_callboards_own_records_keep_their_ids_and_have_the_metadata() -> None:
     heads = [line.rpartition("|")[0] for line in handler.lines if " after " in line]
     assert heads == [
         "r1|1|||{'tenant': 'acme'}",
-        "r1|1|call_0||{'tenant': 'acme'}",
+        "r1|1|call_0|on_a_thread|{'tenant': 'acme'}",
         "r1|2|||{'tenant': 'acme'}",
         "r1|0|||{'tenant': 'acme'}",
     ]

@@ -76,6 +76,7 @@ def test_each_end_of_a_call(
     assert record.levelno == level
     assert record.getMessage() == f"tool.look {ending} after 2.500 s"
     assert (record.request_id, record.parent_id, record.step, record.call_id) == ("r", "m", 1, "c")  # type: ignore[attr-defined]
+    assert record.tool == "look"  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
