@@ -351,7 +351,6 @@ def test_an_own_provider_beside_the_known_ones(server: Server) -> None:
         ({"connections": {"mine": Connection(base_url="http://h")}}, "base_url"),
         ({"connections": {"mine": Connection(api_key="k")}}, "api_key"),
         ({"connections": {"mine": Connection(headers={"x-a": "b"})}}, "headers"),
-        ({"base_url": "http://h"}, "base_url"),
         ({"api_key": "k"}, "api_key"),
         ({"headers": {"x-a": "b"}}, "headers"),
     ],
