@@ -88,7 +88,8 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
     """Where the model's API is, if not at its usual place."""
     api_key: ApiKey | None = None
     """Kept as a SecretStr, which no repr and no log shows. For keys that expire, a function (async or not) that gives
-    one, or a `Token` with the time of its end: called when needed, and again after a refusal."""
+    one, or a `Token` with the time of its end: called when needed, and again after a refusal. It is sent as a bearer
+    token, also to Anthropic, Gemini and Azure, whose keys go into headers of their own."""
     headers: Mapping[str, str] = Field(default_factory=dict)
     """Sent with each request to the provider of `model`."""
     connections: Mapping[str, Connection] = Field(default_factory=dict)
@@ -115,7 +116,9 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
     instructions: str = ""
     """What the model is told before the conversation; "" is the default, which names the workspace and the code
     fence."""
-    request_timeout_seconds: float = Field(default=limits.DEFAULT_REQUEST_TIMEOUT_SECONDS, gt=0)
+    request_timeout_seconds: float = Field(
+        default=limits.DEFAULT_REQUEST_TIMEOUT_SECONDS, gt=0, le=limits.MAX_REQUEST_SECONDS
+    )
     """From the question to its answer, tools included; then the request ends with what there is. Times in which it only
     waits for approvals and for the results of deferred calls do not count."""
     approval_timeout_seconds: float = Field(default=limits.DEFAULT_WAIT_SECONDS, gt=0, le=limits.MAX_WAIT_SECONDS)
@@ -160,9 +163,13 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
     """Requests and tokens a minute by provider name, shared by all requests; what providers report narrows them. In a
     file also `{requests = 60}` or `{tokens = 90000}`, where only one is limited."""
 
-    stream_idle_timeout_seconds: float = Field(default=limits.STREAM_IDLE_TIMEOUT_SECONDS, gt=0)
+    stream_idle_timeout_seconds: float = Field(
+        default=limits.STREAM_IDLE_TIMEOUT_SECONDS, gt=0, le=limits.MAX_REQUEST_SECONDS
+    )
     """A model's answer of which nothing comes for so long has failed."""
-    stream_total_timeout_seconds: float = Field(default=limits.STREAM_TOTAL_TIMEOUT_SECONDS, gt=0)
+    stream_total_timeout_seconds: float = Field(
+        default=limits.STREAM_TOTAL_TIMEOUT_SECONDS, gt=0, le=limits.MAX_REQUEST_SECONDS
+    )
     """One answer of a model, from the request to its end."""
     max_attempts: int = Field(default=limits.MAX_ATTEMPTS, ge=1, validate_default=True)
     """Requests that may be sent for one model call, over all models: the first one, retries, fallback models, the try

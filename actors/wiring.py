@@ -124,8 +124,8 @@ class Wiring:
         self._router = Router(settings, limits, providers)
         self._models: dict[str, KnownModel] = {}
         self._learning = Lock()
-        self._last_options: dict[str, tuple[dict[str, Any], RequestOptions]] = {}
-        """Of the last question that had none of its own, by its model: for what was learned of that then."""
+        self._last_options: tuple[dict[str, Any], RequestOptions] | None = None
+        """Of the last question that had none of its own, and what was learned of the model then."""
         self._token_ratios = TokenRatios()
         self._refusals = Refusals(remembers_no_tools=settings.tool_fallback is ToolFallback.RETRY_WITHOUT_TOOLS)
         self.model = self.known(settings.model)
@@ -222,7 +222,7 @@ class Wiring:
             return self.model
         if not isinstance(given["model"], str):
             raise UsageError(f'model must be "provider/model", not {given["model"]!r}')
-        return self.known(given["model"])
+        return self.known(asking.sendable("model", given["model"]))
 
     def options_now(self, model: KnownModel, now: float, given: AskOptions) -> RequestOptions:
         """For a request that begins now: with what was learned of the model so far, and what its asker says."""
@@ -234,9 +234,9 @@ class Wiring:
             "takes_tools": self._refusals.takes_tools(name, now),
         }
         if not given:
-            last = self._last_options.get(name)
+            last = self._last_options
             if last is None or last[0] != learned:  # seldom: it takes 7 us
-                last = self._last_options[name] = learned, replace(options, **learned)
+                last = self._last_options = learned, replace(options, **learned)
             return last[1]
         names = tuple(route.name for route in model.routes)
         learned = learned | asking.fields_of(given, options)
@@ -296,7 +296,9 @@ class Wiring:
         async def close(held: Provider | EmbeddingApi) -> None:
             try:
                 await held.aclose()
-            except Exception as error:  # noqa: BLE001 - of a provider written by a user
+            except asyncio.CancelledError:
+                raise
+            except BaseException as error:  # noqa: BLE001 - of a provider written by a user, which may raise SystemExit
                 logger.warning("a provider's connections could not be closed: %s", said(error))
 
         async def close_all() -> None:

@@ -318,6 +318,6 @@ def _turn_faults(position: int, turn: AssistantMessage, following: Sequence[Mess
             return
         if result.call_id != call.call_id or result.name != call.name:
             yield (
-                f"message {position}: the result in place {index + 1} is of {result.call_id!r:.80} "
-                f"({result.name:.80}), the turn asked for {call.call_id!r:.80} ({call.name:.80}) there"
+                f"message {position}: result {index + 1} is of {result.call_id!r:.80} ({result.name:.80}), "
+                f"the turn asked for {call.call_id!r:.80} ({call.name:.80}) there"
             )

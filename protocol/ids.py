@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, NewType
+from typing import Final, NamedTuple, NewType
+
+#: Of a call id, in log records and spans. Those of the providers' own APIs are shorter; gateways pack more into them.
+MAX_SHOWN_CALL_ID_CHARS: Final = 128
 
 RequestId = NewType("RequestId", str)
 """One user request, answered by one RequestSession."""
@@ -31,6 +34,16 @@ class Tag(NamedTuple):
     def at_step(self, step: int) -> Tag:
         """The tag of model call number `step` (the first is 1) of the same request."""
         return Tag(self.request_id, self.parent_id, step)
+
+    @property
+    def shown_call_id(self) -> str:
+        """For log records and spans: a server chooses it, so it is cut, and what is not printable is escaped."""
+        shown = self.call_id[:MAX_SHOWN_CALL_ID_CHARS]
+        return shown if shown.isprintable() else ascii(shown)[1:-1]
+
+    def shown(self) -> dict[str, str | int]:
+        """The ids as attributes of a log record."""
+        return {**self._asdict(), "call_id": self.shown_call_id}
 
     @property
     def request(self) -> Tag:

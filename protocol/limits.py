@@ -23,6 +23,8 @@ CLOCK_TOLERANCE_SECONDS: Final = 0.001
 
 #: One whole request: as long as the longest tool, thrice.
 DEFAULT_REQUEST_TIMEOUT_SECONDS: Final = 1_800.0
+#: The longest one that can be asked for, a year. Clocks and timers of the system take about 290.
+MAX_REQUEST_SECONDS: Final = 31_536_000.0
 #: Model calls in one request. Runs that need more are nearly always loops.
 DEFAULT_MAX_STEPS: Final = 32
 #: Calls the model may ask for in one turn; beyond it the turn is malformed: 10,000 calls are an attack or a bug.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 KEY_VARIABLES: Final[Mapping[str, str]] = {row.name: row.key_variable for row in ROWS.values() if row.key_variable}
 
 #: Providers without HTTP.
-_LOCAL: Final[Mapping[str, Callable[..., Provider]]] = {"offline": Offline, "scripted": Scripted}
+LOCAL: Final[Mapping[str, Callable[..., Provider]]] = {"offline": Offline, "scripted": Scripted}
 
 ENVIRONMENT: Final = "environment"
 """In place of a proxy's address: those that HTTPS_PROXY and its kin name."""
@@ -117,8 +117,8 @@ def provider_for(
     the key may be left out: many a local server wants none.
     """
     provider, name = split_model(model)
-    if provider in _LOCAL:
-        return _LOCAL[provider](**options), name
+    if provider in LOCAL:
+        return LOCAL[provider](**options), name
     if token is not None and api_key:
         raise UsageError(f"{provider} was given a key and a token; leave one of them out.")
     # HTTP takes 0.2 s to load and the adapters 0.1 s; `offline` never needs them.
@@ -152,7 +152,8 @@ def provider_for(
         authorizer = authorizer or other
     row = ROWS[provider]
     if row.key_variable and not api_key and authorizer is None and not (base_url and row.address):
-        ways = f"set the environment variable {row.key_variable}, or the setting api_key"
+        settings = f'Settings(api_key=...), or Settings(connections={{"{provider}": Connection(api_key=...)}})'
+        ways = f"set the environment variable {row.key_variable}, or give {settings}"
         raise UsageError(f"{provider} needs a key: {ways}{f', or use {row.sign_in}' if row.sign_in else ''}.")
     if provider in SERVERS:
         SERVERS[provider].address(base_url)  # missing, it is said now and not at the first question

@@ -134,7 +134,7 @@ class CallbackApprover:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            extra = question.tag._asdict()
+            extra = question.tag.shown()
             logger.warning("the approver failed for %s: %s", question.name, text_of(error), extra=extra)
             verdict = Verdict(question.tag, False, by="approver", reason=f"the approver failed: {type(error).__name__}")
         decide(verdict)

@@ -199,7 +199,7 @@ class ToolDispatcher(Actor[DispatcherMessage]):
         run, reply_to, now = message.run, message.reply_to, self.now()
         is_open = self.ledger.calls.get(run.tag)
         if is_open is not None and is_open.reply_to is reply_to:
-            logger.warning("a call of %s came twice and is open already", run.name, extra=run.tag._asdict())
+            logger.warning("a call of %s came twice and is open already", run.name, extra=run.tag.shown())
         elif is_open is not None:
             why = "a call of an earlier request with the same id is still being ended"
             self._refuse(message, ToolFailure(run.name, FailureCode.OVERLOADED, why))
@@ -311,7 +311,7 @@ class ToolDispatcher(Actor[DispatcherMessage]):
             self._set_timer(call, self.now() + ABANDON_SECONDS)
             call.seat.worker.tell_control(messages.KillCall(call.run.tag))
         else:
-            logger.warning("a worker of %s does not end a call", call.run.name, extra=call.run.tag._asdict())
+            logger.warning("a worker of %s does not end a call", call.run.name, extra=call.run.tag.shown())
             call.seat.take(0)
             self._end(call, Ending.TIMED_OUT)
 
@@ -431,9 +431,7 @@ class ToolDispatcher(Actor[DispatcherMessage]):
         try:
             self._approver.ask(question, decide, message.asker)
         except Exception as error:  # noqa: BLE001 - an approver that cannot ask means no
-            logger.warning(
-                "%s could not be asked about: %s", question.name, text_of(error), extra=question.tag._asdict()
-            )
+            logger.warning("%s could not be asked about: %s", question.name, text_of(error), extra=question.tag.shown())
             decide(Verdict(question.tag, granted=False, by="approver", reason="the approver could not ask"))
 
     @handles(Verdict)
@@ -453,7 +451,7 @@ class ToolDispatcher(Actor[DispatcherMessage]):
         try:
             self._approver.withdraw(command.tag)
         except Exception as error:  # noqa: BLE001 - as above; its verdict, if it comes, is rejected
-            logger.warning("a question could not be withdrawn: %s", text_of(error), extra=command.tag._asdict())
+            logger.warning("a question could not be withdrawn: %s", text_of(error), extra=command.tag.shown())
 
 
 #: What the end of a call says of its tool: that it works, that it does not (a crash or a hang, which cost a worker), or

@@ -314,7 +314,7 @@ class LlmManager(Actor[LlmMessage]):
             self._fail(call, ErrorKind.INVALID_REQUEST, said(error))
         except BaseException as error:
             self._fail(call, ErrorKind.INTERNAL, f"{call.doing} failed: {said(error)}")
-            logger.warning("%s failed", call.doing, exc_info=error, extra=call.tag._asdict())
+            logger.warning("%s failed", call.doing, exc_info=error, extra=call.tag.shown())
 
     def _begin(self, call: _OpenCall) -> None:
         asked = call.asked.call

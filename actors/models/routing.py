@@ -10,6 +10,7 @@ from threading import Lock
 from typing import Any, Final
 
 from callboard.actors.config_file import similar
+from callboard.actors.connection import Connection
 from callboard.actors.models.llm_manager import Route
 from callboard.actors.settings import Settings
 from callboard.protocol.errors import UsageError
@@ -17,6 +18,7 @@ from callboard.providers.adapter import Adapter, Provider, Timeouts
 from callboard.providers.provider_registry import (
     ENVIRONMENT,
     KEY_VARIABLES,
+    LOCAL,
     PROVIDERS,
     over_http,
     own_name,
@@ -43,6 +45,8 @@ class Router:
         for name in settings.connections:
             if name not in known:
                 raise UsageError(f"connections: there is no provider {name!r}{similar(name, known)}")
+        for name in self._own:
+            _check_connection(name, self._own[name], settings)
         self._made: dict[str, tuple[Provider, RateLimiter]] = {}
         """By what tells connections apart: the provider, and at Vertex AI the maker of the model."""
         self._making = Lock()
@@ -81,7 +85,7 @@ class Router:
         options: dict[str, Any] = {**settings.options_for(provider)}
         address = connection.base_url or options.pop("base_url", None)
         options.pop("base_url", None)
-        if connection.headers:
+        if connection.headers and provider not in LOCAL:  # a fake takes the place of any model, with its settings
             options["headers"] = connection.headers
         # As its own client has it: a token of the environment's comes before a key of the environment's.
         if "token" in options and settings.key_source(provider) == KEY_VARIABLES.get(provider):
@@ -107,6 +111,22 @@ class Router:
             **options,
         )
         return found, limiter
+
+
+#: What a provider of the user's own says itself, and of that what an adapter does not.
+_OF_A_PROVIDER: Final = ("base_url", "api_key", "headers", "proxy", "verify")
+_OF_AN_ADAPTER: Final = ("base_url", "api_key", "headers")
+
+
+def _check_connection(name: str, own: Provider | Adapter, settings: Settings) -> None:
+    """Raise UsageError for what is set for a provider of the user's own, and would do nothing."""
+    is_whole = isinstance(own, Provider)
+    entry = settings.connections.get(name, Connection())
+    of_model = {each: getattr(settings, each) for each in _OF_AN_ADAPTER} if name == settings.provider else {}
+    for field in _OF_A_PROVIDER if is_whole else _OF_AN_ADAPTER:
+        if getattr(entry, field) not in (None, {}) or of_model.get(field):
+            what = "a provider" if is_whole else "an adapter"
+            raise UsageError(f"{field} does nothing for {name}, which is {what} of your own; say it to that itself")
 
 
 def _checked(own: OwnProviders) -> OwnProviders:

@@ -5,7 +5,8 @@ Nothing is sent before all of it has been read: what is wrong is a UsageError th
 
 from __future__ import annotations
 
-import math
+import sys
+from binascii import a2b_base64
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Final, TypedDict, get_args
@@ -13,9 +14,11 @@ from typing import Final, TypedDict, get_args
 from callboard.actors.config_file import similar
 from callboard.actors.requests.conversation import Conversation
 from callboard.actors.requests.extra_fields import extra_fields
-from callboard.protocol.content import Text, UserMessage, UserPart
+from callboard.actors.tools.invoke import safe_text
+from callboard.protocol.content import Media, Text, UserMessage, UserPart
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import ToolName
+from callboard.protocol.limits import MAX_REQUEST_SECONDS
 from callboard.protocol.model import (
     AudioOut,
     PromptCache,
@@ -35,6 +38,10 @@ from callboard.protocol.tools import wait_fault
 MAX_METADATA_ENTRIES: Final = 16
 MAX_METADATA_KEY_CHARS: Final = 64
 MAX_METADATA_CHARS: Final = 512
+#: Characters of a request's name, which is in each of its log records and spans.
+MAX_REQUEST_ID_CHARS: Final = 256
+#: Of a wrong value, in the message about it.
+_MAX_VALUE_CHARS: Final = 100
 
 Prompt = str | UserPart | Sequence[str | UserPart]
 """A text, a part (an Image, a Document ...), or several of both in the order in which the model sees them."""
@@ -109,7 +116,7 @@ def user_message(prompt: Prompt) -> UserMessage:
     if isinstance(prompt, str):
         if not prompt.strip():
             raise UsageError("the question is empty; say what you want to know")
-        return UserMessage((Text(prompt),))
+        return UserMessage((Text(sendable("the question", prompt)),))
     given = (prompt,) if isinstance(prompt, _PARTS) else prompt
     if not isinstance(given, Sequence) or isinstance(given, bytes | bytearray):
         raise UsageError(f"the question must be a str, a part or a list of them, not {_a(prompt)}")
@@ -120,17 +127,50 @@ def user_message(prompt: Prompt) -> UserMessage:
 
 
 _PARTS: Final = get_args(UserPart)
+#: Characters, a multiple of four. Lines, of which base64 may be made for e-mail, are shorter.
+_BASE64_LOOKED_AT: Final = 4_096
 
 
 def _part(place: int, part: object) -> UserPart:
     if isinstance(part, str):
-        return Text(part)
+        part = Text(part)
     for kind in _PARTS:
         if isinstance(part, kind):
             found: UserPart = part
+            if isinstance(found, Text):
+                sendable(f"part {place} of the question", found.text)
+            else:
+                _check_base64(place, found)
             return found
     known = ", ".join(kind.__name__ for kind in _PARTS)
     raise UsageError(f"part {place} of the question is {_a(part)}; it must be a str or one of {known}")
+
+
+def _check_base64(place: int, media: Media) -> None:
+    """Raise UsageError for bytes as they are, a data: URL, a path ... by the beginning: all of a film takes 0.1 s."""
+    data: object = media.data_base64
+    try:
+        if not isinstance(data, str) or len(data) % 4:
+            raise ValueError
+        a2b_base64(data[:_BASE64_LOOKED_AT], strict_mode=True)
+    except ValueError:
+        raise UsageError(
+            f"part {place} of the question: data_base64 of {_a(media)} must be base64, as "
+            "base64.b64encode(data).decode() gives it"
+        ) from None
+
+
+def sendable(what: str, text: str) -> str:
+    """The text. Raises UsageError for half a surrogate pair, which no API can be sent."""
+    if not text.isascii():  # at most: it takes a microsecond for 10,000 characters
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise UsageError(
+                f"{what} holds {text[error.start]!r} at {error.start}, which is half a character and cannot be sent; "
+                "decode the text as UTF-8"
+            ) from None
+    return text
 
 
 def _a(value: object) -> str:
@@ -157,6 +197,8 @@ def identity_of(options: AskOptions) -> tuple[str, Conversation]:
         raise UsageError(f"request_id must be a text, not {_a(request_id)}")
     if "/" in request_id:
         raise UsageError(f"the request id {request_id!r} has a slash in it; leave it out")
+    if not request_id.isprintable() or len(request_id) > MAX_REQUEST_ID_CHARS:
+        raise UsageError(f"request_id must be at most {MAX_REQUEST_ID_CHARS} characters that can be printed in a log")
     if conversation is None:
         return request_id, Conversation()
     if not isinstance(conversation, Conversation):
@@ -208,6 +250,7 @@ def metadata_of(given: object) -> Mapping[str, str]:
     for key, value in given.items():
         if not isinstance(key, str) or not isinstance(value, str):
             raise UsageError(f"metadata must be texts by texts; the entry {key!r} is {_a(value)}")
+        sendable("metadata", key + value)
         if not 0 < len(key) <= MAX_METADATA_KEY_CHARS or len(value) > MAX_METADATA_CHARS:
             raise UsageError(
                 f"the metadata {key[:MAX_METADATA_KEY_CHARS]!r} is too long: a key has 1 to {MAX_METADATA_KEY_CHARS} "
@@ -222,7 +265,7 @@ _Read = Callable[[str, object, RequestOptions], object]
 def _text(name: str, value: object, _: RequestOptions) -> str:
     if not isinstance(value, str):
         raise UsageError(f"{name} must be a text, not {_a(value)}")
-    return value
+    return sendable(name, value)
 
 
 def _flag(name: str, value: object, _: RequestOptions) -> bool:
@@ -232,9 +275,16 @@ def _flag(name: str, value: object, _: RequestOptions) -> bool:
 
 
 def _amount(name: str, value: object, _: RequestOptions) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise UsageError(f"{name} must be a number above 0, not {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= sys.float_info.max:
+        raise UsageError(f"{name} must be a number above 0, not {safe_text(repr, value, _MAX_VALUE_CHARS)}")
     return value
+
+
+def _seconds(name: str, value: object, defaults: RequestOptions) -> float:
+    seconds = _amount(name, value, defaults)
+    if seconds > MAX_REQUEST_SECONDS:
+        raise UsageError(f"{name} must be at most {MAX_REQUEST_SECONDS:,.0f} (seconds, a year), not {seconds:g}")
+    return seconds
 
 
 def _wait(name: str, value: object, _: RequestOptions) -> float:
@@ -260,7 +310,9 @@ def _sampling(name: str, value: object, defaults: RequestOptions) -> Sampling:
 
 
 def _choice(name: str, value: object, _: RequestOptions) -> ToolChoice:
-    if isinstance(value, ToolChoice):
+    if isinstance(value, ToolChoice) and value.mode in _MODES.values():
+        return value
+    if isinstance(value, ToolChoice) and value.mode is ToolChoiceMode.NAMED and value.name:
         return value
     if not isinstance(value, str) or not value:
         raise UsageError(f'{name} must be "auto", "none", "required" or the name of a tool, not {value!r}')
@@ -316,7 +368,7 @@ _READ: Final[Mapping[str, tuple[str, _Read]]] = {
     "sampling": ("sampling", _sampling),
     "tool_choice": ("tool_choice", _choice),
     "parallel_tool_calls": ("parallel_tool_calls", _flag),
-    "timeout": ("timeout_seconds", _amount),
+    "timeout": ("timeout_seconds", _seconds),
     "approval_timeout": ("approval_timeout_seconds", _wait),
     "max_steps": ("max_steps", _count),
     "token_budget": ("token_budget", _count),

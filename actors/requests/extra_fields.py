@@ -13,8 +13,8 @@ from callboard.providers.adapter import CREDENTIAL_HEADERS
 
 #: RFC 9110, 5.6.2: the characters of a header's name.
 HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-#: RFC 9110, 5.5: what a header's value may be, without spaces around it.
-HEADER_VALUE: Final = re.compile(r"[\x21-\x7e\x80-\xff](?:[\t\x20-\x7e\x80-\xff]*[\x21-\x7e\x80-\xff])?")
+#: RFC 9110, 5.5: what a header's value may be, without spaces around it, and without the obsolete letters beyond ASCII.
+HEADER_VALUE: Final = re.compile(r"[\x21-\x7e](?:[\t\x20-\x7e]*[\x21-\x7e])?")
 #: Headers that say how the request itself is sent.
 _OURS: Final = frozenset(
     (
@@ -77,7 +77,9 @@ def checked_headers(option: str, headers: object) -> Mapping[str, str]:
             raise UsageError(f"{option} has {name!r}, which callboard sets itself; leave it out")
         if not isinstance(value, str) or not HEADER_VALUE.fullmatch(value):
             raise UsageError(
-                f"{option}: the value of {name!r} cannot be sent; it must be one line of Latin letters, without "
-                "spaces around it"
+                f"{option}: the value of {name!r} cannot be sent; it must be one line of ASCII, without spaces "
+                "around it"
             )
+    if len({name.lower() for name in headers}) < len(headers):
+        raise UsageError(f"{option} has a header twice, in small and in capital letters; leave one of the two out")
     return dict(headers)

@@ -164,7 +164,8 @@ class RequestSession(Actor[SessionMessage]):
         self._set_timer(commands.SetTimer(question.tag, question.asked_at + question.options.timeout_seconds))
         self._ask_for_offers()
         if self._find_window is not None:
-            self._find_window(lambda window: self.ref.tell_control(WindowFound(window)))
+            ref = self.ref  # of its own: the window may be found when this session has ended
+            self._find_window(lambda window: ref.tell_control(WindowFound(window)))
             self._find_window = None
 
     def on_stopping(self) -> bool:
@@ -489,7 +490,7 @@ class RequestSession(Actor[SessionMessage]):
             self._context.run(self._subscriber, seen)
         except Exception as error:  # noqa: BLE001 - a reader's fault
             self._is_read_along = False
-            warn = partial(logger.warning, exc_info=error, extra=self._question.tag._asdict())
+            warn = partial(logger.warning, exc_info=error, extra=self._question.tag.shown())
             self._context.run(warn, "the request goes on unread, since its subscriber failed")
 
     def _observe(self, what: Heard) -> None:

@@ -71,8 +71,8 @@ def _message(message: Message) -> Json:
         case AssistantMessage():
             return {"role": "assistant", "parts": [_part(part) for part in message.parts]}
         case ToolMessage():
-            result = {"type": "tool_call_response", "id": message.call_id, "response": shown_text(message.content)}
-            return {"role": "tool", "parts": [result]}
+            result = {"id": shown_text(message.call_id), "response": shown_text(message.content)}
+            return {"role": "tool", "parts": [{"type": "tool_call_response", **result}]}
 
 
 def _part(part: UserPart | AssistantPart) -> Json:
@@ -82,8 +82,8 @@ def _part(part: UserPart | AssistantPart) -> Json:
         case Thinking():
             return {"type": "reasoning", "content": shown_text(part.text)}
         case ToolCall():
-            arguments = shown_text(part.arguments)
-            return {"type": "tool_call", "id": part.call_id, "name": part.name, "arguments": arguments}
+            named = {"id": shown_text(part.call_id), "name": shown_text(part.name)}
+            return {"type": "tool_call", **named, "arguments": shown_text(part.arguments)}
     return {"type": type(part).__name__.lower()}  # pictures and sounds are not repeated
 
 

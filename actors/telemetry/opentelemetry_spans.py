@@ -102,7 +102,7 @@ class OpenTelemetrySpans:
                 **attributes,
                 **self._ids,
                 "callboard.step": work.tag.step,
-                "callboard.call_id": work.tag.call_id,
+                "callboard.call_id": work.tag.shown_call_id,
             },
             start_time=self._ns(at),
         )

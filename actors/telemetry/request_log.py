@@ -50,7 +50,7 @@ class RequestLogFilter(logging.Filter):
         present = record.__dict__
         present.setdefault("request_id", tag.request_id)
         present.setdefault("step", tag.step)
-        present.setdefault("call_id", tag.call_id)
+        present.setdefault("call_id", tag.shown_call_id)
         present.setdefault("tool", tool)
         present.setdefault("metadata", dict(metadata))
         return super().filter(record)

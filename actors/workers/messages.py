@@ -78,7 +78,7 @@ class WorkerLost(DependencyLost):
 
     def __init__(self, failure: ToolFailure, printed: str = "", tag: Tag | None = None) -> None:
         """`tag` is that of its call, where it runs one at a time: for the log."""
-        ids = {} if tag is None else {**tag._asdict(), "tool": failure.tool}
+        ids = {} if tag is None else {**tag.shown(), "tool": failure.tool}
         told = ", ".join(f"{name} {value}" for name, value in ids.items())
         super().__init__(f"{failure.message} ({told})" if told else failure.message, ids)
         self.failure = failure

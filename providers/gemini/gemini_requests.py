@@ -308,7 +308,7 @@ class GeminiEncoding(encoding.TurnEncoding):
 
 def _declaration(tool: ToolDefinition) -> Body:
     declaration: Body = {"name": tool.name, "description": tool.description}
-    if tool.parameters.get("properties"):
+    if tool.parameters.get("properties") or tool.parameters.get("additionalProperties"):
         declaration["parametersJsonSchema"] = tool.parameters
     return declaration
 

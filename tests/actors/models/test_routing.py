@@ -232,6 +232,16 @@ def test_a_proxy_carries_what_is_asked(server: Server) -> None:
     assert proxy.lines == [f"POST {server.url.removeprefix('http://')}"]
 
 
+def test_a_proxy_that_cannot_be_reached_is_named_without_its_password() -> None:
+    settings = Settings(
+        model="openai-compatible/one", base_url="http://model.test/v1", proxy="http://u:hunter2@127.0.0.1:9", **KNOWN
+    )
+    with Runtime(settings) as runtime, pytest.raises(ModelCallFailed) as failed:
+        runtime.ask_sync("?")
+    assert "model.test (through the proxy 127.0.0.1:9) refused the connection" in str(failed.value)
+    assert "hunter2" not in str(failed.value)
+
+
 def test_a_proxy_with_a_password_and_one_for_a_provider_alone(server: Server) -> None:
     password = base64.b64encode(b"u:hunter2").decode()
     with proxy_server(password=password) as proxy:
@@ -313,12 +323,59 @@ def test_an_own_provider_has_any_model_and_is_closed_with_the_runtime() -> None:
     assert mine.closed == 1
 
 
+@pytest.mark.parametrize("raised", [OSError("gone"), SystemExit(3), KeyboardInterrupt()], ids=repr)
+def test_an_own_provider_that_fails_to_close_keeps_no_other_from_closing(raised: BaseException) -> None:
+    @dataclass
+    class Failing(Echo):
+        async def aclose(self) -> None:
+            raise raised
+
+    other = Echo()
+    with Runtime(Settings(model="mine/a"), providers={"mine": Failing(), "other": other}) as runtime:
+        assert runtime.ask_sync("hello").text == "a says hello"
+        assert runtime.ask_sync("hello", model="other/b").text == "b says hello"
+    assert other.closed == 1
+
+
 def test_an_own_provider_beside_the_known_ones(server: Server) -> None:
     settings = Settings(model="openai-compatible/gone", base_url="http://127.0.0.1:9/v1", max_attempts=2)
     mine = Echo()
     with Runtime(settings.model_copy(update={"fallback_models": ("mine/b",)}), providers={"mine": mine}) as runtime:
         assert runtime.ask_sync("hello").text == "b says hello"
         assert runtime.ask_sync("hello", model="mine/c").text == "c says hello"
+
+
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [
+        ({"connections": {"mine": Connection(base_url="http://h")}}, "base_url"),
+        ({"connections": {"mine": Connection(api_key="k")}}, "api_key"),
+        ({"connections": {"mine": Connection(headers={"x-a": "b"})}}, "headers"),
+        ({"base_url": "http://h"}, "base_url"),
+        ({"api_key": "k"}, "api_key"),
+        ({"headers": {"x-a": "b"}}, "headers"),
+    ],
+)
+@pytest.mark.parametrize("own", [Echo(), OpenAIChat(base_url="http://h/v1", api_key="k", dialect=ChatDialect())])
+def test_what_would_not_reach_an_own_provider_is_refused(settings: dict[str, Any], field: str, own: Any) -> None:
+    with pytest.raises(UsageError, match=f"{field} does nothing for mine"):
+        Runtime(Settings(model="mine/x", **settings), providers={"mine": own})
+
+
+def test_a_proxy_and_certificates_reach_an_adapter_of_ones_own_only() -> None:
+    adapter = OpenAIChat(base_url="http://h/v1", api_key="k", dialect=ChatDialect())
+    for given in (Connection(proxy="http://h:3128"), Connection(verify=False)):
+        settings = Settings(connections={"mine": given})
+        Runtime(settings, providers={"mine": adapter})
+        with pytest.raises(UsageError, match="does nothing for mine, which is a provider of your own"):
+            Runtime(settings, providers={"mine": Echo()})
+
+
+@pytest.mark.parametrize("model", ["scripted/one", "offline/code-context"])
+def test_a_model_without_a_server_takes_the_place_of_any_with_its_settings(model: str) -> None:
+    settings = Settings(model=model, base_url="http://127.0.0.1:9", api_key=lambda: "k", headers={"x-team": "blue"})
+    with Runtime(settings) as runtime:
+        assert runtime.ask_sync("?").text
 
 
 def test_an_own_adapter_gets_http_around_it(server: Server) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from support.model_servers import ModelServers, model_servers
 from callboard.actors.models import windows
 from callboard.actors.models.llm_manager import Route
 from callboard.actors.models.windows import ASSUMED_CONTEXT_TOKENS, Window, Windows
-from callboard.actors.requests.replies import Reply
+from callboard.actors.requests.replies import ModelCallFailed, Reply, RequestEnded
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
 from callboard.protocol.commands import Note
@@ -219,3 +220,24 @@ def test_the_fake_and_the_offline_provider_have_no_window() -> None:
     with Runtime(Settings(model="scripted/m", script=["Hello"])) as runtime:
         start, notes, _ = started(runtime)
     assert (start.options.context_tokens, notes) == (None, [])
+
+
+def test_a_window_that_is_found_after_its_request_has_ended_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    """The question for the window waits for the key; the request does not wait for it."""
+    has_asked, may_answer = threading.Event(), threading.Event()
+
+    def key() -> str:
+        has_asked.set()
+        may_answer.wait(30)
+        return "k"
+
+    settings = Settings(model="openai-chat/x", base_url="http://127.0.0.1:9/v1", api_key=key, max_attempts=1)
+    with Runtime(settings) as runtime, ThreadPoolExecutor() as threads:
+        first = threads.submit(runtime.ask_sync, "?", request_id="first")
+        assert has_asked.wait(30)
+        assert runtime.cancel("first")
+        assert isinstance(first.exception(30), RequestEnded)
+        second = threads.submit(runtime.ask_sync, "?")
+        may_answer.set()
+        assert isinstance(second.exception(30), ModelCallFailed)  # it heard of the window after the first one did
+    assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []

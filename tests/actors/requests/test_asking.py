@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from callboard.actors.requests.asking import MAX_METADATA_CHARS, OPTIONS, Prompt, user_message
+from callboard.actors.requests.outputs import Output
 from callboard.actors.requests.replies import Conversation, ModelCallFailed, RequestEnded
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
@@ -105,6 +106,13 @@ def test_a_prompt_is_text_or_parts(prompt: Prompt, parts: tuple[Any, ...] | None
         (None, "not a NoneType"),
         (b"bytes", "not a bytes"),
         ({"a": 1}, "not a dict"),
+        ("a\ud800", "the question holds '\\ud800' at 1, which is half a character and cannot be sent"),
+        (["what?", "\udfff"], "part 1 of the question holds '\\udfff' at 0"),
+        (["what?", Text("\udfff")], "part 1 of the question holds '\\udfff' at 0"),
+        (Image("image/png", b"\x89PNG"), "data_base64 of an Image must be base64, as base64.b64encode(data).decode()"),  # type: ignore[arg-type]
+        (Image("image/png", "data:image/png;base64,AAAA"), "part 0 of the question: data_base64 of an Image must be"),
+        (["a", Document("application/pdf", "AAA")], "part 1 of the question: data_base64 of a Document must be base64"),
+        (Audio("audio/wav", "AAAA\nAAA"), "data_base64 of an Audio must be base64"),
         (["what?", 5], "part 1 of the question is an int; it must be a str or one of Text, Image, Document"),
         ([UserMessage.of("a")], "part 0 of the question is a UserMessage"),
     ],
@@ -285,6 +293,24 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "header ours": ({"extra_headers": {"Content-Type": "a/b"}}, "which callboard sets itself"),
     "conversation": ({"conversation": "c"}, "conversation must be a Conversation, not a str"),
     "request id": ({"request_id": "a/b"}, "has a slash in it"),
+    "request id lines": ({"request_id": "a\nb"}, "request_id must be at most 256 characters that can be printed"),
+    "request id long": ({"request_id": "a" * 257}, "request_id must be at most 256 characters"),
+    "timeout long": ({"timeout": 1e308}, "timeout must be at most 31,536,000 (seconds, a year), not 1e+308"),
+    "timeout huge": ({"timeout": 10**5_000}, "timeout must be a number above 0"),
+    "cost huge": ({"cost_budget": 10**400}, "cost_budget must be a number above 0, not 1000"),
+    "half a letter": ({"instructions": "a\ud800"}, r"instructions holds '\ud800' at 1, which is half a character"),
+    "half a model": ({"model": "openai-compatible/\ud800"}, r"model holds '\ud800' at 18"),
+    "half a metadata": ({"metadata": {"a": "\udfff"}}, r"metadata holds '\udfff'"),
+    "choice mode": ({"tool_choice": ToolChoice("any")}, "tool_choice must be"),
+    "choice without name": ({"tool_choice": ToolChoice(ToolChoiceMode.NAMED)}, "tool_choice must be"),
+    "header letters": (
+        {"extra_headers": {"x-a": "\xfc"}},
+        "the value of 'x-a' cannot be sent; it must be one line",
+    ),
+    "header twice": ({"extra_headers": {"x-a": "1", "X-A": "2"}}, "extra_headers has a header twice"),
+    "output": ({"output": Output(mode="tool")}, "goes beside a type; write output=Annotated[YourType, Output(...)]"),
+    "output class": ({"output": Annotated[int, Output]}, "Output beside the type is a class; write Output(...)"),
+    "output name": ({"output": Annotated[int, Output(name=3)]}, "output: name must be a text, not 3"),
 }
 
 

@@ -112,6 +112,21 @@ def test_closing_the_iterator_and_cancelling_end_it(until: Until) -> None:
             list(stream)
 
 
+def test_a_second_reading_is_refused_and_does_not_wait(runtime: Runtime) -> None:
+    stream = runtime.stream_sync("?")
+    assert "".join(stream.texts()) == "It is 8."
+    with pytest.raises(UsageError, match="this stream was read before"):
+        list(stream)
+
+    async def read_twice() -> None:
+        stream = runtime.stream("?")
+        assert "".join([text async for text in stream.texts()]) == "It is 8."
+        with pytest.raises(UsageError, match="this stream was read before"):
+            await anext(aiter(stream))
+
+    asyncio.run(asyncio.wait_for(read_twice(), 10))
+
+
 def test_a_request_without_an_answer_raises_what_ask_would() -> None:
     failing = [ScriptedTurn(error=Error(ErrorKind.AUTHENTICATION, "no such key", retryable=False))]
     with runtime_with(failing) as runtime:

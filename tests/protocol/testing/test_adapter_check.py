@@ -263,7 +263,7 @@ ENCODERS: dict[str, tuple[str, dict[str, Any], str]] = {
     "ignores response_schema": ("openai-responses", forgets("response_schema", None), "response_schema=.* sends the"),
     "ignores stream": ("gemini", forgets("stream", True), "stream=False sends the same as"),
     "ignores the model": ("openai-chat", forgets("model", "m"), "model='MARKmodel' sends the same as"),
-    "ignores further options": ("openai-chat", forgets("provider_options", ()), "provider_options=.* the same as"),
+    "ignores further options": ("openai-chat", forgets("provider_options", ()), "provider_options=.* sends the sa"),
     "does not give signatures back": ("anthropic", messages(unsigned), "goes back without 'SIG-1'"),
 }  # fmt: skip
 

@@ -121,6 +121,13 @@ def test_a_whole_tool_turn() -> None:
     assert "parametersJsonSchema" not in sent["tools"][0]["functionDeclarations"][1]
 
 
+def test_a_tool_that_takes_any_names_says_so() -> None:
+    parameters = {"type": "object", "additionalProperties": {"type": "integer"}}
+    tools = (ToolDefinition(ToolName("count"), "Count.", parameters),)
+    [declared] = body(Gemini(api_key="k"), tools=tools)["tools"][0]["functionDeclarations"]
+    assert declared["parametersJsonSchema"] == parameters
+
+
 def test_failures_say_error() -> None:
     turn = AssistantMessage((call("a"), call("b")))
     results = (result("a", '{"ok": false}', is_error=True), result("b", "no", is_error=True))
