@@ -29,7 +29,7 @@ from .errors import (
     logger_of,
 )
 from .ref import Down, Monitor, Ref, ask_pykka
-from .reply import Asks, Reply
+from .reply import Asks
 from .restart import Backoff, ExitReason, Restart
 from .scheduler import Held, LoopScheduler, Scheduler, Timer, Watchdog
 from .supervisor import ChildSpec, Strategy, Supervisor, SupervisorMessage, children_of, start_child, stop_child
@@ -39,7 +39,7 @@ __all__ = [
     "Actor", "ActorCrashed", "ActorDeadError", "ActorInfo", "ActorSystem", "AskOnLoopError", "AskTimeout",
     "Asks", "Backoff", "ChildSpec", "DeadLetter", "DeadLetterReason", "DeadLetters", "DeadlockError",
     "DependencyLost", "Down", "ExitReason", "Held", "IntensityExceeded", "KernelError", "LoopScheduler", "MailboxFull",
-    "Monitor", "NameTaken", "NoSuchActor", "NotSpawned", "OutOfThreads", "Ref", "Rejected", "Reply", "Restart",
+    "Monitor", "NameTaken", "NoSuchActor", "NotSpawned", "OutOfThreads", "Ref", "Rejected", "Restart",
     "Scheduler", "StartFailed", "Statistics", "Strategy", "Supervisor", "SupervisorMessage", "Timer", "Watchdog",
     "ask_pykka", "children_of", "handles", "logger_of", "start_child", "stop_child",
 ]  # fmt: skip

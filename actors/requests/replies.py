@@ -20,8 +20,8 @@ from typing import Final, Generic, cast
 
 from typing_extensions import TypeVar
 
-from callboard.actors import kernel
 from callboard.actors.kernel import Down, ExitReason
+from callboard.actors.kernel import reply as on_loop
 from callboard.actors.models.llm_manager import Route
 from callboard.actors.requests.backstop import Backstop, Post, Watch
 from callboard.actors.requests.conversation import Conversation
@@ -217,7 +217,7 @@ class Answer(Generic[T]):
         """The request has `timeout_seconds` from now. `checker`: where an output is asked for. `post` runs something on
         the loop of its session."""
         # A Future of the standard library has 12 objects, which are a twentieth of what an open request keeps.
-        self.future = kernel.Reply[Reply[T]]()
+        self.future = on_loop.Reply[Reply[T]]()
         self.checker = checker
         self.conversation = conversation
         self.tag = tag
