@@ -331,7 +331,8 @@ class _Timers:
         self._live: dict[Tag, float] = {}
         self._due: dict[Tag, float] = {}
         self._step = 0
-        self._waits = {(call.tag, wait.since): wait for call in story.calls.values() for wait in call.waits}
+        # A call may be approved and deferred in the moment in which it was asked about: the first wait is the approval.
+        self._waits = {(call.tag, wait.since): wait for call in story.calls.values() for wait in reversed(call.waits)}
         self._waiting: dict[Tag, float] = {}
         """When the waits for someone outside must be over."""
 

@@ -39,15 +39,18 @@ def shrink(scenario: Scenario, shows: Callable[[Scenario], bool]) -> Scenario:
 def shrink_path(scenario: Scenario, shows: Callable[[Scenario], bool]) -> Path:
     """The way to that smallest scenario."""
     path: list[int] = []
-    smaller = True
-    while smaller:
-        smaller = False
-        for index, candidate in enumerate(simpler(scenario)):
-            if shows(candidate):
-                scenario, smaller = candidate, True
-                path.append(index)
-                break
+    start = 0
+    while (index := _next_smaller(scenario, shows, start)) is not None:
+        scenario = follow(scenario, (index,))
+        path.append(index)
+        start = index  # what was tried before it has shown nothing, and mostly still does not: it comes last
     return tuple(path)
+
+
+def _next_smaller(scenario: Scenario, shows: Callable[[Scenario], bool], start: int) -> int | None:
+    """The first simplification that shows the fault, from the one at `start` on and then those before it."""
+    candidates = tuple(enumerate(simpler(scenario)))
+    return next((index for index, each in (*candidates[start:], *candidates[:start]) if shows(each)), None)
 
 
 def follow(scenario: Scenario, path: Path) -> Scenario:
