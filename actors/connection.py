@@ -23,7 +23,8 @@ NOT_AN_ADDRESS: Final = "must be an address with http:// or https://, such as ht
 _NOT_A_PROXY: Final = 'must be the address of an HTTP proxy, such as http://proxy.example:3128, or "" for none'
 
 ApiKey = SecretStr | str | TokenCallback
-"""A key, or what gives one (sync or async) and is called again when it has expired or was refused."""
+"""A key, or what gives one (sync or async) and is called again when it has expired or was refused. What a function
+gives is sent as a bearer token, also to Anthropic, Gemini and Azure, whose keys go into headers of their own."""
 Verify = bool | str | Path | ssl.SSLContext
 """Whom a server's certificate is trusted from: True, the usual authorities; the file or folder of one's own; a context
 that says it all; False, anyone, which lets others read along."""

@@ -88,7 +88,8 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
     """Where the model's API is, if not at its usual place."""
     api_key: ApiKey | None = None
     """Kept as a SecretStr, which no repr and no log shows. For keys that expire, a function (async or not) that gives
-    one, or a `Token` with the time of its end: called when needed, and again after a refusal."""
+    one, or a `Token` with the time of its end: called when needed, and again after a refusal. It is sent as a bearer
+    token, also to Anthropic, Gemini and Azure, whose keys go into headers of their own."""
     headers: Mapping[str, str] = Field(default_factory=dict)
     """Sent with each request to the provider of `model`."""
     connections: Mapping[str, Connection] = Field(default_factory=dict)

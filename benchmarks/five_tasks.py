@@ -85,7 +85,7 @@ STRUCTURED = "structured"
 ALL_TASKS = {
     task.name: task
     for task in (
-        Task("ask", "Ask, and print the answer.", (Turn("In Oslo."),), "In Oslo.\n", ("Where does it rain?",)),
+        Task("ask", "Ask, and print the answer.", (Turn("In Oslo."),), "In Oslo.\n", ("Where is it wet?",)),
         Task(
             "tool",
             "Let the model call a function.",
@@ -98,14 +98,14 @@ ALL_TASKS = {
             "Get an object of a class of your own.",
             (),
             "city='Oslo' millimetres=12\n",
-            ("Where does it rain?", "city", "millimetres"),
+            ("Where is it wet?", "city", "millimetres"),
         ),
         Task(
             "stream",
             "Print the answer while it comes.",
             (Turn("In Oslo and in Bergen."),),
             "In Oslo and in Bergen.",
-            ("Where does it rain?", '"stream": true'),
+            ("Where is it wet?", '"stream": true'),
         ),
         Task(
             "memory",
@@ -156,7 +156,7 @@ def environment(base_url: str) -> dict[str, str]:
         "OPENAI_BASE_URL": base_url,
         "OPENAI_API_KEY": "sk-none",
         "OPENAI_AGENTS_DISABLE_TRACING": "1",
-        "CALLBOARD_MODEL": "openai/gpt-6-sol",
+        "CALLBOARD_MODEL": "openai/gpt-6-luna",
         "CALLBOARD_BASE_URL": base_url,
     }
 

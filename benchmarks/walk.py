@@ -10,13 +10,15 @@ child process. A call of the same tool has gone before, so that what is made onc
 A *file* is entered when one of its functions has the call in hand: its id, arguments, result or Tag is among the
 function's arguments, locals or return value, or in an object, list or dict there, at most three levels down. A rate
 limiter that happens to run meanwhile does not count, nor does what only measures the call: a file whose functions, with
-the call in hand, gave back numbers and nothing else (how many tokens a text has) hands nothing on. The kernel and the
-test gear are printed apart.
+the call in hand, gave back numbers and nothing else (how many tokens a text has) hands nothing on.
 
 A *shape* is a class of which an instance was seen that names the call in a field of its own: by its id, its Tag or its
-arguments. The Tag itself is none, nor is what holds raw bytes of a stream, nor a report that is made of the call once
-it has ended (protocol/reports.py): it goes into the Reply, and no further step reads it. A class whose fields hold such
-an instance is a *wrapper*. All these are printed apart.
+arguments. The Tag itself is none, nor is what holds raw bytes of a stream. A class whose fields hold such an instance
+is a *wrapper*.
+
+What becomes of a call is reported once it has ended (protocol/reports.py, collected by step_log.py): that goes into the
+Reply, and no later step reads it, so neither is on the way. These, wrappers, what only measures, the kernel and the
+test gear are printed apart.
 
 When the work on the middle of the engine began, this counted 37 files and 14 shapes for a process tool (51 files with
 the kernel and with those that ran without the call in hand).
@@ -55,8 +57,8 @@ CALL_ID: Final = "call_walk"
 DEPTH: Final = 3
 #: Arguments as JSON are shorter than this; an event of a stream, or a body, is longer.
 LONGEST_ARGUMENTS: Final = 60
-#: The module whose classes say afterwards what became of a call.
-REPORTS: Final = "callboard.protocol.reports."
+#: What says afterwards how a call ended.
+REPORTS: Final = ("protocol/reports.py", "protocol/step_log.py")
 #: The variables by which a child finds the log, and knows that it is no host.
 LOG: Final = "CALLBOARD_WALK_LOG"
 HOST: Final = "CALLBOARD_WALK_HOST"
@@ -299,6 +301,11 @@ def is_kernel(name: str) -> bool:
     return name.startswith("actors/kernel/") or "/testing/" in name
 
 
+def is_report(shape: str) -> bool:
+    module = shape.rpartition(".")[0].removeprefix("callboard.")
+    return f"{module.replace('.', '/')}.py" in REPORTS
+
+
 def show(title: str, found: dict[str, str], functions: bool) -> None:
     print(f"\n{len(found)} {title}")
     for name, function in found.items():
@@ -307,16 +314,17 @@ def show(title: str, found: dict[str, str], functions: bool) -> None:
 
 def show_walk(isolation: str, seen: Seen, functions: bool) -> None:
     entered = {name: first for name, first in seen.entered.items() if not is_kernel(name)}
-    files = {name: first for name, first in entered.items() if name in seen.gave_more}
-    measuring = {name: first for name, first in entered.items() if name not in files}
+    files = {name: first for name, first in entered.items() if name in seen.gave_more and name not in REPORTS}
+    measuring = {name: first for name, first in entered.items() if name not in seen.gave_more}
     only_ran = {name: first for name, first in seen.ran.items() if name not in entered}
-    shapes = {name: first for name, first in seen.shapes.items() if not name.startswith(REPORTS)}
-    reports = {name: first for name, first in seen.shapes.items() if name not in shapes}
+    shapes = {name: first for name, first in seen.shapes.items() if not is_report(name)}
+    reports = {name: first for name, first in entered.items() if name in REPORTS}
+    reports |= {name: first for name, first in seen.shapes.items() if is_report(name)}
     print(f"{isolation}: {len(files)} files besides the kernel, {len(shapes)} shapes")
     show("files with the call in hand", files, functions)
     show("files that only measure it, not counted", measuring, functions)
     show("shapes", shapes, functions)
-    show("reports of what has ended, not counted", reports, functions)
+    show("files and shapes of reports, not counted", reports, functions)
     show("wrappers, not counted", seen.wrappers, functions)
     show("files of the kernel, and such that ran without the call in hand, not counted", only_ran, functions)
 

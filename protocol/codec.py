@@ -166,7 +166,7 @@ def _read_rows(rows: Sequence[object]) -> tuple[tuple[Message, ...], tuple[Messa
             raise CodecError(f'{where}: "id" must be a text of its own, got {own!r:.80}')
         if (found := row.pop("parent", None)) != parent:
             raise CodecError(
-                f'{where}: "parent" must be the id of the message before it, {parent!r}; got {found!r:.80}'
+                f'{where}: "parent" must be the id of the message before it, {parent!r:.80}; got {found!r:.80}'
             )
         message = _revive(row, where, strict=True)
         if not isinstance(message, Message):

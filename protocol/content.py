@@ -289,7 +289,9 @@ def history_faults(messages: Sequence[Message]) -> list[str]:
         if isinstance(message, ToolMessage):
             # A wrong result is reported with its turn, and not again as an orphan.
             if not awaited:
-                faults.append(f"message {position}: result of {message.call_id!r} follows no turn that asked for it")
+                faults.append(
+                    f"message {position}: result of {message.call_id!r:.80} follows no turn that asked for it"
+                )
             awaited = max(awaited - 1, 0)
         elif isinstance(message, AssistantMessage):
             awaited = len(message.tool_calls)
@@ -307,15 +309,15 @@ def _turn_faults(position: int, turn: AssistantMessage, following: Sequence[Mess
         yield f"message {position}: two calls of one turn share an id"
     for index, call in enumerate(calls):
         if not call.call_id:
-            yield f"message {position}: a call of {call.name!r} has no id"
+            yield f"message {position}: a call of {call.name!r:.80} has no id"
         if not is_json_object(call.arguments):
-            yield f"message {position}: the arguments of {call.call_id!r} are not a JSON object"
+            yield f"message {position}: the arguments of {call.call_id!r:.80} are not a JSON object"
         result = following[index] if index < len(following) else None
         if not isinstance(result, ToolMessage):
-            yield f"message {position}: {call.call_id!r} has no result directly after its turn"
+            yield f"message {position}: {call.call_id!r:.80} has no result directly after its turn"
             return
         if result.call_id != call.call_id or result.name != call.name:
             yield (
-                f"message {position}: the result in place {index + 1} is of {result.call_id!r} ({result.name}), "
-                f"the turn asked for {call.call_id!r} ({call.name}) there"
+                f"message {position}: result {index + 1} is of {result.call_id!r:.80} ({result.name:.80}), "
+                f"the turn asked for {call.call_id!r:.80} ({call.name:.80}) there"
             )

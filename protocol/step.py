@@ -478,8 +478,8 @@ NO_CALLS: Final = Batch(NO_REQUEST, content.AssistantMessage(()), RequestClock(0
 class _Asked:
     """A call that was made before."""
 
-    results: set[bytes] = field(default_factory=set)
-    """Digests of what it gave when it was last run; more than one where a step asked for it more than once."""
+    results: bytes = b""
+    """Digests of what it gave when it was last run, in order; several where a step asked for it more than once."""
     times: int = 0
     """How often in a row it came to that, or was refused because it had."""
     news: int = 0
@@ -508,11 +508,10 @@ class Repeats:
 
     def learn(self, outcomes: Iterable[tuple[bytes, str | None]]) -> None:
         """The calls of a step have ended, in any order: what each gave, or None where it was refused by `next_step`."""
-        found: dict[bytes, set[bytes]] = {}
+        each: dict[bytes, set[bytes]] = {}
         for key, result in outcomes:
-            results = found.setdefault(key, set())
-            if result is not None:
-                results.add(digest(result))
+            each.setdefault(key, set()).update(() if result is None else (digest(result),))
+        found = {key: b"".join(sorted(results)) for key, results in each.items()}
         known = {key: self._asked.pop(key, _Asked()) for key in found}
         self._news += any(results and results != known[key].results for key, results in found.items())
         for key, asked in known.items():

@@ -23,6 +23,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 from urllib.parse import unquote, urlsplit, urlunsplit
+from weakref import WeakSet
 
 import aiohttp
 import httpx
@@ -126,7 +127,7 @@ class HttpProvider:
         route. `timeouts` take the place of the provider's own."""
         adapter = adapter or self.adapter
         wire = adapter.encode(request)
-        host, deadline = _host(wire.url), _CallDeadline(timeouts or self._timeouts)
+        deadline = _CallDeadline(timeouts or self._timeouts)
         ended = False
         try:
             wire = await self._authorized(wire, deadline)
@@ -154,7 +155,7 @@ class HttpProvider:
         except (ProviderError, _CallTimedOut, _Redirected, _StaleConnection, *_TRANSPORT_ERRORS) as error:
             # What goes wrong after a finished answer changes nothing about it.
             if not ended:
-                yield _with_notes([self._failure(error, host)], wire)
+                yield _with_notes([self._failure(error, wire.url)], wire)
         finally:
             deadline.cancel()
 
@@ -189,7 +190,7 @@ class HttpProvider:
             finally:
                 await answer.body.aclose()
         except (_CallTimedOut, *_TRANSPORT_ERRORS) as error:
-            failure = self._failure(error, host)
+            failure = self._failure(error, wire.url)
             raise ProviderError(failure.kind, failure.message) from None
         finally:
             deadline.cancel()
@@ -264,7 +265,7 @@ class HttpProvider:
             _escaped_path.set(path.decode("ascii") if b"%" in path else "")
         if self._given is not None:
             return (await deadline.run(self._given.send(question))).decompressed()
-        connections = self._open_connections(self._proxy if isinstance(self._proxy, str) else self._proxy(wire.url))
+        connections = self._open_connections(self._proxy_for(wire.url))
         if is_last_try or connections.are_doubtful:
             return (await deadline.run(connections.single.send(question))).decompressed()
         if _is_used_again.get():
@@ -299,26 +300,30 @@ class HttpProvider:
         if (connections := of_loop.get(proxy)) is None:
             # No limit of connections here: how many calls run at once is decided above, and a queue here would look
             # like a stalled server.
-            kept = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_SECONDS, ssl=self._tls)
+            kept = _KeptConnections(self._tls)
             single = aiohttp.TCPConnector(limit=0, force_close=True, ssl=self._tls)
             over = (self._over(kept, proxy), self._over(single, proxy))
             connections = of_loop[proxy] = _Connections(*over, (kept, single))
         return connections
 
     def _over(self, connector: aiohttp.TCPConnector, proxy: str) -> _Sender:
-        traces = aiohttp.TraceConfig()
-        traces.on_connection_reuseconn.append(_used_again)
         session = aiohttp.ClientSession(
-            connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trace_configs=[traces], middlewares=[_as_escaped]
+            connector=connector, cookie_jar=aiohttp.DummyCookieJar(), middlewares=[_as_escaped]
         )
         if proxy:
             through = _proxy(proxy)
             return _OverHttpx(AiohttpTransport(verify=self._tls, trust_env=False, proxy=through, client=session))
         return _OverAiohttp(session)
 
-    def _failure(self, error: Exception, host: str) -> Error:
+    def _proxy_for(self, url: str) -> str:
+        return self._proxy if isinstance(self._proxy, str) else self._proxy(url)
+
+    def _failure(self, error: Exception, url: str) -> Error:
         if isinstance(error, ProviderError):
             return make_error(error.kind, f"{self.name} was not asked: {error}.", retryable=error.retryable)
+        host = _host(url)
+        if proxy := self._proxy_for(url):  # which may be what is wrong
+            host = f"{host} (through the proxy {_host(proxy)})"
         if isinstance(error, _StaleConnection):
             message = f"{host} closed a connection that it had kept open; the next request gets a new one."
             return replace(make_error(ErrorKind.CONNECTION, message), at_once=True)
@@ -403,8 +408,25 @@ _is_used_again: ContextVar[bool] = ContextVar("callboard_connection_is_used_agai
 _escaped_path: ContextVar[str] = ContextVar("callboard_escaped_path", default="")
 
 
-async def _used_again(*_: object) -> None:
-    _is_used_again.set(True)
+class _KeptConnections(aiohttp.TCPConnector):
+    """Says of each connection whether it was used before. (A TraceConfig is asked at each turn of a request: 13 us.)"""
+
+    def __init__(self, tls: ssl.SSLContext) -> None:
+        super().__init__(limit=0, keepalive_timeout=_KEEPALIVE_SECONDS, ssl=tls)
+        self._used = WeakSet[asyncio.Protocol]()
+
+    async def connect(
+        self,
+        req: aiohttp.ClientRequest,
+        traces: list[aiohttp.tracing.Trace],
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - as aiohttp names it
+    ) -> aiohttp.connector.Connection:
+        connection = await super().connect(req, traces, timeout)
+        if (protocol := connection.protocol) in self._used:
+            _is_used_again.set(True)
+        elif protocol is not None:
+            self._used.add(protocol)
+        return connection
 
 
 async def _as_escaped(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:

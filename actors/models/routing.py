@@ -122,7 +122,8 @@ def _check_connection(name: str, own: Provider | Adapter, settings: Settings) ->
     """Raise UsageError for what is set for a provider of the user's own, and would do nothing."""
     is_whole = isinstance(own, Provider)
     entry = settings.connections.get(name, Connection())
-    of_model = {each: getattr(settings, each) for each in _OF_AN_ADAPTER} if name == settings.provider else {}
+    # Not base_url: it may come from the environment, which is meant for other programs too.
+    of_model = {"api_key": settings.api_key, "headers": settings.headers} if name == settings.provider else {}
     for field in _OF_A_PROVIDER if is_whole else _OF_AN_ADAPTER:
         if getattr(entry, field) not in (None, {}) or of_model.get(field):
             what = "a provider" if is_whole else "an adapter"

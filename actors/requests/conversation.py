@@ -106,7 +106,8 @@ class Conversation:
         """The conversation that `to_json` wrote.
 
         Raises UsageError, with the place and the fault, for anything else: text that was cut or edited wrongly, a
-        later format, a history that no provider would accept.
+        later format, a history that no provider would accept. A text of a stranger should be bounded first: up to 512
+        Mi characters are read, and one made for it takes 35 times its size in memory.
         """
         saved = decode_conversation(text)
         if faults := "; ".join(history_faults(saved.messages)[:3]):

@@ -7,10 +7,11 @@ the user's runs in them are kept.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import GenericAlias, UnionType
 from typing import Any, Final, Generic, Literal, NotRequired, Required, TypeVar, Union, get_args, get_origin
 
@@ -39,6 +40,11 @@ _EXPONENT: Final = re.compile(r"[0-9][eE]\+?[0-9]{3}")
 #: Of a type's name, and the modules before names in the repr of a type.
 _MAX_NAME_CHARS: Final = 100
 _MODULES: Final = re.compile(r"\b(?:\w+\.)*(?:<locals>\.)?(?=\w)")
+#: Kinds of core schemas that pydantic writes a JSON Schema of, and that no answer can be.
+_NOT_DATA: Final[Mapping[str, str]] = {
+    "generator": "is read as it is used (generator); use list[...] instead",
+    "is-subclass": "holds a class, which JSON cannot carry; use Literal[...] with the names of those that you know",
+}
 #: The field of an answer that is no object by itself: APIs want an object at the root.
 WRAPPED: Final = "value"
 _JSON_TYPES: Final = "str, int, float, bool, list, dict, Literal, Enum, a dataclass, a TypedDict, a pydantic model"
@@ -161,14 +167,19 @@ def _looked_at(kind: Any) -> OutputType[Any]:
     told = next((each for each in beside if isinstance(each, Output)), Output())
     _check_told(told)
     name = told.name or _name_of(kind.__origin__ if hasattr(kind, "__metadata__") else kind)
+    if inspect.isroutine(kind) or isinstance(kind, partial):  # pydantic would read its arguments
+        raise UsageError(f"output: {name} is a function; name the type that you want")
+    if kind is BaseModel:
+        raise UsageError("output: BaseModel has no fields; name a class of your own that is one")
     if open_type := _open_type(kind):
         raise UsageError(f"output: {name} leaves {open_type} open; name a type for it, as in Page[int]")
     try:
         portable = _portable(kind)
         plain: TypeAdapter[object] = TypeAdapter(portable)
         schema = _schema_of(plain)
-        if lazy := next((node for node in _nodes(plain.core_schema) if node.get("type") == "generator"), None):
-            raise UsageError(f"output: {name} is read as it is used ({lazy['type']}); use list[...] instead")
+        for node in _nodes(plain.core_schema):
+            if why := _NOT_DATA.get(str(node.get("type"))):
+                raise UsageError(f"output: {name} {why}")
         wrapped = None
         rooted = _at_root(schema)
         if rooted is None:

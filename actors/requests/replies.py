@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future
 from contextlib import aclosing
 from contextvars import Context
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from typing import Final, Generic, cast
 from typing_extensions import TypeVar
 
 from callboard.actors.kernel import Down, ExitReason
+from callboard.actors.kernel import reply as on_loop
 from callboard.actors.models.llm_manager import Route
 from callboard.actors.requests.backstop import Backstop, Post, Watch
 from callboard.actors.requests.conversation import Conversation
@@ -216,10 +216,9 @@ class Answer(Generic[T]):
     ) -> None:
         """The request has `timeout_seconds` from now. `checker`: where an output is asked for. `post` runs something on
         the loop of its session."""
-        self.future: Future[Reply[T]] = Future()
+        # A Future of the standard library has 12 objects, which are a twentieth of what an open request keeps.
+        self.future = on_loop.Reply[Reply[T]]()
         self.checker = checker
-        # Running from the start: a waiter that goes away must not settle it, only the request's end does.
-        self.future.set_running_or_notify_cancel()
         self.conversation = conversation
         self.tag = tag
         self.backstop = Backstop(timeout_seconds, post)
@@ -286,21 +285,19 @@ class Answer(Generic[T]):
         self.conversation.release()
         has_turn = not isinstance(end, RuntimeFailure) and bool(end.steps) and end.steps[-1].is_whole
         if isinstance(end, RuntimeFailure):
-            self.future.set_exception(end)
+            self.future.fail(end)
         elif end.outcome is Outcome.ANSWERED:
-            self.future.set_result(end)
+            self.future.answer(end)
         elif end.outcome is Outcome.FAILED and self._model_error is not None and not has_turn:
-            self.future.set_exception(ModelCallFailed(end, self._model_error))
+            self.future.fail(ModelCallFailed(end, self._model_error))
         else:
-            self.future.set_exception(RequestEnded(end))
+            self.future.fail(RequestEnded(end))
 
     def wait(self) -> Reply[T]:
         """Block until the request has ended. Raises what it ended with."""
-        while True:
-            try:
-                return self.future.result(self.backstop.look_seconds)
-            except TimeoutError:
-                self.look()
+        while not self.future.wait(self.backstop.look_seconds):
+            self.look()
+        return self.future.result()
 
     def look(self) -> None:
         """It has taken a while: end the waiting if the request is lost."""
@@ -312,8 +309,7 @@ class Answer(Generic[T]):
         loop = asyncio.get_running_loop()
         ended = loop.create_future()
         watch = Watch(self.backstop, self.expire)
-        # asyncio.wrap_future would keep twenty objects for the time of the request, to cancel what cannot be cancelled.
-        self.future.add_done_callback(partial(_wake, loop, ended))
+        self.future.on_done(partial(_wake, loop, ended))
         try:
             await ended
         finally:
@@ -321,7 +317,7 @@ class Answer(Generic[T]):
         return self.future.result()
 
 
-def _wake(loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[None], _: object) -> None:
+def _wake(loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[None]) -> None:
     """Tell a waiter of another thread's loop that its answer is there."""
     with contextlib.suppress(RuntimeError):  # the loop is closed: it no longer waits
         loop.call_soon_threadsafe(_set, waiter)
@@ -389,14 +385,14 @@ class EventReader(Generic[T]):
 
     def _end(self) -> Iterator[StreamItem[T]]:
         """What comes last, once the request has ended."""
-        reply = self.answer.future.result(timeout=0)
+        reply = self.answer.future.result()
         if self._partials is not None:
             yield from self._partials.last(reply.text)
         yield reply
 
     def _give_up(self, why: str) -> None:
         """The reader will not read on: end the request, once."""
-        if not (self._given_up or self.answer.future.done()):
+        if not (self._given_up or self.answer.future.done):
             self._given_up = True
             self._cancel(self.request_id, why)
 
@@ -413,7 +409,7 @@ class Stream(EventReader[T], AsyncIterable[StreamItem[T]]):
         self._wake = asyncio.Event()
         self._is_waking = False
         self._watch = Watch(answer.backstop, answer.expire)
-        answer.future.add_done_callback(lambda _: self._notify())
+        answer.future.on_done(self._notify)
 
     def _notify(self) -> None:
         if self._is_waking:  # a wake-up costs a system call, and the one that is under way finds this too
@@ -427,7 +423,7 @@ class Stream(EventReader[T], AsyncIterable[StreamItem[T]]):
     def _woken(self) -> None:
         self._is_waking = False  # before the look: what comes after it needs a wake-up of its own
         self._wake.set()
-        if self.answer.future.done():
+        if self.answer.future.done:
             self._watch.cancel()
 
     async def texts(self) -> AsyncIterator[str]:
@@ -444,7 +440,7 @@ class Stream(EventReader[T], AsyncIterable[StreamItem[T]]):
             while not ended:
                 await self._wake.wait()
                 self._wake.clear()
-                ended = self.answer.future.done()
+                ended = self.answer.future.done
                 for item in self._take():
                     yield item
             for item in self._end():
@@ -470,7 +466,7 @@ class SyncStream(EventReader[T], SyncEvents[T]):
     def __init__(self, answer: Answer[T], cancel: Callable[[RequestId, str], object]) -> None:
         super().__init__(answer, cancel)
         self._wake = ThreadEvent()
-        answer.future.add_done_callback(lambda _: self._notify())
+        answer.future.on_done(self._notify)
 
     def _notify(self) -> None:
         self._wake.set()
@@ -483,7 +479,7 @@ class SyncStream(EventReader[T], SyncEvents[T]):
                 if not self._wake.wait(self.answer.backstop.look_seconds):
                     self.answer.look()
                 self._wake.clear()
-                ended = self.answer.future.done()
+                ended = self.answer.future.done
                 yield from self._take()
             yield from self._end()
         finally:

@@ -21,10 +21,6 @@ from callboard.protocol.model import Usage
 
 Attributes = dict[str, str | int | float | bool | Sequence[str]]
 
-#: Of a request's metadata in log records and spans: what a host says of itself is shown as it is, but bounded.
-MAX_METADATA: Final = 32
-MAX_METADATA_CHARS: Final = 256
-
 # -- providers
 
 #: The conventions' names of providers that are not ours (`gen_ai.provider.name`).
@@ -99,13 +95,7 @@ def metric_attributes(metric: Metric, labels: Labels) -> dict[str, str]:
 def request_ids(tag: Tag, metadata: Mapping[str, str]) -> Attributes:
     """callboard's own ids of a request, and what the host said of it: on each of its spans."""
     found: Attributes = {"callboard.request_id": tag.request_id, "callboard.parent_id": tag.parent_id}
-    return found | {f"callboard.metadata.{name}": value for name, value in bounded_metadata(metadata).items()}
-
-
-def bounded_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
-    """The first MAX_METADATA of them, each cut to MAX_METADATA_CHARS."""
-    items = list(metadata.items())[:MAX_METADATA]
-    return {name[:MAX_METADATA_CHARS]: value[:MAX_METADATA_CHARS] for name, value in items}
+    return found | {f"callboard.metadata.{name}": value for name, value in metadata.items()}
 
 
 def request_attributes(model: str) -> Attributes:

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple, ParamSpec, TypeGuard, get_args
 from callboard.actors.kernel import Actor, Asks, MailboxFull, handles
 from callboard.actors.requests.replies import Question
 from callboard.actors.telemetry import metrics
-from callboard.actors.telemetry.conventions import Attributes, bounded_metadata, end_attributes, finish_attributes
+from callboard.actors.telemetry.conventions import Attributes, end_attributes, finish_attributes
 from callboard.actors.telemetry.message_json import shown_text
 from callboard.actors.telemetry.metrics import OK, UNKNOWN, Export, Labels, Metric, Metrics, Sample
 from callboard.actors.telemetry.notices import (
@@ -381,7 +381,7 @@ class Telemetry(Actor[TelemetryMessage]):
         extra: Mapping[str, object],
         into: logging.Logger = logger,
     ) -> None:
-        fields = {**tag.shown(), "metadata": bounded_metadata(metadata_in(context)), **extra}
+        fields = {**tag.shown(), "metadata": dict(metadata_in(context)), **extra}
         self._outside(context, partial(into.log, extra=fields), level, "%s", text)
 
     def _outside(self, context: Context, work: Callable[P, None], *arguments: P.args, **options: P.kwargs) -> None:

@@ -12,7 +12,7 @@ from callboard.actors.testing.simulated_world import World
 from callboard.actors.tools.progress import ToolProgressed
 from callboard.protocol.commands import CallModel, Command, Finish
 from callboard.protocol.content import Message, history_faults
-from callboard.protocol.errors import ProtocolError, RuntimeFailure
+from callboard.protocol.errors import CallboardError, ProtocolError, RuntimeFailure
 from callboard.protocol.events import Event, ToolCallStarted
 from callboard.protocol.ids import Tag
 from callboard.protocol.machine import Session
@@ -92,10 +92,10 @@ class SimulatedRequest:
 
     def _ended_once(self) -> Iterator[str]:
         assert self.answer is not None
-        if not self.answer.future.done():
+        if not self.answer.future.done:
             yield "end: it has not ended"
             return
-        error = self.answer.future.exception()
+        error = self._error_of(self.answer)
         if self.lost is None:
             return
         is_refused = isinstance(self.lost.error, OSError)
@@ -103,6 +103,13 @@ class SimulatedRequest:
             yield f"end: its session was lost ({self.lost.reason.value}): {self.lost.error!r}"
         elif is_refused and "No space left on device" not in str(error):
             yield f"end: the store refused, and its caller is told {error}"
+
+    def _error_of(self, answer: Answer) -> BaseException | None:
+        try:
+            answer.future.result()
+        except CallboardError as error:
+            return error
+        return None
 
     def _recorded_once(self) -> Iterator[str]:
         """Whole steps, each once, in order; all of them, unless the session was lost."""

@@ -3,8 +3,9 @@
     pip install celery
     celery --workdir examples/embedding --app celery_app worker
 
-The prefork pool forks the processes that run tasks, so each of them starts a runtime of its own. A task that passes its
-soft time limit is interrupted, which cancels its request.
+The prefork pool forks the processes that run tasks, so each of them starts a runtime of its own. A task that passes
+its soft time limit is interrupted, which cancels its request. With `--pool threads` connect worker_init and
+worker_shutdown.
 """
 
 from __future__ import annotations

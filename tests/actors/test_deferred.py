@@ -423,7 +423,7 @@ async def test_an_asker_that_only_waits_is_told_when_the_loop_is_blocked(monkeyp
         reader = Reader(stream)
         await reader.until(ToolCallDeferred)
         await asyncio.sleep(0.5)  # several looks: the loop answers each
-        assert not stream.answer.future.done()
+        assert not stream.answer.future.done
         asked = asyncio.ensure_future(runtime.ask("go", request_id="asked"))
         in_thread = asyncio.ensure_future(asyncio.to_thread(runtime.ask_sync, "go", request_id="sync"))
         await until_true(lambda: runtime.metrics().count("callboard.tool.deferred", tool="any_result") == 3)

@@ -199,7 +199,7 @@ async def test_a_stream_that_nobody_reads_costs_a_bounded_amount(monkeypatch: py
     endless = ScriptedTurn("0123456789" * 200_000, chunk_chars=1_000)
     async with Runtime(settings_for([endless])) as runtime:
         stream = runtime.stream("go")
-        await asyncio.wait({asyncio.wrap_future(stream.answer.future)})
+        await asyncio.wait({asyncio.ensure_future(stream.answer.wait_async())})
         assert stream._unread_bytes < 200_000
 
         async def read() -> Reply | None:

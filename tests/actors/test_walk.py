@@ -1,6 +1,8 @@
 """The walk of one tool call: how many files it passes, and in how many shapes. The ceilings may only go down.
 
-They went up once, by one file: since the Chat adapter has its requests and its answers in files of their own.
+They went up once, by one file: since the Chat adapter has its requests and its answers in files of their own. What
+only measures a call, or reports afterwards how it ended, is not on its way (benchmarks/walk.py): counted so, the engine
+had the same 21, 19 and 19 files and 9 shapes before it had either in files of their own.
 """
 
 from __future__ import annotations

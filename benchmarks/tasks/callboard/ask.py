@@ -1,3 +1,3 @@
 from callboard import ask_sync
 
-print(ask_sync("Where does it rain?", model="openai/gpt-6-sol"))
+print(ask_sync("Where is it wet?", model="openai/gpt-6-luna"))

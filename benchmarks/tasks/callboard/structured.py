@@ -8,4 +8,4 @@ class Rain(BaseModel):
     millimetres: int
 
 
-print(ask_sync("Where does it rain?", model="openai/gpt-6-sol", output=Rain).output)
+print(ask_sync("Where is it wet?", model="openai/gpt-6-luna", output=Rain).output)

@@ -6,4 +6,4 @@ def weather(city: str) -> str:
     return f"12 mm of rain in {city}"
 
 
-print(ask_sync("Is it wet in Oslo?", model="openai/gpt-6-sol", tools=[weather]))
+print(ask_sync("Is it wet in Oslo?", model="openai/gpt-6-luna", tools=[weather]))

@@ -1,3 +1,3 @@
 import llm
 
-print(llm.get_model("gpt-6-sol").prompt("Where does it rain?"))
+print(llm.get_model("gpt-6-luna").prompt("Where is it wet?"))

@@ -1,4 +1,4 @@
 import llm
 
-for text in llm.get_model("gpt-6-sol").prompt("Where does it rain?"):
+for text in llm.get_model("gpt-6-luna").prompt("Where is it wet?"):
     print(text, end="")

@@ -7,4 +7,4 @@ class Rain(BaseModel):
     millimetres: int
 
 
-print(Rain.model_validate_json(llm.get_model("gpt-6-sol").prompt("Where does it rain?", schema=Rain).text()))
+print(Rain.model_validate_json(llm.get_model("gpt-6-luna").prompt("Where is it wet?", schema=Rain).text()))

@@ -6,4 +6,4 @@ def weather(city: str) -> str:
     return f"12 mm of rain in {city}"
 
 
-print(llm.get_model("gpt-6-sol").chain("Is it wet in Oslo?", tools=[weather]).text())
+print(llm.get_model("gpt-6-luna").chain("Is it wet in Oslo?", tools=[weather]).text())

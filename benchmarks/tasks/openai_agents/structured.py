@@ -7,4 +7,4 @@ class Rain(BaseModel):
     millimetres: int
 
 
-print(Runner.run_sync(Agent(name="Assistant", model="gpt-6-sol", output_type=Rain), "Where does it rain?").final_output)
+print(Runner.run_sync(Agent(name="Assistant", model="gpt-6-luna", output_type=Rain), "Where is it wet?").final_output)

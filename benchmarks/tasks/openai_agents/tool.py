@@ -7,4 +7,4 @@ def weather(city: str) -> str:
     return f"12 mm of rain in {city}"
 
 
-print(Runner.run_sync(Agent(name="Assistant", model="gpt-6-sol", tools=[weather]), "Is it wet in Oslo?").final_output)
+print(Runner.run_sync(Agent(name="Assistant", model="gpt-6-luna", tools=[weather]), "Is it wet in Oslo?").final_output)

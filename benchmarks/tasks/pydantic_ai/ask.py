@@ -1,3 +1,3 @@
 from pydantic_ai import Agent
 
-print(Agent("openai:gpt-6-sol").run_sync("Where does it rain?").output)
+print(Agent("openai:gpt-6-luna").run_sync("Where is it wet?").output)

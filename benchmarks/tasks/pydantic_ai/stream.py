@@ -1,4 +1,4 @@
 from pydantic_ai import Agent
 
-for text in Agent("openai:gpt-6-sol").run_stream_sync("Where does it rain?").stream_text(delta=True):
+for text in Agent("openai:gpt-6-luna").run_stream_sync("Where is it wet?").stream_text(delta=True):
     print(text, end="")

@@ -7,4 +7,4 @@ class Rain(BaseModel):
     millimetres: int
 
 
-print(Agent("openai:gpt-6-sol", output_type=Rain).run_sync("Where does it rain?").output)
+print(Agent("openai:gpt-6-luna", output_type=Rain).run_sync("Where is it wet?").output)

@@ -6,4 +6,4 @@ def weather(city: str) -> str:
     return f"12 mm of rain in {city}"
 
 
-print(Agent("openai:gpt-6-sol", tools=[weather]).run_sync("Is it wet in Oslo?").output)
+print(Agent("openai:gpt-6-luna", tools=[weather]).run_sync("Is it wet in Oslo?").output)

@@ -232,6 +232,16 @@ def test_a_proxy_carries_what_is_asked(server: Server) -> None:
     assert proxy.lines == [f"POST {server.url.removeprefix('http://')}"]
 
 
+def test_a_proxy_that_cannot_be_reached_is_named_without_its_password() -> None:
+    settings = Settings(
+        model="openai-compatible/one", base_url="http://model.test/v1", proxy="http://u:hunter2@127.0.0.1:9", **KNOWN
+    )
+    with Runtime(settings) as runtime, pytest.raises(ModelCallFailed) as failed:
+        runtime.ask_sync("?")
+    assert "model.test (through the proxy 127.0.0.1:9) refused the connection" in str(failed.value)
+    assert "hunter2" not in str(failed.value)
+
+
 def test_a_proxy_with_a_password_and_one_for_a_provider_alone(server: Server) -> None:
     password = base64.b64encode(b"u:hunter2").decode()
     with proxy_server(password=password) as proxy:
@@ -341,7 +351,6 @@ def test_an_own_provider_beside_the_known_ones(server: Server) -> None:
         ({"connections": {"mine": Connection(base_url="http://h")}}, "base_url"),
         ({"connections": {"mine": Connection(api_key="k")}}, "api_key"),
         ({"connections": {"mine": Connection(headers={"x-a": "b"})}}, "headers"),
-        ({"base_url": "http://h"}, "base_url"),
         ({"api_key": "k"}, "api_key"),
         ({"headers": {"x-a": "b"}}, "headers"),
     ],

@@ -330,6 +330,33 @@ def test_a_text_that_is_too_long_is_not_read(monkeypatch: pytest.MonkeyPatch) ->
         Conversation.from_json("x" * 11)
 
 
+LONG = "x" * 10_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        row(3, id=LONG, parent=LONG),
+        changed(messages=[{"$": "UserMessage", "id": at, "parent": None, "parts": []} for at in (LONG, "b")]),
+        changed(
+            messages=[
+                {"$": "ToolMessage", "id": "a", "parent": None, "call_id": LONG, "name": LONG, "content": ""},
+                {
+                    "$": "AssistantMessage", "id": "b", "parent": "a",
+                    "parts": [{"$": "ToolCall", "call_id": LONG, "name": LONG, "arguments": LONG}],
+                },
+                {"$": "ToolMessage", "id": "c", "parent": "b", "call_id": "c", "name": LONG, "content": ""},
+            ]
+        ),
+    ],
+    ids=["parent", "id-before", "call-id"],
+)  # fmt: skip
+def test_what_is_said_of_a_fault_is_short(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        Conversation.from_json(text)
+    assert len(str(caught.value)) < 1_000
+
+
 def test_bytes_are_no_text() -> None:
     data: Any = b"{}"
     with pytest.raises(UsageError, match="read from a str, not bytes"):

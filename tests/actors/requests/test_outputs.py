@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
+from functools import partial
 from typing import Annotated, Any, Generic, Literal, NotRequired, TypeVar
 
 import pytest
@@ -199,7 +200,12 @@ def test_the_field_around_a_value_may_be_left_out(name: str) -> None:
         (5, "5 has no JSON Schema"),
         ("Nowhere", "Nowhere has no JSON Schema"),
         (Place(name="Oslo"), "has no JSON Schema"),
-        (print, "has no JSON Schema"),
+        (print, "<built-in function print> is a function; name the type that you want"),
+        (lambda: 1, "is a function; name the type that you want"),
+        (partial(Place, name="Oslo"), "is a function; name the type that you want"),
+        (type[int], "type[int] holds a class, which JSON cannot carry"),
+        (dict[str, list[type[Place]]], "holds a class, which JSON cannot carry"),
+        (BaseModel, "BaseModel has no fields; name a class of your own"),
         (Annotated[Place, Output(mode="loud")], "there is no mode 'loud'; known are: native, tool, prompt"),
         (Annotated[Place, Output(tries=0)], "tries must be a whole number of 1 or more, not 0"),
         (Annotated[Place, Output(tries=True)], "tries must be a whole number of 1 or more, not True"),
@@ -211,6 +217,11 @@ def test_what_json_cannot_carry_is_refused_in_one_sentence_by_type_and_field(kin
         output_type(kind)
     assert told in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_a_field_may_have_the_name_of_what_a_schema_says() -> None:
+    kind = typing_extensions.TypedDict("Kinds", {"type": Literal["generator", "is-subclass"], "ref": int})  # noqa: UP013 - "type" too
+    assert known(kind).read('{"type": "is-subclass", "ref": 1}') == {"type": "is-subclass", "ref": 1}
 
 
 def test_a_bare_text_is_asked_for_in_no_form() -> None:

@@ -101,7 +101,7 @@ def test_an_answer_holds_what_was_recorded(answer: Answer) -> None:
     question, said = UserMessage.of("?"), AssistantMessage((Text("!"),))
     answer.conversation.record((question, said), TAG.request_id)
     end(answer, finish())
-    reply = answer.future.result(0)
+    reply = answer.future.get(timeout=0)
     assert reply == Reply(
         "the text", Usage(1, 2), RequestId("r"), Outcome.ANSWERED, STEPS, 0.5, (question, said), "the text"
     )
@@ -113,7 +113,7 @@ def test_an_answer_holds_what_was_recorded(answer: Answer) -> None:
 def test_any_other_outcome_raises_with_its_reason_and_its_reply(answer: Answer, outcome: Outcome) -> None:
     end(answer, finish(outcome, "because of this"))
     with pytest.raises(RequestEnded, match="because of this") as caught:
-        answer.future.result(0)
+        answer.future.get(timeout=0)
     assert caught.value.reply.outcome is outcome
 
 
@@ -121,7 +121,7 @@ def test_a_failed_model_raises_its_error(answer: Answer) -> None:
     answer(ModelFailed(TAG, 0.0, Error(ErrorKind.RATE_LIMITED, "slow down", True, 3.0, status=429)))
     end(answer, finish(Outcome.FAILED, "rate_limited: slow down"))
     with pytest.raises(ModelCallFailed, match="slow down") as caught:
-        answer.future.result(0)
+        answer.future.get(timeout=0)
     assert (caught.value.status, caught.value.retry_after_seconds, caught.value.retryable) == (429, 3.0, True)
 
 
@@ -141,7 +141,7 @@ class Unspeakable(Exception):
 def test_a_lost_session_is_told_and_frees_the_conversation(answer: Answer, error: BaseException, words: str) -> None:
     assert end(answer, error=error)
     with pytest.raises(RuntimeFailure, match=re.escape(words)):
-        answer.future.result(0)
+        answer.future.get(timeout=0)
     answer.conversation.take(TAG.request_id)
 
 
@@ -149,7 +149,7 @@ def test_a_session_that_was_stopped_before_it_began_is_a_cancelled_request(answe
     """As all others that a stopping runtime ends."""
     assert end(answer)
     with pytest.raises(RequestEnded, match="the runtime is stopping") as caught:
-        answer.future.result(0)
+        answer.future.get(timeout=0)
     assert caught.value.reply.outcome is Outcome.CANCELLED
     answer.conversation.take(TAG.request_id)
 
@@ -158,29 +158,29 @@ def test_a_session_that_was_killed_is_lost(answer: Answer) -> None:
     nobody: Any = None
     assert answer.session_ended(Down(nobody, ExitReason.KILLED, None))
     with pytest.raises(RuntimeFailure, match="its session was lost: killed"):
-        answer.future.result(0)
+        answer.future.get(timeout=0)
 
 
 def test_nobody_is_told_before_the_session_has_ended(answer: Answer) -> None:
     """Whoever asks again at once may use the same request id and conversation."""
     answer(finish())
-    assert not answer.future.done()
+    assert not answer.future.done
     with pytest.raises(UsageError):
         answer.conversation.take(TAG.request_id)
     assert not end(answer)
-    assert answer.future.result(0).text == "the text"
+    assert answer.future.get(timeout=0).text == "the text"
 
 
 def test_a_waiter_that_goes_away_does_not_settle_it(answer: Answer) -> None:
     async def main() -> None:
-        waiting = asyncio.ensure_future(asyncio.wrap_future(answer.future))
+        waiting = asyncio.ensure_future(answer.wait_async())
         await asyncio.sleep(0)
         waiting.cancel()
         await asyncio.wait({waiting})
 
     asyncio.run(main())
     end(answer, finish())
-    assert answer.future.result(0).text == "the text"
+    assert answer.future.get(timeout=0).text == "the text"
 
 
 # -- the backstop: it holds whatever the actors do
@@ -199,7 +199,7 @@ def test_a_blocked_asker_is_told_when_nothing_has_ended_its_request(monkeypatch:
     assert (conversation.messages, conversation.compacted) == ((), Compacted()), "it is another request's by now"
     assert not end(answer, finish()), "its end is heard of, and changes nothing"
     with pytest.raises(RuntimeFailure):
-        answer.future.result(0)
+        answer.future.get(timeout=0)
 
 
 async def test_a_waiting_task_and_a_reader_are_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,7 +325,7 @@ def test_a_consumer_whose_loop_is_closed_cancels_the_request_once(
     stream(delta("b"))
     assert cancels.reasons == ["the event loop of its reader is closed"]
     end(stream, finish(Outcome.CANCELLED, "gone"))
-    assert answer.future.done()
+    assert answer.future.done
 
 
 # -- Reply

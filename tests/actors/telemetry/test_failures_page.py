@@ -6,7 +6,7 @@ import logging
 import re
 from pathlib import Path
 
-from callboard.actors.telemetry.conventions import MAX_METADATA, MAX_METADATA_CHARS
+from callboard.actors.requests.asking import MAX_METADATA_CHARS, MAX_METADATA_ENTRIES
 from callboard.actors.telemetry.message_json import MAX_CONTENT_CHARS, MAX_MESSAGES
 from callboard.actors.telemetry.metrics import MAX_SERIES, METRICS, Metric
 from callboard.actors.telemetry.notices import NOTICES
@@ -86,7 +86,7 @@ def test_every_attribute_of_a_span_is_on_the_page() -> None:
 
 def test_the_bounds_are_those_of_the_code() -> None:
     assert f"at most {MAX_SERIES:,} label sets" in TELEMETRY
-    assert f"the first {MAX_METADATA}, each up to {MAX_METADATA_CHARS} characters" in TELEMETRY
+    assert f"at most {MAX_METADATA_ENTRIES}, each up to {MAX_METADATA_CHARS} characters" in TELEMETRY
     assert f"last {MAX_MESSAGES} messages, each text up to {MAX_CONTENT_CHARS:,} characters" in TELEMETRY
 
 

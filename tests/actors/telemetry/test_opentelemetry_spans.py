@@ -19,8 +19,9 @@ from support.shared_double import shared_double
 from support.telling import CALL, LOOK, STEP, TelemetryStand, asked
 from support.tracing import SpansInMemory
 
-from callboard import Reply, Runtime, RuntimeFailure, Settings, ToolContext, tool
+from callboard import Reply, Runtime, RuntimeFailure, Settings, ToolContext, UsageError, tool
 from callboard.actors.kernel import ActorSystem
+from callboard.actors.requests.asking import MAX_METADATA_CHARS, MAX_METADATA_ENTRIES
 from callboard.actors.testing.wire_double import Call, RawAnswer, Tokens, Turn
 from callboard.protocol.commands import CallModel, RunTool
 from callboard.protocol.errors import ErrorKind
@@ -352,16 +353,21 @@ def test_the_span_of_a_model_call_says_which_model_answered_it() -> None:
     assert (found["gen_ai.request.model"], found["callboard.answered_by"]) == ("m", "scripted/other")
 
 
-def test_metadata_is_on_every_span_and_bounded(simulated: ActorSystem) -> None:
+def test_all_metadata_that_a_question_takes_is_whole_on_every_span_and_record(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "callboard")
+    metadata = {f"key{n}": "x" * MAX_METADATA_CHARS for n in range(MAX_METADATA_ENTRIES)}
     spans = SpansInMemory()
-    metadata = {"tenant": "acme", "long": "x" * 1_000, **{f"key{n}": "v" for n in range(100)}}
-    stand = TelemetryStand(simulated, spans.tracing().begin)
-    stand.tell(asked(metadata=metadata), RunTool(CALL, LOOK, "{}", 9.0, "e"), ToolCallCompleted(CALL, 1.0, "1"))
-    found = attributes(spans.named("execute_tool look"))
-    told = {name: value for name, value in found.items() if name.startswith("callboard.metadata.")}
-    assert told["callboard.metadata.tenant"] == "acme"
-    assert len(told["callboard.metadata.long"]) == 256
-    assert len(told) == 32
+    with runtime(spans, script("on_a_thread")) as made:
+        with pytest.raises(UsageError, match="at most 16"):
+            made.ask_sync("go", metadata={**metadata, "further": ""})
+        made.ask_sync("go", metadata=metadata)
+        made.metrics()
+    assert len(spans.finished()) == 4
+    for span in spans.finished():
+        assert {f"callboard.metadata.{key}": value for key, value in metadata.items()}.items() <= attributes(
+            span
+        ).items()
+    assert [record.metadata for record in caplog.records] == [metadata] * 4  # type: ignore[attr-defined]
 
 
 def test_the_cost_of_a_call_and_of_the_request(simulated: ActorSystem) -> None:
