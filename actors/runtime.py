@@ -238,7 +238,7 @@ class Runtime:
         return self._live().outside.complete(_tag_of_call(request_id, step, call_id), result)
 
     def fail_call(self, request_id: str, step: int, call_id: str, message: str) -> bool:
-        """End a deferred call without a result: the model is told `message`. Otherwise as `complete_call`."""
+        """End a deferred call without a result: the model reads `message`. Otherwise as `complete_call`."""
         return self._live().outside.fail(_tag_of_call(request_id, step, call_id), message)
 
     def report_progress(

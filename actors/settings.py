@@ -114,7 +114,7 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
     """Where the embedding API is, if not at its usual place."""
 
     instructions: str = ""
-    """What the model is told before the conversation; "" is the default, which names the workspace and the code
+    """What the model reads before the conversation; "" is the default, which names the workspace and the code
     fence."""
     request_timeout_seconds: float = Field(
         default=limits.DEFAULT_REQUEST_TIMEOUT_SECONDS, gt=0, le=limits.MAX_REQUEST_SECONDS

@@ -1,6 +1,6 @@
 """The backstop behind an answer: its asker does not wait for one that cannot come, since actors or their loop are lost.
 
-It stands outside of the actors. While the time of a request runs, its session has to end it by its deadline. While the
+It is outside of the actors. While the time of a request runs, its session has to end it by its deadline. While the
 request only waits for someone outside, which may take days, nothing has to happen: then the asker looks now and then
 whether callboard's loop still runs.
 """

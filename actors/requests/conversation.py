@@ -81,7 +81,7 @@ class Conversation:
             places = [at for at in range(1, len(messages) + 1) if not history_faults(messages[:at])]
             near = [repr(ids[at - 1]) for at in sorted(places, key=lambda at: abs(at - end))[:2]]
             raise UsageError(
-                f"{message_id!r} stands between a call and its result, where no conversation can go on; "
+                f"{message_id!r} is between a call and its result, where no conversation can go on; "
                 f"fork at {' or '.join(near) or 'no message of this one'}"
             )
         if end < before.summarised:

@@ -61,7 +61,7 @@ class OpenTelemetrySpans:
         self._tracer = tracer
         self._asked = question
         self._ids = request_ids(question.tag, question.metadata)
-        # Taken once, so that the spans of one request fit together whatever becomes of the wall clock meanwhile.
+        # Taken once, so that the spans of one request fit together also where the wall clock is set meanwhile.
         self._clock_ns = time.time_ns() - int(now * _NANOSECONDS)
         self._context = question.asker.copy()
         attributes = request_attributes(question.options.model) | self._ids
@@ -72,7 +72,7 @@ class OpenTelemetrySpans:
             attributes=attributes,
             start_time=self._ns(question.asked_at),
         )
-        # With the baggage of the asker, and whatever else its OpenTelemetry context holds.
+        # With the baggage of the asker, and what else its OpenTelemetry context holds.
         self._parent = self._context.run(trace.set_span_in_context, self._request)
         self._context.run(contexts.attach, self._parent)
         self._open: dict[Tag, trace.Span] = {question.tag: self._request}

@@ -22,7 +22,7 @@ Work = CallModel | RunTool | AskApproval
 class RequestSpans(Protocol):
     """All times are seconds of the runtime's clock. Used on the loop thread only.
 
-    Each method may raise whatever the host's sampler, span processor or propagator raises.
+    Each method may raise what the host's sampler, span processor or propagator raises.
     """
 
     @property
@@ -51,4 +51,4 @@ class RequestSpans(Protocol):
 
 BeginSpans = Callable[[Question, float], RequestSpans | None]
 """Begins the span of a request, at this time by the clock; None where the host has set up no tracing. May raise
-whatever the host's sampler or span processor raises."""
+what the host's sampler or span processor raises."""

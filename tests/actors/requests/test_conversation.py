@@ -139,7 +139,7 @@ def test_a_fork_goes_on_from_its_message_and_neither_changes_the_other() -> None
 
 
 def test_a_fork_between_a_call_and_its_result_says_where_one_can_fork() -> None:
-    with pytest.raises(UsageError, match=r"'r1/1' stands between a call and its result.*fork at 'r1/user' or 'r1/2'"):
+    with pytest.raises(UsageError, match=r"'r1/1' is between a call and its result.*fork at 'r1/user' or 'r1/2'"):
         talk().fork("r1/1")
 
 
