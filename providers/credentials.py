@@ -53,9 +53,16 @@ class Token:
     expires_at: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Key(Token):
+    """A key, which goes where the API takes one: `x-api-key`, `x-goog-api-key`, a bearer token ..."""
+
+
+#: The key of an adapter whose key a callback gives: that takes its place in the headers.
+KEY_PLACE: Final = "given-by-a-callback"
 TokenCallback = Callable[[], str | Token | Awaitable[str | Token]]
-"""Gives a bearer token, such as `azure.identity.get_bearer_token_provider(...)`. A function that is not async runs in
-a thread of its own; what it gives as a str is asked for again with each request."""
+"""Gives a key or a bearer token, such as `azure.identity.get_bearer_token_provider(...)`. A function that is not async
+runs in a thread of its own; what it gives as a str is asked for again with each request."""
 
 _C = TypeVar("_C", bound=Expiring)
 _T = TypeVar("_T")
@@ -146,17 +153,25 @@ def _looked_at(renewal: asyncio.Task[_C]) -> None:
 
 
 def with_bearer(wire: WireRequest, token: Token) -> WireRequest:
-    """The request with this token in place of any other credential. CredentialError for one that no header can hold."""
+    """The request with this token in place of any other credential; a Key goes where the adapter has put KEY_PLACE.
+    CredentialError for one that no header can hold."""
     if not token.text or not token.text.isascii() or not token.text.isprintable() or " " in token.text:
         raise CredentialError("the token is not one word of ASCII")
+    if isinstance(token, Key):
+        placed = {name: value.replace(KEY_PLACE, token.text) for name, value in wire.headers.items()}
+        return replace(wire, headers=placed)
     headers = {name: value for name, value in wire.headers.items() if name not in CREDENTIAL_HEADERS}
     return replace(wire, headers={**headers, "authorization": f"Bearer {token.text}"})
 
 
 def bearer_of(
-    callback: TokenCallback, *, seconds: float = RENEWAL_SECONDS, clock: Callable[[], float] = time.time
+    callback: TokenCallback,
+    *,
+    kind: type[Token] = Token,
+    seconds: float = RENEWAL_SECONDS,
+    clock: Callable[[], float] = time.time,
 ) -> RenewedCredential[Token]:
-    """Authorizes by a bearer token which `callback` gives."""
+    """Authorizes by what `callback` gives. A str is of this `kind`."""
     in_thread = InThread(callback)
     # A function, a functools.partial of one, or an object with __call__.
     is_async = any(map(inspect.iscoroutinefunction, (callback, type(callback).__call__)))
@@ -172,16 +187,16 @@ def bearer_of(
             raise CredentialError(why, retryable=isinstance(error, OSError)) from None
         if not isinstance(found, str | Token):
             raise CredentialError(f"the token callback gave a {type(found).__name__}, not a str")
-        return Token(found) if isinstance(found, str) else found
+        return kind(found) if isinstance(found, str) else found
 
     todo = "look at the callback that was given as token"
     return RenewedCredential(source, with_bearer, todo=todo, seconds=seconds, clock=clock)
 
 
-def token_authorizer(token: TokenCallback | str) -> RenewedCredential[Token]:
-    """Authorizes by a bearer token, given as it is or by a callback."""
+def token_authorizer(token: TokenCallback | str, kind: type[Token] = Token) -> RenewedCredential[Token]:
+    """Authorizes by a bearer token that is given as it is, or by what a callback gives, as in `bearer_of`."""
     if not isinstance(token, str):
-        return bearer_of(token)
+        return bearer_of(token, kind=kind)
     given = Token(token, math.inf)
 
     async def source(was_refused: bool) -> Token:

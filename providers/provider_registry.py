@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from callboard.protocol.errors import UsageError
 from callboard.providers.adapter import Adapter, Authorizer, Provider, Timeouts
-from callboard.providers.credentials import TokenCallback, token_authorizer
+from callboard.providers.credentials import KEY_PLACE, Key, Token, TokenCallback, token_authorizer
 from callboard.providers.local.offline import Offline
 from callboard.providers.local.scripted import Scripted
 from callboard.providers.openai.dialects import SERVERS
@@ -109,12 +109,12 @@ def provider_for(
 ) -> tuple[Provider, str]:
     """The provider of `provider/model`, and its own name of the model.
 
-    `token` is a bearer token in place of the key, or a callback that gives one (credentials.TokenCallback): Entra's for
-    Azure, or that of any other that hands out short-lived ones. `proxy` is the address of an HTTP proxy, or ENVIRONMENT
-    for those that the environment names. `options` go to the adapter (or to Offline: cwd, Scripted: script, copilot:
-    tokens or login_file; to sign in to vertex: credentials or credentials_file, to bedrock: profile). Raises UsageError
-    for an unknown provider, and for a missing key, naming its environment variable. With a base_url of the user's own
-    the key may be left out: many a local server wants none.
+    `token` is a bearer token in place of the key, or a callback (credentials.TokenCallback). A str that the callback
+    gives is a key, but in a cloud, whose tokens expire (Entra's for Azure), a bearer token; Key and Token say it.
+    `proxy` is the address of an HTTP proxy, or ENVIRONMENT for those that the environment names. `options` go to the
+    adapter (or to Offline: cwd, Scripted: script, copilot: tokens or login_file; to sign in to vertex: credentials or
+    credentials_file, to bedrock: profile). Raises UsageError for an unknown provider, and for a missing key, naming its
+    environment variable. With a base_url of the user's own the key may be left out: many a local server wants none.
     """
     provider, name = split_model(model)
     if provider in LOCAL:
@@ -145,7 +145,8 @@ def provider_for(
 
     if provider == "copilot" and api_key is None and token is None:
         return copilot_of(options, http(Copilot())), name
-    authorizer: Authorizer | None = None if token is None else token_authorizer(token)
+    kind = Token if provider in CLOUDS else Key
+    authorizer: Authorizer | None = None if token is None else token_authorizer(token, kind)
     if prepare := CLOUDS.get(provider):
         is_signed_in = bool(api_key) or authorizer is not None
         name, other = prepare(name, base_url, options, is_signed_in)
@@ -157,4 +158,5 @@ def provider_for(
         raise UsageError(f"{provider} needs a key: {ways}{f', or use {row.sign_in}' if row.sign_in else ''}.")
     if provider in SERVERS:
         SERVERS[provider].address(base_url)  # missing, it is said now and not at the first question
-    return http(adapter_for(provider, base_url=base_url, api_key=api_key, **options), authorizer=authorizer), name
+    key = KEY_PLACE if callable(token) else api_key
+    return http(adapter_for(provider, base_url=base_url, api_key=key, **options), authorizer=authorizer), name

@@ -16,11 +16,12 @@ from support.caught import Reply, caught
 from callboard.protocol.content import UserMessage
 from callboard.protocol.errors import ErrorKind, ProviderError, UsageError
 from callboard.protocol.model import Error, ModelRequest, ModelResponse
-from callboard.providers.adapter import Authorizer, Timeouts, WireRequest
+from callboard.providers.adapter import CREDENTIAL_HEADERS, Authorizer, Timeouts, WireRequest
 from callboard.providers.credentials import (
     RENEW_BEFORE_SECONDS,
     CredentialError,
     InThread,
+    Key,
     RenewedCredential,
     Token,
     bearer_of,
@@ -397,3 +398,35 @@ def test_a_token_for_any_provider() -> None:
         assert server.requests[0].headers["authorization"] == "Bearer given"
     with pytest.raises(UsageError, match="a key and a token; leave one of them out"):
         provider_for("groq/m", api_key="k", token="t")
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "header", "value"),
+    [
+        ("anthropic/m", "sk-vault", "x-api-key", "sk-vault"),
+        ("anthropic/m", Token("oauth"), "authorization", "Bearer oauth"),
+        ("gemini/m", "sk-vault", "x-goog-api-key", "sk-vault"),
+        ("gemini/m", Token("oauth"), "authorization", "Bearer oauth"),
+        ("groq/m", "sk-vault", "authorization", "Bearer sk-vault"),
+        ("openai/m", Key("sk-vault", 4e9), "authorization", "Bearer sk-vault"),
+        ("zai-anthropic/m", "sk-vault", "x-api-key", "sk-vault"),
+        ("azure/m", "entra", "authorization", "Bearer entra"),
+        ("azure/m", Key("sk-vault"), "api-key", "sk-vault"),
+    ],
+)
+def test_what_a_callback_gives_goes_where_the_api_takes_it(
+    model: str, given: str | Token, header: str, value: str
+) -> None:
+    async def talk(url: str) -> None:
+        provider, name = provider_for(model, base_url=url, token=lambda: given)
+        try:
+            async for _ in provider.stream(replace(ASKED, model=name)):
+                pass
+        finally:
+            await provider.aclose()
+
+    with caught([ANSWER]) as server:
+        asyncio.run(talk(server.url))
+    headers = server.requests[0].headers
+    of_credentials = {name: headers[name] for name in CREDENTIAL_HEADERS if name in headers}
+    assert of_credentials == {header: value}
