@@ -39,6 +39,13 @@ settings.register_profile("fresh", settings.get_profile("callboard"), database=N
 settings.register_profile("deep", settings.get_profile("callboard"), max_examples=10_000)
 settings.load_profile("callboard")
 
+#: Files whose tests take long, however few they are, the longest first. xdist hands files out in this order, so that no
+#: worker begins one of them when the others have nothing left (--no-loadscope-reorder: its own order is by how many).
+LONG_FILES = (
+    "test_invariants.py", "test_suite.py", "test_frozen_program.py", "test_start_stop.py", "test_bad_input.py",
+    "test_docs.py", "test_state_machine.py", "test_web_servers.py", "test_celery_worker.py", "test_site.py",
+    "test_hypothesis_profiles.py", "test_typing.py", "test_simulated_run.py", "test_benchmark_sessions.py",
+)  # fmt: skip
 STDERR_FD = pytest.StashKey[int]()
 LIMIT_SECONDS = pytest.StashKey[float]()
 
@@ -61,6 +68,8 @@ def _set_backstop(config: pytest.Config, seconds: float) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    ranks = {name: rank for rank, name in enumerate(LONG_FILES)}
+    items.sort(key=lambda item: ranks.get(item.path.name, len(ranks)))
     if config.getoption("--hypothesis-profile") == "deep":
         for item in items:
             item.add_marker(pytest.mark.timeout(0))

@@ -39,6 +39,7 @@ from callboard.actors.workers.messages import (
     WorkerKind,
 )
 from callboard.protocol.commands import CancelTool, Finish, Outcome
+from callboard.protocol.compaction import Compacted
 from callboard.protocol.content import Message, Text, ToolCall, ToolMessage, UserMessage
 from callboard.protocol.events import (
     DeadlinePassed,
@@ -119,8 +120,12 @@ class Tree:
         used = self.silent.ref if who == "session" else dispatcher
         peers = Peers(Probed(system, "llm", self._answer).ref, used, telemetry)
         question = Question(TAG, (), UserMessage.of("go"), RequestOptions("p/m"), 0.0, Context())
-        make_session = partial(RequestSession, question, peers, self._see, self.recorded.extend)
+        make_session = partial(RequestSession, question, peers, self._see, self._record)
         system.spawn(make_session, "session")
+
+    def _record(self, recorded: tuple[Message, ...] | Compacted, _: RequestId) -> None:
+        assert not isinstance(recorded, Compacted)
+        self.recorded.extend(recorded)
 
     def _see(self, seen: Any) -> None:
         self.seen.append((self.scheduler.now(), seen))
