@@ -47,6 +47,7 @@ from callboard.protocol.limits import MAX_CALL_TOKENS
 from callboard.protocol.model import ModelRequest, PromptCache, ToolChoice, ToolChoiceMode
 from callboard.protocol.options import RequestOptions, ToolFallback
 from callboard.protocol.output import OutputMode, OutputSpec
+from callboard.protocol.prompt import request_of
 from callboard.protocol.prompt_tokens import TokenCounter, estimate_tokens, message_tokens
 from callboard.protocol.tools import ToolDefinition
 from callboard.providers.adapter import Provider
@@ -358,21 +359,8 @@ def has_media(user: UserMessage) -> bool:
 
 def _first_request(user: UserMessage, options: RequestOptions, tools: tuple[ToolDefinition, ...] = ()) -> ModelRequest:
     """The request of the first step, as far as it matters to whether a model can be asked so."""
-    return ModelRequest(
-        "",
-        (user,),
-        tools,
-        options.tool_choice if tools or options.server_tools else ToolChoice(),
-        options.parallel_tool_calls if tools else None,
-        sampling=options.sampling,
-        provider_options=options.provider_options,
-        server_tools=options.server_tools,
-        prompt_cache=options.prompt_cache,
-        storage=options.storage,
-        service_tier=options.service_tier,
-        images_out=options.images_out,
-        audio_out=options.audio_out,
-    )
+    choice = options.tool_choice if tools or options.server_tools else ToolChoice()
+    return request_of(options, "", (user,), tools, choice)
 
 
 def _halves(model: str) -> tuple[str, str]:

@@ -11,7 +11,7 @@ and older exchanges summarised (compaction.py).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -64,6 +64,35 @@ class _Piece:
     """Whether a provider has counted it, as part of a prompt."""
     number: int = 0
     """Of its first message in the conversation, from 1."""
+
+
+def request_of(
+    options: RequestOptions,
+    model: str,
+    messages: tuple[Message, ...],
+    tools: tuple[ToolDefinition, ...],
+    tool_choice: ToolChoice,
+    *,
+    response_schema: Mapping[str, object] | None = None,
+    sampling: Sampling | None = None,
+) -> ModelRequest:
+    """What a model is asked with these options; `sampling` in place of theirs."""
+    return ModelRequest(
+        model,
+        messages,
+        tools,
+        tool_choice,
+        options.parallel_tool_calls if tools else None,
+        response_schema,
+        sampling=sampling or options.sampling,
+        provider_options=options.provider_options,
+        server_tools=options.server_tools,
+        prompt_cache=options.prompt_cache,
+        storage=options.storage,
+        service_tier=options.service_tier,
+        images_out=options.images_out,
+        audio_out=options.audio_out,
+    )
 
 
 class PromptBuilder:
@@ -160,22 +189,8 @@ class PromptBuilder:
             sampling = replace(sampling, max_output_tokens=allowed)
         if not self._may_choose(choice):
             choice = ToolChoice()
-        parallel = options.parallel_tool_calls if self.tools else None
-        return ModelRequest(
-            self._model,
-            self.messages(),
-            self.tools,
-            choice,
-            parallel,
-            self._schema,
-            sampling=sampling,
-            provider_options=options.provider_options,
-            server_tools=options.server_tools,
-            prompt_cache=options.prompt_cache,
-            storage=options.storage,
-            service_tier=options.service_tier,
-            images_out=options.images_out,
-            audio_out=options.audio_out,
+        return request_of(
+            options, self._model, self.messages(), self.tools, choice, response_schema=self._schema, sampling=sampling
         )
 
     def _may_choose(self, choice: ToolChoice) -> bool:
