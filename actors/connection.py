@@ -23,8 +23,8 @@ NOT_AN_ADDRESS: Final = "must be an address with http:// or https://, such as ht
 _NOT_A_PROXY: Final = 'must be the address of an HTTP proxy, such as http://proxy.example:3128, or "" for none'
 
 ApiKey = SecretStr | str | TokenCallback
-"""A key, or what gives one (sync or async) and is called again when it has expired or was refused. What a function
-gives is sent as a bearer token, also to Anthropic, Gemini and Azure, whose keys go into headers of their own."""
+"""A key, or what gives one (sync or async) and is called again when it has expired or was refused. A text that a
+function gives goes where the API takes a key; in a cloud (Azure, Vertex, Bedrock) it is a bearer token."""
 Verify = bool | str | Path | ssl.SSLContext
 """Whom a server's certificate is trusted from: True, the usual authorities; the file or folder of one's own; a context
 that says it all; False, anyone, which lets others read along."""
@@ -47,15 +47,19 @@ class Connection:
     """None: by the settings."""
 
     def __post_init__(self) -> None:
-        checks = {"base_url": checked_address, "api_key": checked_key, "proxy": checked_proxy}
+        checks: dict[str, Callable[[object], object]] = {
+            "base_url": checked_address,
+            "api_key": checked_key,
+            "proxy": checked_proxy,
+        }
+        if self.verify is not None:
+            checks["verify"] = checked_verify
         for name, check in checks.items():
             try:
                 object.__setattr__(self, name, check(getattr(self, name)))
             except ValueError as error:
                 raise UsageError(f"{name}: {error}") from None
         object.__setattr__(self, "headers", checked_headers("headers", self.headers))
-        if self.verify is not None:
-            checked_verify(self.verify)
 
     def __repr__(self) -> str:
         shown = (f"{name}={mask(value)!r}" for name in ("base_url", "proxy") if (value := getattr(self, name)))
@@ -123,17 +127,17 @@ def checked_proxy(value: object) -> str | None:
 
 
 def checked_verify(value: object) -> Verify:
-    """Whom to trust. Raises UsageError for a file that is not there, or holds no certificate."""
+    """Whom to trust; a file or folder must be there, and hold a certificate."""
     if isinstance(value, bool | ssl.SSLContext):
         return value
     if not isinstance(value, str | Path) or not str(value):
-        raise UsageError("verify must be True, False, the path of a file of certificates, or an ssl.SSLContext")
+        raise ValueError("must be True, False, the path of a file of certificates, or an ssl.SSLContext")
     path = Path(value).expanduser()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
         context.load_verify_locations(capath=path) if path.is_dir() else context.load_verify_locations(path)
     except OSError as error:  # ssl.SSLError is one
-        raise UsageError(f"verify: no certificates can be read from {path}: {error.strerror or error}") from None
+        raise ValueError(f"no certificates can be read from {path}: {error.strerror or error}") from None
     return path
 
 

@@ -7,7 +7,7 @@ up in the provider's own variable, when it is needed. The configuration file is 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Annotated, Final, NoReturn, Self, get_args, get_origin, get_type_hints
@@ -70,6 +70,13 @@ VARIABLES: Final[Mapping[str, str]] = {
 _OF_THE_PROVIDER: Final = ("base_url", "api_key", "headers")
 #: More than none.
 _Positive = Annotated[float, Field(gt=0)]
+#: What reads a field that says how providers are reached; of one provider, `Connection` does.
+_CHECKS: Final[Mapping[str, Callable[[object], object]]] = {
+    "api_key": checked_key,
+    "connections": connections_of,
+    "proxy": checked_proxy,
+    "verify": checked_verify,
+}
 
 
 class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False):
@@ -285,10 +292,10 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
             return value
         return {provider: _two_limits(provider, limit) for provider, limit in value.items()}
 
-    @field_validator("api_key", mode="plain")
+    @field_validator(*_CHECKS, mode="plain")
     @classmethod
-    def _secret(cls, value: object) -> object:
-        return checked_key(value)
+    def _of_a_connection(cls, value: object, info: ValidationInfo) -> object:
+        return _CHECKS[info.field_name or ""](value)
 
     @field_validator("headers", mode="plain")
     @classmethod
@@ -297,24 +304,6 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
             return checked_headers("headers", value)
         except UsageError as error:
             raise ValueError(str(error).removeprefix("headers: ")) from None
-
-    @field_validator("connections", mode="plain")
-    @classmethod
-    def _connections(cls, value: object) -> object:
-        return connections_of(value)
-
-    @field_validator("proxy", mode="plain")
-    @classmethod
-    def _proxy(cls, value: object) -> object:
-        return checked_proxy(value)
-
-    @field_validator("verify", mode="plain")
-    @classmethod
-    def _verify(cls, value: object) -> object:
-        try:
-            return checked_verify(value)
-        except UsageError as error:
-            raise ValueError(str(error).removeprefix("verify: ")) from None
 
     @field_validator("model")
     @classmethod
