@@ -1,6 +1,6 @@
 """A program that answers questions and lets Prometheus scrape what it did: `python examples/metrics_endpoint.py 9000`.
 
-The registry is the host's own, with whatever else it counts; callboard only adds its metrics, at each scrape.
+The registry is the host's own, with what else it counts; callboard only adds its metrics, at each scrape.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ class RequestClock:
         return self._halted_at is not None
 
     def is_to_halt(self, at: float, *, only_waits: bool) -> bool:
-        """Does the time stand still from now on? Not once it is over: then the request ends, whatever it waits for."""
+        """Does the time stand still from now on? Not once it is over: then the request ends."""
         return only_waits and (self.is_halted or at < self._deadline_at)
 
     def deadline_at(self, at: float) -> float:

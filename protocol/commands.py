@@ -113,7 +113,7 @@ class NoteKind(StrEnum):
     SCHEMA_FALLBACK = "schema_fallback"
     """The model takes no schema of the answer, or not this one, and is asked for it in another way."""
     MISFIT = "misfit"
-    """An answer does not fit the form asked for; the model is told what is wrong with it."""
+    """An answer does not fit the form asked for; the model reads what is wrong with it."""
     TRIMMED = "trimmed"
     """Older messages were shortened or left out, so that the prompt fits into the context."""
     COMPACTED = "compacted"

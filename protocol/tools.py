@@ -95,7 +95,7 @@ class Deferred:
     """
 
     timeout_seconds: float = DEFAULT_WAIT_SECONDS
-    """How long the call stays open, from when the tool returned. Then it has timed out, and the model is told."""
+    """How long the call stays open, from when the tool returned. Then it has timed out, and the model reads so."""
     note: str = ""
     """What the reader of a stream may know, such as who was asked. The model does not see it."""
 

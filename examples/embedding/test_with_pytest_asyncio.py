@@ -1,4 +1,4 @@
-"""Tests of your own with pytest-asyncio: one runtime for all of them, whatever loop each runs on.
+"""Tests of your own with pytest-asyncio: one runtime for all of them, on which loop each may run.
 
     pip install pytest-asyncio
     pytest examples/embedding/test_with_pytest_asyncio.py

@@ -1,4 +1,4 @@
-"""The rule about compaction: what is left out of a prompt, what stands in its place, and who may ask for a summary."""
+"""The rule about compaction: what is left out of a prompt, what is in its place, and who may ask for a summary."""
 
 from __future__ import annotations
 
