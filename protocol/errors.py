@@ -97,7 +97,21 @@ class ProviderError(CallboardError):
 
 
 class ToolError(CallboardError):
-    """Raise it in a tool to tell the model what went wrong; its text is shown to the model as it is."""
+    """Raise it in a tool to tell the model what went wrong; its text is shown to the model as it is.
+
+    With `field`, the path of an argument ("path", "edits.0.file"), the call counts as one with invalid arguments.
+    `expected` and `received` say what was wrong with it, `retry_hint` what the model can do now, where that is more
+    than to correct the argument.
+    """
+
+    def __init__(
+        self, message: str = "", *, field: str = "", expected: str = "", received: str = "", retry_hint: str = ""
+    ) -> None:
+        super().__init__(message)
+        self.field = field
+        self.expected = expected
+        self.received = received
+        self.retry_hint = retry_hint
 
 
 class RuntimeFailure(CallboardError):

@@ -82,6 +82,13 @@ class ToolContract:
     needs_approval: bool = False
     reuse: bool = False
     """May a child process serve further calls? Only with Isolation.PROCESS; else each call finds a fresh child."""
+    paths: tuple[str, ...] | None = None
+    """The files and folders that it may touch where its calls are confined, relative to the workspace or absolute;
+    None: the workspace."""
+    hosts: tuple[str, ...] | None = None
+    """The hosts that it may connect to where its calls are confined; None: any."""
+    is_trusted: bool = False
+    """Are its results the owner's own words? Else they are untrusted text, which may try to steer the model."""
     origin: Origin = Origin.ELSEWHERE
     """Set by what registers the tool, never by its author."""
 

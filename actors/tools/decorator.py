@@ -6,10 +6,11 @@ import inspect
 import math
 import re
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property, lru_cache, wraps
+from types import MappingProxyType
 from typing import Final, Generic, Literal, overload
 
 from typing_extensions import ParamSpec, TypeVar
@@ -23,6 +24,7 @@ from callboard.protocol import limits
 from callboard.protocol.commands import RunTool
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import MessageId, RequestId, Tag, ToolName
+from callboard.protocol.policy import Access, AccessKind
 from callboard.protocol.tools import Isolation, Latency, Origin, Risk, ToolContract, ToolDefinition
 
 P = ParamSpec("P", default=...)
@@ -32,6 +34,9 @@ Choice = TypeVar("Choice", bound=StrEnum)
 RiskName = Literal["read", "write", "execute", "network", "undeclared"]
 IsolationName = Literal["process", "task", "thread"]
 LatencyName = Literal["short", "long"]
+AccessName = Literal["read", "write", "delete", "command", "address"]
+Accesses = Mapping[str, AccessKind | AccessName] | Callable[[Mapping[str, object]], Iterable[Access]]
+"""What a call would touch: the kind of access by the argument that names it, or a function of all arguments."""
 
 #: The names that every provider takes (OpenAI's rule, the narrowest).
 NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -45,6 +50,15 @@ class Tool(Generic[P, R]):
     definition: ToolDefinition
     contract: ToolContract
     signature: Signature
+    accesses: Accesses = field(default_factory=dict)
+    """What a call would touch, by its arguments; see `accesses_of`."""
+
+    def accesses_of(self, arguments: Mapping[str, object]) -> tuple[Access, ...]:
+        """What a call with these arguments would touch. A function given as `accesses` may raise anything."""
+        if callable(self.accesses):
+            return tuple(self.accesses(arguments))
+        named = [(name, AccessKind(kind), arguments.get(name)) for name, kind in self.accesses.items()]
+        return tuple(access for name, kind, value in named for access in _named(name, kind, value))
 
     @property
     def name(self) -> ToolName:
@@ -111,7 +125,17 @@ class Tool(Generic[P, R]):
 
     def __getstate__(self) -> dict[str, object]:
         """Without what is derived from it."""
-        return {name: value for name, value in self.__dict__.items() if name not in ("packed", "invoker", "owned")}
+        derived = ("packed", "invoker", "owned")
+        return {name: value for name, value in self.__dict__.items() if name not in derived}
+
+
+def _named(name: str, kind: AccessKind, value: object) -> Iterator[Access]:
+    """What an argument names: a text is one thing, a list of texts several."""
+    if isinstance(value, str):
+        yield Access(kind, value, name)
+    elif isinstance(value, list):
+        for at, each in enumerate(value):
+            yield from _named(f"{name}.{at}", kind, each)
 
 
 @overload
@@ -129,6 +153,10 @@ def tool(
     idempotent: bool = False,
     needs_approval: bool = False,
     reuse: bool = False,
+    paths: Sequence[str] | None = None,
+    hosts: Sequence[str] | None = None,
+    trusted: bool = False,
+    accesses: Accesses = ...,
 ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 def tool(
     function: Callable[..., object] | None = None,
@@ -144,6 +172,10 @@ def tool(
     idempotent: bool = False,
     needs_approval: bool = False,
     reuse: bool = False,
+    paths: Sequence[str] | None = None,
+    hosts: Sequence[str] | None = None,
+    trusted: bool = False,
+    accesses: Accesses = MappingProxyType({}),
 ) -> object:
     """Make a function a tool, as `@tool` or `@tool(timeout=10)`.
 
@@ -151,6 +183,11 @@ def tool(
     `concurrency` (calls at the same time, of all requests together) what `limits.TOOL_CONCURRENCY` says of it.
     `risk` says what the function can do to the world, and so who must approve its calls. Without it the risk is
     `undeclared`: a policy allows that for functions passed to the runtime, and asks about those from elsewhere.
+    `accesses` says what a call would touch, so that a policy can judge each call by it: `{"path": "read"}`, the kind of
+    access (read, write, delete, command, address) by the argument that names the path, command or URL (a text, or a
+    list of texts), or a function that makes `Access`es of the arguments. `paths` and `hosts` are all that a confined
+    call may touch (the workspace and any host unless they are given). `trusted=True`: its results are the owner's own
+    words, which do not try to steer the model.
     The model's description and the arguments' JSON Schema come from docstring and signature. Raises UsageError for
     anything that could not work, naming the parameter and the remedy.
 
@@ -174,12 +211,15 @@ def tool(
                 idempotent=idempotent,
                 needs_approval=needs_approval,
                 reuse=_reuse(reuse, runs_in),
+                paths=_texts("paths", paths),
+                hosts=_texts("hosts", hosts),
+                is_trusted=trusted,
             )
         except ValueError as wrong:
             raise UsageError(f"tool {known_as}: {wrong}") from None
         signature = read_signature(function, known_as, local_names)
         definition = ToolDefinition(ToolName(known_as), description or describe(function), signature.json_schema())
-        return Tool(function, definition, contract, signature)
+        return Tool(function, definition, contract, signature, _accesses(known_as, accesses, definition))
 
     frame = inspect.currentframe()
     local_names: Mapping[str, object] = frame.f_back.f_locals if frame and frame.f_back else {}
@@ -248,6 +288,28 @@ def _reuse(reuse: bool, isolation: Isolation) -> bool:
             "leave reuse out, or use isolation='process' with a plain `def`"
         )
     return reuse
+
+
+def _texts(option: str, given: Sequence[str] | None) -> tuple[str, ...] | None:
+    if given is None:
+        return None
+    if isinstance(given, str) or not all(isinstance(each, str) and each for each in given):
+        raise ValueError(f"{option}={given!r} is not a list of texts that are not empty")
+    return tuple(given)
+
+
+def _accesses(tool_name: str, given: Accesses, definition: ToolDefinition) -> Accesses:
+    """Checked: an argument that is misspelt would never be judged."""
+    if callable(given):
+        return given
+    properties = definition.parameters.get("properties")
+    known = properties if isinstance(properties, Mapping) else {}
+    for name, kind in given.items():
+        if name not in known:
+            raise UsageError(f"tool {tool_name}: accesses names {name!r}, which is none of its arguments")
+        if kind not in list(AccessKind):
+            raise UsageError(f"tool {tool_name}: accesses={{{name!r}: {kind!r}}} is none of {', '.join(AccessKind)}")
+    return {name: AccessKind(kind) for name, kind in given.items()}
 
 
 def _isolation(function: Callable[..., object], wanted: Isolation | str | None) -> Isolation:

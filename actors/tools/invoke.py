@@ -131,7 +131,7 @@ class Invoker:
             return error.failure
         match error:
             case ToolError():
-                failed = self._failure(FailureCode.TOOL_ERROR, safe_text(str, error))
+                failed = self._told(error)
             case SystemExit():
                 failed = self._failure(FailureCode.CRASHED, f"the tool called sys.exit({safe_text(repr, error.code)})")
             case MemoryError():
@@ -139,6 +139,14 @@ class Invoker:
             case _:
                 failed = self._failure(FailureCode.TOOL_ERROR, text_of(error))
         return with_traceback(failed, error)
+
+    def _told(self, error: ToolError) -> ToolFailure:
+        """What the tool itself says went wrong. A subclass of a user's may have left our fields out, or hold anything
+        in them."""
+        names = ("field", "expected", "received", "retry_hint")
+        given = {name: safe_text(str, vars(error).get(name, "")) for name in names}
+        code = FailureCode.INVALID_ARGUMENTS if given["field"] else FailureCode.TOOL_ERROR
+        return ToolFailure(self._name, code, safe_text(str, error), **given)
 
     def _failure(self, code: FailureCode, message: str) -> ToolFailure:
         return ToolFailure(self._name, code, message)

@@ -19,6 +19,7 @@ from pydantic import BaseModel, Field, ValidationError
 from callboard.actors.tools import Tool, ToolContext, tool
 from callboard.actors.tools.shipping import unpack
 from callboard.protocol.errors import UsageError
+from callboard.protocol.policy import Access, AccessKind
 from callboard.protocol.tools import Isolation, Latency, Origin, Risk
 
 
@@ -348,3 +349,43 @@ def test_a_tool_may_use_names_that_are_defined_after_it() -> None:
         return "late"
 
     assert unpack(early.packed).function() == "late"
+
+
+def test_a_tool_says_what_a_call_would_touch() -> None:
+    @tool(risk="write", accesses={"source": "read", "targets": "write"}, paths=["notes"], hosts=[], trusted=True)
+    def copy(source: str, targets: list[str], note: str = "") -> None:
+        """Copy a file."""
+
+    found = copy.accesses_of({"source": "a.txt", "targets": ["b.txt", "c.txt"], "note": "d"})
+    assert found == (
+        Access(AccessKind.READ, "a.txt", "source"),
+        Access(AccessKind.WRITE, "b.txt", "targets.0"),
+        Access(AccessKind.WRITE, "c.txt", "targets.1"),
+    )
+    assert copy.accesses_of({"source": 1}) == (), "the schema refuses such a call; there is nothing to judge"
+    assert (copy.contract.paths, copy.contract.hosts, copy.contract.is_trusted) == (("notes",), (), True)
+
+
+def test_a_function_says_what_a_call_would_touch() -> None:
+    @tool(accesses=lambda arguments: [Access(AccessKind.DELETE, str(arguments["name"]) + ".txt", "name")])
+    def forget(name: str) -> None:
+        """Remove a note."""
+
+    assert forget.accesses_of({"name": "a"}) == (Access(AccessKind.DELETE, "a.txt", "name"),)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"accesses": {"pth": "read"}}, "accesses names 'pth', which is none of its arguments"),
+        ({"accesses": {"path": "look"}}, "is none of read, write, delete, command, address"),
+        ({"paths": "notes"}, "paths='notes' is not a list of texts"),
+        ({"hosts": [""]}, "hosts=\\[''\\] is not a list of texts"),
+    ],
+)
+def test_what_cannot_be_touched_is_refused(options: dict[str, Any], words: str) -> None:
+    def look(path: str) -> None:
+        """Look at a file."""
+
+    with pytest.raises(UsageError, match=words):
+        tool(**options)(look)

@@ -291,3 +291,31 @@ def test_a_result_that_cannot_be_written_is_refused(value: object) -> None:
         return value
 
     assert failure(run(look)).code is FailureCode.INVALID_RESULT
+
+
+def test_a_tool_error_can_say_which_argument_was_wrong() -> None:
+    @tool
+    def read(line: int) -> None:
+        raise ToolError("no such line", field="line", expected="1 to 5", received="6", retry_hint="Read line 5.")
+
+    failed = failure(run(read, '{"line": 6}'))
+    assert failed.code is FailureCode.INVALID_ARGUMENTS
+    assert (failed.field, failed.expected, failed.received) == ("line", "1 to 5", "6")
+    assert failed.retry_hint == "Read line 5."
+
+
+def test_a_tool_error_of_a_user_need_not_have_our_fields() -> None:
+    class Own(ToolError):
+        def __init__(self) -> None:
+            """Without a word to its base."""
+
+        @property
+        def field(self) -> str:
+            raise RuntimeError
+
+    @tool
+    def look() -> None:
+        raise Own
+
+    failed = failure(run(look))
+    assert (failed.code, failed.field) == (FailureCode.TOOL_ERROR, "")
