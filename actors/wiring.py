@@ -445,8 +445,8 @@ _WORKSPACE_PROMPT: Final = """\
 You answer questions about the code in {workspace}. Say only what the code shows, and name the place as file:lines."""
 #: What the code tools are for, and how code is written. A model that takes no tools does not read it.
 _WORKSPACE_TOOLS_PROMPT: Final = """\
-Look before you answer: request_code_context finds the code that a question is about, read_file and list_dir show the \
-rest.
+Look before you answer: request_code_context finds the code that a question is about, search_text and find_files \
+find what it does not, and read_file shows the rest.
 
 Show code in the form in which the tools give it to you, with the absolute path and the byte offsets of the span:
 <code="/absolute/path" #START:END>
