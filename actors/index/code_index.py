@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal, Self, TypeVar
 
-from callboard.actors.index import dense, lookup, ranking
+from callboard.actors.index import dense, lookup, ranking, relations
 from callboard.actors.index.code_items import CodeItem
 from callboard.actors.index.database import BrokenIndexError
 from callboard.actors.index.dense import EmbedderFactory
@@ -24,6 +24,7 @@ from callboard.actors.index.lexical import LexicalIndex, name_stems, stems_of
 from callboard.actors.index.parsing import read_now
 from callboard.actors.index.records import IndexState, digest
 from callboard.actors.index.refresh import ProgressCallback, RefreshSummary, Request, refresh, roots_of
+from callboard.actors.index.relations import Relation, Relatives
 from callboard.actors.index.store import ChunkRow, EdgeRow, SqliteStore, SymbolRow
 from callboard.actors.index.tokens import kin_of, query_words
 from callboard.actors.index.vectors import VectorCache
@@ -280,6 +281,10 @@ class CodeIndex:
         items whose names are spelt nearly so; the likeliest first. Raises as `lookup`."""
         asked = lookup.ItemName.of(name, kind, file)
         return self._checked(lambda parts: lookup.find_close(parts.store, asked))
+
+    def relatives(self, items: Sequence[CodeItem], relation: Relation, limit: int = 50) -> Relatives:
+        """What has this relation to items that are one thing (a struct and its `impl` blocks), the surest first."""
+        return self._read(lambda parts: relations.relatives(parts.store, items, relation, limit))
 
     def _checked(self, question: Callable[[_Parts], list[CodeItem]]) -> tuple[CodeItem, ...]:
         """Items whose files are what was indexed. Changed files are indexed again once and the question asked again."""

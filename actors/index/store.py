@@ -40,6 +40,7 @@ CREATE TABLE IF NOT EXISTS edges (
 CREATE INDEX IF NOT EXISTS edges_file ON edges(file);
 CREATE INDEX IF NOT EXISTS edges_source ON edges(source);
 CREATE INDEX IF NOT EXISTS edges_target ON edges(target);
+CREATE INDEX IF NOT EXISTS edges_imports ON edges(target) WHERE kind = 'imports';
 CREATE TABLE IF NOT EXISTS lexical_todo (file INTEGER PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS state (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 """
