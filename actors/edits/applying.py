@@ -4,9 +4,9 @@
 2. PREPARING is recorded; each new content is written to a temporary file beside its place, with the old mode and owner,
    and synced to the disk. A process that dies up to here has changed no file: the temporary ones are removed.
 3. FORWARD is recorded: from now on the proposal counts as applied. The temporary files are renamed, removed files are
-   unlinked, the folders are synced, and the proposal is settled. What a dead process has left to do, the next one does.
-4. Where a file cannot be replaced after all, or someone else has changed one since, BACK is recorded, and those that are
-   new already get their old content again.
+   unlinked, the folders are synced, and the proposal is settled. What a dead process has left, the next one completes.
+4. Where a file cannot be replaced after all, or someone else has changed one since, BACK is recorded, and those that
+   are new already get their old content again.
 
 A file is never written in place, so a reader sees the old or the new content. Between the comparison and the rename,
 some microseconds, another program's write can be lost: no system call replaces a file only if it holds what it held.
@@ -17,17 +17,19 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import Final
 
-from callboard.actors.edits.changes import FileChange, Operation, operations, rebased
+from callboard.actors.edits.changes import FileChange, Operation, Splice, operations, rebased
 from callboard.actors.edits.diffs import told_difference
 from callboard.actors.edits.proposal_store import ApplyRecord, Phase, ProposalStore
 from callboard.actors.edits.proposals import Proposal, ProposalState
+from callboard.actors.edits.texts import EditedText
 from callboard.actors.secret_files import SecretFiles, SecretRules
+from callboard.protocol.errors import UsageError
 
 #: Larger files are data; a proposal holds what a file was and what it becomes.
 MAX_FILE_BYTES: Final = 8 * 1024 * 1024
@@ -56,21 +58,33 @@ class Applier:
         self._root = root
         self._rules = rules
 
-    def apply(self, proposal_id: str, by: str) -> Proposal:
+    def apply(self, proposal_id: str, by: str, contents: Mapping[str, str] | None = None) -> Proposal:
         """The proposal as it is then: applied; stale, and why; or still pending, and why it could not be applied.
 
-        One that is settled is left as it is. Raises NoSuchProposal, and RuntimeFailure where the store cannot be used.
+        `contents`: new whole texts for some of its files, by path, in place of what was proposed. One that is settled
+        is left as it is. Raises NoSuchProposal, UsageError for `contents` of other files, and RuntimeFailure where the
+        store cannot be used.
         """
         with self._store.lock():
             self._recover()
             if self._store.get(proposal_id).state is ProposalState.PENDING:
-                changes = self._store.changes(proposal_id)
+                if contents:
+                    changed = with_contents(self._store.changes(proposal_id), contents, self._root)
+                    self._store.rewrite(proposal_id, changed, str(self._root), by_owner=True)
                 try:
-                    self._apply(proposal_id, changes, ApplyRecord(by=by))
+                    self._apply(proposal_id, self._store.changes(proposal_id), ApplyRecord(by=by))
                 except Stale as why:
                     self._store.settle(proposal_id, ProposalState.STALE, by=by, reason=str(why))
                 except CannotApply as why:
                     self._store.remark(proposal_id, by, f"approved, but it could not be applied: {why}")
+            return self._store.get(proposal_id)
+
+    def deny(self, proposal_id: str, by: str, reason: str) -> Proposal:
+        """One that is settled is left as it is. Raises NoSuchProposal."""
+        with self._store.lock():
+            self._recover()
+            if self._store.get(proposal_id).state is ProposalState.PENDING:
+                self._store.settle(proposal_id, ProposalState.DENIED, by=by, reason=reason)
             return self._store.get(proposal_id)
 
     def recover(self) -> None:
@@ -108,7 +122,8 @@ class Applier:
                 found = os.lstat(each.path)
                 attributes[each.path] = stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid
         record = replace(record, folders=folders, attributes=attributes)
-        self._store.enter(proposal_id, Phase.PREPARING, record)
+        if not self._store.enter(proposal_id, Phase.PREPARING, record):
+            return  # a later proposal has just made it stale
         try:
             for folder in folders:
                 os.mkdir(folder)
@@ -143,7 +158,7 @@ class Applier:
 
     def _move_others(self, applied: Sequence[FileChange]) -> None:
         """The other proposals for these files are of the new contents from now on, where they still fit."""
-        for other in self._store.ids((ProposalState.PENDING,)):
+        for other in self._store.pending():
             before = changes = self._store.changes(other)
             if not any(_touches(old, new) for old in before for new in applied):
                 continue
@@ -232,6 +247,21 @@ class Applier:
             file.write(content)
             file.flush()
             os.fsync(handle)
+
+
+def with_contents(changes: Sequence[FileChange], contents: Mapping[str, str], root: Path) -> tuple[FileChange, ...]:
+    """The changes, with these texts as the new contents of the files named. Raises UsageError for other files."""
+    texts = {os.path.join(root, path): text for path, text in contents.items()}
+    known = {change.target: change for change in changes if change.target is not None}
+    for place, text in texts.items():
+        if place not in known:
+            names = ", ".join(os.path.relpath(each, root) for each in known) or "none"
+            raise UsageError(f"the proposal leaves no file {place}; it has: {names}")
+        change = known[place]
+        before = change.base or b""
+        content = EditedText(before).whole(text) if before else text.encode()
+        known[place] = replace(change, splices=(Splice(0, len(before), content),))
+    return tuple(known[change.target] if change.target is not None else change for change in changes)
 
 
 def _put(temporary: str, each: Operation) -> None:

@@ -57,7 +57,7 @@ def blocks(before: Sequence[str], after: Sequence[str]) -> list[Block]:
         if len(middle[0]) + len(middle[1]) > MAX_COMPARED_LINES:
             codes: list[Block] = [("replace", 0, len(middle[0]), 0, len(middle[1]))]
         else:
-            codes = [tuple(code) for code in difflib.SequenceMatcher(None, *middle, autojunk=False).get_opcodes()]
+            codes = list(difflib.SequenceMatcher(None, *middle, autojunk=False).get_opcodes())
         found += [(tag, i + start, j + start, k + start, m + start) for tag, i, j, k, m in codes]
     if end:
         found.append(("equal", len(before) - end, len(before), len(after) - end, len(after)))

@@ -85,7 +85,7 @@ class _Head:
 
 
 def parse_patch(text: str) -> tuple[FilePatch, ...]:
-    """The files of a patch. Text around it, as in a mail or a fence, is left out. Raises ToolError with field "patch"."""
+    """The files of a patch. Text around it, as in a mail, is left out. Raises ToolError with field "patch"."""
     if len(text.encode(errors="surrogatepass")) > MAX_PATCH_BYTES:
         raise _wrong(f"the patch has more than {MAX_PATCH_BYTES:,} bytes", "a shorter patch, or several")
     if "*** Begin Patch" in text:

@@ -57,7 +57,7 @@ _COLUMNS: Final = "id, state, phase, tool, request, call, staged_at, by, reason,
 
 
 class Phase(StrEnum):
-    """How far an apply is. A proposal that is found in one of them, by who holds the lock, was left by a dead process."""
+    """How far an apply is. What holds the lock and finds a proposal in one of them knows that its process has died."""
 
     NONE = ""
     PREPARING = "preparing"
@@ -161,7 +161,7 @@ class ProposalStore:
     def add(self, proposal: Proposal, changes: tuple[FileChange, ...]) -> tuple[str, ...]:
         """Keep a new one. Older ones that conflict with it become stale; their ids. Raises UsageError when full."""
         with self.transaction():
-            pending = self.ids((ProposalState.PENDING,))
+            pending = self.pending()
             if len(pending) >= MAX_PENDING:
                 raise UsageError(f"{MAX_PENDING} proposals wait for their owner; approve or deny some of them first")
             stale = {each: why for each in pending if (why := _conflicts(self.changes(each), changes))}
@@ -202,12 +202,19 @@ class ProposalStore:
 
     # -- reading
 
+    def pending(self) -> tuple[str, ...]:
+        """Those that wait for a decision, without one that is just being applied."""
+        rows = self._connection.execute(
+            "SELECT id FROM proposals WHERE state = 'pending' AND phase = '' ORDER BY number"
+        )
+        return tuple(row[0] for row in rows.fetchall())
+
     def ids(self, states: Iterable[ProposalState] = tuple(ProposalState)) -> tuple[str, ...]:
         """Of the proposals in these states, the oldest first."""
         wanted = tuple(states)
         marks = ", ".join("?" * len(wanted))
         rows = self._connection.execute(f"SELECT id FROM proposals WHERE state IN ({marks}) ORDER BY number", wanted)
-        return tuple(row[0] for row in rows)
+        return tuple(row[0] for row in rows.fetchall())
 
     def get(self, proposal_id: str) -> Proposal:
         """Raises NoSuchProposal."""
@@ -253,13 +260,14 @@ class ProposalStore:
                 (by, reason, proposal_id),
             )
 
-    def enter(self, proposal_id: str, phase: Phase, record: ApplyRecord) -> None:
-        """On the disk when this returns."""
+    def enter(self, proposal_id: str, phase: Phase, record: ApplyRecord) -> bool:
+        """On the disk when this returns. False, and nothing is done, where it is no longer pending."""
         with self.transaction():
-            self._connection.execute(
-                "UPDATE proposals SET phase = ?, record = ? WHERE id = ?",
+            done = self._connection.execute(
+                "UPDATE proposals SET phase = ?, record = ? WHERE id = ? AND state = 'pending'",
                 (phase, orjson.dumps(record).decode(), proposal_id),
             )
+        return done.rowcount > 0
 
     def unfinished(self) -> tuple[tuple[str, Phase, ApplyRecord], ...]:
         """What dead processes have left; asked under the lock."""
@@ -289,7 +297,9 @@ class ProposalStore:
         told = []
         with self.transaction():
             for each in proposal_ids:
-                done = self._connection.execute("UPDATE proposals SET is_told = 1 WHERE id = ? AND is_told = 0", (each,))
+                done = self._connection.execute(
+                    "UPDATE proposals SET is_told = 1 WHERE id = ? AND is_told = 0", (each,)
+                )
                 if done.rowcount:
                     told.append(each)
         return tuple(told)

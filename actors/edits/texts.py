@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Iterator
 from functools import cached_property
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Final
 
 from callboard.actors.edits.changes import Splice
@@ -126,7 +126,7 @@ def _most_alike(lines: list[str], wanted: list[str]) -> int | None:
 def ordered(splices: list[tuple[Splice, str]]) -> Iterator[Splice]:
     """In the order of the file. Raises ToolError, naming the later edit, where two of them overlap."""
     by_place = sorted(range(len(splices)), key=lambda place: (splices[place][0].start, splices[place][0].end))
-    for place, after in zip(by_place, by_place[1:], strict=False):
+    for place, after in pairwise(by_place):
         if splices[place][0].overlaps(splices[after][0]):
             later = splices[max(place, after)][1]
             raise ToolError(
