@@ -281,11 +281,13 @@ class Wiring:
         settings = self.settings
         if settings.workspace is None:
             return ()
-        from callboard.actors.index import rag  # noqa: PLC0415 - the extra `index`
+        from callboard.actors.builtins import code_tools  # noqa: PLC0415 - the extra `index`
+        from callboard.actors.index import rag  # noqa: PLC0415 - likewise
 
         post = partial(_post, self._embeddings, scheduler) if self._embeddings is not None else None
         self.search = rag.CodeSearch(system, post, settings.embedding_model)
-        self.code_tools = (rag.context_tool(self.search).owned,)
+        over_index = code_tools.code_tools(self.search, Workspace.at(settings.workspace, settings.secret_rules))
+        self.code_tools = tuple(tool.owned for tool in (rag.context_tool(self.search), *over_index))
         return rag.code_actors(settings.workspace, settings.index_dir, self.search.embedder, settings.secret_rules)
 
     def _routes(self, model: str) -> tuple[Route, ...]:
