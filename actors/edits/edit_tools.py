@@ -146,9 +146,7 @@ def rename_file_tool(edits: Edits) -> Tool:
     stage = _Stager(edits)
 
     @tool(risk="write", timeout=TIMEOUT_SECONDS, accesses={"path": "delete", "new_path": "write"})
-    async def rename_file(
-        path: str, new_path: str, context: ToolContext, create_parents: bool = True
-    ) -> EditResult:
+    async def rename_file(path: str, new_path: str, context: ToolContext, create_parents: bool = True) -> EditResult:
         """Propose to rename or move a file, never onto another one.
 
         Args:

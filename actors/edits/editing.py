@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextvars import copy_context
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,7 +21,6 @@ from typing import Final, Literal, TypeVar
 from callboard.actors.builtins.workspace import Workspace
 from callboard.actors.calls.approvals import Approver, NobodyToAsk, Verdict
 from callboard.actors.edits.editor import (
-    Decide,
     EditorMessage,
     ListProposals,
     ListUntold,
@@ -32,7 +31,7 @@ from callboard.actors.edits.editor import (
 )
 from callboard.actors.edits.planning import EditRequest
 from callboard.actors.edits.proposal_store import folder_of
-from callboard.actors.edits.proposals import Proposal, ProposalState, ProposedFile
+from callboard.actors.edits.proposals import DecideEdits, Proposal, ProposalState, ProposedFile
 from callboard.actors.kernel import ActorDeadError, ActorSystem, AskTimeout, ChildSpec, MailboxFull, NoSuchActor, Ref
 from callboard.actors.tools import Tool, ToolContext
 from callboard.protocol.commands import AskApproval
@@ -52,6 +51,8 @@ MAX_PREVIEW_CHARS: Final = 20_000
 DECIDE_SECONDS: Final = 120.0
 #: A look into the store, before a question of a conversation that has staged edits.
 LOOK_SECONDS: Final = 5.0
+#: Requests that are remembered to have staged something.
+MAX_REQUESTS: Final = 10_000
 BY_SETTING: Final = "auto_confirm_edits"
 
 TellModel = Callable[[str, Proposal, str], bool]
@@ -125,11 +126,13 @@ class Edits:
         self._folder = folder_of(state_dir, workspace.root)
         self._approver = approver
         self._auto_confirm = auto_confirm
-        self._files_changed = files_changed
+        self.files_changed = files_changed
         self.tell_model: TellModel = lambda request_id, proposal, text: False
         """Set by the runtime."""
         self._asked: dict[str, Tag] = {}
         """The questions that are open, by their proposals."""
+        self._requests: dict[str, None] = {}
+        """Those that have staged something, the oldest first: of others there is nothing to tell."""
 
     @property
     def _editor(self) -> Ref[EditorMessage]:
@@ -137,7 +140,7 @@ class Edits:
 
     def actor(self) -> ChildSpec[EditorMessage]:
         """For the tree."""
-        return editor_actor(self.workspace, self._folder, self._decided, self._files_changed)
+        return editor_actor(self.workspace, self._folder, self)
 
     # -- for tools
 
@@ -149,10 +152,13 @@ class Edits:
             staged = _known(await self._editor.ask_async(message, context.remaining_seconds))
         except UsageError as error:
             raise ToolError(str(error)) from error
+        self.remembers((tag.request_id,))
         if staged.proposal is None:
             return EditResult(False, False, False, "", "", (), "", staged.notes)
         if self._auto_confirm:
-            decided = await self._decide(staged.proposal.id, Decide((staged.proposal.id,), True, BY_SETTING, is_told=True))
+            decided = await self._decide(
+                staged.proposal.id, DecideEdits((staged.proposal.id,), True, BY_SETTING, is_told=True)
+            )
             return self._result(staged, decided, auto_confirmed=decided.state is ProposalState.APPLIED)
         return self._result(staged, await self._put(staged.proposal, context, tool))
 
@@ -181,7 +187,7 @@ class Edits:
         except (NoSuchActor, MailboxFull) as error:
             logger.warning("the answer about edit %s is lost, and it stays pending: %s", proposal_id, error)
 
-    async def _decide(self, proposal_id: str, message: Decide) -> Proposal:
+    async def _decide(self, proposal_id: str, message: DecideEdits) -> Proposal:
         return _known(await self._editor.ask_async(message, DECIDE_SECONDS))[0]
 
     def _result(self, staged: Staged, proposal: Proposal, *, auto_confirmed: bool = False) -> EditResult:
@@ -204,17 +210,23 @@ class Edits:
         """A blocking look; not on callboard's own loop."""
         return _known(self._editor.ask(ListProposals(tuple(states)), DECIDE_SECONDS))
 
-    async def decide(self, message: Decide) -> tuple[Proposal, ...]:
+    async def decide(self, message: DecideEdits) -> tuple[Proposal, ...]:
         """Approve or deny. Raises UsageError for an unknown id, and nothing is done."""
         return _known(await self._editor.ask_async(message, DECIDE_SECONDS))
 
-    def decide_sync(self, message: Decide) -> tuple[Proposal, ...]:
+    def decide_sync(self, message: DecideEdits) -> tuple[Proposal, ...]:
         """`decide`, for code without an event loop."""
         return _known(self._editor.ask(message, DECIDE_SECONDS))
 
     # -- what the model is to read
 
-    def _decided(self, proposal: Proposal) -> None:
+    def remembers(self, request_ids: Iterable[str]) -> None:
+        """They have staged something."""
+        self._requests.update(dict.fromkeys(request_ids))
+        while len(self._requests) > MAX_REQUESTS:
+            del self._requests[next(iter(self._requests))]
+
+    def decided(self, proposal: Proposal) -> None:
         """On the editor's thread: one was settled, or could not be applied."""
         if proposal.state is not ProposalState.PENDING and (tag := self._asked.pop(proposal.id, None)) is not None:
             self._approver.withdraw(tag)
@@ -222,9 +234,13 @@ class Edits:
             self._editor.tell(MarkTold((proposal.id,)))
 
     def untold(self, request_ids: Iterable[str]) -> dict[str, str]:
-        """By their ids, what the model of these requests is yet to read: it reads it now. Blocks for milliseconds."""
+        """By their ids, what the model of these requests is yet to read: it reads it now. Blocks for milliseconds where
+        one of them has staged something."""
+        staged = tuple(each for each in request_ids if each in self._requests)
+        if not staged:
+            return {}
         try:
-            found = _known(self._editor.ask(ListUntold(tuple(request_ids)), LOOK_SECONDS))
+            found = _known(self._editor.ask(ListUntold(staged), LOOK_SECONDS))
             if not found:
                 return {}
             told = _known(self._editor.ask(MarkTold(tuple(each.id for each in found)), LOOK_SECONDS))
@@ -247,16 +263,18 @@ def outcome_of(proposal: Proposal) -> str:
         case ProposalState.DENIED:
             return f"{what} was not allowed and not applied{reason}"
         case ProposalState.STALE:
-            return f"{what} was not applied, since it no longer fits{reason}. Look at what is there before you edit again."
+            return (
+                f"{what} was not applied, since it no longer fits{reason}. Look at what is there before you edit again."
+            )
     return f"{what} waits for its owner{reason}"
 
 
-def _decision(proposal_id: str, verdict: Verdict) -> Decide:
+def _decision(proposal_id: str, verdict: Verdict) -> DecideEdits:
     by = verdict.rule or verdict.by
     if verdict.granted and verdict.arguments:
         reason = f"the owner wants the call to be made with these arguments instead: {verdict.arguments}"
-        return Decide((proposal_id,), False, by, reason)
-    return Decide((proposal_id,), verdict.granted, by, verdict.reason)
+        return DecideEdits((proposal_id,), False, by, reason)
+    return DecideEdits((proposal_id,), verdict.granted, by, verdict.reason)
 
 
 def _accesses(proposal: Proposal) -> tuple[Access, ...]:
@@ -283,5 +301,3 @@ def _known(answer: Answered | CallboardError) -> Answered:
     if isinstance(answer, CallboardError):
         raise answer
     return answer
-
-
