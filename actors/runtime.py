@@ -88,9 +88,9 @@ class Runtime:
             reply = await runtime.ask("What is the weather in Oslo?")
 
     `tools` are functions, decorated with `@tool` where its defaults do not fit. `approve` decides on calls that the
-    policy asks about (sync or async, True to allow); without it they are denied. `providers` are models of your own:
-    with `{"mine": provider}` "mine/x" is a model (a Provider or an Adapter, docs/providers.md); stopping the runtime
-    closes them. Raises UsageError for bad settings, tools or providers, before anything is started.
+    policy asks about (sync or async; True allows, or an `Approval` says more); without it they are denied. `providers`
+    are models of your own: with `{"mine": provider}` "mine/x" is a model (a Provider or an Adapter, docs/providers.md);
+    stopping the runtime closes them. Raises UsageError for bad settings, tools or providers, before anything starts.
     A runtime that is dropped without `stop` is stopped, with a ResourceWarning.
     """
 
@@ -494,7 +494,7 @@ class _Running:
         begun.callback(self.check_threads.close)
         self.windows = Windows()
         begun.callback(scheduler.loop.call_soon_threadsafe, self.windows.cancel)
-        approver: Approver = CallbackApprover(approve) if approve else NobodyToAsk()
+        approver: Approver = CallbackApprover(approve, wiring.saved_rules.remember) if approve else NobodyToAsk()
         begun.callback(approver.close)
         self.system = kernel.ActorSystem(scheduler, dead_letters_kept=DEAD_LETTERS_KEPT)
         begun.callback(self._stop_actors)

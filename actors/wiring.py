@@ -22,6 +22,7 @@ from callboard.actors.models.routing import OwnProviders, Router
 from callboard.actors.models.suitability import suitable
 from callboard.actors.models.token_ratios import TokenRatios
 from callboard.actors.models.windows import UNLIMITED
+from callboard.actors.policy.saved_rules import SavedRules
 from callboard.actors.processes.supply import ProcessOptions
 from callboard.actors.requests import asking
 from callboard.actors.requests.asking import AskOptions
@@ -131,6 +132,8 @@ class Wiring:
         """Of the last question that had none of its own, and what was learned of the model then."""
         self._token_ratios = TokenRatios()
         self._refusals = Refusals(remembers_no_tools=settings.tool_fallback is ToolFallback.RETRY_WITHOUT_TOOLS)
+        self.saved_rules = SavedRules(settings.config_dir, settings.workspace)
+        """What the owner has answered for always."""
         self.model = self.known(settings.model)
         """That of the settings."""
         if compaction is not None and compaction.model:

@@ -75,9 +75,9 @@ def _command(name: str) -> RunCommand:
         from callboard.actors.cli import provider_list  # noqa: PLC0415
 
         return provider_list.run
-    from callboard.actors.cli import doctor, login, tool_list  # noqa: PLC0415
+    from callboard.actors.cli import doctor, login, rule_list, tool_list  # noqa: PLC0415
 
-    return {"doctor": doctor.run, "login": login.run, "tools": tool_list.run}[name]
+    return {"doctor": doctor.run, "login": login.run, "rules": rule_list.run, "tools": tool_list.run}[name]
 
 
 def _prepare_streams() -> None:
