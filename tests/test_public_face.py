@@ -26,6 +26,9 @@ FRONT = """
 FACES = {
     "callboard": FRONT,
     "callboard.actors": FRONT,
+    "callboard.actors.builtins": """
+        Workspace builtin_tools
+    """,
     "callboard.actors.index": """
         CodeIndex EdgeRow Hit IndexWriteError Progress RefreshSummary assemble
     """,
@@ -37,7 +40,7 @@ FACES = {
         Watchdog ask_pykka children_of handles logger_of start_child stop_child
     """,
     "callboard.actors.tools": """
-        Tool ToolContext tool workspace_tools
+        Tool ToolContext tool
     """,
     "callboard.protocol.testing": """
         INVARIANTS STANDARD_TOOLS Entry ModelDoes PersonDoes PlannedCall PlannedTurn Scenario ToolDoes Trace
