@@ -130,9 +130,9 @@ class _Fitting:
 
 def _plain_keywords(schema: Mapping[str, object]) -> Iterator[tuple[str, object]]:
     kind = schema.get("type")
-    if isinstance(kind, str) and kind in _TYPES:
-        yield "type", kind
-    elif isinstance(kind, list) and kind and all(isinstance(each, str) and each in _TYPES for each in kind):
+    if (isinstance(kind, str) and kind in _TYPES) or (
+        isinstance(kind, list) and kind and all(isinstance(each, str) and each in _TYPES for each in kind)
+    ):
         yield "type", kind
     for keyword in _TEXTS:
         value = schema.get(keyword)

@@ -118,7 +118,9 @@ def _failure(name: ToolName, error: RemoteError) -> ToolFailure:
             code, why = FailureCode.WITHDRAWN, f"{name} was not run: its MCP server is not there ({error})"
         case ConnectionLost():
             code = FailureCode.OUTCOME_UNKNOWN
-            why = f"the connection to the MCP server of {name} was lost ({error}); whether it had its effect is not known"
+            why = (
+                f"the connection to the MCP server of {name} was lost ({error}); whether it had its effect is not known"
+            )
         case BadAnswer():
             code, why = FailureCode.INVALID_RESULT, f"the MCP server of {name} gave no valid answer: {error}"
         case _:
@@ -255,7 +257,10 @@ def _check(schema: Mapping[str, object] | None, result: Mapping[str, object]) ->
 def _resource_tools(remote: Remote, server: McpServer, taken: Container[str]) -> list[OfferedTool]:
     async def listed(_given: dict[str, object], context: ToolContext, _progress: ProgressTo) -> Result:
         found = await remote.resources(context)
-        kept = [{key: each[key] for key in ("uri", "name", "description", "mimeType", "size") if key in each} for each in found]
+        kept = [
+            {key: each[key] for key in ("uri", "name", "description", "mimeType", "size") if key in each}
+            for each in found
+        ]
         return shown_result(context.run.name, {"structuredContent": kept})
 
     async def read(given: dict[str, object], context: ToolContext, _progress: ProgressTo) -> Result:
@@ -277,7 +282,12 @@ def _resource_tools(remote: Remote, server: McpServer, taken: Container[str]) ->
             ToolDefinition(
                 fit_name(remote.name, name, taken),
                 description,
-                {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False},
+                {
+                    "type": "object",
+                    "properties": properties,
+                    "required": list(properties),
+                    "additionalProperties": False,
+                },
             ),
             contract,
             Signature(()),

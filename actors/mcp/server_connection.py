@@ -98,13 +98,12 @@ class ServerConnection:
         self._thread = thread
         try:
             async with asyncio.timeout(self._server.start_timeout) as start:
-                async with self._transport(thread) as transport:
-                    async with self._client_over(transport) as client:
-                        self._client = client
-                        facts, listing = _facts(client), await self._tools()
-                        start.reschedule(None)
-                        self._listed(facts, listing)
-                        await self._stay(thread, facts, listing)
+                async with self._transport(thread) as transport, self._client_over(transport) as client:
+                    self._client = client
+                    facts, listing = _facts(client), await self._tools()
+                    start.reschedule(None)
+                    self._listed(facts, listing)
+                    await self._stay(thread, facts, listing)
         except TimeoutError:
             raise ConnectionLost(self._why(f"it did not answer within {self._server.start_timeout:g} s")) from None
         except RemoteError:
@@ -296,7 +295,9 @@ class ServerConnection:
         logger.warning("MCP server %s: only the first %d of its %s are taken", self.name, len(found), what)
         return found[:MAX_TOOLS]
 
-    async def _answered(self, send: Callable[[types.InputResponses | None, str | None], Awaitable[object]]) -> dict[str, object]:
+    async def _answered(
+        self, send: Callable[[types.InputResponses | None, str | None], Awaitable[object]]
+    ) -> dict[str, object]:
         """What a request came to; where the server asks something back first (2026-07-28), it is answered."""
         result = await self._said(send(None, None))
         for _ in range(MAX_ROUNDS):
@@ -362,8 +363,10 @@ class ServerConnection:
         else:
             form = ElicitForm(self.name, params.message, dict(params.requested_schema))
         answer = await self._elicit(form, errand_of_context.get() or self._thread.only_errand())
-        return types.ElicitResult(action="decline") if answer is None else types.ElicitResult(
-            action="accept", content=None if form.url else dict(answer)
+        return (
+            types.ElicitResult(action="decline")
+            if answer is None
+            else types.ElicitResult(action="accept", content=None if form.url else dict(answer))
         )
 
 

@@ -215,9 +215,7 @@ class ServerLink:
 
     def _offer(self, listing: Listing) -> None:
         changed = {each.name for each in listing.tools if self._known[each.name] != each.fingerprint}
-        self._offered = offered_tools(
-            self, self.server, self._facts, listing, self._taken(self.name), changed
-        )
+        self._offered = offered_tools(self, self.server, self._facts, listing, self._taken(self.name), changed)
         for name, why in self._offered.left_out.items():
             logger.warning("MCP server %s: its tool %r is left out: %s", self.name, name[:100], why)
         if changed:

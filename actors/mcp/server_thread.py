@@ -143,7 +143,7 @@ class ServerThread:
             errand.fail(_lost(errand))
         except RemoteError as error:
             errand.fail(error)
-        except BaseException as error:  # noqa: BLE001 - it must not reach the loop, nor the asker as it is
+        except BaseException as error:
             logger.warning("what an MCP server was asked for failed: %s", type(error).__name__, exc_info=error)
             errand.fail(BadAnswer(f"{type(error).__name__}: {error}"))
         finally:
