@@ -117,7 +117,9 @@ def mcp_servers_of(value: object) -> Mapping[str, McpServer]:
         raise ValueError('must be a mapping of names to servers, such as {"files": McpServer(command=...)}')
     for name in value:
         if not isinstance(name, str) or not SERVER_NAME.fullmatch(name):
-            raise ValueError(f"{name!r:.80} is not 1 to 24 letters, digits, _ or -, which the names of tools begin with")
+            raise ValueError(
+                f"{name!r:.80} is not 1 to 24 letters, digits, _ or -, which the names of tools begin with"
+            )
     return {name: _server(name, each) for name, each in value.items()}
 
 

@@ -26,7 +26,9 @@ def shown_result(name: ToolName, result: Mapping[str, object]) -> Result:
         texts.append(json_text(structured))
     shown = "\n".join(texts)
     if result.get("isError") is True:
-        return ToolFailure(name, FailureCode.TOOL_ERROR, shortened(shown) or "the server calls it an error, without a word")
+        return ToolFailure(
+            name, FailureCode.TOOL_ERROR, shortened(shown) or "the server calls it an error, without a word"
+        )
     if (size := byte_size(shown)) > MAX_RESULT_BYTES:
         why = f"the result has {size:,} bytes; at most {MAX_RESULT_BYTES:,} can be sent"
         return ToolFailure(name, FailureCode.RESULT_TOO_LARGE, why)
