@@ -7,6 +7,7 @@ from typing import Final
 from callboard.actors.builtins.listing import find_files_tool, list_dir_tool
 from callboard.actors.builtins.reading import file_metadata_tool, read_file_tool, read_files_tool
 from callboard.actors.builtins.text_search import search_text_tool
+from callboard.actors.builtins.todo_list import todo_tool
 from callboard.actors.builtins.workspace import Workspace
 from callboard.actors.tools import Tool
 
@@ -23,4 +24,4 @@ _FACTORIES: Final = (
 
 def builtin_tools(workspace: Workspace) -> tuple[Tool, ...]:
     """Those that callboard ships, for this workspace."""
-    return tuple(make(workspace) for make in _FACTORIES)
+    return (*(make(workspace) for make in _FACTORIES), todo_tool())
