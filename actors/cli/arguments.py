@@ -87,6 +87,26 @@ def parser() -> CommandParser:
     _add_profile(ruling)
     ruling.add_argument("--remove", type=int, metavar="NUMBER", help="remove the rule of this number")
     ruling.add_argument("--json", action="store_true", help="print them as JSON")
+    serving = commands.add_parser(
+        "mcp", help="serve the tools to MCP clients, over stdin and stdout or HTTP", allow_abbrev=False
+    )
+    _add_workspace(serving, "the folder they work in (CALLBOARD_WORKSPACE, else this one)")
+    _add_profile(serving)
+    serving.add_argument(
+        "--tools",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a Python file with tools of your own; may be given several times",
+    )
+    serving.add_argument(
+        "--http", nargs="?", const="", metavar="HOST:PORT", help="over HTTP (127.0.0.1:8340), not stdin and stdout"
+    )
+    serving.add_argument(
+        "--token-file", type=Path, metavar="FILE", help="the bearer token of HTTP; made, and kept there, if missing"
+    )
+    serving.add_argument("--no-token", action="store_true", help="take calls of anyone on this machine")
 
     showing = commands.add_parser("models", help="list the providers that models may be of", allow_abbrev=False)
     showing.add_argument(

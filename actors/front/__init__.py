@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from callboard.actors.calls.approvals import Approval
     from callboard.actors.connection import Connection
+    from callboard.actors.edits.proposals import Proposal, ProposalState
     from callboard.actors.one_question import ask_sync, stream_sync
     from callboard.actors.processes.spawning import freeze_support
     from callboard.actors.requests.asking import AskOptions
@@ -70,14 +71,14 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "AnthropicOptions", "Approval", "AskApproval", "AskOptions", "Audio", "BedrockOptions", "CallReport",
-    "CallResult", "CallboardError", "Catalog", "Compaction", "Connection", "Conversation", "Decision", "Deferred",
-    "Document", "ErrorKind", "GeminiOptions", "Image", "Metrics", "ModelCallFailed", "ModelInfo", "OpenAIOptions",
-    "OpenRouterOptions", "Origin", "Outcome", "Output", "PartialOutput", "Policy", "Prices", "Reply",
-    "RequestEnded", "RequestLogFilter", "Risk", "RunTool", "Runtime", "RuntimeFailure", "Sampling", "Settings",
-    "StepReport", "Stream", "SyncStream", "TextDelta", "Tool", "ToolCallCompleted", "ToolCallDeferred",
-    "ToolCallFailed", "ToolContext", "ToolError", "ToolProgressed", "UsageError", "Video", "__version__",
-    "ask_sync", "freeze_support", "stream_sync", "tool",
+    "AnthropicOptions", "Approval", "AskApproval", "AskOptions", "Audio", "BedrockOptions", "CallReport", "CallResult",
+    "CallboardError", "Catalog", "Compaction", "Connection", "Conversation", "Decision", "Deferred", "Document",
+    "ErrorKind", "GeminiOptions", "Image", "Metrics", "ModelCallFailed", "ModelInfo", "OpenAIOptions",
+    "OpenRouterOptions", "Origin", "Outcome", "Output", "PartialOutput", "Policy", "Prices", "Proposal",
+    "ProposalState", "Reply", "RequestEnded", "RequestLogFilter", "Risk", "RunTool", "Runtime", "RuntimeFailure",
+    "Sampling", "Settings", "StepReport", "Stream", "SyncStream", "TextDelta", "Tool", "ToolCallCompleted",
+    "ToolCallDeferred", "ToolCallFailed", "ToolContext", "ToolError", "ToolProgressed", "UsageError", "Video",
+    "__version__", "ask_sync", "freeze_support", "stream_sync", "tool",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # a type checker that saw this function would accept every name
@@ -111,7 +112,9 @@ def _homes() -> Iterator[ModuleType]:
     )
 
     yield from (content, model, provider_options, commands, events, reports, compaction, request_log, metrics)
-    yield from (conversation, replies, direct_calls, outputs, partial_outputs, approvals)
+    from callboard.actors.edits import proposals  # noqa: PLC0415
+
+    yield from (conversation, replies, direct_calls, outputs, partial_outputs, approvals, proposals)
     from callboard.providers import catalog  # noqa: PLC0415
 
     yield catalog
