@@ -404,9 +404,11 @@ class _Running:
         begun.callback(scheduler.loop.call_soon_threadsafe, self.windows.cancel)
         approver: Approver = CallbackApprover(approve) if approve else NobodyToAsk()
         begun.callback(approver.close)
+        judge = wiring.judge()
+        begun.callback(judge.close)
         self.system = kernel.ActorSystem(scheduler, dead_letters_kept=DEAD_LETTERS_KEPT)
         begun.callback(self._stop_actors)
-        build(self.system, wiring.plan(self.system, scheduler, approver))
+        build(self.system, wiring.plan(self.system, scheduler, approver, judge))
         self.post = scheduler.loop.call_soon_threadsafe
         self.outside = OutsideCalls(self.system, self.sessions.get, lambda: wiring.offered_tools)
         self.system.wait_until_started(self.system.ref("root"), START_SECONDS)

@@ -21,6 +21,7 @@ from callboard.actors.models.routing import OwnProviders, Router
 from callboard.actors.models.suitability import suitable
 from callboard.actors.models.token_ratios import TokenRatios
 from callboard.actors.models.windows import UNLIMITED
+from callboard.actors.policy.judge import Judge, PolicyJudge
 from callboard.actors.processes.supply import ProcessOptions
 from callboard.actors.requests import asking
 from callboard.actors.requests.asking import AskOptions
@@ -250,7 +251,14 @@ class Wiring:
         _check_budgets(self.settings, options, names)
         return options
 
-    def plan(self, system: kernel.ActorSystem, scheduler: kernel.LoopScheduler, approver: Approver) -> Plan:
+    def judge(self) -> PolicyJudge:
+        """Of a runtime that starts now."""
+        settings = self.settings
+        return PolicyJudge(settings.policy, settings.workspace, settings.secret_rules)
+
+    def plan(
+        self, system: kernel.ActorSystem, scheduler: kernel.LoopScheduler, approver: Approver, judge: Judge
+    ) -> Plan:
         """The tree of a runtime that starts now."""
         settings, counted, calls = self.settings, Metrics(), Ledger()
         sample = partial(samples, system, calls, lambda: scheduler.held)
@@ -269,6 +277,7 @@ class Wiring:
             tools=(*self.tools, *self.code_tools),
             approver=approver,
             policy=settings.policy,
+            judge=judge,
             workspace=settings.workspace,
             failure_budget=settings.tool_failure_budget,
             threads=code_actors,

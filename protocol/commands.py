@@ -78,6 +78,8 @@ class AskApproval(_Command):
     name: ToolName
     arguments: str
     risk: Risk
+    rule: str = ""
+    """Why it is asked about, in words: for the person; "" as long as the policy has not been asked."""
 
 
 @dataclass(frozen=True, slots=True)

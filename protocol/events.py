@@ -102,17 +102,22 @@ class ModelLost(_Event):
 
 @dataclass(frozen=True, slots=True)
 class ApprovalGranted(_Event):
-    """A person, or the owner's callback, allowed this call."""
+    """A person, the owner's callback or his policy allowed this call."""
 
     by: str = ""
+    rule: str = ""
+    """What the policy's decision follows from, in words: to allow it, or to ask."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApprovalDenied(_Event):
-    """A person, or the owner's callback, did not allow this call."""
+    """A person, the owner's callback or his policy did not allow this call."""
 
     by: str = ""
     reason: str = ""
+    """For the model."""
+    rule: str = ""
+    """As of ApprovalGranted; to deny it, or to ask."""
 
 
 @dataclass(frozen=True, slots=True)

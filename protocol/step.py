@@ -196,6 +196,8 @@ class OpenCall:
     """Why it has no result of its tool."""
     begun_at: float | None = field(default=None, init=False)
     ended_at: float = field(default=0.0, init=False)
+    rule: str = field(default="", init=False)
+    """What it was decided by whether it may run."""
 
     def enter(self, event: type[Event]) -> CallGuard:
         """Change state as the table says, and tell which guard led there."""
@@ -269,7 +271,10 @@ class Batch:
                 call.due_at = at + self._approval_seconds
                 todo.append(self._ask(tag, call))
             else:
-                todo.append(self._fail(tag, call, _REFUSED[guard](received, shown, repeats.limit)))
+                failed = _REFUSED[guard](received, shown, repeats.limit)
+                if guard is states.denied and call.rule:
+                    failed = replace(failed, message=f"{failed.message.rstrip('.')} ({call.rule}).")
+                todo.append(self._fail(tag, call, failed))
         return todo + self._watch()
 
     def _answered(self, tag: Tag, call: OpenCall, answer: AnsweredCall, received: Signature) -> list[Command]:
@@ -285,11 +290,15 @@ class Batch:
         decision = offer.decision if offer is not None else None
         idempotent = offer is not None and offer.contract.idempotent
         facts = CallFacts(decision, call.complete, repeats, self.ends_run, idempotent, self._max_runs)
-        return OpenCall(call, key, facts, offer)
+        opened = OpenCall(call, key, facts, offer)
+        if offer is not None:
+            opened.rule = offer.rule
+        return opened
 
     def granted(self, call: OpenCall, event: events.ApprovalGranted) -> list[Command]:
         """A person allowed the call: it is sent."""
         self._enter(call, events.ApprovalGranted)
+        call.rule = event.rule or call.rule
         return [self._send(event.tag, call, event.at), *self._watch()]
 
     def _send(self, tag: Tag, call: OpenCall, at: float) -> commands.RunTool:
@@ -334,6 +343,8 @@ class Batch:
             call.facts.result_is_sound = failed is None
         else:
             failed, result = _failure_of(event, call.call.name), ""
+            if isinstance(event, events.ApprovalDenied):
+                call.rule = event.rule or call.rule
         self._enter(call, type(event))
         self._close(call, failed, result)
         if failed is None or not isinstance(event, _REPORTED):
@@ -447,6 +458,7 @@ class Batch:
                 call.code,
                 call.ended_at - self._asked_at,
                 0.0 if call.begun_at is None else call.ended_at - call.begun_at,
+                call.rule,
             )
             for call in self.calls.values()
         )

@@ -357,7 +357,8 @@ class RequestSession(Actor[SessionMessage]):
 
     def _ask_approval(self, command: commands.AskApproval) -> None:
         self._show(command)
-        seek = SeekApproval(command, self.ref, self._context_for(command, command.name))
+        own = self._question.tools.own.get(command.name)
+        seek = SeekApproval(command, self.ref, self._context_for(command, command.name), own)
         self._open[command.tag] = seek, 1
         self._peers.dispatcher.tell_control(seek)
 
