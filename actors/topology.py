@@ -24,7 +24,6 @@ from callboard.actors.calls.ledger import Ledger
 from callboard.actors.calls.registry import FAILURE_BUDGET, Registry
 from callboard.actors.kernel import ActorSystem, ChildSpec, Ref, Supervisor, children_of
 from callboard.actors.models.llm_manager import LlmManager
-from callboard.actors.policy.judge import AskAlways, Judge
 from callboard.actors.requests.request_session import Peers
 from callboard.actors.telemetry.telemetry import Telemetry
 from callboard.actors.tools import Tool
@@ -51,7 +50,6 @@ class Plan:
     tools: Iterable[Tool]
     approver: Approver
     policy: Policy
-    judge: Judge = field(default_factory=AskAlways)
     workspace: Path | None = None
     dispatcher: type[ToolDispatcher] = ToolDispatcher
     failure_budget: int | None = FAILURE_BUDGET
@@ -78,7 +76,6 @@ def build(system: ActorSystem, plan: Plan) -> None:
             system.ref("root/telemetry"),
             plan.workspace,
             plan.max_queued_calls,
-            plan.judge,
         )
 
     def root() -> Supervisor:

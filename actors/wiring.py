@@ -11,6 +11,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 from callboard.actors import kernel
+from callboard.actors.builtins import Workspace, builtin_tools
 from callboard.actors.calls.approvals import Approver
 from callboard.actors.calls.ledger import Ledger
 from callboard.actors.calls.registry import offer_of
@@ -21,7 +22,7 @@ from callboard.actors.models.routing import OwnProviders, Router
 from callboard.actors.models.suitability import suitable
 from callboard.actors.models.token_ratios import TokenRatios
 from callboard.actors.models.windows import UNLIMITED
-from callboard.actors.policy.judge import Judge, PolicyJudge
+from callboard.actors.policy.judge import CallJudge, JudgingApprover
 from callboard.actors.processes.supply import ProcessOptions
 from callboard.actors.requests import asking
 from callboard.actors.requests.asking import AskOptions
@@ -36,7 +37,6 @@ from callboard.actors.telemetry.spans import BeginSpans
 from callboard.actors.telemetry.telemetry import Telemetry
 from callboard.actors.tools import Tool
 from callboard.actors.tools.decorator import as_tool
-from callboard.actors.tools.files import workspace_tools
 from callboard.actors.topology import Plan
 from callboard.actors.workers.kinds import kinds
 from callboard.protocol.budgets import MIN_OUTPUT_TOKENS
@@ -116,12 +116,13 @@ class Wiring:
         self, settings: Settings, tools: Iterable[Callable[..., object]], providers: OwnProviders | None = None
     ) -> None:
         self.settings = settings
-        files = workspace_tools(settings.workspace, settings.secret_rules) if settings.workspace else ()
+        workspace = Workspace.at(settings.workspace, settings.secret_rules) if settings.workspace else None
+        builtins = builtin_tools(workspace) if workspace else ()
         self.conversations: dict[RequestId, Conversation] = {}
         """Of the requests that run, where a tool may read them."""
         compaction = settings.compaction
         reads = (read_tool(self.conversations.get),) if compaction is not None and compaction.read_back else ()
-        self.tools = _checked([*map(as_tool, tools), *files, *reads])
+        self.tools = _checked([*map(as_tool, tools), *builtins, *reads])
         limits = RateLimits(kernel.LoopScheduler.now, settings.rate_limits)
         self._router = Router(settings, limits, providers)
         self._models: dict[str, KnownModel] = {}
@@ -251,14 +252,13 @@ class Wiring:
         _check_budgets(self.settings, options, names)
         return options
 
-    def judge(self) -> PolicyJudge:
-        """Of a runtime that starts now."""
+    def judging(self, approver: Approver, scheduler: kernel.LoopScheduler) -> Approver:
+        """The approver of a runtime that starts now, with the policy before it."""
         settings = self.settings
-        return PolicyJudge(settings.policy, settings.workspace, settings.secret_rules)
+        judge = CallJudge(settings.policy, settings.workspace, settings.secret_rules)
+        return JudgingApprover(judge, approver, scheduler)
 
-    def plan(
-        self, system: kernel.ActorSystem, scheduler: kernel.LoopScheduler, approver: Approver, judge: Judge
-    ) -> Plan:
+    def plan(self, system: kernel.ActorSystem, scheduler: kernel.LoopScheduler, approver: Approver) -> Plan:
         """The tree of a runtime that starts now."""
         settings, counted, calls = self.settings, Metrics(), Ledger()
         sample = partial(samples, system, calls, lambda: scheduler.held)
@@ -277,7 +277,6 @@ class Wiring:
             tools=(*self.tools, *self.code_tools),
             approver=approver,
             policy=settings.policy,
-            judge=judge,
             workspace=settings.workspace,
             failure_budget=settings.tool_failure_budget,
             threads=code_actors,

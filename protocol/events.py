@@ -102,22 +102,24 @@ class ModelLost(_Event):
 
 @dataclass(frozen=True, slots=True)
 class ApprovalGranted(_Event):
-    """A person, the owner's callback or his policy allowed this call."""
+    """A person, or the owner's callback, or a rule of theirs allowed this call."""
 
     by: str = ""
     rule: str = ""
-    """What the policy's decision follows from, in words: to allow it, or to ask."""
+    """The rule that decided, or for which calls a person has decided, in words."""
+    arguments: str = ""
+    """Those to run it with, where a person has changed them: the JSON text of an object. The model is told of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApprovalDenied(_Event):
-    """A person, the owner's callback or his policy did not allow this call."""
+    """A person, or the owner's callback, or a rule of theirs did not allow this call."""
 
     by: str = ""
     reason: str = ""
-    """For the model."""
+    """The model reads it."""
     rule: str = ""
-    """As of ApprovalGranted; to deny it, or to ask."""
+    """As in ApprovalGranted."""
 
 
 @dataclass(frozen=True, slots=True)

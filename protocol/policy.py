@@ -1,7 +1,7 @@
 """Who decides about a call, as data: the table by risk, trust and place, modes, and the owner's own rules. It is pure.
 
 What a call would touch is found out elsewhere (actors/policy/): paths are resolved and commands parsed before they come
-here as `Touched`. This file only looks up what the owner has said of such things. The strictest decision counts, of all
+here as `Touch`. This file only looks up what the owner has said of such things. The strictest decision counts, of all
 that a call would touch.
 """
 
@@ -77,7 +77,7 @@ class Mode(StrEnum):
     """All tools, by table and rules."""
 
 
-class Place(StrEnum):
+class Location(StrEnum):
     """Where the thing is that a call would touch."""
 
     INSIDE = "inside"
@@ -86,12 +86,12 @@ class Place(StrEnum):
 
 
 DecisionName = Literal["allow", "ask", "deny"]
-Row = Decision | Mapping[Origin, Decision] | Mapping[Place, Decision] | Mapping[Origin | Place, Decision]
+Row = Decision | Mapping[Origin, Decision] | Mapping[Location, Decision] | Mapping[Origin | Location, Decision]
 """What a table says of one risk: one decision for all, or by where a tool came from, or by place, or by both, of which
 the stricter one counts. Of the origins, or of the places, what such a row leaves out is denied."""
 Table = Mapping[Risk, Row]
 
-_Cells = Mapping[Origin | Place, Decision]
+_Cells = Mapping[Origin | Location, Decision]
 #: A table as it is kept.
 _Known = Mapping[Risk, Decision | _Cells]
 _ALLOW, _ASK, _DENY = Decision.ALLOW, Decision.ASK, Decision.DENY
@@ -100,13 +100,13 @@ _STRICTNESS: Final = {_ALLOW: 0, _ASK: 1, _DENY: 2}
 
 
 def _by_place(inside: Decision, outside: Decision) -> _Cells:
-    return MappingProxyType({Place.INSIDE: inside, Place.OUTSIDE: outside})
+    return MappingProxyType({Location.INSIDE: inside, Location.OUTSIDE: outside})
 
 
 #: A function that its owner passed to the runtime needs no declared risk at `balanced`; one from elsewhere may do
 #: anything, so a person decides.
 _BY_ORIGIN: Final[_Cells] = MappingProxyType(
-    {Place.INSIDE: _ALLOW, Place.OUTSIDE: _ASK, Origin.OWNER: _ALLOW, Origin.ELSEWHERE: _ASK}
+    {Location.INSIDE: _ALLOW, Location.OUTSIDE: _ASK, Origin.OWNER: _ALLOW, Origin.ELSEWHERE: _ASK}
 )
 #: Who decides, by trust, risk and place. Nothing in it allows what destroys: see `Policy.judge`.
 TABLES: Final[Mapping[Trust, _Known]] = MappingProxyType(
@@ -143,11 +143,11 @@ TABLES: Final[Mapping[Trust, _Known]] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True)
-class Touched:
+class Touch:
     """One thing that a call would touch, as it was found to be: what rules and table are asked about."""
 
     kind: AccessKind
-    place: Place = Place.INSIDE
+    place: Location = Location.INSIDE
     risk: Risk | None = None
     """By which row of the table it is judged; None: the tool's own risk."""
     forms: tuple[str, ...] = ()
@@ -162,7 +162,7 @@ class Touched:
     """Why it is not known what it would do; "" if it is."""
     refused: str = ""
     """Why no rule can allow it, such as a secret file; "" if one can."""
-    touches: tuple[Touched, ...] = ()
+    touches: tuple[Touch, ...] = ()
     """Of a command: its paths. A rule that allows the command allows them."""
 
 
@@ -238,7 +238,7 @@ class Rule:
             return False
         return self.tool == "*" or matches(self.tool, name, is_path=False, ignore_case=self.is_strict)
 
-    def fits(self, touched: Touched, arguments: str) -> bool:
+    def fits(self, touched: Touch, arguments: str) -> bool:
         """Does it match this, in a call of a tool that it is about?"""
         if self.arguments:
             return self.arguments == arguments
@@ -311,7 +311,7 @@ class Policy:
 
         A subclass may decide by itself here; then nothing is decided more freely than it says, but by the rules.
         """
-        return self._looked_up(contract, Place.INSIDE)
+        return self._looked_up(contract, Location.INSIDE)
 
     def offer(self, name: ToolName, contract: ToolContract, *, has_accesses: bool = False) -> Judgement:
         """What can be said of a tool before it is called. A tool that is denied is not offered.
@@ -322,7 +322,7 @@ class Policy:
         if not has_accesses and not any(rule.arguments for _, rule in rules):
             return self.judge(name, contract)
         whole = [each for each in rules if not each[1].has_pattern]
-        said = self._of_one(contract, Touched(AccessKind.READ), whole, "")
+        said = self._of_one(contract, Touch(AccessKind.READ), whole, "")
         is_by_rule = any(not rule.is_strict for _, rule in rules)
         if said.decision is _DENY and (said.rule.startswith(_OF_RULES) or not is_by_rule):
             return said
@@ -332,7 +332,7 @@ class Policy:
         self,
         name: ToolName,
         contract: ToolContract,
-        touched: Iterable[Touched] = (),
+        touched: Iterable[Touch] = (),
         arguments: str = "",
         *,
         after_untrusted: bool = False,
@@ -344,13 +344,13 @@ class Policy:
         network `after_untrusted`: in a request that has read text which may try to steer the model.
         """
         rules = self._rules_about(name, contract)
-        parts = tuple(touched) or (Touched(AccessKind.READ),)
+        parts = tuple(touched) or (Touch(AccessKind.READ),)
         return strictest(self._of_one(contract, each, rules, arguments, after_untrusted) for each in parts)
 
     def _of_one(
         self,
         contract: ToolContract,
-        touched: Touched,
+        touched: Touch,
         rules: Sequence[tuple[str, Rule]],
         arguments: str,
         after_untrusted: bool = False,
@@ -379,11 +379,11 @@ class Policy:
         )
         return strictest([said, *inner])
 
-    def _by_table(self, contract: ToolContract, touched: Touched, after_untrusted: bool) -> Judgement:
+    def _by_table(self, contract: ToolContract, touched: Touch, after_untrusted: bool) -> Judgement:
         risk, place = touched.risk or contract.risk, touched.place
         seen = contract if risk is contract.risk else replace(contract, risk=risk)
         decision = self.decide(seen)
-        if place is Place.OUTSIDE:
+        if place is Location.OUTSIDE:
             decision = _stricter(decision, self._looked_up(seen, place))
         rule = f"table: {risk} {place} at {self.trust}"
         if decision is not _ALLOW:
@@ -394,7 +394,7 @@ class Policy:
             return Judgement(_ASK, f"{rule}, but the request has read untrusted text")
         return Judgement(_ALLOW, rule)
 
-    def _looked_up(self, contract: ToolContract, place: Place) -> Decision:
+    def _looked_up(self, contract: ToolContract, place: Location) -> Decision:
         row = self.decisions.get(contract.risk, _DENY)
         decision = row if isinstance(row, Decision) else _of_row(row, (contract.origin, place))
         return _stricter(decision, _ASK) if contract.needs_approval else decision
@@ -425,7 +425,7 @@ def _allows_unclear(allowing: Iterable[tuple[str, Rule]], rules: Iterable[tuple[
     return any(rule.arguments or not (rule.has_pattern or might_deny) for _, rule in allowing)
 
 
-def _of_row(row: _Cells, keys: Sequence[Origin | Place]) -> Decision:
+def _of_row(row: _Cells, keys: Sequence[Origin | Location]) -> Decision:
     """The strictest that the row says of these; a family of keys that it does not name at all does not count."""
     counted = [key for key in keys if any(type(each) is type(key) for each in row)]
     return max((row.get(key, _DENY) for key in counted), key=_STRICTNESS.__getitem__, default=_DENY)
@@ -436,7 +436,7 @@ def _table(given: Table) -> dict[Risk, Decision | _Cells]:
         return {Risk(risk): _row(row) for risk, row in dict(given).items()}
     except (TypeError, ValueError) as error:
         known = f"the risks are {', '.join(Risk)}, the decisions {', '.join(Decision)}"
-        by_key = f"and a row may have one for {' and '.join(Origin)}, or for {' and '.join(Place)}"
+        by_key = f"and a row may have one for {' and '.join(Origin)}, or for {' and '.join(Location)}"
         raise UsageError(f"a policy's table maps each risk to a decision; {known}, {by_key} ({error})") from None
 
 
@@ -446,8 +446,8 @@ def _row(row: Row) -> Decision | _Cells:
     return MappingProxyType({_key(key): Decision(decision) for key, decision in row.items()})
 
 
-def _key(key: Origin | Place) -> Origin | Place:
-    return Origin(key) if key in list(Origin) else Place(key)
+def _key(key: Origin | Location) -> Origin | Location:
+    return Origin(key) if key in list(Origin) else Location(key)
 
 
 def _member(name: str, kind: type[Trust] | type[Mode], value: str) -> Trust | Mode:

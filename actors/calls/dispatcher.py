@@ -1,9 +1,9 @@
 """ToolDispatcher: takes the calls of all sessions and sees that each one gets its worker, its turn and one outcome.
 
-It is the actor between the registry (which tools there are, and in what health), the ledger (where each call is), the
-judge (what the policy says of a call) and the approver. It runs nothing itself: workers do (workers/messages.py), in
-pools that are made when a tool first needs them. A session hears of a call's start and end from the worker, and from
-here only where no worker had the call, or lost it.
+It is the actor between the registry (which tools there are, and in what health), the ledger (where each call is) and
+the approver. It runs nothing itself: workers do (workers/messages.py), in pools that are made when a tool first needs
+them. A session hears of a call's start and end from the worker, and from here only where no worker had the call, or
+lost it.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import logging
 import random
 from collections.abc import Callable
 from contextvars import Context
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from callboard.actors import kernel
 from callboard.actors.calls import ledger as ledgers
-from callboard.actors.calls.approvals import Approver, Verdict
+from callboard.actors.calls.approvals import Approver, OpenQuestions, QuestionStep, SeekApproval, Verdict
 from callboard.actors.calls.ledger import (
     Call,
     CallEvent,
@@ -35,19 +35,17 @@ from callboard.actors.calls.ledger import (
 )
 from callboard.actors.calls.registry import Change, Registry, ToolKey, ToolWithdrawn
 from callboard.actors.kernel import Actor, Down, Ref, handles
-from callboard.actors.policy.judge import JUDGE_SECONDS, AskAlways, Judge, Judged
 from callboard.actors.telemetry.notices import ToolPrinted, ToolStopped
 from callboard.actors.telemetry.request_log import metadata_in, trace_headers_in
 from callboard.actors.tools import Tool, ToolContext
 from callboard.actors.tools.invoke import Result, text_of
 from callboard.actors.workers import messages
 from callboard.protocol import events
-from callboard.protocol.commands import AskApproval, CancelTool, RunTool, WithdrawApproval
+from callboard.protocol.commands import CancelTool, RunTool, WithdrawApproval
 from callboard.protocol.ids import Tag, ToolName
 from callboard.protocol.limits import TOOL_GRACE_SECONDS
 from callboard.protocol.options import ToolOffer
-from callboard.protocol.policy import Judgement
-from callboard.protocol.tools import Decision, FailureCode, ToolContract, ToolFailure
+from callboard.protocol.tools import FailureCode, ToolContract, ToolFailure
 
 logger = logging.getLogger("callboard.tools")
 
@@ -95,18 +93,6 @@ class DispatchCall:
 
 
 @dataclass(frozen=True, slots=True)
-class SeekApproval:
-    """Ask the policy, and where it says so the runtime's approver; ApprovalGranted or ApprovalDenied goes to
-    `reply_to`."""
-
-    question: AskApproval
-    reply_to: Ref[events.ApprovalGranted | events.ApprovalDenied]
-    asker: Context | None = None
-    tool: Tool | None = None
-    """One that the question has brought with it; None: the runtime's of that name."""
-
-
-@dataclass(frozen=True, slots=True)
 class ConfirmStops:
     """Asks for a StopsTold once every CancelTool that was sent before it has reached the worker of its call."""
 
@@ -119,24 +105,6 @@ class StopsTold:
     """The answer to ConfirmStops."""
 
     tag: Tag
-
-
-@dataclass(slots=True, eq=False)
-class _OpenQuestion:
-    """Whether one call may run: not yet known."""
-
-    seek: SeekApproval
-    late: kernel.Timer | None = None
-    """While the judge is at it."""
-    rule: str = ""
-    """Why a person is asked."""
-
-
-@dataclass(frozen=True, slots=True)
-class _JudgeLate:
-    """The judge has had its time."""
-
-    open: _OpenQuestion
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +120,6 @@ DispatcherMessage = (
     | CancelTool
     | ConfirmStops
     | SeekApproval
-    | Judged
-    | _JudgeLate
     | Verdict
     | WithdrawApproval
     | WorkerState
@@ -185,7 +151,6 @@ class ToolDispatcher(Actor[DispatcherMessage]):
         observer: Ref[Change | ToolPrinted | ToolStopped],
         workspace: Path | None = None,
         max_queued_calls: int = MAX_QUEUED_CALLS,
-        judge: Judge | None = None,
     ) -> None:
         self._registry = registry
         self.ledger = ledger
@@ -194,9 +159,10 @@ class ToolDispatcher(Actor[DispatcherMessage]):
         self._observer = observer
         self._workspace = workspace
         self._max_queued_calls = max_queued_calls
-        self._judge = judge or AskAlways()
         self._timers: dict[Call, kernel.Timer] = {}
-        self._questions: dict[Tag, _OpenQuestion] = {}
+        self._questions = OpenQuestions()
+        self._sessions: set[Ref] = set()
+        """Those that are monitored: what is kept for a request goes with it."""
 
     def on_start(self) -> None:
         """Take over what a former incarnation has left: its calls go on where they are."""
@@ -208,7 +174,7 @@ class ToolDispatcher(Actor[DispatcherMessage]):
             self.monitor(worker)
             self._hold(worker, seat.holds)
         for session, tools in self.ledger.brought.items():
-            self.monitor(session)
+            self._keep_until_end_of(session)
             for tool in tools:
                 self._registry.bring(tool)
         for call in self.ledger.calls.values():
@@ -245,9 +211,14 @@ class ToolDispatcher(Actor[DispatcherMessage]):
         if (tool := message.tool) is None:
             return message.run.name
         if self.ledger.bring(tool, message.reply_to):
-            self.monitor(message.reply_to)
+            self._keep_until_end_of(message.reply_to)
         self._registry.bring(tool)
         return tool
+
+    def _keep_until_end_of(self, session: Ref) -> None:
+        if session not in self._sessions:
+            self._sessions.add(session)
+            self.monitor(session)
 
     def _admit(self, message: DispatchCall, key: ToolKey, now: float) -> None:
         run, ledger = message.run, self.ledger
@@ -396,7 +367,9 @@ class ToolDispatcher(Actor[DispatcherMessage]):
 
     @handles(Down)
     def _down(self, down: Down) -> None:
-        if down.ref in self.ledger.brought:
+        if down.ref in self._sessions:
+            self._sessions.remove(down.ref)
+            self._questions.forget(down.ref)
             for tool in self.ledger.leave(down.ref):
                 self._registry.forget(tool)
             return
@@ -452,82 +425,47 @@ class ToolDispatcher(Actor[DispatcherMessage]):
 
     @handles(SeekApproval)
     def _seek_approval(self, message: SeekApproval) -> None:
-        question = message.question
-        self._forget(question.tag)
-        waiting = self._questions[question.tag] = _OpenQuestion(message)
-        entry = self._registry.entries.get(question.name)
-        tool = message.tool or (entry.tool if entry is not None else None)
-        if tool is None:
-            self._judged_as(waiting, Judgement(Decision.ASK, "the tool is not known"))
-            return
-        judgement = self._judge.judge(question, tool, self.ref.tell_control)
-        if judgement is not None:
-            self._judged_as(waiting, judgement)
-        else:
-            waiting.late = self.tell_at(self.now() + JUDGE_SECONDS, _JudgeLate(waiting))
-
-    @handles(Judged)
-    def _judged(self, judged: Judged) -> None:
-        waiting = self._questions.get(judged.tag)
-        if waiting is None or waiting.late is None:
-            raise kernel.Rejected("the question is decided, or was withdrawn")
-        waiting.late.cancel()
-        self._judged_as(waiting, judged.judgement)
-
-    @handles(_JudgeLate)
-    def _judge_late(self, message: _JudgeLate) -> None:
-        waiting, question = message.open, message.open.seek.question
-        if self._questions.get(question.tag) is waiting and waiting.late is not None:
-            logger.warning("a call of %s was not judged in time", question.name, extra=question.tag.shown())
-            self._judged_as(waiting, Judgement(Decision.ASK, f"no decision within {JUDGE_SECONDS:g} s"))
-
-    def _judged_as(self, waiting: _OpenQuestion, judgement: Judgement) -> None:
-        """The policy has spoken: it decides, or a person is asked."""
-        waiting.late, waiting.rule = None, judgement.rule
-        tag = waiting.seek.question.tag
-        if judgement.decision is Decision.ASK:
-            self._ask(waiting)
-        else:
-            is_granted = judgement.decision is Decision.ALLOW
-            reason = "" if is_granted else f"the policy denies it ({judgement.rule})."
-            self._decided(Verdict(tag, is_granted, "policy", reason))
-
-    def _ask(self, waiting: _OpenQuestion) -> None:
-        seek, decide = waiting.seek, self.ref.tell_control
-        question = replace(seek.question, rule=waiting.rule)
-        try:
-            self._approver.ask(question, decide, seek.asker)
-        except Exception as error:  # noqa: BLE001 - an approver that cannot ask means no
-            logger.warning("%s could not be asked about: %s", question.name, text_of(error), extra=question.tag.shown())
-            decide(Verdict(question.tag, granted=False, by="approver", reason="the approver could not ask"))
+        self._go_on_asking(self._questions.add(message))
 
     @handles(Verdict)
     def _decided(self, verdict: Verdict) -> None:
-        waiting = self._questions.get(verdict.tag)
-        if waiting is None or waiting.late is not None:
+        told = self._questions.settle(verdict)
+        if not told.answers:
             raise kernel.Rejected("no session waits for this approval any more")
-        del self._questions[verdict.tag]
-        tag, by, session = verdict.tag, verdict.by, waiting.seek.reply_to
-        if verdict.granted:
-            session.tell_control(events.ApprovalGranted(tag, self.now(), by, waiting.rule))
-        else:
-            session.tell_control(events.ApprovalDenied(tag, self.now(), by, verdict.reason, waiting.rule))
+        if verdict.is_for_request:
+            self._keep_until_end_of(told.answers[0][0])
+        self._go_on_asking(told)
 
     @handles(WithdrawApproval)
     def _withdraw_question(self, command: WithdrawApproval) -> None:
-        waiting = self._forget(command.tag)
-        if waiting is None or waiting.late is not None:  # no person was asked yet
-            return
-        try:
-            self._approver.withdraw(command.tag)
-        except Exception as error:  # noqa: BLE001 - as above; its verdict, if it comes, is rejected
-            logger.warning("a question could not be withdrawn: %s", text_of(error), extra=command.tag.shown())
+        was_put, following = self._questions.withdraw(command.tag)
+        if was_put:
+            try:
+                self._approver.withdraw(command.tag)
+            except Exception as error:  # noqa: BLE001 - as below; its verdict, if it comes, is rejected
+                why, extra = text_of(error), command.tag.shown()
+                logger.warning("a question could not be withdrawn: %s", why, extra=extra)
+        self._go_on_asking(QuestionStep(ask=following))
 
-    def _forget(self, tag: Tag) -> _OpenQuestion | None:
-        waiting = self._questions.pop(tag, None)
-        if waiting is not None and waiting.late is not None:
-            waiting.late.cancel()
-        return waiting
+    def _go_on_asking(self, told: QuestionStep) -> None:
+        for asker, verdict in told.answers:
+            tag, now, by, rule = verdict.tag, self.now(), verdict.by, verdict.rule
+            if verdict.granted:
+                asker.tell_control(events.ApprovalGranted(tag, now, by, rule, verdict.arguments))
+            else:
+                asker.tell_control(events.ApprovalDenied(tag, now, by, verdict.reason, rule))
+        if told.ask is not None:
+            self._ask_approver(told.ask)
+
+    def _ask_approver(self, seek: SeekApproval) -> None:
+        question, decide = seek.question, self.ref.tell_control
+        known = self._registry.entries.get(question.name)
+        tool = seek.tool or (known.tool if known is not None else None)
+        try:
+            self._approver.ask(question, decide, seek.asker, tool)
+        except Exception as error:  # noqa: BLE001 - an approver that cannot ask means no
+            logger.warning("%s could not be asked about: %s", question.name, text_of(error), extra=question.tag.shown())
+            decide(Verdict(question.tag, granted=False, by="approver", reason="the approver could not ask"))
 
 
 #: What the end of a call says of its tool: that it works, that it does not (a crash or a hang, which cost a worker), or

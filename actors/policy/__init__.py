@@ -1,1 +1,1 @@
-"""What a call would touch: paths resolved, commands parsed, addresses looked up, and judged by the policy."""
+"""What may run: how calls are judged, what the owner has answered for always, and which workspaces are trusted."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from callboard.actors.secret_files import NO_RULES, SecretFiles, SecretRules
-from callboard.protocol.policy import AccessKind, Place, Touched
+from callboard.protocol.policy import AccessKind, Location, Touch
 from callboard.protocol.tools import Risk
 
 #: As many as Linux follows (path_resolution(7)).
@@ -84,10 +84,10 @@ class Paths:
         """What relative paths are relative to."""
         return self._root or os.getcwd()
 
-    def touched(self, kind: AccessKind, value: str, folder: str = "") -> Iterator[Touched]:
+    def touches(self, kind: AccessKind, value: str, folder: str = "") -> Iterator[Touch]:
         """What a path is, in each way in which it can be meant; `folder`: where relative paths begin, absolute."""
         if "\0" in value:
-            yield Touched(kind, Place.OUTSIDE, _RISK[kind], unclear="a path with a NUL byte")
+            yield Touch(kind, Location.OUTSIDE, _RISK[kind], unclear="a path with a NUL byte")
             return
         seen = set[str]()
         for meant in self._meanings(value, folder or self.root):
@@ -102,13 +102,13 @@ class Paths:
         if value.startswith("~") and (expanded := os.path.expanduser(value)) != value:
             yield expanded
 
-    def _judged(self, kind: AccessKind, path: str, found: Followed) -> Touched:
+    def _judged(self, kind: AccessKind, path: str, found: Followed) -> Touch:
         is_inside = self._root is not None and _is_below(found.place, self._root)
         hides = self._secrets.hides if kind is AccessKind.READ else self._secrets.is_protected
         written = os.path.normpath(path)
-        return Touched(
+        return Touch(
             kind,
-            Place.INSIDE if is_inside and not found.unclear else Place.OUTSIDE,
+            Location.INSIDE if is_inside and not found.unclear else Location.OUTSIDE,
             _RISK[kind],
             tuple(self._names(found.place)),
             tuple(each for name in (found.place, written) for each in self._aliases(name)),
