@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from callboard.actors.builtins.files import list_dir_tool, read_file_tool
+from callboard.actors.builtins.run_command import run_command_tool
 from callboard.actors.builtins.workspace import Workspace
 from callboard.actors.tools import Tool
 
 
 def builtin_tools(workspace: Workspace) -> tuple[Tool, ...]:
     """Those that callboard ships, for this workspace."""
-    return read_file_tool(workspace), list_dir_tool(workspace)
+    return read_file_tool(workspace), list_dir_tool(workspace), run_command_tool(workspace)
