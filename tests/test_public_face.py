@@ -20,8 +20,8 @@ FRONT = """
     Connection Conversation Decision Deferred Document ErrorKind GeminiOptions Image Metrics ModelCallFailed ModelInfo
     OpenAIOptions OpenRouterOptions Origin Outcome Output PartialOutput Policy Prices Proposal ProposalState Reply
     RequestEnded RequestLogFilter Risk RunTool Runtime RuntimeFailure Sampling Settings StepReport Stream SyncStream
-    TextDelta Tool ToolCallCompleted ToolCallDeferred ToolCallFailed ToolContext ToolError ToolProgressed UsageError Video __version__
-    ask_sync freeze_support stream_sync tool
+    TextDelta Tool ToolCallCompleted ToolCallDeferred ToolCallFailed ToolContext ToolError ToolProgressed UsageError
+    Video __version__ ask_sync freeze_support stream_sync tool
 """
 FACES = {
     "callboard": FRONT,
