@@ -24,6 +24,7 @@ from typing_extensions import TypeForm
 
 from callboard.actors import kernel
 from callboard.actors.calls.approvals import ApprovalCallback, Approver, CallbackApprover, NobodyToAsk
+from callboard.actors.calls.dispatcher import ReadOffers
 from callboard.actors.calls.registry import offer_of
 from callboard.actors.edits.proposals import DecideEdits
 from callboard.actors.models.routing import OwnProviders
@@ -47,6 +48,7 @@ from callboard.actors.settings import Settings
 from callboard.actors.telemetry import extras
 from callboard.actors.telemetry.metrics import Metrics
 from callboard.actors.telemetry.telemetry import ReadMetrics, RequestLost
+from callboard.actors.tools import Tool
 from callboard.actors.tools.progress import ToolProgressed
 from callboard.actors.topology import SESSION_CAPACITY, addresses_of, build
 from callboard.actors.wiring import Asked, KnownModel, Wiring
@@ -54,7 +56,7 @@ from callboard.protocol.content import ToolCall
 from callboard.protocol.direct_call import DirectCall
 from callboard.protocol.errors import CallboardError, RuntimeFailure, UsageError, said
 from callboard.protocol.events import CancelRequested
-from callboard.protocol.ids import CallId, MessageId, RequestId, Tag
+from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
 from callboard.protocol.machine import Session
 from callboard.protocol.options import ToolOffer
 
@@ -79,6 +81,8 @@ REFRESH_TIMEOUT_SECONDS: Final = 3_600.0
 DEAD_LETTERS_KEPT: Final = 256
 #: A snapshot is a copy of some counters; a wait this long means that something holds the loop.
 METRICS_TIMEOUT_SECONDS: Final = 5.0
+#: Likewise.
+OFFERS_TIMEOUT_SECONDS: Final = 5.0
 
 
 class Runtime:
@@ -88,9 +92,9 @@ class Runtime:
             reply = await runtime.ask("What is the weather in Oslo?")
 
     `tools` are functions, decorated with `@tool` where its defaults do not fit. `approve` decides on calls that the
-    policy asks about (sync or async, True to allow); without it they are denied. `providers` are models of your own:
-    with `{"mine": provider}` "mine/x" is a model (a Provider or an Adapter, docs/providers.md); stopping the runtime
-    closes them. Raises UsageError for bad settings, tools or providers, before anything is started.
+    policy asks about (sync or async; True allows, or an `Approval` says more); without it they are denied. `providers`
+    are models of your own: with `{"mine": provider}` "mine/x" is a model (a Provider or an Adapter, docs/providers.md);
+    stopping the runtime closes them. Raises UsageError for bad settings, tools or providers, before anything starts.
     A runtime that is dropped without `stop` is stopped, with a ResourceWarning.
     """
 
@@ -418,6 +422,16 @@ class Runtime:
         self._live()
         return tuple(offer_of(tool, self.settings.policy) for tool in self._wiring.offered_tools.values())
 
+    def offered(self) -> tuple[ToolOffer, ...]:
+        """The tools that a model would be offered now: without those that are denied or withdrawn."""
+        offers = self._live().peers.dispatcher.ask(ReadOffers(), OFFERS_TIMEOUT_SECONDS)
+        return tuple(offer for offer in offers if offer.is_shown)
+
+    def tool(self, name: str) -> Tool | None:
+        """The tool of this name, of those given and those that the workspace adds; None where there is none."""
+        self._live()
+        return self._wiring.offered_tools.get(ToolName(name))
+
     def metrics(self) -> Metrics:
         """What was counted since the start: requests, calls, failures, tokens, durations, and what runs and waits now.
 
@@ -494,7 +508,7 @@ class _Running:
         begun.callback(self.check_threads.close)
         self.windows = Windows()
         begun.callback(scheduler.loop.call_soon_threadsafe, self.windows.cancel)
-        approver: Approver = CallbackApprover(approve) if approve else NobodyToAsk()
+        approver: Approver = CallbackApprover(approve, wiring.saved_rules.remember) if approve else NobodyToAsk()
         begun.callback(approver.close)
         self.system = kernel.ActorSystem(scheduler, dead_letters_kept=DEAD_LETTERS_KEPT)
         begun.callback(self._stop_actors)

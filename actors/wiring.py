@@ -22,6 +22,7 @@ from callboard.actors.models.routing import OwnProviders, Router
 from callboard.actors.models.suitability import suitable
 from callboard.actors.models.token_ratios import TokenRatios
 from callboard.actors.models.windows import UNLIMITED
+from callboard.actors.policy.saved_rules import SavedRules
 from callboard.actors.processes.supply import ProcessOptions
 from callboard.actors.requests import asking
 from callboard.actors.requests.asking import AskOptions
@@ -131,6 +132,8 @@ class Wiring:
         """Of the last question that had none of its own, and what was learned of the model then."""
         self._token_ratios = TokenRatios()
         self._refusals = Refusals(remembers_no_tools=settings.tool_fallback is ToolFallback.RETRY_WITHOUT_TOOLS)
+        self.saved_rules = SavedRules(settings.config_dir, settings.workspace)
+        """What the owner has answered for always."""
         self.model = self.known(settings.model)
         """That of the settings."""
         if compaction is not None and compaction.model:
@@ -286,21 +289,27 @@ class Wiring:
         settings = self.settings
         if settings.workspace is None:
             return ()
-        from callboard.actors.edits import edit_tools, editing  # noqa: PLC0415 - the extra `index`
+        from callboard.actors.builtins import code_tools  # noqa: PLC0415 - the extra `index`
+        from callboard.actors.edits import edit_tools, editing  # noqa: PLC0415 - likewise
         from callboard.actors.index import rag  # noqa: PLC0415 - likewise
 
         post = partial(_post, self._embeddings, scheduler) if self._embeddings is not None else None
         self.search = rag.CodeSearch(system, post, settings.embedding_model)
+        workspace = Workspace.at(settings.workspace, settings.secret_rules)
         self.edits = editing.Edits(
             system,
-            Workspace.at(settings.workspace, settings.secret_rules),
+            workspace,
             settings.state_dir,
             approver,
             auto_confirm=settings.auto_confirm_edits,
             files_changed=self.search.refresh_soon,
         )
-        of_edits = edit_tools.edit_tools(self.edits, self.search)
-        self.code_tools = (rag.context_tool(self.search).owned, *(tool.owned for tool in of_edits))
+        added = (
+            rag.context_tool(self.search),
+            *code_tools.code_tools(self.search, workspace),
+            *edit_tools.edit_tools(self.edits, self.search),
+        )
+        self.code_tools = tuple(tool.owned for tool in added)
         of_index = rag.code_actors(settings.workspace, settings.index_dir, self.search.embedder, settings.secret_rules)
         return (*of_index, self.edits.actor())
 
@@ -461,8 +470,8 @@ _WORKSPACE_PROMPT: Final = """\
 You answer questions about the code in {workspace}. Say only what the code shows, and name the place as file:lines."""
 #: What the code tools are for, and how code is written. A model that takes no tools does not read it.
 _WORKSPACE_TOOLS_PROMPT: Final = """\
-Look before you answer: request_code_context finds the code that a question is about, read_file and list_dir show the \
-rest.
+Look before you answer: request_code_context finds the code that a question is about, search_text and find_files \
+find what it does not, and read_file shows the rest.
 
 Show code in the form in which the tools give it to you, with the absolute path and the byte offsets of the span:
 <code="/absolute/path" #START:END>
