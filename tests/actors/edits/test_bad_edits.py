@@ -21,6 +21,7 @@ from callboard.actors.edits.planning import (
     LocatedItem,
     RenameFile,
 )
+from callboard.actors.edits.proposals import ProposalState
 from callboard.protocol.errors import ToolError
 
 TEXT = "one\ntwo\ntwo\nthree\n"
