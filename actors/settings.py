@@ -47,9 +47,9 @@ from callboard.protocol.compaction import Compaction, compaction_faults
 from callboard.protocol.errors import UsageError
 from callboard.protocol.model import PromptCache, ResponseStorage, Sampling, sampling_faults
 from callboard.protocol.options import ToolFallback
+from callboard.protocol.policy import Policy
 from callboard.protocol.provider_options import ProviderOptions
 from callboard.protocol.server_tools import ServerToolOffer
-from callboard.protocol.tools import Policy
 from callboard.providers.catalog import Catalog
 from callboard.providers.example_models import example
 from callboard.providers.local.scripted import Script
