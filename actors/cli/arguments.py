@@ -54,6 +54,7 @@ def parser() -> CommandParser:
             metavar="FILE",
             help=f"show the model {what}; may be given several times",
         )
+    _add_tools(asking)
     asking.add_argument("--json", action="store_true", help="print one JSON object, also when it fails")
 
     indexing = commands.add_parser(
@@ -76,8 +77,16 @@ def parser() -> CommandParser:
     listing = commands.add_parser("tools", help="list the tools that a model is offered", allow_abbrev=False)
     _add_workspace(listing, "the folder they work in (CALLBOARD_WORKSPACE, else this one)")
     _add_profile(listing)
+    _add_tools(listing)
     listing.add_argument("--json", action="store_true", help="print them as JSON, with their schemas")
 
+    ruling = commands.add_parser(
+        "rules", help="list and remove what was answered for always to questions for approval", allow_abbrev=False
+    )
+    _add_workspace(ruling, "the folder they count in (CALLBOARD_WORKSPACE, else this one)")
+    _add_profile(ruling)
+    ruling.add_argument("--remove", type=int, metavar="NUMBER", help="remove the rule of this number")
+    ruling.add_argument("--json", action="store_true", help="print them as JSON")
     serving = commands.add_parser(
         "mcp", help="serve the tools to MCP clients, over stdin and stdout or HTTP", allow_abbrev=False
     )
@@ -114,6 +123,17 @@ def parser() -> CommandParser:
 
 def _add_workspace(command: argparse.ArgumentParser, help_text: str) -> None:
     command.add_argument("--workspace", type=Path, metavar="DIR", help=help_text)
+
+
+def _add_tools(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--tools",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="offer the tools of a Python file of your own; may be given several times",
+    )
 
 
 def _add_model(command: argparse.ArgumentParser, help_text: str) -> None:
