@@ -7,7 +7,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from callboard.actors.kernel import Actor, Backoff, Budget, ChildSpec, DependencyLost, History, Restart, handles, logger_of
+from callboard.actors.kernel import (
+    Actor,
+    Backoff,
+    Budget,
+    ChildSpec,
+    DependencyLost,
+    History,
+    Restart,
+    handles,
+    logger_of,
+)
 from callboard.actors.mcp.remote_values import ServerState
 from callboard.actors.mcp.server_link import ServerLink
 from callboard.actors.mcp.server_thread import ServerThread
@@ -46,9 +56,7 @@ class McpServerActor(Actor[ConnectionEnded]):
         """Begin to connect. What comes of it, the thread tells the link."""
         number, ref = self._failures.next_number(), self.ref
         self._number = number
-        self._thread = thread = self._open(
-            self._link, lambda error: ref.tell_control(ConnectionEnded(number, error))
-        )
+        self._thread = thread = self._open(self._link, lambda error: ref.tell_control(ConnectionEnded(number, error)))
         self.at_end(thread.kill)
 
     def on_stopping(self) -> bool:
@@ -100,7 +108,9 @@ class Failures:
         return len(self._history.failures) > self._budget.intensity
 
 
-def server_spec(link: ServerLink, open_connection: OpenConnection, budget: Budget = BUDGET) -> ChildSpec[ConnectionEnded]:
+def server_spec(
+    link: ServerLink, open_connection: OpenConnection, budget: Budget = BUDGET
+) -> ChildSpec[ConnectionEnded]:
     """The actor of one server. Its own budget decides before that of its supervisor, which has room for one more."""
     failures = Failures(budget)
     return ChildSpec(

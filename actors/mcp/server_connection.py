@@ -98,13 +98,12 @@ class ServerConnection:
         self._thread = thread
         try:
             async with asyncio.timeout(self._server.start_timeout) as start:
-                async with self._transport(thread) as transport:
-                    async with self._client_over(transport) as client:
-                        self._client = client
-                        facts, listing = _facts(client), await self._tools()
-                        start.reschedule(None)
-                        self._listed(facts, listing)
-                        await self._stay(thread, facts, listing)
+                async with self._transport(thread) as transport, self._client_over(transport) as client:
+                    self._client = client
+                    facts, listing = _facts(client), await self._tools()
+                    start.reschedule(None)
+                    self._listed(facts, listing)
+                    await self._stay(thread, facts, listing)
         except TimeoutError:
             raise ConnectionLost(self._why(f"it did not answer within {self._server.start_timeout:g} s")) from None
         except RemoteError:
@@ -143,7 +142,7 @@ class ServerConnection:
         """Until it is stopped, or the server has ended; read the list of its tools again when it has changed."""
         loop = asyncio.get_running_loop()
         ended = self._process.ended if self._process is not None else asyncio.Event()
-        watchers = [loop.create_task(each) for each in (ended.wait(), thread.stopping.wait())]
+        watchers: list[asyncio.Task[object]] = [loop.create_task(each.wait()) for each in (ended, thread.stopping)]
         for watcher in watchers:
             watcher.add_done_callback(lambda _: self._wake.set())
         if facts.revision in MODERN_PROTOCOL_VERSIONS and facts.tells_changes:
@@ -201,8 +200,8 @@ class ServerConnection:
     async def call(self, call: RemoteCall) -> dict[str, object]:
         """The result of a call, as the protocol has it. Raises RemoteError."""
 
-        async def report(done: float, total: float | None, message: str | None) -> None:
-            call.progress(message or "", done / total if total and 0 <= done <= total else None)
+        async def report(progress: float, total: float | None, message: str | None) -> None:
+            call.progress(message or "", progress / total if total and 0 <= progress <= total else None)
 
         async def send(responses: types.InputResponses | None, state: str | None) -> object:
             params = types.CallToolRequestParams(
@@ -296,7 +295,9 @@ class ServerConnection:
         logger.warning("MCP server %s: only the first %d of its %s are taken", self.name, len(found), what)
         return found[:MAX_TOOLS]
 
-    async def _answered(self, send: Callable[[types.InputResponses | None, str | None], Awaitable[object]]) -> dict[str, object]:
+    async def _answered(
+        self, send: Callable[[types.InputResponses | None, str | None], Awaitable[object]]
+    ) -> dict[str, object]:
         """What a request came to; where the server asks something back first (2026-07-28), it is answered."""
         result = await self._said(send(None, None))
         for _ in range(MAX_ROUNDS):
@@ -362,9 +363,10 @@ class ServerConnection:
         else:
             form = ElicitForm(self.name, params.message, dict(params.requested_schema))
         answer = await self._elicit(form, errand_of_context.get() or self._thread.only_errand())
-        return types.ElicitResult(action="decline") if answer is None else types.ElicitResult(
-            action="accept", content=None if form.url else dict(answer)
-        )
+        if answer is None:
+            return types.ElicitResult(action="decline")
+        content = None if form.url else dict(answer)
+        return types.ElicitResult.model_validate({"action": "accept", "content": content})
 
 
 async def _any_address(_url: str) -> str:

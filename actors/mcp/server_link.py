@@ -28,7 +28,7 @@ T = TypeVar("T")
 #: Connections that one request is given to: each of those before was lost before it was sent.
 MAX_SENDS: Final = 3
 #: For a server that is being started again; then the call fails, where its own deadline is not sooner.
-RECONNECT_SECONDS: Final = 10.0
+RECONNECT_SECONDS: Final = 5.0
 #: Before a call's deadline: to say that the server is not there is more than to be timed out.
 LAST_WORD_SECONDS: Final = 0.2
 
@@ -215,9 +215,7 @@ class ServerLink:
 
     def _offer(self, listing: Listing) -> None:
         changed = {each.name for each in listing.tools if self._known[each.name] != each.fingerprint}
-        self._offered = offered_tools(
-            self, self.server, self._facts, listing, self._taken(self.name), changed
-        )
+        self._offered = offered_tools(self, self.server, self._facts, listing, self._taken(self.name), changed)
         for name, why in self._offered.left_out.items():
             logger.warning("MCP server %s: its tool %r is left out: %s", self.name, name[:100], why)
         if changed:
