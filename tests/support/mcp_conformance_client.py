@@ -46,11 +46,11 @@ async def main(url: str) -> None:
     settings = Settings(mcp_servers={"suite": server})
     async with Runtime(settings, approve=approve) as runtime:
         for status in runtime.mcp_servers():
-            print(status)
+            sys.stdout.write(f"{status}\n")
         for offer in runtime.tools():
             if offer.definition.name.startswith("suite_"):
                 result = await runtime.call_tool(offer.definition.name, sample(offer.definition.parameters))
-                print(offer.definition.name, result.content[:500])
+                sys.stdout.write(f"{offer.definition.name}: {result.content[:500]}\n")
 
 
 if __name__ == "__main__":
