@@ -25,6 +25,7 @@ from typing_extensions import TypeForm
 from callboard.actors import kernel
 from callboard.actors.calls.approvals import ApprovalCallback, Approver, CallbackApprover, NobodyToAsk
 from callboard.actors.calls.registry import offer_of
+from callboard.actors.mcp.mcp_handle import McpHandle
 from callboard.actors.mcp.remote_values import ServerStatus
 from callboard.actors.models.routing import OwnProviders
 from callboard.actors.models.windows import Windows
@@ -371,6 +372,11 @@ class Runtime:
         """
         self._live()
         return tuple(offer_of(tool, self.settings.policy) for tool in self._wiring.offered_tools.values())
+
+    def mcp(self, name: str) -> McpHandle:
+        """The MCP server of this name: its resources and prompts. Raises UsageError where no setting has it."""
+        self._live()
+        return McpHandle(self._wiring.servers.link(name))
 
     def mcp_servers(self) -> tuple[ServerStatus, ...]:
         """How each MCP server of the settings is: its state, what its last connection failed with, its tools."""

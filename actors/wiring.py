@@ -152,7 +152,7 @@ class Wiring:
         self.search: CodeSearch | None = None
         """The code index of the tree that was started last, where there is a workspace."""
         self.code_tools: tuple[Tool, ...] = ()
-        self.servers = ServerHub(settings.mcp_servers, self._own_names)
+        self.servers = ServerHub(settings.mcp_servers, self._own_names, settings.config_dir)
         if settings.workspace is not None:
             _import_index(settings)
 

@@ -42,12 +42,16 @@ class OAuth:
     client_secret: str = field(default="", repr=False)
     scope: str = ""
     """What is asked for, words with spaces between them; "": what the server says."""
+    client_metadata_url: str = ""
+    """Where a document about the client is (https), for servers that read that in place of registering clients."""
+    issuer: str = ""
+    """Of the credentials, with `machine`: they are sent to no other; "": to the one that the server names."""
     machine: bool = False
     redirect_port: int = 0
     """Of the loopback address to which the browser comes back; 0: any that is free."""
 
     def __post_init__(self) -> None:
-        for name in ("client_id", "client_secret", "scope"):
+        for name in ("client_id", "client_secret", "scope", "client_metadata_url", "issuer"):
             object.__setattr__(self, name, expanded(f"oauth.{name}", getattr(self, name)))
         if self.machine and not (self.client_id and self.client_secret):
             raise UsageError("oauth: machine = true needs a client_id and a client_secret")

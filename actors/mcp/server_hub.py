@@ -7,6 +7,7 @@ import itertools
 import time
 from collections.abc import Callable, Container, Iterable, Mapping
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Final
 
 import orjson
@@ -34,10 +35,14 @@ START_WAIT_SECONDS: Final = 10.0
 class ServerHub:
     """See the module. It outlives the starts and stops of its runtime. Raises UsageError without the extra `mcp`."""
 
-    def __init__(self, servers: Mapping[str, McpServer], own_names: Callable[[], Iterable[str]]) -> None:
+    def __init__(
+        self, servers: Mapping[str, McpServer], own_names: Callable[[], Iterable[str]], tokens: Path | None = None
+    ) -> None:
+        """`own_names` are taken by other tools; `tokens` is the folder for what OAuth brings."""
         if servers and find_spec("mcp") is None:
             raise UsageError(missing_extra("mcp_servers", "mcp"))
         self._own_names = own_names
+        self._tokens = tokens
         self._approver: Approver | None = None
         self._publish: Callable[[ServerLink], object] = lambda _link: None
         self._questions = itertools.count(1)
@@ -94,6 +99,7 @@ class ServerHub:
                 link.server,
                 lambda facts, listing: link.listed(thread, connection, facts, listing),
                 self._elicited,
+                tokens=self._tokens,
             )
             await connection.live(thread)
 

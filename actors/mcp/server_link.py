@@ -105,6 +105,11 @@ class ServerLink:
             )
 
     @property
+    def described(self) -> tuple[RemoteTool, ...]:
+        """Its tools as it describes them itself."""
+        return self._listing.tools if self._listing is not None else ()
+
+    @property
     def known(self) -> Mapping[str, str]:
         """The fingerprints of its tools that need no new approval."""
         with self._lock:
