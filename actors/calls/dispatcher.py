@@ -208,6 +208,7 @@ class ToolDispatcher(Actor[DispatcherMessage]):
     @handles(ReadOffers)
     def _read_offers(self, _: ReadOffers) -> tuple[ToolOffer, ...]:
         return self._registry.offers(self.now())
+
     @handles(ReplaceTools)
     def _replace_tools(self, message: ReplaceTools) -> None:
         for name in self._registry.replace(message.source, message.tools):
