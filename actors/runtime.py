@@ -24,7 +24,6 @@ from typing_extensions import TypeForm
 
 from callboard.actors import kernel
 from callboard.actors.calls.approvals import ApprovalCallback, Approver, CallbackApprover, NobodyToAsk
-from callboard.actors.calls.registry import offer_of
 from callboard.actors.models.routing import OwnProviders
 from callboard.actors.models.windows import Windows
 from callboard.actors.requests.asking import AskOptions, Prompt, check_names, identity_of, user_message
@@ -319,12 +318,12 @@ class Runtime:
         return self._wiring.search.health.note if self._wiring.search is not None else ""
 
     def tools(self) -> tuple[ToolOffer, ...]:
-        """The tools given and those that the workspace adds, each with what the policy says of it.
+        """The tools given and those that the workspace adds, each with what the policy says of it and to what it is confined.
 
         Models are offered those whose `decision` is not DENY.
         """
         self._live()
-        return tuple(offer_of(tool, self.settings.policy) for tool in self._wiring.offered_tools.values())
+        return self._wiring.listed_tools()
 
     def metrics(self) -> Metrics:
         """What was counted since the start: requests, calls, failures, tokens, durations, and what runs and waits now.

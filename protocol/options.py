@@ -21,6 +21,8 @@ class ToolOffer:
     definition: ToolDefinition
     contract: ToolContract = ToolContract()
     decision: Decision = Decision.ALLOW
+    confinement: str = ""
+    """What its calls are held to, in a line for people; "" where that was not asked."""
 
     @property
     def is_shown(self) -> bool:
