@@ -14,9 +14,9 @@ import threading
 import uuid
 import warnings
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, Generic, Self, Unpack, overload
 
@@ -27,17 +27,29 @@ from callboard.actors.calls.approvals import ApprovalCallback, Approver, Callbac
 from callboard.actors.models.routing import OwnProviders
 from callboard.actors.models.windows import Windows
 from callboard.actors.requests.asking import AskOptions, Prompt, check_names, identity_of, user_message
+from callboard.actors.requests.direct_calls import (
+    CallOptions,
+    CallResult,
+    ProgressListener,
+    direct_options,
+    result_of,
+    said_with,
+    tool_call,
+)
 from callboard.actors.requests.output_checks import CheckThreads, OutputChecker
 from callboard.actors.requests.outputs import output_type
 from callboard.actors.requests.outside import OutsideCalls
-from callboard.actors.requests.replies import Answer, Question, Reply, Stream, SyncStream, T
+from callboard.actors.requests.replies import Answer, Question, Reply, RequestEnded, Stream, SyncStream, T
 from callboard.actors.requests.request_session import RequestSession, SessionMessage, Subscriber
 from callboard.actors.settings import Settings
 from callboard.actors.telemetry import extras
 from callboard.actors.telemetry.metrics import Metrics
 from callboard.actors.telemetry.telemetry import ReadMetrics, RequestLost
+from callboard.actors.tools.progress import ToolProgressed
 from callboard.actors.topology import SESSION_CAPACITY, addresses_of, build
 from callboard.actors.wiring import Asked, KnownModel, Wiring
+from callboard.protocol.content import ToolCall
+from callboard.protocol.direct_call import DirectCall
 from callboard.protocol.errors import CallboardError, RuntimeFailure, UsageError, said
 from callboard.protocol.events import CancelRequested
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag
@@ -268,7 +280,8 @@ class Runtime:
         tag = _tag_of(RequestId(request_id or uuid.uuid4().hex))
         return asked, Answer(conversation, tag, asked.options.timeout_seconds, checker, running.post)
 
-    def _begin(self, asked: Asked, answer: Answer[T], subscriber: Subscriber) -> None:
+    def _begin(self, asked: Asked, answer: Answer[T], subscriber: Subscriber, direct: ToolCall | None = None) -> None:
+        """`direct`: the call that is run without a model."""
         running = self._live()
         answer.conversation.take(answer.tag.request_id)
         question = Question(
@@ -287,7 +300,7 @@ class Runtime:
             answer.checker,
         )
         try:
-            running.begin(question, asked.model, answer, subscriber)
+            running.begin(_OpenRequest(running, question, asked.model, answer, subscriber, direct))
         except BaseException as error:
             answer.conversation.release()
             if isinstance(error, kernel.NameTaken):
@@ -295,6 +308,38 @@ class Runtime:
                 raise UsageError(f"a request with the id {request_id!r} is running; choose another") from None
             if isinstance(error, kernel.ActorDeadError):
                 raise RuntimeFailure("this runtime is stopping, or has failed too often; start it again") from error
+            raise
+
+    async def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, object] | None = None,
+        *,
+        on_progress: Callable[[ToolProgressed], object] | None = None,
+        **options: Unpack[CallOptions],
+    ) -> CallResult:
+        """Run one call of a tool, without a model, under the rules of every call: policy, approval, deadline.
+
+        All that can become of a call is a CallResult, its failures too: a name that no tool has, arguments that do not
+        fit, a denial, a crash. `on_progress` is called on this event loop with what the tool says of its progress.
+        Cancelling the waiting task cancels the call.
+
+        Raises UsageError for arguments that are not JSON and for wrong options, RequestEnded when the runtime stops
+        before the call has begun, RuntimeFailure when callboard could not finish it.
+        """
+        _check_for_asyncio("await runtime.call_tool(...)")
+        call = tool_call(name, arguments)
+        asked, answer = self._prepare(f"Call {call.name}.", said_with(call, options), None)
+        shown: Subscriber = answer
+        if on_progress is not None:
+            shown = ProgressListener(answer, on_progress, asyncio.get_running_loop())
+        self._begin(replace(asked, options=direct_options(asked.options)), answer, shown, call)
+        try:
+            return result_of(call.name, await answer.wait_async())
+        except RequestEnded as ended:
+            return result_of(call.name, ended.reply, ended)
+        except asyncio.CancelledError:
+            self.cancel(answer.tag.request_id)
             raise
 
     async def refresh_index(
@@ -318,7 +363,7 @@ class Runtime:
         return self._wiring.search.health.note if self._wiring.search is not None else ""
 
     def tools(self) -> tuple[ToolOffer, ...]:
-        """The tools given and those that the workspace adds, each with what the policy says of it and to what it is confined.
+        """The tools given and those that the workspace adds, each with what the policy says of it and what confines it.
 
         Models are offered those whose `decision` is not DENY.
         """
@@ -412,10 +457,10 @@ class _Running:
         self._supervisor, self.peers = addresses_of(self.system, START_SECONDS)
         begun.callback(extras.observe(self.metrics))
 
-    def begin(self, question: Question, model: KnownModel, answer: Answer[T], subscriber: Subscriber) -> None:
+    def begin(self, opened: _OpenRequest[T]) -> None:
         """Start the session; its answer settles exactly once, even if the session is lost."""
+        question, answer = opened.question, opened.answer
         request_id = question.tag.request_id
-        opened = _OpenRequest(self, question, model, answer, subscriber)
         temporary, capacity = kernel.Restart.TEMPORARY, SESSION_CAPACITY
         spec = kernel.ChildSpec(str(request_id), opened.make_session, restart=temporary, capacity=capacity)
         self.sessions[request_id] = ref = opened.ref = kernel.start_child(self._supervisor, spec)
@@ -448,17 +493,19 @@ class _OpenRequest(Generic[T]):
     model: KnownModel
     answer: Answer[T]
     subscriber: Subscriber
+    direct: ToolCall | None = None
+    """The call that is run without a model."""
     ref: kernel.Ref[SessionMessage] | None = None
 
     def make_session(self) -> RequestSession:
-        running, question, model = self.running, self.question, self.model
-        is_open = question.options.context_tokens is None and not model.is_unlimited
+        running, question, model, direct = self.running, self.question, self.model, self.direct
+        is_open = direct is None and question.options.context_tokens is None and not model.is_unlimited
         return RequestSession(
             question,
             running.peers,
             self.subscriber,
             self.answer.conversation.record,
-            partial(Session, count_tokens=model.count_tokens),
+            partial(Session, count_tokens=model.count_tokens) if direct is None else partial(DirectCall, direct),
             find_window=partial(running.windows.find, model.routes[0]) if is_open else None,
             begin_spans=running.begin_spans,
         )

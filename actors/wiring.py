@@ -11,6 +11,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 from callboard.actors import kernel
+from callboard.actors.builtins import Workspace, builtin_tools
 from callboard.actors.calls.approvals import Approver
 from callboard.actors.calls.ledger import Ledger
 from callboard.actors.calls.registry import offer_of
@@ -37,7 +38,6 @@ from callboard.actors.telemetry.spans import BeginSpans
 from callboard.actors.telemetry.telemetry import Telemetry
 from callboard.actors.tools import Tool
 from callboard.actors.tools.decorator import as_tool
-from callboard.actors.tools.files import workspace_tools
 from callboard.actors.topology import Plan
 from callboard.actors.workers.kinds import kinds
 from callboard.protocol.budgets import MIN_OUTPUT_TOKENS
@@ -118,12 +118,13 @@ class Wiring:
     ) -> None:
         self.settings = settings
         check_confinement(settings.confine)
-        files = workspace_tools(settings.workspace, settings.secret_rules) if settings.workspace else ()
+        workspace = Workspace.at(settings.workspace, settings.secret_rules) if settings.workspace else None
+        builtins = builtin_tools(workspace) if workspace else ()
         self.conversations: dict[RequestId, Conversation] = {}
         """Of the requests that run, where a tool may read them."""
         compaction = settings.compaction
         reads = (read_tool(self.conversations.get),) if compaction is not None and compaction.read_back else ()
-        self.tools = _checked([*map(as_tool, tools), *files, *reads])
+        self.tools = _checked([*map(as_tool, tools), *builtins, *reads])
         limits = RateLimits(kernel.LoopScheduler.now, settings.rate_limits)
         self._router = Router(settings, limits, providers)
         self._models: dict[str, KnownModel] = {}

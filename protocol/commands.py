@@ -10,6 +10,7 @@ from callboard.protocol.content import Message
 from callboard.protocol.ids import Tag, ToolName
 from callboard.protocol.limits import MAX_ATTEMPTS
 from callboard.protocol.model import FinishReason, ModelRequest, Usage
+from callboard.protocol.policy import Access
 from callboard.protocol.reports import StepReport
 from callboard.protocol.tools import Risk, ToolFailure
 
@@ -73,11 +74,25 @@ class CancelTool(_Command):
 
 @dataclass(frozen=True, slots=True)
 class AskApproval(_Command):
-    """Ask whether this call may run; the answer is ApprovalGranted or ApprovalDenied."""
+    """Ask whether this call may run; the answer is ApprovalGranted or ApprovalDenied.
+
+    A session fills it down to `is_after_untrusted`; what puts the question to a person adds the rest.
+    """
 
     name: ToolName
     arguments: str
+    """JSON text of an object."""
     risk: Risk
+    is_after_untrusted: bool = False
+    """Has the request read text that is not its owner's, and does it want to be asked then (`ask_after_untrusted`)?"""
+    rule: str = ""
+    """Why it is asked, in words."""
+    accesses: tuple[Access, ...] = ()
+    """What the call would touch, as far as its tool says so."""
+    preview: str = ""
+    """Of an edit: its unified diff, whole."""
+    confinement: str = ""
+    """What the call is kept from, in words; "" where nothing holds it."""
 
 
 @dataclass(frozen=True, slots=True)

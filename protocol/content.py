@@ -188,9 +188,24 @@ class ToolMessage:
     """Whether it is a ToolFailure. The content does not tell: a tool may return a text that looks like one."""
     media: tuple[Media, ...] = ()
     """Shown behind the content; where an API takes none, a line of text says what is missing."""
+    is_trusted: bool = False
+    """Are these the words of the runtime's owner, or callboard's? All else may try to steer the model."""
 
 
 Message = SystemMessage | UserMessage | AssistantMessage | ToolMessage
+
+
+def is_from_outside(message: Message) -> bool:
+    """Does the message hold text that may try to steer the model: a tool's result, a file that a person showed, what a
+    tool of the provider found?"""
+    match message:
+        case ToolMessage():
+            return not message.is_trusted
+        case UserMessage():
+            return any(isinstance(part, Media) for part in message.parts)
+        case AssistantMessage():
+            return any(isinstance(part, ServerTool) for part in message.parts)
+    return False
 
 
 def json_text(value: object) -> str:

@@ -102,17 +102,24 @@ class ModelLost(_Event):
 
 @dataclass(frozen=True, slots=True)
 class ApprovalGranted(_Event):
-    """A person, or the owner's callback, allowed this call."""
+    """A person, or the owner's callback, or a rule of theirs allowed this call."""
 
     by: str = ""
+    rule: str = ""
+    """The rule that decided, or for which calls a person has decided, in words."""
+    arguments: str = ""
+    """Those to run it with, where a person has changed them: the JSON text of an object. The model is told of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApprovalDenied(_Event):
-    """A person, or the owner's callback, did not allow this call."""
+    """A person, or the owner's callback, or a rule of theirs did not allow this call."""
 
     by: str = ""
     reason: str = ""
+    """The model reads it."""
+    rule: str = ""
+    """As in ApprovalGranted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,14 @@ from callboard.protocol import commands, compaction, events, limits, states, ste
 from callboard.protocol.budgets import Spending, Stop
 from callboard.protocol.clock import RequestClock
 from callboard.protocol.commands import CallPurpose, Command, NoteKind, Outcome
-from callboard.protocol.content import AssistantMessage, Message, SystemMessage, Text
+from callboard.protocol.content import (
+    AssistantMessage,
+    Message,
+    SystemMessage,
+    Text,
+    is_from_outside,
+    is_json_object,
+)
 from callboard.protocol.errors import ASK_AGAIN_KINDS, ErrorKind, ProtocolError, UsageError, with_advice
 from callboard.protocol.events import Event
 from callboard.protocol.ids import Tag
@@ -82,6 +89,8 @@ class Session:
         self._ruling: Ruling | None = None
         """How the request ends when no call of the open step is open any more: its turn held the answer."""
         self._batch = step.NO_CALLS
+        self._has_read_untrusted = False
+        """The prompt has held text from outside, or what was said after such text; known where the options ask it."""
         self._partial: list[str] = []
         self._partial_size = 0
         self._has_streamed = False
@@ -206,6 +215,7 @@ class Session:
         self._options = options
         self._repeats = step.Repeats(options.repeated_call_limit)
         self._output = OutputTries(options.output) if options.output is not None else None
+        self._read((*event.history, event.user) if options.ask_after_untrusted else ())
         deadline_at = event.at + options.timeout_seconds
         self._clock = RequestClock(deadline_at)
         self._last = (commands.SetTimer(self.tag, deadline_at),)
@@ -487,8 +497,15 @@ class Session:
 
     def _run_calls(self, turn: Turn, at: float, notes: tuple[str, ...], ruling: Ruling | None) -> list[Command]:
         options = self._options
+        self._read((turn.message,))
         self._batch = step.Batch(
-            self.step, turn.message, self._clock, notes, options.max_attempts, options.approval_timeout_seconds
+            self.step,
+            turn.message,
+            self._clock,
+            notes,
+            options.max_attempts,
+            options.approval_timeout_seconds,
+            self._has_read_untrusted,
         )
         answers = ruling.calls if ruling is not None else NO_ANSWERS
         todo = self._batch.begin(turn, self._prompt.offers, self._repeats, at, answers)
@@ -500,7 +517,10 @@ class Session:
         return self._after_calls(todo, at)
 
     def _approval_granted(self, event: events.ApprovalGranted) -> list[Command]:
-        return self._after_calls(self._batch.granted(self._call_of(event), event), event.at)
+        call = self._call_of(event)
+        if event.arguments and not is_json_object(event.arguments):
+            raise ProtocolError(self.state, event, "its arguments are not a JSON object")
+        return self._after_calls(self._batch.granted(call, event), event.at)
 
     def _tool_call_deferred(self, event: events.ToolCallDeferred) -> list[Command]:
         call = self._call_of(event)
@@ -557,9 +577,15 @@ class Session:
 
     def _record(self, messages: tuple[Message, ...]) -> commands.RecordStep:
         self._prompt.add_step(messages)
+        self._read(messages)
         record = commands.RecordStep(self.step, messages)
         self._recorded.append(record)
         return record
+
+    def _read(self, messages: tuple[Message, ...]) -> None:
+        """Notice text from outside, where that changes what may run unasked."""
+        if self._options.ask_after_untrusted and not self._has_read_untrusted:
+            self._has_read_untrusted = any(map(is_from_outside, messages))
 
     # The end.
 

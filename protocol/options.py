@@ -89,6 +89,9 @@ class RequestOptions:
     """Of the window, what one tool result may take."""
     compaction: Compaction | None = None
     """How a long conversation is kept within the window besides cutting; None: it is only cut."""
+    ask_after_untrusted: bool = False
+    """May a call that does more than read run unasked once the request has read text that is not its owner's? True: it
+    is asked about."""
     max_attempts: int = limits.MAX_ATTEMPTS
     """Requests that may be sent for one model call of a step: the first one, retries, fallback models, the try without
     tools, turns asked again and calls that were lost all count. A tool call that was lost runs no more often either."""

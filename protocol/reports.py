@@ -22,6 +22,8 @@ class CallReport:
     """From the turn that asked for it to its result, so with the time that it waited for a person or for its turn."""
     run_seconds: float
     """Of that, since its code began to run for the last time; 0 where it never began."""
+    rule: str = ""
+    """Where it was asked about: the rule that decided, in words."""
 
 
 @dataclass(frozen=True, slots=True)

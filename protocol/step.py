@@ -28,7 +28,7 @@ from callboard.protocol.options import ToolOffer
 from callboard.protocol.output import NO_ANSWERS, AnsweredCall
 from callboard.protocol.reports import CallReport
 from callboard.protocol.states import CALL_TRANSITIONS, CallFacts, CallGuard, CallState
-from callboard.protocol.tools import FailureCode, Risk, ToolFailure
+from callboard.protocol.tools import Decision, FailureCode, Risk, ToolFailure
 
 # The turn.
 
@@ -57,6 +57,8 @@ NO_ROOM: Final = "The limit of output tokens was reached before the model had an
 _CUT: Final = frozenset({FinishReason.LENGTH, FinishReason.ERROR})
 #: What the model reads about such a turn whose whole calls are run.
 CUT_TOLD: Final = "Your turn was cut off ({}). Ask for fewer calls at a time, or shorter ones."
+#: What it reads of a call that a person let run with other arguments: its own turn, which has the old ones, is signed.
+CHANGED_TOLD: Final = "The call {} of {} was run with other arguments than yours, which a person has changed: {}"
 #: Why a request ends whose model does not stop writing. Such an answer is not asked for again, and not recorded: no one
 #: could read it, and no later request could send it.
 TOO_LONG: Final = f"{ErrorKind.MALFORMED}: the answer went over {limits.MAX_ANSWER_BYTES:,} bytes, and was stopped."
@@ -194,6 +196,8 @@ class OpenCall:
     result: content.ToolMessage | None = field(default=None, init=False)
     code: FailureCode | None = field(default=None, init=False)
     """Why it has no result of its tool."""
+    rule: str = field(default="", init=False)
+    """Of the answer to the question for its approval."""
     begun_at: float | None = field(default=None, init=False)
     ended_at: float = field(default=0.0, init=False)
 
@@ -218,6 +222,8 @@ class Batch:
     _max_runs: int
     _approval_seconds: float
     """How long the step's calls may wait for a person."""
+    _is_after_untrusted: bool = False
+    """The request has read text from outside, and a call that does more than read is to be asked about then."""
     _asked_at: float = field(default=0.0, init=False)
     _now: float = field(default=0.0, init=False)
     """When that happened which is taken in."""
@@ -282,14 +288,24 @@ class Batch:
         return []
 
     def _opened(self, call: ToolCall, key: bytes, offer: ToolOffer | None, repeats: bool) -> OpenCall:
-        decision = offer.decision if offer is not None else None
+        decision = self._decision(offer) if offer is not None else None
         idempotent = offer is not None and offer.contract.idempotent
         facts = CallFacts(decision, call.complete, repeats, self.ends_run, idempotent, self._max_runs)
         return OpenCall(call, key, facts, offer)
 
+    def _decision(self, offer: ToolOffer) -> Decision:
+        """The policy's, but what would run unasked is asked about where text from outside may have led to it."""
+        if self._is_after_untrusted and offer.decision is Decision.ALLOW and offer.contract.risk is not Risk.READ:
+            return Decision.ASK
+        return offer.decision
+
     def granted(self, call: OpenCall, event: events.ApprovalGranted) -> list[Command]:
-        """A person allowed the call: it is sent."""
+        """The call was allowed: it is sent, with other arguments where a person has changed them."""
         self._enter(call, events.ApprovalGranted)
+        call.rule = event.rule
+        if event.arguments:
+            call.call = replace(call.call, arguments=event.arguments)
+            self._notes = (*self._notes, CHANGED_TOLD.format(call.call.call_id, call.call.name, event.arguments))
         return [self._send(event.tag, call, event.at), *self._watch()]
 
     def _send(self, tag: Tag, call: OpenCall, at: float) -> commands.RunTool:
@@ -301,10 +317,10 @@ class Batch:
         effect_id = f"{tag.request_id}/{tag.step}/{tag.call_id}"
         return commands.RunTool(tag, call.call.name, call.call.arguments, deadline_at, effect_id)
 
-    @staticmethod
-    def _ask(tag: Tag, call: OpenCall) -> commands.AskApproval:
+    def _ask(self, tag: Tag, call: OpenCall) -> commands.AskApproval:
         assert call.offer is not None
-        return commands.AskApproval(tag, call.call.name, call.call.arguments, call.offer.contract.risk)
+        risk = call.offer.contract.risk
+        return commands.AskApproval(tag, call.call.name, call.call.arguments, risk, self._is_after_untrusted)
 
     def _enter(self, call: OpenCall, event: type[Event]) -> CallGuard:
         """Change the state of a call, and count those that wait."""
@@ -334,6 +350,8 @@ class Batch:
             call.facts.result_is_sound = failed is None
         else:
             failed, result = _failure_of(event, call.call.name), ""
+            if isinstance(event, events.ApprovalDenied):
+                call.rule = event.rule
         self._enter(call, type(event))
         self._close(call, failed, result)
         if failed is None or not isinstance(event, _REPORTED):
@@ -349,7 +367,10 @@ class Batch:
         if failed is not None:
             result, call.code = content.json_text(failed.to_wire()), failed.code
         call.ended_at = self._now
-        call.result = content.ToolMessage(call.call.call_id, call.call.name, result, failed is not None)
+        # What no tool was asked for are callboard's own words.
+        is_trusted = not call.facts.sends or (call.offer is not None and call.offer.contract.is_trusted)
+        name = call.call.name
+        call.result = content.ToolMessage(call.call.call_id, name, result, failed is not None, is_trusted=is_trusted)
         self.open -= 1
 
     def _watch(self) -> list[Command]:
@@ -447,6 +468,7 @@ class Batch:
                 call.code,
                 call.ended_at - self._asked_at,
                 0.0 if call.begun_at is None else call.ended_at - call.begun_at,
+                call.rule,
             )
             for call in self.calls.values()
         )

@@ -16,8 +16,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from support.imports import imports
 
 FRONT = """
-    AnthropicOptions AskApproval AskOptions Audio BedrockOptions CallReport CallboardError Catalog Compaction Connection
-    Conversation Decision Deferred Document ErrorKind GeminiOptions Image Metrics ModelCallFailed ModelInfo
+    AnthropicOptions AskApproval AskOptions Audio BedrockOptions CallReport CallResult CallboardError Catalog Compaction
+    Connection Conversation Decision Deferred Document ErrorKind GeminiOptions Image Metrics ModelCallFailed ModelInfo
     OpenAIOptions OpenRouterOptions Origin Outcome Output PartialOutput Policy Prices Reply RequestEnded
     RequestLogFilter Risk RunTool Runtime RuntimeFailure Sampling Settings StepReport Stream SyncStream TextDelta Tool
     ToolCallCompleted ToolCallDeferred ToolCallFailed ToolContext ToolError ToolProgressed UsageError Video __version__
@@ -26,6 +26,9 @@ FRONT = """
 FACES = {
     "callboard": FRONT,
     "callboard.actors": FRONT,
+    "callboard.actors.builtins": """
+        Workspace builtin_tools
+    """,
     "callboard.actors.index": """
         CodeIndex EdgeRow Hit IndexWriteError Progress RefreshSummary assemble
     """,
@@ -37,7 +40,7 @@ FACES = {
         Watchdog ask_pykka children_of handles logger_of start_child stop_child
     """,
     "callboard.actors.tools": """
-        Tool ToolContext tool workspace_tools
+        Tool ToolContext tool
     """,
     "callboard.protocol.testing": """
         INVARIANTS STANDARD_TOOLS Entry ModelDoes PersonDoes PlannedCall PlannedTurn Scenario ToolDoes Trace

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from callboard.actors import kernel
 from callboard.actors.calls import ledger as ledgers
-from callboard.actors.calls.approvals import Approver, Verdict
+from callboard.actors.calls.approvals import Approver, OpenQuestions, QuestionStep, SeekApproval, Verdict
 from callboard.actors.calls.ledger import (
     Call,
     CallEvent,
@@ -41,7 +41,7 @@ from callboard.actors.tools import Tool, ToolContext
 from callboard.actors.tools.invoke import Result, text_of
 from callboard.actors.workers import messages
 from callboard.protocol import events
-from callboard.protocol.commands import AskApproval, CancelTool, RunTool, WithdrawApproval
+from callboard.protocol.commands import CancelTool, RunTool, WithdrawApproval
 from callboard.protocol.ids import Tag, ToolName
 from callboard.protocol.limits import TOOL_GRACE_SECONDS
 from callboard.protocol.options import ToolOffer
@@ -90,15 +90,6 @@ class DispatchCall:
     """The session's: the same in all its calls."""
     tool: Tool | None = None
     """One that the question has brought with it; None: the runtime's of that name."""
-
-
-@dataclass(frozen=True, slots=True)
-class SeekApproval:
-    """Ask the runtime's approver; ApprovalGranted or ApprovalDenied goes to `reply_to`."""
-
-    question: AskApproval
-    reply_to: Ref[events.ApprovalGranted | events.ApprovalDenied]
-    asker: Context | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +160,9 @@ class ToolDispatcher(Actor[DispatcherMessage]):
         self._workspace = workspace
         self._max_queued_calls = max_queued_calls
         self._timers: dict[Call, kernel.Timer] = {}
-        self._approvals: dict[Tag, Ref[events.ApprovalGranted | events.ApprovalDenied]] = {}
+        self._questions = OpenQuestions()
+        self._sessions: set[Ref] = set()
+        """Those that are monitored: what is kept for a request goes with it."""
 
     def on_start(self) -> None:
         """Take over what a former incarnation has left: its calls go on where they are."""
@@ -181,7 +174,7 @@ class ToolDispatcher(Actor[DispatcherMessage]):
             self.monitor(worker)
             self._hold(worker, seat.holds)
         for session, tools in self.ledger.brought.items():
-            self.monitor(session)
+            self._keep_until_end_of(session)
             for tool in tools:
                 self._registry.bring(tool)
         for call in self.ledger.calls.values():
@@ -218,9 +211,14 @@ class ToolDispatcher(Actor[DispatcherMessage]):
         if (tool := message.tool) is None:
             return message.run.name
         if self.ledger.bring(tool, message.reply_to):
-            self.monitor(message.reply_to)
+            self._keep_until_end_of(message.reply_to)
         self._registry.bring(tool)
         return tool
+
+    def _keep_until_end_of(self, session: Ref) -> None:
+        if session not in self._sessions:
+            self._sessions.add(session)
+            self.monitor(session)
 
     def _admit(self, message: DispatchCall, key: ToolKey, now: float) -> None:
         run, ledger = message.run, self.ledger
@@ -369,7 +367,9 @@ class ToolDispatcher(Actor[DispatcherMessage]):
 
     @handles(Down)
     def _down(self, down: Down) -> None:
-        if down.ref in self.ledger.brought:
+        if down.ref in self._sessions:
+            self._sessions.remove(down.ref)
+            self._questions.forget(down.ref)
             for tool in self.ledger.leave(down.ref):
                 self._registry.forget(tool)
             return
@@ -425,33 +425,47 @@ class ToolDispatcher(Actor[DispatcherMessage]):
 
     @handles(SeekApproval)
     def _seek_approval(self, message: SeekApproval) -> None:
-        question = message.question
-        self._approvals[question.tag] = message.reply_to
-        decide = self.ref.tell_control
-        try:
-            self._approver.ask(question, decide, message.asker)
-        except Exception as error:  # noqa: BLE001 - an approver that cannot ask means no
-            logger.warning("%s could not be asked about: %s", question.name, text_of(error), extra=question.tag.shown())
-            decide(Verdict(question.tag, granted=False, by="approver", reason="the approver could not ask"))
+        self._go_on_asking(self._questions.add(message))
 
     @handles(Verdict)
     def _decided(self, verdict: Verdict) -> None:
-        asker = self._approvals.pop(verdict.tag, None)
-        if asker is None:
+        told = self._questions.settle(verdict)
+        if not told.answers:
             raise kernel.Rejected("no session waits for this approval any more")
-        if verdict.granted:
-            asker.tell_control(events.ApprovalGranted(verdict.tag, self.now(), verdict.by))
-        else:
-            asker.tell_control(events.ApprovalDenied(verdict.tag, self.now(), verdict.by, verdict.reason))
+        if verdict.is_for_request:
+            self._keep_until_end_of(told.answers[0][0])
+        self._go_on_asking(told)
 
     @handles(WithdrawApproval)
     def _withdraw_question(self, command: WithdrawApproval) -> None:
-        if self._approvals.pop(command.tag, None) is None:
-            return
+        was_put, following = self._questions.withdraw(command.tag)
+        if was_put:
+            try:
+                self._approver.withdraw(command.tag)
+            except Exception as error:  # noqa: BLE001 - as below; its verdict, if it comes, is rejected
+                why, extra = text_of(error), command.tag.shown()
+                logger.warning("a question could not be withdrawn: %s", why, extra=extra)
+        self._go_on_asking(QuestionStep(ask=following))
+
+    def _go_on_asking(self, told: QuestionStep) -> None:
+        for asker, verdict in told.answers:
+            tag, now, by, rule = verdict.tag, self.now(), verdict.by, verdict.rule
+            if verdict.granted:
+                asker.tell_control(events.ApprovalGranted(tag, now, by, rule, verdict.arguments))
+            else:
+                asker.tell_control(events.ApprovalDenied(tag, now, by, verdict.reason, rule))
+        if told.ask is not None:
+            self._ask_approver(told.ask)
+
+    def _ask_approver(self, seek: SeekApproval) -> None:
+        question, decide = seek.question, self.ref.tell_control
+        known = self._registry.entries.get(question.name)
+        tool = seek.tool or (known.tool if known is not None else None)
         try:
-            self._approver.withdraw(command.tag)
-        except Exception as error:  # noqa: BLE001 - as above; its verdict, if it comes, is rejected
-            logger.warning("a question could not be withdrawn: %s", text_of(error), extra=command.tag.shown())
+            self._approver.ask(question, decide, seek.asker, tool)
+        except Exception as error:  # noqa: BLE001 - an approver that cannot ask means no
+            logger.warning("%s could not be asked about: %s", question.name, text_of(error), extra=question.tag.shown())
+            decide(Verdict(question.tag, granted=False, by="approver", reason="the approver could not ask"))
 
 
 #: What the end of a call says of its tool: that it works, that it does not (a crash or a hang, which cost a worker), or

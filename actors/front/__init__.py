@@ -13,6 +13,7 @@
   a `Catalog` of `ModelInfo` tells the `Prices` and windows of those that the price list does not know.
 - To write tools: `tool` makes a `Tool` of a function, `ToolContext` tells it about its call, and a `ToolError` that it
   raises tells the model what went wrong. One that returns `Deferred` leaves its result to `Runtime.complete_call`.
+  `Runtime.call_tool` runs one without a model and gives a `CallResult`.
 - To decide what tools may do: `Policy` maps a `Risk`, or a `Risk` and an `Origin`, to a `Decision`; an `approve`
   callback is given `AskApproval`.
 - To catch: `CallboardError` is the base of all errors. `UsageError`: an argument or a setting was wrong.
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from callboard.actors.processes.spawning import freeze_support
     from callboard.actors.requests.asking import AskOptions
     from callboard.actors.requests.conversation import Conversation
+    from callboard.actors.requests.direct_calls import CallResult
     from callboard.actors.requests.outputs import Output
     from callboard.actors.requests.partial_outputs import PartialOutput
     from callboard.actors.requests.replies import ModelCallFailed, Reply, RequestEnded, Stream, SyncStream
@@ -67,13 +69,14 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "AnthropicOptions", "AskApproval", "AskOptions", "Audio", "BedrockOptions", "CallReport", "CallboardError",
-    "Catalog", "Compaction", "Connection", "Conversation", "Decision", "Deferred", "Document", "ErrorKind",
-    "GeminiOptions", "Image", "Metrics", "ModelCallFailed", "ModelInfo", "OpenAIOptions", "OpenRouterOptions", "Origin",
-    "Outcome", "Output", "PartialOutput", "Policy", "Prices", "Reply", "RequestEnded", "RequestLogFilter", "Risk",
-    "RunTool", "Runtime", "RuntimeFailure", "Sampling", "Settings", "StepReport", "Stream", "SyncStream", "TextDelta",
-    "Tool", "ToolCallCompleted", "ToolCallDeferred", "ToolCallFailed", "ToolContext", "ToolError", "ToolProgressed",
-    "UsageError", "Video", "__version__", "ask_sync", "freeze_support", "stream_sync", "tool",
+    "AnthropicOptions", "AskApproval", "AskOptions", "Audio", "BedrockOptions", "CallReport", "CallResult",
+    "CallboardError", "Catalog", "Compaction", "Connection", "Conversation", "Decision", "Deferred", "Document",
+    "ErrorKind", "GeminiOptions", "Image", "Metrics", "ModelCallFailed", "ModelInfo", "OpenAIOptions",
+    "OpenRouterOptions", "Origin", "Outcome", "Output", "PartialOutput", "Policy", "Prices", "Reply", "RequestEnded",
+    "RequestLogFilter", "Risk", "RunTool", "Runtime", "RuntimeFailure", "Sampling", "Settings", "StepReport", "Stream",
+    "SyncStream", "TextDelta", "Tool", "ToolCallCompleted", "ToolCallDeferred", "ToolCallFailed", "ToolContext",
+    "ToolError", "ToolProgressed", "UsageError", "Video", "__version__", "ask_sync", "freeze_support", "stream_sync",
+    "tool",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # a type checker that saw this function would accept every name
@@ -93,7 +96,7 @@ def _homes() -> Iterator[ModuleType]:
     from callboard.protocol import tools as contracts  # noqa: PLC0415
 
     yield from (errors, contracts, spawning, tools, progress)
-    from callboard.actors.requests import conversation, outputs, partial_outputs, replies  # noqa: PLC0415
+    from callboard.actors.requests import conversation, direct_calls, outputs, partial_outputs, replies  # noqa: PLC0415
     from callboard.actors.telemetry import metrics, request_log  # noqa: PLC0415
     from callboard.protocol import (  # noqa: PLC0415
         commands,
@@ -106,7 +109,7 @@ def _homes() -> Iterator[ModuleType]:
     )
 
     yield from (content, model, provider_options, commands, events, reports, compaction, request_log, metrics)
-    yield from (conversation, replies, outputs, partial_outputs)
+    yield from (conversation, replies, direct_calls, outputs, partial_outputs)
     from callboard.providers import catalog  # noqa: PLC0415
 
     yield catalog

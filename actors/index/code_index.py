@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import unicodedata
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Literal, Self, TypeVar
 
-from callboard.actors.index import dense, ranking
+from callboard.actors.index import dense, lookup, ranking, relations
+from callboard.actors.index.code_items import CodeItem
 from callboard.actors.index.database import BrokenIndexError
 from callboard.actors.index.dense import EmbedderFactory
+from callboard.actors.index.disk import IndexWriteError
 from callboard.actors.index.encodings import shown_text
 from callboard.actors.index.layout import IndexBusyError, IndexReplacedError, Layout
 from callboard.actors.index.lexical import LexicalIndex, name_stems, stems_of
 from callboard.actors.index.parsing import read_now
 from callboard.actors.index.records import IndexState, digest
 from callboard.actors.index.refresh import ProgressCallback, RefreshSummary, Request, refresh, roots_of
+from callboard.actors.index.relations import Relation, Relatives
 from callboard.actors.index.store import ChunkRow, EdgeRow, SqliteStore, SymbolRow
 from callboard.actors.index.tokens import kin_of, query_words
 from callboard.actors.index.vectors import VectorCache
@@ -257,6 +262,45 @@ class CodeIndex:
             self._reranker.load_ahead()
 
     # lookups for tools
+
+    def lookup(self, name: str, kind: str = "", file: str = "") -> tuple[CodeItem, ...]:
+        """The items of this name or canonical path (a trailing part of it is enough; `.` and `::` are one), by file and
+        place, at most MAX_ITEMS; all spans are those of the files as they are on disk now.
+
+        `kind` is a word such as `function` or `struct` (code_items.KINDS); `file` absolute, relative to a folder of the
+        index, or a trailing part. Where an item is the whole path asked for, those that only end with it are left out.
+
+        Raises:
+            UsageError: no such kind, or the name is empty.
+        """
+        asked = lookup.ItemName.of(name, kind, file)
+        return self._checked(lambda parts: lookup.find(parts.store, self.roots, asked))
+
+    def close_items(self, name: str, kind: str = "", file: str = "") -> tuple[CodeItem, ...]:
+        """What may have been meant where `lookup` finds nothing: items of this name elsewhere or of another kind, and
+        items whose names are spelt nearly so; the likeliest first. Raises as `lookup`."""
+        asked = lookup.ItemName.of(name, kind, file)
+        return self._checked(lambda parts: lookup.find_close(parts.store, asked))
+
+    def relatives(self, items: Sequence[CodeItem], relation: Relation, limit: int = 50) -> Relatives:
+        """What has this relation to items that are one thing (a struct and its `impl` blocks), the surest first."""
+        return self._read(lambda parts: relations.relatives(parts.store, items, relation, limit))
+
+    def _checked(self, question: Callable[[_Parts], list[CodeItem]]) -> tuple[CodeItem, ...]:
+        """Items whose files are what was indexed. Changed files are indexed again once and the question asked again."""
+        items, changed = self._unchanged(self._read(question))
+        if changed and self.state().is_complete:
+            with contextlib.suppress(IndexWriteError):  # what has changed is left out
+                self.refresh(paths=changed, wait_seconds=lookup.REFRESH_SECONDS)
+            items, _ = self._unchanged(self._read(question))
+        return items
+
+    def _unchanged(self, items: Sequence[CodeItem]) -> tuple[tuple[CodeItem, ...], list[str]]:
+        """The items of files that are as they were indexed, and the paths of the other files."""
+        is_secret = cache(self.secret_files())
+        hashes = {path: digest(read_now(path)).hex() for path in {item.file for item in items}}
+        kept = tuple(item for item in items if item.hash == hashes[item.file] and not is_secret(item.file))
+        return kept, sorted({item.file for item in items if item.hash != hashes[item.file]})
 
     def symbols(
         self, name: str = "", canonical_path: str = "", path: str = "", kind: str = "", limit: int = 100

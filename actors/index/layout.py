@@ -26,7 +26,7 @@ from callboard.actors.index.disk import write_error
 from callboard.protocol.errors import UsageError
 
 #: Raised by one whenever a stored form or the way of cutting and naming changes; an older index is rebuilt.
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 MARKER = "index.json"
 VECTOR_NAMES = frozenset({"vectors.sqlite", "vectors.sqlite-wal", "vectors.sqlite-shm"})
 OUR_NAMES = VECTOR_NAMES | {MARKER, "truth.sqlite", "truth.sqlite-wal", "truth.sqlite-shm", "lexical", "writer.lock"}

@@ -8,14 +8,15 @@ there is no whole index yet, because the workspace is new or the index is being 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from callboard.actors.index import CodeIndex, Progress, RefreshSummary, assemble
 from callboard.actors.index.code_index import BUSY_SECONDS
+from callboard.actors.index.code_items import CodeItem
 from callboard.actors.index.database import BrokenIndexError
 from callboard.actors.index.dense import ApiEmbedder, EmbedderFactory, LocalEmbedder, is_local_available
 from callboard.actors.index.disk import IndexWriteError
@@ -41,6 +42,7 @@ from callboard.protocol.errors import CallboardError, RuntimeFailure, ToolError,
 
 logger = logger_of("callboard.index")
 Answered = TypeVar("Answered")
+Item = TypeVar("Item")
 
 #: Tokens of context when a model asks for none in particular: a tenth of the smallest context window in use today.
 DEFAULT_TOKEN_BUDGET = 4_000
@@ -81,12 +83,21 @@ class SearchCode(Asks[FoundCode | CallboardError]):
 
 
 @dataclass(frozen=True, slots=True)
+class AskIndex(Asks[Answered | CallboardError], Generic[Answered]):
+    """Answered with what the question returns, which is asked on the thread of the index, or with the error."""
+
+    question: Callable[[CodeIndex], Answered]
+
+
+@dataclass(frozen=True, slots=True)
 class RefreshIndex(Asks[RefreshSummary | CallboardError]):
     """Answered with a summary, or with the error that says why not."""
 
     progress: Callable[[Progress], None] | None = None
     max_age_seconds: float = 0.0
     """A refresh that ended so recently is answer enough."""
+    paths: tuple[str, ...] | None = None
+    """Only these files are looked at; absolute. Which does not count as a refresh for others."""
 
 
 class _Index:
@@ -118,7 +129,7 @@ class _Index:
                 logger.exception("the code index could not be closed")
 
 
-class Rag(Actor[SearchCode]):
+class Rag(Actor[SearchCode | AskIndex[object]]):
     """Answers questions about the code. See the module."""
 
     def __init__(self, open_index: OpenIndex) -> None:
@@ -134,6 +145,10 @@ class Rag(Actor[SearchCode]):
     @handles(SearchCode)
     def _search(self, message: SearchCode) -> FoundCode | CallboardError:
         return self._index.ask(lambda index: _found(index, message))
+
+    @handles(AskIndex)
+    def _answer(self, message: AskIndex[object]) -> object:
+        return self._index.ask(message.question)
 
 
 def _found(index: CodeIndex, message: SearchCode) -> FoundCode:
@@ -153,6 +168,8 @@ class Indexer(Actor[RefreshIndex]):
 
     @handles(RefreshIndex)
     def _refresh(self, message: RefreshIndex) -> RefreshSummary | CallboardError:
+        if message.paths is not None:
+            return self._index.ask(lambda index: index.refresh(paths=message.paths, wait_seconds=BUSY_SECONDS))
         if self._latest is not None and self.now() - self._latest[0] < message.max_age_seconds:
             return self._latest[1]
         # No longer for another process, so that a stop need not wait either: who asked for more asks again.
@@ -241,6 +258,55 @@ class CodeSearch:
             why = answer.context.note
             raise UsageError(f"nothing was found so far: {why}; ask again in {RETRY_SECONDS} seconds")
         return _known(answer).context
+
+    async def changed(self, files: Iterable[str | Path], timeout_seconds: float = QUESTION_SECONDS) -> RefreshSummary:
+        """Index these files (absolute paths) as they are now: written, renamed or deleted. Raises as `refresh`."""
+        paths = tuple(map(str, files))
+        message = RefreshIndex(paths=paths)
+        return _known(await self._system.ref("root/indexer").ask_async(message, timeout_seconds))
+
+    async def lookup(
+        self, name: str, kind: str = "", file: str = "", timeout_seconds: float = QUESTION_SECONDS
+    ) -> Sequence[CodeItem]:
+        """The items of this name or canonical path, as `CodeIndex.lookup`: exact, from the files as they are now.
+
+        Where nothing is found the workspace is looked through for changes, and asked once more. Raises UsageError for a
+        kind that there is not, and while there is no whole index yet and nothing was found.
+        """
+        return await self.ask_twice(lambda index: index.lookup(name, kind, file), timeout_seconds)
+
+    async def close_items(self, name: str, kind: str = "", file: str = "") -> tuple[CodeItem, ...]:
+        """What may have been meant where `lookup` finds nothing, as `CodeIndex.close_items`."""
+        return await self.ask_index(lambda index: index.close_items(name, kind, file))
+
+    async def ask_index(self, question: Callable[[CodeIndex], Answered]) -> Answered:
+        """A question of one's own, asked on the thread of the index, which it holds as long as it takes.
+
+        Raises what it raises: UsageError as it is, anything else as RuntimeFailure.
+        """
+        return _known(await self._system.ref("root/rag").ask_async(AskIndex(question), SEARCH_TIMEOUT_SECONDS))
+
+    async def ask_twice(
+        self, question: Callable[[CodeIndex], Sequence[Item]], timeout_seconds: float
+    ) -> Sequence[Item]:
+        """As `ask_index`, of an index that is as fresh as can be had in a moment; where that finds nothing, of one that
+        is up to date."""
+        until = self._system.now() + timeout_seconds * WAITING_SHARE
+        await self._freshened(min(REFRESH_PATIENCE_SECONDS, timeout_seconds * WAITING_SHARE))
+        with contextlib.suppress(BrokenIndexError):  # the next refresh builds it again
+            if found := await self.ask_index(question):
+                return found
+        try:
+            summary = await self.refresh(timeout_seconds=max(0.0, until - self._system.now()))
+            is_complete, why = summary.is_complete, summary.note
+        except IndexWriteError as error:
+            is_complete, why = True, str(error)
+        except AskTimeout:
+            is_complete, why = False, "the index is being built"
+        found = await self.ask_index(question)
+        if not found and not is_complete:
+            raise UsageError(f"nothing was found so far: {why}; ask again in {RETRY_SECONDS} seconds")
+        return found
 
     async def _freshened(self, seconds: float) -> tuple[str, bool]:
         """What the answer must say about the index, and whether waiting longer can improve it."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from callboard.actors.index.code_items import CodeItem
 from callboard.actors.index.database import Database
 from callboard.actors.index.records import FileStat, IndexState, ParsedFile, Skipped
 
@@ -28,7 +29,7 @@ CREATE TABLE IF NOT EXISTS symbols (
   canonical_path TEXT NOT NULL, ordinal INTEGER NOT NULL, start_byte INTEGER NOT NULL, end_byte INTEGER NOT NULL,
   start_line INTEGER NOT NULL, end_line INTEGER NOT NULL, digest BLOB NOT NULL);
 CREATE INDEX IF NOT EXISTS symbols_file ON symbols(file);
-CREATE INDEX IF NOT EXISTS symbols_name ON symbols(name);
+CREATE INDEX IF NOT EXISTS symbols_name ON symbols(name, file);
 CREATE INDEX IF NOT EXISTS symbols_canonical ON symbols(canonical_path);
 CREATE TABLE IF NOT EXISTS chunks (
   id INTEGER PRIMARY KEY AUTOINCREMENT, file INTEGER NOT NULL, symbol INTEGER NOT NULL, start_byte INTEGER NOT NULL,
@@ -39,6 +40,7 @@ CREATE TABLE IF NOT EXISTS edges (
 CREATE INDEX IF NOT EXISTS edges_file ON edges(file);
 CREATE INDEX IF NOT EXISTS edges_source ON edges(source);
 CREATE INDEX IF NOT EXISTS edges_target ON edges(target);
+CREATE INDEX IF NOT EXISTS edges_imports ON edges(target) WHERE kind = 'imports';
 CREATE TABLE IF NOT EXISTS lexical_todo (file INTEGER PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS state (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 """
@@ -283,3 +285,13 @@ class SqliteStore:
             (*parameters, limit),
         )
         return [SymbolRow(*row) for row in rows]
+
+    def items(self, where: str, parameters: Sequence[object], limit: int) -> list[CodeItem]:
+        """Symbols as the tools look them up, with the hash of their file."""
+        rows = self._db.execute(
+            "SELECT f.path, s.canonical_path, s.name, s.kind, s.start_byte, s.end_byte, s.start_line, s.end_line,"
+            f" lower(hex(f.digest)), f.language, f.encoding, s.ordinal FROM symbols s JOIN files f ON f.id = s.file"
+            f" WHERE {where} ORDER BY f.path, s.start_byte, s.ordinal LIMIT ?",
+            (*parameters, limit),
+        )
+        return [CodeItem(*row) for row in rows]

@@ -14,7 +14,8 @@ from functools import partial
 from typing import Final, Protocol, get_args
 
 from callboard.actors.calls import dispatcher
-from callboard.actors.calls.dispatcher import DispatchCall, SeekApproval, StopsTold, ToolsOffered
+from callboard.actors.calls.approvals import SeekApproval
+from callboard.actors.calls.dispatcher import DispatchCall, StopsTold, ToolsOffered
 from callboard.actors.calls.ledger import EndedCalls
 from callboard.actors.kernel import Actor, Down, ExitReason, Ref, Rejected, Timer, handles, logger_of
 from callboard.actors.models.llm_manager import LlmMessage, StartModel
@@ -357,7 +358,8 @@ class RequestSession(Actor[SessionMessage]):
 
     def _ask_approval(self, command: commands.AskApproval) -> None:
         self._show(command)
-        seek = SeekApproval(command, self.ref, self._context_for(command, command.name))
+        own = self._question.tools.own.get(command.name)
+        seek = SeekApproval(command, self.ref, self._context_for(command, command.name), own)
         self._open[command.tag] = seek, 1
         self._peers.dispatcher.tell_control(seek)
 

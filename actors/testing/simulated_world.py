@@ -292,7 +292,9 @@ class PlayedPerson:
         self._world = world
         self._playing: dict[Tag, Playing] = {}
 
-    def ask(self, question: AskApproval, decide: Decide, asker: Context | None = None) -> None:
+    def ask(
+        self, question: AskApproval, decide: Decide, asker: Context | None = None, tool: Tool | None = None
+    ) -> None:
         """Answer as planned. A restarted dispatcher asks again, and has the address of the one before."""
         if question.tag in self._playing:
             return

@@ -2,6 +2,5 @@
 
 from callboard.actors.tools.context import ToolContext
 from callboard.actors.tools.decorator import Tool, tool
-from callboard.actors.tools.files import workspace_tools
 
-__all__ = ["Tool", "ToolContext", "tool", "workspace_tools"]
+__all__ = ["Tool", "ToolContext", "tool"]

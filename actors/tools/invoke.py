@@ -90,6 +90,16 @@ class Invoker:
         except BaseException as error:  # noqa: BLE001 - as above
             return self._failure_of(error)
 
+    def fault_of(self, arguments: str) -> ToolFailure | None:
+        """What is wrong with these arguments, a JSON text; None when a call would take them."""
+        try:
+            self._arguments.validate_json(arguments)
+        except ValidationError as error:
+            return invalid_arguments(self._name, error)
+        except Exception as error:  # noqa: BLE001 - the types of the tool's author may raise anything
+            return self._failure(FailureCode.INVALID_ARGUMENTS, text_of(error))
+        return None
+
     def result_of(self, value: object) -> Result:
         """What a call comes to whose result came from outside, as if the tool had returned it."""
         try:

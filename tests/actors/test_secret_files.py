@@ -12,12 +12,12 @@ import pytest
 from callboard.actors import Runtime, Settings
 from callboard.actors.index import CodeIndex, assemble
 from callboard.actors.secret_files import SecretFiles, SecretRules, is_key_file
-from callboard.actors.tools.files import workspace_tools
 from callboard.protocol.errors import ToolError, UsageError
 from callboard.protocol.masking import has_mask
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from support.file_tools import file_tools
 from support.key_samples import PRIVATE_KEY
 
 KINDS = (
@@ -171,7 +171,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def tools(workspace: Path) -> tuple[Callable[..., object], Callable[..., object]]:
-    read_file, list_dir = workspace_tools(workspace, SecretRules(RULES))
+    read_file, list_dir = file_tools(workspace, SecretRules(RULES))
     return read_file, list_dir
 
 
@@ -258,7 +258,7 @@ def test_a_secret_file_that_does_not_exist_is_refused_in_the_same_words(
 ) -> None:
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / ".callboardignore").write_text("own/\n")
-    read_file, list_dir = workspace_tools(tmp_path)
+    read_file, list_dir = file_tools(tmp_path)
     for tool in (read_file, list_dir):
         with pytest.raises(ToolError, match="is not shown, whether it exists or not"):
             tool(name)
@@ -266,7 +266,7 @@ def test_a_secret_file_that_does_not_exist_is_refused_in_the_same_words(
 
 def test_a_file_outside_is_still_said_to_be_outside(workspace: Path, tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("x")
-    read_file, _ = workspace_tools(workspace)
+    read_file, _ = file_tools(workspace)
     with pytest.raises(ToolError, match="outside the workspace"):
         read_file(str(tmp_path / ".env"))
 
@@ -321,10 +321,10 @@ def test_only_the_owner_can_allow_what_is_on_the_list(tmp_path: Path) -> None:
     (tmp_path / "server.pem").write_text("-----BEGIN CERTIFICATE-----\n")
     (tmp_path / ".env").write_text("PORT=80\nPASSWORD=hunter2x\n")
     (tmp_path / ".callboardignore").write_text("!server.pem\n!.env\n!*\n")
-    read_file, list_dir = workspace_tools(tmp_path)
+    read_file, list_dir = file_tools(tmp_path)
     with pytest.raises(ToolError, match="is not shown"):
         read_file("server.pem")
-    read_file, list_dir = workspace_tools(tmp_path, SecretRules(("!*.pem", "!.env")))
+    read_file, list_dir = file_tools(tmp_path, SecretRules(("!*.pem", "!.env")))
     assert "BEGIN CERTIFICATE" in str(read_file("server.pem"))
     assert list_dir()["entries"] == [".callboardignore", ".env", "server.pem"]  # type: ignore[index]
     shown = str(read_file(".env"))
@@ -348,7 +348,7 @@ def test_callboards_own_folders_are_secret_wherever_they_are(tmp_path: Path) -> 
     for name in ("conf", "ours"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "a.txt").write_text("x")
-    read_file, list_dir = workspace_tools(tmp_path, settings.secret_rules)
+    read_file, list_dir = file_tools(tmp_path, settings.secret_rules)
     assert list_dir()["entries"] == []  # type: ignore[index]
     with pytest.raises(ToolError, match="is not shown"):
         read_file("ours/a.txt")

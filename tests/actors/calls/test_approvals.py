@@ -6,14 +6,17 @@ import asyncio
 import contextvars
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from callboard.actors.calls.approvals import ApprovalCallback, CallbackApprover, NobodyToAsk, Verdict
+from callboard import UsageError, tool
+from callboard.actors.calls.approvals import Approval, ApprovalCallback, CallbackApprover, NobodyToAsk, Verdict
 from callboard.protocol.commands import AskApproval
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
+from callboard.protocol.policy import Access, AccessKind
 from callboard.protocol.tools import Risk
 
 Until = Callable[[Callable[[], bool]], None]
@@ -83,7 +86,8 @@ def truthy(asked: AskApproval) -> Any:
 def test_only_true_allows(make: Make, callback: Any, granted: bool) -> None:
     verdicts = Verdicts()
     make(callback).ask(question(), verdicts)
-    assert verdicts.next() == Verdict(question().tag, granted, "approver")
+    verdict = verdicts.next()
+    assert (verdict.tag, verdict.granted, verdict.by) == (question().tag, granted, "approver")
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), SystemExit(1), KeyboardInterrupt(), asyncio.CancelledError()])
@@ -248,3 +252,126 @@ def test_nobody_to_ask() -> None:
     assert "write needs approval" in verdict.reason
     nobody.withdraw(question().tag)
     nobody.close()
+
+
+# What an answer says besides yes and no.
+
+
+@pytest.mark.parametrize(
+    ("approval", "granted", "is_for_request", "rule"),
+    [
+        (Approval.ONCE, True, False, "approver: once"),
+        (Approval.REQUEST, True, True, "approver: for this request"),
+        (Approval.ALWAYS, True, True, "approver: always"),
+        (Approval.DENY, False, False, "approver: denied"),
+        (Approval.DENY_ALWAYS, False, True, "approver: always denied"),
+    ],
+    ids=lambda each: str(getattr(each, "kind", each)),
+)
+def test_an_answer_says_for_which_calls_it_counts(
+    make: Make, approval: Approval, granted: bool, is_for_request: bool, rule: str
+) -> None:
+    verdicts = Verdicts()
+    make(lambda asked: approval).ask(question(), verdicts)
+    assert verdicts.next() == Verdict(question().tag, granted, "approver", rule=rule, is_for_request=is_for_request)
+
+
+def test_a_denial_has_its_reason_and_the_rule_by_which_it_was_asked(make: Make) -> None:
+    async def deny(asked: AskApproval) -> Approval:
+        return Approval.DENY.because("not on a Friday")
+
+    verdicts = Verdicts()
+    make(deny).ask(replace(question(), rule="table: write"), verdicts)
+    assert verdicts.next() == Verdict(
+        question().tag, False, "approver", "not on a Friday", "approver: denied; asked by table: write"
+    )
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: Approval.ONCE.because("I like it"),
+        lambda: Approval.ALWAYS.with_arguments({}),
+        lambda: Approval.DENY.with_arguments({}),
+        lambda: Approval("perhaps"),  # type: ignore[arg-type]
+        lambda: Approval.DENY.because("x" * 10_001),
+        lambda: Approval.ONCE.with_arguments(["x"]),  # type: ignore[arg-type]
+    ],
+)
+def test_an_approval_that_contradicts_itself_is_refused(wrong: Callable[[], Approval]) -> None:
+    with pytest.raises(UsageError):
+        wrong()
+
+
+@tool(risk="write", accesses={"path": "write"})
+def write(path: str, days: int = 1) -> str:
+    """Write."""
+    return path
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [({"path": "b", "days": 2}, '{"days":2,"path":"b"}'), ({"path": "b"}, '{"path":"b"}')],
+)
+def test_changed_arguments_come_with_the_verdict(make: Make, changed: dict[str, object], told: str) -> None:
+    verdicts = Verdicts()
+    make(lambda asked: Approval.ONCE.with_arguments(changed)).ask(question(), verdicts, tool=write)
+    verdict = verdicts.next()
+    assert (verdict.granted, verdict.arguments) == (True, told)
+
+
+@pytest.mark.parametrize("changed", [{"path": "b", "days": "many"}, {}, {"path": "b", "extra": 1}, {"path": 7}])
+def test_changed_arguments_that_the_tool_does_not_take_are_a_denial_that_says_so(
+    make: Make, changed: dict[str, object]
+) -> None:
+    verdicts = Verdicts()
+    make(lambda asked: Approval.ONCE.with_arguments(changed)).ask(question(), verdicts, tool=write)
+    verdict = verdicts.next()
+    assert not verdict.granted
+    assert "what the tool does not take" in verdict.reason
+
+
+def test_the_question_says_what_the_call_would_touch(make: Make) -> None:
+    asked: list[AskApproval] = []
+    verdicts = Verdicts()
+    make(lambda each: asked.append(each) or True).ask(  # type: ignore[func-returns-value]
+        replace(question(), arguments='{"path": "a.txt"}'), verdicts, tool=write
+    )
+    assert verdicts.next().granted
+    assert asked[0].accesses == (Access(AccessKind.WRITE, "a.txt", "path"),)
+
+
+def test_a_tool_that_fails_to_say_what_a_call_would_touch_is_asked_about_all_the_same(make: Make) -> None:
+    def broken(arguments: Mapping[str, object]) -> list[Access]:
+        raise LookupError("no such thing")
+
+    verdicts = Verdicts()
+    make(lambda asked: not asked.accesses).ask(question(), verdicts, tool=replace(write, accesses=broken))
+    assert verdicts.next().granted
+
+
+@pytest.mark.parametrize(("approval", "granted"), [(Approval.ALWAYS, True), (Approval.DENY_ALWAYS, False)])
+def test_an_answer_that_counts_always_is_saved_with_what_the_call_touches(approval: Approval, granted: bool) -> None:
+    saved: list[tuple[AskApproval, bool]] = []
+    verdicts = Verdicts()
+    approver = CallbackApprover(lambda asked: approval, lambda *answer: saved.append(answer))
+    approver.ask(replace(question(), arguments='{"path": "a.txt"}'), verdicts, tool=write)
+    assert verdicts.next().granted is granted
+    approver.close()
+    [(asked, was_granted)] = saved
+    assert was_granted is granted
+    assert asked.accesses == (Access(AccessKind.WRITE, "a.txt", "path"),)
+
+
+def test_an_answer_that_cannot_be_saved_counts_for_the_request_and_says_so() -> None:
+    def full(asked: AskApproval, granted: bool) -> None:
+        raise OSError(28, "No space left on device")
+
+    verdicts = Verdicts()
+    approver = CallbackApprover(lambda asked: Approval.ALWAYS, full)
+    approver.ask(question(), verdicts)
+    verdict = verdicts.next()
+    approver.close()
+    assert verdict.granted
+    assert verdict.is_for_request
+    assert "not saved" in verdict.rule

@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 from support.probes import Probe, Probed
 
 from callboard.actors.calls import ledger as ledger_module
-from callboard.actors.calls.approvals import Approver, Decide, NobodyToAsk, Verdict
+from callboard.actors.calls.approvals import Approver, Decide, NobodyToAsk, SeekApproval, Verdict
 from callboard.actors.calls.dispatcher import (
     ABANDON_SECONDS,
     MAX_QUEUED_CALLS,
     ConfirmStops,
     DispatchCall,
     OfferTools,
-    SeekApproval,
     StopsTold,
     ToolDispatcher,
     ToolsOffered,
@@ -599,7 +598,9 @@ class Owner:
         self.withdrawn: list[Tag] = []
         self.decide: Decide = lambda _: None
 
-    def ask(self, question: AskApproval, decide: Decide, asker: Context | None = None) -> None:
+    def ask(
+        self, question: AskApproval, decide: Decide, asker: Context | None = None, tool: Tool | None = None
+    ) -> None:
         self.asked.append(question)
         self.decide = decide
 
@@ -648,7 +649,9 @@ def test_a_withdrawn_question_is_taken_back_and_its_verdict_is_a_dead_letter(sim
 
 def test_an_approver_that_cannot_ask_means_no(simulated: ActorSystem) -> None:
     class Broken(Owner):
-        def ask(self, question: AskApproval, decide: Decide, asker: Context | None = None) -> None:
+        def ask(
+            self, question: AskApproval, decide: Decide, asker: Context | None = None, tool: Tool | None = None
+        ) -> None:
             raise OSError("the terminal is gone")
 
     backstage = Backstage(simulated, approver=Broken())
@@ -693,7 +696,9 @@ def test_errors_whose_texts_raise_cost_no_more_than_others(simulated: ActorSyste
             raise Mute
 
     class Broken(Owner):
-        def ask(self, question: AskApproval, decide: Decide, asker: Context | None = None) -> None:
+        def ask(
+            self, question: AskApproval, decide: Decide, asker: Context | None = None, tool: Tool | None = None
+        ) -> None:
             raise Mute
 
         def withdraw(self, tag: Tag) -> None:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.file_tools import file_tools
 from support.key_samples import PRIVATE_KEY
 from support.shared_double import shared_double
 from support.tracing import SpansInMemory
@@ -32,7 +33,6 @@ from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
 from callboard.actors.testing.wire_double import Answer, Api, Call, RawAnswer, Turn
 from callboard.actors.tools import Tool, tool
-from callboard.actors.tools.files import workspace_tools
 from callboard.protocol.content import UserMessage
 from callboard.protocol.errors import CallboardError, ToolError, UsageError
 from callboard.protocol.masking import has_mask, mask
@@ -415,7 +415,7 @@ def workspace(stage: Stage) -> Path:
 
 
 def read(path: str, stage: Stage) -> object:
-    read_file, _ = workspace_tools(workspace(stage))
+    read_file, _ = file_tools(workspace(stage))
     try:
         return read_file(path)
     except ToolError as refusal:
@@ -423,7 +423,7 @@ def read(path: str, stage: Stage) -> object:
 
 
 def listed(stage: Stage) -> object:
-    _, list_dir = workspace_tools(workspace(stage))
+    _, list_dir = file_tools(workspace(stage))
     found = str(list_dir(".", 3))
     assert ".env" not in found
     return found

@@ -11,11 +11,11 @@ import orjson
 import pytest
 from support.probes import Probe, Probed
 
+from callboard.actors.calls.approvals import SeekApproval
 from callboard.actors.calls.dispatcher import (
     ConfirmStops,
     DispatchCall,
     OfferTools,
-    SeekApproval,
     StopsTold,
     ToolsOffered,
 )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import traceback
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,7 +13,6 @@ from hypothesis import strategies as st
 
 from callboard.actors.processes import child
 from callboard.actors.tools import Tool, ToolContext, tool, tracebacks
-from callboard.actors.tools.files import workspace_tools
 from callboard.actors.tools.tracebacks import (
     MAX_FRAMES_BYTES,
     MAX_TRACEBACK_BYTES,
@@ -25,6 +26,10 @@ from callboard.protocol.errors import ToolError
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
 from callboard.protocol.masking import mask
 from callboard.protocol.tools import FailureCode, ToolFailure
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from support.file_tools import file_tools
 
 CONTEXT = ToolContext(
     RunTool(Tag(RequestId("r"), MessageId("m"), 1, CallId("c")), ToolName("any"), "{}", 0.0, "effect")
@@ -174,8 +179,8 @@ def test_keys_in_it_are_masked() -> None:
     assert key not in told.traceback
 
 
-def test_tools_that_callboard_brings_keep_their_frames(tmp_path: object) -> None:
-    read = next(each for each in workspace_tools(tmp_path) if each.name == "read_file")  # type: ignore[arg-type]
+def test_tools_that_callboard_brings_keep_their_frames(tmp_path: Path) -> None:
+    read, _ = file_tools(tmp_path)
     assert "files.py" in failure(read, '{"path": "nothing/there.py"}').frames
 
 

@@ -10,13 +10,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from callboard.actors.tools.files import MAX_ENTRIES, MAX_FILE_BYTES, MAX_READ_BYTES, read_lines, workspace_tools
+from callboard.actors.builtins.files import MAX_ENTRIES, MAX_FILE_BYTES, MAX_READ_BYTES, read_lines
 from callboard.protocol.code_fences import CodeFence, parse_fences
 from callboard.protocol.errors import ToolError, UsageError
 from callboard.protocol.masking import has_mask, mask_bytes
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from support.file_tools import file_tools
 from support.key_samples import PRIVATE_KEY
 
 
@@ -38,7 +39,7 @@ def fence_in(answer: object) -> CodeFence:
 
 
 def test_lines_come_in_a_fence_with_their_exact_span(workspace: Path) -> None:
-    read_file, _ = workspace_tools(workspace)
+    read_file, _ = file_tools(workspace)
     answer = read_file("src/main.py", 4, 5)
     place = workspace / "src" / "main.py"
     assert answer == f'<code="{place}" #12:32>\ndef main():\n    pass\n</code>'
@@ -68,7 +69,7 @@ def test_any_lines_of_any_text_can_be_read(tmp_path: Path, texts: list[str], end
 
 
 def test_a_long_file_is_read_in_pieces_that_join(workspace: Path) -> None:
-    read_file, _ = workspace_tools(workspace)
+    read_file, _ = file_tools(workspace)
     text = "".join(f"line {number} ä\n" for number in range(1, 20_001))
     place = workspace / "long.txt"
     place.write_text(text)
@@ -89,7 +90,7 @@ def test_a_long_file_is_read_in_pieces_that_join(workspace: Path) -> None:
 
 
 def test_a_line_that_is_too_long_is_cut_between_characters(workspace: Path) -> None:
-    read_file, _ = workspace_tools(workspace)
+    read_file, _ = file_tools(workspace)
     (workspace / "wide.txt").write_text("x" + "ä" * MAX_READ_BYTES)
     answer = str(read_file("wide.txt"))
     assert "Line 1 is longer than 100,000 bytes and was cut." in answer
@@ -97,7 +98,7 @@ def test_a_line_that_is_too_long_is_cut_between_characters(workspace: Path) -> N
 
 
 def test_an_empty_file_is_called_empty(workspace: Path) -> None:
-    read_file, _ = workspace_tools(workspace)
+    read_file, _ = file_tools(workspace)
     assert str(read_file("src/deep/empty.txt")).endswith("empty.txt is empty.")
 
 
@@ -129,13 +130,13 @@ def test_what_cannot_be_read_is_refused_clearly(workspace: Path, path: str, word
     (workspace / "latin1").write_bytes(b"first\nM\xe4rz\n")
     with open(workspace / "huge", "wb") as huge:
         huge.truncate(MAX_FILE_BYTES + 1)
-    read_file, _ = workspace_tools(workspace)
+    read_file, _ = file_tools(workspace)
     with pytest.raises(ToolError, match=words):
         read_file(path)
 
 
 def test_lines_that_do_not_exist_are_refused(workspace: Path) -> None:
-    read_file, _ = workspace_tools(workspace)
+    read_file, _ = file_tools(workspace)
     with pytest.raises(ToolError, match="has 5 lines; there is no line 6"):
         read_file("src/main.py", 6)
     with pytest.raises(ToolError, match="end_line 1 is before start_line 2"):
@@ -145,7 +146,7 @@ def test_lines_that_do_not_exist_are_refused(workspace: Path) -> None:
 
 def test_a_listing_is_sorted_marked_and_without_git(workspace: Path) -> None:
     (workspace / "link").symlink_to("src")
-    _, list_dir = workspace_tools(workspace)
+    _, list_dir = file_tools(workspace)
     assert list_dir() == {"path": str(workspace), "entries": ["link@", "src/"]}
     assert list_dir("src", 2)["entries"] == ["deep/", "deep/empty.txt", "main.py"]
 
@@ -153,7 +154,7 @@ def test_a_listing_is_sorted_marked_and_without_git(workspace: Path) -> None:
 def test_a_long_listing_says_that_it_was_cut(workspace: Path) -> None:
     for number in range(MAX_ENTRIES + 5):
         (workspace / "src" / "deep" / f"{number:05}").touch()
-    _, list_dir = workspace_tools(workspace)
+    _, list_dir = file_tools(workspace)
     found = list_dir(".", 3)
     assert len(found["entries"]) == MAX_ENTRIES
     assert "more than 1,000 names" in found["left_out"]
@@ -162,13 +163,13 @@ def test_a_long_listing_says_that_it_was_cut(workspace: Path) -> None:
 
 def test_names_that_are_no_utf_8_are_shown_with_escapes(workspace: Path) -> None:
     os.close(os.open(os.fsencode(workspace) + b"/src/M\xe4rz", os.O_CREAT | os.O_WRONLY))
-    _, list_dir = workspace_tools(workspace)
+    _, list_dir = file_tools(workspace)
     assert list_dir("src")["entries"][0] == "M\\xe4rz"
 
 
 @pytest.mark.parametrize(("path", "words"), [("src/main.py", "is not a directory"), ("..", "outside")])
 def test_what_cannot_be_listed_is_refused(workspace: Path, path: str, words: str) -> None:
-    _, list_dir = workspace_tools(workspace)
+    _, list_dir = file_tools(workspace)
     with pytest.raises(ToolError, match=words):
         list_dir(path)
 
@@ -176,11 +177,11 @@ def test_what_cannot_be_listed_is_refused(workspace: Path, path: str, words: str
 @pytest.mark.parametrize("place", ["nowhere", "secret.txt"])
 def test_a_workspace_that_is_no_directory_is_refused(workspace: Path, place: str) -> None:
     with pytest.raises(UsageError, match=place):
-        workspace_tools(workspace.parent / place)
+        file_tools(workspace.parent / place)
 
 
 def test_they_can_be_shipped_to_a_child(workspace: Path) -> None:
-    for each in workspace_tools(workspace):
+    for each in file_tools(workspace):
         each.check()
 
 
@@ -191,7 +192,7 @@ def test_keys_are_masked_and_spans_stay_exact(workspace: Path, lines: tuple[int,
     text = ["größe = 1", 'password = "hunté2"', f"CERT = '''{block[0]}", *block[1:], "'''", "print('ok')", ""]
     place = workspace / "src" / "conf.py"
     place.write_text("\n".join(text))
-    read_file, _ = workspace_tools(workspace)
+    read_file, _ = file_tools(workspace)
     fence = fence_in(read_file("src/conf.py", *lines))
     data = place.read_bytes()
     assert len(fence.code.encode()) == fence.end_byte - fence.start_byte
@@ -203,7 +204,7 @@ def test_keys_are_masked_and_spans_stay_exact(workspace: Path, lines: tuple[int,
 def test_a_long_line_that_is_cut_in_a_key_shows_no_piece_of_it(workspace: Path) -> None:
     key = "sk-proj-" + "abcDEF1234" * 4
     (workspace / "src" / "long.js").write_text("é" * (MAX_READ_BYTES // 2 - 12) + f" {key} " + "x" * 100)
-    read_file, _ = workspace_tools(workspace)
+    read_file, _ = file_tools(workspace)
     answer = str(read_file("src/long.js"))
     assert "sk-proj" not in answer
     assert has_mask(answer)

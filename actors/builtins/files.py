@@ -12,10 +12,11 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from callboard.actors.secret_files import NO_RULES, SecretFiles, SecretRules, is_key_file
+from callboard.actors.builtins.workspace import Workspace, printable, reason_of, secret_error
+from callboard.actors.secret_files import SecretFiles, is_key_file
 from callboard.actors.tools.decorator import Tool, tool
 from callboard.protocol.code_fences import render_fence
-from callboard.protocol.errors import ToolError, UsageError
+from callboard.protocol.errors import ToolError
 from callboard.protocol.masking import mask_bytes
 
 #: One answer of read_file: about 25,000 tokens. A model that needs more reads on by lines.
@@ -29,16 +30,10 @@ MAX_ENTRIES: Final = 1_000
 MAX_DEPTH: Final = 5
 
 
-def workspace_tools(workspace: Path | str, secrets: SecretRules = NO_RULES) -> tuple[Tool, ...]:
-    """`read_file` and `list_dir` for this directory. Raises UsageError when it is none."""
-    try:
-        root = Path(workspace).resolve(strict=True)
-    except (OSError, RuntimeError, ValueError) as error:
-        raise UsageError(f"no such workspace: {workspace} ({error})") from error
-    if not root.is_dir():
-        raise UsageError(f"the workspace {root} is not a directory")
+def read_file_tool(workspace: Workspace) -> Tool:
+    """`read_file`, as the model sees it."""
 
-    @tool(risk="read", timeout=10, concurrency=8, idempotent=True)
+    @tool(risk="read", timeout=10, concurrency=8, idempotent=True, accesses={"path": "read"})
     def read_file(
         path: str, start_line: Annotated[int, Field(ge=1)] = 1, end_line: Annotated[int | None, Field(ge=1)] = None
     ) -> str:
@@ -49,9 +44,15 @@ def workspace_tools(workspace: Path | str, secrets: SecretRules = NO_RULES) -> t
             start_line: The first line, counted from 1.
             end_line: The last line, inclusive; the end of the file if left out.
         """
-        return read_lines(inside(root, path, SecretFiles(root, secrets)), start_line, end_line)
+        return read_lines(workspace.inside(path), start_line, end_line)
 
-    @tool(risk="read", timeout=10, concurrency=8, idempotent=True)
+    return read_file
+
+
+def list_dir_tool(workspace: Workspace) -> Tool:
+    """`list_dir`, as the model sees it."""
+
+    @tool(risk="read", timeout=10, concurrency=8, idempotent=True, accesses={"path": "read"})
     def list_dir(path: str = ".", depth: Annotated[int, Field(ge=1, le=MAX_DEPTH)] = 1) -> dict[str, object]:
         """List a directory of the workspace. Names of directories end with "/", of symbolic links with "@".
 
@@ -59,35 +60,10 @@ def workspace_tools(workspace: Path | str, secrets: SecretRules = NO_RULES) -> t
             path: Relative to the workspace, or absolute within it.
             depth: How many levels of directories to show.
         """
-        hidden = SecretFiles(root, secrets)
-        return listing(inside(root, path, hidden), depth, hidden)
+        hidden = workspace.secrets()
+        return listing(workspace.inside(path, secrets=hidden), depth, hidden)
 
-    return read_file, list_dir
-
-
-def inside(root: Path, path: str, secrets: SecretFiles) -> Path:
-    """The real place that the path leads to. Raises ToolError when it is not below `root`, or secret."""
-    given = os.path.normpath(root / path)
-    try:
-        place = (root / path).resolve(strict=True)
-    except FileNotFoundError:
-        if secrets.hides(given):
-            raise _secret(path) from None
-        raise ToolError(f"there is no {path!r} in the workspace; list_dir shows what there is") from None
-    except (OSError, RuntimeError, ValueError) as error:
-        raise ToolError(f"{path!r} cannot be followed: {_reason(error)}") from None
-    if not place.is_relative_to(root):
-        raise ToolError(f"{path!r} is outside the workspace {root}; only files inside it can be read")
-    if secrets.hides(given) or secrets.hides(place):
-        raise _secret(path)
-    return place
-
-
-def _secret(path: str | Path) -> ToolError:
-    return ToolError(
-        f"{str(path)!r} is not shown, whether it exists or not: such files may hold secrets. Go on without it; "
-        "the owner of the workspace can allow it by Settings(secret_files=...)"
-    )
+    return list_dir
 
 
 def read_lines(place: Path, start_line: int, end_line: int | None) -> str:
@@ -96,7 +72,7 @@ def read_lines(place: Path, start_line: int, end_line: int | None) -> str:
         raise ToolError(f"end_line {end_line} is before start_line {start_line}")
     data = _read(place)
     if is_key_file(data):
-        raise _secret(place)
+        raise secret_error(place)
     if not data:
         return f"{place} is empty."
     last_line = data.count(b"\n") + (not data.endswith(b"\n"))
@@ -121,7 +97,7 @@ def listing(place: Path, depth: int, secrets: SecretFiles) -> dict[str, object]:
         raise ToolError(f"{place} is not a directory; read_file reads a file")
     names: list[str] = []
     left_out = _list_into(names, place, "", depth, secrets)
-    found: dict[str, object] = {"path": _printable(str(place)), "entries": names}
+    found: dict[str, object] = {"path": printable(str(place)), "entries": names}
     if left_out:
         found["left_out"] = f"more than {MAX_ENTRIES:,} names; list a directory below this one"
     return found
@@ -134,15 +110,15 @@ def _list_into(names: list[str], directory: Path, prefix: str, depth: int, secre
             found = sorted((each for each in entries if not _is_left_out(each, secrets)), key=lambda each: each.name)
     except OSError as error:
         if not prefix:
-            raise ToolError(f"{directory} cannot be listed: {_reason(error)}") from None
-        names.append(f"{prefix}({_reason(error)})")
+            raise ToolError(f"{directory} cannot be listed: {reason_of(error)}") from None
+        names.append(f"{prefix}({reason_of(error)})")
         return False
     for entry in found:
         if len(names) >= MAX_ENTRIES:
             return True
         is_directory = entry.is_dir(follow_symlinks=False)
         mark = "/" if is_directory else "@" if entry.is_symlink() else ""
-        name = f"{prefix}{_printable(entry.name)}{mark}"
+        name = f"{prefix}{printable(entry.name)}{mark}"
         names.append(name)
         if is_directory and depth > 1 and _list_into(names, directory / entry.name, name, depth - 1, secrets):
             return True
@@ -162,7 +138,7 @@ def _read(place: Path) -> bytes:
         with open(place, "rb", opener=_open) as file:
             data = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
-        raise ToolError(f"{place} cannot be read: {_reason(error)}") from None
+        raise ToolError(f"{place} cannot be read: {reason_of(error)}") from None
     if b"\0" in data[:BINARY_PROBE_BYTES]:
         raise ToolError(f"{place} is a binary file of {len(data):,} bytes; only text can be read")
     try:
@@ -208,12 +184,3 @@ def _cut(data: bytes, start: int, end: int) -> int:
     while data[limit] & 0xC0 == 0x80:  # not in the middle of a character
         limit -= 1
     return limit
-
-
-def _reason(error: BaseException) -> str:
-    return getattr(error, "strerror", None) or str(error)
-
-
-def _printable(name: str) -> str:
-    """File names are bytes; what is not UTF-8 in them is shown as an escape."""
-    return os.fsencode(name).decode(errors="backslashreplace")

@@ -1,0 +1,1 @@
+"""Edits in two phases: a tool call stages a proposal, an approval applies it."""

@@ -1,0 +1,186 @@
+"""Find where a hunk belongs in a file: exactly where it says, else nearby, else with other white space or less context.
+
+What is not exact is said. Only the changed lines are replaced, so lines of context stay as they are in the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from callboard.actors.edits.changes import Splice
+from callboard.actors.edits.patches import Hunk, PatchLine
+from callboard.actors.edits.texts import MAX_PLACES, EditedText
+from callboard.protocol.errors import ToolError
+
+#: Lines of context that may differ at either end of a hunk, as with patch(1).
+MAX_FUZZ: Final = 2
+
+
+def _as_it_is(line: str) -> str:
+    return line
+
+
+def _squeezed(line: str) -> str:
+    return " ".join(line.split())
+
+
+#: How lines are compared, the strictest way first, and what is said of a hunk that fits only so.
+_WAYS: Final[tuple[tuple[Callable[[str], str], str], ...]] = (
+    (_as_it_is, ""),
+    (str.rstrip, "white space at the ends of lines differs"),
+    (_squeezed, "white space differs"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Where a hunk's old lines are in the file, and what is not exact about it."""
+
+    at: int
+    """The first line, counted from 0."""
+    skipped: int = 0
+    """Old lines at the beginning of the hunk that were not looked for."""
+    looked_for: int = 0
+    told: tuple[str, ...] = ()
+
+
+class Fitter:
+    """Fits the hunks of one file, from its beginning to its end. Raises ToolError for one that does not fit."""
+
+    def __init__(self, text: EditedText, path: str) -> None:
+        self._text = text
+        self._path = path
+        lines = [text.decoded(start, end) for start, end, _ in text.lines]
+        self._lines = [[way(line) for line in lines] for way, _ in _WAYS]
+        self._from = 0
+        """The first line that no hunk so far covers."""
+        self._moved = 0
+        """By how much the last hunk was away from where it says."""
+        self.notes: list[str] = []
+
+    def fit(self, hunk: Hunk) -> list[Splice]:
+        """The splices that the hunk comes to."""
+        fit = self._find(hunk)
+        if fit.told:
+            self.notes.append(f"{self._path}: hunk {hunk.number} fits, but {', and '.join(fit.told)}")
+        self._from = fit.at + fit.looked_for
+        if hunk.start is not None:
+            self._moved = fit.at - fit.skipped - (hunk.start - 1)
+        return self._splices(hunk, fit)
+
+    def _find(self, hunk: Hunk) -> Fit:
+        old = [line.text for line in hunk.old]
+        if not old:
+            return self._insertion(hunk)
+        leading, trailing = _context(hunk.lines), _context(hunk.lines[::-1])
+        for fuzz in range(MAX_FUZZ + 1):
+            skipped, cut = min(fuzz, leading), min(fuzz, trailing)
+            wanted = old[skipped : len(old) - cut]
+            if fuzz and (skipped + cut == 0 or not any(line.strip() for line in wanted)):
+                continue
+            for way, (shape, told) in enumerate(_WAYS):
+                found = self._places(way, [shape(line) for line in wanted])
+                if found:
+                    is_loose = f"{skipped + cut} lines of its context were left out of account" if fuzz else ""
+                    return self._chosen(hunk, found, skipped, len(wanted), tuple(filter(None, (told, is_loose))))
+        raise self._misfit(hunk, old)
+
+    def _places(self, way: int, wanted: Sequence[str]) -> list[int]:
+        """Where these lines are, one after the other, from where the last hunk has ended."""
+        lines, first, size = self._lines[way], wanted[0], len(wanted)
+        found: list[int] = []
+        at = self._from
+        while True:
+            try:
+                at = lines.index(first, at)
+            except ValueError:
+                return found
+            if lines[at : at + size] == list(wanted):
+                found.append(at)
+            at += 1
+
+    def _chosen(self, hunk: Hunk, found: list[int], skipped: int, size: int, told: tuple[str, ...]) -> Fit:
+        if hunk.start is None:
+            if len(found) > 1:
+                raise self._ambiguous(hunk, found)
+            return Fit(found[0], skipped, size, told)
+        said = hunk.start - 1 + skipped
+        at = min(found, key=lambda place: (abs(place - said - self._moved), abs(place - said)))
+        if by := at - said:
+            way = "below" if by > 0 else "above"
+            told = (f"{abs(by)} lines {way} line {hunk.start}, where its header says", *told)
+            if len(found) > 1:
+                told = (*told, f"its lines are in {len(found)} places; line {at + 1} is the nearest")
+        return Fit(at, skipped, size, told)
+
+    def _insertion(self, hunk: Hunk) -> Fit:
+        """A hunk without old lines goes behind the line that its header names."""
+        count = len(self._text.lines)
+        if hunk.start is None and count:
+            raise self._error(hunk, "it has no context and no line number", "a hunk with lines of context")
+        at = min(hunk.start or 0, count)
+        if at < self._from or (hunk.start or 0) > count:
+            raise self._error(hunk, f"there is no line {hunk.start}", f"a line from 0 to {count}")
+        return Fit(at)
+
+    def _splices(self, hunk: Hunk, fit: Fit) -> list[Splice]:
+        """One for each run of changed lines."""
+        found: list[Splice] = []
+        at, passed = fit.at, 0
+        removed = 0
+        added: list[PatchLine] = []
+        for line in (*hunk.lines, PatchLine(" ", "")):
+            if line.mark == "+":
+                added.append(line)
+            elif line.mark == "-":
+                removed += 1
+            else:
+                if removed or added:
+                    found.append(self._splice(at, removed, added))
+                    at, removed, added = at + removed, 0, []
+                passed += 1
+                at += passed > fit.skipped
+        return found
+
+    def _splice(self, at: int, removed: int, added: Sequence[PatchLine]) -> Splice:
+        lines, content = self._text.lines, self._text.content
+        end_of_all = len(content)
+        start = lines[at][0] if at < len(lines) else end_of_all
+        end = lines[at + removed - 1][2] if removed else start
+        text = "".join(line.text + ("\n" if line.ends else "") for line in added)
+        if start == end_of_all and lines and added and lines[-1][1] == lines[-1][2]:
+            text = "\n" + text  # behind a last line that has no end
+        elif removed and added and added[-1].ends and lines[at + removed - 1][1] == end:
+            # The last line had no end, and the patch does not say that it gets one.
+            text = text.removesuffix("\n")
+        return Splice(start, end, self._text.encoded(text, start, "patch"))
+
+    # -- failures
+
+    def _misfit(self, hunk: Hunk, old: Sequence[str]) -> ToolError:
+        near = self._text.nearest("\n".join(old))
+        expected = f"lines that are in the file; the nearest are:\n{near}" if near else "lines that are in the file"
+        told = "its lines are not in the file" + (" behind the hunk before it" if self._from else "")
+        return self._error(hunk, told, expected, "\n".join(old))
+
+    def _ambiguous(self, hunk: Hunk, found: Sequence[int]) -> ToolError:
+        lines = ", ".join(str(at + 1) for at in found[:MAX_PLACES])
+        return self._error(
+            hunk, f"its lines are in {len(found)} places", f"a line number in its header: one of {lines}"
+        )
+
+    def _error(self, hunk: Hunk, told: str, expected: str, received: str = "") -> ToolError:
+        return ToolError(
+            f"hunk {hunk.number} of {self._path} does not fit: {told}; nothing was staged",
+            field="patch",
+            expected=expected,
+            received=received[:500],
+            retry_hint="Read the file again and send a patch against what it is now.",
+        )
+
+
+def _context(lines: Sequence[PatchLine]) -> int:
+    """How many lines of context there are before the first change."""
+    return next((place for place, line in enumerate(lines) if line.mark != " "), len(lines))

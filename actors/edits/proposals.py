@@ -1,0 +1,59 @@
+"""Proposals as a host sees them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from callboard.actors.edits.changes import ChangeKind
+
+
+class ProposalState(StrEnum):
+    """Where a proposal is."""
+
+    PENDING = "pending"
+    """Nothing of it is applied; its owner has not decided."""
+    APPLYING = "applying"
+    """It is being applied, or the process that did so has died: the next one to look completes it, or takes it back."""
+    APPLIED = "applied"
+    DENIED = "denied"
+    STALE = "stale"
+    """It no longer fits: a file was changed meanwhile, or a later proposal changes the same lines."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProposedFile:
+    """One file of a proposal."""
+
+    path: str
+    """Absolute."""
+    kind: ChangeKind
+    renamed_to: str = ""
+    """Absolute; "" where it is not renamed."""
+    added_lines: int = 0
+    removed_lines: int = 0
+    hash: str = ""
+    """The tracking hash of what was there when it was staged; "" of a new file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """Changes of one or more files that a tool call has staged: all of them are applied, or none."""
+
+    id: str
+    state: ProposalState
+    tool: str
+    files: tuple[ProposedFile, ...]
+    diff: str
+    """A unified diff in git's form, whole and unmasked: for a person, and for `git apply`."""
+    request_id: str = ""
+    """Of the request whose call staged it."""
+    call_id: str = ""
+    staged_at: float = 0.0
+    """Seconds since 1970."""
+    by: str = ""
+    """Who decided: "approver", "owner", "auto_confirm_edits", or a rule."""
+    reason: str = ""
+    """Why it was denied, is stale, or could not be applied."""
+    is_changed_by_owner: bool = False
+    """Not what the model has written: who approved it has changed it."""

@@ -1,0 +1,57 @@
+"""A request without a model: one call of a tool, under the rules of every call.
+
+The caller has decided what a model decides otherwise, so the session's two model calls are answered here: the first
+turn asks for the call, the second ends the request. Everything between them (the policy's decision, approval, deadline,
+deferral, loss, the limit on the result) is the session's own doing. No CallModel comes out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from callboard.protocol.commands import CallModel, Command, Finish
+from callboard.protocol.content import Text, ToolCall
+from callboard.protocol.events import Event, ModelResponded
+from callboard.protocol.ids import Tag
+from callboard.protocol.machine import Session
+from callboard.protocol.model import FinishReason, ModelResponse, Usage
+
+#: The text of the turn that ends the request; the caller is given the call's result, not this.
+_ENDED = "The call has ended."
+
+
+class DirectCall:
+    """The session of one call. It takes and gives what `Session` does, without the model's events and commands."""
+
+    def __init__(self, call: ToolCall) -> None:
+        self._session = Session(count_tokens=_no_tokens)
+        asks = ModelResponse((call,), FinishReason.TOOL_CALLS)
+        ends = ModelResponse((Text(_ENDED),))
+        self._turns = iter((asks, ends))
+
+    @property
+    def step(self) -> Tag:
+        """The tag of the current step: there is one with the call, and one that ends the request."""
+        return self._session.step
+
+    def apply(self, event: Event) -> tuple[Command, ...]:
+        """As `Session.apply`. Raises ProtocolError for an event that is illegal now."""
+        todo: list[Command] = []
+        for command in self._session.apply(event):
+            if isinstance(command, CallModel):
+                turn = ModelResponded(command.tag, event.at, next(self._turns), cost=0.0, requests=0)
+                todo += self.apply(turn)
+            else:
+                todo.append(_without_model(command) if isinstance(command, Finish) else command)
+        return tuple(todo)
+
+
+def _without_model(finish: Finish) -> Finish:
+    """Only the step of the call is reported, and nothing was used or paid."""
+    steps = tuple(replace(each, usage=None, cost=None) for each in finish.steps if each.calls)
+    return replace(finish, text="", usage=Usage(), cost=0.0, steps=steps)
+
+
+def _no_tokens(_text: str) -> int:
+    """No model reads the prompt."""
+    return 0
