@@ -20,6 +20,7 @@ import sysconfig
 import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final
 
 from callboard.actors.processes import private_mounts, seccomp
@@ -108,9 +109,9 @@ def unpack_walls(data: bytes) -> tuple[Walls | None, bytes]:
 def loaded_packages() -> tuple[str, ...]:
     """Folders of the packages that this process has loaded, without those within another."""
     paths = [getattr(module, "__path__", ()) for module in list(sys.modules.values())]
-    folders = {str(each) for path in paths if isinstance(path, Iterable) for each in path}
+    folders = {_real(str(each)) for path in paths if isinstance(path, Iterable) for each in path}
     found: list[str] = []
-    for folder in sorted(folders):
+    for folder in sorted(folders, key=lambda each: each.split("/")):
         if os.path.isabs(folder) and not _is_below_any(folder, found[-1:]):
             found.append(folder)
     return tuple(each for each in found if not PACKAGES.intersection(each.split("/")))
@@ -350,6 +351,11 @@ def _refused(error: OSError, confinement: Confinement) -> str:
 
 _NO_SOCKETS: Final = "may open no sockets; its author can allow that by risk='network'"
 _OTHER_SOCKETS: Final = "may open sockets of the internet (TCP and UDP) only"
+
+
+@lru_cache(maxsize=4_096)
+def _real(folder: str) -> str:
+    return os.path.realpath(folder)
 
 
 def _is_below(place: str, folder: str) -> bool:

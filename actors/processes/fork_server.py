@@ -169,7 +169,7 @@ class ForkServer:
         try:
             invoker = self._confine(tool)()
         except BaseException as error:  # noqa: BLE001 - importing the tool's module runs code that is not ours
-            refusal = Message(Kind.FAILED, 0, 0, pack_load_error(error))
+            refusal = Message(Kind.FAILED, 0, 0, pack_load_error(error, confined.explain(error)))
         else:
             if why := _why_unfit({CONTROL, self._registry.fileno()}):
                 refusal = Message(Kind.UNFIT, 0, 0, why)
