@@ -26,7 +26,6 @@ from callboard.actors import kernel
 from callboard.actors.builtins.asking_user import AskUserCallback, UserQuestions
 from callboard.actors.calls.approvals import ApprovalCallback, Approver, CallbackApprover, NobodyToAsk
 from callboard.actors.calls.dispatcher import ReadOffers
-from callboard.actors.calls.registry import offer_of
 from callboard.actors.edits.proposals import DecideEdits
 from callboard.actors.mcp.mcp_handle import McpHandle
 from callboard.actors.mcp.remote_values import ServerStatus
@@ -425,12 +424,12 @@ class Runtime:
         return self._wiring.search.health.note if self._wiring.search is not None else ""
 
     def tools(self) -> tuple[ToolOffer, ...]:
-        """The tools given and those that the workspace adds, each with what the policy says of it.
+        """The tools given and those that the workspace adds, each with what the policy says of it and what confines it.
 
         Models are offered those whose `decision` is not DENY.
         """
         self._live()
-        return tuple(offer_of(tool, self.settings.policy) for tool in self._wiring.offered_tools.values())
+        return self._wiring.listed_tools()
 
     def offered(self) -> tuple[ToolOffer, ...]:
         """The tools that a model would be offered now: without those that are denied or withdrawn."""
