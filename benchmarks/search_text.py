@@ -25,6 +25,7 @@ from callboard.actors.builtins import Workspace
 from callboard.actors.builtins.ripgrep import find_ripgrep
 from callboard.actors.builtins.search_pattern import pattern_of
 from callboard.actors.builtins.text_search import Search, search_files, search_text_tool
+from callboard.actors.processes.supply import ProcessOptions
 from callboard.actors.testing.tool_stage import ToolStage
 from callboard.protocol.events import ToolCallCompleted
 
@@ -77,9 +78,12 @@ def contenders(folder: Path, stage: ToolStage, query: tuple[str, str, bool, bool
     def ours(find: Callable[[Path], str | None]) -> object:
         return search_files(workspace, ".", search, time.monotonic() + 60, find)
 
+    expected = search_files(workspace, ".", search, time.monotonic() + 60)
+
     def called() -> None:
         outcome = stage.call(tool, query=text, regex=is_regex, ignore_case=ignores_case)
         assert isinstance(outcome, ToolCallCompleted), outcome
+        assert ('"snippet"' in outcome.content) == bool(expected.hits)
 
     found: dict[str, Callable[[], object]] = {"ours alone": lambda: ours(lambda _: None), "a call of the tool": called}
     if program is not None:
@@ -96,7 +100,7 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=20_000)
     parser.add_argument("--rounds", type=int, default=7)
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name, ToolStage() as stage:
+    with tempfile.TemporaryDirectory() as name, ToolStage(ProcessOptions(workspace=Path(name))) as stage:
         folder = Path(os.path.realpath(name))
         size = make_tree(folder, given.files)
         print(f"{given.files:,} files, {size / 1e6:,.0f} MB; milliseconds, median of {given.rounds}")

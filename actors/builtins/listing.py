@@ -119,9 +119,7 @@ def listing(place: Path, depth: int, visible: VisibleFiles, *, shows_ignored: bo
     path = printable(str(place))
     if not os.path.lexists(place):
         return DirListing(path=path, exists=False)
-    below, why_not = _scanned(str(place))
-    if why_not:
-        raise _not_listed(place, why_not)
+    below = entries_of(place)
     ignored: Counter[str] = Counter()
     entries = list(islice(_entries(below, "", depth, visible, None if shows_ignored else ignored), MAX_ENTRIES + 1))
     notes = []
@@ -138,8 +136,7 @@ def found_files(place: Path, name: str, limit: int, visible: VisibleFiles) -> Fo
     path = printable(str(place))
     if not os.path.lexists(place):
         return FoundFiles(path=path, exists=False)
-    if not place.is_dir():
-        raise _not_listed(place, "it is not a directory")
+    entries_of(place)
     matches = name_test(name)
     below = len(visible.start.rstrip("/")) + 1
     named = (entry.path for entry in visible.walk() if not _is_folder(entry) and matches(entry.path[below:]))
@@ -185,6 +182,15 @@ def _entries(
         yield from _entries(deeper, f"{path}/", depth - 1, visible, ignored)
 
 
+def entries_of(place: Path) -> list[os.DirEntry[str]]:
+    """What is in a folder. Raises ToolError for what is none, and for one that cannot be read."""
+    below, why_not = _scanned(str(place))
+    if why_not:
+        message = f"{place} cannot be listed: {why_not}"
+        raise ToolError(message, field="path", expected="a folder that can be read", received=str(place))
+    return below
+
+
 def _scanned(folder: str) -> tuple[list[os.DirEntry[str]], str]:
     """The entries of a folder by name, or why there are none."""
     try:
@@ -207,8 +213,3 @@ def _described(entry: os.DirEntry[str], path: str) -> ListedEntry:
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
     return entry.is_dir(follow_symlinks=False)
-
-
-def _not_listed(place: Path, why: str) -> ToolError:
-    message = f"{place} cannot be listed: {why}"
-    return ToolError(message, field="path", expected="a folder that can be read", received=str(place))

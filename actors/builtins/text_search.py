@@ -20,7 +20,7 @@ from pydantic import Field
 
 from callboard.actors.builtins.brief_result import BriefResult
 from callboard.actors.builtins.file_content import WIDE_MARKS, TextFile, decoded, is_binary
-from callboard.actors.builtins.listing import name_test
+from callboard.actors.builtins.listing import entries_of, name_test
 from callboard.actors.builtins.reading import NEWLINE, character_start
 from callboard.actors.builtins.ripgrep import files_with, find_ripgrep
 from callboard.actors.builtins.search_pattern import SearchPattern, pattern_of
@@ -131,6 +131,7 @@ def search_files(
     if not place.is_dir():
         hits, left_out = _collected(iter([str(place)]), search, lambda _: True, until)
     else:
+        entries_of(place)
         visible = VisibleFiles(workspace, place, secrets)
         files = _files(visible, search, find_program(workspace.root), until)
         hits, left_out = _collected(files, search, visible.shows, until)

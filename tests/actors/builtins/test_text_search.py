@@ -24,6 +24,7 @@ from callboard.actors.builtins.text_search import (
     search_files,
     search_text_tool,
 )
+from callboard.actors.processes.supply import ProcessOptions
 from callboard.actors.testing.tool_stage import ToolStage
 from callboard.protocol.code_fences import CodeFence, parse_fences
 from callboard.protocol.errors import ToolError
@@ -212,9 +213,18 @@ def test_when_the_time_is_over_what_was_found_is_shown(tree: Path) -> None:
     assert "the time was over" in found.left_out
 
 
+def test_a_folder_that_cannot_be_read_is_not_called_empty(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(ToolError, match="src cannot be listed: Permission denied"):
+        search(tree, "main", path="src")
+
+
 def test_a_regex_that_does_not_end_is_one_timed_out_call(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a" * 60 + "!\n")
-    with ToolStage() as stage:
+    with ToolStage(ProcessOptions(workspace=tmp_path)) as stage:
         endless = '{"query": "(a|aa)+$b|(a+)+$", "regex": true}'
         call = stage.start(search_text_tool(Workspace.at(tmp_path)), endless, timeout_seconds=1.0)
         outcome = call.wait()
