@@ -25,7 +25,6 @@ from typing_extensions import TypeForm
 from callboard.actors import kernel
 from callboard.actors.calls.approvals import ApprovalCallback, Approver, CallbackApprover, NobodyToAsk
 from callboard.actors.calls.dispatcher import ReadOffers
-from callboard.actors.calls.registry import offer_of
 from callboard.actors.edits.proposals import DecideEdits
 from callboard.actors.models.routing import OwnProviders
 from callboard.actors.models.windows import Windows
@@ -415,12 +414,12 @@ class Runtime:
         return self._wiring.search.health.note if self._wiring.search is not None else ""
 
     def tools(self) -> tuple[ToolOffer, ...]:
-        """The tools given and those that the workspace adds, each with what the policy says of it.
+        """The tools given and those that the workspace adds, each with what the policy says of it and what confines it.
 
         Models are offered those whose `decision` is not DENY.
         """
         self._live()
-        return tuple(offer_of(tool, self.settings.policy) for tool in self._wiring.offered_tools.values())
+        return self._wiring.listed_tools()
 
     def offered(self) -> tuple[ToolOffer, ...]:
         """The tools that a model would be offered now: without those that are denied or withdrawn."""
@@ -508,7 +507,9 @@ class _Running:
         begun.callback(self.check_threads.close)
         self.windows = Windows()
         begun.callback(scheduler.loop.call_soon_threadsafe, self.windows.cancel)
-        behind: Approver = CallbackApprover(approve, wiring.saved_rules.remember) if approve else NobodyToAsk()
+        behind: Approver = NobodyToAsk()
+        if approve is not None:
+            behind = CallbackApprover(approve, wiring.saved_rules.remember, wiring.confinement_of)
         approver = wiring.judging(behind, scheduler)
         begun.callback(approver.close)
         self.system = kernel.ActorSystem(scheduler, dead_letters_kept=DEAD_LETTERS_KEPT)

@@ -78,9 +78,8 @@ def _with(
         else:
             tools += tools_in(load_tool_text(trust.workspace / file.path, file.data))
     if rules:
-        settings = settings.model_copy(
-            update={"policy": replace(settings.policy, rules=(*settings.policy.rules, *rules))}
-        )
+        policy = replace(settings.policy, rules=(*settings.policy.rules, *rules))
+        settings = settings.model_copy(update={"policy": policy})
     if servers:
         settings = settings.model_copy(update={"mcp_servers": {**servers, **settings.mcp_servers}})
     return WorkspaceSetup(settings, tools, _note(idle))
