@@ -34,7 +34,7 @@ from callboard.actors.calls.ledger import (
     WorkerState,
 )
 from callboard.actors.calls.registry import Change, Registry, ToolKey, ToolWithdrawn
-from callboard.actors.kernel import Actor, Down, Ref, handles
+from callboard.actors.kernel import Actor, Asks, Down, Ref, handles
 from callboard.actors.telemetry.notices import ToolPrinted, ToolStopped
 from callboard.actors.telemetry.request_log import metadata_in, trace_headers_in
 from callboard.actors.tools import Tool, ToolContext
@@ -73,6 +73,11 @@ class ToolsOffered:
 
     tag: Tag
     offers: tuple[ToolOffer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOffers(Asks[tuple[ToolOffer, ...]]):
+    """Asks, from outside, what would be offered to a request that begins now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +133,7 @@ class _Due:
 DispatcherMessage = (
     OfferTools
     | ReplaceTools
+    | ReadOffers
     | DispatchCall
     | CancelTool
     | ConfirmStops
@@ -207,6 +213,10 @@ class ToolDispatcher(Actor[DispatcherMessage]):
                 gone = f"{name} was taken away before the call could run"
                 self._end(call, ToolFailure(name, FailureCode.WITHDRAWN, gone))
         self._go_on()
+
+    @handles(ReadOffers)
+    def _read_offers(self, _: ReadOffers) -> tuple[ToolOffer, ...]:
+        return self._registry.offers(self.now())
 
     @handles(DispatchCall)
     def _dispatch(self, message: DispatchCall) -> None:

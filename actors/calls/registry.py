@@ -268,4 +268,6 @@ def offer_of(tool: Tool, policy: Policy) -> ToolOffer:
     except Exception as error:  # noqa: BLE001 - the owner's own policy: broken, it fails closed
         logger.warning("the policy failed for %s, which is denied: %s", tool.name, text_of(error))
         decision = Decision.DENY
+    if tool.contract.stages and decision is Decision.ASK:
+        decision = Decision.ALLOW  # asked about with what it has staged
     return ToolOffer(tool.definition, tool.contract, decision)
