@@ -13,9 +13,10 @@ from callboard.actors.cli.workspace_setup import set_up
 from callboard.protocol.options import ToolOffer
 
 _HEADINGS: Final = ("TOOL", "RISK", "RUNS IN", "DEADLINE", "STATE", "POLICY", "CONFINED TO", "WHAT IT DOES")
-#: What the policy's decision means for a model. Where it depends on the arguments, each call is judged.
+#: What the policy's decision means for a model.
 _POLICY: Final = {Decision.ALLOW: "allowed", Decision.ASK: "asked", Decision.DENY: "not offered"}
-_DEPENDS: Final = "it depends on the call"
+#: Where each call is judged, by its arguments; and where the edit is asked about which a call has staged.
+_BY_RULE: Final = {"it depends on the call": "each call", "asked about with what it has staged": "staged"}
 
 
 async def run(options: argparse.Namespace, known: dict[str, object]) -> None:
@@ -39,15 +40,15 @@ def _state(offer: ToolOffer, is_healthy: bool) -> str:
 
 
 def _policy(offer: ToolOffer) -> str:
-    return "each call" if offer.rule == _DEPENDS else _POLICY[offer.decision]
+    return _BY_RULE.get(offer.rule, _POLICY[offer.decision])
 
 
 def _row(offer: ToolOffer, state: str, workspace: Path | None) -> tuple[str, ...]:
     contract, definition = offer.contract, offer.definition
     first_line = definition.description.partition("\n")[0]
-    confined = (
-        offer.confinement.replace(str(workspace), "the workspace") if workspace is not None else offer.confinement
-    )
+    confined = offer.confinement
+    if workspace is not None:
+        confined = confined.replace(str(workspace), "the workspace")
     deadline = f"{contract.timeout_seconds:g} s"
     cells = (definition.name, contract.risk, contract.isolation, deadline, state, _policy(offer), confined, first_line)
     return tuple(map(printable, cells))

@@ -14,6 +14,7 @@
 - To write tools: `tool` makes a `Tool` of a function, `ToolContext` tells it about its call, and a `ToolError` that it
   raises tells the model what went wrong. One that returns `Deferred` leaves its result to `Runtime.complete_call`.
   `Runtime.call_tool` runs one without a model and gives a `CallResult`.
+  An `McpServer` among the settings brings the tools of another program.
 - To decide what tools may do: `Policy` maps a `Risk`, or a `Risk` and an `Origin`, to a `Decision`; an `approve`
   callback is given `AskApproval` and answers yes or no, or with an `Approval`.
 - To catch: `CallboardError` is the base of all errors. `UsageError`: an argument or a setting was wrong.
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from callboard.actors.calls.approvals import Approval
     from callboard.actors.connection import Connection
     from callboard.actors.edits.proposals import Proposal, ProposalState
+    from callboard.actors.mcp.mcp_servers import McpServer
     from callboard.actors.one_question import ask_sync, stream_sync
     from callboard.actors.processes.spawning import freeze_support
     from callboard.actors.requests.asking import AskOptions
