@@ -74,14 +74,14 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "AnthropicOptions", "Approval", "AskApproval", "AskOptions", "Audio", "BedrockOptions", "CallReport", "CallResult",
-    "CallboardError", "Catalog", "Compaction", "Connection", "Conversation", "Decision", "Deferred", "Document",
-    "ErrorKind", "GeminiOptions", "Image", "Metrics", "ModelCallFailed", "ModelInfo", "OpenAIOptions",
-    "OpenRouterOptions", "Origin", "Outcome", "Output", "PartialOutput", "Policy", "Prices", "Proposal",
-    "ProposalState", "Reply", "RequestEnded", "RequestLogFilter", "Risk", "RunTool", "Runtime", "RuntimeFailure",
-    "Sampling", "Settings", "StepReport", "Stream", "SyncStream", "TextDelta", "Tool", "ToolCallCompleted",
-    "ToolCallDeferred", "ToolCallFailed", "ToolContext", "ToolError", "ToolProgressed", "UsageError", "Video",
-    "__version__", "ask_sync", "freeze_support", "stream_sync", "tool",
+    "AnthropicOptions", "Approval", "AskApproval", "AskOptions", "Audio", "BedrockOptions", "CallReport",
+    "CallResult", "CallboardError", "Catalog", "Compaction", "Connection", "Conversation", "Decision", "Deferred",
+    "Document", "ErrorKind", "GeminiOptions", "Image", "McpServer", "Metrics", "ModelCallFailed", "ModelInfo",
+    "OpenAIOptions", "OpenRouterOptions", "Origin", "Outcome", "Output", "PartialOutput", "Policy", "Prices",
+    "Proposal", "ProposalState", "Reply", "RequestEnded", "RequestLogFilter", "Risk", "RunTool", "Runtime",
+    "RuntimeFailure", "Sampling", "Settings", "StepReport", "Stream", "SyncStream", "TextDelta", "Tool",
+    "ToolCallCompleted", "ToolCallDeferred", "ToolCallFailed", "ToolContext", "ToolError", "ToolProgressed",
+    "UsageError", "Video", "__version__", "ask_sync", "freeze_support", "stream_sync", "tool",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # a type checker that saw this function would accept every name
