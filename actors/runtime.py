@@ -423,16 +423,6 @@ class Runtime:
         self._live()
         return self._wiring.listed_tools()
 
-    def mcp(self, name: str) -> McpHandle:
-        """The MCP server of this name: its resources and prompts. Raises UsageError where no setting has it."""
-        self._live()
-        return McpHandle(self._wiring.servers.link(name))
-
-    def mcp_servers(self) -> tuple[ServerStatus, ...]:
-        """How each MCP server of the settings is: its state, what its last connection failed with, its tools."""
-        self._live()
-        return self._wiring.servers.statuses
-
     def offered(self) -> tuple[ToolOffer, ...]:
         """The tools that a model would be offered now: without those that are denied or withdrawn."""
         offers = self._live().peers.dispatcher.ask(ReadOffers(), OFFERS_TIMEOUT_SECONDS)
@@ -442,6 +432,16 @@ class Runtime:
         """The tool of this name, of those given and those that the workspace adds; None where there is none."""
         self._live()
         return self._wiring.offered_tools.get(ToolName(name))
+
+    def mcp(self, name: str) -> McpHandle:
+        """The MCP server of this name: its resources and prompts. Raises UsageError where no setting has it."""
+        self._live()
+        return McpHandle(self._wiring.servers.link(name))
+
+    def mcp_servers(self) -> tuple[ServerStatus, ...]:
+        """How each MCP server of the settings is: its state, what its last connection failed with, its tools."""
+        self._live()
+        return self._wiring.servers.statuses
 
     def metrics(self) -> Metrics:
         """What was counted since the start: requests, calls, failures, tokens, durations, and what runs and waits now.

@@ -7,6 +7,7 @@ Such a look holds one thread and no other call; without an answer in time a pers
 from __future__ import annotations
 
 import json
+import os
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,7 +18,9 @@ from typing import Final, Protocol
 
 from callboard.actors.calls.approvals import Approver, Decide, Verdict
 from callboard.actors.kernel import Timer, logger_of
+from callboard.actors.policy.addresses import NONE_ALLOWED, AllowedAddresses, check_address
 from callboard.actors.policy.paths import Paths
+from callboard.actors.policy.shell_commands import command_touches
 from callboard.actors.secret_files import NO_RULES, SecretRules
 from callboard.actors.tools import Tool
 from callboard.actors.tools.invoke import text_of
@@ -66,11 +69,13 @@ class CallJudge:
         workspace: Path | None = None,
         secrets: SecretRules = NO_RULES,
         saved: Saved | None = None,
+        addresses: AllowedAddresses = NONE_ALLOWED,
     ) -> None:
         self.policy = policy
         self.saved = saved
         self._workspace = workspace
         self._secrets = secrets
+        self._addresses = addresses
 
     def judge(self, tool: Tool, arguments: str, *, after_untrusted: bool = False) -> Judgement:
         """A call with these arguments (JSON). What fails asks."""
@@ -92,11 +97,20 @@ class CallJudge:
         found = tuple(accesses)
         if not _CARRIES[tool.contract.risk].intersection(each.kind for each in found):
             yield Touch(AccessKind.READ, risk=tool.contract.risk)
+        folders = [os.path.join(paths.root, each.value) for each in found if each.kind is AccessKind.READ]
         for each in found:
-            if each.kind in (AccessKind.COMMAND, AccessKind.ADDRESS):
-                yield Touch(each.kind, unclear=f"a {each.kind}")
+            if each.kind is AccessKind.COMMAND:  # it runs in a folder that the call names, or in the workspace
+                yield from command_touches(each.value, paths, folders)
+            elif each.kind is AccessKind.ADDRESS:
+                yield self._of_address(each.value)
             else:
                 yield from paths.touches(each.kind, each.value)
+
+    def _of_address(self, value: str) -> Touch:
+        checked = check_address(value, self._addresses)
+        why = checked.refused.partition(":")[0]  # without the host, which a log need not hold
+        refused = f"{why} (Settings.allowed_addresses)" if why else ""
+        return Touch(AccessKind.ADDRESS, risk=Risk.NETWORK, forms=(checked.host,), refused=refused)
 
 
 @dataclass(slots=True, eq=False)
