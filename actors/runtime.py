@@ -24,7 +24,9 @@ from typing_extensions import TypeForm
 
 from callboard.actors import kernel
 from callboard.actors.calls.approvals import ApprovalCallback, Approver, CallbackApprover, NobodyToAsk
+from callboard.actors.calls.dispatcher import ReadOffers
 from callboard.actors.calls.registry import offer_of
+from callboard.actors.edits.proposals import DecideEdits
 from callboard.actors.models.routing import OwnProviders
 from callboard.actors.models.windows import Windows
 from callboard.actors.requests.asking import AskOptions, Prompt, check_names, identity_of, user_message
@@ -46,6 +48,7 @@ from callboard.actors.settings import Settings
 from callboard.actors.telemetry import extras
 from callboard.actors.telemetry.metrics import Metrics
 from callboard.actors.telemetry.telemetry import ReadMetrics, RequestLost
+from callboard.actors.tools import Tool
 from callboard.actors.tools.progress import ToolProgressed
 from callboard.actors.topology import SESSION_CAPACITY, addresses_of, build
 from callboard.actors.wiring import Asked, KnownModel, Wiring
@@ -53,13 +56,15 @@ from callboard.protocol.content import ToolCall
 from callboard.protocol.direct_call import DirectCall
 from callboard.protocol.errors import CallboardError, RuntimeFailure, UsageError, said
 from callboard.protocol.events import CancelRequested
-from callboard.protocol.ids import CallId, MessageId, RequestId, Tag
+from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
 from callboard.protocol.machine import Session
 from callboard.protocol.options import ToolOffer
 
 if TYPE_CHECKING:
     from prometheus_client.registry import Collector
 
+    from callboard.actors.edits.editing import Edits
+    from callboard.actors.edits.proposals import Proposal
     from callboard.actors.index import Progress, RefreshSummary
 
 logger = logging.getLogger("callboard")
@@ -76,6 +81,8 @@ REFRESH_TIMEOUT_SECONDS: Final = 3_600.0
 DEAD_LETTERS_KEPT: Final = 256
 #: A snapshot is a copy of some counters; a wait this long means that something holds the loop.
 METRICS_TIMEOUT_SECONDS: Final = 5.0
+#: Likewise.
+OFFERS_TIMEOUT_SECONDS: Final = 5.0
 
 
 class Runtime:
@@ -85,9 +92,9 @@ class Runtime:
             reply = await runtime.ask("What is the weather in Oslo?")
 
     `tools` are functions, decorated with `@tool` where its defaults do not fit. `approve` decides on calls that the
-    policy asks about (sync or async, True to allow); without it they are denied. `providers` are models of your own:
-    with `{"mine": provider}` "mine/x" is a model (a Provider or an Adapter, docs/providers.md); stopping the runtime
-    closes them. Raises UsageError for bad settings, tools or providers, before anything is started.
+    policy asks about (sync or async; True allows, or an `Approval` says more); without it they are denied. `providers`
+    are models of your own: with `{"mine": provider}` "mine/x" is a model (a Provider or an Adapter, docs/providers.md);
+    stopping the runtime closes them. Raises UsageError for bad settings, tools or providers, before anything starts.
     A runtime that is dropped without `stop` is stopped, with a ResourceWarning.
     """
 
@@ -285,6 +292,9 @@ class Runtime:
         """`direct`: the call that is run without a model."""
         running = self._live()
         answer.conversation.take(answer.tag.request_id)
+        if self._wiring.edits is not None and answer.conversation.messages:
+            for known, text in self._wiring.edits.untold(answer.conversation.requests).items():
+                answer.conversation.told(text, f"edits/{known}")
         question = Question(
             answer.tag,
             answer.conversation.messages,
@@ -356,6 +366,47 @@ class Runtime:
             raise UsageError("there is nothing to index: this runtime has no workspace (Settings(workspace=...))")
         return await self._wiring.search.refresh(progress, timeout_seconds=timeout_seconds)
 
+    # -- staged edits
+
+    def proposals(self) -> tuple[Proposal, ...]:
+        """The edits that tools have staged in this workspace, the oldest first, and what became of each.
+
+        Those of other processes and of earlier ones are among them. It waits for callboard's disk, mostly some
+        milliseconds. Raises UsageError without a workspace, or where the state folder cannot be used.
+        """
+        return self._edits().list()
+
+    async def approve_edits(
+        self, ids: Iterable[str] | None = None, *, contents: Mapping[str, str] | None = None
+    ) -> tuple[Proposal, ...]:
+        """Apply staged edits, all that are pending where no ids are given, and say what became of each.
+
+        Each is applied whole or not at all: look at its `state`, and at its `reason` where that is not APPLIED.
+        `contents` are new whole texts of files by their paths, in place of what was proposed. The model is told.
+        Raises UsageError, and nothing is done, for an unknown id; RuntimeFailure where they cannot be reached.
+        """
+        return await self._edits().decide(_decision(ids, is_approved=True, contents=contents or {}))
+
+    async def deny_edits(self, ids: Iterable[str] | None = None, reason: str = "") -> tuple[Proposal, ...]:
+        """Give up staged edits, all that are pending where no ids are given; the model reads the reason."""
+        return await self._edits().decide(_decision(ids, is_approved=False, reason=reason))
+
+    def approve_edits_sync(
+        self, ids: Iterable[str] | None = None, *, contents: Mapping[str, str] | None = None
+    ) -> tuple[Proposal, ...]:
+        """`approve_edits`, for code without an event loop."""
+        return self._edits().decide_sync(_decision(ids, is_approved=True, contents=contents or {}))
+
+    def deny_edits_sync(self, ids: Iterable[str] | None = None, reason: str = "") -> tuple[Proposal, ...]:
+        """`deny_edits`, for code without an event loop."""
+        return self._edits().decide_sync(_decision(ids, is_approved=False, reason=reason))
+
+    def _edits(self) -> Edits:
+        self._live()
+        if self._wiring.edits is None:
+            raise UsageError("there are no edits: this runtime has no workspace (Settings(workspace=...))")
+        return self._wiring.edits
+
     # -- looking in
 
     def index_note(self) -> str:
@@ -370,6 +421,16 @@ class Runtime:
         """
         self._live()
         return tuple(offer_of(tool, self.settings.policy) for tool in self._wiring.offered_tools.values())
+
+    def offered(self) -> tuple[ToolOffer, ...]:
+        """The tools that a model would be offered now: without those that are denied or withdrawn."""
+        offers = self._live().peers.dispatcher.ask(ReadOffers(), OFFERS_TIMEOUT_SECONDS)
+        return tuple(offer for offer in offers if offer.is_shown)
+
+    def tool(self, name: str) -> Tool | None:
+        """The tool of this name, of those given and those that the workspace adds; None where there is none."""
+        self._live()
+        return self._wiring.offered_tools.get(ToolName(name))
 
     def metrics(self) -> Metrics:
         """What was counted since the start: requests, calls, failures, tokens, durations, and what runs and waits now.
@@ -447,7 +508,7 @@ class _Running:
         begun.callback(self.check_threads.close)
         self.windows = Windows()
         begun.callback(scheduler.loop.call_soon_threadsafe, self.windows.cancel)
-        behind: Approver = CallbackApprover(approve) if approve else NobodyToAsk()
+        behind: Approver = CallbackApprover(approve, wiring.saved_rules.remember) if approve else NobodyToAsk()
         approver = wiring.judging(behind, scheduler)
         begun.callback(approver.close)
         self.system = kernel.ActorSystem(scheduler, dead_letters_kept=DEAD_LETTERS_KEPT)
@@ -521,6 +582,15 @@ class _OpenRequest(Generic[T]):
         if self.answer.session_ended(down):
             with contextlib.suppress(kernel.MailboxFull):
                 running.peers.telemetry.tell(RequestLost(self.question))
+
+
+def _decision(
+    ids: Iterable[str] | None, *, is_approved: bool, reason: str = "", contents: Mapping[str, str] | None = None
+) -> DecideEdits:
+    """Of the runtime's owner. Raises UsageError for what is no list of ids."""
+    if isinstance(ids, str):
+        raise UsageError(f"ids must be a list of ids, not the text {ids!r}; put it into a list")
+    return DecideEdits(None if ids is None else tuple(ids), is_approved, "owner", reason, contents or {})
 
 
 def _end_dropped(running: _Running) -> None:

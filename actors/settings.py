@@ -201,6 +201,11 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
     """Where what outlives a process and belongs to the user is kept: the Copilot login, if no keyring takes it."""
     script: Annotated[Script | None, SkipValidation()] = None
     """What the provider `scripted` says (see providers.local.scripted.Script): the shipped fake model, for tests."""
+    auto_confirm_edits: bool = False
+    """Apply edits as soon as a tool stages them, without asking; what the policy denies is denied all the same."""
+    state_dir: Path = Field(default_factory=lambda: _state_dir())
+    """Where staged edits are kept, for each workspace apart: by default XDG_STATE_HOME/callboard, else
+    ~/.local/state/callboard."""
     log_content: bool = False
     """May log records and spans carry what people and models wrote?"""
 
@@ -318,7 +323,7 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
     def _address(cls, value: str | None) -> str | None:
         return checked_address(value)
 
-    @field_validator("index_dir", "config_dir")
+    @field_validator("index_dir", "config_dir", "state_dir")
     @classmethod
     def _at_home(cls, value: Path | None) -> Path | None:
         return value and value.expanduser()
@@ -362,7 +367,7 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
     @property
     def secret_rules(self) -> SecretRules:
         """Which files no model is shown, besides those on the list: `secret_files`, and what callboard itself keeps."""
-        own = [folder for folder in (self.config_dir, self.index_dir) if folder is not None]
+        own = [folder for folder in (self.config_dir, self.index_dir, self.state_dir) if folder is not None]
         return SecretRules(self.secret_files, tuple(str(folder.expanduser().resolve()) for folder in own))
 
     @property
@@ -487,6 +492,11 @@ def _config_dir() -> Path:
         return Path(given).expanduser()
     base = os.environ.get("XDG_CONFIG_HOME")
     return (Path(base) if base else Path("~/.config").expanduser()) / "callboard"
+
+
+def _state_dir() -> Path:
+    base = os.environ.get("XDG_STATE_HOME")
+    return (Path(base) if base else Path("~/.local/state").expanduser()) / "callboard"
 
 
 def _explain(error: ValidationError, places: Mapping[str, str]) -> str:

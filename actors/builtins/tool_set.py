@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from callboard.actors.builtins.files import list_dir_tool, read_file_tool
+from typing import Final
+
+from callboard.actors.builtins.listing import find_files_tool, list_dir_tool
+from callboard.actors.builtins.reading import file_metadata_tool, read_file_tool, read_files_tool
 from callboard.actors.builtins.workspace import Workspace
 from callboard.actors.tools import Tool
+
+#: In the order in which models are shown them.
+_FACTORIES: Final = (file_metadata_tool, read_file_tool, read_files_tool, list_dir_tool, find_files_tool)
 
 
 def builtin_tools(workspace: Workspace) -> tuple[Tool, ...]:
     """Those that callboard ships, for this workspace."""
-    return read_file_tool(workspace), list_dir_tool(workspace)
+    return tuple(make(workspace) for make in _FACTORIES)

@@ -34,7 +34,7 @@ from callboard.actors.calls.ledger import (
     WorkerState,
 )
 from callboard.actors.calls.registry import Change, Registry, ToolKey, ToolWithdrawn
-from callboard.actors.kernel import Actor, Down, Ref, handles
+from callboard.actors.kernel import Actor, Asks, Down, Ref, handles
 from callboard.actors.telemetry.notices import ToolPrinted, ToolStopped
 from callboard.actors.telemetry.request_log import metadata_in, trace_headers_in
 from callboard.actors.tools import Tool, ToolContext
@@ -73,6 +73,11 @@ class ToolsOffered:
 
     tag: Tag
     offers: tuple[ToolOffer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOffers(Asks[tuple[ToolOffer, ...]]):
+    """Asks, from outside, what would be offered to a request that begins now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +121,7 @@ class _Due:
 
 DispatcherMessage = (
     OfferTools
+    | ReadOffers
     | DispatchCall
     | CancelTool
     | ConfirmStops
@@ -186,6 +192,10 @@ class ToolDispatcher(Actor[DispatcherMessage]):
     @handles(OfferTools)
     def _offer(self, message: OfferTools) -> None:
         message.reply_to.tell_control(ToolsOffered(message.tag, self._registry.offers(self.now())))
+
+    @handles(ReadOffers)
+    def _read_offers(self, _: ReadOffers) -> tuple[ToolOffer, ...]:
+        return self._registry.offers(self.now())
 
     @handles(DispatchCall)
     def _dispatch(self, message: DispatchCall) -> None:

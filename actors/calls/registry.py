@@ -238,4 +238,6 @@ def offer_of(tool: Tool, policy: Policy) -> ToolOffer:
     except Exception as error:  # noqa: BLE001 - the owner's own policy: broken, it fails closed
         logger.warning("the policy failed for %s, which is denied: %s", tool.name, text_of(error))
         said = Judgement(Decision.DENY, "the policy failed")
+    if tool.contract.stages and said.decision is Decision.ASK:
+        said = Judgement(Decision.ALLOW, "asked about with what it has staged")
     return ToolOffer(tool.definition, tool.contract, said.decision, said.rule)

@@ -54,6 +54,7 @@ def parser() -> CommandParser:
             metavar="FILE",
             help=f"show the model {what}; may be given several times",
         )
+    _add_tools(asking)
     asking.add_argument("--json", action="store_true", help="print one JSON object, also when it fails")
 
     indexing = commands.add_parser(
@@ -76,7 +77,36 @@ def parser() -> CommandParser:
     listing = commands.add_parser("tools", help="list the tools that a model is offered", allow_abbrev=False)
     _add_workspace(listing, "the folder they work in (CALLBOARD_WORKSPACE, else this one)")
     _add_profile(listing)
+    _add_tools(listing)
     listing.add_argument("--json", action="store_true", help="print them as JSON, with their schemas")
+
+    ruling = commands.add_parser(
+        "rules", help="list and remove what was answered for always to questions for approval", allow_abbrev=False
+    )
+    _add_workspace(ruling, "the folder they count in (CALLBOARD_WORKSPACE, else this one)")
+    _add_profile(ruling)
+    ruling.add_argument("--remove", type=int, metavar="NUMBER", help="remove the rule of this number")
+    ruling.add_argument("--json", action="store_true", help="print them as JSON")
+    serving = commands.add_parser(
+        "mcp", help="serve the tools to MCP clients, over stdin and stdout or HTTP", allow_abbrev=False
+    )
+    _add_workspace(serving, "the folder they work in (CALLBOARD_WORKSPACE, else this one)")
+    _add_profile(serving)
+    serving.add_argument(
+        "--tools",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a Python file with tools of your own; may be given several times",
+    )
+    serving.add_argument(
+        "--http", nargs="?", const="", metavar="HOST:PORT", help="over HTTP (127.0.0.1:8340), not stdin and stdout"
+    )
+    serving.add_argument(
+        "--token-file", type=Path, metavar="FILE", help="the bearer token of HTTP; made, and kept there, if missing"
+    )
+    serving.add_argument("--no-token", action="store_true", help="take calls of anyone on this machine")
 
     showing = commands.add_parser("models", help="list the providers that models may be of", allow_abbrev=False)
     showing.add_argument(
@@ -93,6 +123,17 @@ def parser() -> CommandParser:
 
 def _add_workspace(command: argparse.ArgumentParser, help_text: str) -> None:
     command.add_argument("--workspace", type=Path, metavar="DIR", help=help_text)
+
+
+def _add_tools(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--tools",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="offer the tools of a Python file of your own; may be given several times",
+    )
 
 
 def _add_model(command: argparse.ArgumentParser, help_text: str) -> None:

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Final
 
-from callboard import AskOptions, ModelCallFailed, Reply, RequestEnded, Runtime, Settings, TextDelta, ToolCallCompleted
+from callboard import (
+    AskOptions,
+    ModelCallFailed,
+    Reply,
+    RequestEnded,
+    Runtime,
+    Settings,
+    TextDelta,
+    Tool,
+    ToolCallCompleted,
+)
 from callboard.actors.cli.advice import advised
+from callboard.actors.cli.approval_prompt import approver_for
 from callboard.actors.cli.arguments import settings_of
 from callboard.actors.cli.attachments import attached
 from callboard.actors.cli.indexing import IndexProgress
@@ -16,6 +27,7 @@ from callboard.actors.cli.question import question_of
 from callboard.actors.cli.screen import Screen
 from callboard.actors.cli.sources import Sources
 from callboard.actors.cli.terminal import print_json
+from callboard.actors.cli.tool_files import tools_in
 from callboard.actors.index import IndexWriteError
 from callboard.actors.requests.asking import Prompt
 from callboard.protocol.commands import Note
@@ -37,13 +49,16 @@ def run(options: argparse.Namespace, known: dict[str, object]) -> Coroutine[obje
     """
     question: Prompt = [question_of(options.question, options.input), *attached(options.image, options.file)]
     said: AskOptions = {} if options.instructions is None else {"instructions": options.instructions}
-    return _ask(question, said, settings_of(options), _Report(known) if options.json else None)
+    tools = tools_in(options.tools)
+    return _ask(question, said, settings_of(options), tools, _Report(known) if options.json else None)
 
 
-async def _ask(question: Prompt, said: AskOptions, configured: Settings, report: _Report | None) -> None:
+async def _ask(
+    question: Prompt, said: AskOptions, configured: Settings, tools: Sequence[Tool], report: _Report | None
+) -> None:
     settings = await with_model(configured)
     screen = Screen(quiet=report is not None)
-    async with Runtime(settings) as runtime:
+    async with Runtime(settings, tools, approve=approver_for(screen)) as runtime:
         if note := await _refreshed(runtime):
             screen.remark(note)
         if report is not None:

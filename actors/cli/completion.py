@@ -17,15 +17,15 @@ from callboard.actors.cli.terminal import print_line
 def run(options: argparse.Namespace, known: dict[str, object]) -> None:
     """Print the script."""
     root = parser()
-    _mark_folders(root)
+    _mark_paths(root)
     print_line(shtab.complete(root, options.shell))
 
 
-def _mark_folders(command: argparse.ArgumentParser) -> None:
-    """Every argument that is a path is a folder."""
+def _mark_paths(command: argparse.ArgumentParser) -> None:
+    """Every argument that is a path is a folder, or a file where its help says so."""
     for action in command._actions:
         if action.type is Path:
-            vars(action)["complete"] = shtab.DIRECTORY
+            vars(action)["complete"] = shtab.FILE if action.metavar == "FILE" else shtab.DIRECTORY
         if isinstance(action, argparse._SubParsersAction):
             for each in action.choices.values():
-                _mark_folders(each)
+                _mark_paths(each)

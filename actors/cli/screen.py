@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import threading
+from collections.abc import Callable, Iterator
 from typing import Final
 
-from callboard import AskApproval, Reply, RunTool
+from callboard import Reply, RunTool
 from callboard.actors.cli.terminal import DIM, PLAIN, YELLOW, TerminalText, print_line, printable, shows_colour
 from callboard.protocol.commands import Note, ReportFailure
 from callboard.protocol.events import ToolCallCancelled, ToolCallCompleted, ToolCallFailed, ToolCallTimedOut
@@ -18,11 +21,17 @@ SHOWN_ARGUMENTS_CHARS: Final = 80
 
 
 class Screen:
-    """Shows the events of one request. `quiet` leaves stdout alone. A pipe gets the answer as it is."""
+    """Shows the events of one request. `quiet` leaves stdout alone. A pipe gets the answer as it is.
+
+    A question to the person (`held`) comes from another thread: what happens meanwhile is shown behind it.
+    """
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
-        self._coloured = shows_colour(sys.stderr)
+        self.is_coloured = shows_colour(sys.stderr)
+        self._lock = threading.RLock()
+        self._waiting: list[tuple[str, str]] | None = None
+        """Remarks that wait for the end of a question; None while there is no question."""
         self._terminal = TerminalText() if sys.stdout.isatty() else None
         self._at_line_start = True
         self._running: dict[Tag, str] = {}
@@ -48,8 +57,6 @@ class Screen:
                 self.remark(f"< {self._ended(event.tag)}: ended at its deadline")
             case ToolCallCancelled():
                 self.remark(f"< {self._ended(event.tag)}: cancelled")
-            case AskApproval():
-                self.remark(f"? {event.name} needs approval ({event.risk})")
             case Note():
                 self.remark(event.text)
             case Restarted():
@@ -67,10 +74,28 @@ class Screen:
 
     def remark(self, text: str, style: str = YELLOW) -> None:
         """One line on stderr, without what looks like a key."""
-        self.end_line()
-        shown = mask(printable(text))
-        sys.stderr.write(f"{style}{shown}{PLAIN}\n" if self._coloured else f"{shown}\n")
-        sys.stderr.flush()
+        with self._lock:
+            if self._waiting is not None:
+                self._waiting.append((text, style))
+                return
+            self.end_line()
+            shown = mask(printable(text))
+            sys.stderr.write(f"{style}{shown}{PLAIN}\n" if self.is_coloured else f"{shown}\n")
+            sys.stderr.flush()
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[Callable[[str], None]]:
+        """Within: only what the given function writes is shown on stderr."""
+        with self._lock:
+            self.end_line()
+            self._waiting = []
+        try:
+            yield _write_error
+        finally:
+            with self._lock:
+                waiting, self._waiting = self._waiting, None
+                for text, style in waiting or ():
+                    self.remark(text, style)
 
     def _write(self, text: str) -> None:
         if text and not self._quiet:
@@ -80,3 +105,8 @@ class Screen:
 
     def _ended(self, tag: Tag) -> str:
         return self._running.pop(tag, "tool")
+
+
+def _write_error(text: str) -> None:
+    sys.stderr.write(text)
+    sys.stderr.flush()

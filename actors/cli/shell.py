@@ -13,7 +13,7 @@ from callboard.actors.cli import DONE, FAILED
 from callboard.actors.cli.arguments import parser, wants_json
 from callboard.actors.cli.failure import Failure, failure_of
 from callboard.actors.cli.terminal import print_json, printable
-from callboard.protocol.errors import ErrorKind
+from callboard.protocol.errors import ErrorKind, UsageError, missing_extra
 
 Known = dict[str, object]
 """What is known of a question so far, for --json: printed when it fails, too."""
@@ -75,9 +75,15 @@ def _command(name: str) -> RunCommand:
         from callboard.actors.cli import provider_list  # noqa: PLC0415
 
         return provider_list.run
-    from callboard.actors.cli import doctor, login, tool_list  # noqa: PLC0415
+    if name == "mcp":
+        try:
+            from callboard.actors.cli import serve_mcp  # noqa: PLC0415
+        except ImportError as missing:
+            raise UsageError(missing_extra(f"callboard mcp ({missing})", "mcp")) from missing
+        return serve_mcp.run
+    from callboard.actors.cli import doctor, login, rule_list, tool_list  # noqa: PLC0415
 
-    return {"doctor": doctor.run, "login": login.run, "tools": tool_list.run}[name]
+    return {"doctor": doctor.run, "login": login.run, "rules": rule_list.run, "tools": tool_list.run}[name]
 
 
 def _prepare_streams() -> None:

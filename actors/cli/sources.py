@@ -77,7 +77,7 @@ class Sources:
 
 
 def _places(content: str) -> Iterator[CodeFence | tuple[str, str, str]]:
-    """Of a tool's result: the items of a code context, else the fences in its text."""
+    """Of a tool's result: the items of a code context, else the fences in its texts."""
     try:
         result = orjson.loads(content)
     except orjson.JSONDecodeError:
@@ -87,8 +87,18 @@ def _places(content: str) -> Iterator[CodeFence | tuple[str, str, str]]:
         for item in items:
             if isinstance(item, dict) and isinstance(item.get("file"), str) and isinstance(item.get("lines"), str):
                 yield item["file"], item["lines"], str(item.get("name", ""))
-    elif isinstance(result, str):
-        yield from _fences(result)
+    else:
+        for text in _texts(result):
+            yield from _fences(text)
+
+
+def _texts(value: object) -> Iterator[str]:
+    """All texts in a JSON value, in order."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _texts(each)
 
 
 def _fences(text: str) -> Iterator[CodeFence]:

@@ -40,6 +40,9 @@ _REMOVED: Final = re.compile(rf"{_STRING}(?:\x07|\x9c|\x1b\\)|{_CSI}[@-~]?|{_ESC
 #: A sequence at the end of a text that the next piece may go on with.
 _UNFINISHED: Final = re.compile(rf"(?:{_STRING}\x1b?|{_CSI}|{_ESCAPE})\Z")
 _LINE_ENDS: Final = str.maketrans("\u2028\u2029", "\n\n")
+#: What a person who decides must see instead of it being taken out: all of the above, carriage returns, and what ends
+#: a line without being a line feed.
+_VISIBLE: Final = re.compile(rf"[{_CONTROLS}{_MISLEADING}\u2028\u2029\ud800-\udfff]")
 #: JSON writers leave these as they are; as \\u.... they are the same JSON and harmless.
 _UNESCAPED_IN_JSON: Final = re.compile(rf"[\x7f-\x9f\u2028\u2029{_MISLEADING}]")
 
@@ -69,6 +72,14 @@ class TerminalText:
 def cleaned(text: str) -> str:
     """A whole text without control sequences and misleading characters; tabs and line feeds stay."""
     return _REMOVED.sub("", text).translate(_LINE_ENDS)
+
+
+def visible(text: str) -> str:
+    """A whole text in which all that a terminal would act on, or hide, is written as an escape, such as `\\x1b`.
+
+    For what a person decides on: nothing of it may be missing.
+    """
+    return _VISIBLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def printable(text: str) -> str:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from callboard.actors.builtins.workspace import Workspace
 from callboard.actors.edits.applying import Applier
 from callboard.actors.edits.diffs import git_diff
 from callboard.actors.edits.planning import EditRequest, Planner
 from callboard.actors.edits.proposal_store import DATABASE, ProposalStore, new_id, proposed_files
-from callboard.actors.edits.proposals import Proposal, ProposalState
+from callboard.actors.edits.proposals import DecideEdits, Proposal, ProposalState
 from callboard.actors.kernel import Actor, Asks, ChildSpec, handles, logger_of
 from callboard.protocol.errors import CallboardError, RuntimeFailure, said
 
@@ -51,21 +51,6 @@ class ListProposals(Asks[tuple[Proposal, ...] | CallboardError]):
 
 
 @dataclass(frozen=True, slots=True)
-class Decide(Asks[tuple[Proposal, ...] | CallboardError]):
-    """Approve or deny proposals; answered with what they are then."""
-
-    ids: tuple[str, ...] | None
-    """None: all that are pending."""
-    is_approved: bool
-    by: str
-    reason: str = ""
-    contents: Mapping[str, str] = field(default_factory=dict)
-    """New whole texts of files, in place of what was proposed."""
-    is_told: bool = False
-    """The model reads it in the result of its call."""
-
-
-@dataclass(frozen=True, slots=True)
 class ListUntold(Asks[tuple[Proposal, ...] | CallboardError]):
     """Those of these requests that are decided, of which the model has not read it."""
 
@@ -79,31 +64,40 @@ class MarkTold(Asks[tuple[str, ...] | CallboardError]):
     ids: tuple[str, ...]
 
 
-EditorMessage = Stage | ListProposals | Decide | ListUntold | MarkTold
+EditorMessage = Stage | ListProposals | DecideEdits | ListUntold | MarkTold
+
+
+class Listener(Protocol):
+    """Hears of proposals, on the editor's thread."""
+
+    def decided(self, proposal: Proposal) -> None:
+        """It has ended, or it was approved and could not be applied."""
+
+    def files_changed(self) -> None:
+        """One was applied."""
+
+    def remembers(self, request_ids: Iterable[str]) -> None:
+        """Earlier runtimes have staged for these requests what is kept here."""
 
 
 class Editor(Actor[EditorMessage]):
     """See the module. What goes wrong costs the message that it was asked for."""
 
-    def __init__(
-        self,
-        workspace: Workspace,
-        folder: Path,
-        decided: Callable[[Proposal], None],
-        files_changed: Callable[[], None],
-    ) -> None:
-        """`folder` keeps the proposals. `decided` hears, on this thread, of each that ends or could not be applied;
-        `files_changed` of each that was applied."""
+    def __init__(self, workspace: Workspace, folder: Path, listener: Listener) -> None:
+        """`folder` keeps the proposals."""
         self._workspace = workspace
         self._folder = folder
-        self._decided = decided
-        self._files_changed = files_changed
+        self._listener = listener
         self._store: ProposalStore | None = None
 
     def on_start(self) -> None:
         """Complete or take back what a dead process has left."""
         if (self._folder / DATABASE).exists():
-            self._ask(lambda store: self._applier(store).recover())
+            self._ask(self._begin)
+
+    def _begin(self, store: ProposalStore) -> None:
+        self._applier(store).recover()
+        self._listener.remembers(store.requests())
 
     def on_stop(self) -> None:
         if self._store is not None:
@@ -147,7 +141,7 @@ class Editor(Actor[EditorMessage]):
         )
         stale = store.add(proposal, changes)
         for each in stale:
-            self._decided(store.get(each))
+            self._listener.decided(store.get(each))
         return Staged(proposal, planned.notes, stale)
 
     @handles(ListProposals)
@@ -158,11 +152,11 @@ class Editor(Actor[EditorMessage]):
 
         return self._ask(found)
 
-    @handles(Decide)
-    def _decide(self, message: Decide) -> tuple[Proposal, ...] | CallboardError:
+    @handles(DecideEdits)
+    def _decide(self, message: DecideEdits) -> tuple[Proposal, ...] | CallboardError:
         return self._ask(lambda store: self._all_decided(store, message))
 
-    def _all_decided(self, store: ProposalStore, message: Decide) -> tuple[Proposal, ...]:
+    def _all_decided(self, store: ProposalStore, message: DecideEdits) -> tuple[Proposal, ...]:
         applier = self._applier(store)
         ids = store.pending() if message.ids is None else tuple(dict.fromkeys(message.ids))
         before = {each: store.get(each) for each in ids}  # a wrong id changes nothing
@@ -176,9 +170,9 @@ class Editor(Actor[EditorMessage]):
             if message.is_told:
                 store.mark_told((each,))
             elif proposal != before[each]:
-                self._decided(proposal)
+                self._listener.decided(proposal)
         if any(each.state is ProposalState.APPLIED and before[each.id].state != each.state for each in found):
-            self._files_changed()
+            self._listener.files_changed()
         return tuple(found)
 
     @handles(ListUntold)
@@ -190,8 +184,6 @@ class Editor(Actor[EditorMessage]):
         return self._ask(lambda store: store.mark_told(message.ids))
 
 
-def editor_actor(
-    workspace: Workspace, folder: Path, decided: Callable[[Proposal], None], files_changed: Callable[[], None]
-) -> ChildSpec[EditorMessage]:
+def editor_actor(workspace: Workspace, folder: Path, listener: Listener) -> ChildSpec[EditorMessage]:
     """For the tree; see `Editor`."""
-    return ChildSpec("editor", lambda: Editor(workspace, folder, decided, files_changed), runs_on="thread")
+    return ChildSpec("editor", lambda: Editor(workspace, folder, listener), runs_on="thread")

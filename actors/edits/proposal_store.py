@@ -21,7 +21,7 @@ from typing import Final
 
 import orjson
 
-from callboard.actors.edits.changes import FileChange, Splice, conflict
+from callboard.actors.edits.changes import ChangeKind, FileChange, Splice, conflict
 from callboard.actors.edits.diffs import changed_lines, git_diff
 from callboard.actors.edits.proposals import Proposal, ProposalState, ProposedFile
 from callboard.actors.index.records import digest
@@ -223,7 +223,7 @@ class ProposalStore:
             raise NoSuchProposal(f"there is no proposal {proposal_id!r}; list the proposals to see their ids")
         known, state, phase, tool, request, call, staged_at, by, reason, is_changed, diff, files = row
         state = ProposalState.APPLYING if phase in (Phase.FORWARD, Phase.BACK) else ProposalState(state)
-        listed = tuple(ProposedFile(**each) for each in orjson.loads(files))
+        listed = tuple(ProposedFile(**{**each, "kind": ChangeKind(each["kind"])}) for each in orjson.loads(files))
         return Proposal(known, state, tool, listed, diff, request, call, staged_at, by, reason, bool(is_changed))
 
     def changes(self, proposal_id: str) -> tuple[FileChange, ...]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from callboard.actors.edits.changes import ChangeKind
+from callboard.actors.kernel import Asks
+from callboard.protocol.errors import CallboardError
 
 
 class ProposalState(StrEnum):
@@ -57,3 +60,18 @@ class Proposal:
     """Why it was denied, is stale, or could not be applied."""
     is_changed_by_owner: bool = False
     """Not what the model has written: who approved it has changed it."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecideEdits(Asks[tuple[Proposal, ...] | CallboardError]):
+    """To the actor `editor`: approve or deny proposals; answered with what they are then."""
+
+    ids: tuple[str, ...] | None
+    """None: all that are pending."""
+    is_approved: bool
+    by: str
+    reason: str = ""
+    contents: Mapping[str, str] = field(default_factory=dict)
+    """New whole texts of files, in place of what was proposed."""
+    is_told: bool = False
+    """The model reads it in the result of its call."""

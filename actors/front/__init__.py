@@ -15,7 +15,7 @@
   raises tells the model what went wrong. One that returns `Deferred` leaves its result to `Runtime.complete_call`.
   `Runtime.call_tool` runs one without a model and gives a `CallResult`.
 - To decide what tools may do: `Policy` maps a `Risk`, or a `Risk` and an `Origin`, to a `Decision`; an `approve`
-  callback is given `AskApproval`.
+  callback is given `AskApproval` and answers yes or no, or with an `Approval`.
 - To catch: `CallboardError` is the base of all errors. `UsageError`: an argument or a setting was wrong.
   `ModelCallFailed`: the model gave no answer; its `kind`, an `ErrorKind`, says why. `RequestEnded`: the request was
   cancelled, ran out of time or passed a limit. `RuntimeFailure`: its base, for other failures of callboard itself.
@@ -34,7 +34,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from callboard.actors.calls.approvals import Approval
     from callboard.actors.connection import Connection
+    from callboard.actors.edits.proposals import Proposal, ProposalState
     from callboard.actors.one_question import ask_sync, stream_sync
     from callboard.actors.processes.spawning import freeze_support
     from callboard.actors.requests.asking import AskOptions
@@ -70,14 +72,14 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "AnthropicOptions", "AskApproval", "AskOptions", "Audio", "BedrockOptions", "CallReport", "CallResult",
+    "AnthropicOptions", "Approval", "AskApproval", "AskOptions", "Audio", "BedrockOptions", "CallReport", "CallResult",
     "CallboardError", "Catalog", "Compaction", "Connection", "Conversation", "Decision", "Deferred", "Document",
     "ErrorKind", "GeminiOptions", "Image", "Metrics", "ModelCallFailed", "ModelInfo", "OpenAIOptions",
-    "OpenRouterOptions", "Origin", "Outcome", "Output", "PartialOutput", "Policy", "Prices", "Reply", "RequestEnded",
-    "RequestLogFilter", "Risk", "RunTool", "Runtime", "RuntimeFailure", "Sampling", "Settings", "StepReport", "Stream",
-    "SyncStream", "TextDelta", "Tool", "ToolCallCompleted", "ToolCallDeferred", "ToolCallFailed", "ToolContext",
-    "ToolError", "ToolProgressed", "UsageError", "Video", "__version__", "ask_sync", "freeze_support", "stream_sync",
-    "tool",
+    "OpenRouterOptions", "Origin", "Outcome", "Output", "PartialOutput", "Policy", "Prices", "Proposal",
+    "ProposalState", "Reply", "RequestEnded", "RequestLogFilter", "Risk", "RunTool", "Runtime", "RuntimeFailure",
+    "Sampling", "Settings", "StepReport", "Stream", "SyncStream", "TextDelta", "Tool", "ToolCallCompleted",
+    "ToolCallDeferred", "ToolCallFailed", "ToolContext", "ToolError", "ToolProgressed", "UsageError", "Video",
+    "__version__", "ask_sync", "freeze_support", "stream_sync", "tool",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # a type checker that saw this function would accept every name
@@ -97,6 +99,7 @@ def _homes() -> Iterator[ModuleType]:
     from callboard.protocol import tools as contracts  # noqa: PLC0415
 
     yield from (errors, contracts, spawning, tools, progress)
+    from callboard.actors.calls import approvals  # noqa: PLC0415
     from callboard.actors.requests import conversation, direct_calls, outputs, partial_outputs, replies  # noqa: PLC0415
     from callboard.actors.telemetry import metrics, request_log  # noqa: PLC0415
     from callboard.protocol import (  # noqa: PLC0415
@@ -110,7 +113,9 @@ def _homes() -> Iterator[ModuleType]:
     )
 
     yield from (content, model, provider_options, commands, events, reports, compaction, request_log, metrics)
-    yield from (conversation, replies, direct_calls, outputs, partial_outputs)
+    from callboard.actors.edits import proposals  # noqa: PLC0415
+
+    yield from (conversation, replies, direct_calls, outputs, partial_outputs, approvals, proposals)
     from callboard.providers import catalog  # noqa: PLC0415
 
     yield catalog

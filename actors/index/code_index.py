@@ -25,7 +25,7 @@ from callboard.actors.index.parsing import read_now
 from callboard.actors.index.records import IndexState, digest
 from callboard.actors.index.refresh import ProgressCallback, RefreshSummary, Request, refresh, roots_of
 from callboard.actors.index.relations import Relation, Relatives
-from callboard.actors.index.store import ChunkRow, EdgeRow, SqliteStore, SymbolRow
+from callboard.actors.index.store import ChunkRow, EdgeRow, FileRow, SqliteStore, SymbolRow
 from callboard.actors.index.tokens import kin_of, query_words
 from callboard.actors.index.vectors import VectorCache
 from callboard.actors.secret_files import NO_RULES, SecretFiles, SecretRules
@@ -285,6 +285,15 @@ class CodeIndex:
     def relatives(self, items: Sequence[CodeItem], relation: Relation, limit: int = 50) -> Relatives:
         """What has this relation to items that are one thing (a struct and its `impl` blocks), the surest first."""
         return self._read(lambda parts: relations.relatives(parts.store, items, relation, limit))
+
+    def files(self) -> list[FileRow]:
+        """All files that are indexed, by path."""
+        return self._read(lambda parts: parts.store.files())
+
+    def top_items(self, path: str) -> list[CodeItem]:
+        """What a file defines at its top level, in order."""
+        condition = "f.path = ? AND s.parent = (SELECT id FROM symbols WHERE file = f.id AND kind = 'file')"
+        return self._read(lambda parts: parts.store.items(condition, [path], relations.MAX_REFERENCES))
 
     def _checked(self, question: Callable[[_Parts], list[CodeItem]]) -> tuple[CodeItem, ...]:
         """Items whose files are what was indexed. Changed files are indexed again once and the question asked again."""

@@ -236,6 +236,11 @@ class CodeSearch:
             if summary.is_complete or self._system.now() >= until:
                 return summary
 
+    def refresh_soon(self) -> None:
+        """Bring the index up to date without waiting for it: files are known to have changed. From any thread."""
+        with contextlib.suppress(NoSuchActor, MailboxFull):  # the next question looks for changes, too
+            self._system.ref("root/indexer").tell(RefreshIndex())
+
     async def search(
         self, query: str, token_budget: int, timeout_seconds: float = QUESTION_SECONDS
     ) -> AssembledContext:

@@ -115,8 +115,13 @@ class _Asked:
         )
         return [str(row[0]) for row in rows]
 
+    def imports_of(self, path: str) -> list[list[str]]:
+        """The names of what a file imports, wherever in it."""
+        module = module_of(self.store, path)
+        return [words for target in self.file_imports(path) for words in import_words(target, module, path)]
+
     def file_imports(self, path: str) -> list[str]:
-        """What a file imports, wherever in it."""
+        """What a file imports, as it is written."""
         rows = self.store.rows(
             "SELECT DISTINCT e.target FROM edges e JOIN files f ON f.id = e.file"
             " WHERE f.path = ? AND e.kind = 'imports' ORDER BY e.rowid",
@@ -159,14 +164,14 @@ def _contained_in(asked: _Asked) -> Iterable[Related]:
 
 def _outgoing(kind: str, kinds: frozenset[str]) -> Callable[[_Asked], Iterable[Related]]:
     def found(asked: _Asked) -> Iterable[Related]:
-        imports = asked.file_imports(asked.item.file)
+        imports = asked.imports_of(asked.item.file)
         for name in asked.references(kind):
             yield from _resolved(asked, name, kinds, imports)
 
     return found
 
 
-def _resolved(asked: _Asked, name: str, kinds: frozenset[str], imports: Sequence[str]) -> Iterable[Related]:
+def _resolved(asked: _Asked, name: str, kinds: frozenset[str], imports: Sequence[Sequence[str]]) -> Iterable[Related]:
     """What a name in the item's file may refer to: the nearest scope that defines it decides."""
     last = name.rpartition(".")[2].rpartition("::")[2]
     every = asked.store.items(
@@ -178,7 +183,7 @@ def _resolved(asked: _Asked, name: str, kinds: frozenset[str], imports: Sequence
     scopes: tuple[Callable[[CodeItem], bool], ...] = (
         lambda each: each.file == asked.item.file,
         lambda each: each.language in _FOLDER_IS_SCOPE and os.path.dirname(each.file) == folder,
-        lambda each: any(_is_imported(target, module_of(asked.store, each.file), last) for target in imports),
+        lambda each: any(_is_imported(words, module_of(asked.store, each.file), last) for words in imports),
     )
     for is_in in scopes if len(every) <= 100 else scopes[:2]:
         near = [each for each in every if is_in(each)]
@@ -235,17 +240,24 @@ def _sees(asked: _Asked, source: CodeItem) -> bool:
         return False
     if source.language in _FOLDER_IS_SCOPE and os.path.dirname(source.file) == os.path.dirname(item.file):
         return True
-    return any(_is_imported(target, asked.module, item.name) for target in asked.file_imports(source.file))
+    return any(_is_imported(words, asked.module, item.name) for words in asked.imports_of(source.file))
 
 
 def _imports(asked: _Asked) -> Iterable[Related]:
     """Of the item; where it imports nothing itself, of its file."""
-    for target in asked.references("imports") or asked.file_imports(asked.item.file):
-        words = _WORD.findall(target)
-        files = asked.store.items(
-            "s.kind = 'file' AND s.name IN (SELECT value FROM json_each(?))", (json.dumps(words),), MAX_REFERENCES
-        )
-        near = [each for each in files if _names_module(words, plain_path(each.canonical_path))]
+    path = asked.item.file
+    for target in asked.references("imports") or asked.file_imports(path):
+        near: list[CodeItem] = []
+        for words in import_words(target, asked.module, path):
+            files = asked.store.items(
+                "s.kind = 'file' AND s.name IN (SELECT value FROM json_each(?))", (json.dumps(words),), MAX_REFERENCES
+            )
+            near += [
+                each
+                for each in files
+                if each not in near and each.file != path
+                and _is_imported(words, plain_path(each.canonical_path), words[-1])
+            ]  # fmt: skip
         if not near:
             yield Related(target, Certainty.OUTSIDE)
         for each in near[:MAX_TARGETS]:
@@ -254,50 +266,73 @@ def _imports(asked: _Asked) -> Iterable[Related]:
 
 def _imported_by(asked: _Asked) -> Iterable[Related]:
     item = asked.item
-    names = {asked.module.rpartition(".")[2], item.name} - {""}
-    rows = asked.store.rows(
-        "SELECT DISTINCT target FROM edges WHERE kind = 'imports' AND ("
-        + " OR ".join("instr(target, ?)" for _ in names)
-        + ")",
-        sorted(names),
-    )
-    targets = [str(row[0]) for row in rows if _is_imported(str(row[0]), asked.module, item.name)]
+    names = {*asked.module.split(".")[-2:], item.name} - {""}
     sources = asked.store.items(
-        "s.id IN (SELECT source FROM edges WHERE kind = 'imports' AND target IN (SELECT value FROM json_each(?)))"
-        " AND f.path != ?",
-        (json.dumps(targets), item.file),
+        "s.id IN (SELECT source FROM edges WHERE kind = 'imports' AND ("
+        + " OR ".join("instr(target, ?)" for _ in names)
+        + ")) AND f.path != ?",
+        (*sorted(names), item.file),
         MAX_REFERENCES,
     )
-    modules = asked.store.items("s.kind = 'file' AND s.name = ?", (asked.module.rpartition(".")[2],), 2)
-    sure = Certainty.SCOPE if len(modules) <= 1 else Certainty.NAME
-    return [_related(each, sure) for each in sources]
+    imports: dict[str, bool] = {}
+    for source in sources:
+        if source.file not in imports:
+            imports[source.file] = any(
+                _is_imported(words, asked.module, item.name) for words in asked.imports_of(source.file)
+            )
+        if imports[source.file]:
+            yield _related(source, Certainty.SCOPE)
 
 
-def _is_imported(target: str, module: str, name: str) -> bool:
-    """Whether an import, as written, is of this module or of an item of this name in it."""
-    words = _WORD.findall(target)
+def _is_imported(words: Sequence[str], module: str, name: str) -> bool:
+    """Whether an import is of this module or of an item of this name in it."""
     return _names_module(words, module) or (len(words) > 1 and words[-1] == name and _names_module(words[:-1], module))
 
 
 def _names_module(words: Sequence[str], module: str) -> bool:
-    """Whether the words of an import name this module: its last name, with the ones before it as far as both go.
-
-    `./view.js` names `web.view`, `crate::net::{Conn, Wire}` names `net`, `example.com/app/store` that folder's files.
-    """
+    """Whether the words of an import name this module, or the folder that it is in, as far as both go."""
     names = module.split(".")
-    for end in (names, names[:-1]):  # the module, or the folder that it is in
-        if not end or not end[-1]:
-            continue
-        for place, word in enumerate(words):
-            if word == end[-1]:
-                before = list(zip(reversed(words[:place]), reversed(end[:-1]), strict=False))
-                if all(left == right or left in _ANCHORS for left, right in before):
-                    return True
+    for end in (names, names[:-1]):
+        pairs = list(zip(reversed(words), reversed(end), strict=False))
+        if pairs and all(left == right for left, right in pairs):
+            return True
     return False
 
 
-#: Words before a module in an import that name no module.
+def import_words(target: str, importer: str, path: str) -> list[list[str]]:
+    """The names that an import of the module `importer` (the file `path`) may mean, one after the other.
+
+    `..util.retry` and `../util/retry.js` are relative to the module, `crate::net::{Conn, pool::Pool}` is a path each.
+    """
+    head, brace, inner = target.partition("{")
+    if brace:
+        tails = [each.strip(" }") for each in inner.split(",")]
+        return [words for tail in tails for words in import_words(f"{head}{tail}", importer, path)]
+    text = _SUFFIX.sub("", target)
+    words = [word for word in _WORD.findall(text.partition(" as ")[0]) if word not in _ANCHORS]
+    climbed = _climbed(text)
+    if climbed is None:
+        return [words]
+    names = importer.split(".")
+    is_folder = os.path.basename(path).partition(".")[0] in _FOLDER_STEMS
+    base = names[: len(names) - climbed - (not is_folder)] if climbed + (not is_folder) else names
+    return [[*base, *words]]
+
+
+def _climbed(target: str) -> int | None:
+    """How many folders a relative import goes up; None: it is not relative."""
+    if "/" in target:
+        return target.count("../") if target.startswith("./") or target.startswith("../") else None
+    dots = len(target) - len(target.lstrip("."))
+    return dots - 1 if dots else None
+
+
+#: Words in an import that name no module.
 _ANCHORS: Final = frozenset({"crate", "self", "super", "src", "lib"})
+#: Files whose module is their folder.
+_FOLDER_STEMS: Final = frozenset({"__init__", "__main__", "index", "mod"})
+#: Of a file that is imported by its name.
+_SUFFIX: Final = re.compile(r"\.(?:h|hh|hpp|hxx|[cm]?[jt]sx?|py|rb|proto|dart|sol|zig)$")
 
 _FINDERS: Final[Mapping[Relation, Callable[[_Asked], Iterable[Related]]]] = {
     Relation.CONTAINS: _contains,

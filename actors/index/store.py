@@ -40,7 +40,7 @@ CREATE TABLE IF NOT EXISTS edges (
 CREATE INDEX IF NOT EXISTS edges_file ON edges(file);
 CREATE INDEX IF NOT EXISTS edges_source ON edges(source);
 CREATE INDEX IF NOT EXISTS edges_target ON edges(target);
-CREATE INDEX IF NOT EXISTS edges_imports ON edges(target) WHERE kind = 'imports';
+CREATE INDEX IF NOT EXISTS edges_imports ON edges(target, source) WHERE kind = 'imports';
 CREATE TABLE IF NOT EXISTS lexical_todo (file INTEGER PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS state (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 """
@@ -102,6 +102,14 @@ class EdgeRow(NamedTuple):
     target: str
     path: str
     line: int
+
+
+class FileRow(NamedTuple):
+    """A file of the index, for an overview."""
+
+    path: str
+    language: str
+    lines: int
 
 
 class SqliteStore:
@@ -295,3 +303,11 @@ class SqliteStore:
             (*parameters, limit),
         )
         return [CodeItem(*row) for row in rows]
+
+    def files(self) -> list[FileRow]:
+        """All files, by path."""
+        rows = self._db.execute(
+            "SELECT f.path, f.language, s.end_line FROM files f JOIN symbols s ON s.file = f.id AND s.kind = 'file'"
+            " ORDER BY f.path"
+        )
+        return [FileRow(*row) for row in rows]

@@ -75,9 +75,9 @@ class Walk:
         return self._file(entry) if entry is not None else None
 
     def _first_rules(self) -> Rules:
-        rules = _rules_above(self.root)
+        rules = rules_above(self.root)
         # The user pointed at a folder that git ignores (an installed package, say): only its own rules count.
-        return () if _is_ignored(self.root, True, rules) else rules
+        return () if is_ignored(self.root, True, rules) else rules
 
     def _kept_entries(self, folder: str, rules: Rules, only: str = "") -> Iterator[tuple[os.DirEntry[str], Rules]]:
         """What of a folder belongs to the walk, with the rules below it; no more than the entry called `only`."""
@@ -91,7 +91,7 @@ class Walk:
         if "pyvenv.cfg" in names and folder != self.root:
             return
         if ".gitignore" in names:
-            rules = (*rules, *_read_rules(os.path.join(folder, ".gitignore"), folder))
+            rules = (*rules, *read_rules(os.path.join(folder, ".gitignore"), folder))
         for entry in entries:
             if only and entry.name != only:
                 continue
@@ -110,7 +110,7 @@ class Walk:
         if self._secrets.is_secret(entry.path, is_folder):
             self.skipped["secret"] += 1
             return True
-        ignored = _is_ignored(entry.path, is_folder, rules)
+        ignored = is_ignored(entry.path, is_folder, rules)
         if ignored and not is_folder:
             self.skipped["ignored"] += 1
         return ignored
@@ -153,7 +153,7 @@ def why_unread(error: OSError) -> str:
     return "no_permission" if isinstance(error, PermissionError) else "vanished"
 
 
-def _is_ignored(path: str, is_folder: bool, rules: Rules) -> bool:
+def is_ignored(path: str, is_folder: bool, rules: Rules) -> bool:
     """The deepest file that mentions the path decides, as in git."""
     for folder, spec in reversed(rules):
         relative = path.removeprefix(folder).lstrip("/")
@@ -163,7 +163,8 @@ def _is_ignored(path: str, is_folder: bool, rules: Rules) -> bool:
     return False
 
 
-def _read_rules(path: str, folder: str) -> Rules:
+def read_rules(path: str, folder: str) -> Rules:
+    """The patterns of one file, for what is in `folder`; none where there is no such file."""
     try:
         lines = Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
         return ((folder, pathspec.GitIgnoreSpec.from_lines(lines)),)
@@ -172,13 +173,18 @@ def _read_rules(path: str, folder: str) -> Rules:
         return ()
 
 
-def _rules_above(root: str) -> Rules:
-    """What the enclosing repository says: .git/info/exclude and the .gitignore files between its top and the root."""
+def rules_above(root: str, highest: str = "") -> Rules:
+    """What the enclosing repository says: .git/info/exclude and the .gitignore files between its top and the root.
+
+    Without a repository, `highest` is taken for the top, where it is the root or encloses it.
+    """
     folders = [root, *map(str, Path(root).parents)]
     top = next((position for position, folder in enumerate(folders) if os.path.lexists(f"{folder}/.git")), None)
+    if top is None and highest in folders:
+        top = folders.index(highest)
     if top is None:
         return ()
-    rules = _read_rules(f"{folders[top]}/.git/info/exclude", folders[top])
+    rules = read_rules(f"{folders[top]}/.git/info/exclude", folders[top])
     for folder in reversed(folders[1 : top + 1]):
-        rules += _read_rules(f"{folder}/.gitignore", folder)
+        rules += read_rules(f"{folder}/.gitignore", folder)
     return rules

@@ -30,15 +30,15 @@ from .errors import (
 )
 from .ref import Down, Monitor, Ref, ask_pykka
 from .reply import Asks
-from .restart import Backoff, ExitReason, Restart
+from .restart import Backoff, Budget, ExitReason, History, Restart
 from .scheduler import Held, LoopScheduler, Scheduler, Timer, Watchdog
 from .supervisor import ChildSpec, Strategy, Supervisor, SupervisorMessage, children_of, start_child, stop_child
 from .system import ActorSystem
 
 __all__ = [
     "Actor", "ActorCrashed", "ActorDeadError", "ActorInfo", "ActorSystem", "AskOnLoopError", "AskTimeout",
-    "Asks", "Backoff", "ChildSpec", "DeadLetter", "DeadLetterReason", "DeadLetters", "DeadlockError",
-    "DependencyLost", "Down", "ExitReason", "Held", "IntensityExceeded", "KernelError", "LoopScheduler", "MailboxFull",
+    "Asks", "Backoff", "Budget", "ChildSpec", "DeadLetter", "DeadLetterReason", "DeadLetters", "DeadlockError",
+    "DependencyLost", "Down", "ExitReason", "Held", "History", "IntensityExceeded", "KernelError", "LoopScheduler", "MailboxFull",
     "Monitor", "NameTaken", "NoSuchActor", "NotSpawned", "OutOfThreads", "Ref", "Rejected", "Restart",
     "Scheduler", "StartFailed", "Statistics", "Strategy", "Supervisor", "SupervisorMessage", "Timer", "Watchdog",
     "ask_pykka", "children_of", "handles", "logger_of", "start_child", "stop_child",

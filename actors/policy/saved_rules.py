@@ -32,11 +32,11 @@ MAX_RULES: Final = 1_000
 _PATHS: Final = frozenset({AccessKind.READ, AccessKind.WRITE, AccessKind.DELETE})
 
 
-Answer = Literal[Decision.ALLOW, Decision.DENY]
+SavedDecision = Literal[Decision.ALLOW, Decision.DENY]
 
 
 @dataclass(frozen=True, slots=True)
-class Touched:
+class SavedAccess:
     """One thing that a call would touch."""
 
     kind: AccessKind
@@ -49,8 +49,8 @@ class SavedRule:
     """One answer that counts always."""
 
     tool: ToolName
-    decision: Answer
-    touches: tuple[Touched, ...] = ()
+    decision: SavedDecision
+    touches: tuple[SavedAccess, ...] = ()
     """All that the call would touch, and nothing else."""
     arguments: str = ""
     """Where the tool does not say what it touches: the JSON text of exactly these arguments."""
@@ -112,7 +112,7 @@ class SavedRules:
     def remember(self, question: AskApproval, granted: bool) -> SavedRule:
         """Save an answer; it takes the place of an earlier one about the same. Raises UsageError, or OSError."""
         self._check_place()
-        decision: Answer = Decision.ALLOW if granted else Decision.DENY
+        decision: SavedDecision = Decision.ALLOW if granted else Decision.DENY
         new = self._exact(question.name, decision, question.arguments, question.accesses)
 
         def with_it(saved: _Saved) -> _Saved:
@@ -143,14 +143,14 @@ class SavedRules:
     def _exact(
         self,
         tool: ToolName,
-        decision: Answer,
+        decision: SavedDecision,
         arguments: str,
         accesses: Iterable[Access],
     ) -> SavedRule:
         touches = sorted({(access.kind, self._place(access)) for access in accesses})
         exact = "" if touches else canonical_arguments(arguments) or arguments
         at = datetime.now(UTC).isoformat(timespec="seconds")
-        return SavedRule(tool, decision, tuple(Touched(*each) for each in touches), exact, at)
+        return SavedRule(tool, decision, tuple(SavedAccess(*each) for each in touches), exact, at)
 
     def _place(self, access: Access) -> str:
         """Where a path leads to now: a link that is turned elsewhere later is another thing."""

@@ -10,7 +10,7 @@ from typing import Final, Self
 
 from callboard.protocol.codec import SavedConversation, decode_conversation, encode_conversation
 from callboard.protocol.compaction import Compacted, compacted_faults
-from callboard.protocol.content import Message, history_faults
+from callboard.protocol.content import Message, SystemMessage, history_faults
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import MessageId, RequestId
 
@@ -159,6 +159,19 @@ class Conversation:
         """The request has ended."""
         self._holder = None
         self._taken.release()
+
+    def told(self, text: str, name: str) -> None:
+        """Add what the model is to read before the question of the request that has the conversation now.
+
+        `name` becomes the id of the message: one that no other message of the conversation has.
+        """
+        self._ids += (MessageId(name),)
+        self._messages += (SystemMessage(text),)
+
+    @property
+    def requests(self) -> tuple[str, ...]:
+        """The names of the requests whose messages these are, in their order."""
+        return tuple(dict.fromkeys(own.rpartition("/")[0] for own in self._ids))
 
     def record(self, recorded: tuple[Message, ...] | Compacted, request_id: RequestId) -> None:
         """Add the messages of a finished step, or what was cleared or summarised of those before it.

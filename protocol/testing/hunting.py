@@ -36,11 +36,12 @@ def find(
     invariant: str = "",
     max_scenarios: int = 5_000,
     shorten: bool = True,
+    short_steps: int = SHORT_STEPS,
     go_on: Callable[[], bool] = lambda: True,
 ) -> Found | None:
     """Play the scenarios of seeds 0, 1, 2 ... until one breaks `invariant` ("": any rule), and shrink that one.
 
-    A story that stays longer than `SHORT_STEPS` is looked for in further seeds, up to `ATTEMPTS` of them. None when
+    A story that stays longer than `short_steps` is looked for in further seeds, up to `ATTEMPTS` of them. None when
     `max_scenarios` did not show the fault, or `go_on` said that time is up.
     """
     hunt = _Hunt(play, go_on)
@@ -55,7 +56,7 @@ def find(
             found = hunt.shrink(seed, {invariant} if invariant else rules) if shorten else hunt.found(seed, ())
             if best is None or found.trace.steps < best.trace.steps:
                 best = found
-            if not shorten or best.trace.steps <= SHORT_STEPS or attempts == ATTEMPTS:
+            if not shorten or best.trace.steps <= short_steps or attempts == ATTEMPTS:
                 break
     return replace(best, runs=hunt.runs) if best else None
 

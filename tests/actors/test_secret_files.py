@@ -17,7 +17,7 @@ from callboard.protocol.masking import has_mask
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from support.file_tools import file_tools
+from support.file_tools import file_tools, shown_in
 from support.key_samples import PRIVATE_KEY
 
 KINDS = (
@@ -210,7 +210,7 @@ def test_a_secret_file_is_read_listed_and_found_by_no_tool(
         assert canary(kind) not in str(refused.value)
     parent = os.path.dirname(kind)
     try:
-        names = list_dir(parent or ".")["entries"]  # type: ignore[index]
+        names = shown_in(list_dir(parent or "."))
     except ToolError as refusal:
         assert "is not shown" in str(refusal)  # noqa: PT017 - the folder itself is secret
     else:
@@ -223,7 +223,7 @@ def test_a_listing_of_everything_has_no_secret_file(
     workspace: Path, tools: tuple[Callable[..., object], Callable[..., object]]
 ) -> None:
     _, list_dir = tools
-    names = {name.rstrip("/@") for name in list_dir(".", 5)["entries"]}  # type: ignore[index]
+    names = set(shown_in(list_dir(".", 5)))
     assert not names & (set(KINDS) - {"tests/fixtures/harmless_name.txt"})
     assert set(HARMLESS) <= names
     # Nor a link to one by its name.
@@ -326,7 +326,7 @@ def test_only_the_owner_can_allow_what_is_on_the_list(tmp_path: Path) -> None:
         read_file("server.pem")
     read_file, list_dir = file_tools(tmp_path, SecretRules(("!*.pem", "!.env")))
     assert "BEGIN CERTIFICATE" in str(read_file("server.pem"))
-    assert list_dir()["entries"] == [".callboardignore", ".env", "server.pem"]  # type: ignore[index]
+    assert shown_in(list_dir()) == [".callboardignore", ".env", "server.pem"]
     shown = str(read_file(".env"))
     assert "PORT=80" in shown
     assert "hunter2x" not in shown
@@ -349,7 +349,7 @@ def test_callboards_own_folders_are_secret_wherever_they_are(tmp_path: Path) -> 
         (tmp_path / name).mkdir()
         (tmp_path / name / "a.txt").write_text("x")
     read_file, list_dir = file_tools(tmp_path, settings.secret_rules)
-    assert list_dir()["entries"] == []  # type: ignore[index]
+    assert shown_in(list_dir()) == []
     with pytest.raises(ToolError, match="is not shown"):
         read_file("ours/a.txt")
     # A config folder that is the workspace itself does not hide the workspace, but for what is listed by name.

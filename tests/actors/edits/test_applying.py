@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from callboard.actors.builtins.workspace import Workspace
-from callboard.actors.edits.editor import Decide, Editor, ListProposals, Stage, Staged
+from callboard.actors.edits.editor import Editor, ListProposals, Stage, Staged
 from callboard.actors.edits.planning import ApplyPatch, CodeEdit, CreateFile, DeleteFile, EditCode, RenameFile
-from callboard.actors.edits.proposals import Proposal, ProposalState
+from callboard.actors.edits.proposals import DecideEdits, Proposal, ProposalState
 from callboard.protocol.errors import CallboardError, ToolError, UsageError
 
 PENDING, APPLIED, DENIED, STALE = (
@@ -27,18 +28,24 @@ class Desk:
 
     def __init__(self, root: Path, state: Path) -> None:
         self.root = root
-        self.decided: list[Proposal] = []
+        self.heard: list[Proposal] = []
         self.changed = 0
         self._state = state
         self._editor = self._new()
 
     def _new(self) -> Editor:
-        editor = Editor(Workspace.at(self.root), self._state, self.decided.append, self._count)
+        editor = Editor(Workspace.at(self.root), self._state, self)
         editor.on_start()
         return editor
 
-    def _count(self) -> None:
+    def decided(self, proposal: Proposal) -> None:
+        self.heard.append(proposal)
+
+    def files_changed(self) -> None:
         self.changed += 1
+
+    def remembers(self, request_ids: Iterable[str]) -> None:
+        self.requests = set(request_ids)
 
     def restart(self) -> None:
         self._editor.on_stop()
@@ -60,7 +67,7 @@ class Desk:
 
     def decide(self, *ids: str, approve: bool = True, reason: str = "", **contents: str) -> tuple[Proposal, ...]:
         named = {name.replace("__", "."): text for name, text in contents.items()}
-        found = self._editor._decide(Decide(ids or None, approve, "owner", reason, named))
+        found = self._editor._decide(DecideEdits(ids or None, approve, "owner", reason, named))
         if isinstance(found, CallboardError):
             raise found
         return found
@@ -88,7 +95,7 @@ def test_staging_touches_nothing_and_an_approval_applies(desk: Desk) -> None:
     assert (done.state, done.by) == (APPLIED, "owner")
     assert (desk.root / "a.py").read_text() == "one\nTWO\nthree\n"
     assert desk.changed == 1
-    assert [each.id for each in desk.decided] == [known]
+    assert [each.id for each in desk.heard] == [known]
     assert "-two\n+TWO\n" in done.diff
     assert not desk.leftovers()
 
@@ -136,7 +143,7 @@ def test_the_older_of_two_overlapping_edits_becomes_stale(desk: Desk) -> None:
     staged = desk.stage(EditCode((CodeEdit("ONE\nTWO", file="a.py", old_text="one\ntwo"),), {}))
     assert staged.stale == (older,)
     assert desk.states()[older] is STALE
-    assert "both change the same lines" in desk.decided[-1].reason
+    assert "both change the same lines" in desk.heard[-1].reason
     desk.decide()
     assert (desk.root / "a.py").read_text() == "ONE\nTWO\nthree\n"
 

@@ -1,0 +1,226 @@
+"""Asks a person on the terminal whether a call may run: shows what would happen, whole where that is wanted.
+
+What the model wrote is shown with every control character as an escape, so that it cannot pass itself off as something
+else. Input that was typed before the question was shown does not answer it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+import termios
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import orjson
+
+from callboard import Approval, AskApproval
+from callboard.actors.cli.screen import Screen
+from callboard.actors.cli.terminal import visible
+from callboard.protocol.masking import mask
+
+#: Lines of a value or a diff that are shown at once; `v` shows all of it.
+SHOWN_LINES: Final = 30
+#: A longer line is shown whole by `v` alone.
+SHOWN_CHARS: Final = 400
+#: What a terminal driver takes as one line (N_TTY_BUF_SIZE of Linux), and as much again.
+_MAX_LINE_BYTES: Final = 8192
+_CHOICES: Final = "[y]es, once  [r]equest  [a]lways  [n]o  [d] never  [e]dit  [v]iew all  [?] "
+_HELP: Final = """\
+  y  run it, this once
+  r  run it, and equal calls of this request too (the same tool and arguments)
+  a  run it, and save a rule: this tool with exactly what this call touches runs unasked in this workspace
+  n  do not run it; a reason may follow, which the model reads: n not on a Friday
+  d  do not run it, and save a rule: it is denied unasked in this workspace
+  e  run it once with other arguments: one line of JSON follows
+  v  show all of it
+  Ctrl-C ends the request; `callboard rules` lists and removes what was saved"""
+#: RGB of nobody's theme: the terminal's own green, red and cyan.
+_COLOURS: Final = {"+": "\x1b[32m", "-": "\x1b[31m", "@": "\x1b[36m"}
+_PLAIN: Final = "\x1b[0m"
+_ANSWERS: Final[Mapping[str, Approval]] = {
+    "y": Approval.ONCE,
+    "yes": Approval.ONCE,
+    "r": Approval.REQUEST,
+    "request": Approval.REQUEST,
+    "a": Approval.ALWAYS,
+    "always": Approval.ALWAYS,
+    "n": Approval.DENY,
+    "no": Approval.DENY,
+    "d": Approval.DENY_ALWAYS,
+    "never": Approval.DENY_ALWAYS,
+}
+NO_TERMINAL: Final = "it needs approval, and there is no terminal to ask at"
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One thing that is shown of a question: a title, and a text below it or behind it."""
+
+    title: str
+    text: str
+    is_diff: bool = False
+
+
+class TerminalApprover:
+    """An `approve` callback: one question at a time. Used on the loop of the runtime's approver."""
+
+    def __init__(self, screen: Screen, *, coloured: bool) -> None:
+        self._screen = screen
+        self._coloured = coloured
+        self._turn = asyncio.Lock()
+
+    async def __call__(self, question: AskApproval) -> Approval:
+        """Raises OSError when the terminal is gone: the call is denied then."""
+        async with self._turn:
+            with self._screen.held() as write:
+                return await self._ask(question, write)
+
+    async def _ask(self, question: AskApproval, write: Callable[[str], None]) -> Approval:
+        parts = list(_parts(question))
+        write(self._shown(question, parts, whole=False))
+        lines = _Lines(sys.stdin.fileno())
+        try:
+            while True:
+                write(_CHOICES)
+                typed = await lines.next()
+                if typed is None:
+                    write("\n")
+                    return Approval.DENY.because("no answer was given")
+                letter, _, more = typed.strip().partition(" ")
+                answer = await self._answer(letter.lower(), more.strip(), lines, write)
+                if answer is not None:
+                    return answer
+                if letter.lower() in ("v", "view"):
+                    write(self._shown(question, parts, whole=True))
+        except asyncio.CancelledError:
+            write("\n(the question is withdrawn)\n")
+            raise
+
+    async def _answer(self, letter: str, more: str, lines: _Lines, write: Callable[[str], None]) -> Approval | None:
+        """What was typed; None where the question is still open."""
+        if letter in ("e", "edit"):
+            return await _edited(more, lines, write)
+        answer = _ANSWERS.get(letter)
+        if answer is not None and more and answer is not Approval.DENY:
+            write(f"only a no takes a reason; type {letter} alone, or: n {visible(more)}\n")
+            return None
+        if answer is not None:
+            return answer.because(more) if more else answer
+        if letter not in ("v", "view"):
+            write(f"{_HELP}\n")
+        return None
+
+    def _shown(self, question: AskApproval, parts: Sequence[_Part], *, whole: bool) -> str:
+        """The question, and of each part what fits, with a word about what does not."""
+        lines = [f"? {visible(question.name)} asks to run ({question.risk})"]
+        for part in parts:
+            lines += self._lines_of(part, whole=whole)
+        return "\n".join(lines) + "\n"
+
+    def _lines_of(self, part: _Part, *, whole: bool) -> Iterator[str]:
+        text = [visible(line) for line in mask(part.text).split("\n")]
+        cut = text if whole else [_shortened(line) for line in text[:SHOWN_LINES]]
+        shown = [self._coloured_line(line) for line in cut] if part.is_diff else cut
+        if len(shown) == 1 and not part.is_diff:
+            yield f"  {part.title}: {shown[0]}"
+        else:
+            yield f"  {part.title}:"
+            yield from (f"    {line}" for line in shown)
+        if len(text) > len(cut):
+            yield f"    ... {len(text) - len(cut):,} more lines are not shown: v shows them"
+
+    def _coloured_line(self, line: str) -> str:
+        colour = _COLOURS.get(line[:1]) if self._coloured else None
+        return f"{colour}{line}{_PLAIN}" if colour else line
+
+
+def _shortened(line: str) -> str:
+    over = len(line) - SHOWN_CHARS
+    return f"{line[:SHOWN_CHARS]} ... {over:,} more characters are not shown: v shows them" if over > 0 else line
+
+
+def _parts(question: AskApproval) -> Iterator[_Part]:
+    if question.rule:
+        yield _Part("asked by", question.rule)
+    if question.is_after_untrusted:
+        yield _Part("careful", "this request has read text from outside, which may have led the model to it")
+    for name, value in _arguments(question.arguments).items():
+        yield _Part(name, value if isinstance(value, str) else _json(value))
+    if question.accesses:
+        yield _Part("touches", "\n".join(f"{each.kind} {each.value}" for each in question.accesses))
+    if question.confinement:
+        yield _Part("confined", question.confinement)
+    if question.preview:
+        yield _Part("changes", question.preview, is_diff=True)
+
+
+def _arguments(text: str) -> Mapping[str, object]:
+    try:
+        found = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        found = None
+    return {visible(str(name)): value for name, value in found.items()} if isinstance(found, dict) else {"": text}
+
+
+def _json(value: object) -> str:
+    return orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
+
+
+async def _edited(typed: str, lines: _Lines, write: Callable[[str], None]) -> Approval | None:
+    if not typed:
+        write("arguments, one line of JSON: ")
+        typed = await lines.next() or ""
+    try:
+        found = orjson.loads(typed)
+    except orjson.JSONDecodeError as error:
+        write(f"that is not JSON: {error}\n")
+        return None
+    if not isinstance(found, dict):
+        write('that is not a JSON object, such as {"path": "a.txt"}\n')
+        return None
+    return Approval.ONCE.with_arguments(found)
+
+
+class _Lines:
+    """Reads lines of a terminal, without a thread: one that still reads when a question is withdrawn would take the
+    answer to the next one. What was typed before is thrown away."""
+
+    def __init__(self, terminal: int) -> None:
+        self._terminal = terminal
+        termios.tcflush(terminal, termios.TCIFLUSH)
+
+    async def next(self) -> str | None:
+        """The next line; None at the end of the input (Ctrl-D)."""
+        loop = asyncio.get_running_loop()
+        is_ready = asyncio.Event()
+        loop.add_reader(self._terminal, is_ready.set)
+        try:
+            await is_ready.wait()
+        finally:
+            loop.remove_reader(self._terminal)
+        data = os.read(self._terminal, _MAX_LINE_BYTES)
+        return data.decode(errors="replace") if data else None
+
+
+class Unasked:
+    """An `approve` callback for where there is no terminal: no, and a word about it."""
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+
+    async def __call__(self, question: AskApproval) -> Approval:
+        why = f" ({question.rule})" if question.rule else ""
+        self._screen.remark(f"? {question.name} was denied: {NO_TERMINAL}{why}")
+        return Approval.DENY.because(NO_TERMINAL)
+
+
+def approver_for(screen: Screen) -> TerminalApprover | Unasked:
+    """Asks where there is a person at a terminal: both the input and what shows the question must be one."""
+    with contextlib.suppress(ValueError, OSError, AttributeError):  # a closed stream
+        if sys.stdin.isatty() and sys.stderr.isatty():
+            return TerminalApprover(screen, coloured=screen.is_coloured)
+    return Unasked(screen)

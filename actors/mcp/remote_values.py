@@ -1,0 +1,108 @@
+"""What is known of an MCP server and its tools, as plain values: made by the connection, used without the SDK."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Self
+
+import orjson
+
+from callboard.actors.mcp.server_thread import Errand
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteTool:
+    """A tool as its server describes it. What it says of its own risk (annotations) is not kept."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, object]
+    """As the server sends it: any JSON."""
+    result_schema: Mapping[str, object] | None
+    fingerprint: str
+    """Of all that a model or a person reads of it: it changes with it."""
+
+    @classmethod
+    def of(cls, told: Mapping[str, object]) -> Self:
+        """From the JSON object of `tools/list`."""
+        parameters, result = told.get("inputSchema"), told.get("outputSchema")
+        parameters = parameters if isinstance(parameters, Mapping) else {}
+        description = str(told.get("description") or told.get("title") or "")
+        shown = orjson.dumps([description, parameters], option=orjson.OPT_SORT_KEYS)
+        return cls(
+            str(told["name"]),
+            description,
+            parameters,
+            result if isinstance(result, Mapping) else None,
+            hashlib.sha256(shown).hexdigest(),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The tools of a server, as they were last listed."""
+
+    tools: tuple[RemoteTool, ...]
+    ttl_seconds: float | None = None
+    """After which the server wants to be asked again; None: it has not said."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFacts:
+    """What a server says of itself."""
+
+    title: str
+    """Its own name and version."""
+    revision: str
+    """Of the protocol that is spoken."""
+    tells_changes: bool = False
+    has_resources: bool = False
+    has_prompts: bool = False
+
+
+class ServerState(StrEnum):
+    """How a connection is."""
+
+    STARTING = "starting"
+    """It is being made, for the first time or again."""
+    READY = "ready"
+    FAILED = "failed"
+    """It failed too often, and is not made again."""
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStatus:
+    """An MCP server as the owner sees it: `Runtime.mcp_servers()`."""
+
+    name: str
+    state: ServerState
+    reason: str = ""
+    """What the last connection failed with."""
+    title: str = ""
+    revision: str = ""
+    tools: tuple[str, ...] = ()
+    """By the names that models see."""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """Tools that cannot be offered, by their names at the server, and why."""
+    connections: int = 0
+    """Made so far: more than one means that it was lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class ElicitForm:
+    """What a server asks a person in the middle of a call."""
+
+    server: str
+    message: str
+    schema: Mapping[str, object]
+    """Of the answer: an object of texts, numbers, yes-or-no and choices."""
+    url: str = ""
+    """A page to open instead; the answer is only whether to."""
+
+
+Elicit = Callable[[ElicitForm, Errand[object] | None], Awaitable[Mapping[str, object] | None]]
+"""Puts the question, for the call that is under way; None declines."""

@@ -1,0 +1,187 @@
+"""The thread on which one connection to an MCP server lives, from its start to its end, with an event loop of its own.
+
+The SDK cancels the tasks in which its scopes were entered, and ends with exception groups. All of that stays on this
+thread: what others give it to do ends with a result or with one of the errors below, and its end is told once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future, InvalidStateError
+from contextvars import Context, ContextVar
+from dataclasses import dataclass, field
+from typing import Final, Generic, TypeVar
+
+from callboard.actors.kernel import logger_of
+
+logger = logger_of("callboard.mcp")
+
+T = TypeVar("T")
+
+#: One message of a server. A result has 1 MB at most (MAX_RESULT_BYTES); a picture or a long list of tools some more.
+MAX_FRAME_BYTES: Final = 8 * 1024 * 1024
+
+
+class RemoteError(Exception):
+    """What a server was asked for failed."""
+
+
+class NotSent(RemoteError):
+    """It never reached the server, so it may be sent again."""
+
+
+class ConnectionLost(RemoteError):
+    """The connection ended after it was sent: whether it had its effect is not known."""
+
+
+class ServerRefused(RemoteError):
+    """The server answered with an error."""
+
+
+class BadAnswer(RemoteError):
+    """The server's answer is not what the protocol, or the tool's own schema, says."""
+
+
+@dataclass(slots=True, eq=False)
+class Errand(Generic[T]):
+    """One thing that the connection is asked to do."""
+
+    run: Callable[[], Awaitable[T]]
+    """Called on the thread."""
+    is_sent: bool = False
+    """Has a byte of it been written, or may it have been?"""
+    result: Future[T] = field(default_factory=Future)
+    about: object = None
+    """What it is for, in the words of who asks: the server may ask something back about it."""
+    task: asyncio.Task[None] | None = None
+
+    def settle(self, value: T) -> None:
+        with contextlib.suppress(InvalidStateError):  # its asker has cancelled it
+            self.result.set_result(value)
+
+    def fail(self, error: BaseException) -> None:
+        with contextlib.suppress(InvalidStateError):
+            self.result.set_exception(error)
+
+
+#: Whose code runs: what writes to the server marks it as sent.
+errand_of_context: ContextVar[Errand[object] | None] = ContextVar("callboard_mcp_errand", default=None)
+
+
+def mark_sent(*, sent: bool = True) -> None:
+    """What is being asked for leaves this process from here on; or, certainly, has not."""
+    if (errand := errand_of_context.get()) is not None:
+        errand.is_sent = sent
+
+
+class ServerThread:
+    """Runs `main` on a loop of its own until it ends; `ended` is called once, with the reason or None."""
+
+    def __init__(
+        self, name: str, main: Callable[[ServerThread], Awaitable[None]], ended: Callable[[Exception | None], object]
+    ) -> None:
+        self._main = main
+        self._ended = ended
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._lock = threading.Lock()
+        self._errands: set[Errand[object]] = set()
+        self._is_over = False
+        self.stopping = asyncio.Event()
+        """Set, on the thread, when the connection is to be closed."""
+        self.kill_server: Callable[[], object] | None = None
+        """Ends the server's process at once; from any thread."""
+        self._thread = threading.Thread(target=self._run, name=f"callboard-mcp-{name}", daemon=True)
+        self._thread.start()
+
+    def do(self, run: Callable[[], Awaitable[T]], about: object = None) -> Errand[T]:
+        """Run this on the thread. Raises NotSent when it has ended. Cancelling the result cancels what runs."""
+        errand: Errand[T] = Errand(run, about=about)
+        with self._lock:
+            if self._is_over or self._loop is None:
+                raise NotSent("the connection has ended")
+            self._errands.add(errand)  # type: ignore[arg-type]
+            loop = self._loop
+            loop.call_soon_threadsafe(self._begin, errand, context=Context())
+        errand.result.add_done_callback(lambda result: self._cancel(errand) if result.cancelled() else None)
+        return errand
+
+    def only_errand(self) -> Errand[object] | None:
+        """That which is under way, where there is no other."""
+        with self._lock:
+            return next(iter(self._errands)) if len(self._errands) == 1 else None
+
+    def stop(self) -> None:
+        """Close the connection; its end comes later."""
+        with self._lock:
+            if self._loop is not None and not self._is_over:
+                self._loop.call_soon_threadsafe(self.stopping.set)
+
+    def kill(self) -> None:
+        """End it now: the process first, the thread as soon as its code lets it."""
+        if self.kill_server is not None:
+            self.kill_server()
+        self.stop()
+
+    def _begin(self, errand: Errand[T]) -> None:
+        errand.task = asyncio.get_running_loop().create_task(self._carry_out(errand))
+
+    def _cancel(self, errand: Errand[T]) -> None:
+        with self._lock:
+            if self._loop is None or self._is_over:
+                return
+            self._loop.call_soon_threadsafe(lambda: errand.task.cancel() if errand.task is not None else None)
+
+    async def _carry_out(self, errand: Errand[T]) -> None:
+        errand_of_context.set(errand)  # type: ignore[arg-type]
+        try:
+            if not errand.result.cancelled():
+                errand.settle(await errand.run())
+        except asyncio.CancelledError:
+            errand.fail(_lost(errand))
+        except RemoteError as error:
+            errand.fail(error)
+        except BaseException as error:
+            logger.warning("what an MCP server was asked for failed: %s", type(error).__name__, exc_info=error)
+            errand.fail(BadAnswer(f"{type(error).__name__}: {error}"))
+        finally:
+            with self._lock:
+                self._errands.discard(errand)  # type: ignore[arg-type]
+
+    def _run(self) -> None:
+        error: Exception | None = None
+        try:
+            asyncio.run(self._live())
+        except Exception as raised:  # noqa: BLE001 - its end is told, whatever it was
+            error = raised
+        except BaseException as raised:  # noqa: BLE001 - likewise; nothing above us on this thread could use it
+            error = ConnectionLost(f"{type(raised).__name__}: {raised}")
+        with self._lock:
+            self._is_over = True
+            left = list(self._errands)
+            self._errands.clear()
+        for errand in left:
+            errand.fail(_lost(errand))
+        if self.kill_server is not None:
+            self.kill_server()
+        self._ended(error)
+
+    async def _live(self) -> None:
+        with self._lock:
+            self._loop = asyncio.get_running_loop()
+        await self._main(self)
+
+
+def _lost(errand: Errand[T]) -> RemoteError:
+    if errand.is_sent:
+        return ConnectionLost("the connection ended before the answer came")
+    return NotSent("the connection ended before it was sent")
+
+
+def first_cause(error: BaseException) -> BaseException:
+    """What was first raised in a group of exceptions, which the SDK's task groups make of everything."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

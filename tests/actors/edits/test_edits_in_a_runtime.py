@@ -1,0 +1,224 @@
+"""Staged edits in a running runtime: the model stages, the owner decides, the model reads what became of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import orjson
+import pytest
+
+from callboard import AskApproval, Conversation, Policy, ProposalState, Risk, Runtime, Settings, UsageError
+from callboard.protocol.content import SystemMessage, ToolMessage, history_faults
+from callboard.protocol.model import ModelRequest
+from callboard.protocol.tools import DEFAULT_DECISIONS, Decision
+from callboard.providers.local.scripted import ScriptedCall, ScriptedTurn
+
+PATIENCE_SECONDS = 20.0
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    (folder / "a.py").write_text("def one():\n    return 1\n\n\ndef two():\n    return 2\n")
+    return folder
+
+
+@pytest.fixture
+def settings(root: Path, tmp_path: Path) -> Callable[..., Settings]:
+    def made(*turns: ScriptedTurn | Callable[[ModelRequest], ScriptedTurn], **more: object) -> Settings:
+        left: Iterator[ScriptedTurn | Callable[[ModelRequest], ScriptedTurn]] = iter(turns)
+
+        def script(request: ModelRequest) -> ScriptedTurn:
+            turn = next(left)
+            return turn if isinstance(turn, ScriptedTurn) else turn(request)
+
+        given = {"model": "scripted/x", "script": script, "workspace": root, "state_dir": tmp_path / "state"}
+        given |= {"warm_workers": 0, **more}
+        return Settings.model_validate(given)
+
+    return made
+
+
+def call(name: str, **arguments: object) -> ScriptedTurn:
+    return ScriptedTurn(calls=(ScriptedCall(name, arguments),))
+
+
+EDIT = {"edits": [{"file": "a.py", "old_text": "return 1", "new_text": "return 11"}]}
+
+
+def result_of(conversation: Conversation) -> dict[str, object]:
+    (message,) = [each for each in conversation.messages if isinstance(each, ToolMessage)]
+    found = orjson.loads(message.content)
+    assert isinstance(found, dict)
+    return found
+
+
+def told(conversation: Conversation) -> list[str]:
+    return [each.text for each in conversation.messages if isinstance(each, SystemMessage)]
+
+
+def test_a_staged_edit_waits_for_its_owner_who_is_not_there(settings: Callable[..., Settings], root: Path) -> None:
+    conversation = Conversation()
+    given = settings(call("apply_code_edit", **EDIT), ScriptedTurn("staged"), ScriptedTurn("I see"))
+    with Runtime(given) as runtime:
+        runtime.ask_sync("edit", conversation=conversation)
+        result = result_of(conversation)
+        assert (result["staged"], result["applied"], result["auto_confirmed"]) == (True, False, False)
+        assert "+    return 11" in str(result["preview"])
+        assert "return 1\n" in (root / "a.py").read_text()
+        (proposal,) = runtime.proposals()
+        assert (proposal.state, proposal.tool) == (ProposalState.PENDING, "apply_code_edit")
+        (done,) = runtime.approve_edits_sync([proposal.id])
+        assert done.state is ProposalState.APPLIED
+        assert "return 11" in (root / "a.py").read_text()
+        runtime.ask_sync("and now?", conversation=conversation)
+        assert told(conversation) == [f"The edit {proposal.id} ({root / 'a.py'}) was applied."]
+        assert not list(history_faults(conversation.messages))
+        runtime_again = runtime.proposals()
+        assert [each.state for each in runtime_again] == [ProposalState.APPLIED]
+
+
+def test_a_decision_after_a_restart_is_told_to_the_conversation_that_asked(
+    settings: Callable[..., Settings], root: Path
+) -> None:
+    conversation = Conversation()
+    with Runtime(settings(call("apply_code_edit", **EDIT), ScriptedTurn("staged"))) as runtime:
+        runtime.ask_sync("edit", conversation=conversation)
+        (known,) = (each.id for each in runtime.proposals())
+    saved = conversation.to_json()
+    with Runtime(settings(ScriptedTurn("a"), ScriptedTurn("b"))) as runtime:
+        (done,) = runtime.deny_edits_sync(reason="use a constant")
+        assert (done.id, done.state) == (known, ProposalState.DENIED)
+        other, again = Conversation(), Conversation.from_json(saved)
+        runtime.ask_sync("something else", conversation=other)
+        runtime.ask_sync("and now?", conversation=again)
+        assert told(other) == []
+        assert len(told(again)) == 1
+        assert told(again)[0].endswith("was not allowed and not applied: use a constant")
+        assert Conversation.from_json(again.to_json()) == again
+
+
+def test_a_person_is_asked_with_the_diff_as_soon_as_it_is_staged(settings: Callable[..., Settings], root: Path) -> None:
+    asked: list[AskApproval] = []
+
+    async def approve(question: AskApproval) -> bool:
+        asked.append(question)
+        return True
+
+    conversation = Conversation()
+    with Runtime(
+        settings(call("create_file", path="new/b.py", content="b = 1\n"), ScriptedTurn("ok")), approve=approve
+    ) as runtime:
+        runtime.ask_sync("create", conversation=conversation)
+    assert len(asked) == 1
+    assert (asked[0].name, asked[0].risk) == ("create_file", Risk.WRITE)
+    assert "+b = 1" in asked[0].preview
+    assert [each.value for each in asked[0].accesses] == [str(root / "new/b.py")]
+    result = result_of(conversation)
+    assert (result["applied"], result["auto_confirmed"], result["state"]) == (True, False, "applied")
+    assert (root / "new/b.py").read_text() == "b = 1\n"
+
+
+async def test_a_call_does_not_wait_for_a_person(settings: Callable[..., Settings], root: Path) -> None:
+    answer = asyncio.Event()
+    host = asyncio.get_running_loop()
+
+    async def approve(question: AskApproval) -> bool:
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(answer.wait(), host))
+        return True
+
+    conversation = Conversation()
+    given = settings(call("apply_code_edit", **EDIT), ScriptedTurn("staged"), ScriptedTurn("I see"))
+    async with Runtime(given, approve=approve) as runtime:
+        await runtime.ask("edit", conversation=conversation)
+        assert result_of(conversation)["state"] == "pending"
+        answer.set()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while (await asyncio.to_thread(runtime.proposals))[0].state is not ProposalState.APPLIED:
+                await asyncio.sleep(0.01)
+        await runtime.ask("and now?", conversation=conversation)
+    assert len(told(conversation)) == 1
+    assert "was applied" in told(conversation)[0]
+
+
+async def test_the_owner_decides_before_the_approver_and_the_question_is_withdrawn(
+    settings: Callable[..., Settings], root: Path
+) -> None:
+    withdrawn = asyncio.Event()
+    host = asyncio.get_running_loop()
+
+    async def approve(question: AskApproval) -> bool:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            host.call_soon_threadsafe(withdrawn.set)
+            raise
+        return False
+
+    async with Runtime(settings(call("delete_file", path="a.py"), ScriptedTurn("ok")), approve=approve) as runtime:
+        await runtime.ask("delete")
+        (done,) = await runtime.approve_edits()
+        assert done.state is ProposalState.APPLIED
+        assert not (root / "a.py").exists()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await withdrawn.wait()
+
+
+def test_edits_are_applied_at_once_where_the_settings_say_so(settings: Callable[..., Settings], root: Path) -> None:
+    conversation = Conversation()
+    given = settings(call("apply_code_edit", **EDIT), ScriptedTurn("done"), auto_confirm_edits=True)
+    with Runtime(given) as runtime:
+        runtime.ask_sync("edit", conversation=conversation)
+        assert runtime.proposals()[0].by == "auto_confirm_edits"
+    result = result_of(conversation)
+    assert (result["staged"], result["applied"], result["auto_confirmed"]) == (True, True, True)
+    assert "return 11" in (root / "a.py").read_text()
+    assert told(conversation) == []
+
+
+def test_an_item_is_edited_by_its_canonical_path_and_found_again_after_it(
+    settings: Callable[..., Settings], root: Path
+) -> None:
+    first = {"canonical_path": "a.two", "kind": "function", "new_text": "def two():\n    return 22"}
+    second = {"canonical_path": "a.two", "new_text": "def two():\n    return 222"}
+    given = settings(
+        call("apply_code_edit", edits=[first]),
+        call("apply_code_edit", edits=[second]),
+        ScriptedTurn("done"),
+        auto_confirm_edits=True,
+    )
+    with Runtime(given) as runtime:
+        runtime.ask_sync("edit")
+        assert [each.state for each in runtime.proposals()] == [ProposalState.APPLIED] * 2
+    assert (root / "a.py").read_text() == "def one():\n    return 1\n\n\ndef two():\n    return 222\n"
+
+
+def test_an_ambiguous_path_is_answered_with_its_candidates(settings: Callable[..., Settings], root: Path) -> None:
+    (root / "b.py").write_text("def one():\n    return 1\n")
+    conversation = Conversation()
+    edit = {"canonical_path": "one", "new_text": "x"}
+    with Runtime(settings(call("apply_code_edit", edits=[edit]), ScriptedTurn("ok"))) as runtime:
+        runtime.ask_sync("edit", conversation=conversation)
+        assert runtime.proposals() == ()
+    failure = result_of(conversation)
+    assert (failure["code"], failure["field"]) == ("invalid_arguments", "edits.0.canonical_path")
+    assert f"in {root / 'a.py'} lines 1-2" in str(failure["expected"])
+    assert f"in {root / 'b.py'} lines 1-2" in str(failure["expected"])
+
+
+def test_a_policy_that_denies_writing_offers_no_editing_tool(settings: Callable[..., Settings]) -> None:
+    denies = Policy({**DEFAULT_DECISIONS, Risk.WRITE: Decision.DENY})
+    with Runtime(settings(policy=denies)) as runtime:
+        offered = {each.definition.name: each.decision for each in runtime.tools()}
+    assert offered["apply_patch"] is Decision.DENY
+    with Runtime(settings()) as runtime:
+        offered = {each.definition.name: each.decision for each in runtime.tools()}
+    assert offered["apply_patch"] is Decision.ALLOW  # to stage; what is staged is asked about
+
+
+def test_without_a_workspace_there_are_no_edits() -> None:
+    with Runtime(Settings(script=[])) as runtime, pytest.raises(UsageError, match="no workspace"):
+        runtime.proposals()
