@@ -164,6 +164,9 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
     """Where a model takes no tools: ask once more without them, with a note ("retry_without_tools"), or "fail"."""
     policy: Policy = Field(default_factory=Policy)
     """Which tools run unasked, which are asked about and which are denied, by their risk."""
+    ask_after_untrusted: bool = False
+    """Ask about each call that does more than read, once a request has read text from outside (of tools, servers and
+    files, in this question or earlier in its conversation), unless a rule of yours allows it."""
     catalog: Catalog = Field(default_factory=Catalog)
     """Context windows and prices; give one with `overrides` for models that the price list does not know."""
     rate_limits: Mapping[str, tuple[_Positive | None, _Positive | None]] = Field(default_factory=dict)

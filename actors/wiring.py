@@ -438,6 +438,7 @@ def _options(settings: Settings, model: str, models: Sequence[str]) -> RequestOp
         max_attempts=settings.max_attempts,
         history_share=settings.history_share,
         result_share=settings.result_share,
+        ask_after_untrusted=settings.ask_after_untrusted,
         compaction=compaction,
     )
 

@@ -12,7 +12,8 @@ import pytest
 from callboard import AskApproval, Conversation, Policy, ProposalState, Risk, Runtime, Settings, UsageError
 from callboard.protocol.content import SystemMessage, ToolMessage, history_faults
 from callboard.protocol.model import ModelRequest
-from callboard.protocol.tools import DEFAULT_DECISIONS, Decision
+from callboard.protocol.policy import Rule
+from callboard.protocol.tools import Decision
 from callboard.providers.local.scripted import ScriptedCall, ScriptedTurn
 
 PATIENCE_SECONDS = 20.0
@@ -210,7 +211,7 @@ def test_an_ambiguous_path_is_answered_with_its_candidates(settings: Callable[..
 
 
 def test_a_policy_that_denies_writing_offers_no_editing_tool(settings: Callable[..., Settings]) -> None:
-    denies = Policy({**DEFAULT_DECISIONS, Risk.WRITE: Decision.DENY})
+    denies = Policy(rules=(Rule(risk=Risk.WRITE, decision=Decision.DENY),))
     with Runtime(settings(policy=denies)) as runtime:
         offered = {each.definition.name: each.decision for each in runtime.tools()}
     assert offered["apply_patch"] is Decision.DENY
