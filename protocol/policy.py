@@ -330,6 +330,8 @@ class Policy:
         `has_accesses`: its calls say what they touch. Then it depends on the call, unless all of them are denied.
         """
         rules = self._rules_about(name, contract)
+        if contract.is_bounded and contract.risk is Risk.READ:
+            has_accesses = has_accesses and any(rule.path for _, rule in rules)
         if not has_accesses and not any(rule.arguments for _, rule in rules):
             return self.judge(name, contract)
         whole = [each for each in rules if not each[1].has_pattern]

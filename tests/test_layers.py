@@ -33,6 +33,7 @@ INSIDE_FUNCTIONS = {
         "callboard.actors.index",
     },
     "actors/builtins/file_content.py": {"callboard.actors.index.encodings"},  # likewise
+    "actors/policy/shell_grammar.py": {"semble_grammars", "tree_sitter"},
     "actors/telemetry/extras.py": {"callboard.actors.telemetry", "opentelemetry"},
     "protocol/testing/__init__.py": {"callboard.protocol.testing"},  # the extra `testing`
     "providers/bedrock/aws_credentials.py": {"botocore"},

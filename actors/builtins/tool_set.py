@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from callboard.actors.builtins.listing import find_files_tool, list_dir_tool
@@ -15,4 +16,9 @@ _FACTORIES: Final = (file_metadata_tool, read_file_tool, read_files_tool, list_d
 
 def builtin_tools(workspace: Workspace) -> tuple[Tool, ...]:
     """Those that callboard ships, for this workspace."""
-    return tuple(make(workspace) for make in _FACTORIES)
+    return tuple(_bounded(make(workspace)) for make in _FACTORIES)
+
+
+def _bounded(tool: Tool) -> Tool:
+    """`Workspace` refuses what is outside and what is secret."""
+    return replace(tool, contract=replace(tool.contract, is_bounded=True))
