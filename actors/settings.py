@@ -41,6 +41,7 @@ from callboard.actors.connection import (
     fits_a_header,
     shown,
 )
+from callboard.actors.mcp.mcp_servers import McpServer, mcp_servers_of
 from callboard.actors.policy.addresses import AllowedAddresses
 from callboard.actors.requests.extra_fields import checked_headers
 from callboard.actors.secret_files import SecretRules
@@ -76,6 +77,7 @@ _Positive = Annotated[float, Field(gt=0)]
 _CHECKS: Final[Mapping[str, Callable[[object], object]]] = {
     "api_key": checked_key,
     "connections": connections_of,
+    "mcp_servers": mcp_servers_of,
     "proxy": checked_proxy,
     "verify": checked_verify,
 }
@@ -178,6 +180,8 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
     ask_after_untrusted: bool = False
     """Ask about each call that does more than read, once a request has read text from outside (of tools, servers and
     files, in this question or earlier in its conversation), unless a rule of yours allows it."""
+    mcp_servers: Annotated[Mapping[str, McpServer], SkipValidation()] = Field(default_factory=dict)
+    """MCP servers by name, whose tools are offered as NAME_TOOL: `{"files": McpServer(command=...)}` (extra `mcp`)."""
     catalog: Catalog = Field(default_factory=Catalog)
     """Context windows and prices; give one with `overrides` for models that the price list does not know."""
     rate_limits: Mapping[str, tuple[_Positive | None, _Positive | None]] = Field(default_factory=dict)

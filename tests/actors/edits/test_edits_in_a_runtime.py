@@ -123,7 +123,9 @@ def test_a_person_is_asked_with_the_diff_as_soon_as_it_is_staged(settings: Calla
     assert (root / "new/b.py").read_text() == "b = 1\n"
 
 
-async def test_a_call_does_not_wait_for_a_person(settings: Callable[..., Settings], root: Path) -> None:
+async def test_a_call_does_not_wait_for_a_person(
+    settings: Callable[..., Settings], root: Path, until: Callable[[Callable[[], bool]], None]
+) -> None:
     answer = asyncio.Event()
     host = asyncio.get_running_loop()
 
@@ -137,9 +139,7 @@ async def test_a_call_does_not_wait_for_a_person(settings: Callable[..., Setting
         await runtime.ask("edit", conversation=conversation)
         assert result_of(conversation)["state"] == "pending"
         answer.set()
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while (await asyncio.to_thread(runtime.proposals))[0].state is not ProposalState.APPLIED:
-                await asyncio.sleep(0.01)
+        await asyncio.to_thread(until, lambda: runtime.proposals()[0].state is ProposalState.APPLIED)
         await runtime.ask("and now?", conversation=conversation)
     assert len(told(conversation)) == 1
     assert "was applied" in told(conversation)[0]
