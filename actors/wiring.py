@@ -160,7 +160,9 @@ class Wiring:
         self.edits: Edits | None = None
         """The staged edits of the workspace, likewise."""
         self.code_tools: tuple[Tool, ...] = ()
-        self.servers = ServerHub(settings.mcp_servers, self._own_names, settings.config_dir)
+        self.servers = ServerHub(
+            settings.mcp_servers, self._own_names, settings.config_dir, AllowedAddresses(settings.allowed_addresses)
+        )
         if settings.workspace is not None:
             _import_index(settings)
 

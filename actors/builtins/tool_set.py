@@ -11,6 +11,7 @@ from callboard.actors.builtins.run_command import run_command_tool
 from callboard.actors.builtins.text_search import search_text_tool
 from callboard.actors.builtins.workspace import Workspace
 from callboard.actors.tools import Tool
+from callboard.protocol.tools import Risk
 
 #: In the order in which models are shown them.
 _FACTORIES: Final = (
@@ -30,5 +31,5 @@ def builtin_tools(workspace: Workspace) -> tuple[Tool, ...]:
 
 
 def _bounded(tool: Tool) -> Tool:
-    """`Workspace` refuses what is outside and what is secret."""
-    return replace(tool, contract=replace(tool.contract, is_bounded=True))
+    """`Workspace` refuses what is outside and what is secret, where a tool reads."""
+    return replace(tool, contract=replace(tool.contract, is_bounded=tool.contract.risk is Risk.READ))
