@@ -26,6 +26,7 @@ from callboard.actors.models.routing import OwnProviders, Router
 from callboard.actors.models.suitability import suitable
 from callboard.actors.models.token_ratios import TokenRatios
 from callboard.actors.models.windows import UNLIMITED
+from callboard.actors.policy.addresses import AllowedAddresses
 from callboard.actors.policy.judge import CallJudge, JudgingApprover
 from callboard.actors.policy.saved_rules import SavedRules
 from callboard.actors.processes.confinement import confinement_of, kernel_support
@@ -162,7 +163,9 @@ class Wiring:
         self.edits: Edits | None = None
         """The staged edits of the workspace, likewise."""
         self.code_tools: tuple[Tool, ...] = ()
-        self.servers = ServerHub(settings.mcp_servers, self._own_names, settings.config_dir)
+        self.servers = ServerHub(
+            settings.mcp_servers, self._own_names, settings.config_dir, AllowedAddresses(settings.allowed_addresses)
+        )
         if settings.workspace is not None:
             _import_index(settings)
 
@@ -272,7 +275,9 @@ class Wiring:
     def judging(self, approver: Approver, scheduler: kernel.LoopScheduler) -> Approver:
         """The approver of a runtime that starts now, with the policy before it."""
         settings = self.settings
-        judge = CallJudge(settings.policy, settings.workspace, settings.secret_rules, self.saved_rules.judge)
+        allowed = AllowedAddresses(settings.allowed_addresses)
+        saved = self.saved_rules.judge
+        judge = CallJudge(settings.policy, settings.workspace, settings.secret_rules, saved, allowed)
         return JudgingApprover(judge, approver, scheduler)
 
     def plan(self, system: kernel.ActorSystem, scheduler: kernel.LoopScheduler, approver: Approver) -> Plan:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from callboard.actors.builtins.listing import find_files_tool, list_dir_tool
@@ -10,6 +11,7 @@ from callboard.actors.builtins.run_command import run_command_tool
 from callboard.actors.builtins.text_search import search_text_tool
 from callboard.actors.builtins.workspace import Workspace
 from callboard.actors.tools import Tool
+from callboard.protocol.tools import Risk
 
 #: In the order in which models are shown them.
 _FACTORIES: Final = (
@@ -25,4 +27,9 @@ _FACTORIES: Final = (
 
 def builtin_tools(workspace: Workspace) -> tuple[Tool, ...]:
     """Those that callboard ships, for this workspace."""
-    return tuple(make(workspace) for make in _FACTORIES)
+    return tuple(_bounded(make(workspace)) for make in _FACTORIES)
+
+
+def _bounded(tool: Tool) -> Tool:
+    """`Workspace` refuses what is outside and what is secret, where a tool reads."""
+    return replace(tool, contract=replace(tool.contract, is_bounded=tool.contract.risk is Risk.READ))
