@@ -80,6 +80,13 @@ def parser() -> CommandParser:
     _add_tools(listing)
     listing.add_argument("--json", action="store_true", help="print them as JSON, with their schemas")
 
+    trusting = commands.add_parser(
+        "trust", help="agree to files inside a workspace: tools, MCP servers, rules", allow_abbrev=False
+    )
+    _add_workspace(trusting, "the folder they are in (CALLBOARD_WORKSPACE, else this one)")
+    _add_profile(trusting)
+    trusting.add_argument("--forget", action="store_true", help="agree to none of them any more")
+
     ruling = commands.add_parser(
         "rules", help="list and remove what was answered for always to questions for approval", allow_abbrev=False
     )

@@ -20,6 +20,7 @@ from callboard.actors.mcp.remote_values import ElicitForm, ServerState, ServerSt
 from callboard.actors.mcp.server_actor import ConnectionEnded, server_spec
 from callboard.actors.mcp.server_link import AskedFor, ServerLink
 from callboard.actors.mcp.server_thread import AnyErrand, ServerThread
+from callboard.actors.policy.addresses import NONE_ALLOWED, AddressJudge, AllowedAddresses
 from callboard.actors.tools.invoke import safe_text, shortened
 from callboard.protocol.commands import AskApproval
 from callboard.protocol.errors import UsageError, missing_extra
@@ -36,13 +37,19 @@ class ServerHub:
     """See the module. It outlives the starts and stops of its runtime. Raises UsageError without the extra `mcp`."""
 
     def __init__(
-        self, servers: Mapping[str, McpServer], own_names: Callable[[], Iterable[str]], tokens: Path | None = None
+        self,
+        servers: Mapping[str, McpServer],
+        own_names: Callable[[], Iterable[str]],
+        tokens: Path | None = None,
+        addresses: AllowedAddresses = NONE_ALLOWED,
     ) -> None:
-        """`own_names` are taken by other tools; `tokens` is the folder for what OAuth brings."""
+        """`own_names` are taken by other tools; `tokens` is the folder for what OAuth brings; `addresses` are those in
+        special networks that a server may name."""
         if servers and find_spec("mcp") is None:
             raise UsageError(missing_extra("mcp_servers", "mcp"))
         self._own_names = own_names
         self._tokens = tokens
+        self._judge = AddressJudge(addresses)
         self._approver: Approver | None = None
         self._publish: Callable[[ServerLink], object] = lambda _link: None
         self._questions = itertools.count(1)
@@ -99,6 +106,7 @@ class ServerHub:
                 link.server,
                 lambda facts, listing: link.listed(thread, connection, facts, listing),
                 self._elicited,
+                self._judge,
                 tokens=self._tokens,
             )
             await connection.live(thread)

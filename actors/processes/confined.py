@@ -26,7 +26,7 @@ from typing import Final
 from callboard.actors.processes import private_mounts, seccomp
 from callboard.actors.processes.confinement import Confinement
 from callboard.actors.processes.control import LENGTH
-from callboard.actors.processes.landlock import May, Rule, open_place, restrict
+from callboard.actors.processes.landlock import May, PathRule, open_place, restrict
 from callboard.actors.processes.linux import FILE_CAPABILITIES, capabilities, keep_capabilities
 
 #: Programs and libraries of the system, which anyone may read.
@@ -82,7 +82,7 @@ class _Held:
     """What holds this process; none as long as `walls` is None."""
 
     walls: Walls | None = None
-    rules: list[Rule] = field(default_factory=list)
+    rules: list[PathRule] = field(default_factory=list)
     scratch: str = ""
     readable: list[str] = field(default_factory=list)
     writable: list[str] = field(default_factory=list)
@@ -140,12 +140,12 @@ def enter(walls: Walls, scratch: str, found: int, *, has_mounts: bool) -> None:
     _held.walls = walls
     _held.readable = [place for place, may in rules if may & May.READ_FILE]
     _held.writable = [place for place, may in rules if may & May.MAKE_FILE]
-    _held.rules = [Rule(place, may) for path, may in rules if (place := open_place(path)) is not None]
+    _held.rules = [PathRule(place, may) for path, may in rules if (place := open_place(path)) is not None]
     scratch_place = open_place(_held.scratch)
     assert scratch_place is not None
     try:
         in_scratch = May.READ | May.WRITE | (May.RUN if rights.executes else May(0))
-        _restrict([*_held.rules, Rule(scratch_place, in_scratch)])
+        _restrict([*_held.rules, PathRule(scratch_place, in_scratch)])
     finally:
         os.close(scratch_place)
     metadata = has_mounts or rights.executes
@@ -179,7 +179,7 @@ def _has_made_view(walls: Walls, scratch: str, found: int) -> bool:
     return True
 
 
-def _restrict(rules: Iterable[Rule]) -> None:
+def _restrict(rules: Iterable[PathRule]) -> None:
     walls = _held.walls
     assert walls is not None
     restrict(rules, walls.landlock, connections=walls.confinement.rights.connects)
@@ -276,7 +276,7 @@ def enter_child() -> None:
     _live_in(own)
     rights = walls.confinement.rights
     mays = ((own, May.READ | May.WRITE | (May.RUN if rights.executes else May(0))), (template, May.READ))
-    added = [Rule(place, may) for path, may in mays if (place := open_place(path)) is not None]
+    added = [PathRule(place, may) for path, may in mays if (place := open_place(path)) is not None]
     try:
         _restrict([*_held.rules, *added])
     finally:
