@@ -75,7 +75,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AnthropicOptions", "Approval", "AskApproval", "AskOptions", "Audio", "BedrockOptions", "CallReport", "CallResult",
     "CallboardError", "Catalog", "Compaction", "Connection", "Conversation", "Decision", "Deferred", "Document",
-    "ErrorKind", "GeminiOptions", "Image", "Metrics", "ModelCallFailed", "ModelInfo", "OpenAIOptions",
+    "ErrorKind", "GeminiOptions", "Image", "McpServer", "Metrics", "ModelCallFailed", "ModelInfo", "OpenAIOptions",
     "OpenRouterOptions", "Origin", "Outcome", "Output", "PartialOutput", "Policy", "Prices", "Proposal",
     "ProposalState", "Reply", "RequestEnded", "RequestLogFilter", "Risk", "RunTool", "Runtime", "RuntimeFailure",
     "Sampling", "Settings", "StepReport", "Stream", "SyncStream", "TextDelta", "Tool", "ToolCallCompleted",
