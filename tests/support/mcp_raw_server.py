@@ -35,6 +35,11 @@ def text(said: str) -> Message:
     return {"content": [{"type": "text", "text": said}]}
 
 
+def head(asked: Message) -> str:
+    """The beginning of an answer."""
+    return f'{{"jsonrpc":"2.0","id":{json.dumps(asked["id"])},"result":'
+
+
 def answer(asked: Message, result: object) -> None:
     send({"id": asked["id"], "result": result})
 
@@ -143,10 +148,10 @@ class Server:
         send({"id": 123_456, "result": text("for someone else")})
 
     def do_not_json(self, asked: Message, _: Message) -> None:
-        write('{"jsonrpc":"2.0","id":%s,"result":{]\n' % json.dumps(asked["id"]))
+        write(f"{head(asked)}{{]\n")
 
     def do_deep(self, asked: Message, _: Message) -> None:
-        write('{"jsonrpc":"2.0","id":%s,"result":%s\n' % (json.dumps(asked["id"]), "[" * 100_000))
+        write(f"{head(asked)}{'[' * 100_000}\n")
 
     def do_wrong_shape(self, asked: Message, _: Message) -> None:
         answer(asked, {"content": "no list"})
@@ -161,7 +166,7 @@ class Server:
         answer(asked, text("after the noise"))
 
     def do_huge(self, asked: Message, arguments: Message) -> None:
-        write('{"jsonrpc":"2.0","id":%s,"result":{"content":[{"type":"text","text":"' % json.dumps(asked["id"]))
+        write(f'{head(asked)}{{"content":[{{"type":"text","text":"')
         for _ in range(int(str(arguments.get("megabytes", 32)))):
             write("x" * 1_000_000)
         write('"}]}}\n')

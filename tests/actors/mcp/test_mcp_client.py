@@ -1,4 +1,4 @@
-"""Tools of MCP servers in a real runtime. The servers are processes, made by hand so that they can break the protocol."""
+"""Tools of MCP servers in a real runtime. The servers are made by hand, so that they can break the protocol."""
 
 from __future__ import annotations
 
@@ -338,5 +338,5 @@ async def test_a_cancelled_call_is_cancelled_at_the_server() -> None:
             return (await runtime.call_tool("raw_was_cancelled")).content == "1"
 
         async with asyncio.timeout(PATIENCE_SECONDS):
-            while not await was_cancelled():
+            while not await was_cancelled():  # noqa: ASYNC110 - as above
                 await asyncio.sleep(0.01)
