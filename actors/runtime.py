@@ -424,16 +424,6 @@ class Runtime:
         self._live()
         return tuple(offer_of(tool, self.settings.policy) for tool in self._wiring.offered_tools.values())
 
-    def mcp(self, name: str) -> McpHandle:
-        """The MCP server of this name: its resources and prompts. Raises UsageError where no setting has it."""
-        self._live()
-        return McpHandle(self._wiring.servers.link(name))
-
-    def mcp_servers(self) -> tuple[ServerStatus, ...]:
-        """How each MCP server of the settings is: its state, what its last connection failed with, its tools."""
-        self._live()
-        return self._wiring.servers.statuses
-
     def offered(self) -> tuple[ToolOffer, ...]:
         """The tools that a model would be offered now: without those that are denied or withdrawn."""
         offers = self._live().peers.dispatcher.ask(ReadOffers(), OFFERS_TIMEOUT_SECONDS)
@@ -443,6 +433,16 @@ class Runtime:
         """The tool of this name, of those given and those that the workspace adds; None where there is none."""
         self._live()
         return self._wiring.offered_tools.get(ToolName(name))
+
+    def mcp(self, name: str) -> McpHandle:
+        """The MCP server of this name: its resources and prompts. Raises UsageError where no setting has it."""
+        self._live()
+        return McpHandle(self._wiring.servers.link(name))
+
+    def mcp_servers(self) -> tuple[ServerStatus, ...]:
+        """How each MCP server of the settings is: its state, what its last connection failed with, its tools."""
+        self._live()
+        return self._wiring.servers.statuses
 
     def metrics(self) -> Metrics:
         """What was counted since the start: requests, calls, failures, tokens, durations, and what runs and waits now.
@@ -520,7 +520,8 @@ class _Running:
         begun.callback(self.check_threads.close)
         self.windows = Windows()
         begun.callback(scheduler.loop.call_soon_threadsafe, self.windows.cancel)
-        approver: Approver = CallbackApprover(approve, wiring.saved_rules.remember) if approve else NobodyToAsk()
+        behind: Approver = CallbackApprover(approve, wiring.saved_rules.remember) if approve else NobodyToAsk()
+        approver = wiring.judging(behind, scheduler)
         begun.callback(approver.close)
         self.system = kernel.ActorSystem(scheduler, dead_letters_kept=DEAD_LETTERS_KEPT)
         begun.callback(self._stop_actors)

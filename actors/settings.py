@@ -48,9 +48,9 @@ from callboard.protocol.compaction import Compaction, compaction_faults
 from callboard.protocol.errors import UsageError
 from callboard.protocol.model import PromptCache, ResponseStorage, Sampling, sampling_faults
 from callboard.protocol.options import ToolFallback
+from callboard.protocol.policy import Policy
 from callboard.protocol.provider_options import ProviderOptions
 from callboard.protocol.server_tools import ServerToolOffer
-from callboard.protocol.tools import Policy
 from callboard.providers.catalog import Catalog
 from callboard.providers.example_models import example
 from callboard.providers.local.scripted import Script
@@ -166,6 +166,9 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
     """Where a model takes no tools: ask once more without them, with a note ("retry_without_tools"), or "fail"."""
     policy: Policy = Field(default_factory=Policy)
     """Which tools run unasked, which are asked about and which are denied, by their risk."""
+    ask_after_untrusted: bool = False
+    """Ask about each call that does more than read, once a request has read text from outside (of tools, servers and
+    files, in this question or earlier in its conversation), unless a rule of yours allows it."""
     mcp_servers: Annotated[Mapping[str, McpServer], SkipValidation()] = Field(default_factory=dict)
     """MCP servers by name, whose tools are offered as NAME_TOOL: `{"files": McpServer(command=...)}` (extra `mcp`)."""
     catalog: Catalog = Field(default_factory=Catalog)

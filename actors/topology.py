@@ -29,7 +29,7 @@ from callboard.actors.requests.request_session import Peers
 from callboard.actors.telemetry.telemetry import Telemetry
 from callboard.actors.tools import Tool
 from callboard.actors.workers.messages import KindOf
-from callboard.protocol.tools import Policy
+from callboard.protocol.policy import Policy
 
 #: Messages that may wait for an actor which serves every request: ten for each of 10,000 requests.
 SHARED_CAPACITY = 100_000

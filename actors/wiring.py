@@ -26,6 +26,7 @@ from callboard.actors.models.routing import OwnProviders, Router
 from callboard.actors.models.suitability import suitable
 from callboard.actors.models.token_ratios import TokenRatios
 from callboard.actors.models.windows import UNLIMITED
+from callboard.actors.policy.judge import CallJudge, JudgingApprover
 from callboard.actors.policy.saved_rules import SavedRules
 from callboard.actors.processes.supply import ProcessOptions
 from callboard.actors.requests import asking
@@ -265,6 +266,12 @@ class Wiring:
         _check_budgets(self.settings, options, names)
         return options
 
+    def judging(self, approver: Approver, scheduler: kernel.LoopScheduler) -> Approver:
+        """The approver of a runtime that starts now, with the policy before it."""
+        settings = self.settings
+        judge = CallJudge(settings.policy, settings.workspace, settings.secret_rules, self.saved_rules.judge)
+        return JudgingApprover(judge, approver, scheduler)
+
     def plan(self, system: kernel.ActorSystem, scheduler: kernel.LoopScheduler, approver: Approver) -> Plan:
         """The tree of a runtime that starts now."""
         settings, counted, calls = self.settings, Metrics(), Ledger()
@@ -447,6 +454,7 @@ def _options(settings: Settings, model: str, models: Sequence[str]) -> RequestOp
         max_attempts=settings.max_attempts,
         history_share=settings.history_share,
         result_share=settings.result_share,
+        ask_after_untrusted=settings.ask_after_untrusted,
         compaction=compaction,
     )
 

@@ -60,7 +60,6 @@ BY_STRING = {
     "actors/mcp/server_hub.py": "asks whether the extra `mcp` is installed",
     "actors/index/dense.py": "asks whether the modules of an extra are installed",
     "actors/testing/__main__.py": "a tool of the user's, named on the command line",
-    "actors/cli/tool_files.py": "a file of the user's tools, likewise",
     "actors/tools/tool_file.py": "a file of the user's tools, named on the command line",
     "actors/testing/chaos/hosts.py": "asks whether trio is installed",
     "actors/testing/runtimes/harness.py": "one runtime of the extra `runtimes`",

@@ -132,8 +132,8 @@ class _Due:
 
 DispatcherMessage = (
     OfferTools
-    | ReplaceTools
     | ReadOffers
+    | ReplaceTools
     | DispatchCall
     | CancelTool
     | ConfirmStops
@@ -205,6 +205,10 @@ class ToolDispatcher(Actor[DispatcherMessage]):
     def _offer(self, message: OfferTools) -> None:
         message.reply_to.tell_control(ToolsOffered(message.tag, self._registry.offers(self.now())))
 
+    @handles(ReadOffers)
+    def _read_offers(self, _: ReadOffers) -> tuple[ToolOffer, ...]:
+        return self._registry.offers(self.now())
+
     @handles(ReplaceTools)
     def _replace_tools(self, message: ReplaceTools) -> None:
         for name in self._registry.replace(message.source, message.tools):
@@ -213,10 +217,6 @@ class ToolDispatcher(Actor[DispatcherMessage]):
                 gone = f"{name} was taken away before the call could run"
                 self._end(call, ToolFailure(name, FailureCode.WITHDRAWN, gone))
         self._go_on()
-
-    @handles(ReadOffers)
-    def _read_offers(self, _: ReadOffers) -> tuple[ToolOffer, ...]:
-        return self._registry.offers(self.now())
 
     @handles(DispatchCall)
     def _dispatch(self, message: DispatchCall) -> None:

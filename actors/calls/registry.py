@@ -19,7 +19,8 @@ from callboard.actors.tools.invoke import text_of
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import ToolName
 from callboard.protocol.options import ToolOffer
-from callboard.protocol.tools import Decision, FailureCode, Policy, ToolDefinition, ToolFailure
+from callboard.protocol.policy import Judgement, Policy
+from callboard.protocol.tools import Decision, FailureCode, ToolDefinition, ToolFailure
 
 logger = logger_of("callboard.tools")
 
@@ -264,10 +265,10 @@ class Registry:
 def offer_of(tool: Tool, policy: Policy) -> ToolOffer:
     """A tool with what the policy says of it. A policy that fails denies."""
     try:
-        decision = policy.decide(tool.contract)
+        said = policy.offer(tool.name, tool.contract, has_accesses=bool(tool.accesses))
     except Exception as error:  # noqa: BLE001 - the owner's own policy: broken, it fails closed
         logger.warning("the policy failed for %s, which is denied: %s", tool.name, text_of(error))
-        decision = Decision.DENY
-    if tool.contract.stages and decision is Decision.ASK:
-        decision = Decision.ALLOW  # asked about with what it has staged
-    return ToolOffer(tool.definition, tool.contract, decision)
+        said = Judgement(Decision.DENY, "the policy failed")
+    if tool.contract.stages and said.decision is Decision.ASK:
+        said = Judgement(Decision.ALLOW, "asked about with what it has staged")
+    return ToolOffer(tool.definition, tool.contract, said.decision, said.rule)

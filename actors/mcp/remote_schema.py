@@ -203,7 +203,7 @@ def _unchecked(_validator: object, _value: object, _instance: object, _schema: o
 #: Python's own `re` may take hours over a pattern that a server chose, and holds the interpreter meanwhile; and
 #: `uniqueItems` takes the square of the length.
 _UNCHECKED: Final = ("pattern", "uniqueItems", "format")
-_Checker: Final = validators.extend(  # type: ignore[no-untyped-call]
+_Checker: Final = validators.extend(
     Draft202012Validator,
     {
         **{name: _counted(check) for name, check in Draft202012Validator.VALIDATORS.items()},

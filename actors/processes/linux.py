@@ -40,6 +40,8 @@ KILL_ALL_SECONDS: Final = 2.0
 
 #: In kB; since Linux 4.5.
 _SHARED: Final = re.compile(rb"^RssShmem:\s*(\d+) kB$", re.MULTILINE)
+#: States of a process that has ended and may still have to be reaped.
+_ENDED: Final = (b"", b"Z", b"X")
 _CAP_NAMES: Final = ("CapInh", "CapPrm", "CapEff")
 
 
@@ -103,12 +105,24 @@ def kill_all() -> None:
 
 
 def _parent_of(pid: int) -> int:
+    return _state(pid)[1]
+
+
+def _state(pid: int) -> tuple[bytes, int]:
+    """The letter that says what a process does, and its parent; 0 when it has ended."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as status:
             # The name, in brackets, may hold anything; what follows it is numbers: state, parent ...
-            return int(status.read().rpartition(b")")[2].split()[1])
+            state, parent = status.read().rpartition(b")")[2].split()[:2]
     except (FileNotFoundError, ProcessLookupError):
-        return 0
+        return b"", 0
+    return state, int(parent)
+
+
+def parents() -> dict[int, int]:
+    """The parent of each process that can be seen from here and has not ended."""
+    states = {pid: _state(pid) for pid in processes()}
+    return {pid: parent for pid, (state, parent) in states.items() if state not in _ENDED}
 
 
 # -- namespaces
