@@ -29,7 +29,7 @@ from callboard.actors.models.windows import UNLIMITED
 from callboard.actors.policy.addresses import AllowedAddresses
 from callboard.actors.policy.judge import CallJudge, JudgingApprover
 from callboard.actors.policy.saved_rules import SavedRules
-from callboard.actors.processes.confinement import confinement_of, kernel_support
+from callboard.actors.processes.confinement import check_hosts, confinement_of, kernel_support
 from callboard.actors.processes.keeper import check_confinement
 from callboard.actors.processes.supply import ProcessOptions
 from callboard.actors.requests import asking
@@ -133,6 +133,9 @@ class Wiring:
         compaction = settings.compaction
         reads = (read_tool(self.conversations.get),) if compaction is not None and compaction.read_back else ()
         self.tools = _checked([*map(as_tool, tools), *builtins, *reads])
+        for each in self.tools:
+            held_to = confinement_of(each.contract, kernel_support(), settings.confine, settings.workspace)
+            check_hosts(each.name, held_to, settings.confine)
         limits = RateLimits(kernel.LoopScheduler.now, settings.rate_limits)
         self._router = Router(settings, limits, providers)
         self._models: dict[str, KnownModel] = {}

@@ -17,7 +17,7 @@ from callboard import (
     ToolCallCompleted,
 )
 from callboard.actors.cli.advice import advised
-from callboard.actors.cli.approval_prompt import approver_for
+from callboard.actors.cli.approval_prompt import TerminalApprover, approver_for
 from callboard.actors.cli.attachments import attached
 from callboard.actors.cli.indexing import IndexProgress
 from callboard.actors.cli.model_choice import with_model
@@ -55,7 +55,9 @@ async def _ask(question: Prompt, said: AskOptions, given: WorkspaceSetup, report
     screen = Screen(quiet=report is not None)
     if given.note:
         screen.remark(given.note)
-    async with Runtime(settings, given.tools, approve=approver_for(screen)) as runtime:
+    approver = approver_for(screen)
+    ask_user = approver.answer if isinstance(approver, TerminalApprover) else None
+    async with Runtime(settings, given.tools, approve=approver, ask_user=ask_user) as runtime:
         if note := await _refreshed(runtime):
             screen.remark(note)
         if report is not None:

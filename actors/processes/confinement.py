@@ -14,6 +14,7 @@ from typing import Final
 
 from callboard.actors.processes import landlock, seccomp
 from callboard.actors.processes.linux import IS_LINUX
+from callboard.protocol.errors import UsageError
 from callboard.protocol.tools import Isolation, Risk, ToolContract
 
 #: The least version of Landlock that `required` is content with: an older one does not see files being cut off.
@@ -132,6 +133,15 @@ def confinement_of(
     named = contract.paths if contract.paths is not None else (root,) if root else ()
     places = tuple(dict.fromkeys(os.path.realpath(os.path.join(root, os.path.expanduser(each))) for each in named))
     return Confinement(contract.risk, "", places, contract.hosts)
+
+
+def check_hosts(name: str, confinement: Confinement, mode: Confine) -> None:
+    """Raise UsageError for hosts that are declared where confinement is required: the kernel does not enforce them."""
+    if mode is Confine.REQUIRED and confinement.is_on and confinement.rights.connects and confinement.hosts is not None:
+        raise UsageError(
+            f"tool {name} declares hosts, which cannot be enforced yet, and confine='required' promises nothing that "
+            "is not: leave hosts out, or use confine='auto'"
+        )
 
 
 def what_is_missing(kernel: KernelSupport, mounts: bool, why_no_mounts: str) -> str:
