@@ -34,7 +34,7 @@ def words(count: int) -> list[str]:
 
 @tool(risk="write")
 def write(path: str) -> str:
-    """Write a file."""
+    """Write a file of the workspace."""
     Path(path).write_text("written")
     return "written"
 
@@ -56,7 +56,7 @@ async def steps(context: ToolContext, fractions: list[float | None]) -> str:
     return "done"
 
 
-@tool(risk="read")
+@tool  # not confined: the marker is outside of the workspace
 def hold(marker: str) -> str:
     """Hold a lock on the file until it is ended."""
     with open(marker, "w") as held:
@@ -79,5 +79,5 @@ async def greet() -> str:
     schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
     answer = await caller().elicit("Who is there?", schema, "who")
     if answer.action != "accept" or answer.content is None:
-        raise ToolError("nobody said who is there")
+        raise ToolError("no name was given")
     return f"Hello {answer.content['name']}"
