@@ -27,6 +27,8 @@ from callboard.actors.calls.approvals import ApprovalCallback, Approver, Callbac
 from callboard.actors.calls.dispatcher import ReadOffers
 from callboard.actors.calls.registry import offer_of
 from callboard.actors.edits.proposals import DecideEdits
+from callboard.actors.mcp.mcp_handle import McpHandle
+from callboard.actors.mcp.remote_values import ServerStatus
 from callboard.actors.models.routing import OwnProviders
 from callboard.actors.models.windows import Windows
 from callboard.actors.requests.asking import AskOptions, Prompt, check_names, identity_of, user_message
@@ -50,7 +52,7 @@ from callboard.actors.telemetry.metrics import Metrics
 from callboard.actors.telemetry.telemetry import ReadMetrics, RequestLost
 from callboard.actors.tools import Tool
 from callboard.actors.tools.progress import ToolProgressed
-from callboard.actors.topology import SESSION_CAPACITY, addresses_of, build
+from callboard.actors.topology import SESSION_CAPACITY, addresses_of, build, start_servers
 from callboard.actors.wiring import Asked, KnownModel, Wiring
 from callboard.protocol.content import ToolCall
 from callboard.protocol.direct_call import DirectCall
@@ -432,6 +434,16 @@ class Runtime:
         self._live()
         return self._wiring.offered_tools.get(ToolName(name))
 
+    def mcp(self, name: str) -> McpHandle:
+        """The MCP server of this name: its resources and prompts. Raises UsageError where no setting has it."""
+        self._live()
+        return McpHandle(self._wiring.servers.link(name))
+
+    def mcp_servers(self) -> tuple[ServerStatus, ...]:
+        """How each MCP server of the settings is: its state, what its last connection failed with, its tools."""
+        self._live()
+        return self._wiring.servers.statuses
+
     def metrics(self) -> Metrics:
         """What was counted since the start: requests, calls, failures, tokens, durations, and what runs and waits now.
 
@@ -508,15 +520,19 @@ class _Running:
         begun.callback(self.check_threads.close)
         self.windows = Windows()
         begun.callback(scheduler.loop.call_soon_threadsafe, self.windows.cancel)
-        approver: Approver = CallbackApprover(approve, wiring.saved_rules.remember) if approve else NobodyToAsk()
+        behind: Approver = CallbackApprover(approve, wiring.saved_rules.remember) if approve else NobodyToAsk()
+        approver = wiring.judging(behind, scheduler)
         begun.callback(approver.close)
         self.system = kernel.ActorSystem(scheduler, dead_letters_kept=DEAD_LETTERS_KEPT)
         begun.callback(self._stop_actors)
-        build(self.system, wiring.plan(self.system, scheduler, approver))
+        plan = wiring.plan(self.system, scheduler, approver)
+        build(self.system, plan)
         self.post = scheduler.loop.call_soon_threadsafe
         self.outside = OutsideCalls(self.system, self.sessions.get, lambda: wiring.offered_tools)
         self.system.wait_until_started(self.system.ref("root"), START_SECONDS)
         self._supervisor, self.peers = addresses_of(self.system, START_SECONDS)
+        start_servers(self.system, plan)
+        wiring.servers.wait()
         begun.callback(extras.observe(self.metrics))
 
     def begin(self, opened: _OpenRequest[T]) -> None:

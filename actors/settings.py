@@ -40,6 +40,7 @@ from callboard.actors.connection import (
     fits_a_header,
     shown,
 )
+from callboard.actors.mcp.mcp_servers import McpServer, mcp_servers_of
 from callboard.actors.requests.extra_fields import checked_headers
 from callboard.actors.secret_files import SecretRules
 from callboard.protocol import limits
@@ -47,9 +48,9 @@ from callboard.protocol.compaction import Compaction, compaction_faults
 from callboard.protocol.errors import UsageError
 from callboard.protocol.model import PromptCache, ResponseStorage, Sampling, sampling_faults
 from callboard.protocol.options import ToolFallback
+from callboard.protocol.policy import Policy
 from callboard.protocol.provider_options import ProviderOptions
 from callboard.protocol.server_tools import ServerToolOffer
-from callboard.protocol.tools import Policy
 from callboard.providers.catalog import Catalog
 from callboard.providers.example_models import example
 from callboard.providers.local.scripted import Script
@@ -74,6 +75,7 @@ _Positive = Annotated[float, Field(gt=0)]
 _CHECKS: Final[Mapping[str, Callable[[object], object]]] = {
     "api_key": checked_key,
     "connections": connections_of,
+    "mcp_servers": mcp_servers_of,
     "proxy": checked_proxy,
     "verify": checked_verify,
 }
@@ -164,6 +166,11 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
     """Where a model takes no tools: ask once more without them, with a note ("retry_without_tools"), or "fail"."""
     policy: Policy = Field(default_factory=Policy)
     """Which tools run unasked, which are asked about and which are denied, by their risk."""
+    ask_after_untrusted: bool = False
+    """Ask about each call that does more than read, once a request has read text from outside (of tools, servers and
+    files, in this question or earlier in its conversation), unless a rule of yours allows it."""
+    mcp_servers: Annotated[Mapping[str, McpServer], SkipValidation()] = Field(default_factory=dict)
+    """MCP servers by name, whose tools are offered as NAME_TOOL: `{"files": McpServer(command=...)}` (extra `mcp`)."""
     catalog: Catalog = Field(default_factory=Catalog)
     """Context windows and prices; give one with `overrides` for models that the price list does not know."""
     rate_limits: Mapping[str, tuple[_Positive | None, _Positive | None]] = Field(default_factory=dict)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,15 +16,19 @@ from callboard.actors.builtins import Workspace, builtin_tools
 from callboard.actors.builtins.job_tools import job_tools
 from callboard.actors.builtins.jobs import jobs_actor
 from callboard.actors.calls.approvals import Approver
+from callboard.actors.calls.dispatcher import ReplaceTools
 from callboard.actors.calls.ledger import Ledger
 from callboard.actors.calls.registry import offer_of
 from callboard.actors.connection import Connection
+from callboard.actors.mcp.server_hub import ServerHub
+from callboard.actors.mcp.server_link import ServerLink
 from callboard.actors.models.llm_manager import LlmManager, Route, start_on
 from callboard.actors.models.refusals import Refusals
 from callboard.actors.models.routing import OwnProviders, Router
 from callboard.actors.models.suitability import suitable
 from callboard.actors.models.token_ratios import TokenRatios
 from callboard.actors.models.windows import UNLIMITED
+from callboard.actors.policy.judge import CallJudge, JudgingApprover
 from callboard.actors.policy.saved_rules import SavedRules
 from callboard.actors.processes.supply import ProcessOptions
 from callboard.actors.requests import asking
@@ -156,13 +161,17 @@ class Wiring:
         self.edits: Edits | None = None
         """The staged edits of the workspace, likewise."""
         self.code_tools: tuple[Tool, ...] = ()
+        self.servers = ServerHub(settings.mcp_servers, self._own_names, settings.config_dir)
         if settings.workspace is not None:
             _import_index(settings)
 
     @property
     def offered_tools(self) -> dict[ToolName, Tool]:
-        """Those given, and those that the workspace adds."""
-        return {tool.name: tool for tool in (*self.tools, *self.code_tools)}
+        """Those given, those that the workspace adds, and what the MCP servers offer now."""
+        return {tool.name: tool for tool in (*self.tools, *self.code_tools, *self.servers.tools)}
+
+    def _own_names(self) -> tuple[ToolName, ...]:
+        return tuple(tool.name for tool in (*self.tools, *self.code_tools))
 
     def known(self, model: str) -> KnownModel:
         """All that is known of "provider/model". UsageError for an unknown provider or a missing key."""
@@ -259,6 +268,12 @@ class Wiring:
         _check_budgets(self.settings, options, names)
         return options
 
+    def judging(self, approver: Approver, scheduler: kernel.LoopScheduler) -> Approver:
+        """The approver of a runtime that starts now, with the policy before it."""
+        settings = self.settings
+        judge = CallJudge(settings.policy, settings.workspace, settings.secret_rules, self.saved_rules.judge)
+        return JudgingApprover(judge, approver, scheduler)
+
     def plan(self, system: kernel.ActorSystem, scheduler: kernel.LoopScheduler, approver: Approver) -> Plan:
         """The tree of a runtime that starts now."""
         settings, counted, calls = self.settings, Metrics(), Ledger()
@@ -282,6 +297,8 @@ class Wiring:
             failure_budget=settings.tool_failure_budget,
             threads=code_actors,
             calls=calls,
+            servers=self.servers.specs(approver, partial(_replace_tools, system)),
+            tools_that_change=lambda: {name: link.tools for name, link in self.servers.links.items()},
         )
 
     def _code_actors(
@@ -339,6 +356,12 @@ class Wiring:
             asyncio.run_coroutine_threadsafe(close_all(), scheduler.loop).result(CLOSE_PROVIDERS_SECONDS)
         except TimeoutError:
             logger.warning("some providers' connections were not closed within %s s", CLOSE_PROVIDERS_SECONDS)
+
+
+def _replace_tools(system: kernel.ActorSystem, link: ServerLink) -> None:
+    """The tools of a server have changed; before the dispatcher is there, and after, it finds them itself."""
+    with contextlib.suppress(kernel.NoSuchActor, kernel.ActorDeadError):
+        system.ref("root/dispatcher").tell_control(ReplaceTools(link.name, link.tools))
 
 
 def _post(api: EmbeddingApi, scheduler: kernel.LoopScheduler, body: Mapping[str, object]) -> Mapping[str, object]:
@@ -434,6 +457,7 @@ def _options(settings: Settings, model: str, models: Sequence[str]) -> RequestOp
         max_attempts=settings.max_attempts,
         history_share=settings.history_share,
         result_share=settings.result_share,
+        ask_after_untrusted=settings.ask_after_untrusted,
         compaction=compaction,
     )
 

@@ -21,6 +21,8 @@ class ToolOffer:
     definition: ToolDefinition
     contract: ToolContract = ToolContract()
     decision: Decision = Decision.ALLOW
+    rule: str = ""
+    """What the decision follows from, in words; of one to ask, why it is not known before the call."""
 
     @property
     def is_shown(self) -> bool:

@@ -1,11 +1,24 @@
-"""What a call of a tool would touch, and what is decided about it."""
+"""Who decides about a call, as data: the table by risk, trust and place, modes, and the owner's own rules. It is pure.
+
+What a call would touch is found out elsewhere (actors/policy/): paths are resolved and commands parsed before they come
+here as `Touch`. This file only looks up what the owner has said of such things. The strictest decision counts, of all
+that a call would touch.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
+from functools import cached_property
+from types import MappingProxyType
+from typing import Final, Literal
 
-from callboard.protocol.tools import Decision
+from callboard.protocol.errors import UsageError
+from callboard.protocol.ids import ToolName
+from callboard.protocol.patterns import matches
+from callboard.protocol.tools import Decision, Origin, Risk, ToolContract
 
 
 class AccessKind(StrEnum):
@@ -40,3 +53,404 @@ class Judgement:
 
     decision: Decision
     rule: str
+
+
+class Trust(StrEnum):
+    """How much runs unasked."""
+
+    CAREFUL = "careful"
+    """Reading in the workspace; changes are asked about there and denied elsewhere."""
+    BALANCED = "balanced"
+    """Also the network, and functions whose risk is not declared where the owner himself passed them."""
+    MANUAL = "manual"
+    """Reading in the workspace; a person is asked about all the rest."""
+
+
+class Mode(StrEnum):
+    """What a runtime is for at the moment."""
+
+    ASK = "ask"
+    """Answers only: tools that read."""
+    PLAN = "plan"
+    """Reading, the network and notes; nothing is changed or run."""
+    BUILD = "build"
+    """All tools, by table and rules."""
+
+
+class Location(StrEnum):
+    """Where the thing is that a call would touch."""
+
+    INSIDE = "inside"
+    """In the workspace, or nowhere in the file system: no path says otherwise."""
+    OUTSIDE = "outside"
+
+
+DecisionName = Literal["allow", "ask", "deny"]
+Row = Decision | Mapping[Origin, Decision] | Mapping[Location, Decision] | Mapping[Origin | Location, Decision]
+"""What a table says of one risk: one decision for all, or by where a tool came from, or by place, or by both, of which
+the stricter one counts. Of the origins, or of the places, what such a row leaves out is denied."""
+Table = Mapping[Risk, Row]
+
+_Cells = Mapping[Origin | Location, Decision]
+#: A table as it is kept.
+_Known = Mapping[Risk, Decision | _Cells]
+_ALLOW, _ASK, _DENY = Decision.ALLOW, Decision.ASK, Decision.DENY
+#: From the freest to the strictest.
+_STRICTNESS: Final = {_ALLOW: 0, _ASK: 1, _DENY: 2}
+
+
+def _by_place(inside: Decision, outside: Decision) -> _Cells:
+    return MappingProxyType({Location.INSIDE: inside, Location.OUTSIDE: outside})
+
+
+#: A function that its owner passed to the runtime needs no declared risk at `balanced`; one from elsewhere may do
+#: anything, so a person decides.
+_BY_ORIGIN: Final[_Cells] = MappingProxyType(
+    {Location.INSIDE: _ALLOW, Location.OUTSIDE: _ASK, Origin.OWNER: _ALLOW, Origin.ELSEWHERE: _ASK}
+)
+#: Who decides, by trust, risk and place. Nothing in it allows what destroys: see `Policy.judge`.
+TABLES: Final[Mapping[Trust, _Known]] = MappingProxyType(
+    {
+        Trust.CAREFUL: MappingProxyType(
+            {
+                Risk.READ: _by_place(_ALLOW, _ASK),
+                Risk.NETWORK: _by_place(_ASK, _ASK),
+                Risk.WRITE: _by_place(_ASK, _DENY),
+                Risk.EXECUTE: _by_place(_ASK, _DENY),
+                Risk.UNDECLARED: _by_place(_ASK, _DENY),
+            }
+        ),
+        Trust.BALANCED: MappingProxyType(
+            {
+                Risk.READ: _by_place(_ALLOW, _ASK),
+                Risk.NETWORK: _by_place(_ALLOW, _ASK),
+                Risk.WRITE: _by_place(_ASK, _ASK),
+                Risk.EXECUTE: _by_place(_ASK, _ASK),
+                Risk.UNDECLARED: _BY_ORIGIN,
+            }
+        ),
+        Trust.MANUAL: MappingProxyType(
+            {
+                Risk.READ: _by_place(_ALLOW, _ASK),
+                Risk.NETWORK: _by_place(_ASK, _ASK),
+                Risk.WRITE: _by_place(_ASK, _ASK),
+                Risk.EXECUTE: _by_place(_ASK, _ASK),
+                Risk.UNDECLARED: _by_place(_ASK, _ASK),
+            }
+        ),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Touch:
+    """One thing that a call would touch, as it was found to be: what rules and table are asked about."""
+
+    kind: AccessKind
+    place: Location = Location.INSIDE
+    risk: Risk | None = None
+    """By which row of the table it is judged; None: the tool's own risk."""
+    forms: tuple[str, ...] = ()
+    """What the patterns of rules are compared with: a path as it was resolved (below the workspace relative to it, and
+    absolute), the words of a command, a host."""
+    aliases: tuple[str, ...] = ()
+    """What else it is called: a path as it was written, a command without its folder. Rules that ask or deny match by
+    these too, rules that allow do not."""
+    destroys: str = ""
+    """Why it could not be undone; "" if it could."""
+    unclear: str = ""
+    """Why it is not known what it would do; "" if it is."""
+    refused: str = ""
+    """Why no rule can allow it, such as a secret file; "" if one can."""
+    touches: tuple[Touch, ...] = ()
+    """Of a command: its paths. A rule that allows the command allows them."""
+
+
+_PATTERNS: Final = ("command", "path", "address", "arguments")
+_PATTERN_OF: Final[Mapping[AccessKind, str]] = {
+    AccessKind.READ: "path",
+    AccessKind.WRITE: "path",
+    AccessKind.DELETE: "path",
+    AccessKind.COMMAND: "command",
+    AccessKind.ADDRESS: "address",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What the owner says of the calls that it matches.
+
+        Rule("run_command", "git status*", "allow")
+        Rule("*", path="secrets/**", decision="deny")
+
+    All that is given must match. `tool` and `command` are patterns in which `*` is any text, `?` one character and
+    `[ab]` one of these. In `path` and `address`, `*` and `?` match no `/`, `**` matches any number of folders, and
+    `secrets/**` also `secrets` itself. Rules that ask or deny do not tell upper and lower case apart. Raises UsageError
+    for a decision, a risk or a pattern that there is not.
+    """
+
+    tool: str = "*"
+    command: str = ""
+    """Compared with each simple command of a line, as the shell reads it: its words, quoted where they need it."""
+    decision: Decision | DecisionName | Literal[""] = ""
+    path: str = ""
+    """Compared with the path that a path leads to: relative to the workspace, outside of it absolute."""
+    address: str = ""
+    """Compared with the host of a URL, in lower case."""
+    risk: Risk | Literal["", "read", "write", "execute", "network", "undeclared"] = ""
+    """Only for tools of this risk."""
+    arguments: str = ""
+    """Only this very call: its arguments as JSON with sorted keys and without blanks (`exact_arguments`)."""
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            if not isinstance(getattr(self, each.name), str):
+                raise UsageError(f"a rule's {each.name} must be a text, got {getattr(self, each.name)!r}")
+        if self.decision not in list(Decision):
+            raise UsageError(f"a rule needs a decision, one of {', '.join(Decision)}; got {str(self.decision)!r}")
+        if self.risk and self.risk not in list(Risk):
+            raise UsageError(f"a rule's risk is one of {', '.join(Risk)}; got {str(self.risk)!r}")
+        if not self.tool:
+            raise UsageError('a rule names a tool, or "*" for all of them')
+        if sum(bool(getattr(self, name)) for name in _PATTERNS) > 1:
+            raise UsageError(f"a rule has one of {', '.join(_PATTERNS)}; write a rule for each")
+        object.__setattr__(self, "decision", Decision(self.decision))
+        try:
+            for name in ("tool", "command", "path", "address"):
+                if pattern := str(getattr(self, name)):
+                    matches(pattern, "", is_path=name in ("path", "address"))
+        except re.error as error:
+            raise UsageError(f"a rule's {name} {str(getattr(self, name))!r} is no pattern: {error}") from None
+
+    @property
+    def has_pattern(self) -> bool:
+        """Does it depend on a call's arguments?"""
+        return any(getattr(self, name) for name in _PATTERNS)
+
+    @property
+    def is_strict(self) -> bool:
+        """Does it ask or deny?"""
+        return self.decision != _ALLOW
+
+    def is_about(self, name: str, contract: ToolContract) -> bool:
+        """Is it about calls of this tool?"""
+        if self.risk and self.risk != contract.risk:
+            return False
+        return self.tool == "*" or matches(self.tool, name, is_path=False, ignore_case=self.is_strict)
+
+    def fits(self, touched: Touch, arguments: str) -> bool:
+        """Does it match this, in a call of a tool that it is about?"""
+        if self.arguments:
+            return self.arguments == arguments
+        if not self.has_pattern:
+            return True
+        kind = _PATTERN_OF[touched.kind]
+        pattern = str(getattr(self, kind))
+        if not pattern or (touched.unclear and not self.is_strict):
+            return False
+        forms = (*touched.forms, *touched.aliases) if self.is_strict else touched.forms
+        is_path = kind != "command"
+        return any(matches(pattern, form, is_path=is_path, ignore_case=self.is_strict) for form in forms)
+
+    def __str__(self) -> str:
+        shown = [self.tool, *(str(getattr(self, name)) for name in ("risk", "command", "path", "address"))]
+        return " ".join([*filter(None, shown), *(["these arguments"] if self.arguments else [])])
+
+
+#: What each mode adds to the owner's rules.
+MODES: Final[Mapping[Mode, tuple[Rule, ...]]] = MappingProxyType(
+    {
+        Mode.ASK: tuple(Rule(risk=risk, decision=_DENY) for risk in Risk if risk is not Risk.READ),
+        Mode.PLAN: (
+            Rule(risk=Risk.WRITE, decision=_DENY),
+            Rule(risk=Risk.EXECUTE, decision=_DENY),
+            Rule(risk=Risk.UNDECLARED, decision=_ASK),
+        ),
+        Mode.BUILD: (),
+    }
+)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Decides which calls run unasked, which a person is asked about, and which are denied.
+
+        Policy(trust="careful", rules=(Rule("run_command", "git status*", "allow"),))
+        Policy({Risk.READ: Decision.ALLOW, Risk.UNDECLARED: {Origin.OWNER: Decision.ASK}})
+
+    A table of one's own replaces that of the trust level; a risk without a row is denied. Everything may be given by
+    its value ("read", "owner", "inside", "ask"). Raises UsageError for others.
+    """
+
+    table: Table | None = None
+    """None: that of the trust level (TABLES)."""
+    trust: Trust | Literal["careful", "balanced", "manual"] = Trust.BALANCED
+    mode: Mode | Literal["ask", "plan", "build"] = Mode.BUILD
+    rules: Sequence[Rule] = ()
+    """Where several match, the strictest counts. What one allows, the table is not asked about."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "trust", _member("trust", Trust, self.trust))
+        object.__setattr__(self, "mode", _member("mode", Mode, self.mode))
+        rules = self.rules
+        if isinstance(rules, str) or not isinstance(rules, Sequence) or not all(isinstance(r, Rule) for r in rules):
+            raise UsageError(
+                f'rules must be a list of Rule, such as Rule("run_command", "ls*", "allow"), not {rules!r}'
+            )
+        object.__setattr__(self, "rules", tuple(rules))
+        if self.table is not None:
+            object.__setattr__(self, "table", MappingProxyType(_table(self.table)))
+
+    @cached_property
+    def decisions(self) -> _Known:
+        """The table that counts."""
+        return TABLES[Trust(self.trust)] if self.table is None else _table(self.table)
+
+    def decide(self, contract: ToolContract) -> Decision:
+        """What the table says of a tool that stays in the workspace.
+
+        A subclass may decide by itself here; then nothing is decided more freely than it says, but by the rules.
+        """
+        return self._looked_up(contract, Location.INSIDE)
+
+    def offer(self, name: ToolName, contract: ToolContract, *, has_accesses: bool = False) -> Judgement:
+        """What can be said of a tool before it is called. A tool that is denied is not offered.
+
+        `has_accesses`: its calls say what they touch. Then it depends on the call, unless all of them are denied.
+        """
+        rules = self._rules_about(name, contract)
+        if not has_accesses and not any(rule.arguments for _, rule in rules):
+            return self.judge(name, contract)
+        whole = [each for each in rules if not each[1].has_pattern]
+        said = self._of_one(contract, Touch(AccessKind.READ), whole, "")
+        is_by_rule = any(not rule.is_strict for _, rule in rules)
+        if said.decision is _DENY and (said.rule.startswith(_OF_RULES) or not is_by_rule):
+            return said
+        return Judgement(_ASK, "it depends on the call")
+
+    def judge(
+        self,
+        name: ToolName,
+        contract: ToolContract,
+        touched: Iterable[Touch] = (),
+        arguments: str = "",
+        *,
+        after_untrusted: bool = False,
+    ) -> Judgement:
+        """What happens to a call that touches this; nothing: what is said of its tool.
+
+        Deny wins over all. What is not understood is asked about, unless a rule allows every call of the tool, or this
+        very one. What could not be undone is never allowed but by a rule, and neither is a change, a program or the
+        network `after_untrusted`: in a request that has read text which may try to steer the model.
+        """
+        rules = self._rules_about(name, contract)
+        parts = tuple(touched) or (Touch(AccessKind.READ),)
+        return strictest(self._of_one(contract, each, rules, arguments, after_untrusted) for each in parts)
+
+    def _of_one(
+        self,
+        contract: ToolContract,
+        touched: Touch,
+        rules: Sequence[tuple[str, Rule]],
+        arguments: str,
+        after_untrusted: bool = False,
+        *,
+        is_allowed: bool = False,
+    ) -> Judgement:
+        if touched.refused:
+            return Judgement(_DENY, touched.refused)
+        fitting = [(label, rule) for label, rule in rules if rule.fits(touched, arguments)]
+        strict = [Judgement(Decision(rule.decision), f"{label}{rule}") for label, rule in fitting if rule.is_strict]
+        allowing = [(label, rule) for label, rule in fitting if not rule.is_strict]
+        if strict:
+            said = strictest(strict)
+        elif touched.unclear and not _allows_unclear(allowing, rules):
+            asked = Judgement(_ASK, f"not understood: {touched.unclear}")
+            said = strictest([asked, self._by_table(contract, touched, after_untrusted)])
+        elif allowing:
+            said = Judgement(_ALLOW, "{}{}".format(*allowing[0]))
+        elif is_allowed:
+            said = Judgement(_ALLOW, "the rule that allows the command")
+        else:
+            said = self._by_table(contract, touched, after_untrusted)
+        inner = (
+            self._of_one(contract, each, rules, arguments, after_untrusted, is_allowed=is_allowed or bool(allowing))
+            for each in touched.touches
+        )
+        return strictest([said, *inner])
+
+    def _by_table(self, contract: ToolContract, touched: Touch, after_untrusted: bool) -> Judgement:
+        risk, place = touched.risk or contract.risk, touched.place
+        seen = contract if risk is contract.risk else replace(contract, risk=risk)
+        decision = self.decide(seen)
+        if place is Location.OUTSIDE:
+            decision = _stricter(decision, self._looked_up(seen, place))
+        rule = f"table: {risk} {place} at {self.trust}"
+        if decision is not _ALLOW:
+            return Judgement(decision, f"{rule} ({touched.destroys})" if touched.destroys else rule)
+        if touched.destroys:
+            return Judgement(_ASK, f"{rule}, but {touched.destroys}")
+        if after_untrusted and risk is not Risk.READ:
+            return Judgement(_ASK, f"{rule}, but the request has read untrusted text")
+        return Judgement(_ALLOW, rule)
+
+    def _looked_up(self, contract: ToolContract, place: Location) -> Decision:
+        row = self.decisions.get(contract.risk, _DENY)
+        decision = row if isinstance(row, Decision) else _of_row(row, (contract.origin, place))
+        return _stricter(decision, _ASK) if contract.needs_approval else decision
+
+    def _rules_about(self, name: ToolName, contract: ToolContract) -> list[tuple[str, Rule]]:
+        """With what each is called in a judgement."""
+        own = ((f"rule {number}: ", rule) for number, rule in enumerate(self.rules, 1))
+        of_mode = ((f"mode {self.mode}: ", rule) for rule in MODES[Mode(self.mode)])
+        return [(label, rule) for label, rule in (*of_mode, *own) if rule.is_about(name, contract)]
+
+
+#: How the judgements begin that rules led to.
+_OF_RULES: Final = ("rule ", "mode ")
+
+
+def strictest(judgements: Iterable[Judgement]) -> Judgement:
+    """The first of those that decide most strictly. Of none: ask."""
+    return max(judgements, key=lambda each: _STRICTNESS[each.decision], default=Judgement(_ASK, "no decision"))
+
+
+def _stricter(one: Decision, other: Decision) -> Decision:
+    return max(one, other, key=_STRICTNESS.__getitem__)
+
+
+def _allows_unclear(allowing: Iterable[tuple[str, Rule]], rules: Iterable[tuple[str, Rule]]) -> bool:
+    """Does a rule allow even what is not understood? Not where another one might deny it if it were."""
+    might_deny = any(rule.is_strict and rule.has_pattern for _, rule in rules)
+    return any(rule.arguments or not (rule.has_pattern or might_deny) for _, rule in allowing)
+
+
+def _of_row(row: _Cells, keys: Sequence[Origin | Location]) -> Decision:
+    """The strictest that the row says of these; a family of keys that it does not name at all does not count."""
+    counted = [key for key in keys if any(type(each) is type(key) for each in row)]
+    return max((row.get(key, _DENY) for key in counted), key=_STRICTNESS.__getitem__, default=_DENY)
+
+
+def _table(given: Table) -> dict[Risk, Decision | _Cells]:
+    try:
+        return {Risk(risk): _row(row) for risk, row in dict(given).items()}
+    except (TypeError, ValueError) as error:
+        known = f"the risks are {', '.join(Risk)}, the decisions {', '.join(Decision)}"
+        by_key = f"and a row may have one for {' and '.join(Origin)}, or for {' and '.join(Location)}"
+        raise UsageError(f"a policy's table maps each risk to a decision; {known}, {by_key} ({error})") from None
+
+
+def _row(row: Row) -> Decision | _Cells:
+    if not isinstance(row, Mapping):
+        return Decision(row)
+    return MappingProxyType({_key(key): Decision(decision) for key, decision in row.items()})
+
+
+def _key(key: Origin | Location) -> Origin | Location:
+    return Origin(key) if key in list(Origin) else Location(key)
+
+
+def _member(name: str, kind: type[Trust] | type[Mode], value: str) -> Trust | Mode:
+    if value not in list(kind):
+        raise UsageError(f"{name} is one of {', '.join(kind)}; got {value!r}")
+    return kind(value)

@@ -23,7 +23,7 @@ class CallReport:
     run_seconds: float
     """Of that, since its code began to run for the last time; 0 where it never began."""
     rule: str = ""
-    """Where it was asked about: the rule that decided, in words."""
+    """What it was decided by whether it may run, in words; "" of a call that came to no decision."""
 
 
 @dataclass(frozen=True, slots=True)

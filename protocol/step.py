@@ -197,7 +197,7 @@ class OpenCall:
     code: FailureCode | None = field(default=None, init=False)
     """Why it has no result of its tool."""
     rule: str = field(default="", init=False)
-    """Of the answer to the question for its approval."""
+    """What it was decided by whether it may run."""
     begun_at: float | None = field(default=None, init=False)
     ended_at: float = field(default=0.0, init=False)
 
@@ -275,7 +275,10 @@ class Batch:
                 call.due_at = at + self._approval_seconds
                 todo.append(self._ask(tag, call))
             else:
-                todo.append(self._fail(tag, call, _REFUSED[guard](received, shown, repeats.limit)))
+                failed = _REFUSED[guard](received, shown, repeats.limit)
+                if guard is states.denied and call.rule:
+                    failed = replace(failed, message=f"{failed.message.rstrip('.')} ({call.rule}).")
+                todo.append(self._fail(tag, call, failed))
         return todo + self._watch()
 
     def _answered(self, tag: Tag, call: OpenCall, answer: AnsweredCall, received: Signature) -> list[Command]:
@@ -291,7 +294,10 @@ class Batch:
         decision = self._decision(offer) if offer is not None else None
         idempotent = offer is not None and offer.contract.idempotent
         facts = CallFacts(decision, call.complete, repeats, self.ends_run, idempotent, self._max_runs)
-        return OpenCall(call, key, facts, offer)
+        opened = OpenCall(call, key, facts, offer)
+        if offer is not None:
+            opened.rule = offer.rule
+        return opened
 
     def _decision(self, offer: ToolOffer) -> Decision:
         """The policy's, but what would run unasked is asked about where text from outside may have led to it."""
@@ -302,7 +308,7 @@ class Batch:
     def granted(self, call: OpenCall, event: events.ApprovalGranted) -> list[Command]:
         """The call was allowed: it is sent, with other arguments where a person has changed them."""
         self._enter(call, events.ApprovalGranted)
-        call.rule = event.rule
+        call.rule = event.rule or call.rule
         if event.arguments:
             call.call = replace(call.call, arguments=event.arguments)
             self._notes = (*self._notes, CHANGED_TOLD.format(call.call.call_id, call.call.name, event.arguments))
@@ -351,7 +357,7 @@ class Batch:
         else:
             failed, result = _failure_of(event, call.call.name), ""
             if isinstance(event, events.ApprovalDenied):
-                call.rule = event.rule
+                call.rule = event.rule or call.rule
         self._enter(call, type(event))
         self._close(call, failed, result)
         if failed is None or not isinstance(event, _REPORTED):

@@ -33,10 +33,10 @@ FACES = {
         CodeIndex EdgeRow Hit IndexWriteError Progress RefreshSummary assemble
     """,
     "callboard.actors.kernel": """
-        Actor ActorCrashed ActorDeadError ActorInfo ActorSystem AskOnLoopError AskTimeout Asks Backoff ChildSpec
-        DeadLetter DeadLetterReason DeadLetters DeadlockError DependencyLost Down ExitReason Held IntensityExceeded
-        KernelError LoopScheduler MailboxFull Monitor NameTaken NoSuchActor NotSpawned OutOfThreads Ref Rejected
-        Restart Scheduler StartFailed Statistics Strategy Supervisor SupervisorMessage Timer
+        Actor ActorCrashed ActorDeadError ActorInfo ActorSystem AskOnLoopError AskTimeout Asks Backoff Budget ChildSpec
+        DeadLetter DeadLetterReason DeadLetters DeadlockError DependencyLost Down ExitReason Held History
+        IntensityExceeded KernelError LoopScheduler MailboxFull Monitor NameTaken NoSuchActor NotSpawned OutOfThreads
+        Ref Rejected Restart Scheduler StartFailed Statistics Strategy Supervisor SupervisorMessage Timer
         Watchdog ask_pykka children_of handles logger_of start_child stop_child
     """,
     "callboard.actors.tools": """

@@ -7,6 +7,7 @@ request that started it, so that a later question can look at it; it ends with t
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from typing import Final, get_args
 from callboard.actors.builtins.job_spool import Spool, SpoolWriter
 from callboard.actors.calls.dispatcher import DispatchCall
 from callboard.actors.calls.ledger import CallEvent, LastEvent
-from callboard.actors.kernel import Actor, Asks, ChildSpec, handles
+from callboard.actors.kernel import Actor, ActorDeadError, Asks, ChildSpec, NoSuchActor, handles
 from callboard.actors.processes import run_shell
 from callboard.actors.tools import Tool, ToolContext, tool
 from callboard.actors.tools.progress import ProgressMade
@@ -149,10 +150,20 @@ class Jobs(Actor[JobMessage]):
         """By id, the oldest first."""
         self._tool = _job_tool()
 
-    def on_stop(self) -> None:
+    def on_start(self) -> None:
+        self.at_end(self._end_all)
+
+    def _end_all(self) -> None:
+        """However this actor ends: nothing would ever read what its jobs print."""
         for job in self._jobs.values():
+            if not job.has_ended:
+                with contextlib.suppress(NoSuchActor, ActorDeadError):  # the runtime ends
+                    self._cancel(job)
             self._forget(job)
         self._jobs.clear()
+
+    def _cancel(self, job: _Job) -> None:
+        self.system.ref("root/dispatcher").tell_control(CancelTool(job.tag))
 
     @handles(StartJob)
     def _start(self, message: StartJob) -> bool:
@@ -184,7 +195,7 @@ class Jobs(Actor[JobMessage]):
     def _kill(self, message: KillJob) -> bool:
         job = self._jobs.get(message.id)
         if job is not None and not job.has_ended:
-            self.system.ref("root/dispatcher").tell_control(CancelTool(job.tag))
+            self._cancel(job)
         return job is not None
 
     @handles(TellAtEnd)

@@ -7,6 +7,7 @@ from typing import Final
 from callboard.actors.builtins.listing import find_files_tool, list_dir_tool
 from callboard.actors.builtins.reading import file_metadata_tool, read_file_tool, read_files_tool
 from callboard.actors.builtins.run_command import run_command_tool
+from callboard.actors.builtins.text_search import search_text_tool
 from callboard.actors.builtins.workspace import Workspace
 from callboard.actors.tools import Tool
 
@@ -17,6 +18,7 @@ _FACTORIES: Final = (
     read_files_tool,
     list_dir_tool,
     find_files_tool,
+    search_text_tool,
     run_command_tool,
 )
 

@@ -27,9 +27,9 @@ from callboard.actors.cli.question import question_of
 from callboard.actors.cli.screen import Screen
 from callboard.actors.cli.sources import Sources
 from callboard.actors.cli.terminal import print_json
-from callboard.actors.cli.tool_files import tools_in
 from callboard.actors.index import IndexWriteError
 from callboard.actors.requests.asking import Prompt
+from callboard.actors.tools.tool_file import tools_of_files
 from callboard.protocol.commands import Note
 from callboard.protocol.events import RequestStarted
 from callboard.protocol.model import Restarted
@@ -49,7 +49,7 @@ def run(options: argparse.Namespace, known: dict[str, object]) -> Coroutine[obje
     """
     question: Prompt = [question_of(options.question, options.input), *attached(options.image, options.file)]
     said: AskOptions = {} if options.instructions is None else {"instructions": options.instructions}
-    tools = tools_in(options.tools)
+    tools = tools_of_files(options.tools)
     return _ask(question, said, settings_of(options), tools, _Report(known) if options.json else None)
 
 

@@ -225,7 +225,7 @@ class Applier:
             if now != each.old:
                 told = now.value if isinstance(now, Odd) else told_difference(each.old, now)
                 raise Stale(f"{each.path} is not what it was when this was staged: {told}")
-            if now is not None and not os.access(each.path, os.W_OK):
+            if now is not None and not may_write(each.path):
                 raise CannotApply(f"{each.path} is read-only")
 
     @staticmethod
@@ -247,6 +247,11 @@ class Applier:
             file.write(content)
             file.flush()
             os.fsync(handle)
+
+
+def may_write(path: str, mode: int = os.W_OK) -> bool:
+    """May this process, as who it acts as? A rename would replace a file that is read-only, too."""
+    return os.access(path, mode, effective_ids=os.access in os.supports_effective_ids)
 
 
 def with_contents(changes: Sequence[FileChange], contents: Mapping[str, str], root: Path) -> tuple[FileChange, ...]:

@@ -19,7 +19,7 @@ from threading import Lock
 from typing import Final, Literal, TypeVar
 
 from callboard.actors.builtins.workspace import Workspace
-from callboard.actors.calls.approvals import Approver, NobodyToAsk, Verdict
+from callboard.actors.calls.approvals import Approver, Verdict
 from callboard.actors.edits.editor import (
     EditorMessage,
     ListProposals,
@@ -164,8 +164,6 @@ class Edits:
 
     async def _put(self, proposal: Proposal, context: ToolContext, tool: Tool) -> Proposal:
         """Ask the approver; the proposal as it is when the call returns."""
-        if isinstance(self._approver, NobodyToAsk):
-            return proposal  # it waits for its owner
         run, at_once = context.run, _AtOnce()
         question = AskApproval(
             run.tag, run.name, run.arguments, tool.contract.risk, accesses=_accesses(proposal), preview=proposal.diff
@@ -176,12 +174,16 @@ class Edits:
         if verdict is None:
             return proposal
         self._asked.pop(proposal.id, None)
+        if verdict.is_unanswered:
+            return proposal  # it waits for its owner
         return await self._decide(proposal.id, replace(_decision(proposal.id, verdict), is_told=True))
 
     def _answered(self, proposal_id: str, at_once: _AtOnce, verdict: Verdict) -> None:
         if at_once.offer(verdict):
             return
         self._asked.pop(proposal_id, None)
+        if verdict.is_unanswered:
+            return
         try:
             self._editor.tell(_decision(proposal_id, verdict))
         except (NoSuchActor, MailboxFull) as error:

@@ -129,32 +129,31 @@ class Fitter:
         """One for each run of changed lines."""
         found: list[Splice] = []
         at, passed = fit.at, 0
-        removed = 0
+        removed: list[PatchLine] = []
         added: list[PatchLine] = []
         for line in (*hunk.lines, PatchLine(" ", "")):
             if line.mark == "+":
                 added.append(line)
             elif line.mark == "-":
-                removed += 1
+                removed.append(line)
             else:
                 if removed or added:
                     found.append(self._splice(at, removed, added))
-                    at, removed, added = at + removed, 0, []
+                    at, removed, added = at + len(removed), [], []
                 passed += 1
                 at += passed > fit.skipped
         return found
 
-    def _splice(self, at: int, removed: int, added: Sequence[PatchLine]) -> Splice:
+    def _splice(self, at: int, removed: Sequence[PatchLine], added: Sequence[PatchLine]) -> Splice:
         lines, content = self._text.lines, self._text.content
         end_of_all = len(content)
         start = lines[at][0] if at < len(lines) else end_of_all
-        end = lines[at + removed - 1][2] if removed else start
+        end = lines[at + len(removed) - 1][2] if removed else start
         text = "".join(line.text + ("\n" if line.ends else "") for line in added)
         if start == end_of_all and lines and added and lines[-1][1] == lines[-1][2]:
-            text = "\n" + text  # behind a last line that has no end
-        elif removed and added and added[-1].ends and lines[at + removed - 1][1] == end:
-            # The last line had no end, and the patch does not say that it gets one.
-            text = text.removesuffix("\n")
+            text = "\n" + text.removesuffix("\n")  # behind a last line that has no end
+        elif removed and added and removed[-1].ends and lines[at + len(removed) - 1][1] == end:
+            text = text.removesuffix("\n")  # the last line has no end, of which the patch does not know
         return Splice(start, end, self._text.encoded(text, start, "patch"))
 
     # -- failures

@@ -90,7 +90,7 @@ def parse_patch(text: str) -> tuple[FilePatch, ...]:
         raise _wrong(f"the patch has more than {MAX_PATCH_BYTES:,} bytes", "a shorter patch, or several")
     if "*** Begin Patch" in text:
         raise _wrong("this is not a unified diff", 'file headers "--- a/x" and "+++ b/x", then hunks "@@ -1,3 +1,4 @@"')
-    lines = text.split("\n")
+    lines = text.removesuffix("\n").split("\n")
     found: list[FilePatch] = []
     head, at = _Head(), 0
     while at < len(lines):
@@ -146,7 +146,7 @@ def _hunk(lines: Sequence[str], at: int, header: re.Match[str], number: int) -> 
             body.append(PatchLine(mark, kept.removesuffix("\r")))
             old_left, new_left = old_left - (mark != "+"), new_left - (mark != "-")
         at += 1
-    while body and old_left < 0 and new_left < 0 and body[-1] == PatchLine(" ", ""):  # what is behind the patch
+    while body and (old_left, new_left) != (0, 0) and body[-1] == PatchLine(" ", ""):  # what is behind the patch
         body.pop()
         old_left, new_left = old_left + 1, new_left + 1
     if all(line.mark == " " for line in body):

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field
 
 from callboard.actors.builtins.workspace import Workspace, reason_of
-from callboard.actors.edits.applying import MAX_FILE_BYTES
+from callboard.actors.edits.applying import MAX_FILE_BYTES, may_write
 from callboard.actors.edits.changes import FileChange, Splice, clashes, tracking_hash
 from callboard.actors.edits.fitting import Fitter
 from callboard.actors.edits.patches import FilePatch, parse_patch
@@ -162,7 +162,7 @@ class Planner:
         if content is None:
             told = f"there is no {path!r} in the workspace"
             raise ToolError(told, field=field, expected="a file that exists", received=path)
-        if not os.access(place, os.W_OK):
+        if not may_write(place):
             raise ToolError(f"{path!r} is read-only", field=field, expected="a file that may be written")
         return place, content
 
@@ -174,7 +174,7 @@ class Planner:
             told = f"{folder} is no folder" if os.path.lexists(folder) else f"there is no folder {folder}"
             expected = "a path below a folder" if may_be_made else "a folder that exists, or create_parents=true"
             raise ToolError(told, field=field, expected=expected)
-        if not os.access(folder, os.W_OK | os.X_OK):
+        if not may_write(folder, os.W_OK | os.X_OK):
             raise ToolError(f"{folder} is read-only", field=field, expected="a folder that may be written")
 
     # -- the requests

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from callboard.protocol.errors import CallboardError, ErrorKind, RuntimeFailure, ToolError, UsageError
     from callboard.protocol.events import ToolCallCompleted, ToolCallDeferred, ToolCallFailed
     from callboard.protocol.model import Sampling, TextDelta
+    from callboard.protocol.policy import Policy
     from callboard.protocol.provider_options import (
         AnthropicOptions,
         BedrockOptions,
@@ -66,7 +67,7 @@ if TYPE_CHECKING:
         OpenRouterOptions,
     )
     from callboard.protocol.reports import CallReport, StepReport
-    from callboard.protocol.tools import Decision, Deferred, Origin, Policy, Risk
+    from callboard.protocol.tools import Decision, Deferred, Origin, Risk
     from callboard.providers.catalog import Catalog, ModelInfo, Prices
 
 __version__ = "0.1.0"

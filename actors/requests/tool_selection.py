@@ -13,7 +13,7 @@ from callboard.actors.tools.decorator import as_tool
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import ToolName
 from callboard.protocol.options import ToolOffer
-from callboard.protocol.tools import Policy
+from callboard.protocol.policy import Policy
 
 ALL: Final = "*"
 """In `tools=`: all of the runtime's."""

@@ -42,6 +42,7 @@ from callboard.protocol.events import (
 from callboard.protocol.ids import RequestId, Tag
 from callboard.protocol.model import Error, ModelRequest, ModelResponse
 from callboard.protocol.options import ToolOffer
+from callboard.protocol.policy import Policy
 from callboard.protocol.testing.outside import (
     Answer,
     Plans,
@@ -53,7 +54,7 @@ from callboard.protocol.testing.outside import (
 )
 from callboard.protocol.testing.scenario import OutsideDoes, PlannedCall, PlannedTurn, Scenario
 from callboard.protocol.testing.trace import Trace, Verb
-from callboard.protocol.tools import Decision, Policy, ToolContract
+from callboard.protocol.tools import Decision, ToolContract
 from callboard.providers.adapter import Provider
 
 #: What a supervisor bears, with the time by which its backoff may bring crashes nearer to each other.
@@ -302,7 +303,9 @@ class PlayedPerson:
         def say(event: Event) -> None:
             if isinstance(event, ApprovalGranted | ApprovalDenied):
                 self._playing.pop(event.tag, None)
-                decide(Verdict(event.tag, isinstance(event, ApprovalGranted), event.by, "planned"))
+                granted = isinstance(event, ApprovalGranted)
+                changed = event.arguments if isinstance(event, ApprovalGranted) else ""
+                decide(Verdict(event.tag, granted, event.by, "planned", arguments=changed))
 
         self._world.write(Verb.ASKED, question)
         scheduler = self._world.scheduler

@@ -18,6 +18,7 @@ from typing import Any, get_args
 
 from callboard.protocol.commands import Command
 from callboard.protocol.events import Event
+from callboard.protocol.policy import Policy
 from callboard.protocol.states import (
     CALL_TRANSITIONS,
     REQUEST_TRANSITIONS,
@@ -30,7 +31,7 @@ from callboard.protocol.states import (
     RequestTable,
     always,
 )
-from callboard.protocol.tools import RETRY_HINTS, Decision, FailureCode, Origin, Policy, Risk, ToolContract
+from callboard.protocol.tools import RETRY_HINTS, Decision, FailureCode, Origin, Risk, ToolContract
 
 _BLOCK = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

@@ -110,7 +110,7 @@ def test_objects_are_tables(config: Path) -> None:
         sampling = {temperature = 0.5, stop = ["END"]}
         rate_limits = {openai = [500, 200000], groq = {requests = 30}, mistral = {tokens = 1000}}
         tool_fallback = "retry_without_tools"
-        [default.policy.decisions]
+        [default.policy.table]
         write = "allow"
         [default.catalog.overrides."openai-compatible/any"]
         context_tokens = 8192
@@ -166,8 +166,8 @@ def test_relative_paths_are_meant_from_the_files_folder(config: Path, monkeypatc
             r"'api_key' in \[default\] of [^ ]*config.toml: must be a text, or in a program a function",
         ),
         (
-            "[default.policy.decisions]\nnetwork = 'maybe'",
-            r"'policy' in \[default\] of .*: decisions.network: Input should be 'allow'",
+            "[default.policy.table]\nnetwork = 'maybe'",
+            r"'policy' in \[default\] of .*: table.network",
         ),
         (
             '[default.catalog.overrides."a/b"]\ncontext_tokens = -5',

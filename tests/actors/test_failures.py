@@ -18,7 +18,8 @@ from callboard.actors.requests.replies import RequestEnded
 from callboard.actors.tools import Tool
 from callboard.protocol.commands import ReportFailure
 from callboard.protocol.events import ToolCallFailed, ToolCallStarted
-from callboard.protocol.tools import FailureCode, Policy
+from callboard.protocol.policy import Policy
+from callboard.protocol.tools import FailureCode
 from callboard.providers.local.scripted import ScriptedCall, ScriptedTurn
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="process isolation is made of Linux's system calls")

@@ -32,7 +32,8 @@ from callboard.protocol.errors import ErrorKind, RuntimeFailure, ToolError, Usag
 from callboard.protocol.ids import RequestId
 from callboard.protocol.limits import MAX_RESULT_BYTES
 from callboard.protocol.model import Error, ModelRequest
-from callboard.protocol.tools import DEFAULT_DECISIONS, RETRY_HINTS, Decision, FailureCode, Origin, Policy, Risk
+from callboard.protocol.policy import TABLES, Policy, Trust
+from callboard.protocol.tools import RETRY_HINTS, Decision, FailureCode, Origin, Risk
 from callboard.providers.local.scripted import ScriptedCall, ScriptedTurn, echo
 
 Until = Callable[[Callable[[], bool]], None]
@@ -93,7 +94,7 @@ def test_a_tool_is_listed_with_its_risk_and_what_the_policy_says_of_it() -> None
     @tool(isolation="thread", risk="execute")
     def launch() -> None: ...
 
-    policy = Policy({**DEFAULT_DECISIONS, Risk.EXECUTE: Decision.DENY})
+    policy = Policy({**TABLES[Trust.BALANCED], Risk.EXECUTE: Decision.DENY})
     with Runtime(settings_for(policy=policy), tools=[double, write, launch]) as runtime:
         offers = {offer.definition.name: (offer.contract.risk, offer.decision) for offer in runtime.tools()}
     assert offers == {

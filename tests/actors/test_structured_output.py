@@ -26,7 +26,8 @@ from callboard.protocol.content import ToolMessage, history_faults
 from callboard.protocol.errors import ErrorKind, UsageError
 from callboard.protocol.model import FinishReason, Restarted
 from callboard.protocol.output import OUTPUT_TOOL, OutputMode
-from callboard.protocol.tools import Decision, Policy, Risk
+from callboard.protocol.policy import Policy
+from callboard.protocol.tools import Decision, Risk
 from callboard.providers.local.scripted import ScriptedCall, ScriptedTurn
 
 Until = Callable[[Callable[[], bool]], None]

@@ -21,8 +21,8 @@ from callboard.actors.tools import tool
 from callboard.actors.topology import ROOT_INTENSITY, Plan, addresses_of, build
 from callboard.protocol.commands import RunTool
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag
+from callboard.protocol.policy import Policy
 from callboard.protocol.testing.scenario import Scenario
-from callboard.protocol.tools import Policy
 from callboard.providers.retry import RetryPolicy
 
 

@@ -17,18 +17,17 @@ from callboard.protocol.events import ToolCallFailed
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
 from callboard.protocol.model import FinishReason, ToolChoiceMode
 from callboard.protocol.options import ToolFallback
+from callboard.protocol.policy import TABLES, Policy, Trust
 from callboard.protocol.prompt_tokens import tools_tokens
 from callboard.protocol.states import CallState, RequestState
 from callboard.protocol.testing.strategies import contracts
 from callboard.protocol.tools import (
-    DEFAULT_DECISIONS,
     RETRY_HINTS,
     Decision,
     FailureCode,
     Isolation,
     Latency,
     Origin,
-    Policy,
     Risk,
     ToolContract,
     ToolDefinition,
@@ -136,7 +135,7 @@ def test_a_row_by_origin_denies_the_origins_it_leaves_out(contract: ToolContract
     ("decision", "origin"), [(decision, origin) for decision in Decision for origin in Origin], ids=str
 )
 def test_an_owner_can_treat_undeclared_tools_apart(decision: Decision, origin: Origin) -> None:
-    policy = Policy({**DEFAULT_DECISIONS, Risk.UNDECLARED: decision})
+    policy = Policy({**TABLES[Trust.BALANCED], Risk.UNDECLARED: decision})
     assert policy.decide(ToolContract(origin=origin)) is decision
     assert policy.decide(ToolContract(risk=Risk.READ, origin=origin)) is Decision.ALLOW
 

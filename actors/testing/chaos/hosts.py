@@ -38,7 +38,8 @@ from callboard.protocol.content import ToolMessage, UserMessage
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import CallId
 from callboard.protocol.model import ModelRequest
-from callboard.protocol.tools import Decision, Policy, ToolContract
+from callboard.protocol.policy import Policy
+from callboard.protocol.tools import Decision, ToolContract
 from callboard.providers.local.scripted import ScriptedCall, ScriptedTurn
 
 #: For one scenario, with the start of its process; after this it is killed.

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from callboard.actors import Runtime, Settings
 from callboard.actors.builtins import job_spool
 from callboard.actors.builtins.job_spool import RING_BYTES, Spool, SpoolWriter
-from callboard.actors.builtins.jobs import MAX_JOBS
+from callboard.actors.builtins.jobs import MAX_JOBS, TellAtEnd
 from callboard.actors.tools import ToolContext
 from callboard.protocol.commands import RunTool
 from callboard.protocol.errors import ToolError
@@ -38,18 +38,23 @@ def with_jobs(workspace: Path, scenario: Callable[[Call], Awaitable[Any]]) -> An
 
     async def run() -> Any:
         async with Runtime(Settings(model="offline/x", workspace=workspace)) as runtime:
-            tools = runtime._wiring.offered_tools
-
-            async def call(name: str, request: str = "r", **given: object) -> Any:
-                arguments = json.dumps(given)
-                tag = Tag(RequestId(request), MessageId("m"))
-                run_tool = RunTool(tag, ToolName(name), arguments, time.monotonic() + PATIENCE_SECONDS, "")
-                result = await tools[ToolName(name)].invoker.call_async(arguments, ToolContext(run_tool))
-                return json.loads(result) if isinstance(result, str) else result
-
-            return await scenario(call)
+            return await scenario(caller(runtime))
 
     return asyncio.run(run())
+
+
+def caller(runtime: Runtime) -> Call:
+    """Calls a tool by its name: the JSON of the answer, or the failure."""
+    tools = runtime._wiring.offered_tools
+
+    async def call(name: str, request: str = "r", **given: object) -> Any:
+        arguments = json.dumps(given)
+        tag = Tag(RequestId(request), MessageId("m"))
+        run_tool = RunTool(tag, ToolName(name), arguments, time.monotonic() + PATIENCE_SECONDS, "")
+        result = await tools[ToolName(name)].invoker.call_async(arguments, ToolContext(run_tool))
+        return json.loads(result) if isinstance(result, str) else result
+
+    return call
 
 
 def test_a_job_is_started_read_and_waited_for(tmp_path: Path) -> None:
@@ -144,6 +149,29 @@ def test_too_many_jobs_are_refused_and_unknown_ones_do_not_exist(tmp_path: Path)
             assert (failure.code, failure.field) == (FailureCode.INVALID_ARGUMENTS, field)
 
     with_jobs(tmp_path, scenario)
+
+
+def test_jobs_end_when_what_owns_them_has_crashed(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "alive")
+    alive = os.open(tmp_path / "alive", os.O_RDONLY | os.O_NONBLOCK)
+
+    async def crash() -> bytes:
+        async with Runtime(Settings(model="offline/x", workspace=tmp_path)) as runtime:
+            call = caller(runtime)
+            started = await call("start_job", command="exec 8> alive; echo begun; sleep 1000")
+            await _until(call, started["id"], lambda job: job["output_bytes"] > 0)
+            runtime._system.ref("root/jobs").tell(TellAtEnd("none", _fail))
+            select.select([alive], [], [], PATIENCE_SECONDS)
+            left = os.read(alive, 1)
+            assert (await call("jobs", action="poll", id=started["id"]))["exists"] is False
+            assert "id" in await call("start_job", command="true")
+            return left
+
+    assert asyncio.run(crash()) == b""
+
+
+def _fail() -> None:
+    raise RuntimeError("a callback that breaks its promise")
 
 
 #: A program whose runtime has a job when it is told that it may go on.

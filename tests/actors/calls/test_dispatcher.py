@@ -56,7 +56,8 @@ from callboard.protocol.events import (
 )
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
 from callboard.protocol.limits import CALL_BACKSTOP_SECONDS, TOOL_GRACE_SECONDS
-from callboard.protocol.tools import Decision, FailureCode, Policy, Risk, ToolContract, ToolFailure
+from callboard.protocol.policy import Policy
+from callboard.protocol.tools import Decision, FailureCode, Risk, ToolContract, ToolFailure
 
 DEADLINE = 30.0
 

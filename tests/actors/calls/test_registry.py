@@ -19,7 +19,8 @@ from callboard.actors.calls.registry import (
 )
 from callboard.actors.tools import tool
 from callboard.protocol.ids import ToolName
-from callboard.protocol.tools import DEFAULT_DECISIONS, RETRY_HINTS, Decision, FailureCode, Policy, Risk, ToolContract
+from callboard.protocol.policy import TABLES, Policy, Trust
+from callboard.protocol.tools import RETRY_HINTS, Decision, FailureCode, Risk, ToolContract
 
 
 @tool(isolation="thread")
@@ -147,4 +148,4 @@ def test_a_policy_that_decides_by_itself_is_asked_before_a_missing_row_is_named(
 
 
 def test_the_default_policy_has_a_row_for_every_risk() -> None:
-    assert set(DEFAULT_DECISIONS) == set(Risk)
+    assert set(TABLES[Trust.BALANCED]) == set(Risk)

@@ -10,10 +10,8 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
-import pytest
 from support.shared_double import shared_double
 
 from callboard.actors.testing.wire_double import Call, Turn, WireDouble
@@ -229,30 +227,3 @@ def test_without_a_terminal_it_is_denied_and_said_to_person_and_model(callboard:
     assert "? note was denied: it needs approval, and there is no terminal to ask at" in result.err
     assert result.status == 0
     assert ran(callboard) == ""
-
-
-@pytest.mark.parametrize(
-    ("content", "told"),
-    [
-        ("def f(:\n    pass", "line 1: SyntaxError"),
-        ("x = 1\nimport no_such_module_at_all", "line 2: ModuleNotFoundError: No module named 'no_such_module_at_all'"),
-        ("import sys\nsys.exit(3)", "line 2: SystemExit: 3"),
-        ("def plain():\n    return 1", "it has no tools"),
-        ("from callboard import tool\n@tool(timeout=0)\ndef f() -> int:\n    return 1", "line 2: UsageError"),
-        ("raise ValueError('two\\nlines')", "line 1: ValueError: two lines"),
-    ],
-)
-def test_a_file_of_tools_that_cannot_be_used_is_one_sentence(here: Any, content: str, told: str) -> None:
-    Path("broken_tools.py").write_text(content)
-    result = here("tools", "--tools", "broken_tools.py")
-    assert result.status == 2
-    assert result.sentence.startswith("--tools broken_tools.py: ")
-    assert told in result.sentence
-
-
-def test_two_files_with_a_tool_of_one_name_and_a_file_that_is_not_there(here: Any) -> None:
-    Path("one_tools.py").write_text(TOOLS)
-    Path("two_tools.py").write_text(TOOLS)
-    assert "two tools are called 'note'" in here("tools", "--tools", "one_tools.py", "--tools", "two_tools.py").sentence
-    assert "there is no such file" in here("tools", "--tools", "none.py").sentence
-    assert "not a Python file" in here("tools", "--tools", ".").sentence

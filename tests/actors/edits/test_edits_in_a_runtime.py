@@ -12,7 +12,8 @@ import pytest
 from callboard import AskApproval, Conversation, Policy, ProposalState, Risk, Runtime, Settings, UsageError
 from callboard.protocol.content import SystemMessage, ToolMessage, history_faults
 from callboard.protocol.model import ModelRequest
-from callboard.protocol.tools import DEFAULT_DECISIONS, Decision
+from callboard.protocol.policy import Rule
+from callboard.protocol.tools import Decision
 from callboard.providers.local.scripted import ScriptedCall, ScriptedTurn
 
 PATIENCE_SECONDS = 20.0
@@ -122,7 +123,9 @@ def test_a_person_is_asked_with_the_diff_as_soon_as_it_is_staged(settings: Calla
     assert (root / "new/b.py").read_text() == "b = 1\n"
 
 
-async def test_a_call_does_not_wait_for_a_person(settings: Callable[..., Settings], root: Path) -> None:
+async def test_a_call_does_not_wait_for_a_person(
+    settings: Callable[..., Settings], root: Path, until: Callable[[Callable[[], bool]], None]
+) -> None:
     answer = asyncio.Event()
     host = asyncio.get_running_loop()
 
@@ -136,9 +139,7 @@ async def test_a_call_does_not_wait_for_a_person(settings: Callable[..., Setting
         await runtime.ask("edit", conversation=conversation)
         assert result_of(conversation)["state"] == "pending"
         answer.set()
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while (await asyncio.to_thread(runtime.proposals))[0].state is not ProposalState.APPLIED:
-                await asyncio.sleep(0.01)
+        await asyncio.to_thread(until, lambda: runtime.proposals()[0].state is ProposalState.APPLIED)
         await runtime.ask("and now?", conversation=conversation)
     assert len(told(conversation)) == 1
     assert "was applied" in told(conversation)[0]
@@ -210,7 +211,7 @@ def test_an_ambiguous_path_is_answered_with_its_candidates(settings: Callable[..
 
 
 def test_a_policy_that_denies_writing_offers_no_editing_tool(settings: Callable[..., Settings]) -> None:
-    denies = Policy({**DEFAULT_DECISIONS, Risk.WRITE: Decision.DENY})
+    denies = Policy(rules=(Rule(risk=Risk.WRITE, decision=Decision.DENY),))
     with Runtime(settings(policy=denies)) as runtime:
         offered = {each.definition.name: each.decision for each in runtime.tools()}
     assert offered["apply_patch"] is Decision.DENY

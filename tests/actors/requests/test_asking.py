@@ -28,9 +28,10 @@ from callboard.protocol.model import (
     ToolChoice,
     ToolChoiceMode,
 )
+from callboard.protocol.policy import Policy
 from callboard.protocol.provider_options import AnthropicOptions, ExtraFields, OpenAIOptions
 from callboard.protocol.server_tools import CodeExecution, WebFetch, WebSearch
-from callboard.protocol.tools import Decision, FailureCode, Policy, Risk
+from callboard.protocol.tools import Decision, FailureCode, Risk
 from callboard.providers.catalog import FREE, Catalog, ModelInfo
 from callboard.providers.local.scripted import ScriptedCall, ScriptedTurn
 

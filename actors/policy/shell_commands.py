@@ -1,0 +1,244 @@
+"""What a line of shell would touch: each simple command in it, its paths, and the files that it is redirected to.
+
+A command is judged as reading where the table knows that it only reads, and by its paths then; any other one as
+`execute`. Wrappers (`env`, `sudo`, `xargs`, `find -exec`, `sh -c`) are seen through as far as their words tell: rules
+that ask or deny match what they run, and so does the list of what cannot be undone. Only a few without options may
+themselves run unasked.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from callboard.actors.policy import command_table as table
+from callboard.actors.policy.paths import Paths
+from callboard.actors.policy.shell_grammar import (
+    MAX_DEPTH,
+    Redirection,
+    SimpleCommand,
+    Word,
+    program_name,
+    read_line,
+)
+from callboard.protocol.policy import AccessKind, Location, Touch
+from callboard.protocol.tools import Risk
+
+#: Where output may go without a trace.
+_NOWHERE: Final = frozenset({"/dev/null", "/dev/stdout", "/dev/stderr"})
+_OVERWRITES: Final = "it replaces what is in a file"
+_CANNOT_BE_UNDONE: Final = "it cannot be undone"
+_UNKNOWN_WORDS: Final = "words that are only known when it runs"
+#: Words that say where a path may be in them: `if=x`, `@x`, `HEAD:x`, `-Ix`.
+_PIECES: Final = re.compile(r"[=@:,]")
+_PATH_LIKE: Final = re.compile(r"[/~]|^\.")
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Of one line, and of the lines in it."""
+
+    paths: Paths
+    folders: list[str]
+    """Where it may run: a `cd` adds one."""
+    depth: int = 0
+    found: list[Touch] = field(default_factory=list)
+
+
+def command_touches(line: str, paths: Paths, folders: Sequence[str] = ()) -> tuple[Touch, ...]:
+    """All that a line would touch, run in one of these folders (absolute; none: the workspace). Never raises for what
+    the line is; with nothing in it, it is not understood."""
+    reader = _Reader(paths, list(folders) or [paths.root])
+    _read(reader, line)
+    return tuple(reader.found) or (_unclear("", "no command"),)
+
+
+def _read(reader: _Reader, line: str) -> None:
+    parsed = read_line(line)
+    for command in parsed.commands:
+        _take(reader, command)
+    for each in parsed.redirections:
+        reader.found += _redirected(reader, each)
+    if parsed.unclear or not parsed.commands:
+        reader.found.append(_unclear(line, parsed.unclear or "no command"))
+
+
+def _unclear(line: str, why: str) -> Touch:
+    return Touch(AccessKind.COMMAND, risk=Risk.EXECUTE, aliases=(line,), unclear=why)
+
+
+def _take(reader: _Reader, command: SimpleCommand) -> None:
+    words = list(command.words)
+    reasons = [f"it sets {name}" for name, word in command.assignments if not _is_harmless(name, word)]
+    if not words:
+        reader.found.append(_unclear("", reasons[0] if reasons else "it sets a variable"))
+        return
+    while len(words) > 1 and words[0].text in table.TRANSPARENT and not (words[1].text or "-").startswith("-"):
+        if "=" in (words[1].text or "="):
+            break
+        words = words[1:]
+    name = words[0].text or ""
+    if name == "cd" and _changes_folder(reader, words[1:]):
+        return
+    texts = [word.text for word in words if word.text is not None]
+    is_known = len(texts) == len(words)
+    paths = table.read_paths(name, texts[1:]) if is_known and not reasons and not _is_shadowed(reader, name) else None
+    forms, aliases = _forms(command.words), _aliases(command.words)
+    if paths is not None:
+        reads = tuple(touch for path in paths for touch in _of_path(reader, AccessKind.READ, path))
+        reader.found.append(Touch(AccessKind.COMMAND, risk=Risk.READ, forms=forms, aliases=aliases, touches=reads))
+        return
+    if not is_known:
+        reasons.append(_UNKNOWN_WORDS)
+    elif program_name(name) in table.RUNS_CODE:
+        reasons.append(f"{program_name(name)} can run what it is given")
+    destroys = _destroys(command.words)
+    place, secret = _whereabouts(reader, words if "/" in name else words[1:])
+    reader.found.append(
+        Touch(
+            AccessKind.COMMAND,
+            place,
+            Risk.EXECUTE,
+            forms,
+            aliases,
+            destroys=destroys,
+            unclear=reasons[0] if reasons else "",
+            refused=secret,
+        )
+    )
+    _look_inside(reader, words)
+
+
+def _is_harmless(name: str, value: Word) -> bool:
+    return value.text is not None and (name in table.HARMLESS_VARIABLES or name.startswith("LC_"))
+
+
+def _forms(words: Sequence[Word]) -> tuple[str, ...]:
+    """What a rule's pattern is compared with: the words, quoted where they need it."""
+    return (shlex.join(word.source if word.text is None else word.text for word in words),)
+
+
+def _aliases(words: Sequence[Word]) -> tuple[str, ...]:
+    """What rules that ask or deny are compared with, too: without folders, and behind what runs other commands."""
+    texts = [word.source if word.text is None else word.text for word in words]
+    found = [[program_name(texts[0]), *texts[1:]]]
+    if program_name(texts[0]) in table.RUNS_OTHERS:
+        found += [[program_name(texts[at]), *texts[at + 1 :]] for at in range(1, min(len(texts), 64))]
+    return tuple(map(shlex.join, found))
+
+
+def _changes_folder(reader: _Reader, words: Sequence[Word]) -> bool:
+    """A `cd` to a folder that is known: what follows runs there, or where it ran before if that fails."""
+    if len(words) != 1 or not words[0].text or words[0].is_tilde or words[0].text.startswith("-"):
+        return False
+    target = words[0].text
+    touched = _of_path(reader, AccessKind.READ, target)
+    forms = _forms((Word("cd", "cd"), words[0]))
+    reader.found.append(Touch(AccessKind.COMMAND, risk=Risk.READ, forms=forms, touches=touched))
+    reader.folders += [os.path.join(folder, target) for folder in reader.folders][:64]
+    return True
+
+
+def _is_shadowed(reader: _Reader, name: str) -> bool:
+    """Is it a program that a model could have written? Also where it is none at all, but by a path."""
+    if "/" in name:
+        return True
+    found = shutil.which(name)
+    return found is not None and any(
+        touch.place is Location.INSIDE for touch in reader.paths.touches(AccessKind.READ, os.path.abspath(found))
+    )
+
+
+def _of_path(reader: _Reader, kind: AccessKind, path: str) -> tuple[Touch, ...]:
+    folders = dict.fromkeys(reader.folders)
+    return tuple(touch for folder in folders for touch in reader.paths.touches(kind, path, folder))
+
+
+def _redirected(reader: _Reader, each: Redirection) -> Iterator[Touch]:
+    operator, target = each.operator, each.target.text
+    if target is None:
+        yield _unclear("", f"a redirection to {_UNKNOWN_WORDS}")
+        return
+    if target in _NOWHERE or (operator in (">&", "<&") and re.fullmatch(r"[0-9]+|-", target)):
+        return
+    if operator == "<":
+        yield from _of_path(reader, AccessKind.READ, target)
+        return
+    for touch in _of_path(reader, AccessKind.WRITE, target):
+        destroys = "" if operator in (">>", "&>>") else _OVERWRITES
+        yield Touch(
+            touch.kind, touch.place, touch.risk, touch.forms, touch.aliases, destroys, touch.unclear, touch.refused
+        )
+
+
+def _destroys(words: Sequence[Word]) -> str:
+    """Why what it does could not be undone, as far as its words tell."""
+    texts = [word.text or "" for word in words]
+    starts = range(len(texts)) if program_name(texts[0]) in table.RUNS_OTHERS else range(1)
+    for at in starts:
+        name = program_name(texts[at])
+        base = name.partition(".")[0] if name.startswith("mkfs.") else name
+        if base in table.DESTROYS or _destroys_with(name, texts[at + 1 :]):
+            return f"{name}: {_CANNOT_BE_UNDONE}"
+    return ""
+
+
+def _destroys_with(name: str, words: Sequence[str]) -> bool:
+    given = set(words)
+    for word in words:
+        if word.startswith("--"):
+            given.add(word.partition("=")[0])
+        elif word.startswith("-"):
+            given.update(f"-{letter}" for letter in word[1:])
+    if name == "git" and "push" in given and any(word.startswith(("+", ":")) for word in words):
+        return True
+    return any(needed <= given for needed in table.DESTROYS_WITH.get(name, ()))
+
+
+def _whereabouts(reader: _Reader, words: Sequence[Word]) -> tuple[Location, str]:
+    """Of a command that may do anything: does a word of it lead out of the workspace, or to a secret file?"""
+    place, refused = Location.INSIDE, ""
+    for word in words:
+        for piece in _pieces(word):
+            if not _PATH_LIKE.search(piece) and not _exists(reader, piece):
+                continue
+            for touch in _of_path(reader, AccessKind.WRITE, piece):
+                place = touch.place if touch.place is Location.OUTSIDE else place
+                refused = refused or touch.refused
+    return place, refused
+
+
+def _pieces(word: Word) -> Iterator[str]:
+    text = word.source if word.text is None else word.text
+    if re.fullmatch(r"[a-z][a-z0-9+.-]*://.*", text, re.IGNORECASE | re.DOTALL) or "\0" in text:
+        return
+    yield text
+    yield from filter(None, _PIECES.split(text)[1:])
+    if text.startswith("-") and not text.startswith("--") and len(text) > 2:
+        yield text[2:]
+
+
+def _exists(reader: _Reader, name: str) -> bool:
+    try:
+        return any(os.path.lexists(os.path.join(folder, name)) for folder in reader.folders)
+    except ValueError:
+        return False
+
+
+def _look_inside(reader: _Reader, words: Sequence[Word]) -> None:
+    """Words that may be lines themselves (`sh -c "..."`): what is in them counts, too, where it makes it stricter."""
+    if program_name(words[0].text or "") not in table.TAKES_LINES:
+        return
+    if reader.depth >= MAX_DEPTH:
+        reader.found.append(_unclear("", "commands in commands in commands"))
+        return
+    reader.depth += 1
+    for word in words[1:]:
+        if word.text and re.search(r"[\s;&|<>`$()]", word.text):
+            _read(reader, word.text)
+    reader.depth -= 1

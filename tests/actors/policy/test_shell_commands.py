@@ -1,0 +1,262 @@
+"""What happens to a command: the table in commands.txt, at each trust level."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from callboard.actors.policy.command_table import READING
+from callboard.actors.policy.judge import CallJudge
+from callboard.actors.tools.decorator import tool
+from callboard.protocol.content import json_text
+from callboard.protocol.policy import MODES, Mode, Policy, Rule, Trust
+from callboard.protocol.tools import Decision, Risk
+
+TABLE = Path(__file__).parent / "commands.txt"
+
+
+def rows() -> list[tuple[str, tuple[str, ...]]]:
+    """Each command, with the decision at each trust level."""
+    found: list[tuple[str, tuple[str, ...]]] = []
+    decided: tuple[str, ...] = ()
+    block: list[str] = []
+    for line in TABLE.read_text(encoding="utf-8").splitlines():
+        if line.startswith("== "):
+            names = line[3:].partition(":")[0].split()
+            decided = tuple(names) if len(names) == len(Trust) else (names[0],) * len(Trust)
+        elif line and not line.startswith("# "):
+            block.append(line)
+            if not line.endswith("\\"):
+                found.append(("\n".join(block), decided))
+                block = []
+    return found
+
+
+ROWS = rows()
+
+
+@tool(risk="execute", accesses={"command": "command", "cwd": "read"})
+def run_command(command: str, cwd: str = ".") -> str:
+    raise AssertionError("it is only judged")
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("workspace")
+    (root / "src").mkdir()
+    for name in ("README.md", "src/a.py", ".env", "id_rsa"):
+        (root / name).write_text("x")
+    (root / "src" / "out").symlink_to("/etc")
+    (root / "src" / "in").symlink_to("../README.md")
+    return root
+
+
+def decision(command: str, workspace: Path, policy: Policy | None = None, **arguments: str) -> Decision:
+    judge = CallJudge(policy or Policy(), workspace)
+    return judge.judge(run_command.owned, json_text({"command": command, **arguments})).decision
+
+
+def test_the_table_is_long_and_says_nothing_twice() -> None:
+    assert len(ROWS) >= 250
+    said = [command for command, _ in ROWS]
+    assert sorted({each for each in said if said.count(each) > 1}) == ["find . -delete"]
+
+
+@pytest.mark.parametrize(("command", "decided"), ROWS, ids=[repr(command)[1:-1] for command, _ in ROWS])
+def test_a_command_is_judged_as_the_table_says(command: str, decided: tuple[str, ...], workspace: Path) -> None:
+    found = tuple(str(decision(command, workspace, Policy(trust=trust))) for trust in Trust)
+    assert found == decided
+
+
+def one_of(table: str) -> st.SearchStrategy[str]:
+    """One of the lines; in them, \\n is a line end."""
+    return st.sampled_from([line.strip().replace("\\n", "\n") for line in table.strip().splitlines()])
+
+
+DESTRUCTIVE = one_of(
+    """rm -rf src
+    rm README.md
+    shred x
+    dd if=a of=b
+    git reset --hard
+    find . -delete"""
+)
+QUOTES = st.sampled_from(["{}", "'{}'", '"{}"', "\\{}", "''{}", '{}""'])
+HARMLESS = one_of(
+    """ls
+    cat README.md
+    echo 'a b'
+    grep -n x src/a.py
+    pwd
+    find . -name '*.py'"""
+)
+JOINED = one_of(
+    r"""{0}; {1}
+    {1}; {0}
+    {0} && {1}
+    {1} || {0}
+    {1} | {0}
+    {0} & {1}
+    ({1}; {0})
+    {1}\n{0}
+    ! {0}
+    {1};{0}
+    {1} 2>&1 | {0} >/dev/null"""
+)
+WRAPPED = one_of(
+    r"""env {}
+    nice {}
+    command {}
+    time {}
+    sudo {}
+    nohup {}
+    timeout 5 {}
+    xargs {}
+    LANG=C {}
+    $({})
+    `{}`
+    echo $({})
+    echo "$({})"
+    cat <({})
+    A=$({}) ls
+    if true; then {}; fi
+    for i in a; do {}; done
+    f() {{ {}; }}; f
+    {{ {}; }}
+    cat <<E\n$({})\nE
+    busybox {}
+    exec {}
+    eval {}
+    ls ${{X:-$({})}}
+    find . -exec {} \;"""
+)
+LINE_OF = one_of(
+    """sh -c {}
+    bash -c {}
+    eval {}
+    su -c {}
+    watch {}
+    ssh host {}
+    env -S {}
+    xargs sh -c {}"""
+)
+#: Of an owner who lets every program run unasked that can be undone.
+ALLOWS_PROGRAMS = Policy({Risk.READ: Decision.ALLOW, Risk.WRITE: Decision.ALLOW, Risk.EXECUTE: Decision.ALLOW})
+
+
+@st.composite
+def destructive_lines(draw: st.DrawFn) -> str:
+    """Something destructive with some words quoted, wrapped and beside something harmless, up to three times."""
+    words = draw(DESTRUCTIVE).split()
+    words[0] = draw(QUOTES).format(words[0])
+    line = " ".join(words)
+    for _ in range(draw(st.integers(0, 3))):
+        way = draw(st.integers(0, 2))
+        if way == 0:
+            line = draw(WRAPPED).format(line)
+        elif way == 1:
+            line = draw(JOINED).format(line, draw(HARMLESS))
+        else:
+            line = draw(LINE_OF).format(shlex.quote(line))
+    return line
+
+
+@given(destructive_lines())
+def test_what_destroys_never_runs_unasked_however_it_is_written(workspace: Path, line: str) -> None:
+    for policy in (*(Policy(trust=trust) for trust in Trust), ALLOWS_PROGRAMS):
+        assert decision(line, workspace, policy) is not Decision.ALLOW, policy
+
+
+PARTS = [*"abc ;|&<>()'\"\\\n#!~=-/*", "ls ", "rm ", "cat ", "$(", "`", "${", "<<E\n", "\nE\n", "$'"]
+LINES = st.lists(st.sampled_from(PARTS), max_size=12).map("".join) | st.text(st.characters(codec="utf-8"), max_size=40)
+
+
+@given(LINES, HARMLESS)
+def test_a_shell_finds_no_other_commands_in_a_line_that_is_allowed(workspace: Path, text: str, before: str) -> None:
+    """By bash itself, where no program can be found: it names what it would have run."""
+    line = before + text
+    if decision(line, workspace) is not Decision.ALLOW:
+        return
+    ran = subprocess.run(
+        ["/bin/bash", "-c", line], env={"PATH": ""}, cwd=workspace, capture_output=True, timeout=10, check=False
+    )
+    errors = ran.stderr.decode(errors="replace")
+    named = re.findall(r"line \d+: (.*): command not found", errors)
+    assert {*named} <= {*READING, "find"}, line
+
+
+def test_rules_match_each_command_of_a_line_and_not_the_line(workspace: Path) -> None:
+    policy = Policy(rules=(Rule("run_command", "git status*", "allow"), Rule("*", "git push*", "deny")))
+    expected = {
+        "git status": "allow",
+        "git status --short": "allow",
+        "git status && ls": "allow",
+        "  git   'status' -s": "allow",
+        "git status; rm -rf src": "ask",
+        "git status $(rm x)": "ask",
+        "git status $X": "ask",
+        "git status > x": "ask",
+        "./git status": "ask",
+        "env git status": "ask",
+        "sudo git status": "ask",
+        "git push": "deny",
+        "ls; git push origin": "deny",
+        "/usr/bin/git push": "deny",
+        "sudo git push": "deny",
+        "env A=b git push": "deny",
+        "sh -c 'ls && git push'": "deny",
+        "GIT push": "deny",
+        "git status | xargs git push": "deny",
+        "if true; then git push; fi": "deny",
+    }
+    assert {line: str(decision(line, workspace, policy)) for line in expected} == expected
+
+
+def test_a_rule_may_allow_what_destroys_but_no_secret_file(workspace: Path) -> None:
+    policy = Policy(rules=(Rule("run_command", "rm *", "allow"),))
+    assert decision("rm -rf src", workspace, policy) is Decision.ALLOW
+    assert decision("rm -rf src; rm .env", workspace, policy) is Decision.DENY
+    assert decision("ls; mv a b", workspace, policy) is Decision.ASK
+
+
+def test_a_rule_for_every_command_allows_what_is_not_understood_unless_another_might_deny_it(
+    workspace: Path,
+) -> None:
+    every = Rule("run_command", decision="allow")
+    assert decision("for x in *; do $x; done", workspace, Policy(rules=(every,))) is Decision.ALLOW
+    narrowed = Policy(rules=(every, Rule("*", "git push*", "deny")))
+    assert decision("for x in *; do $x; done", workspace, narrowed) is Decision.ASK
+    assert decision("make", workspace, narrowed) is Decision.ALLOW
+
+
+def test_modes_that_only_read_run_no_commands(workspace: Path) -> None:
+    for mode in (Mode.ASK, Mode.PLAN):
+        assert decision("ls", workspace, Policy(mode=mode)) is Decision.DENY
+    assert MODES[Mode.BUILD] == ()
+
+
+def test_paths_are_meant_from_the_folder_that_the_call_names(workspace: Path) -> None:
+    assert decision("cat a.py", workspace, cwd="src") is Decision.ALLOW
+    assert decision("cat ../README.md", workspace, cwd="src") is Decision.ALLOW
+    assert decision("cat ../README.md", workspace) is Decision.ASK
+    assert decision("ls", workspace, cwd="/etc") is Decision.ASK
+    assert decision("cat passwd", workspace, cwd="src/out") is Decision.ASK
+
+
+def test_a_program_in_the_workspace_is_not_taken_for_the_one_of_that_name(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert decision("ls", workspace) is Decision.ALLOW
+    folder = workspace / "bin"
+    folder.mkdir()
+    (folder / "ls").write_text("#!/bin/sh\nrm x\n")
+    (folder / "ls").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    assert decision("ls", workspace) is Decision.ASK
