@@ -22,6 +22,7 @@ from callboard.actors import Runtime, Settings
 from callboard.actors.builtins import job_spool
 from callboard.actors.builtins.job_spool import RING_BYTES, Spool, SpoolWriter
 from callboard.actors.builtins.jobs import MAX_JOBS, TellAtEnd
+from callboard.actors.kernel import ActorSystem
 from callboard.actors.tools import ToolContext
 from callboard.protocol.commands import RunTool
 from callboard.protocol.errors import ToolError
@@ -160,7 +161,7 @@ def test_jobs_end_when_what_owns_them_has_crashed(tmp_path: Path) -> None:
             call = caller(runtime)
             started = await call("start_job", command="exec 8> alive; echo begun; sleep 1000")
             await _until(call, started["id"], lambda job: job["output_bytes"] > 0)
-            runtime._system.ref("root/jobs").tell(TellAtEnd("none", _fail))
+            _system(runtime).ref("root/jobs").tell(TellAtEnd("none", _fail))
             select.select([alive], [], [], PATIENCE_SECONDS)
             left = os.read(alive, 1)
             assert (await call("jobs", action="poll", id=started["id"]))["exists"] is False
@@ -168,6 +169,12 @@ def test_jobs_end_when_what_owns_them_has_crashed(tmp_path: Path) -> None:
             return left
 
     assert asyncio.run(crash()) == b""
+
+
+def _system(runtime: Runtime) -> ActorSystem:
+    search = runtime._wiring.search
+    assert search is not None
+    return search._system
 
 
 def _fail() -> None:
