@@ -30,6 +30,8 @@ DRAIN_SECONDS: Final = 0.2
 LOOK_SECONDS: Final = 0.05
 #: More are a fork bomb, not a build. (RLIMIT_NPROC does not hold for root, and counts all processes of a user.)
 MAX_PROCESSES: Final = 512
+#: Of a command, so that what watches it has its turn when there are hundreds of its processes.
+NICENESS: Final = 5
 #: One read of the output.
 READ_BYTES: Final = 65_536
 #: So often is looked for processes that are left, and those that are found are killed.
@@ -82,6 +84,8 @@ def run(
         finally:
             os.close(write_end)
         with _Watched(process, read_end, output) as watched:
+            with contextlib.suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, process.pid, NICENESS)
             in_time = watched.wait(began + seconds)
             if not in_time:
                 watched.end_politely()
