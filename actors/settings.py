@@ -41,6 +41,7 @@ from callboard.actors.connection import (
     shown,
 )
 from callboard.actors.mcp.mcp_servers import McpServer, mcp_servers_of
+from callboard.actors.processes.confinement import Confine
 from callboard.actors.requests.extra_fields import checked_headers
 from callboard.actors.secret_files import SecretRules
 from callboard.protocol import limits
@@ -196,6 +197,9 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
     """Of them, how many are started with the runtime, for each class that has tools; 0: the first call waits 0.1 s."""
     worker_memory_bytes: int = Field(default=limits.TOOL_MEMORY_BYTES, ge=64 * 1024**2)
     """Memory that a tool in a process may use; a tool that wants more fails."""
+    confine: Confine = Confine.AUTO
+    """Whether tools in processes are held to their declared risk by the kernel ("auto": where it can, "off", or
+    "required": else no runtime starts); docs/tools.md says to what."""
     tool_environment: tuple[str, ...] = ()
     """Names of variables that tools in processes get beyond the harmless ones (PATH, HOME, LANG ...), such as the key
     of an API that a tool asks."""

