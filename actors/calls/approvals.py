@@ -154,6 +154,10 @@ class Approver(Protocol):
     def close(self) -> None: ...
 
 
+#: Who has answered about what a call has staged, where there is nobody to ask: it stays as it is.
+NOBODY: Final = "nobody"
+
+
 class NobodyToAsk:
     """The default: policy fails closed."""
 
@@ -161,7 +165,8 @@ class NobodyToAsk:
         self, question: AskApproval, decide: Decide, asker: Context | None = None, tool: Tool | None = None
     ) -> None:
         reason = f"{question.name} needs approval and this runtime has no approver"
-        decide(Verdict(question.tag, granted=False, by="policy", reason=reason, rule=question.rule))
+        by = NOBODY if tool is not None and tool.contract.stages else "policy"  # what is staged waits for its owner
+        decide(Verdict(question.tag, granted=False, by=by, reason=reason, rule=question.rule))
 
     def withdraw(self, tag: Tag) -> None:
         """Every question was answered at once."""

@@ -12,7 +12,8 @@ import pytest
 from callboard import AskApproval, Conversation, Policy, ProposalState, Risk, Runtime, Settings, UsageError
 from callboard.protocol.content import SystemMessage, ToolMessage, history_faults
 from callboard.protocol.model import ModelRequest
-from callboard.protocol.tools import DEFAULT_DECISIONS, Decision
+from callboard.protocol.policy import Rule
+from callboard.protocol.tools import Decision
 from callboard.providers.local.scripted import ScriptedCall, ScriptedTurn
 
 PATIENCE_SECONDS = 20.0
@@ -179,6 +180,28 @@ def test_edits_are_applied_at_once_where_the_settings_say_so(settings: Callable[
     assert told(conversation) == []
 
 
+def test_what_a_rule_denies_is_not_applied_and_the_model_reads_which_one(
+    settings: Callable[..., Settings], root: Path
+) -> None:
+    policy = Policy(rules=(Rule("*", path="a.py", decision="deny"), Rule("create_file", path="b.py", decision="allow")))
+    edit = {"edits": [{"canonical_path": "a.one", "new_text": "x = 1"}]}
+    for more in ({}, {"auto_confirm_edits": True}):
+        conversation = Conversation()
+        with Runtime(settings(call("apply_code_edit", **edit), ScriptedTurn("ok"), policy=policy, **more)) as runtime:
+            runtime.ask_sync("edit", conversation=conversation)
+        result = result_of(conversation)
+        assert (result["applied"], result["state"]) == (False, "denied")
+        assert "rule 1: * a.py" in str(result["notes"])
+    assert "return 1\n" in (root / "a.py").read_text()
+    conversation = Conversation()
+    create = call("create_file", path="b.py", content="b = 1\n")
+    with Runtime(settings(create, ScriptedTurn("ok"), policy=policy)) as runtime:
+        runtime.ask_sync("create", conversation=conversation)
+        assert runtime.proposals()[-1].by.startswith("rule 2")
+    result = result_of(conversation)
+    assert (result["applied"], result["auto_confirmed"]) == (True, False)
+
+
 def test_an_item_is_edited_by_its_canonical_path_and_found_again_after_it(
     settings: Callable[..., Settings], root: Path
 ) -> None:
@@ -210,7 +233,7 @@ def test_an_ambiguous_path_is_answered_with_its_candidates(settings: Callable[..
 
 
 def test_a_policy_that_denies_writing_offers_no_editing_tool(settings: Callable[..., Settings]) -> None:
-    denies = Policy({**DEFAULT_DECISIONS, Risk.WRITE: Decision.DENY})
+    denies = Policy(rules=(Rule(risk=Risk.WRITE, decision="deny"),))
     with Runtime(settings(policy=denies)) as runtime:
         offered = {each.definition.name: each.decision for each in runtime.tools()}
     assert offered["apply_patch"] is Decision.DENY
