@@ -57,8 +57,8 @@ LOOK_SECONDS: Final = 5.0
 MAX_REQUESTS: Final = 10_000
 BY_SETTING: Final = "auto_confirm_edits"
 
-TellModel = Callable[[str, Proposal, str], bool]
-"""Give the model of a running request this text about a proposal; False where the request does not run."""
+TellModel = Callable[[str, str], bool]
+"""Give the model of a running request this text to read; False where the request does not run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ class Edits:
         self._approver = approver
         self._patience_seconds = patience_seconds
         self.files_changed = files_changed
-        self.tell_model: TellModel = lambda request_id, proposal, text: False
+        self.tell_model: TellModel = lambda request_id, text: False
         """Set by the runtime."""
         self._asked: dict[str, Tag] = {}
         """The questions that are open, by their proposals."""
@@ -251,7 +251,7 @@ class Edits:
         """On the editor's thread: one was settled, or could not be applied."""
         if proposal.state is not ProposalState.PENDING and (tag := self._asked.pop(proposal.id, None)) is not None:
             self._approver.withdraw(tag)
-        if proposal.request_id and self.tell_model(proposal.request_id, proposal, outcome_of(proposal)):
+        if proposal.request_id and self.tell_model(proposal.request_id, outcome_of(proposal)):
             self._editor.tell(MarkTold((proposal.id,)))
 
     def untold(self, request_ids: Iterable[str]) -> dict[str, str]:

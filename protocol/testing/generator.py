@@ -120,7 +120,8 @@ def draw_scenario(
     )
     drawn = replace(drawn, options=draw_tool_options(choices, drawn.options))
     drawn = draw_compaction(choices, drawn) if _chance(choices, 15) else drawn
-    return _with_output(choices, drawn) if _chance(choices, 12) else drawn
+    drawn = _with_output(choices, drawn) if _chance(choices, 12) else drawn
+    return replace(drawn, notices_at=_moments(choices, 6))
 
 
 def _with_output(choices: Choices, drawn: Scenario) -> Scenario:

@@ -9,7 +9,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from callboard import AskApproval, Conversation, Policy, ProposalState, Risk, Runtime, Settings, UsageError
+from callboard import AskApproval, Conversation, Policy, ProposalState, Risk, Runtime, Settings, UsageError, tool
 from callboard.protocol.content import SystemMessage, ToolMessage, history_faults
 from callboard.protocol.model import ModelRequest
 from callboard.protocol.policy import Rule
@@ -143,6 +143,33 @@ async def test_a_call_does_not_wait_for_a_person(
         await runtime.ask("and now?", conversation=conversation)
     assert len(told(conversation)) == 1
     assert "was applied" in told(conversation)[0]
+
+
+async def test_the_model_of_a_running_request_reads_it_at_its_next_step(
+    settings: Callable[..., Settings], root: Path
+) -> None:
+    seen: list[list[str]] = []
+
+    @tool
+    async def decide() -> str:
+        (done,) = await runtime.deny_edits(reason="not so")
+        return done.state
+
+    def last(request: ModelRequest) -> ScriptedTurn:
+        seen.append([each.text for each in request.messages if isinstance(each, SystemMessage)])
+        assert isinstance(request.messages[-1], SystemMessage)  # behind the results
+        return ScriptedTurn("I see")
+
+    conversation = Conversation()
+    given = settings(call("apply_code_edit", **EDIT), call("decide"), last, ScriptedTurn("later"))
+    async with Runtime(given, tools=[decide]) as runtime:
+        await runtime.ask("edit", conversation=conversation)
+        (proposal,) = await asyncio.to_thread(runtime.proposals)
+        outcome = f"The edit {proposal.id} ({root / 'a.py'}) was not allowed and not applied: not so"
+        assert seen[0][-1] == outcome
+        await runtime.ask("and now?", conversation=conversation)
+    assert told(conversation) == [outcome]
+    assert not list(history_faults(conversation.messages))
 
 
 async def test_the_owner_decides_before_the_approver_and_the_question_is_withdrawn(
