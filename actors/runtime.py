@@ -23,10 +23,12 @@ from typing import TYPE_CHECKING, Final, Generic, Self, Unpack, overload
 from typing_extensions import TypeForm
 
 from callboard.actors import kernel
+from callboard.actors.builtins.asking_user import AskUserCallback, UserQuestions
 from callboard.actors.calls.approvals import ApprovalCallback, Approver, CallbackApprover, NobodyToAsk
 from callboard.actors.calls.dispatcher import ReadOffers
-from callboard.actors.calls.registry import offer_of
 from callboard.actors.edits.proposals import DecideEdits
+from callboard.actors.mcp.mcp_handle import McpHandle
+from callboard.actors.mcp.remote_values import ServerStatus
 from callboard.actors.models.routing import OwnProviders
 from callboard.actors.models.windows import Windows
 from callboard.actors.requests.asking import AskOptions, Prompt, check_names, identity_of, user_message
@@ -50,7 +52,7 @@ from callboard.actors.telemetry.metrics import Metrics
 from callboard.actors.telemetry.telemetry import ReadMetrics, RequestLost
 from callboard.actors.tools import Tool
 from callboard.actors.tools.progress import ToolProgressed
-from callboard.actors.topology import SESSION_CAPACITY, addresses_of, build
+from callboard.actors.topology import SESSION_CAPACITY, addresses_of, build, start_servers
 from callboard.actors.wiring import Asked, KnownModel, Wiring
 from callboard.protocol.content import ToolCall
 from callboard.protocol.direct_call import DirectCall
@@ -96,7 +98,9 @@ class Runtime:
     `tools` are functions, decorated with `@tool` where its defaults do not fit. `approve` decides on calls that the
     policy asks about (sync or async; True allows, or an `Approval` says more); without it they are denied. `providers`
     are models of your own: with `{"mine": provider}` "mine/x" is a model (a Provider or an Adapter, docs/providers.md);
-    stopping the runtime closes them. Raises UsageError for bad settings, tools or providers, before anything starts.
+    stopping the runtime closes them. `ask_user` (sync or async) is given a `UserQuestion` of a model's and returns the
+    user's answer, or None; without it, models have no tool to ask with. Raises UsageError for bad settings, tools or
+    providers, before anything starts.
     A runtime that is dropped without `stop` is stopped, with a ResourceWarning.
     """
 
@@ -106,10 +110,15 @@ class Runtime:
         tools: Iterable[Callable[..., object]] = (),
         *,
         approve: ApprovalCallback | None = None,
+        ask_user: AskUserCallback | None = None,
         providers: OwnProviders | None = None,
     ) -> None:
         self.settings = settings or Settings()
         self._approve = approve
+        questions = UserQuestions(ask_user, self.settings.approval_timeout_seconds) if ask_user is not None else None
+        if questions is not None:
+            tools = (*tools, questions.tool)
+        self._questions = questions
         self._wiring = Wiring(self.settings, tools, providers)
         self._running: _Running | None = None
         self._changing = threading.Lock()
@@ -127,7 +136,7 @@ class Runtime:
             if self._running is not None:
                 self._live()  # says so where it runs in another process
                 raise UsageError("this runtime is running already")
-            self._running = running = _Running(self._wiring, self._approve)
+            self._running = running = _Running(self._wiring, self._approve, self._questions)
             self._dropped = weakref.finalize(self, _end_dropped, running)
         return self
 
@@ -417,12 +426,12 @@ class Runtime:
         return self._wiring.search.health.note if self._wiring.search is not None else ""
 
     def tools(self) -> tuple[ToolOffer, ...]:
-        """The tools given and those that the workspace adds, each with what the policy says of it.
+        """The tools given and those that the workspace adds, each with what the policy says of it and what confines it.
 
         Models are offered those whose `decision` is not DENY.
         """
         self._live()
-        return tuple(offer_of(tool, self.settings.policy) for tool in self._wiring.offered_tools.values())
+        return self._wiring.listed_tools()
 
     def offered(self) -> tuple[ToolOffer, ...]:
         """The tools that a model would be offered now: without those that are denied or withdrawn."""
@@ -433,6 +442,16 @@ class Runtime:
         """The tool of this name, of those given and those that the workspace adds; None where there is none."""
         self._live()
         return self._wiring.offered_tools.get(ToolName(name))
+
+    def mcp(self, name: str) -> McpHandle:
+        """The MCP server of this name: its resources and prompts. Raises UsageError where no setting has it."""
+        self._live()
+        return McpHandle(self._wiring.servers.link(name))
+
+    def mcp_servers(self) -> tuple[ServerStatus, ...]:
+        """How each MCP server of the settings is: its state, what its last connection failed with, its tools."""
+        self._live()
+        return self._wiring.servers.statuses
 
     def metrics(self) -> Metrics:
         """What was counted since the start: requests, calls, failures, tokens, durations, and what runs and waits now.
@@ -486,7 +505,9 @@ class Runtime:
 class _Running:
     """A started runtime: the thread, the tree and the requests that are open."""
 
-    def __init__(self, wiring: Wiring, approve: ApprovalCallback | None) -> None:
+    def __init__(
+        self, wiring: Wiring, approve: ApprovalCallback | None, questions: UserQuestions | None = None
+    ) -> None:
         self.process_id = os.getpid()
         self.begin_spans = wiring.begin_spans
         self.sessions: dict[RequestId, kernel.Ref[SessionMessage]] = {}
@@ -495,6 +516,9 @@ class _Running:
         try:
             with contextlib.ExitStack() as begun:  # what fails here ends what has begun before it
                 self._start(begun, wiring, approve)
+                if questions is not None:
+                    questions.open(self.outside)
+                    begun.callback(questions.close)
                 self.close = begun.pop_all().close
                 """End everything that was begun, in reverse order, also where some of it fails."""
         except (kernel.StartFailed, kernel.OutOfThreads, OSError) as error:  # OSError: no more descriptors to be had
@@ -515,13 +539,16 @@ class _Running:
         begun.callback(approver.close)
         self.system = kernel.ActorSystem(scheduler, dead_letters_kept=DEAD_LETTERS_KEPT)
         begun.callback(self._stop_actors)
-        build(self.system, wiring.plan(self.system, scheduler, approver))
+        plan = wiring.plan(self.system, scheduler, approver)
+        build(self.system, plan)
         if wiring.edits is not None:
             wiring.edits.tell_model = self.tell_model
         self.post = scheduler.loop.call_soon_threadsafe
         self.outside = OutsideCalls(self.system, self.sessions.get, lambda: wiring.offered_tools)
         self.system.wait_until_started(self.system.ref("root"), START_SECONDS)
         self._supervisor, self.peers = addresses_of(self.system, START_SECONDS)
+        start_servers(self.system, plan)
+        wiring.servers.wait()
         begun.callback(extras.observe(self.metrics))
 
     def begin(self, opened: _OpenRequest[T]) -> None:

@@ -40,6 +40,8 @@ from callboard.actors.connection import (
     fits_a_header,
     shown,
 )
+from callboard.actors.mcp.mcp_servers import McpServer, mcp_servers_of
+from callboard.actors.processes.confinement import Confine
 from callboard.actors.requests.extra_fields import checked_headers
 from callboard.actors.secret_files import SecretRules
 from callboard.protocol import limits
@@ -74,6 +76,7 @@ _Positive = Annotated[float, Field(gt=0)]
 _CHECKS: Final[Mapping[str, Callable[[object], object]]] = {
     "api_key": checked_key,
     "connections": connections_of,
+    "mcp_servers": mcp_servers_of,
     "proxy": checked_proxy,
     "verify": checked_verify,
 }
@@ -164,6 +167,11 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
     """Where a model takes no tools: ask once more without them, with a note ("retry_without_tools"), or "fail"."""
     policy: Policy = Field(default_factory=Policy)
     """Which tools run unasked, which are asked about and which are denied, by their risk."""
+    ask_after_untrusted: bool = False
+    """Ask about each call that does more than read, once a request has read text from outside (of tools, servers and
+    files, in this question or earlier in its conversation), unless a rule of yours allows it."""
+    mcp_servers: Annotated[Mapping[str, McpServer], SkipValidation()] = Field(default_factory=dict)
+    """MCP servers by name, whose tools are offered as NAME_TOOL: `{"files": McpServer(command=...)}` (extra `mcp`)."""
     catalog: Catalog = Field(default_factory=Catalog)
     """Context windows and prices; give one with `overrides` for models that the price list does not know."""
     rate_limits: Mapping[str, tuple[_Positive | None, _Positive | None]] = Field(default_factory=dict)
@@ -189,6 +197,9 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
     """Of them, how many are started with the runtime, for each class that has tools; 0: the first call waits 0.1 s."""
     worker_memory_bytes: int = Field(default=limits.TOOL_MEMORY_BYTES, ge=64 * 1024**2)
     """Memory that a tool in a process may use; a tool that wants more fails."""
+    confine: Confine = Confine.AUTO
+    """Whether tools in processes are held to their declared risk by the kernel ("auto": where it can, "off", or
+    "required": else no runtime starts); docs/tools.md says to what."""
     tool_environment: tuple[str, ...] = ()
     """Names of variables that tools in processes get beyond the harmless ones (PATH, HOME, LANG ...), such as the key
     of an API that a tool asks."""

@@ -6,7 +6,7 @@ root (one_for_one)
 |- rag, indexer   permanent   where there is a workspace; a thread each
 |- editor         permanent   likewise
 |- tools          permanent   one_for_one: the supervisor of each pool (isolation, latency), made when a tool needs it;
-|                             its children are the workers
+|                             its children are the workers; and a transient child for each MCP server
 |- dispatcher     permanent
 '- sessions       permanent   one_for_one: a temporary child for each request
 """
@@ -14,7 +14,7 @@ root (one_for_one)
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Never
@@ -23,7 +23,7 @@ from callboard.actors.calls.approvals import Approver
 from callboard.actors.calls.dispatcher import MAX_QUEUED_CALLS, ToolDispatcher, Workers
 from callboard.actors.calls.ledger import Ledger
 from callboard.actors.calls.registry import FAILURE_BUDGET, Registry
-from callboard.actors.kernel import ActorSystem, ChildSpec, Ref, Supervisor, children_of
+from callboard.actors.kernel import ActorSystem, ChildSpec, Ref, Supervisor, children_of, start_child
 from callboard.actors.models.llm_manager import LlmManager
 from callboard.actors.requests.request_session import Peers
 from callboard.actors.telemetry.telemetry import Telemetry
@@ -63,14 +63,21 @@ class Plan:
     """From [0, 1): spreads restarts. A simulation gives its own, so that the same seed gives the same trace."""
     calls: Ledger = field(default_factory=Ledger)
     """Outlives the dispatchers."""
+    servers: tuple[ChildSpec, ...] = ()
+    """One for each MCP server."""
+    tools_that_change: Callable[[], Mapping[str, Iterable[Tool]]] = dict
+    """By their source, as they are now."""
 
 
 def build(system: ActorSystem, plan: Plan) -> None:
     """Start the tree. Returns at once."""
 
     def dispatcher() -> ToolDispatcher:
+        registry = Registry(plan.tools, plan.policy, plan.failure_budget)
+        for source, tools in plan.tools_that_change().items():
+            registry.replace(source, tools)
         return plan.dispatcher(
-            Registry(plan.tools, plan.policy, plan.failure_budget),
+            registry,
             plan.calls,
             Workers(system.ref("root/tools"), plan.workers, plan.chance),
             plan.approver,
@@ -91,6 +98,12 @@ def build(system: ActorSystem, plan: Plan) -> None:
         return Supervisor(children, intensity=ROOT_INTENSITY, period_seconds=ROOT_PERIOD_SECONDS, chance=plan.chance)
 
     system.spawn(root, "root", capacity=SHARED_CAPACITY)
+
+
+def start_servers(system: ActorSystem, plan: Plan) -> None:
+    """Start the actors of the MCP servers, once the rest runs: one that fails for good takes nothing with it."""
+    for spec in plan.servers:
+        start_child(system.ref("root/tools"), spec)
 
 
 def addresses_of(system: ActorSystem, timeout_seconds: float) -> tuple[Ref, Peers]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,9 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 from callboard.actors import kernel
 from callboard.actors.builtins import Workspace, builtin_tools
 from callboard.actors.calls.approvals import Approver
+from callboard.actors.calls.dispatcher import ReplaceTools
 from callboard.actors.calls.ledger import Ledger
 from callboard.actors.calls.registry import offer_of
 from callboard.actors.connection import Connection
+from callboard.actors.mcp.server_hub import ServerHub
+from callboard.actors.mcp.server_link import ServerLink
 from callboard.actors.models.llm_manager import LlmManager, Route, start_on
 from callboard.actors.models.refusals import Refusals
 from callboard.actors.models.routing import OwnProviders, Router
@@ -24,6 +28,8 @@ from callboard.actors.models.token_ratios import TokenRatios
 from callboard.actors.models.windows import UNLIMITED
 from callboard.actors.policy.judge import CallJudge, JudgingApprover
 from callboard.actors.policy.saved_rules import SavedRules
+from callboard.actors.processes.confinement import check_hosts, confinement_of, kernel_support
+from callboard.actors.processes.keeper import check_confinement
 from callboard.actors.processes.supply import ProcessOptions
 from callboard.actors.requests import asking
 from callboard.actors.requests.asking import AskOptions
@@ -47,7 +53,7 @@ from callboard.protocol.errors import UsageError, missing_extra, said
 from callboard.protocol.ids import RequestId, ToolName
 from callboard.protocol.limits import MAX_CALL_TOKENS
 from callboard.protocol.model import ModelRequest, PromptCache, ToolChoice, ToolChoiceMode
-from callboard.protocol.options import RequestOptions, ToolFallback
+from callboard.protocol.options import RequestOptions, ToolFallback, ToolOffer
 from callboard.protocol.output import OutputMode, OutputSpec
 from callboard.protocol.prompt import request_of
 from callboard.protocol.prompt_tokens import TokenCounter, estimate_tokens, message_tokens
@@ -118,6 +124,7 @@ class Wiring:
         self, settings: Settings, tools: Iterable[Callable[..., object]], providers: OwnProviders | None = None
     ) -> None:
         self.settings = settings
+        check_confinement(settings.confine)
         workspace = Workspace.at(settings.workspace, settings.secret_rules) if settings.workspace else None
         builtins = builtin_tools(workspace) if workspace else ()
         self.conversations: dict[RequestId, Conversation] = {}
@@ -125,6 +132,9 @@ class Wiring:
         compaction = settings.compaction
         reads = (read_tool(self.conversations.get),) if compaction is not None and compaction.read_back else ()
         self.tools = _checked([*map(as_tool, tools), *builtins, *reads])
+        for each in self.tools:
+            held_to = confinement_of(each.contract, kernel_support(), settings.confine, settings.workspace)
+            check_hosts(each.name, held_to, settings.confine)
         limits = RateLimits(kernel.LoopScheduler.now, settings.rate_limits)
         self._router = Router(settings, limits, providers)
         self._models: dict[str, KnownModel] = {}
@@ -155,13 +165,17 @@ class Wiring:
         self.edits: Edits | None = None
         """The staged edits of the workspace, likewise."""
         self.code_tools: tuple[Tool, ...] = ()
+        self.servers = ServerHub(settings.mcp_servers, self._own_names, settings.config_dir)
         if settings.workspace is not None:
             _import_index(settings)
 
     @property
     def offered_tools(self) -> dict[ToolName, Tool]:
-        """Those given, and those that the workspace adds."""
-        return {tool.name: tool for tool in (*self.tools, *self.code_tools)}
+        """Those given, those that the workspace adds, and what the MCP servers offer now."""
+        return {tool.name: tool for tool in (*self.tools, *self.code_tools, *self.servers.tools)}
+
+    def _own_names(self) -> tuple[ToolName, ...]:
+        return tuple(tool.name for tool in (*self.tools, *self.code_tools))
 
     def known(self, model: str) -> KnownModel:
         """All that is known of "provider/model". UsageError for an unknown provider or a missing key."""
@@ -273,6 +287,9 @@ class Wiring:
             settings.warm_workers,
             settings.worker_memory_bytes,
             environment=settings.environment_for_tools,
+            confine=settings.confine,
+            workspace=settings.workspace,
+            secrets=settings.secret_rules,
         )
         start, retry, cost = start_on(scheduler.loop), RetryPolicy(), settings.catalog.cost_of
         code_actors = self._code_actors(system, scheduler, approver)
@@ -287,6 +304,8 @@ class Wiring:
             failure_budget=settings.tool_failure_budget,
             threads=code_actors,
             calls=calls,
+            servers=self.servers.specs(approver, partial(_replace_tools, system)),
+            tools_that_change=lambda: {name: link.tools for name, link in self.servers.links.items()},
         )
 
     def _code_actors(
@@ -324,6 +343,16 @@ class Wiring:
         """Of a request that does not bring them along."""
         return self.known(model).routes
 
+    def listed_tools(self) -> tuple[ToolOffer, ...]:
+        """The tools, each with what the policy says of it and to what it is confined."""
+        settings, kernel_has = self.settings, kernel_support()
+
+        def listed(tool: Tool) -> ToolOffer:
+            held_to = confinement_of(tool.contract, kernel_has, settings.confine, settings.workspace)
+            return replace(offer_of(tool, settings.policy), confinement=str(held_to))
+
+        return tuple(map(listed, self.offered_tools.values()))
+
     def close(self, scheduler: kernel.LoopScheduler) -> None:
         """Close the providers' connections, on the loop they live on, and what asks about edits."""
         if self.edits is not None:
@@ -345,6 +374,12 @@ class Wiring:
             asyncio.run_coroutine_threadsafe(close_all(), scheduler.loop).result(CLOSE_PROVIDERS_SECONDS)
         except TimeoutError:
             logger.warning("some providers' connections were not closed within %s s", CLOSE_PROVIDERS_SECONDS)
+
+
+def _replace_tools(system: kernel.ActorSystem, link: ServerLink) -> None:
+    """The tools of a server have changed; before the dispatcher is there, and after, it finds them itself."""
+    with contextlib.suppress(kernel.NoSuchActor, kernel.ActorDeadError):
+        system.ref("root/dispatcher").tell_control(ReplaceTools(link.name, link.tools))
 
 
 def _post(api: EmbeddingApi, scheduler: kernel.LoopScheduler, body: Mapping[str, object]) -> Mapping[str, object]:
@@ -440,6 +475,7 @@ def _options(settings: Settings, model: str, models: Sequence[str]) -> RequestOp
         max_attempts=settings.max_attempts,
         history_share=settings.history_share,
         result_share=settings.result_share,
+        ask_after_untrusted=settings.ask_after_untrusted,
         compaction=compaction,
     )
 

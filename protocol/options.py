@@ -23,6 +23,8 @@ class ToolOffer:
     decision: Decision = Decision.ALLOW
     rule: str = ""
     """What the decision follows from, in words; of one to ask, why it is not known before the call."""
+    confinement: str = ""
+    """What its calls are held to, in a line for people; "" where that was not asked."""
 
     @property
     def is_shown(self) -> bool:

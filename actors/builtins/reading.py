@@ -145,7 +145,7 @@ class Range:
         start, end = (self.start_byte or 0) - mark, size if self.end_byte is None else self.end_byte - mark
         if start > size:
             raise _wrong("start_byte", f"at most {size + mark:,}, the length of the file", str(self.start_byte))
-        return _character_start(text.utf8, max(0, start)), _character_end(text.utf8, min(max(0, end), size))
+        return character_start(text.utf8, max(0, start)), character_end(text.utf8, min(max(0, end), size))
 
     def _lines_within(self, text: TextFile) -> tuple[int, int]:
         last_line = text.line_count
@@ -331,17 +331,17 @@ def _cut(data: bytes, start: int, end: int, limit: int) -> int:
     if end - start <= limit:
         return end
     newline = data.rfind(NEWLINE, start, start + limit)
-    return newline + 1 if newline >= 0 else max(_character_start(data, start + limit), start + 1)
+    return newline + 1 if newline >= 0 else max(character_start(data, start + limit), start + 1)
 
 
-def _character_start(data: bytes, offset: int) -> int:
+def character_start(data: bytes, offset: int) -> int:
     """The offset, or that of the character which it is in the middle of."""
     while 0 < offset < len(data) and data[offset] & 0xC0 == 0x80:
         offset -= 1
     return offset
 
 
-def _character_end(data: bytes, offset: int) -> int:
+def character_end(data: bytes, offset: int) -> int:
     """The offset, or the end of the character which it is in the middle of."""
     while 0 < offset < len(data) and data[offset] & 0xC0 == 0x80:
         offset += 1

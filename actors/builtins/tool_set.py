@@ -6,13 +6,24 @@ from typing import Final
 
 from callboard.actors.builtins.listing import find_files_tool, list_dir_tool
 from callboard.actors.builtins.reading import file_metadata_tool, read_file_tool, read_files_tool
+from callboard.actors.builtins.run_command import run_command_tool
+from callboard.actors.builtins.text_search import search_text_tool
+from callboard.actors.builtins.todo_list import todo_tool
 from callboard.actors.builtins.workspace import Workspace
 from callboard.actors.tools import Tool
 
 #: In the order in which models are shown them.
-_FACTORIES: Final = (file_metadata_tool, read_file_tool, read_files_tool, list_dir_tool, find_files_tool)
+_FACTORIES: Final = (
+    file_metadata_tool,
+    read_file_tool,
+    read_files_tool,
+    list_dir_tool,
+    find_files_tool,
+    search_text_tool,
+    run_command_tool,
+)
 
 
 def builtin_tools(workspace: Workspace) -> tuple[Tool, ...]:
     """Those that callboard ships, for this workspace."""
-    return tuple(make(workspace) for make in _FACTORIES)
+    return (*(make(workspace) for make in _FACTORIES), todo_tool())

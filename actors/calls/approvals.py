@@ -132,6 +132,8 @@ class Verdict:
     rule: str = ""
     arguments: str = ""
     """Those to run the call with, where they were changed: JSON text of an object."""
+    is_unanswered: bool = False
+    """There is no one to ask: a call is denied then, and what can wait for its owner waits."""
     is_for_request: bool = False
     """Does it answer equal questions of the same request, too?"""
 
@@ -154,10 +156,6 @@ class Approver(Protocol):
     def close(self) -> None: ...
 
 
-#: Who has answered about what a call has staged, where there is nobody to ask: it stays as it is.
-NOBODY: Final = "nobody"
-
-
 class NobodyToAsk:
     """The default: policy fails closed."""
 
@@ -165,8 +163,7 @@ class NobodyToAsk:
         self, question: AskApproval, decide: Decide, asker: Context | None = None, tool: Tool | None = None
     ) -> None:
         reason = f"{question.name} needs approval and this runtime has no approver"
-        by = NOBODY if tool is not None and tool.contract.stages else "policy"  # what is staged waits for its owner
-        decide(Verdict(question.tag, granted=False, by=by, reason=reason, rule=question.rule))
+        decide(Verdict(question.tag, False, by="policy", reason=reason, rule=question.rule, is_unanswered=True))
 
     def withdraw(self, tag: Tag) -> None:
         """Every question was answered at once."""
@@ -273,7 +270,7 @@ class CallbackApprover:
                 reason = f"a person changed its arguments to what the tool does not take: {fault}"
                 return Verdict(tag, False, by="approver", reason=reason, rule=rule)
         is_for_request = kind not in (ApprovalKind.ONCE, ApprovalKind.DENY)
-        return Verdict(tag, kind.grants, "approver", approval.reason, rule, arguments, is_for_request)
+        return Verdict(tag, kind.grants, "approver", approval.reason, rule, arguments, is_for_request=is_for_request)
 
     async def _answer(self, question: AskApproval) -> object:
         if inspect.iscoroutinefunction(self._callback):

@@ -45,7 +45,7 @@ from callboard.protocol.commands import CancelTool, RunTool, WithdrawApproval
 from callboard.protocol.ids import Tag, ToolName
 from callboard.protocol.limits import TOOL_GRACE_SECONDS
 from callboard.protocol.options import ToolOffer
-from callboard.protocol.tools import FailureCode, ToolContract, ToolFailure
+from callboard.protocol.tools import FailureCode, ToolContract, ToolDefinition, ToolFailure
 
 logger = logging.getLogger("callboard.tools")
 
@@ -95,6 +95,17 @@ class DispatchCall:
     """The session's: the same in all its calls."""
     tool: Tool | None = None
     """One that the question has brought with it; None: the runtime's of that name."""
+    offered: ToolDefinition | None = None
+    """What the model was shown of the tool, where that may have changed since."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaceTools:
+    """From now on these are all the tools of this source: they come and go while the runtime runs. A request that runs
+    keeps its offers; a call of a tool that is gone, or has changed meanwhile, is refused."""
+
+    source: str
+    tools: tuple[Tool, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +133,7 @@ class _Due:
 DispatcherMessage = (
     OfferTools
     | ReadOffers
+    | ReplaceTools
     | DispatchCall
     | CancelTool
     | ConfirmStops
@@ -197,6 +209,15 @@ class ToolDispatcher(Actor[DispatcherMessage]):
     def _read_offers(self, _: ReadOffers) -> tuple[ToolOffer, ...]:
         return self._registry.offers(self.now())
 
+    @handles(ReplaceTools)
+    def _replace_tools(self, message: ReplaceTools) -> None:
+        for name in self._registry.replace(message.source, message.tools):
+            lane = self.ledger.lanes.get(name)
+            for _, call in tuple(lane.waiting) if lane is not None else ():
+                gone = f"{name} was taken away before the call could run"
+                self._end(call, ToolFailure(name, FailureCode.WITHDRAWN, gone))
+        self._go_on()
+
     @handles(DispatchCall)
     def _dispatch(self, message: DispatchCall) -> None:
         run, reply_to, now = message.run, message.reply_to, self.now()
@@ -208,7 +229,7 @@ class ToolDispatcher(Actor[DispatcherMessage]):
             self._refuse(message, ToolFailure(run.name, FailureCode.OVERLOADED, why))
         elif (ended := message.ended.of(run.tag)) is not None:
             reply_to.tell_control(ended)
-        elif (refusal := self._registry.refusal(key := self._key(message), now)) is not None:
+        elif (refusal := self._registry.refusal(key := self._key(message), now, message.offered)) is not None:
             self._refuse(message, refusal)
         else:
             try:

@@ -20,7 +20,7 @@ from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import ToolName
 from callboard.protocol.options import ToolOffer
 from callboard.protocol.policy import Judgement, Policy
-from callboard.protocol.tools import Decision, FailureCode, ToolFailure
+from callboard.protocol.tools import Decision, FailureCode, ToolDefinition, ToolFailure
 
 logger = logger_of("callboard.tools")
 
@@ -145,6 +145,8 @@ class Registry:
         self._policy = policy or Policy()
         self._failure_budget = failure_budget
         self._max_held_threads = max_held_threads
+        self._sources: dict[str, frozenset[ToolName]] = {}
+        """The names of the tools that come and go, by what they come from."""
         self._holds: dict[Hashable, tuple[ToolKey, ...]] = {}
         """By worker: the tool of each thread that an ended call holds."""
         for tool in tools:
@@ -159,6 +161,30 @@ class Registry:
         risk = tool.contract.risk
         if risk not in self._policy.decisions and offer_of(tool, self._policy).decision is Decision.DENY:
             logger.warning("tool %s is not offered: its risk is %s, which the policy has no row for", name, risk)
+
+    def replace(self, source: str, tools: Iterable[Tool]) -> tuple[ToolName, ...]:
+        """From now on these are all the tools of a source whose tools come and go. The names that are gone.
+
+        A tool that stays, or comes back changed under its name, keeps its health. One whose name is another's is left
+        out.
+        """
+        before, now = self._sources.get(source, frozenset()), {}
+        for tool in tools:
+            if tool.name in self.entries and tool.name not in before:
+                logger.warning("tool %s of %s is not offered: there is another of that name", tool.name, source)
+            else:
+                now[tool.name] = tool
+        for name, tool in now.items():
+            kept = self.entries.get(name)
+            if kept is None:
+                self.add(tool)
+            else:
+                self.entries[name] = Entry(tool, kept.health)
+        gone = tuple(name for name in before if name not in now)
+        for name in gone:
+            del self.entries[name]
+        self._sources[source] = frozenset(now)
+        return gone
 
     def bring(self, tool: Tool) -> None:
         """A tool that a question has brought with it, until `forget`."""
@@ -178,12 +204,17 @@ class Registry:
         )
         return tuple(offer_of(tool, self._policy) for tool in healthy)
 
-    def refusal(self, key: ToolKey, now: float) -> ToolFailure | None:
-        """Why a call of this tool may not start now, or None."""
+    def refusal(self, key: ToolKey, now: float, offered: ToolDefinition | None = None) -> ToolFailure | None:
+        """Why a call of this tool may not start now, or None. `offered` is what the model was shown of it."""
         entry = self.entries.get(key)
         if entry is None:
             name = name_of(key)
             return ToolFailure(name, FailureCode.UNKNOWN_TOOL, f"there is no tool {name!r}")
+        definition = entry.tool.definition
+        if offered is not None and offered is not definition and offered != definition:
+            name = name_of(key)
+            why = f"{name} has changed since this request began: it is not what you were shown any more"
+            return ToolFailure(name, FailureCode.WITHDRAWN, why)
         return None if entry.health.is_offered(now) else self.withdrawal(key, now)
 
     def withdrawal(self, key: ToolKey, now: float) -> ToolFailure:

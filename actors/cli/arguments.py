@@ -87,19 +87,13 @@ def parser() -> CommandParser:
     _add_profile(ruling)
     ruling.add_argument("--remove", type=int, metavar="NUMBER", help="remove the rule of this number")
     ruling.add_argument("--json", action="store_true", help="print them as JSON")
+
     serving = commands.add_parser(
         "mcp", help="serve the tools to MCP clients, over stdin and stdout or HTTP", allow_abbrev=False
     )
     _add_workspace(serving, "the folder they work in (CALLBOARD_WORKSPACE, else this one)")
     _add_profile(serving)
-    serving.add_argument(
-        "--tools",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="a Python file with tools of your own; may be given several times",
-    )
+    _add_tools(serving)
     serving.add_argument(
         "--http", nargs="?", const="", metavar="HOST:PORT", help="over HTTP (127.0.0.1:8340), not stdin and stdout"
     )
@@ -132,7 +126,7 @@ def _add_tools(command: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="FILE",
-        help="offer the tools of a Python file of your own; may be given several times",
+        help="a Python file with tools of your own; may be given several times",
     )
 
 

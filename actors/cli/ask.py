@@ -18,7 +18,7 @@ from callboard import (
     ToolCallCompleted,
 )
 from callboard.actors.cli.advice import advised
-from callboard.actors.cli.approval_prompt import approver_for
+from callboard.actors.cli.approval_prompt import TerminalApprover, approver_for
 from callboard.actors.cli.arguments import settings_of
 from callboard.actors.cli.attachments import attached
 from callboard.actors.cli.indexing import IndexProgress
@@ -27,9 +27,9 @@ from callboard.actors.cli.question import question_of
 from callboard.actors.cli.screen import Screen
 from callboard.actors.cli.sources import Sources
 from callboard.actors.cli.terminal import print_json
-from callboard.actors.cli.tool_files import tools_in
 from callboard.actors.index import IndexWriteError
 from callboard.actors.requests.asking import Prompt
+from callboard.actors.tools.tool_file import tools_of_files
 from callboard.protocol.commands import Note
 from callboard.protocol.events import RequestStarted
 from callboard.protocol.model import Restarted
@@ -49,7 +49,7 @@ def run(options: argparse.Namespace, known: dict[str, object]) -> Coroutine[obje
     """
     question: Prompt = [question_of(options.question, options.input), *attached(options.image, options.file)]
     said: AskOptions = {} if options.instructions is None else {"instructions": options.instructions}
-    tools = tools_in(options.tools)
+    tools = tools_of_files(options.tools)
     return _ask(question, said, settings_of(options), tools, _Report(known) if options.json else None)
 
 
@@ -58,7 +58,9 @@ async def _ask(
 ) -> None:
     settings = await with_model(configured)
     screen = Screen(quiet=report is not None)
-    async with Runtime(settings, tools, approve=approver_for(screen)) as runtime:
+    approver = approver_for(screen)
+    ask_user = approver.answer if isinstance(approver, TerminalApprover) else None
+    async with Runtime(settings, tools, approve=approver, ask_user=ask_user) as runtime:
         if note := await _refreshed(runtime):
             screen.remark(note)
         if report is not None:

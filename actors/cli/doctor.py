@@ -19,7 +19,7 @@ from callboard.actors.cli.arguments import settings_of
 from callboard.actors.cli.model_choice import with_model
 from callboard.actors.cli.terminal import print_line, printable
 from callboard.actors.models.routing import Router
-from callboard.actors.processes.keeper import containment
+from callboard.actors.processes.keeper import about_confinement, containment
 from callboard.protocol.content import UserMessage
 from callboard.protocol.masking import mask
 from callboard.protocol.model import ModelRequest, ModelResponse, Sampling
@@ -65,7 +65,7 @@ async def run(options: argparse.Namespace, known: dict[str, object]) -> None:
     split_model(settings.model)
     models = [settings.model] if options.model else list(_configured(settings))
     findings = await asyncio.gather(*(_examine(settings, model) for model in models))
-    print_line("\n".join(map(str, [*findings, containment()])))
+    print_line("\n".join(map(str, [*findings, containment(), about_confinement(settings.confine)])))
     if not findings[0].answered:
         raise RuntimeFailure(f"{settings.model} does not answer; {findings[0].todo}")
 

@@ -7,7 +7,7 @@ import argparse
 from callboard import Decision, Runtime
 from callboard.actors.cli.arguments import settings_of
 from callboard.actors.cli.terminal import print_json, print_line, printable, table
-from callboard.actors.cli.tool_files import tools_in
+from callboard.actors.tools.tool_file import tools_of_files
 from callboard.protocol.options import ToolOffer
 
 _HEADINGS = ("TOOL", "RUNS IN", "DEADLINE", "RISK", "POLICY", "WHAT IT DOES")
@@ -17,7 +17,7 @@ _POLICY = {Decision.ALLOW: "allowed", Decision.ASK: "asked", Decision.DENY: "not
 
 async def run(options: argparse.Namespace, known: dict[str, object]) -> None:
     """A table for people, or JSON with the schemas."""
-    async with Runtime(settings_of(options), tools_in(options.tools)) as runtime:
+    async with Runtime(settings_of(options), tools_of_files(options.tools)) as runtime:
         tools = runtime.tools()
     if options.json:
         print_json([_as_json(each) for each in tools])

@@ -19,7 +19,7 @@ from threading import Lock
 from typing import Final, Literal, TypeVar
 
 from callboard.actors.builtins.workspace import Workspace
-from callboard.actors.calls.approvals import NOBODY, Approver, Decide, Verdict
+from callboard.actors.calls.approvals import Approver, Decide, Verdict
 from callboard.actors.edits.editor import (
     EditorMessage,
     ListProposals,
@@ -189,15 +189,15 @@ class Edits:
         if verdict is None:
             return proposal
         self._asked.pop(proposal.id, None)
-        if verdict.by == NOBODY:
-            return proposal
+        if verdict.is_unanswered:
+            return proposal  # it waits for its owner
         return await self._decide(replace(_decision(proposal.id, verdict), is_told=True))
 
     def _answered(self, proposal_id: str, at_once: _AtOnce, verdict: Verdict) -> None:
         if at_once.offer(verdict):
             return
         self._asked.pop(proposal_id, None)
-        if verdict.by == NOBODY:
+        if verdict.is_unanswered:
             return
         try:
             self._editor.tell(_decision(proposal_id, verdict))

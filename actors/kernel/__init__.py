@@ -38,8 +38,8 @@ from .system import ActorSystem
 __all__ = [
     "Actor", "ActorCrashed", "ActorDeadError", "ActorInfo", "ActorSystem", "AskOnLoopError", "AskTimeout",
     "Asks", "Backoff", "Budget", "ChildSpec", "DeadLetter", "DeadLetterReason", "DeadLetters", "DeadlockError",
-    "DependencyLost", "Down", "ExitReason", "Held", "History", "IntensityExceeded", "KernelError", "LoopScheduler", "MailboxFull",
-    "Monitor", "NameTaken", "NoSuchActor", "NotSpawned", "OutOfThreads", "Ref", "Rejected", "Restart",
+    "DependencyLost", "Down", "ExitReason", "Held", "History", "IntensityExceeded", "KernelError", "LoopScheduler",
+    "MailboxFull", "Monitor", "NameTaken", "NoSuchActor", "NotSpawned", "OutOfThreads", "Ref", "Rejected", "Restart",
     "Scheduler", "StartFailed", "Statistics", "Strategy", "Supervisor", "SupervisorMessage", "Timer", "Watchdog",
     "ask_pykka", "children_of", "handles", "logger_of", "start_child", "stop_child",
 ]  # fmt: skip

@@ -29,7 +29,7 @@ JudgeAddress = Callable[[str], Awaitable[str]]
 def http_client(
     url: str, headers: Mapping[str, str], judge: JudgeAddress, auth: httpx2.Auth | None = None
 ) -> httpx2.AsyncClient:
-    """For one server. Its own address is the owner's choice; all others, such as those of its OAuth metadata, are judged."""
+    """For one server. Its own address is the owner's choice; others, such as of its OAuth metadata, are judged."""
     timeout = httpx2.Timeout(CONNECT_SECONDS, read=READ_SECONDS)
     transport = _Guarded(httpx2.URL(url), judge)
     return httpx2.AsyncClient(headers=dict(headers), timeout=timeout, auth=auth, transport=transport)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Final
@@ -42,11 +42,17 @@ class OAuth:
     client_secret: str = field(default="", repr=False)
     scope: str = ""
     """What is asked for, words with spaces between them; "": what the server says."""
+    client_metadata_url: str = ""
+    """Where a document about the client is (https), for servers that read that in place of registering clients."""
+    issuer: str = ""
+    """Of the credentials, with `machine`: they are sent to no other; "": to the one that the server names."""
     machine: bool = False
     redirect_port: int = 0
     """Of the loopback address to which the browser comes back; 0: any that is free."""
 
     def __post_init__(self) -> None:
+        for name in ("client_id", "client_secret", "scope", "client_metadata_url", "issuer"):
+            object.__setattr__(self, name, expanded(f"oauth.{name}", getattr(self, name)))
         if self.machine and not (self.client_id and self.client_secret):
             raise UsageError("oauth: machine = true needs a client_id and a client_secret")
         if not isinstance(self.redirect_port, int) or not 0 <= self.redirect_port <= 65_535:
@@ -117,35 +123,30 @@ def mcp_servers_of(value: object) -> Mapping[str, McpServer]:
         raise ValueError('must be a mapping of names to servers, such as {"files": McpServer(command=...)}')
     for name in value:
         if not isinstance(name, str) or not SERVER_NAME.fullmatch(name):
-            raise ValueError(
-                f"{name!r:.80} is not 1 to 24 letters, digits, _ or -, which the names of tools begin with"
-            )
+            raise ValueError(f"{name!r:.80} is not 1 to 24 letters, digits, _ or -: its tools are named by it")
     return {name: _server(name, each) for name, each in value.items()}
 
 
 def _server(name: str, value: object) -> McpServer:
     if isinstance(value, McpServer):
         return value
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{name}: must be a McpServer")
     try:
-        given = dict(_fields(McpServer, value))
-        if "oauth" in given:
-            oauth = given["oauth"]
-            given["oauth"] = OAuth() if oauth is True else OAuth(**dict(_fields(OAuth, oauth)))
-        return McpServer(**given)
-    except (UsageError, ValueError, TypeError) as error:
+        _check_names(value, _names_of(McpServer))
+        return McpServer(**value)
+    except UsageError as error:
         raise ValueError(f"{name}: {error}") from None
 
 
-def _fields(kind: type, value: object) -> Iterator[tuple[str, object]]:
-    if isinstance(value, kind):
-        value = {each.name: getattr(value, each.name) for each in fields(kind)}
-    if not isinstance(value, Mapping):
-        raise ValueError(f"must be a table of the fields of {kind.__name__}")
-    known = {each.name: each for each in fields(kind)}
-    for name, each in value.items():
+def _check_names(given: Mapping[object, object], known: Mapping[str, object]) -> None:
+    for name in given:
         if name not in known:
-            raise ValueError(f"there is no {name!r} in it{similar(str(name), known)}")
-        yield str(name), each
+            raise UsageError(f"there is no {name!r} in it{similar(str(name), known)}")
+
+
+def _names_of(kind: type[McpServer | OAuth]) -> dict[str, object]:
+    return {each.name: each for each in fields(kind)}
 
 
 # -- the fields: each takes what may be given, and raises UsageError without the value
@@ -187,11 +188,23 @@ def _folder(where: str, given: object) -> Path | None:
     return folder
 
 
+def _oauth(where: str, given: object) -> OAuth | None:
+    if given is None or isinstance(given, OAuth):
+        return given
+    if isinstance(given, bool):
+        return OAuth() if given else None
+    if not isinstance(given, Mapping):
+        raise UsageError(f"{where} must be true, or a table of {', '.join(_names_of(OAuth))}")
+    _check_names(given, _names_of(OAuth))
+    return OAuth(**given)
+
+
 _EXPANDED: Final = {
     "command": expanded,
     "args": _expanded_list,
     "env": _expanded_map,
     "cwd": _folder,
+    "oauth": _oauth,
     "url": expanded,
     "headers": _expanded_map,
 }

@@ -1,4 +1,4 @@
-"""What a call at a server came to, as the model reads it: texts as they are, all else in words, JSON where there is any.
+"""What a call at a server came to, as the model reads it: texts as they are, all else in words or as JSON.
 
 Nothing that a server sends is kept beyond the size of a result.
 """
@@ -26,9 +26,8 @@ def shown_result(name: ToolName, result: Mapping[str, object]) -> Result:
         texts.append(json_text(structured))
     shown = "\n".join(texts)
     if result.get("isError") is True:
-        return ToolFailure(
-            name, FailureCode.TOOL_ERROR, shortened(shown) or "the server calls it an error, without a word"
-        )
+        why = shortened(shown) or "the server calls it an error, without a word"
+        return ToolFailure(name, FailureCode.TOOL_ERROR, why)
     if (size := byte_size(shown)) > MAX_RESULT_BYTES:
         why = f"the result has {size:,} bytes; at most {MAX_RESULT_BYTES:,} can be sent"
         return ToolFailure(name, FailureCode.RESULT_TOO_LARGE, why)
@@ -59,8 +58,8 @@ def _text(part: Mapping[str, object]) -> str:
             return f"[resource {uri}: {described}]"
         case {"type": "resource", "resource": {"uri": str(uri), "text": str(text)}}:
             return f"[resource {uri}]\n{text}"
-        case {"type": "resource", "resource": {"uri": str(uri), "blob": str(data)} as resource}:
-            return f"[resource {uri} {resource.get('mimeType', '')}, {_size(data)} bytes, which cannot be shown here]"
+        case {"type": "resource", "resource": {"uri": str(uri), "blob": str(data)}}:
+            return f"[resource {uri}, {_size(data)} bytes, which cannot be shown here]"
     return f"[content of an unknown type: {part.get('type')!r:.100}]"
 
 
@@ -72,7 +71,9 @@ def _size(data: str) -> str:
 
 
 def _is_json_of(text: str, value: object) -> bool:
+    """Does the text say the same? SDKs wrap what is no object as {"result": value}, and show the value."""
+    inner = value["result"] if isinstance(value, dict) and value.keys() == {"result"} else value
     try:
-        return bool(orjson.loads(text) == value)
+        return text == inner or orjson.loads(text) in (value, inner)
     except orjson.JSONDecodeError:
         return False

@@ -71,11 +71,14 @@ class Remote(Protocol):
         """A call of it was approved: it is known from now on."""
 
 
+_Run = Callable[[dict[str, object], ToolContext, ProgressTo], Awaitable[Result]]
+
+
 @dataclass(frozen=True, eq=False)
 class OfferedTool(Tool):
     """A tool that is run by asking its server."""
 
-    run: Callable[[dict[str, object], ToolContext, ProgressTo], Awaitable[Result]] = field(kw_only=True)
+    run: _Run = field(kw_only=True)
     remote_name: str = field(default="", kw_only=True)
     """At its server; "": it is callboard's own, about the server."""
 
@@ -118,9 +121,7 @@ def _failure(name: ToolName, error: RemoteError) -> ToolFailure:
             code, why = FailureCode.WITHDRAWN, f"{name} was not run: its MCP server is not there ({error})"
         case ConnectionLost():
             code = FailureCode.OUTCOME_UNKNOWN
-            why = (
-                f"the connection to the MCP server of {name} was lost ({error}); whether it had its effect is not known"
-            )
+            why = f"the connection to the MCP server of {name} was lost ({error}); it may have had its effect"
         case BadAnswer():
             code, why = FailureCode.INVALID_RESULT, f"the MCP server of {name} gave no valid answer: {error}"
         case _:
@@ -168,7 +169,7 @@ def offered_tools(
     taken: Container[str],
     changed: Container[str] = (),
 ) -> Offered:
-    """The tools of a server. `changed`: those, by their names there, that are to be asked about before they are used."""
+    """The tools of a server. `changed`: those, by their names there, that are asked about before they are used."""
     # jsonschema takes 0.1 s to load; here we are on the connection's own thread.
     from callboard.actors.mcp.remote_schema import Unfit, fit_result_schema, fit_schema  # noqa: PLC0415
 
@@ -222,7 +223,7 @@ def _contract(server: McpServer, risk: Risk, *, needs_approval: bool = False) ->
 
 def _run_of(
     remote: Remote, tool: RemoteTool, parameters: Mapping[str, object], result_schema: Mapping[str, object] | None
-) -> Callable[[dict[str, object], ToolContext, ProgressTo], Awaitable[Result]]:
+) -> _Run:
     async def run(given: dict[str, object], context: ToolContext, progress: ProgressTo) -> Result:
         from callboard.actors.mcp.remote_schema import misfit  # noqa: PLC0415 - as above, and loaded by now
 
@@ -271,7 +272,7 @@ def _resource_tools(remote: Remote, server: McpServer, taken: Container[str]) ->
         return shown_contents(context.run.name, await remote.read_resource(uri, context))
 
     uri = {"type": "string", "description": "As it is listed."}
-    made = (
+    made: tuple[tuple[str, str, dict[str, object], _Run], ...] = (
         ("list_resources", f"Lists what the server {remote.name} offers to read.", {}, listed),
         ("read_resource", f"Reads a resource of the server {remote.name}.", {"uri": uri}, read),
     )

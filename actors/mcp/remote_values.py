@@ -10,7 +10,7 @@ from typing import Self
 
 import orjson
 
-from callboard.actors.mcp.server_thread import Errand
+from callboard.actors.mcp.server_thread import AnyErrand
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,5 +104,5 @@ class ElicitForm:
     """A page to open instead; the answer is only whether to."""
 
 
-Elicit = Callable[[ElicitForm, Errand[object] | None], Awaitable[Mapping[str, object] | None]]
+Elicit = Callable[[ElicitForm, AnyErrand | None], Awaitable[Mapping[str, object] | None]]
 """Puts the question, for the call that is under way; None declines."""

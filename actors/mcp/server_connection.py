@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from pathlib import Path
 from typing import Final, TypeVar
 
 import mcp_types as types
@@ -22,6 +23,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from callboard.actors.kernel import logger_of
 from callboard.actors.mcp.http_client import LOST_CODE, NOT_SENT_CODE, JudgeAddress, http_client
 from callboard.actors.mcp.mcp_servers import McpServer, inherited_environment
+from callboard.actors.mcp.oauth_login import signed_in
 from callboard.actors.mcp.remote_tools import RemoteCall
 from callboard.actors.mcp.remote_values import Elicit, ElicitForm, Listing, RemoteTool, ServerFacts
 from callboard.actors.mcp.server_thread import (
@@ -76,14 +78,15 @@ class ServerConnection:
         listed: Callable[[ServerFacts, Listing], object],
         elicit: Elicit | None = None,
         judge: JudgeAddress | None = None,
-        auth: object = None,
+        tokens: Path | None = None,
     ) -> None:
         self.name = name
         self._server = server
         self._listed = listed
         self._elicit = elicit
         self._judge = judge or _any_address
-        self._auth = auth
+        self._tokens_folder = tokens
+        self._start: asyncio.Timeout | None = None
         self._thread: ServerThread | None = None
         self._client: Client | None = None
         self._lists_changed = asyncio.Event()
@@ -97,11 +100,11 @@ class ServerConnection:
         """Connect, tell what the server offers, and stay until it is stopped (returns) or has ended (raises)."""
         self._thread = thread
         try:
-            async with asyncio.timeout(self._server.start_timeout) as start:
+            async with asyncio.timeout(self._server.start_timeout) as self._start:
                 async with self._transport(thread) as transport, self._client_over(transport) as client:
                     self._client = client
                     facts, listing = _facts(client), await self._tools()
-                    start.reschedule(None)
+                    self._start.reschedule(None)
                     self._listed(facts, listing)
                     await self._stay(thread, facts, listing)
         except TimeoutError:
@@ -116,12 +119,24 @@ class ServerConnection:
     async def _transport(self, thread: ServerThread) -> AsyncIterator[Transport]:
         server = self._server
         if server.url:
-            async with http_client(server.url, server.headers, self._judge, self._auth) as client:  # type: ignore[arg-type]
-                yield streamable_http_client(server.url, http_client=client)
+            async with contextlib.AsyncExitStack() as stack:
+                auth = None
+                if server.oauth is not None and self._tokens_folder is not None:
+                    login = signed_in(
+                        self.name, server.url, server.oauth, self._tokens_folder, self._judge, self._waits_for_person
+                    )
+                    auth = await stack.enter_async_context(login)
+                client = http_client(server.url, server.headers, self._judge, auth)
+                yield streamable_http_client(server.url, http_client=await stack.enter_async_context(client))
             return
         self._process = process = ServerProcess(self.name, server, inherited_environment())
         thread.kill_server = process.kill
         yield process
+
+    def _waits_for_person(self, seconds: float) -> None:
+        """Someone is to sign in: the connection may take so much longer."""
+        if self._start is not None and (due := self._start.when()) is not None:
+            self._start.reschedule(max(due, asyncio.get_running_loop().time() + seconds))
 
     def _client_over(self, transport: Transport) -> Client:
         async def told(message: object) -> None:
@@ -142,7 +157,7 @@ class ServerConnection:
         """Until it is stopped, or the server has ended; read the list of its tools again when it has changed."""
         loop = asyncio.get_running_loop()
         ended = self._process.ended if self._process is not None else asyncio.Event()
-        watchers = [loop.create_task(each) for each in (ended.wait(), thread.stopping.wait())]
+        watchers: list[asyncio.Task[object]] = [loop.create_task(each.wait()) for each in (ended, thread.stopping)]
         for watcher in watchers:
             watcher.add_done_callback(lambda _: self._wake.set())
         if facts.revision in MODERN_PROTOCOL_VERSIONS and facts.tells_changes:
@@ -200,8 +215,8 @@ class ServerConnection:
     async def call(self, call: RemoteCall) -> dict[str, object]:
         """The result of a call, as the protocol has it. Raises RemoteError."""
 
-        async def report(done: float, total: float | None, message: str | None) -> None:
-            call.progress(message or "", done / total if total and 0 <= done <= total else None)
+        async def report(progress: float, total: float | None, message: str | None) -> None:
+            call.progress(message or "", progress / total if total and 0 <= progress <= total else None)
 
         async def send(responses: types.InputResponses | None, state: str | None) -> object:
             params = types.CallToolRequestParams(
@@ -363,11 +378,10 @@ class ServerConnection:
         else:
             form = ElicitForm(self.name, params.message, dict(params.requested_schema))
         answer = await self._elicit(form, errand_of_context.get() or self._thread.only_errand())
-        return (
-            types.ElicitResult(action="decline")
-            if answer is None
-            else types.ElicitResult(action="accept", content=None if form.url else dict(answer))
-        )
+        if answer is None:
+            return types.ElicitResult(action="decline")
+        content = None if form.url else dict(answer)
+        return types.ElicitResult.model_validate({"action": "accept", "content": content})
 
 
 async def _any_address(_url: str) -> str:

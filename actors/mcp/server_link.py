@@ -28,7 +28,7 @@ T = TypeVar("T")
 #: Connections that one request is given to: each of those before was lost before it was sent.
 MAX_SENDS: Final = 3
 #: For a server that is being started again; then the call fails, where its own deadline is not sooner.
-RECONNECT_SECONDS: Final = 10.0
+RECONNECT_SECONDS: Final = 5.0
 #: Before a call's deadline: to say that the server is not there is more than to be timed out.
 LAST_WORD_SECONDS: Final = 0.2
 
@@ -103,6 +103,11 @@ class ServerLink:
                 tools=names,
                 left_out=self._offered.left_out,
             )
+
+    @property
+    def described(self) -> tuple[RemoteTool, ...]:
+        """Its tools as it describes them itself."""
+        return self._listing.tools if self._listing is not None else ()
 
     @property
     def known(self) -> Mapping[str, str]:

@@ -46,29 +46,41 @@ class BadAnswer(RemoteError):
 
 
 @dataclass(slots=True, eq=False)
-class Errand(Generic[T]):
+class AnyErrand:
     """One thing that the connection is asked to do."""
 
-    run: Callable[[], Awaitable[T]]
-    """Called on the thread."""
     is_sent: bool = False
     """Has a byte of it been written, or may it have been?"""
-    result: Future[T] = field(default_factory=Future)
     about: object = None
     """What it is for, in the words of who asks: the server may ask something back about it."""
     task: asyncio.Task[None] | None = None
 
+    def fail(self, error: BaseException) -> None:
+        """It ended so."""
+        raise NotImplementedError
+
+
+@dataclass(slots=True, eq=False)
+class Errand(AnyErrand, Generic[T]):
+    """One whose result is of this type."""
+
+    run: Callable[[], Awaitable[T]] = field(kw_only=True)
+    """Called on the thread."""
+    result: Future[T] = field(default_factory=Future)
+
     def settle(self, value: T) -> None:
+        """This is what it came to."""
         with contextlib.suppress(InvalidStateError):  # its asker has cancelled it
             self.result.set_result(value)
 
     def fail(self, error: BaseException) -> None:
+        """As above."""
         with contextlib.suppress(InvalidStateError):
             self.result.set_exception(error)
 
 
 #: Whose code runs: what writes to the server marks it as sent.
-errand_of_context: ContextVar[Errand[object] | None] = ContextVar("callboard_mcp_errand", default=None)
+errand_of_context: ContextVar[AnyErrand | None] = ContextVar("callboard_mcp_errand", default=None)
 
 
 def mark_sent(*, sent: bool = True) -> None:
@@ -87,7 +99,7 @@ class ServerThread:
         self._ended = ended
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lock = threading.Lock()
-        self._errands: set[Errand[object]] = set()
+        self._errands: set[AnyErrand] = set()
         self._is_over = False
         self.stopping = asyncio.Event()
         """Set, on the thread, when the connection is to be closed."""
@@ -98,17 +110,17 @@ class ServerThread:
 
     def do(self, run: Callable[[], Awaitable[T]], about: object = None) -> Errand[T]:
         """Run this on the thread. Raises NotSent when it has ended. Cancelling the result cancels what runs."""
-        errand: Errand[T] = Errand(run, about=about)
+        errand: Errand[T] = Errand(run=run, about=about)
         with self._lock:
             if self._is_over or self._loop is None:
                 raise NotSent("the connection has ended")
-            self._errands.add(errand)  # type: ignore[arg-type]
+            self._errands.add(errand)
             loop = self._loop
             loop.call_soon_threadsafe(self._begin, errand, context=Context())
         errand.result.add_done_callback(lambda result: self._cancel(errand) if result.cancelled() else None)
         return errand
 
-    def only_errand(self) -> Errand[object] | None:
+    def only_errand(self) -> AnyErrand | None:
         """That which is under way, where there is no other."""
         with self._lock:
             return next(iter(self._errands)) if len(self._errands) == 1 else None
@@ -135,7 +147,7 @@ class ServerThread:
             self._loop.call_soon_threadsafe(lambda: errand.task.cancel() if errand.task is not None else None)
 
     async def _carry_out(self, errand: Errand[T]) -> None:
-        errand_of_context.set(errand)  # type: ignore[arg-type]
+        errand_of_context.set(errand)
         try:
             if not errand.result.cancelled():
                 errand.settle(await errand.run())
@@ -143,12 +155,12 @@ class ServerThread:
             errand.fail(_lost(errand))
         except RemoteError as error:
             errand.fail(error)
-        except BaseException as error:
+        except BaseException as error:  # it must not reach the loop, nor the asker as it is
             logger.warning("what an MCP server was asked for failed: %s", type(error).__name__, exc_info=error)
             errand.fail(BadAnswer(f"{type(error).__name__}: {error}"))
         finally:
             with self._lock:
-                self._errands.discard(errand)  # type: ignore[arg-type]
+                self._errands.discard(errand)
 
     def _run(self) -> None:
         error: Exception | None = None
@@ -174,7 +186,7 @@ class ServerThread:
         await self._main(self)
 
 
-def _lost(errand: Errand[T]) -> RemoteError:
+def _lost(errand: AnyErrand) -> RemoteError:
     if errand.is_sent:
         return ConnectionLost("the connection ended before the answer came")
     return NotSent("the connection ended before it was sent")

@@ -12,10 +12,11 @@ import contextlib
 import ipaddress
 import os
 import secrets
+import signal
 import socket
 import stat
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -38,6 +39,7 @@ MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 #: Of the revisions that have sessions; each is a task and some queues.
 MAX_SESSIONS: Final = 100
 SESSION_IDLE_SECONDS: Final = 30 * 60.0
+ENDING_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 #: For streams that are open when the server ends.
 GRACE_SECONDS: Final = 2
 #: Bytes of randomness; what fewer characters than this hold is not taken from a file.
@@ -167,19 +169,37 @@ async def serve_http(tools: ToolServer, address: Address, token: str, started: C
     with listening:
         started(address.url(listening.getsockname()[1]))
         async with _watched(tools):
-            await uvicorn.Server(config).serve(sockets=[listening])
+            await _Uvicorn(config).serve(sockets=[listening])
 
 
 async def serve_stdio(tools: ToolServer) -> None:
     """Serve one client over stdin and stdout until it closes stdin.
 
-    While it runs, file descriptor 1 is stderr (the SDK moves the pipe away) and so is sys.stdout, whose buffer would
-    be written to the pipe at the end: what is printed reaches no client.
+    A signal ends it at once, as `kill -9` does: stdin is read on a thread that nothing else would wake. Its tools end
+    with it. While it runs, file descriptor 1 is stderr (the SDK moves the pipe away) and so is sys.stdout, whose
+    buffer would be written to the pipe at the end: what is printed reaches no client.
     """
+    for number in ENDING_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
     options = tools.server.create_initialization_options()
     async with stdio_server() as (reading, writing), _watched(tools):
         with contextlib.redirect_stdout(sys.stderr):
             await tools.server.run(reading, writing, options)
+
+
+class _Uvicorn(uvicorn.Server):
+    """uvicorn, which kills itself by the signal that has ended it: here what is around it ends in order, too."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        for number in ENDING_SIGNALS:
+            loop.add_signal_handler(number, self.handle_exit, number, None)
+        try:
+            yield
+        finally:
+            for number in ENDING_SIGNALS:
+                loop.remove_signal_handler(number)
 
 
 @contextlib.asynccontextmanager

@@ -21,7 +21,15 @@ from typing import Final, Self
 import anyio
 from mcp.client._transport import TransportStreams
 from mcp.shared.message import SessionMessage
-from mcp_types import INTERNAL_ERROR, PARSE_ERROR, ErrorData, JSONRPCError, JSONRPCRequest, jsonrpc_message_adapter
+from mcp_types import (
+    INTERNAL_ERROR,
+    PARSE_ERROR,
+    ErrorData,
+    JSONRPCError,
+    JSONRPCMessage,
+    JSONRPCRequest,
+    jsonrpc_message_adapter,
+)
 
 from callboard.actors.kernel import logger_of
 from callboard.actors.mcp.mcp_servers import McpServer
@@ -109,7 +117,7 @@ class ServerProcess:
         return f"{what}{said}"
 
     def _command(self) -> list[str]:
-        """As it is started: on Linux by way of a few lines that have it killed when our thread ends, however it ends."""
+        """As it is started: on Linux by way of some lines that have it killed when our thread ends, however it ends."""
         command = shutil.which(self._server.command, path=self._environment.get("PATH"))
         if command is None:
             raise UsageError(f"there is no command {self._server.command!r}; install it, or name it with its path")
@@ -228,7 +236,7 @@ class Frames(_Stream):
         finally:
             self._ended.set()
 
-    def _message(self, line: bytes, is_whole: bool) -> object:
+    def _message(self, line: bytes, is_whole: bool) -> JSONRPCMessage | None:
         """A line as a message. In place of an answer that cannot be read, an error for what it answers."""
         why, code = f"the answer has more than {MAX_FRAME_BYTES:,} bytes", INTERNAL_ERROR
         if is_whole:

@@ -125,12 +125,21 @@ class _Client:
 
 
 @dataclass(frozen=True, slots=True)
-class _Shown:
-    """A tool as clients see it."""
+class ResultForm:
+    """How the results of a tool are told."""
 
-    tool: ShownTool
-    is_content: bool
-    """It returns content of MCP (a picture, a resource ...) as the SDK has it."""
+    is_content: bool = False
+    """They are content of MCP (a picture, a resource ...), in the types of the SDK."""
+    schema: dict[str, object] | None = None
+    """They are objects, which are told as such, too."""
+
+    @classmethod
+    def of(cls, tool: Tool | None) -> ResultForm:
+        """By the type that the tool declares for its result."""
+        if tool is None:
+            return cls()
+        is_content = _is_content(tool.signature.returns)
+        return cls(is_content, None if is_content else _object_schema(tool))
 
 
 @dataclass(eq=False)
@@ -143,7 +152,7 @@ class ToolServer:
     version: str = ""
     """Of the program, as clients are told it."""
     server: Server[object] = field(init=False)
-    _shown: dict[ToolName, _Shown] = field(default_factory=dict)
+    _forms: dict[ToolName, ResultForm] = field(default_factory=dict)
     _clients: dict[str, _Client] = field(default_factory=dict)
     _bus: InMemorySubscriptionBus = field(default_factory=InMemorySubscriptionBus)
     _has_called: asyncio.Event = field(default_factory=asyncio.Event)
@@ -168,15 +177,15 @@ class ToolServer:
     async def _list(self, context: Request, params: PaginatedRequestParams | None) -> ListToolsResult:
         self._client(context)
         offers = await asyncio.to_thread(self.runtime.offered)
-        tools = [self._tool(offer).tool for offer in offers]
+        tools = [shown_tool(offer, self._form(offer.definition.name)) for offer in offers]
         return ListToolsResult(tools=tools, ttl_ms=LIST_TTL_MS, cache_scope="private")
 
-    def _tool(self, offer: ToolOffer) -> _Shown:
-        name = offer.definition.name
-        shown = self._shown.get(name)
-        if shown is None or shown.tool.description != offer.definition.description:
-            shown = self._shown[name] = shown_tool(offer, self.runtime.tool(name))
-        return shown
+    def _form(self, name: ToolName) -> ResultForm:
+        """Kept, since it takes a millisecond to make."""
+        form = self._forms.get(name)
+        if form is None:
+            form = self._forms[name] = ResultForm.of(self.runtime.tool(name))
+        return form
 
     def _client(self, context: Request) -> _Client:
         """By its session; one without a session id, as on stdio, is the only one."""
@@ -223,11 +232,10 @@ class ToolServer:
         text = TextContent(text=result.content)
         if not result.ok:
             return CallToolResult(content=[text], is_error=True)
-        shown = self._shown.get(result.name)
-        if shown is not None and shown.is_content:
+        form = self._form(result.name)
+        if form.is_content:
             return _content(result.data)
-        is_structured = shown is not None and shown.tool.output_schema is not None
-        return CallToolResult(content=[text], structured_content=result.data if is_structured else None)
+        return CallToolResult(content=[text], structured_content=result.data if form.schema is not None else None)
 
     # -- changes
 
@@ -243,7 +251,7 @@ class ToolServer:
             now = await asyncio.to_thread(self.runtime.offered)
             if now != before:
                 before, most = now, max(most, len(now))
-                self._shown.clear()
+                self._forms.clear()
                 await self._announce(ToolsListChanged())
 
     async def _announce(self, change: ServerEvent) -> None:
@@ -329,26 +337,23 @@ def _told(question: AskApproval) -> str:
 # -- what a tool is to MCP
 
 
-def shown_tool(offer: ToolOffer, tool: Tool | None) -> _Shown:
-    """A tool as MCP describes it. The schema of its result is told where the result is an object."""
+def shown_tool(offer: ToolOffer, form: ResultForm) -> ShownTool:
+    """A tool as MCP describes it."""
     definition, contract = offer.definition, offer.contract
-    returns: object = tool.signature.returns if tool is not None else object
-    is_content = _is_content(returns)
     is_read = contract.risk is Risk.READ
     annotations = ToolAnnotations(
         read_only_hint=is_read,
-        destructive_hint=None if is_read else contract.risk in (Risk.WRITE, Risk.EXECUTE, Risk.UNDECLARED),
+        destructive_hint=None if is_read else contract.risk is not Risk.NETWORK,
         idempotent_hint=contract.idempotent,
         open_world_hint=contract.risk in (Risk.NETWORK, Risk.EXECUTE, Risk.UNDECLARED),
     )
-    shown = ShownTool(
+    return ShownTool(
         name=definition.name,
         description=definition.description,
         input_schema=dict(definition.parameters),
-        output_schema=None if is_content or tool is None else _object_schema(tool),
+        output_schema=form.schema,
         annotations=annotations,
     )
-    return _Shown(shown, is_content)
 
 
 def _object_schema(tool: Tool) -> dict[str, object] | None:

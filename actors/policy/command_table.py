@@ -118,7 +118,8 @@ _RUNNING: Final = """
     sudo doas su runuser pkexec env xargs parallel nice ionice nohup timeout time stdbuf setsid taskset chroot unshare
     nsenter watch command exec builtin busybox toybox ssh script strace ltrace gdb entr flock chrt caffeinate proot
     fakeroot firejail bwrap systemd-run at batch dbus-run-session ssh-agent unbuffer expect coproc eval source . trap
-    ! { } do then else bash sh zsh dash ksh fish ash rbash mksh csh tcsh find fd git make just npx bunx uvx docker podman kubectl
+    ! { } do then else bash sh zsh dash ksh fish ash rbash mksh csh tcsh find fd git make just npx bunx uvx
+    docker podman kubectl
 """
 #: Commands that run others: what follows in their words is looked at as commands, too.
 RUNS_OTHERS: Final = frozenset(_RUNNING.split())

@@ -217,10 +217,11 @@ def could_not_load(name: ToolName, why: str, told: Told = NOT_TOLD) -> ToolFailu
     return ToolFailure(name, FailureCode.CRASHED, why, traceback=told.traceback, frames=told.frames)
 
 
-def pack_load_error(error: BaseException) -> str:
-    """What a template says of the error with which its tool does not load, as the text of one message."""
+def pack_load_error(error: BaseException, why: str) -> str:
+    """What a template says of the error with which its tool does not load, and of the reason if it knows more, as the
+    text of one message."""
     told = told_of(error)
-    parts = (text_of(error), *(bounded(text, LOAD_ERROR_BYTES) for text in told))
+    parts = ("; ".join(filter(None, (text_of(error), why))), *(bounded(text, LOAD_ERROR_BYTES) for text in told))
     return "\0".join(part.replace("\0", " ") for part in parts)
 
 

@@ -166,4 +166,5 @@ def how_it_ended(status: int) -> str:
         name = signal.Signals(number).name
     except ValueError:
         name = f"signal {number}"
-    return f"was killed by {name}"
+    why = " (a system call that is refused to confined tools)" if number == signal.SIGSYS else ""
+    return f"was killed by {name}{why}"

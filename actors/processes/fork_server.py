@@ -22,6 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
+from callboard.actors.processes import confined
 from callboard.actors.processes.child import CallEnded, Child, limit_memory, pack_load_error
 from callboard.actors.processes.control import Kind, Message, pair, receive, send
 from callboard.actors.processes.linux import inherit_orphans, signal_only_own
@@ -38,8 +39,13 @@ class Limits:
 
     memory_bytes: int
     """Data (heap and private mappings) of each process."""
-    signals: bool
-    """Let it signal its own descendants only, where the kernel knows how."""
+    namespaces: bool
+    """It runs in namespaces of its own: let it signal its own descendants only, where the kernel knows how, and give it
+    mounts of its own where it is confined."""
+    scratch: str = ""
+    """A folder for the scratch folders of confined tools."""
+    places: int = -1
+    """A file in which templates share where secret files are."""
 
 
 class ForkServer:
@@ -84,6 +90,7 @@ class ForkServer:
         with contextlib.suppress(ChildProcessError):
             while (waited := os.waitpid(-1, os.WNOHANG))[0]:
                 if (number := self._numbers.pop(waited[0], None)) is not None:
+                    confined.forget_child(waited[0])
                     send(self._registry, Message(Kind.EXITED, number, waited[1]))
 
     def _fork(self, order: Message, descriptors: list[int]) -> None:
@@ -108,7 +115,7 @@ class ForkServer:
         try:
             signal.set_wakeup_fd(-1)
             os.setsid()
-            if self._limits.signals:
+            if self._limits.namespaces:
                 signal_only_own()
             limit_memory(self._limits.memory_bytes)
             become()
@@ -125,8 +132,31 @@ class ForkServer:
             end.close()
         take_place(calls, self._control.detach())
         inherit_orphans()
-        loaded = self._tool
-        Child(output, (lambda: loaded) if loaded is not None else _loader(*tool)).serve()
+        Child(output, self._loader(*tool)).serve()
+
+    def _loader(self, *tool: int) -> Callable[[], Invoker]:
+        """Of a child, which is held to what its tool may do. It raises what went wrong with that."""
+        try:
+            loaded = self._tool
+            load = self._confine(*tool) if loaded is None else lambda: loaded
+            confined.enter_child()
+        except OSError as error:
+            return _fails_with(error)
+        return load
+
+    def _confine(self, tool: int) -> Callable[[], Invoker]:
+        """Hold this process to what the tool in this file may do. Returns what loads it, and raises what its module
+        raises. Raises OSError."""
+        limits = self._limits
+        data = os.pread(tool, os.fstat(tool).st_size, 0)
+        os.close(tool)
+        walls, packed = confined.unpack_walls(data)
+        try:
+            if walls is not None:
+                confined.enter(walls, limits.scratch, limits.places, has_mounts=limits.namespaces)
+        finally:
+            os.close(limits.places)
+        return lambda: Invoker(*unpack(packed), explain=confined.explain)
 
     def _become_template(self, descriptors: list[int]) -> None:
         control, tool = descriptors
@@ -137,9 +167,9 @@ class ForkServer:
             signal.signal(number, signal.SIG_DFL)
         refusal = None
         try:
-            invoker = _loader(tool)()
+            invoker = self._confine(tool)()
         except BaseException as error:  # noqa: BLE001 - importing the tool's module runs code that is not ours
-            refusal = Message(Kind.FAILED, 0, 0, pack_load_error(error))
+            refusal = Message(Kind.FAILED, 0, 0, pack_load_error(error, confined.explain(error)))
         else:
             if why := _why_unfit({CONTROL, self._registry.fileno()}):
                 refusal = Message(Kind.UNFIT, 0, 0, why)
@@ -163,11 +193,11 @@ def take_place(descriptor: int, place: int) -> None:
         os.close(descriptor)
 
 
-def _loader(tool: int) -> Callable[[], Invoker]:
-    """Loads the tool that is packed in this file. Raises what its module raises."""
-    packed = os.pread(tool, os.fstat(tool).st_size, 0)
-    os.close(tool)
-    return lambda: Invoker(*unpack(packed))
+def _fails_with(error: OSError) -> Callable[[], Invoker]:
+    def load() -> Invoker:
+        raise error
+
+    return load
 
 
 def _why_unfit(ours: set[int]) -> str:

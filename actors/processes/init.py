@@ -202,7 +202,7 @@ def _exists(pid: int) -> bool:
     return True
 
 
-def main(runtime: int, namespaces: str, memory_bytes: int) -> None:
+def main(runtime: int, namespaces: str, memory_bytes: int, scratch: str) -> None:
     """Run as the init process: in the interpreter that launch.py starts, after keeper.py has made the namespaces."""
     rehearse()
     # What is loaded now is shared with every process below until one of them writes to it; the collector would.
@@ -210,7 +210,8 @@ def main(runtime: int, namespaces: str, memory_bytes: int) -> None:
     gc.freeze()
     take_place(runtime, CONTROL)  # no other descriptor of ours may be where those of the fork servers will be
     with socket.socket(fileno=CONTROL) as end:
-        Init(end, Limits(memory_bytes, signals=bool(namespaces))).run(namespaces)
+        places = os.memfd_create("secret places")
+        Init(end, Limits(memory_bytes, bool(namespaces), scratch, places)).run(namespaces)
         signal.set_wakeup_fd(-1)
     if not namespaces:
         kill_all()

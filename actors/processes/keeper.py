@@ -7,23 +7,29 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import cache
 from typing import Final, NoReturn
 
+from callboard.actors.processes.confinement import Confine, kernel_support, what_is_missing
 from callboard.actors.processes.linux import (
     capabilities,
     die_with_parent,
+    enter_mount_namespace,
     inherit_orphans,
     keep_capabilities,
     kill_all,
     leave_for_namespaces,
     mount_own,
+    set_read_only,
     signal_only_own,
 )
 from callboard.actors.processes.spawning import interpreter, why_not
+from callboard.protocol.errors import UsageError
 
 #: Exit status where the kernel refuses namespaces; stderr says why. The runtime starts another without.
 REFUSED: Final = 77
@@ -31,8 +37,11 @@ REFUSED: Final = 77
 TRY_SECONDS: Final = 10.0
 
 
-def enter(runtime: int, runtime_pid: int, namespaces: bool, shared_memory_bytes: int) -> str:
-    """Become the keeper. Returns in the init process only: the names of its namespaces, none where there are none."""
+def enter(runtime: int, runtime_pid: int, namespaces: bool, shared_memory_bytes: int, scratch: str) -> str:
+    """Become the keeper. Returns in the init process only: the names of its namespaces, none where there are none.
+
+    `scratch` is where to make a folder for the scratch folders of tools, which goes when all have ended.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a host that ignores it hands that on, and we wait for ours
     try:
@@ -43,12 +52,13 @@ def enter(runtime: int, runtime_pid: int, namespaces: bool, shared_memory_bytes:
     try:
         entered = leave_for_namespaces() if namespaces else ""
         inherit_orphans()
+        os.mkdir(scratch, 0o700)
         pid = os.fork()
     except OSError as error:
         _refuse(error)
     if pid:
         os.close(runtime)
-        _keep(pid, host)
+        _keep(pid, host, scratch)
     os.close(host)
     if namespaces:
         die_with_parent(signal.SIGKILL)
@@ -72,7 +82,7 @@ def _refuse(error: OSError) -> NoReturn:
     os._exit(REFUSED)
 
 
-def _keep(init: int, host: int) -> NoReturn:
+def _keep(init: int, host: int, scratch: str) -> NoReturn:
     # An order of the runtime, for an init process that does not listen any more.
     signal.signal(signal.SIGTERM, lambda *_: os.kill(init, signal.SIGKILL))
     poll = select.poll()
@@ -83,6 +93,7 @@ def _keep(init: int, host: int) -> NoReturn:
     os.kill(init, signal.SIGKILL)  # all in its namespace end with it; without one, what it leaves falls to us
     _, status = os.waitpid(init, 0)
     kill_all()
+    shutil.rmtree(scratch, ignore_errors=True)
     os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
 
 
@@ -95,6 +106,8 @@ class Containment:
     signals: bool
     """Whether a tool can be kept from signalling other processes than its own."""
     why_not: str = ""
+    mounts: bool = False
+    """Whether a tool can be given a view of the files of its own: read-only, and with secret files covered."""
 
     def __str__(self) -> str:
         if not self.namespaces:
@@ -115,9 +128,43 @@ def containment() -> Containment:
         timeout=TRY_SECONDS,
         check=False,
     )
-    names, _, signals = tried.stdout.strip().partition(";")
+    names, signals, mounts = (*tried.stdout.strip().split(";"), "", "")[:3]
     complaint = tried.stderr.strip().rpartition("\n")[2]
-    return Containment(names, signals=signals == "True", why_not=complaint)
+    return Containment(names, signals=signals == "True", why_not=complaint, mounts=mounts == "True")
+
+
+@cache
+def _known() -> Containment:
+    return containment()
+
+
+def masks_secrets(mode: Confine = Confine.AUTO) -> bool:
+    """Are secret files covered for confined tools here, those that run commands included? Takes 0.2 s the first time:
+    not for the control loop."""
+    return mode is not Confine.OFF and not kernel_support().lacks and _known().mounts
+
+
+def check_confinement(mode: Confine) -> None:
+    """Raise UsageError where confinement is required and this machine cannot. Takes 0.2 s where it is required."""
+    if mode is Confine.REQUIRED and (lacks := what_is_missing(kernel_support(), _known().mounts, _known().why_not)):
+        raise UsageError(
+            f"confine='required', but this machine has not {lacks}; `callboard doctor` says what it has, and "
+            "confine='auto' confines tools as far as that goes"
+        )
+
+
+def about_confinement(mode: Confine) -> str:
+    """What this machine has for it and what is done with it, for people. Takes 0.2 s the first time."""
+    kernel, mounts = kernel_support(), _known().mounts
+    has = f"this kernel has {kernel}, {'mounts' if mounts else 'no mounts'} of a tool's own"
+    if mode is Confine.OFF:
+        return f"tools are not confined: confine is off; {has}"
+    if kernel.lacks:
+        return f"tools are not confined; {has}"
+    secret = "secret files are covered" if mounts else "secret files are NOT covered, commands are asked about"
+    lacks = what_is_missing(kernel, mounts, "")
+    ready = f"confine='required' would not start: it needs {lacks}" if lacks else "confine='required' would start"
+    return f"tools in processes that declare a risk are confined to it ({has}); {secret}; {ready}"
 
 
 def _try() -> None:
@@ -127,7 +174,11 @@ def _try() -> None:
     if pid == 0:
         mount_own(1 << 20)
         keep_capabilities(own)
-        sys.stdout.write(f"{names};{signal_only_own()}\n")
+        sys.stdout.write(f"{names};{signal_only_own()};")
+        sys.stdout.flush()
+        enter_mount_namespace()
+        set_read_only("/", below=True)
+        sys.stdout.write("True\n")
         sys.stdout.flush()
         os._exit(0)
     os.waitpid(pid, 0)

@@ -8,8 +8,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import secrets
 import signal
 import subprocess
+import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -120,12 +122,13 @@ class InitProcess:
         self._complaint = b""
         self._pause: asyncio.TimerHandle | None = None
         control = self._connection.theirs.fileno()
+        scratch = f"{tempfile.gettempdir()}/callboard-{secrets.token_hex(8)}"
         # The shared memory of all tools of a pool is bounded as the memory of one process is.
         code = (
             f"from {enter.__module__} import enter\n"
-            f"names = enter({control}, {os.getpid()}, {namespaces}, {memory_bytes})\n"
+            f"names = enter({control}, {os.getpid()}, {namespaces}, {memory_bytes}, {scratch!r})\n"
             f"from {main.__module__} import main\n"
-            f"main({control}, names, {memory_bytes})\n"
+            f"main({control}, names, {memory_bytes}, {scratch!r})\n"
         )
         # On a thread of its own: starting a process waits for its exec, 1 ms at rest and 100 on a busy machine. What is
         # sent to it until then waits in the socket.

@@ -11,6 +11,7 @@ import struct
 import sys
 import time
 from collections.abc import Iterable
+from functools import cache
 from typing import Final
 
 IS_LINUX: Final = sys.platform == "linux"
@@ -28,6 +29,14 @@ _MS_NOSUID: Final = 2
 _MS_NODEV: Final = 4
 _MS_NOEXEC: Final = 8
 _MS_REC_PRIVATE: Final = 0x4000 | 1 << 18
+_MS_BIND_REC: Final = 0x1000 | 0x4000
+_MOUNT_SETATTR: Final = 442
+_MOUNT_READ_ONLY: Final = 1
+_AT_RECURSIVE: Final = 0x8000
+_CAP_SYS_ADMIN: Final = 1 << 21
+#: Of a root that is confined: other users' files, as far as Landlock and mounts allow (chown, dac_override, fowner,
+#: fsetid).
+FILE_CAPABILITIES: Final = 1 << 0 | 1 << 1 | 1 << 3 | 1 << 4
 _CAPABILITY_VERSION_3: Final = 0x20080522
 _LANDLOCK_CREATE_RULESET: Final = 444
 _LANDLOCK_RESTRICT_SELF: Final = 446
@@ -40,7 +49,10 @@ KILL_ALL_SECONDS: Final = 2.0
 
 #: In kB; since Linux 4.5.
 _SHARED: Final = re.compile(rb"^RssShmem:\s*(\d+) kB$", re.MULTILINE)
+#: States of a process that has ended and may still have to be reaped.
+_ENDED: Final = (b"", b"Z", b"X")
 _CAP_NAMES: Final = ("CapInh", "CapPrm", "CapEff")
+_EFFECTIVE: Final = 2
 
 
 def die_with_parent(signal_number: int) -> None:
@@ -103,12 +115,24 @@ def kill_all() -> None:
 
 
 def _parent_of(pid: int) -> int:
+    return _state(pid)[1]
+
+
+def _state(pid: int) -> tuple[bytes, int]:
+    """The letter that says what a process does, and its parent; 0 when it has ended."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as status:
             # The name, in brackets, may hold anything; what follows it is numbers: state, parent ...
-            return int(status.read().rpartition(b")")[2].split()[1])
+            state, parent = status.read().rpartition(b")")[2].split()[:2]
     except (FileNotFoundError, ProcessLookupError):
-        return 0
+        return b"", 0
+    return state, int(parent)
+
+
+def parents() -> dict[int, int]:
+    """The parent of each process that can be seen from here and has not ended."""
+    states = {pid: _state(pid) for pid in processes()}
+    return {pid: parent for pid, (state, parent) in states.items() if state not in _ENDED}
 
 
 # -- namespaces
@@ -128,7 +152,7 @@ def leave_for_namespaces() -> str:
         os._exit(0 if os.read(read_end, 1) and _map_ids(parent) else 1)
     os.close(read_end)
     try:
-        _checked(_libc().unshare(_CLONE_NEWUSER))
+        checked(libc().unshare(_CLONE_NEWUSER))
         _prctl(_PR_SET_DUMPABLE, 1)  # else its id maps belong to root
         os.write(write_end, b"x")
     finally:
@@ -136,7 +160,7 @@ def leave_for_namespaces() -> str:
         _, status = os.waitpid(helper, 0)
     if status:
         raise PermissionError("the ids of its user namespace may not be mapped")
-    _checked(_libc().unshare(_CLONE_NEWPID | _CLONE_NEWNS | _CLONE_NEWIPC))
+    checked(libc().unshare(_CLONE_NEWPID | _CLONE_NEWNS | _CLONE_NEWIPC))
     return "user, pid, mount, ipc"
 
 
@@ -175,7 +199,41 @@ def mount_own(shared_memory_bytes: int) -> None:
 
 
 def _mount(source: str, target: str, kind: str, flags: int, data: str) -> None:
-    _checked(_libc().mount(source.encode(), target.encode(), kind.encode() or None, flags, data.encode() or None))
+    checked(libc().mount(os.fsencode(source), os.fsencode(target), kind.encode() or None, flags, data.encode() or None))
+
+
+def enter_mount_namespace() -> None:
+    """Have mounts of this process's own. A process without the right to makes a user namespace around them, in which
+    its user is the only one. Raises OSError."""
+    if capabilities()[_EFFECTIVE] & _CAP_SYS_ADMIN:
+        checked(libc().unshare(_CLONE_NEWNS))
+    else:
+        user, group = os.geteuid(), os.getegid()
+        checked(libc().unshare(_CLONE_NEWUSER | _CLONE_NEWNS))
+        _prctl(_PR_SET_DUMPABLE, 1)  # else its id maps belong to root
+        _written("/proc/self/setgroups", "deny")  # or it is so already
+        if not (
+            _written("/proc/self/uid_map", f"{user} {user} 1") and _written("/proc/self/gid_map", f"{group} {group} 1")
+        ):
+            raise PermissionError("the ids of its user namespace may not be mapped")
+    _mount("none", "/", "", _MS_REC_PRIVATE, "")
+
+
+def mount_memory(place: str, size_bytes: int, files: int) -> None:
+    """An empty folder in memory, bounded. Raises OSError."""
+    _mount("tmpfs", place, "tmpfs", _MS_NOSUID | _MS_NODEV, f"size={size_bytes},nr_inodes={files},mode=755")
+
+
+def bind_mount(source: str, target: str) -> None:
+    """Show in the one place what is in the other, with all that is mounted below it. Raises OSError."""
+    _mount(source, target, "", _MS_BIND_REC, "")
+
+
+def set_read_only(place: str, *, below: bool = False, on: bool = True) -> None:
+    """Of what is mounted here, and with `below` of all mounts below it. Raises OSError."""
+    attributes = struct.pack("4Q", _MOUNT_READ_ONLY if on else 0, 0 if on else _MOUNT_READ_ONLY, 0, 0)
+    flags = _AT_RECURSIVE if below else 0
+    checked(libc().syscall(_MOUNT_SETATTR, -100, os.fsencode(place), flags, attributes, len(attributes)))
 
 
 def capabilities() -> tuple[int, ...]:
@@ -190,7 +248,7 @@ def keep_capabilities(kept: tuple[int, ...]) -> None:
     inheritable, permitted, effective = kept
     header = struct.pack("Ii", _CAPABILITY_VERSION_3, 0)
     low, high = ([each >> shift & 0xFFFFFFFF for each in (effective, permitted, inheritable)] for shift in (0, 32))
-    _checked(_libc().capset(header, struct.pack("6I", *low, *high)))
+    checked(libc().capset(header, struct.pack("6I", *low, *high)))
     _prctl(_PR_SET_DUMPABLE, 1)  # else its own /proc entries are root's
 
 
@@ -199,29 +257,37 @@ def signal_only_own() -> bool:
 
     A process without CAP_SYS_ADMIN gives up set-user-id programs with it.
     """
-    libc = _libc()
+    calls = libc()
     attributes = struct.pack("3Q", 0, 0, _LANDLOCK_SCOPES)
-    rules = libc.syscall(_LANDLOCK_CREATE_RULESET, attributes, len(attributes), 0)
+    rules = calls.syscall(_LANDLOCK_CREATE_RULESET, attributes, len(attributes), 0)
     if rules < 0:
         return False
     try:
-        if libc.syscall(_LANDLOCK_RESTRICT_SELF, rules, 0) == 0:
+        if calls.syscall(_LANDLOCK_RESTRICT_SELF, rules, 0) == 0:
             return True
-        _prctl(_PR_SET_NO_NEW_PRIVS, 1)
-        return bool(libc.syscall(_LANDLOCK_RESTRICT_SELF, rules, 0) == 0)
+        no_new_privileges()
+        return bool(calls.syscall(_LANDLOCK_RESTRICT_SELF, rules, 0) == 0)
     finally:
         os.close(rules)
 
 
+def no_new_privileges() -> None:
+    """From now on, no program gives this process more rights than it has: set-user-id has no effect. Raises OSError."""
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+
+
 def _prctl(option: int, value: int) -> None:
-    _checked(_libc().prctl(option, value, 0, 0, 0))
+    checked(libc().prctl(option, value, 0, 0, 0))
 
 
-def _libc() -> ctypes.CDLL:
+@cache
+def libc() -> ctypes.CDLL:
+    """The C library; the error of its last call is `ctypes.get_errno()`."""
     return ctypes.CDLL(None, use_errno=True)
 
 
-def _checked(result: int) -> None:
+def checked(result: int) -> None:
+    """Raise the OSError that a call of the C library has left, unless its result is 0."""
     if result != 0:
         error = ctypes.get_errno()
         raise OSError(error, os.strerror(error))

@@ -8,6 +8,7 @@ counted in ticks of this actor, not by the clock: while the runtime itself is su
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import os
 from collections import deque
@@ -18,6 +19,8 @@ from typing import Final
 from callboard.actors.kernel import Actor, LoopScheduler, Timer, handles, logger_of
 from callboard.actors.processes import supply
 from callboard.actors.processes.child import could_not_load, unpack_load_error
+from callboard.actors.processes.confined import Walls, loaded_packages, pack_walls
+from callboard.actors.processes.confinement import Confine, confinement_of, kernel_support
 from callboard.actors.processes.control import UNKNOWN_STATUS, Kind, Message, how_it_ended
 from callboard.actors.processes.handle import ChildEnds
 from callboard.actors.processes.launch import ChildSocket, Heard, InitProcess, KeeperEnded
@@ -102,6 +105,8 @@ class _Server:
 class _Template:
     tool: Tool
     used_at: float
+    walls: Walls | None = None
+    """What it is held to."""
     state: _State = _State.GONE
     server: _Server | None = None
     waiting: deque[supply.ChildUser] = field(default_factory=deque)
@@ -140,6 +145,7 @@ class ProcessSource(Actor[SourceMessage]):
     def __init__(self, options: supply.ProcessOptions) -> None:
         self._options = options
         self._why_not = why_not()
+        self._kernel = kernel_support()
         self._init: InitProcess | None = None
         self._contained: str | None = None
         """Its namespaces, once it has spoken."""
@@ -202,12 +208,30 @@ class ProcessSource(Actor[SourceMessage]):
                 worker.tell_control(supply.NotObtained(ToolFailure(name, FailureCode.INTERNAL_ERROR, why)))
 
     def _provide(self, message: supply.Obtain) -> None:
-        template = self._templates.pop(message.tool, None) or _Template(message.tool, 0.0)
+        template = self._templates.pop(message.tool, None) or self._new_template(message.tool)
         self._templates[message.tool] = template
         template.used_at = self.now()
         template.waiting.append(message.worker)
         self._launch()
         self._serve(template)
+
+    def _new_template(self, tool: Tool) -> _Template:
+        options = self._options
+        confinement = confinement_of(tool.contract, self._kernel, options.confine, options.workspace)
+        if not confinement.is_on:
+            return _Template(tool, 0.0)
+        walls = Walls(
+            confinement,
+            self._kernel.landlock,
+            str(options.workspace or ""),
+            options.secrets.patterns,
+            options.secrets.folders,
+            loaded_packages(),
+            (inspect.getsourcefile(tool.function) or "",),
+            options.memory_bytes,
+            options.confine is Confine.REQUIRED,
+        )
+        return _Template(tool, 0.0, walls)
 
     @handles(supply.Withdraw)
     def _withdraw(self, message: supply.Withdraw) -> None:
@@ -624,7 +648,7 @@ def _give(
     tool = os.memfd_create(template.tool.name)
     try:
         with open(tool, "wb", closefd=False) as file:
-            file.write(template.tool.packed)
+            file.write(pack_walls(template.walls) + template.tool.packed)
         return connection.send(order, (*descriptors, tool))
     finally:
         os.close(tool)

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
 
 from callboard.actors.kernel import Ref
+from callboard.actors.processes.confinement import Confine
 from callboard.actors.processes.handle import ChildEnds
+from callboard.actors.secret_files import NO_RULES, SecretRules
 from callboard.actors.tools.decorator import Tool
 from callboard.protocol.limits import MAX_TOOL_PROCESSES, TOOL_MEMORY_BYTES
 from callboard.protocol.tools import ToolFailure
@@ -30,6 +33,12 @@ class ProcessOptions:
     """What children get beyond the allow-list."""
     namespaces: bool = True
     """Run tools in namespaces of their own (user, PID, mount, IPC) where the kernel allows it."""
+    confine: Confine = Confine.AUTO
+    """Hold tools to their declared risk."""
+    workspace: Path | None = None
+    """What a confined tool may touch that declares no paths."""
+    secrets: SecretRules = NO_RULES
+    """Which files of its paths no confined tool may open."""
 
 
 # -- what a worker asks

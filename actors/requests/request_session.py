@@ -39,7 +39,7 @@ from callboard.protocol.limits import MAX_CALL_SENDS, PROGRESS_PAUSE_SECONDS
 from callboard.protocol.machine import Session
 from callboard.protocol.options import ToolOffer
 from callboard.protocol.output import OUTPUT_TOOL, Checked, answers_in, named_apart
-from callboard.protocol.tools import FailureCode, Isolation, ToolFailure
+from callboard.protocol.tools import FailureCode, Isolation, ToolDefinition, ToolFailure
 
 logger = logger_of("callboard")
 
@@ -351,10 +351,15 @@ class RequestSession(Actor[SessionMessage]):
     def _run_tool(self, command: commands.RunTool) -> None:
         self._show(command)
         asker, is_read_along = self._context_for(command, command.name), self._is_read_along
-        own = self._question.tools.own.get(command.name)
-        call = DispatchCall(command, self._question.user.text, self.ref, asker, is_read_along, self._ended, own)
+        own, text = self._question.tools.own.get(command.name), self._question.user.text
+        shown = self._shown_of(command.name) if own is None else None
+        call = DispatchCall(command, text, self.ref, asker, is_read_along, self._ended, own, shown)
         self._open[command.tag] = call, 1
         self._peers.dispatcher.tell_control(call)
+
+    def _shown_of(self, name: ToolName) -> ToolDefinition | None:
+        """What the model was shown of one of the runtime's tools: it may have changed since."""
+        return next((each.definition for each in self._offers or () if each.definition.name == name), None)
 
     def _ask_approval(self, command: commands.AskApproval) -> None:
         self._show(command)

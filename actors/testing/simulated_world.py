@@ -303,7 +303,9 @@ class PlayedPerson:
         def say(event: Event) -> None:
             if isinstance(event, ApprovalGranted | ApprovalDenied):
                 self._playing.pop(event.tag, None)
-                decide(Verdict(event.tag, isinstance(event, ApprovalGranted), event.by, "planned"))
+                granted = isinstance(event, ApprovalGranted)
+                changed = event.arguments if isinstance(event, ApprovalGranted) else ""
+                decide(Verdict(event.tag, granted, event.by, "planned", arguments=changed))
 
         self._world.write(Verb.ASKED, question)
         scheduler = self._world.scheduler

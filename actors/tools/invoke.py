@@ -35,11 +35,17 @@ MAX_RECEIVED_CHARS: Final = 200
 #: Wrong arguments told of in one failure.
 MAX_FAULTS: Final = 5
 
+#: For the model, where the place in which the tool runs does not allow what it tried.
+_REFUSED_HINT: Final = "It will be refused again. Use another tool, or go on without it."
 #: What a type may write for NaN and infinity, besides null: a word that is JSON only as a text.
 _NAMES: Final = re.compile(rb"NaN|Infinity")
 
 Result = str | ToolFailure | Deferred
 """The result as the model reads it, why there is none, or that it comes from outside."""
+
+
+Explain = Callable[[BaseException], str]
+"""What the place where a tool runs has to do with an exception that it raised; "" where nothing."""
 
 
 class Refused(Exception):
@@ -53,9 +59,12 @@ class Refused(Exception):
 class Invoker:
     """A tool, ready to be called again and again."""
 
-    __slots__ = ("_arguments", "_context_parameter", "_function", "_name", "_result")
+    __slots__ = ("_arguments", "_context_parameter", "_explain", "_function", "_name", "_result")
 
-    def __init__(self, name: str, function: Callable[..., Any], signature: Signature) -> None:
+    def __init__(
+        self, name: str, function: Callable[..., Any], signature: Signature, explain: Explain = lambda _: ""
+    ) -> None:
+        self._explain = explain
         self._name = ToolName(name)
         self._function = function
         self._arguments = signature.arguments.validator
@@ -148,6 +157,8 @@ class Invoker:
                 failed = self._failure(FailureCode.CRASHED, "the tool ran out of memory (MemoryError)")
             case _:
                 failed = self._failure(FailureCode.TOOL_ERROR, text_of(error))
+        if why := self._explain(error):
+            failed = replace(failed, message=f"{failed.message}; {shortened(why)}", retry_hint=_REFUSED_HINT)
         return with_traceback(failed, error)
 
     def _told(self, error: ToolError) -> ToolFailure:

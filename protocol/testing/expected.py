@@ -14,10 +14,12 @@ from callboard.protocol.content import (
     AssistantPart,
     Media,
     Message,
+    ServerTool,
     SystemMessage,
     Text,
     ToolCall,
     ToolMessage,
+    UserMessage,
 )
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.events import ModelFailed, ModelLost, ModelResponded
@@ -111,6 +113,8 @@ class ExpectedTurn:
     """How it was asked for an answer of a certain form."""
     answer: ExpectedAnswer | None = None
     """What the answers of the turn lead to."""
+    is_wary: bool = False
+    """Text from outside was read before its calls, and the request asks about what does more than read then."""
     told_in_words: bool = False
     """It was asked without the tools of the request, since the model had refused them."""
 
@@ -194,9 +198,29 @@ def _expected_turns(story: Story) -> Iterator[ExpectedTurn]:
         has_cut = again and (has_cut or follows is Follows.CUT_HARDER)
         sent = sent if again else 0
         if follows is Follows.CALLS and model.response is not None:
+            turn.is_wary = options.ask_after_untrusted and _read_from_outside(story, model)
             turn.loops = _expect_calls(turn, model.response.tool_calls, offers, steps_made, options.repeated_call_limit)
             steps_made.append(_what_came(turn))
         yield turn
+
+
+def _read_from_outside(story: Story, model: ModelRun) -> bool:
+    """Does anything that was there when the calls were made hold text that is not the owner's, callboard's or the
+    model's own?"""
+    assert story.start is not None
+    kept = [message for record in story.records[: model.records_before] for message in record.messages]
+    for message in (*story.start.history, story.start.user, *kept):
+        if isinstance(message, ToolMessage) and not message.is_trusted:
+            return True
+        if isinstance(message, UserMessage | AssistantMessage) and not _is_own(message):
+            return True
+    return model.response is not None and any(isinstance(part, ServerTool) for part in model.response.parts)
+
+
+def _is_own(message: UserMessage | AssistantMessage) -> bool:
+    """A person said it, or a model. Not so a file that a person shows, nor what a tool of the provider has found."""
+    foreign = Media if isinstance(message, UserMessage) else ServerTool
+    return not any(isinstance(part, foreign) for part in message.parts)
 
 
 _TAKEN: Final = frozenset({Follows.ANSWER, Follows.CALLS, Follows.GO_ON, Follows.MISFIT, Follows.GIVEN_UP})
@@ -351,7 +375,7 @@ def _expect_calls(
         elif loops:
             turn.calls.append(ExpectedCall(call, offer, code=FailureCode.CANCELLED))
         else:
-            turn.calls.append(_expect_call(call, offer))
+            turn.calls.append(_expect_call(call, offer, is_wary=turn.is_wary))
     return loops
 
 
@@ -391,14 +415,20 @@ def _brought_news(steps_made: list[_Made], number: int) -> bool:
     return False
 
 
-def _expect_call(call: ToolCall, offer: ToolOffer | None) -> ExpectedCall:
+def decision_of(offer: ToolOffer, *, is_wary: bool) -> Decision:
+    """Who decides on a call of this tool."""
+    may_harm = offer.contract.risk is not Risk.READ
+    return Decision.ASK if is_wary and may_harm and offer.decision is Decision.ALLOW else offer.decision
+
+
+def _expect_call(call: ToolCall, offer: ToolOffer | None, *, is_wary: bool) -> ExpectedCall:
     if offer is None:
         return ExpectedCall(call, None, code=FailureCode.UNKNOWN_TOOL)
     if not is_whole(call):
         no_json = holds_nan(call.arguments)
         code = FailureCode.INVALID_ARGUMENTS if no_json else FailureCode.INCOMPLETE_CALL
         return ExpectedCall(call, offer, code=code)
-    begins = _BY_DECISION.get(offer.decision, "")
+    begins = _BY_DECISION.get(decision_of(offer, is_wary=is_wary), "")
     if begins and offer.contract.risk is not Risk.READ and _COVERED in "".join(signature(call)):
         return ExpectedCall(call, offer, code=FailureCode.INVALID_ARGUMENTS)
     return ExpectedCall(call, offer, begins, None if begins else FailureCode.DENIED)

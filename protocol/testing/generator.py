@@ -68,6 +68,10 @@ _ASKED_AGAIN: Final = (ModelDoes.CUT, ModelDoes.LOST, ModelDoes.REFUSE_TOOLS, Mo
 _Item = TypeVar("_Item")
 
 
+#: What a person puts in place of a call's arguments; no model of a scenario writes it.
+CHANGED_ARGUMENTS: Final = '{"by":"a person"}'
+
+
 class Choices(Protocol):
     """Where a generator's decisions come from."""
 
@@ -121,7 +125,28 @@ def draw_scenario(
     drawn = replace(drawn, options=draw_tool_options(choices, drawn.options))
     drawn = draw_compaction(choices, drawn) if _chance(choices, 15) else drawn
     drawn = _with_output(choices, drawn) if _chance(choices, 12) else drawn
+    drawn = _wary(choices, drawn) if _chance(choices, 15) else drawn
+    drawn = _with_changes(drawn) if _chance(choices, 8) else drawn
     return replace(drawn, notices_at=_moments(choices, 6))
+
+
+def _wary(choices: Choices, drawn: Scenario) -> Scenario:
+    """Text from outside counts: what does more than read is asked about behind it. Some tools are trusted, or all."""
+    trusted = choices.pick(((), _TOOLS, _TOOLS[:1]))
+    tools = tuple(
+        replace(each, contract=replace(each.contract, is_trusted=each.definition.name in trusted))
+        for each in drawn.tools
+    )
+    return replace(drawn, tools=tools, options=replace(drawn.options, ask_after_untrusted=True))
+
+
+def _with_changes(drawn: Scenario) -> Scenario:
+    """The person lets calls run with other arguments than the model's."""
+    turns = (
+        replace(turn, calls=tuple(replace(call, changed=CHANGED_ARGUMENTS) for call in turn.calls))
+        for turn in drawn.turns
+    )
+    return replace(drawn, turns=tuple(turns))
 
 
 def _with_output(choices: Choices, drawn: Scenario) -> Scenario:

@@ -324,7 +324,7 @@ def person_answers(plan: PlannedCall, command: AskApproval, now: float) -> Itera
         return ()
     tag, at = command.tag, now + plan.person_seconds
     if plan.person is PersonDoes.GRANT:
-        granted = Answer(at, lambda at: ApprovalGranted(tag, at, "sim"))
+        granted = Answer(at, lambda at: ApprovalGranted(tag, at, "sim", arguments=plan.changed))
         return _repeat(granted, plan.doubled, plan.late)
     return _repeat(Answer(at, lambda at: ApprovalDenied(tag, at, "sim", "planned")), plan.doubled, plan.late)
 

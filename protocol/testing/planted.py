@@ -39,6 +39,7 @@ from callboard.protocol.content import (
 from callboard.protocol.errors import ProtocolError
 from callboard.protocol.events import (
     ApprovalDenied,
+    ApprovalGranted,
     DeadlinePassed,
     Event,
     ModelLost,
@@ -62,6 +63,7 @@ from callboard.protocol.testing.planting import (
     changing,
     dropping,
     fault,
+    hearing,
     plant,
     recording,
     saying,
@@ -113,6 +115,18 @@ def _all_well(messages: tuple[Message, ...]) -> Iterable[Message]:
 
 
 plant("I1 terminal once", "a failed result is not marked as an error", recording(_all_well))
+
+
+def _all_trusted(messages: tuple[Message, ...]) -> Iterable[Message]:
+    return [replace(each, is_trusted=True) if isinstance(each, ToolMessage) else each for each in messages]
+
+
+def _untold_changes(messages: tuple[Message, ...]) -> Iterable[Message]:
+    return [each for each in messages if not (isinstance(each, SystemMessage) and "a person" in each.text)]
+
+
+plant("I1 terminal once", "what a tool says counts as the owner's words", recording(_all_trusted))
+plant("I17 recorded truly", "the model does not read that a person has changed a call", recording(_untold_changes))
 plant("I2 valid history", "a cancelled step is recorded without results", recording(lambda messages: messages[:1]))
 plant("I2 valid history", "a note stands between turn and results", recording(_note_between))
 plant("I3 order", "results stand by success, not by call", recording(_results_by_success))
@@ -384,6 +398,21 @@ plant(
     with_offers(lambda offer: replace(offer, decision=Decision.ALLOW) if offer.decision is Decision.ASK else offer),
 )
 plant("I13 leave to run", "a question understates the risk", with_contracts(risk=Risk.READ))
+plant(
+    "I13 leave to run",
+    "text from outside does not count",
+    with_options(lambda options: replace(options, ask_after_untrusted=False)),
+)
+plant(
+    "I13 leave to run",
+    "a question does not say that text from outside was read",
+    changing(AskApproval, lambda question: replace(question, is_after_untrusted=False)),
+)
+plant(
+    "I13 leave to run",
+    "a call that a person has changed runs as the model wrote it",
+    hearing(lambda event: replace(event, arguments="") if isinstance(event, ApprovalGranted) else event),
+)
 
 
 @fault("I13 leave to run")

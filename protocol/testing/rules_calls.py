@@ -27,7 +27,7 @@ from callboard.protocol.events import (
 )
 from callboard.protocol.ids import Tag
 from callboard.protocol.limits import CALL_BACKSTOP_SECONDS, MAX_CALL_SENDS
-from callboard.protocol.testing.expected import ExpectedCall, ExpectedTurn, expected_turns
+from callboard.protocol.testing.expected import ExpectedCall, ExpectedTurn, decision_of, expected_turns
 from callboard.protocol.testing.story import (
     CALL_ENDINGS,
     EPSILON,
@@ -56,7 +56,7 @@ _CODE_OF: Final = {
 def terminal_once(story: Story) -> Iterator[str]:
     """I1: every call has exactly one end and one result, which is what its end said; a failure is told of at once.
 
-    A result that is a failure says what the model can do next.
+    A result that is a failure says what the model can do next; one of a tool that ran is marked as text from outside.
     """
     endings = Counter(event.tag for event in story.events(*CALL_ENDINGS))
     yield from (f"call {tag} was ended {count} times" for tag, count in endings.items() if count > 1)
@@ -69,6 +69,9 @@ def terminal_once(story: Story) -> Iterator[str]:
         if result.is_error and not orjson.loads(result.content).get("retry_hint"):
             yield f"the failure of call {tag} does not say what to do next: {result.content!r}"
         call = story.calls.get(tag)
+        is_ours = call is None or not call.runs or (call.offer is not None and call.offer.contract.is_trusted)
+        if result.is_trusted is not is_ours:
+            yield f"the result of call {tag} is marked as {'trusted' if result.is_trusted else 'text from outside'}"
         if call is not None:
             yield from _wrong_result(call, result)
         elif tag in at_once and _code(result) != at_once[tag].code:
@@ -171,14 +174,19 @@ def no_half_calls(story: Story) -> Iterator[str]:
             continue
         answer = answers.get(command.tag.step)
         whole = {(call.name, call.arguments) for call in answer.response.tool_calls if call.complete} if answer else ()
+        call = story.calls.get(command.tag)
+        if isinstance(command, RunTool) and call is not None and call.changed == command.arguments:
+            continue  # a person wrote them
         if (command.name, command.arguments) not in whole:
             yield f"call {command.tag} was handed out, but the model did not ask for all of it"
 
 
 def leave_to_run(story: Story) -> Iterator[str]:
     """I13: a call runs by the policy's leave or by a person's, for this very call; what is denied never runs."""
+    wary = {turn.model.command.tag.step: turn.is_wary for turn in expected_turns(story)}
     for call in story.calls.values():
-        decision = call.offer.decision if call.offer else None
+        is_wary = wary.get(call.tag.step, False)
+        decision = decision_of(call.offer, is_wary=is_wary) if call.offer else None
         if call.runs and decision is not Decision.ALLOW and not (decision is Decision.ASK and call.granted):
             yield f"call {call.tag} of {call.name} was run without leave ({decision or 'not on offer'})"
         if call.questions and decision is not Decision.ASK:
@@ -189,6 +197,8 @@ def leave_to_run(story: Story) -> Iterator[str]:
             offer = story.offers.get(question.name)
             if offer is not None and question.risk != offer.contract.risk:
                 yield f"the question about {question.tag} says {question.risk}, its tool's is {offer.contract.risk}"
+            if question.is_after_untrusted is not (is_wary := wary.get(question.tag.step, False)):
+                yield f"the question about {question.tag} says {not is_wary} of text from outside, it is {is_wary}"
     for turn in expected_turns(story):
         yield from _wrong_beginnings(turn)
 
@@ -199,6 +209,10 @@ def _runs_after_grant(story: Story, reaction: Reaction) -> Iterator[str]:
         run = [command.tag for command in reaction.given(RunTool)]
         if run != [reaction.event.tag]:
             yield f"the grant of {reaction.event.tag} ran {run}"
+        changed = reaction.event.arguments
+        for command in reaction.given(RunTool):
+            if changed and command.arguments != changed:
+                yield f"call {command.tag} ran with {command.arguments}, a person has changed that to {changed}"
         asked = story.calls[reaction.event.tag].questions if reaction.event.tag in story.calls else 0
         if not asked:
             yield f"call {reaction.event.tag} was granted and never asked about"

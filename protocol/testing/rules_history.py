@@ -157,8 +157,12 @@ def _wrong_turn(story: Story, turn: ExpectedTurn) -> Iterator[str]:
         yield f"step {step}: a note stands before the last result"
     cut = response.finish_reason in CUT and any(not is_whole(call) for call in response.tool_calls)
     cut = cut or turn.follows is Follows.MISFIT
-    if any(not isinstance(note, SystemMessage) for note in notes) or bool(notes) != cut:
+    changed = [call.changed for call in story.calls.values() if call.tag.step == step and call.changed]
+    if any(not isinstance(note, SystemMessage) for note in notes) or len(notes) != cut + len(changed):
         yield f"step {step} ended {response.finish_reason}, its notes are {notes!r:.200}"
+    told = [note.text for note in notes if isinstance(note, SystemMessage)]
+    if sum(changed[0] in text for text in told) != len(changed) if changed else False:
+        yield f"step {step}: the model is not told that a person has changed the arguments of {len(changed)} calls"
 
 
 # I29: what the model should read of what happened outside.

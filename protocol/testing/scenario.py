@@ -90,6 +90,8 @@ class PlannedCall:
     """In the dispatcher's queue, before its code begins."""
     person: PersonDoes = PersonDoes.GRANT
     person_seconds: float = 1.0
+    changed: str = ""
+    """The arguments with which the person lets it run, in place of the model's."""
     outside: OutsideDoes = OutsideDoes.COMPLETE
     outside_seconds: float = 1.0
     """From when the tool has left its result to someone outside until that comes."""

@@ -169,6 +169,8 @@ class CallRun:
     """For an approval, or for a result from outside."""
     questions: int = 0
     granted: bool = False
+    changed: str = ""
+    """The arguments that a person has put in place of the model's."""
     starts: int = 0
     states: list[tuple[str, str, str]] = field(default_factory=list)
     """The rows of the call table that it went through: state, event, next state."""
@@ -296,7 +298,7 @@ class Story:
             call.starts += 1
             call.enter(event, "running")
         elif isinstance(event, ApprovalGranted):
-            call.granted = True
+            call.granted, call.changed = True, call.changed or event.arguments
             call.wait_no_more(event.at)
 
     def _see(self, reaction: Reaction, event: Event, command: Command) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 from hypothesis import settings
 
-from callboard.actors.calls.dispatcher import ConfirmStops, ToolDispatcher
+from callboard.actors.calls.dispatcher import ConfirmStops, ReadOffers, ReplaceTools, ToolDispatcher
 from callboard.actors.testing.faults import Faults, WorkerFate, WorkerFaults
 from callboard.actors.testing.simulated_run import SimulatedRun
 from callboard.actors.testing.simulated_world import PlannedFailure
@@ -67,13 +67,18 @@ class CrashingRun(SimulatedRun):
         return replace(super()._plan(), dispatcher=Crashing)
 
     def _arrange(self) -> None:
-        """A question that every dispatcher answers, besides what the scenarios hold."""
+        """Questions that every dispatcher answers, and a server without tools, besides what the scenarios hold."""
         super()._arrange()
         for number in range(4):
             self._at(number + 0.75, "a question", self._ask_for_stops)
+            self._at(number + 0.8, "a server's tools", self._replace_tools)
+
+    def _replace_tools(self) -> None:
+        self.system.ref("root/dispatcher").tell_control(ReplaceTools("a server", ()))
 
     def _ask_for_stops(self) -> None:
         nobody = self.system.ref("root/telemetry")
+        self.system.ref("root/dispatcher").tell_control(ReadOffers())
         self.system.ref("root/dispatcher").tell_control(ConfirmStops(Tag(RequestId("?"), MessageId("?")), nobody))
 
 

@@ -10,10 +10,8 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
-import pytest
 from support.shared_double import shared_double
 
 from callboard.actors.testing.wire_double import Call, Turn, WireDouble
@@ -45,13 +43,13 @@ class Terminal:
         self.shown = ""
         self._seen = 0
 
-    def next_prompt(self) -> str:
+    def next_prompt(self, prompt: str = PROMPT) -> str:
         """What is shown from the last prompt to the next one."""
         end, start = time.monotonic() + 50, self._seen
-        while (found := self.shown.find(PROMPT, start)) < 0:
+        while (found := self.shown.find(prompt, start)) < 0:
             assert time.monotonic() < end, f"no question was shown: {self.shown!r}"
             assert self._read(), f"no question was shown, and it ended: {self.shown!r}"
-        self._seen = found + len(PROMPT)
+        self._seen = found + len(prompt)
         return self.shown[start : self._seen]
 
     def next_question(self, path: str) -> str:
@@ -180,6 +178,28 @@ def test_what_a_person_sees_and_types(callboard: Any) -> None:
     assert ran(callboard) == "early.txt=;yes.txt=one\ntwo;mine.txt=mine;"
 
 
+def test_a_question_of_the_model_is_answered_by_a_number_or_in_words(callboard: Any) -> None:
+    choices = {"question": f"Which one?{EVIL}", "choices": ["the first", "the second"]}
+    turns = (
+        calls(choices, name="ask_user"),
+        calls(choices, name="ask_user"),
+        calls({"question": "Why?"}, name="ask_user"),
+    )
+    with asked(callboard, *turns, Turn("Done.")) as (terminal, server):
+        question = terminal.next_prompt("for none] ")
+        assert r"? Which one?\x1b[2K" in question
+        assert "  1  the first\n  2  the second\n[a number, or another answer; an empty line" in question
+        terminal.type("2")
+        terminal.next_prompt("for none] ")
+        assert "the second" in str(server.requests()[-1].body["messages"][-1])
+        terminal.type("neither of them")
+        assert "[your answer; an empty line" in terminal.next_prompt("for none] ")
+        assert "neither of them" in str(server.requests()[-1].body["messages"][-1])
+        terminal.type("")
+        assert terminal.finish() == 0
+        assert "null" in str(server.requests()[-1].body["messages"][-1])
+
+
 def test_an_answer_for_the_request_is_not_asked_for_again_and_is_not_kept(callboard: Any) -> None:
     same = {"path": "a.txt", "text": "x"}
     with asked(callboard, calls(same, same, {"path": "b.txt"}), calls(same), Turn("Done.")) as (terminal, _):
@@ -229,30 +249,3 @@ def test_without_a_terminal_it_is_denied_and_said_to_person_and_model(callboard:
     assert "? note was denied: it needs approval, and there is no terminal to ask at" in result.err
     assert result.status == 0
     assert ran(callboard) == ""
-
-
-@pytest.mark.parametrize(
-    ("content", "told"),
-    [
-        ("def f(:\n    pass", "line 1: SyntaxError"),
-        ("x = 1\nimport no_such_module_at_all", "line 2: ModuleNotFoundError: No module named 'no_such_module_at_all'"),
-        ("import sys\nsys.exit(3)", "line 2: SystemExit: 3"),
-        ("def plain():\n    return 1", "it has no tools"),
-        ("from callboard import tool\n@tool(timeout=0)\ndef f() -> int:\n    return 1", "line 2: UsageError"),
-        ("raise ValueError('two\\nlines')", "line 1: ValueError: two lines"),
-    ],
-)
-def test_a_file_of_tools_that_cannot_be_used_is_one_sentence(here: Any, content: str, told: str) -> None:
-    Path("broken_tools.py").write_text(content)
-    result = here("tools", "--tools", "broken_tools.py")
-    assert result.status == 2
-    assert result.sentence.startswith("--tools broken_tools.py: ")
-    assert told in result.sentence
-
-
-def test_two_files_with_a_tool_of_one_name_and_a_file_that_is_not_there(here: Any) -> None:
-    Path("one_tools.py").write_text(TOOLS)
-    Path("two_tools.py").write_text(TOOLS)
-    assert "two tools are called 'note'" in here("tools", "--tools", "one_tools.py", "--tools", "two_tools.py").sentence
-    assert "there is no such file" in here("tools", "--tools", "none.py").sentence
-    assert "not a Python file" in here("tools", "--tools", ".").sentence

@@ -260,7 +260,7 @@ def test_an_ambiguous_path_is_answered_with_its_candidates(settings: Callable[..
 
 
 def test_a_policy_that_denies_writing_offers_no_editing_tool(settings: Callable[..., Settings]) -> None:
-    denies = Policy(rules=(Rule(risk=Risk.WRITE, decision="deny"),))
+    denies = Policy(rules=(Rule(risk=Risk.WRITE, decision=Decision.DENY),))
     with Runtime(settings(policy=denies)) as runtime:
         offered = {each.definition.name: each.decision for each in runtime.tools()}
     assert offered["apply_patch"] is Decision.DENY

@@ -82,7 +82,7 @@ def test_a_fork_server_that_cannot_fork_says_so_and_goes_on() -> None:
         "os.fork = fork\n"
         "for number in (5, 6):\n    send(ours, Message(Kind.FORK, number), (0, 1))\n"
         "ours.shutdown(socket.SHUT_WR)\n"
-        "ForkServer(registry.detach(), Limits(1 << 30, signals=False)).run()\n"
+        "ForkServer(registry.detach(), Limits(1 << 30, namespaces=False)).run()\n"
         "for _ in range(3):\n    print(*hear(ours)[:3])\n"
     )
     said = subprocess.check_output(interpreter(code), text=True, timeout=50).splitlines()

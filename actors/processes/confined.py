@@ -1,0 +1,366 @@
+"""Confining a process to what its tool declares: done in the template, before the tool is loaded, and in each child.
+
+The template gets its view of the files (mounts), gives up what a root could do with it, and is then held by Landlock
+and a filter of system calls, which its children inherit. A child is held once more, by the same rules with a scratch
+folder of its own, so that calls of one tool reach neither each other nor the template. What is refused is explained
+here, too: this is where it is known what the tool may do.
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib.machinery
+import os
+import pickle
+import shutil
+import site
+import socket
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Final
+
+from callboard.actors.processes import private_mounts, seccomp
+from callboard.actors.processes.confinement import Confinement
+from callboard.actors.processes.control import LENGTH
+from callboard.actors.processes.landlock import May, Rule, open_place, restrict
+from callboard.actors.processes.linux import FILE_CAPABILITIES, capabilities, keep_capabilities
+
+#: Programs and libraries of the system, which anyone may read.
+_SYSTEM: Final = (
+    *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"),
+    *("/nix/store", "/gnu/store", "/run/current-system", "/etc/alternatives"),
+)
+#: Of /etc, what says how the system is set up and holds no secrets; certificates of authorities, not their keys.
+_ETC: Final = """
+    passwd group hosts host.conf nsswitch.conf resolv.conf gai.conf services protocols networks localtime timezone
+    ld.so.cache ld.so.conf ld.so.conf.d ld.so.preload os-release lsb-release debian_version mime.types locale.conf
+    locale.alias gitconfig default/locale inputrc terminfo profile profile.d bash.bashrc bashrc zsh fonts magic
+    ca-certificates.conf ca-certificates ssl/certs ssl/openssl.cnf ssl/cert.pem pki/tls/certs pki/tls/cert.pem
+    pki/tls/openssl.cnf pki/ca-trust crypto-policies machine-id shells login.defs python3 java-17-openjdk
+    java-21-openjdk OpenCL ImageMagick-6 ImageMagick-7 vulkan glvnd
+""".split()  # noqa: SIM905 - to be read as a list
+_MACHINE: Final = ("/proc", "/sys/devices/system", "/sys/fs/cgroup", "/sys/kernel/mm/transparent_hugepage")
+_DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+_TERMINALS: Final = ("/dev/ptmx", "/dev/pts", "/dev/tty")
+#: Of the roots of installed programs, what a program needs beside itself.
+_BESIDE_PROGRAMS: Final = ("lib", "libexec")
+_MODULE_ENDINGS: Final = tuple(importlib.machinery.all_suffixes())
+#: Names in a folder of Python's path that are looked at; one with more is no folder of modules.
+_MAX_MODULES: Final = 2_000
+
+#: Folders of packages that are installed, not developed.
+PACKAGES: Final = frozenset({"site-packages", "dist-packages"})
+_REFUSALS: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENXIO})
+
+
+@dataclass(frozen=True, slots=True)
+class Walls:
+    """What a process is to be held to; the runtime sends it along with the tool."""
+
+    confinement: Confinement
+    landlock: int
+    """Its version."""
+    workspace: str = ""
+    secret_patterns: tuple[str, ...] = ()
+    secret_folders: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
+    """Folders of packages that the runtime has loaded from elsewhere than its path (an editable install)."""
+    code: tuple[str, ...] = ()
+    """Files of the tool and of callboard, which stay as they are wherever they are."""
+    shared_memory_bytes: int = 0
+    is_required: bool = False
+    """Fail where the kernel gives no mounts; else do without: secret files are not covered then, and modes, owners and
+    times of files are out of reach for all but `execute`."""
+
+
+@dataclass(slots=True)
+class _Held:
+    """What holds this process; none as long as `walls` is None."""
+
+    walls: Walls | None = None
+    rules: list[Rule] = field(default_factory=list)
+    scratch: str = ""
+    readable: list[str] = field(default_factory=list)
+    writable: list[str] = field(default_factory=list)
+    hidden: frozenset[str] = frozenset()
+
+
+_held: Final = _Held()
+
+
+def pack_walls(walls: Walls | None) -> bytes:
+    """As they are sent, before the packed tool."""
+    packed = b"" if walls is None else pickle.dumps(walls, protocol=pickle.HIGHEST_PROTOCOL)
+    return LENGTH.pack(len(packed)) + packed
+
+
+def unpack_walls(data: bytes) -> tuple[Walls | None, bytes]:
+    """The walls, and the packed tool behind them."""
+    (length,) = LENGTH.unpack_from(data)
+    end = LENGTH.size + length
+    walls: Walls | None = pickle.loads(data[LENGTH.size : end]) if length else None
+    return walls, data[end:]
+
+
+def loaded_packages() -> tuple[str, ...]:
+    """Folders of the packages that this process has loaded, without those within another."""
+    paths = [getattr(module, "__path__", ()) for module in list(sys.modules.values())]
+    folders = {_real(str(each)) for path in paths if isinstance(path, Iterable) for each in path}
+    found: list[str] = []
+    for folder in sorted(folders, key=lambda each: each.split("/")):
+        if os.path.isabs(folder) and not _is_below_any(folder, found[-1:]):
+            found.append(folder)
+    return tuple(each for each in found if not PACKAGES.intersection(each.split("/")))
+
+
+# -- in the template ----------------------------------------------------------------------------------------------
+
+
+def enter(walls: Walls, scratch: str, found: int, *, has_mounts: bool) -> None:
+    """Hold this process, which has not loaded its tool yet. Raises OSError where the kernel refuses.
+
+    `scratch` is a folder for this pool; `found` a file in which secret places are shared with other templates.
+    """
+    rights, paths = walls.confinement.rights, walls.confinement.paths
+    has_mounts = has_mounts and _has_made_view(walls, scratch, found)
+    if walls.is_required and not has_mounts:
+        raise PermissionError("confine is required, and the kernel gives the tool no mounts of its own")
+    _held.scratch = f"{scratch}/{os.getpid()}"
+    os.mkdir(_held.scratch, 0o700)
+    _live_in(f"{_held.scratch}/template")
+    permitted = capabilities()[1] & FILE_CAPABILITIES
+    keep_capabilities((0, permitted, permitted))
+    rules = [*_python(walls.packages), *_of_the_system(executes=rights.executes, has_mounts=has_mounts)]
+    for path in paths:
+        rules.append((path, _may_in_paths(writes=rights.writes, executes=rights.executes)))
+    _held.walls = walls
+    _held.readable = [place for place, may in rules if may & May.READ_FILE]
+    _held.writable = [place for place, may in rules if may & May.MAKE_FILE]
+    _held.rules = [Rule(place, may) for path, may in rules if (place := open_place(path)) is not None]
+    scratch_place = open_place(_held.scratch)
+    assert scratch_place is not None
+    try:
+        in_scratch = May.READ | May.WRITE | (May.RUN if rights.executes else May(0))
+        _restrict([*_held.rules, Rule(scratch_place, in_scratch)])
+    finally:
+        os.close(scratch_place)
+    metadata = has_mounts or rights.executes
+    seccomp.install(seccomp.CallsAllowed(rights.connects, rights.executes, metadata))
+
+
+def _has_made_view(walls: Walls, scratch: str, found: int) -> bool:
+    # A list of patterns takes 30 ms to load, once a minute and pool.
+    from callboard.actors.processes.secret_places import find_shared  # noqa: PLC0415
+    from callboard.actors.secret_files import SecretRules  # noqa: PLC0415
+
+    confinement = walls.confinement
+    rules = SecretRules(walls.secret_patterns, walls.secret_folders)
+    prefixes = frozenset(_prefixes())
+    places = find_shared(found, confinement.paths, walls.workspace, rules, prefixes)
+    writable = confinement.paths if confinement.rights.writes else ()
+    view = private_mounts.View(
+        scratch,
+        writable,
+        tuple(dict.fromkeys((*walls.code, *walls.packages, *prefixes))),
+        tuple(places.files),
+        tuple(places.folders),
+        walls.shared_memory_bytes if confinement.rights.executes else 0,
+    )
+    try:
+        private_mounts.make(view)
+    except OSError as error:
+        sys.stderr.write(f"a confined tool gets no mounts of its own: {error}\n")
+        return False
+    _held.hidden = frozenset((*places.files, *places.folders))
+    return True
+
+
+def _restrict(rules: Iterable[Rule]) -> None:
+    walls = _held.walls
+    assert walls is not None
+    restrict(rules, walls.landlock, connections=walls.confinement.rights.connects)
+
+
+def _may_in_paths(*, writes: bool, executes: bool) -> May:
+    may = May.READ
+    if writes:
+        may |= May.WRITE | May.CONTROL_DEVICE
+    return may | May.RUN if executes else may
+
+
+def _prefixes() -> Iterator[str]:
+    """Where Python and its packages are installed."""
+    given = (sys.prefix, sys.base_prefix, sys.exec_prefix, *site.getsitepackages(), *sysconfig.get_paths().values())
+    for each in dict.fromkeys(map(os.path.realpath, given)):
+        if each not in ("/", os.path.expanduser("~")):
+            yield each
+
+
+def _python(packages: Iterable[str]) -> Iterator[tuple[str, May]]:
+    """What Python needs to start programs of its own and to import what it has not imported yet.
+
+    Of a folder on its path, this is modules and packages: the project that a tool is part of is not read as a whole.
+    """
+    for each in (*_prefixes(), *_program_folders()):
+        yield each, May.READ | May.RUN
+    yield os.path.realpath(sys.executable), May.READ | May.RUN
+    for each in packages:
+        yield each, May.READ
+    for folder in dict.fromkeys(map(os.path.realpath, sys.path)):
+        if os.path.basename(folder) in PACKAGES or os.path.isfile(folder):
+            yield folder, May.READ
+        else:
+            yield from _modules(folder)
+
+
+def _modules(folder: str) -> Iterator[tuple[str, May]]:
+    try:
+        with os.scandir(folder) as found:
+            entries = list(found)
+    except OSError:
+        return
+    for entry in entries[:_MAX_MODULES]:
+        if entry.is_dir():
+            if entry.name == "__pycache__" or os.path.isfile(f"{entry.path}/__init__.py"):
+                yield os.path.realpath(entry.path), May.READ
+        elif entry.name.endswith(_MODULE_ENDINGS):
+            yield os.path.realpath(entry.path), May.READ_FILE
+
+
+def _program_folders() -> Iterator[str]:
+    """The folders of PATH, where they hold programs and nothing else."""
+    home = os.path.realpath(os.path.expanduser("~"))
+    for folder in os.get_exec_path():
+        place = os.path.realpath(folder)
+        if os.path.basename(place) != "bin" or home.startswith(f"{place}/"):
+            continue
+        yield place
+        for beside in _BESIDE_PROGRAMS:
+            yield os.path.join(os.path.dirname(place), beside)
+
+
+def _of_the_system(*, executes: bool, has_mounts: bool) -> Iterator[tuple[str, May]]:
+    for each in _SYSTEM:
+        yield os.path.realpath(each), May.READ | May.RUN
+    for name in _ETC:
+        yield os.path.realpath(f"/etc/{name}"), May.READ
+    for each in _MACHINE:
+        yield each, May.READ
+    for each in _DEVICES:
+        yield each, May.USE_DEVICE
+    if executes:
+        for each in _TERMINALS:
+            yield each, May.USE_DEVICE | May.LIST
+        yield private_mounts.SHARED_MEMORY, May.READ | May.WRITE if has_mounts else May(0)
+
+
+def _live_in(scratch: str) -> None:
+    os.mkdir(scratch, 0o700)
+    os.environ["HOME"] = os.environ["TMPDIR"] = scratch
+    tempfile.tempdir = None
+
+
+# -- in each child ------------------------------------------------------------------------------------------------
+
+
+def enter_child() -> None:
+    """Hold this child of a template, which is held already, to a scratch folder of its own. Nothing where none is."""
+    walls = _held.walls
+    if walls is None:
+        return
+    template, own = f"{_held.scratch}/template", f"{_held.scratch}/{os.getpid()}"
+    _live_in(own)
+    rights = walls.confinement.rights
+    mays = ((own, May.READ | May.WRITE | (May.RUN if rights.executes else May(0))), (template, May.READ))
+    added = [Rule(place, may) for path, may in mays if (place := open_place(path)) is not None]
+    try:
+        _restrict([*_held.rules, *added])
+    finally:
+        for rule in (*_held.rules, *added):
+            os.close(rule.place)
+        _held.rules.clear()
+    _held.writable.append(own)
+    _held.readable += (own, template)
+
+
+def forget_child(pid: int) -> None:
+    """In the template: remove the scratch folder of a child that has ended."""
+    if _held.walls is not None:
+        shutil.rmtree(f"{_held.scratch}/{pid}", ignore_errors=True)
+
+
+# -- what was refused ---------------------------------------------------------------------------------------------
+
+
+def explain(error: BaseException) -> str:
+    """What confinement has to do with this exception, for the model and the author; "" if it has nothing to do."""
+    walls = _held.walls
+    if walls is None:
+        return ""
+    for each in _chain(error):
+        if isinstance(each, OSError) and (why := _refused(each, walls.confinement)):
+            return f"confined: this tool declares risk={walls.confinement.risk.value!r} and {why}"
+    return ""
+
+
+def hint(text: str) -> str:
+    """The same for what a program has printed, such as "Permission denied"."""
+    walls = _held.walls
+    words = ("Permission denied", "Operation not permitted", "Read-only file system", "No such device or address")
+    if walls is None or not any(word in text for word in words):
+        return ""
+    hidden = f"; {len(_held.hidden)} secret files and folders are hidden" if _held.hidden else ""
+    return f"confined: this tool {walls.confinement}, and writes nothing else but its TMPDIR{hidden}"
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    todo: BaseException | None = error
+    while todo is not None and id(todo) not in seen:
+        seen.add(id(todo))
+        yield todo
+        todo = todo.__cause__ or todo.__context__
+
+
+def _refused(error: OSError, confinement: Confinement) -> str:
+    rights = confinement.rights
+    if isinstance(error, socket.gaierror):
+        return "" if rights.connects else _NO_SOCKETS
+    if error.errno not in _REFUSALS:
+        return ""
+    named = [each for each in (error.filename2, error.filename) if isinstance(each, str | bytes)]
+    if not named:
+        if error.errno == errno.EACCES:
+            return _OTHER_SOCKETS if rights.connects else _NO_SOCKETS
+        return "may not do that: the system call is refused to confined tools" if error.errno == errno.EPERM else ""
+    for each in named:
+        place = os.path.realpath(os.fsdecode(each))
+        if any(_is_below(place, hidden) for hidden in _held.hidden):
+            return f"may not open {place}, which may hold secrets; the owner can allow it by Settings(secret_files=...)"
+        if not _is_below_any(place, _held.readable):
+            return f"may not touch {place}; its author can allow that by paths=[...]"
+        if error.errno != errno.ENXIO and not _is_below_any(place, _held.writable):
+            todo = "paths=[...]" if rights.writes else "risk='write'"
+            return f"may not write {place}; its author can allow that by {todo}"
+    return ""
+
+
+_NO_SOCKETS: Final = "may open no sockets; its author can allow that by risk='network'"
+_OTHER_SOCKETS: Final = "may open sockets of the internet (TCP and UDP) only"
+
+
+@lru_cache(maxsize=4_096)
+def _real(folder: str) -> str:
+    return os.path.realpath(folder)
+
+
+def _is_below(place: str, folder: str) -> bool:
+    return place == folder or place.startswith(f"{folder.rstrip('/')}/")
+
+
+def _is_below_any(place: str, folders: Iterable[str]) -> bool:
+    return any(_is_below(place, folder) for folder in folders)

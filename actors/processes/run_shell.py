@@ -1,0 +1,220 @@
+"""A command line run by a shell, and the end of all that it has started. Used in a child process of its own.
+
+The child is a subreaper: what the command leaves behind, also in sessions of its own, falls to it and can be found.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from callboard.actors.processes.linux import LOOK_AGAIN_SECONDS, kill_each, parents
+
+#: The first that there is. Commands are judged by bash's grammar, which has all of sh's.
+SHELLS: Final = ("/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash", "/bin/sh")
+#: From SIGTERM to SIGKILL, for a command whose time is up.
+GRACE_SECONDS: Final = 2.0
+#: When the shell has ended, what is in the pipe is read so long; a process that it has left behind may hold it open.
+DRAIN_SECONDS: Final = 0.2
+#: How often the processes of a command are counted.
+LOOK_SECONDS: Final = 0.05
+#: More are a fork bomb, not a build. (RLIMIT_NPROC does not hold for root, and counts all processes of a user.)
+MAX_PROCESSES: Final = 512
+#: One read of the output.
+READ_BYTES: Final = 65_536
+#: So often is looked for processes that are left, and those that are found are killed.
+MAX_SWEEPS: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class CommandEnd:
+    """How a command has ended. Neither code nor signal: it was ended before it could be waited for."""
+
+    exit_code: int | None
+    signal: str
+    """The name of the signal that ended the shell (`SIGSEGV`), or nothing."""
+    timed_out: bool
+    too_many_processes: bool
+    left_running: int
+    """Processes that the command had left behind, and that were ended."""
+    seconds: float
+
+
+def shell() -> str:
+    """Where the shell is. Raises FileNotFoundError."""
+    for path in SHELLS:
+        if os.access(path, os.X_OK):
+            return path
+    raise FileNotFoundError("there is no shell on this machine")
+
+
+def run(
+    line: str, cwd: Path, environment: Mapping[str, str], seconds: float, output: Callable[[bytes], None]
+) -> CommandEnd:
+    """Run a line, for so many seconds at most; `output` is given what it prints, on both its outputs, in order.
+
+    All processes that it has started have ended when this returns or raises. Raises OSError where it cannot be started.
+    """
+    began = time.monotonic()
+    read_end, write_end = os.pipe()
+    os.set_blocking(read_end, False)
+    try:
+        try:
+            process = subprocess.Popen(
+                [shell(), "-c", line],
+                cwd=cwd,
+                env={**os.environ, **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=write_end,
+                stderr=write_end,
+                start_new_session=True,
+            )
+        finally:
+            os.close(write_end)
+        with _Watched(process, read_end, output) as watched:
+            in_time = watched.wait(began + seconds)
+            if not in_time:
+                watched.end_politely()
+            watched.drain()
+            left = watched.end_all()
+        code = process.returncode
+        return CommandEnd(
+            code if code is not None and code >= 0 else None,
+            _signal_name(-code) if code is not None and code < 0 else "",
+            not in_time and not watched.is_too_many,
+            watched.is_too_many,
+            left if in_time else 0,
+            round(time.monotonic() - began, 3),
+        )
+    finally:
+        os.close(read_end)
+
+
+class _Watched:
+    """A command that runs: its shell, its output, its processes."""
+
+    def __init__(self, process: subprocess.Popen[bytes], read_end: int, output: Callable[[bytes], None]) -> None:
+        self._process = process
+        self._read_end = read_end
+        self._output = output
+        self._is_open = True
+        self.is_too_many = False
+        self._pidfd = os.pidfd_open(process.pid)
+
+    def __enter__(self) -> _Watched:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end_all()
+        os.close(self._pidfd)
+
+    def wait(self, until: float) -> bool:
+        """Whether the shell ends by then, without starting too many processes."""
+        look_at = 0.0
+        while self._process.poll() is None:
+            now = time.monotonic()
+            if now >= until:
+                return False
+            if now >= look_at:
+                look_at = now + LOOK_SECONDS
+                if len(descendants()) > MAX_PROCESSES:
+                    self.is_too_many = True
+                    return False
+            self._read(min(look_at, until) - now)
+        return True
+
+    def _read(self, seconds: float) -> bool:
+        """Hand on what is printed within this time, or return at the end of the shell. False: nothing was printed."""
+        ready = select.poll()
+        ready.register(self._pidfd, select.POLLIN)
+        if self._is_open:
+            ready.register(self._read_end, select.POLLIN)
+        if self._read_end not in {descriptor for descriptor, _ in ready.poll(max(0.0, seconds) * 1e3)}:
+            return False
+        try:
+            data = os.read(self._read_end, READ_BYTES)
+        except BlockingIOError:
+            return False
+        self._is_open = bool(data)
+        self._output(data)
+        return bool(data)
+
+    def end_politely(self) -> None:
+        """SIGTERM to the shell's group, and time to end. Of too many processes none is asked."""
+        if self.is_too_many:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGTERM)
+        until = time.monotonic() + GRACE_SECONDS
+        while self._process.poll() is None and (now := time.monotonic()) < until:
+            self._read(until - now)
+
+    def drain(self) -> None:
+        """Read what is left in the pipe: as long as there is something in it, for DRAIN_SECONDS at most."""
+        until = time.monotonic() + DRAIN_SECONDS
+        while self._is_open and self._read(0) and time.monotonic() < until:
+            pass
+
+    def end_all(self) -> int:
+        """End all processes that the command has started. Returns how many there were besides its shell.
+
+        A signal to a group reaches all of it at once, and none of them forks any more: that ends a fork bomb, whose
+        processes come faster than they could be looked for.
+        """
+        if self.is_too_many:
+            _kill_group(self._process.pid)
+        found: set[int] = set()
+        for _ in range(MAX_SWEEPS):
+            self._reap()
+            left = descendants()
+            if not left:
+                break
+            found |= left
+            for group in {group for pid in left if (group := _group_of(pid)) != os.getpgrp()}:
+                _kill_group(group)
+            kill_each(left)
+            time.sleep(LOOK_AGAIN_SECONDS)
+        return len(found - {self._process.pid})
+
+    def _reap(self) -> None:
+        self._process.poll()
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+
+
+def descendants() -> frozenset[int]:
+    """The processes below this one, without those that have ended and only have to be reaped."""
+    parent_of = parents()
+    found = {os.getpid()}
+    while more := {pid for pid, parent in parent_of.items() if parent in found and pid not in found}:
+        found |= more
+    return frozenset(found - {os.getpid()})
+
+
+def _group_of(pid: int) -> int:
+    """Of the process; our own where it has ended."""
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return os.getpgrp()
+
+
+def _kill_group(group: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signal.SIGKILL)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
