@@ -333,9 +333,9 @@ class Wiring:
             system,
             workspace,
             settings.state_dir,
-            approver,
-            auto_confirm=settings.auto_confirm_edits,
+            self.judging(editing.Confirming(), scheduler) if settings.auto_confirm_edits else approver,
             files_changed=self.search.refresh_soon,
+            patience_seconds=editing.POLICY_SECONDS if settings.auto_confirm_edits else editing.AT_ONCE_SECONDS,
         )
         added = (
             rag.context_tool(self.search),
@@ -362,7 +362,9 @@ class Wiring:
         return str(confinement_of(tool.contract, kernel_support(), settings.confine, settings.workspace))
 
     def close(self, scheduler: kernel.LoopScheduler) -> None:
-        """Close the providers' connections, on the loop they live on."""
+        """Close the providers' connections, on the loop they live on, and what asks about edits."""
+        if self.edits is not None:
+            self.edits.close()
 
         async def close(held: Provider | EmbeddingApi) -> None:
             try:
