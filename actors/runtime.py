@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final, Generic, Self, Unpack, overload
 from typing_extensions import TypeForm
 
 from callboard.actors import kernel
+from callboard.actors.builtins.asking_user import AskUserCallback, UserQuestions
 from callboard.actors.calls.approvals import ApprovalCallback, Approver, CallbackApprover, NobodyToAsk
 from callboard.actors.calls.dispatcher import ReadOffers
 from callboard.actors.edits.proposals import DecideEdits
@@ -95,7 +96,9 @@ class Runtime:
     `tools` are functions, decorated with `@tool` where its defaults do not fit. `approve` decides on calls that the
     policy asks about (sync or async; True allows, or an `Approval` says more); without it they are denied. `providers`
     are models of your own: with `{"mine": provider}` "mine/x" is a model (a Provider or an Adapter, docs/providers.md);
-    stopping the runtime closes them. Raises UsageError for bad settings, tools or providers, before anything starts.
+    stopping the runtime closes them. `ask_user` (sync or async) is given a `UserQuestion` of a model's and returns the
+    user's answer, or None; without it, models have no tool to ask with. Raises UsageError for bad settings, tools or
+    providers, before anything starts.
     A runtime that is dropped without `stop` is stopped, with a ResourceWarning.
     """
 
@@ -105,10 +108,15 @@ class Runtime:
         tools: Iterable[Callable[..., object]] = (),
         *,
         approve: ApprovalCallback | None = None,
+        ask_user: AskUserCallback | None = None,
         providers: OwnProviders | None = None,
     ) -> None:
         self.settings = settings or Settings()
         self._approve = approve
+        questions = UserQuestions(ask_user, self.settings.approval_timeout_seconds) if ask_user is not None else None
+        if questions is not None:
+            tools = (*tools, questions.tool)
+        self._questions = questions
         self._wiring = Wiring(self.settings, tools, providers)
         self._running: _Running | None = None
         self._changing = threading.Lock()
@@ -126,7 +134,7 @@ class Runtime:
             if self._running is not None:
                 self._live()  # says so where it runs in another process
                 raise UsageError("this runtime is running already")
-            self._running = running = _Running(self._wiring, self._approve)
+            self._running = running = _Running(self._wiring, self._approve, self._questions)
             self._dropped = weakref.finalize(self, _end_dropped, running)
         return self
 
@@ -495,7 +503,9 @@ class Runtime:
 class _Running:
     """A started runtime: the thread, the tree and the requests that are open."""
 
-    def __init__(self, wiring: Wiring, approve: ApprovalCallback | None) -> None:
+    def __init__(
+        self, wiring: Wiring, approve: ApprovalCallback | None, questions: UserQuestions | None = None
+    ) -> None:
         self.process_id = os.getpid()
         self.begin_spans = wiring.begin_spans
         self.sessions: dict[RequestId, kernel.Ref[SessionMessage]] = {}
@@ -504,6 +514,9 @@ class _Running:
         try:
             with contextlib.ExitStack() as begun:  # what fails here ends what has begun before it
                 self._start(begun, wiring, approve)
+                if questions is not None:
+                    questions.open(self.outside)
+                    begun.callback(questions.close)
                 self.close = begun.pop_all().close
                 """End everything that was begun, in reverse order, also where some of it fails."""
         except (kernel.StartFailed, kernel.OutOfThreads, OSError) as error:  # OSError: no more descriptors to be had

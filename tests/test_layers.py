@@ -74,6 +74,7 @@ ONLY_READS_ENVIRONMENT = {
     "providers/environment_proxy.py": "the proxies, by the standard library",
     "actors/cli/terminal.py": "TERM and NO_COLOR, which are about the terminal",
     "actors/processes/launch.py": "passes the harmless part of it on to its children",
+    "actors/processes/run_shell.py": "hands that of a tool's process on to its command",
     "actors/processes/confined.py": "gives a confined process a HOME and a TMPDIR of its own",
     "actors/processes/process_state.py": "puts back what a tool has changed of it",
     "actors/index/symbols.py": "sets a variable of the grammars' package",

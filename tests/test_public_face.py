@@ -17,11 +17,11 @@ from support.imports import imports
 
 FRONT = """
     AnthropicOptions Approval AskApproval AskOptions Audio BedrockOptions CallReport CallResult CallboardError Catalog
-    Compaction Connection Conversation Decision Deferred Document ErrorKind GeminiOptions Image Metrics ModelCallFailed
-    ModelInfo OpenAIOptions OpenRouterOptions Origin Outcome Output PartialOutput Policy Prices Proposal ProposalState
-    Reply RequestEnded RequestLogFilter Risk RunTool Runtime RuntimeFailure Sampling Settings StepReport Stream
-    SyncStream TextDelta Tool ToolCallCompleted ToolCallDeferred ToolCallFailed ToolContext ToolError ToolProgressed
-    UsageError Video __version__ ask_sync freeze_support stream_sync tool
+    CodeFence Compaction Connection Conversation Decision Deferred Document ErrorKind GeminiOptions Image MalformedFence
+    Metrics ModelCallFailed ModelInfo OpenAIOptions OpenRouterOptions Origin Outcome Output PartialOutput Policy Prices
+    Proposal ProposalState Reply RequestEnded RequestLogFilter Risk RunTool Runtime RuntimeFailure Sampling Settings
+    StepReport Stream SyncStream TextDelta Tool ToolCallCompleted ToolCallDeferred ToolCallFailed ToolContext ToolError
+    ToolProgressed UsageError UserQuestion Video __version__ ask_sync freeze_support stream_sync tool
 """
 FACES = {
     "callboard": FRONT,

@@ -22,7 +22,7 @@ from typing import Final
 HERE: Final = Path(__file__).parent
 ROOT: Final = HERE.parents[1]
 TOOLS: Final = ROOT / "tests" / "actors" / "mcp" / "conformance_tools.py"
-CLIENT: Final = ROOT / "tests" / "actors" / "mcp" / "conformance_client.py"
+CLIENT: Final = ROOT / "tests" / "support" / "mcp_conformance_client.py"
 REVISIONS: Final = ("2025-11-25", "2026-07-28")
 INSTALL_SECONDS: Final = 120
 START_SECONDS: Final = 60

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from callboard.actors.builtins.command_output import HeadAndTail
 from callboard.actors.builtins.workspace import Workspace
-from callboard.actors.processes import commands
+from callboard.actors.processes import run_shell
 from callboard.actors.tools import Tool, ToolContext, tool
 from callboard.protocol.errors import ToolError
 from callboard.protocol.limits import MAX_TOOL_TIMEOUT_SECONDS
@@ -21,7 +21,7 @@ from callboard.protocol.policy import Access, AccessKind
 
 DEFAULT_SECONDS: Final = 120.0
 #: Of the call's own deadline, what is left for ending the command and telling of it.
-SPARE_SECONDS: Final = commands.GRACE_SECONDS + 1.0
+SPARE_SECONDS: Final = run_shell.GRACE_SECONDS + 1.0
 #: Linux takes 131,072 bytes as one argument.
 MAX_COMMAND_CHARS: Final = 30_000
 MAX_VARIABLES: Final = 100
@@ -109,7 +109,7 @@ def run_command_tool(workspace: Workspace) -> Tool:
             raise ToolError("there is no time left for a command in this request")
         output = HeadAndTail()
         try:
-            end = commands.run(command, folder, variables, seconds, output.add)
+            end = run_shell.run(command, folder, variables, seconds, output.add)
         except OSError as error:
             raise ToolError(f"the command could not be started: {error.strerror or error}") from error
         return CommandAnswer(
@@ -149,9 +149,9 @@ def checked_line(command: str, env: Mapping[str, str] | None) -> dict[str, str]:
     return variables
 
 
-def _note(end: commands.CommandEnd) -> str:
+def _note(end: run_shell.CommandEnd) -> str:
     if end.too_many_processes:
-        return f"It was ended: it had more than {commands.MAX_PROCESSES} processes."
+        return f"It was ended: it had more than {run_shell.MAX_PROCESSES} processes."
     if end.timed_out:
         return "It was ended: its time was up. Give a longer timeout_seconds, or start_job for what takes long."
     if end.left_running:

@@ -8,6 +8,7 @@ from callboard.actors.builtins.listing import find_files_tool, list_dir_tool
 from callboard.actors.builtins.reading import file_metadata_tool, read_file_tool, read_files_tool
 from callboard.actors.builtins.run_command import run_command_tool
 from callboard.actors.builtins.text_search import search_text_tool
+from callboard.actors.builtins.todo_list import todo_tool
 from callboard.actors.builtins.workspace import Workspace
 from callboard.actors.tools import Tool
 
@@ -25,4 +26,4 @@ _FACTORIES: Final = (
 
 def builtin_tools(workspace: Workspace) -> tuple[Tool, ...]:
     """Those that callboard ships, for this workspace."""
-    return tuple(make(workspace) for make in _FACTORIES)
+    return (*(make(workspace) for make in _FACTORIES), todo_tool())

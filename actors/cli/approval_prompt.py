@@ -11,13 +11,14 @@ import contextlib
 import os
 import sys
 import termios
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import orjson
 
-from callboard import Approval, AskApproval
+from callboard import Approval, AskApproval, UserQuestion
 from callboard.actors.cli.screen import Screen
 from callboard.actors.cli.terminal import visible
 from callboard.protocol.masking import mask
@@ -65,13 +66,44 @@ class _Part:
     is_diff: bool = False
 
 
+class _Turn:
+    """One question at a time, also of those on different loops."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    async def __aenter__(self) -> None:
+        taking = asyncio.ensure_future(asyncio.to_thread(self._lock.acquire))
+        try:
+            await asyncio.shield(taking)
+        except asyncio.CancelledError:
+            taking.add_done_callback(lambda _: self._lock.release())
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        self._lock.release()
+
+
 class TerminalApprover:
-    """An `approve` callback: one question at a time. Used on the loop of the runtime's approver."""
+    """An `approve` callback, and by `answer` an `ask_user` callback: one question at a time."""
 
     def __init__(self, screen: Screen, *, coloured: bool) -> None:
         self._screen = screen
         self._coloured = coloured
-        self._turn = asyncio.Lock()
+        self._turn = _Turn()
+
+    async def answer(self, question: UserQuestion) -> str | None:
+        """What the person answers to a question of the model's; None where they type nothing."""
+        async with self._turn:
+            with self._screen.held() as write:
+                lines = [f"? {visible(line)}" for line in mask(question.question).split("\n")]
+                lines += [f"  {number}  {visible(choice)}" for number, choice in enumerate(question.choices, 1)]
+                how = "a number, or another answer" if question.choices else "your answer"
+                write("\n".join([*lines, f"[{how}; an empty line for none] "]))
+                typed = (await _Lines(sys.stdin.fileno()).next() or "").strip()
+        if typed.isdecimal() and 1 <= int(typed) <= len(question.choices):
+            return question.choices[int(typed) - 1]
+        return typed or None
 
     async def __call__(self, question: AskApproval) -> Approval:
         """Raises OSError when the terminal is gone: the call is denied then."""

@@ -18,7 +18,7 @@ from callboard import (
     ToolCallCompleted,
 )
 from callboard.actors.cli.advice import advised
-from callboard.actors.cli.approval_prompt import approver_for
+from callboard.actors.cli.approval_prompt import TerminalApprover, approver_for
 from callboard.actors.cli.arguments import settings_of
 from callboard.actors.cli.attachments import attached
 from callboard.actors.cli.indexing import IndexProgress
@@ -58,7 +58,9 @@ async def _ask(
 ) -> None:
     settings = await with_model(configured)
     screen = Screen(quiet=report is not None)
-    async with Runtime(settings, tools, approve=approver_for(screen)) as runtime:
+    approver = approver_for(screen)
+    ask_user = approver.answer if isinstance(approver, TerminalApprover) else None
+    async with Runtime(settings, tools, approve=approver, ask_user=ask_user) as runtime:
         if note := await _refreshed(runtime):
             screen.remark(note)
         if report is not None:

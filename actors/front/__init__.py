@@ -8,14 +8,16 @@
   `Output` beside it says how it is asked for, and a stream shows it as far as it is known, as `PartialOutput`.
 - What comes of a request: a `Reply` with its `Outcome`, a `StepReport` for each model call and a `CallReport` for each
   tool call, or a `Stream` (`SyncStream` without an event loop) of events. A `Conversation` lasts over several requests;
-  its `Compaction` keeps a long one within the model's window.
+  its `Compaction` keeps a long one within the model's window. The code in an answer is a `CodeFence` each, or a
+  `MalformedFence`.
 - What a runtime did: `Metrics`; `RequestLogFilter` adds the ids of a request to log records. What models cost and take:
   a `Catalog` of `ModelInfo` tells the `Prices` and windows of those that the price list does not know.
 - To write tools: `tool` makes a `Tool` of a function, `ToolContext` tells it about its call, and a `ToolError` that it
   raises tells the model what went wrong. One that returns `Deferred` leaves its result to `Runtime.complete_call`.
   `Runtime.call_tool` runs one without a model and gives a `CallResult`.
 - To decide what tools may do: `Policy` maps a `Risk`, or a `Risk` and an `Origin`, to a `Decision`; an `approve`
-  callback is given `AskApproval` and answers yes or no, or with an `Approval`.
+  callback is given `AskApproval` and answers yes or no, or with an `Approval`. An `ask_user` callback is given a
+  `UserQuestion` of the model's.
 - To catch: `CallboardError` is the base of all errors. `UsageError`: an argument or a setting was wrong.
   `ModelCallFailed`: the model gave no answer; its `kind`, an `ErrorKind`, says why. `RequestEnded`: the request was
   cancelled, ran out of time or passed a limit. `RuntimeFailure`: its base, for other failures of callboard itself.
@@ -34,6 +36,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from callboard.actors.builtins.asking_user import UserQuestion
     from callboard.actors.calls.approvals import Approval
     from callboard.actors.connection import Connection
     from callboard.actors.edits.proposals import Proposal, ProposalState
@@ -52,6 +55,7 @@ if TYPE_CHECKING:
     from callboard.actors.tools.context import ToolContext
     from callboard.actors.tools.decorator import Tool, tool
     from callboard.actors.tools.progress import ToolProgressed
+    from callboard.protocol.code_fences import CodeFence, MalformedFence
     from callboard.protocol.commands import AskApproval, Outcome, RunTool
     from callboard.protocol.compaction import Compaction
     from callboard.protocol.content import Audio, Document, Image, Video
@@ -73,13 +77,13 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "AnthropicOptions", "Approval", "AskApproval", "AskOptions", "Audio", "BedrockOptions", "CallReport", "CallResult",
-    "CallboardError", "Catalog", "Compaction", "Connection", "Conversation", "Decision", "Deferred", "Document",
-    "ErrorKind", "GeminiOptions", "Image", "Metrics", "ModelCallFailed", "ModelInfo", "OpenAIOptions",
-    "OpenRouterOptions", "Origin", "Outcome", "Output", "PartialOutput", "Policy", "Prices", "Proposal",
-    "ProposalState", "Reply", "RequestEnded", "RequestLogFilter", "Risk", "RunTool", "Runtime", "RuntimeFailure",
-    "Sampling", "Settings", "StepReport", "Stream", "SyncStream", "TextDelta", "Tool", "ToolCallCompleted",
-    "ToolCallDeferred", "ToolCallFailed", "ToolContext", "ToolError", "ToolProgressed", "UsageError", "Video",
-    "__version__", "ask_sync", "freeze_support", "stream_sync", "tool",
+    "CallboardError", "Catalog", "CodeFence", "Compaction", "Connection", "Conversation", "Decision", "Deferred",
+    "Document", "ErrorKind", "GeminiOptions", "Image", "MalformedFence", "Metrics", "ModelCallFailed", "ModelInfo",
+    "OpenAIOptions", "OpenRouterOptions", "Origin", "Outcome", "Output", "PartialOutput", "Policy", "Prices",
+    "Proposal", "ProposalState", "Reply", "RequestEnded", "RequestLogFilter", "Risk", "RunTool", "Runtime",
+    "RuntimeFailure", "Sampling", "Settings", "StepReport", "Stream", "SyncStream", "TextDelta", "Tool",
+    "ToolCallCompleted", "ToolCallDeferred", "ToolCallFailed", "ToolContext", "ToolError", "ToolProgressed",
+    "UsageError", "UserQuestion", "Video", "__version__", "ask_sync", "freeze_support", "stream_sync", "tool",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # a type checker that saw this function would accept every name
@@ -99,6 +103,7 @@ def _homes() -> Iterator[ModuleType]:
     from callboard.protocol import tools as contracts  # noqa: PLC0415
 
     yield from (errors, contracts, spawning, tools, progress)
+    from callboard.actors.builtins import asking_user  # noqa: PLC0415
     from callboard.actors.calls import approvals  # noqa: PLC0415
     from callboard.actors.requests import conversation, direct_calls, outputs, partial_outputs, replies  # noqa: PLC0415
     from callboard.actors.telemetry import metrics, request_log  # noqa: PLC0415
@@ -115,7 +120,7 @@ def _homes() -> Iterator[ModuleType]:
     yield from (content, model, provider_options, commands, events, reports, compaction, request_log, metrics)
     from callboard.actors.edits import proposals  # noqa: PLC0415
 
-    yield from (conversation, replies, direct_calls, outputs, partial_outputs, approvals, proposals)
+    yield from (conversation, replies, direct_calls, outputs, partial_outputs, approvals, asking_user, proposals)
     from callboard.providers import catalog  # noqa: PLC0415
 
     yield catalog

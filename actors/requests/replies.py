@@ -29,6 +29,7 @@ from callboard.actors.requests.output_checks import ChecksAnswers, OutputChecker
 from callboard.actors.requests.partial_outputs import PartialOutput, PartialReader
 from callboard.actors.requests.tool_selection import ToolSelection
 from callboard.actors.tools.progress import ToolProgressed
+from callboard.protocol.code_fences import CodeFence, MalformedFence, parse_fences
 from callboard.protocol.commands import (
     AskApproval,
     ClearTimer,
@@ -175,6 +176,12 @@ class Reply(Generic[T_co]):
     def media(self) -> tuple[Media, ...]:
         """The pictures, sounds and files of the answer."""
         return tuple(part for part in self._answer_parts() if isinstance(part, Media))
+
+    @property
+    def fences(self) -> tuple[CodeFence | MalformedFence, ...]:
+        """The code that the answer shows with its place in a file, in the form in which the tools show it. One that was
+        begun and not written rightly is a MalformedFence, which says what is wrong with it."""
+        return tuple(parse_fences(self.text))
 
     def _answer_parts(self) -> tuple[AssistantPart, ...]:
         last = self.messages[-1] if self.messages else None

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from callboard.protocol.commands import (
     AskApproval,
@@ -30,13 +35,15 @@ from callboard.protocol.events import (
     RequestStarted,
     ToolCallCompleted,
     ToolCallDeferred,
+    ToolCallFailed,
     ToolCallStarted,
+    ToolCallTimedOut,
     ToolsLost,
 )
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
 from callboard.protocol.model import Usage
 from callboard.protocol.options import RequestOptions, ToolOffer
-from callboard.protocol.tools import Decision, FailureCode, ToolContract, ToolDefinition
+from callboard.protocol.tools import Decision, FailureCode, ToolContract, ToolDefinition, ToolFailure
 
 REQUEST = Tag(RequestId("r"), MessageId("u"))
 CALL = REQUEST.at_step(1)._replace(call_id=CallId("call"))
@@ -165,3 +172,38 @@ def test_a_call_that_was_lost_before_it_began_is_sent_again() -> None:
     called.see(ToolCallStarted(CALL, 2.0))
     called.see(ToolsLost(REQUEST.at_step(1), 3.0))
     assert '"outcome_unknown"' in called.result.content
+
+
+STEP = REQUEST.at_step(1)
+HAPPENINGS = st.sampled_from(
+    [
+        lambda at: ApprovalGranted(CALL, at),
+        lambda at: ApprovalDenied(CALL, at, "owner", "no"),
+        lambda at: ToolCallStarted(CALL, at),
+        lambda at: ToolCallDeferred(CALL, at, 30.0),
+        lambda at: ToolCallCompleted(CALL, at, "done"),
+        lambda at: ToolCallFailed(CALL, at, ToolFailure(LOOKUP, FailureCode.TOOL_ERROR, "no")),
+        lambda at: ToolCallTimedOut(CALL, at),
+        lambda at: ToolsLost(STEP, at),
+        lambda at: DeadlinePassed(STEP, at),
+        lambda at: DeadlinePassed(REQUEST, at),
+        lambda at: CancelRequested(REQUEST, at),
+    ]
+)
+
+
+@given(st.sampled_from(Decision), st.lists(st.tuples(HAPPENINGS, st.floats(0, 60)), max_size=12))
+def test_whatever_happens_a_call_has_one_result_and_its_request_one_end(
+    decision: Decision, happenings: list[tuple[Callable[[float], Event], float]]
+) -> None:
+    called, at = Called(decision), 0.0
+    for happening, pause in happenings:
+        at += pause
+        with contextlib.suppress(ProtocolError):
+            called.see(happening(at))
+    with contextlib.suppress(ProtocolError):
+        called.see(CancelRequested(REQUEST, at))
+    assert called.finish.outcome in (Outcome.ANSWERED, Outcome.CANCELLED, Outcome.TIMED_OUT)
+    assert called.result.call_id == "call"
+    assert not [command for command in called.commands if isinstance(command, CallModel)]
+    assert isinstance(called.commands[-1], Finish)

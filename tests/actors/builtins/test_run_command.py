@@ -38,7 +38,7 @@ def run(stage: ToolStage, tool: Tool, line: str, **more: object) -> Any:
     """The answer, as the model reads it."""
     ended = stage.start(tool, json.dumps({"command": line, **more}), timeout_seconds=60).wait()
     assert isinstance(ended, ToolCallCompleted), ended
-    return json.loads(ended.result)
+    return json.loads(ended.content)
 
 
 def failure(stage: ToolStage, tool: Tool, **arguments: object) -> ToolFailure:
@@ -93,7 +93,8 @@ def test_time_to_clean_up_is_given(stage: ToolStage, command: Tool) -> None:
     answer = run(
         stage, command, "trap 'echo cleaned; exit 5' TERM; while true; do sleep 0.05; done", timeout_seconds=0.3
     )
-    assert (answer["exit_code"], answer["output"], answer["timed_out"]) == (5, "cleaned\n", True)
+    assert (answer["exit_code"], answer["timed_out"]) == (5, True)
+    assert answer["output"].endswith("cleaned\n")
 
 
 #: Ways to leave a process behind that writes to a file for as long as it lives.
@@ -148,7 +149,7 @@ def test_bytes_that_are_no_text_are_shown_as_escapes(stage: ToolStage, command: 
 
 def test_keys_are_masked(stage: ToolStage, command: Tool) -> None:
     key = "sk-ant-api03-" + "a1B2c3D4" * 10
-    answer = run(stage, command, f"echo token {key}; head -c 100000 /dev/zero | tr '\\0' x; echo {key}")
+    answer = run(stage, command, f"echo token {key}; head -c 100000 /dev/zero | tr '\\0' x; echo; echo {key}")
     assert key[:20] not in answer["output"]
     assert "token " in answer["output"]
 

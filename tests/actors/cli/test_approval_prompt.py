@@ -43,13 +43,13 @@ class Terminal:
         self.shown = ""
         self._seen = 0
 
-    def next_prompt(self) -> str:
+    def next_prompt(self, prompt: str = PROMPT) -> str:
         """What is shown from the last prompt to the next one."""
         end, start = time.monotonic() + 50, self._seen
-        while (found := self.shown.find(PROMPT, start)) < 0:
+        while (found := self.shown.find(prompt, start)) < 0:
             assert time.monotonic() < end, f"no question was shown: {self.shown!r}"
             assert self._read(), f"no question was shown, and it ended: {self.shown!r}"
-        self._seen = found + len(PROMPT)
+        self._seen = found + len(prompt)
         return self.shown[start : self._seen]
 
     def next_question(self, path: str) -> str:
@@ -176,6 +176,28 @@ def test_what_a_person_sees_and_types(callboard: Any) -> None:
         assert "no answer was given" in read_by_the_model(server)
     assert "Done." in terminal.shown
     assert ran(callboard) == "early.txt=;yes.txt=one\ntwo;mine.txt=mine;"
+
+
+def test_a_question_of_the_model_is_answered_by_a_number_or_in_words(callboard: Any) -> None:
+    choices = {"question": f"Which one?{EVIL}", "choices": ["the first", "the second"]}
+    turns = (
+        calls(choices, name="ask_user"),
+        calls(choices, name="ask_user"),
+        calls({"question": "Why?"}, name="ask_user"),
+    )
+    with asked(callboard, *turns, Turn("Done.")) as (terminal, server):
+        question = terminal.next_prompt("for none] ")
+        assert r"? Which one?\x1b[2K" in question
+        assert "  1  the first\n  2  the second\n[a number, or another answer; an empty line" in question
+        terminal.type("2")
+        terminal.next_prompt("for none] ")
+        assert "the second" in str(server.requests()[-1].body["messages"][-1])
+        terminal.type("neither of them")
+        assert "[your answer; an empty line" in terminal.next_prompt("for none] ")
+        assert "neither of them" in str(server.requests()[-1].body["messages"][-1])
+        terminal.type("")
+        assert terminal.finish() == 0
+        assert "null" in str(server.requests()[-1].body["messages"][-1])
 
 
 def test_an_answer_for_the_request_is_not_asked_for_again_and_is_not_kept(callboard: Any) -> None:

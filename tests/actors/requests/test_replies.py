@@ -16,6 +16,7 @@ from callboard.actors.requests import backstop
 from callboard.actors.requests import replies as module
 from callboard.actors.requests.conversation import Conversation
 from callboard.actors.requests.replies import Answer, ModelCallFailed, Reply, RequestEnded, Stream
+from callboard.protocol.code_fences import CodeFence, MalformedFence
 from callboard.protocol.commands import Finish, Note, Outcome, RunTool
 from callboard.protocol.compaction import Compacted
 from callboard.protocol.content import (
@@ -348,6 +349,15 @@ def test_the_citations_of_a_reply_are_places_in_its_text() -> None:
     assert reply.citations == (replace(cited, start=6, end=10), unplaced)
     assert [reply.text[c.start : c.end] for c in reply.citations if c.start is not None] == ["rain"]
     assert reply.media == (Image(data_base64="AA=="),)
+
+
+def test_the_code_of_a_reply_is_in_its_fences() -> None:
+    text = '<code="/a.py" #3:9>\nreturn\n</code>\nand <code="/b.py">\nx\n</code>'
+    whole, broken = reply_of(Text(text)).fences
+    assert whole == CodeFence("/a.py", 3, 9, "return", 0)
+    assert isinstance(broken, MalformedFence)
+    assert "#START:END" in broken.reason
+    assert reply_of(Text("It rains.")).fences == ()
 
 
 def test_a_reply_that_adds_nothing_to_the_conversation_has_no_citations() -> None:

@@ -25,12 +25,12 @@ GRACE_SECONDS: Final = 2.0
 #: When the shell has ended, what is in the pipe is read so long; a process that it has left behind may hold it open.
 DRAIN_SECONDS: Final = 0.2
 #: How often the processes of a command are counted.
-LOOK_SECONDS: Final = 0.1
+LOOK_SECONDS: Final = 0.05
 #: More are a fork bomb, not a build. (RLIMIT_NPROC does not hold for root, and counts all processes of a user.)
 MAX_PROCESSES: Final = 512
 #: One read of the output.
 READ_BYTES: Final = 65_536
-#: Looks for processes until none is found; each look stops those that it sees, so that few can be forked meanwhile.
+#: So often is looked for processes that are left, and those that are found are killed.
 MAX_SWEEPS: Final = 200
 
 
@@ -164,20 +164,24 @@ class _Watched:
             pass
 
     def end_all(self) -> int:
-        """End all processes that the command has started. Returns how many there were besides its shell."""
+        """End all processes that the command has started. Returns how many there were besides its shell.
+
+        A signal to a group reaches all of it at once, and none of them forks any more: that ends a fork bomb, whose
+        processes come faster than they could be looked for.
+        """
+        if self.is_too_many:
+            _kill_group(self._process.pid)
         found: set[int] = set()
         for _ in range(MAX_SWEEPS):
+            self._reap()
             left = descendants()
             if not left:
                 break
             found |= left
-            for pid in left:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(pid, signal.SIGSTOP)
-            if descendants() <= left:  # none was forked meanwhile, and those that are stopped fork no more
-                kill_each(left)
-                time.sleep(LOOK_AGAIN_SECONDS)
-            self._reap()
+            for group in {group for pid in left if (group := _group_of(pid)) != os.getpgrp()}:
+                _kill_group(group)
+            kill_each(left)
+            time.sleep(LOOK_AGAIN_SECONDS)
         return len(found - {self._process.pid})
 
     def _reap(self) -> None:
@@ -194,6 +198,19 @@ def descendants() -> frozenset[int]:
     while more := {pid for pid, parent in parent_of.items() if parent in found and pid not in found}:
         found |= more
     return frozenset(found - {os.getpid()})
+
+
+def _group_of(pid: int) -> int:
+    """Of the process; our own where it has ended."""
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return os.getpgrp()
+
+
+def _kill_group(group: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signal.SIGKILL)
 
 
 def _signal_name(number: int) -> str:
