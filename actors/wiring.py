@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from callboard.actors import kernel
 from callboard.actors.builtins import Workspace, builtin_tools
+from callboard.actors.builtins.job_tools import job_tools
+from callboard.actors.builtins.jobs import jobs_actor
 from callboard.actors.calls.approvals import Approver
 from callboard.actors.calls.dispatcher import ReplaceTools
 from callboard.actors.calls.ledger import Ledger
@@ -331,18 +333,19 @@ class Wiring:
             system,
             workspace,
             settings.state_dir,
-            approver,
-            auto_confirm=settings.auto_confirm_edits,
+            self.judging(editing.Confirming(), scheduler) if settings.auto_confirm_edits else approver,
             files_changed=self.search.refresh_soon,
+            patience_seconds=editing.POLICY_SECONDS if settings.auto_confirm_edits else editing.AT_ONCE_SECONDS,
         )
         added = (
             rag.context_tool(self.search),
             *code_tools.code_tools(self.search, workspace),
             *edit_tools.edit_tools(self.edits, self.search),
+            *job_tools(system, workspace),
         )
         self.code_tools = tuple(tool.owned for tool in added)
         of_index = rag.code_actors(settings.workspace, settings.index_dir, self.search.embedder, settings.secret_rules)
-        return (*of_index, self.edits.actor())
+        return (*of_index, self.edits.actor(), jobs_actor())
 
     def _routes(self, model: str) -> tuple[Route, ...]:
         """Of a request that does not bring them along."""
@@ -359,7 +362,9 @@ class Wiring:
         return str(confinement_of(tool.contract, kernel_support(), settings.confine, settings.workspace))
 
     def close(self, scheduler: kernel.LoopScheduler) -> None:
-        """Close the providers' connections, on the loop they live on."""
+        """Close the providers' connections, on the loop they live on, and what asks about edits."""
+        if self.edits is not None:
+            self.edits.close()
 
         async def close(held: Provider | EmbeddingApi) -> None:
             try:
