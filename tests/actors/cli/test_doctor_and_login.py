@@ -154,7 +154,7 @@ def test_tools_for_people_and_as_json(callboard: Any) -> None:
         "WHAT IT DOES",
     ]
     (row,) = (re.split(r"  +", line) for line in for_people if line.startswith("read_file "))
-    assert row[1:6] == ["read", "process", "10 s", "healthy", "each call"], "what it reads decides"
+    assert row[1:6] == ["read", "process", "10 s", "healthy", "allowed"]
     listed = json.loads(callboard.run("tools", "--json").out)
     by_name = {each["name"]: each for each in listed}
     assert by_name.keys() >= {"read_file", "list_dir", "request_code_context", "create_file"}
@@ -163,7 +163,7 @@ def test_tools_for_people_and_as_json(callboard: Any) -> None:
     assert {each["state"] for each in listed} == {"healthy"}
     assert all(each["confinement"] for each in listed)
     policies = {name: by_name[name]["policy"] for name in ("read_file", "request_code_context", "create_file")}
-    assert policies == {"read_file": "each call", "request_code_context": "allowed", "create_file": "staged"}
+    assert policies == {"read_file": "allowed", "request_code_context": "allowed", "create_file": "staged"}
 
 
 class GitHub:
