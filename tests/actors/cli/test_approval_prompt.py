@@ -27,7 +27,7 @@ from callboard import tool
 @tool(risk="write", accesses={"path": "write"})
 def note(path: str, text: str = "") -> str:
     """Write a note."""
-    Path("../ran.txt").open("a").write(f"{path}={text};")
+    Path("ran.txt").open("a").write(f"{path}={text};")
     return f"wrote {path}"
 '''
 
@@ -99,7 +99,7 @@ def calls(*arguments: dict[str, object], name: str = "note") -> Turn:
 
 
 def ran(callboard: Any) -> str:
-    file = callboard.workspace.parent / "ran.txt"
+    file = callboard.workspace / "ran.txt"
     return file.read_text() if file.exists() else ""
 
 

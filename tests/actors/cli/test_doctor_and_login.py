@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import stat
 import time
 from datetime import UTC, datetime, timedelta
@@ -141,27 +142,28 @@ def test_the_doctor_looks_at_every_provider_that_has_a_key(callboard: Any) -> No
 
 
 def test_tools_for_people_and_as_json(callboard: Any) -> None:
-    for_people = callboard.run("tools").out
-    assert for_people.splitlines()[0].split("  ")[0] == "TOOL"
-    assert for_people.splitlines()[0].split() == [
+    for_people = callboard.run("tools").out.splitlines()
+    assert re.split(r"  +", for_people[0]) == [
         "TOOL",
-        "RUNS",
-        "IN",
-        "DEADLINE",
         "RISK",
+        "RUNS IN",
+        "DEADLINE",
+        "STATE",
         "POLICY",
-        "WHAT",
-        "IT",
-        "DOES",
+        "CONFINED TO",
+        "WHAT IT DOES",
     ]
-    assert "read_file             process  10 s      read  allowed" in for_people
+    (row,) = (re.split(r"  +", line) for line in for_people if line.startswith("read_file "))
+    assert row[1:6] == ["read", "process", "10 s", "healthy", "allowed"]
     listed = json.loads(callboard.run("tools", "--json").out)
     by_name = {each["name"]: each for each in listed}
-    assert by_name.keys() >= {"read_file", "list_dir", "request_code_context"}
+    assert by_name.keys() >= {"read_file", "list_dir", "request_code_context", "create_file"}
     assert by_name["read_file"]["parameters"]["type"] == "object"
     assert by_name["request_code_context"]["isolation"] == "task"
-    of_files = (by_name[name] for name in ("read_file", "list_dir", "request_code_context"))
-    assert {(each["risk"], each["policy"]) for each in of_files} == {("read", "allowed")}
+    assert {each["state"] for each in listed} == {"healthy"}
+    assert all(each["confinement"] for each in listed)
+    policies = {name: by_name[name]["policy"] for name in ("read_file", "request_code_context", "create_file")}
+    assert policies == {"read_file": "allowed", "request_code_context": "allowed", "create_file": "staged"}
 
 
 class GitHub:
