@@ -18,10 +18,10 @@ def test_tools_of_servers_and_the_servers_state_are_listed(tmp_path: Path) -> No
     environment = {**os.environ, "CALLBOARD_CONFIG_DIR": str(tmp_path)}
     command = [sys.executable, "-m", "callboard.actors.cli", "tools", "--workspace", str(tmp_path)]
     shown = subprocess.run(command, capture_output=True, text=True, timeout=50, env=environment, check=False)
-    lines = {line.split()[0]: line for line in shown.stdout.splitlines() if line.startswith("raw_")}
-    assert " read " in lines["raw_echo"], shown.stderr
-    assert " allowed" in lines["raw_echo"]
-    assert " undeclared " in lines["raw_pid"]
-    assert lines["raw_pid"].endswith(" asked")
+    lines = {line.split()[0]: line.split() for line in shown.stdout.splitlines() if line.startswith("raw_")}
+    assert lines["raw_echo"][1] == "read", shown.stderr
+    assert "allowed" in lines["raw_echo"]
+    assert lines["raw_pid"][1] == "undeclared"
+    assert "asked" in lines["raw_pid"]
     assert "MCP server raw: ready, " in shown.stdout
     assert "MCP server gone: starting, no tools; there is no command 'no-such-command-of-mine'" in shown.stdout
