@@ -10,6 +10,7 @@ from typing import Final
 from callboard import Decision, Runtime
 from callboard.actors.cli.terminal import print_json, print_line, printable, table
 from callboard.actors.cli.workspace_setup import set_up
+from callboard.actors.mcp.remote_values import ServerStatus
 from callboard.protocol.options import ToolOffer
 
 _HEADINGS: Final = ("TOOL", "RISK", "RUNS IN", "DEADLINE", "STATE", "POLICY", "CONFINED TO", "WHAT IT DOES")
@@ -25,13 +26,15 @@ async def run(options: argparse.Namespace, known: dict[str, object]) -> None:
     if given.note:
         sys.stderr.write(f"{printable(given.note)}\n")
     async with Runtime(given.settings, given.tools) as runtime:
-        tools = runtime.tools()
+        tools, servers = runtime.tools(), runtime.mcp_servers()
         healthy = {offer.definition.name for offer in runtime.offered()}
     rows = [(offer, _state(offer, offer.definition.name in healthy)) for offer in tools]
     if options.json:
         print_json([_as_json(offer, state) for offer, state in rows])
     else:
         print_line(table([_HEADINGS, *(_row(offer, state, given.settings.workspace) for offer, state in rows)]))
+        for server in servers:
+            print_line(printable(_server_line(server)))
 
 
 def _state(offer: ToolOffer, is_healthy: bool) -> str:
@@ -52,6 +55,14 @@ def _row(offer: ToolOffer, state: str, workspace: Path | None) -> tuple[str, ...
     deadline = f"{contract.timeout_seconds:g} s"
     cells = (definition.name, contract.risk, contract.isolation, deadline, state, _policy(offer), confined, first_line)
     return tuple(map(printable, cells))
+
+
+def _server_line(server: ServerStatus) -> str:
+    """An MCP server: how it is, and what of it is not offered."""
+    count = f"{len(server.tools)} tools" if server.tools else "no tools"
+    told = [f"MCP server {server.name}: {server.state}, {count}", server.title, server.reason]
+    told += [f"left out: {name} ({why})" for name, why in server.left_out.items()]
+    return "; ".join(filter(None, told))
 
 
 def _as_json(offer: ToolOffer, state: str) -> dict[str, object]:

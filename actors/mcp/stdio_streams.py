@@ -22,7 +22,6 @@ import anyio
 from mcp.client._transport import TransportStreams
 from mcp.shared.message import SessionMessage
 from mcp_types import (
-    INTERNAL_ERROR,
     PARSE_ERROR,
     ErrorData,
     JSONRPCError,
@@ -238,16 +237,16 @@ class Frames(_Stream):
 
     def _message(self, line: bytes, is_whole: bool) -> JSONRPCMessage | None:
         """A line as a message. In place of an answer that cannot be read, an error for what it answers."""
-        why, code = f"the answer has more than {MAX_FRAME_BYTES:,} bytes", INTERNAL_ERROR
+        why = f"the answer has more than {MAX_FRAME_BYTES:,} bytes"
         if is_whole:
             try:
                 return jsonrpc_message_adapter.validate_json(line, by_name=False)
             except ValueError:
-                why, code = "the answer is not valid JSON-RPC", PARSE_ERROR
+                why = "the answer is not valid JSON-RPC"
         if found := _ID.search(line[:_ID_WITHIN]) or _ID.search(line[-_ID_WITHIN:]):
             answered = found[1].decode(errors="replace")
             asked = int(answered) if answered.isdigit() else answered.strip('"')
-            return JSONRPCError(jsonrpc="2.0", id=asked, error=ErrorData(code=code, message=why))
+            return JSONRPCError(jsonrpc="2.0", id=asked, error=ErrorData(code=PARSE_ERROR, message=why))
         if line.strip():
             logger.debug("MCP server %s: a line on its stdout is no message", self._name)
         return None

@@ -159,7 +159,7 @@ LIES = {
     "deep": (FailureCode.INVALID_RESULT, {}),
     "wrong_shape": (FailureCode.INVALID_RESULT, {}),
     "unknown_content": (FailureCode.INVALID_RESULT, {}),
-    "huge": (FailureCode.TOOL_ERROR, {"megabytes": 32}),
+    "huge": (FailureCode.INVALID_RESULT, {"megabytes": 32}),
     "large": (FailureCode.RESULT_TOO_LARGE, {}),
     "fail": (FailureCode.TOOL_ERROR, {}),
     "die": (FailureCode.OUTCOME_UNKNOWN, {}),
