@@ -30,6 +30,7 @@ from callboard.protocol.events import (
     ModelNoted,
     ModelResponded,
     ModelStreamed,
+    NoticeCame,
     RequestStarted,
     ToolCallCancelled,
     ToolCallCompleted,
@@ -197,6 +198,11 @@ class SessionMachine(RuleBasedStateMachine):
         if self._has_lived(request):
             noted = ModelNoted(request.expected.step, self.now, NoteKind.RETRY, "planned", number)
             self.send(request, noted)
+
+    @rule(request=requests)
+    def something_happens_outside(self, request: Request) -> None:
+        number = len(request.trace.entries)
+        self.send(request, NoticeCame(request.tag, self.now, f"notice {number}"))
 
     def _advance(self, request: Request, turn: PlannedTurn) -> None:
         """What a calm world does next: people allow, calls begin, calls complete, the model answers."""
