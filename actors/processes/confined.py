@@ -18,7 +18,7 @@ import socket
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
@@ -26,7 +26,7 @@ from typing import Final
 from callboard.actors.processes import private_mounts, seccomp
 from callboard.actors.processes.confinement import Confinement
 from callboard.actors.processes.control import LENGTH
-from callboard.actors.processes.landlock import May, Rule, open_place, restrict
+from callboard.actors.processes.landlock import May, PathRule, open_place, restrict
 from callboard.actors.processes.linux import FILE_CAPABILITIES, capabilities, keep_capabilities
 
 #: Programs and libraries of the system, which anyone may read.
@@ -82,7 +82,10 @@ class _Held:
     """What holds this process; none as long as `walls` is None."""
 
     walls: Walls | None = None
-    rules: list[Rule] = field(default_factory=list)
+    rules: list[PathRule] = field(default_factory=list)
+    """For its children, their places open."""
+    in_scratch: int = 0
+    """What a child may do in its scratch folder."""
     scratch: str = ""
     readable: list[str] = field(default_factory=list)
     writable: list[str] = field(default_factory=list)
@@ -140,14 +143,10 @@ def enter(walls: Walls, scratch: str, found: int, *, has_mounts: bool) -> None:
     _held.walls = walls
     _held.readable = [place for place, may in rules if may & May.READ_FILE]
     _held.writable = [place for place, may in rules if may & May.MAKE_FILE]
-    _held.rules = [Rule(place, may) for path, may in rules if (place := open_place(path)) is not None]
-    scratch_place = open_place(_held.scratch)
-    assert scratch_place is not None
-    try:
-        in_scratch = May.READ | May.WRITE | (May.RUN if rights.executes else May(0))
-        _restrict([*_held.rules, Rule(scratch_place, in_scratch)])
-    finally:
-        os.close(scratch_place)
+    in_scratch = May.READ | May.WRITE | (May.RUN if rights.executes else May(0))
+    _held.in_scratch = int(in_scratch)
+    _held.rules = _opened({**_coarse(rules, _held.scratch), f"{_held.scratch}/template": May.READ})
+    _restrict(_opened([*rules, (_held.scratch, in_scratch)]))
     metadata = has_mounts or rights.executes
     seccomp.install(seccomp.CallsAllowed(rights.connects, rights.executes, metadata))
 
@@ -179,10 +178,35 @@ def _has_made_view(walls: Walls, scratch: str, found: int) -> bool:
     return True
 
 
-def _restrict(rules: Iterable[Rule]) -> None:
+def _coarse(rules: Iterable[tuple[str, May]], scratch: str) -> dict[str, May]:
+    """The same for a process that is held by the rules already, as few as can be: they need only leave out the scratch
+    folders of others. 15 in place of 150 spare a child 0.5 ms."""
+    found: dict[str, May] = {}
+    own = _first_folder(scratch)
+    for path, may in rules:
+        place = path if _first_folder(path) == own else _first_folder(path)
+        found[place] = found.get(place, May(0)) | may
+    return found
+
+
+def _first_folder(path: str) -> str:
+    return f"/{path.split('/', 2)[1]}"
+
+
+def _opened(rules: Mapping[str, May] | Iterable[tuple[str, May]]) -> list[PathRule]:
+    given = rules.items() if isinstance(rules, Mapping) else rules
+    return [PathRule(place, int(may)) for path, may in given if (place := open_place(path)) is not None]
+
+
+def _restrict(rules: Sequence[PathRule]) -> None:
+    """Hold this process to them, and close them."""
     walls = _held.walls
     assert walls is not None
-    restrict(rules, walls.landlock, connections=walls.confinement.rights.connects)
+    try:
+        restrict(rules, walls.landlock, connections=walls.confinement.rights.connects)
+    finally:
+        for rule in rules:
+            os.close(rule.place)
 
 
 def _may_in_paths(*, writes: bool, executes: bool) -> May:
@@ -205,7 +229,8 @@ def _python(packages: Iterable[str]) -> Iterator[tuple[str, May]]:
 
     Of a folder on its path, this is modules and packages: the project that a tool is part of is not read as a whole.
     """
-    for each in (*_prefixes(), *_program_folders()):
+    installed = (*_prefixes(), *_program_folders())
+    for each in installed:
         yield each, May.READ | May.RUN
     yield os.path.realpath(sys.executable), May.READ | May.RUN
     for each in packages:
@@ -213,7 +238,7 @@ def _python(packages: Iterable[str]) -> Iterator[tuple[str, May]]:
     for folder in dict.fromkeys(map(os.path.realpath, sys.path)):
         if os.path.basename(folder) in PACKAGES or os.path.isfile(folder):
             yield folder, May.READ
-        else:
+        elif not _is_below_any(folder, installed):
             yield from _modules(folder)
 
 
@@ -272,19 +297,19 @@ def enter_child() -> None:
     walls = _held.walls
     if walls is None:
         return
-    template, own = f"{_held.scratch}/template", f"{_held.scratch}/{os.getpid()}"
+    own = f"{_held.scratch}/{os.getpid()}"
     _live_in(own)
-    rights = walls.confinement.rights
-    mays = ((own, May.READ | May.WRITE | (May.RUN if rights.executes else May(0))), (template, May.READ))
-    added = [Rule(place, may) for path, may in mays if (place := open_place(path)) is not None]
-    try:
-        _restrict([*_held.rules, *added])
-    finally:
-        for rule in (*_held.rules, *added):
-            os.close(rule.place)
-        _held.rules.clear()
+    scratch = open_place(own)
+    assert scratch is not None
+    _restrict([*_held.rules, PathRule(scratch, _held.in_scratch)])
+    _held.rules.clear()
     _held.writable.append(own)
-    _held.readable += (own, template)
+    _held.readable.append(own)
+
+
+def is_held() -> bool:
+    """Is this process confined?"""
+    return _held.walls is not None
 
 
 def forget_child(pid: int) -> None:

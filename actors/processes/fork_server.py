@@ -115,8 +115,6 @@ class ForkServer:
         try:
             signal.set_wakeup_fd(-1)
             os.setsid()
-            if self._limits.namespaces:
-                signal_only_own()
             limit_memory(self._limits.memory_bytes)
             become()
         except CallEnded:
@@ -140,9 +138,16 @@ class ForkServer:
             loaded = self._tool
             load = self._confine(*tool) if loaded is None else lambda: loaded
             confined.enter_child()
+            self._limit_signals()
         except OSError as error:
             return _fails_with(error)
         return load
+
+    def _limit_signals(self) -> None:
+        # What confines a tool does so too; and beside it, a layer of Landlock that knows no files would keep files from
+        # being moved to another folder.
+        if self._limits.namespaces and not confined.is_held():
+            signal_only_own()
 
     def _confine(self, tool: int) -> Callable[[], Invoker]:
         """Hold this process to what the tool in this file may do. Returns what loads it, and raises what its module
@@ -167,7 +172,9 @@ class ForkServer:
             signal.signal(number, signal.SIG_DFL)
         refusal = None
         try:
-            invoker = self._confine(tool)()
+            load = self._confine(tool)
+            self._limit_signals()
+            invoker = load()
         except BaseException as error:  # noqa: BLE001 - importing the tool's module runs code that is not ours
             refusal = Message(Kind.FAILED, 0, 0, pack_load_error(error, confined.explain(error)))
         else:

@@ -223,7 +223,7 @@ class ProcessSource(Actor[SourceMessage]):
         walls = Walls(
             confinement,
             self._kernel.landlock,
-            str(options.workspace or ""),
+            os.path.realpath(options.workspace) if options.workspace is not None else "",
             options.secrets.patterns,
             options.secrets.folders,
             loaded_packages(),
