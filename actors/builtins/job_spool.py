@@ -19,8 +19,8 @@ from callboard.protocol.errors import ToolError
 RING_BYTES: Final = 1_048_576
 #: At the beginning of the file: how many bytes were written in all.
 _TOTAL: Final = struct.Struct("<Q")
-#: In the workspace, beside the index; git ignores it.
-FOLDER: Final = Path(".callboard") / "jobs"
+#: Begins the name of the file, in the workspace itself: what is below `.callboard` a confined job does not see.
+PREFIX: Final = ".callboard-job-"
 
 
 class SpoolWriter:
@@ -55,18 +55,11 @@ class Spool:
     @classmethod
     def make(cls, root: Path) -> Self:
         """In the workspace `root`. Raises ToolError where nothing can be written there."""
-        folder = root / FOLDER
+        path = root / f"{PREFIX}{secrets.token_hex(8)}"
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if folder.resolve() != folder:
-                raise ToolError(f"{folder} leads out of the workspace; no job can be started")
-            ignore = folder.parent / ".gitignore"
-            if not ignore.exists():
-                ignore.write_text("*\n")
-            path = folder / secrets.token_hex(8)
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise ToolError(f"no job can be started: {folder} cannot be written: {error.strerror}") from error
+            raise ToolError(f"no job can be started: {root} cannot be written: {error.strerror}") from error
         return cls(path, file)
 
     def total(self) -> int:

@@ -71,7 +71,7 @@ def test_a_job_is_started_read_and_waited_for(tmp_path: Path) -> None:
         (tmp_path / "go" / "end").touch()
         (ended,) = (await call("jobs", action="wait", id=started["id"], since=seen["output_bytes"]))["jobs"]
         assert (ended["state"], ended["exit_code"], ended["output"]) == ("exited", 3, "late\n")
-        assert not [*(tmp_path / ".callboard" / "jobs").iterdir()]
+        assert not [name for name in os.listdir(tmp_path) if name.startswith(".callboard-job-")]
 
     with_jobs(tmp_path, scenario)
 
@@ -250,7 +250,5 @@ def test_the_file_of_a_job_is_the_runtimes_own(tmp_path: Path) -> None:
     assert not spool.path.exists()
     assert spool.read(0)[0] == 5
     spool.close()
-    (tmp_path / ".callboard" / "jobs").rmdir()
-    (tmp_path / ".callboard" / "jobs").symlink_to("/tmp")
-    with pytest.raises(ToolError, match="leads out of the workspace"):
-        Spool.make(tmp_path)
+    with pytest.raises(ToolError, match="cannot be written"):
+        Spool.make(tmp_path / "gone")
