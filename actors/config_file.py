@@ -28,9 +28,11 @@ CONFIG_FILE: Final = "config.toml"
 #: A file of settings has some kB; this bounds one that is something else.
 MAX_CONFIG_BYTES: Final = 1024 * 1024
 #: Fields that hold paths: relative ones are meant from the file's own folder.
-_PATHS: Final = ("workspace", "index_dir", "config_dir", "verify")
+_PATHS: Final = ("cwd", "workspace", "index_dir", "config_dir", "verify")
 #: Fields that others may not read.
-_SECRETS: Final = ("api_key", "headers")
+_SECRETS: Final = ("api_key", "env", "headers", "oauth")
+#: Tables of names, with such fields in each.
+_TABLES: Final = ("connections", "mcp_servers")
 #: Fields that are objects of a program, which no file can hold.
 _NOT_IN_A_FILE: Final = ("script", "server_tools", "provider_options")
 
@@ -120,7 +122,7 @@ def _values(section: Section, path: Path) -> Iterator[tuple[str, object]]:
     for name, value in section.values.items():
         if name in _NOT_IN_A_FILE:
             raise UsageError(f"{name!r} in [{section.name}] of {path} cannot be set in a file; give it in a program")
-        yield name, _connections_from(value, path) if name == "connections" else _from(name, value, path)
+        yield name, _tables_from(value, path) if name in _TABLES else _from(name, value, path)
 
 
 def _from(name: str, value: object, path: Path) -> object:
@@ -128,7 +130,7 @@ def _from(name: str, value: object, path: Path) -> object:
     return path.parent / Path(str(value)).expanduser() if is_path else value
 
 
-def _connections_from(value: object, path: Path) -> object:
+def _tables_from(value: object, path: Path) -> object:
     if not isinstance(value, dict):
         return value
     return {
@@ -138,11 +140,11 @@ def _connections_from(value: object, path: Path) -> object:
 
 
 def _has_secret(table: object) -> bool:
-    """Is there one in this section, or in what it says of a provider's connection?"""
+    """Is there one in this section, or in what it says of a provider's connection or of an MCP server?"""
     if not isinstance(table, dict):
         return False
-    connections = table.get("connections")
-    tables = [table, *connections.values()] if isinstance(connections, dict) else [table]
+    inner = [table[name] for name in _TABLES if isinstance(table.get(name), dict)]
+    tables = [table, *(each for tables in inner for each in tables.values())]
     return any(secret in each for each in tables if isinstance(each, dict) for secret in _SECRETS)
 
 

@@ -57,7 +57,7 @@ from callboard.actors.wiring import Asked, KnownModel, Wiring
 from callboard.protocol.content import ToolCall
 from callboard.protocol.direct_call import DirectCall
 from callboard.protocol.errors import CallboardError, RuntimeFailure, UsageError, said
-from callboard.protocol.events import CancelRequested
+from callboard.protocol.events import CancelRequested, NoticeCame
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
 from callboard.protocol.machine import Session
 from callboard.protocol.options import ToolOffer
@@ -81,6 +81,8 @@ SHUTDOWN_SECONDS: Final = 10.0
 REFRESH_TIMEOUT_SECONDS: Final = 3_600.0
 #: For finding causes; a late result may hold a megabyte, so these are some hundred at the most.
 DEAD_LETTERS_KEPT: Final = 256
+#: A session takes a message within milliseconds; one that holds the loop must not hold the editor of files for long.
+TELL_SECONDS: Final = 2.0
 #: A snapshot is a copy of some counters; a wait this long means that something holds the loop.
 METRICS_TIMEOUT_SECONDS: Final = 5.0
 #: Likewise.
@@ -532,13 +534,17 @@ class _Running:
         begun.callback(self.check_threads.close)
         self.windows = Windows()
         begun.callback(scheduler.loop.call_soon_threadsafe, self.windows.cancel)
-        behind: Approver = CallbackApprover(approve, wiring.saved_rules.remember) if approve else NobodyToAsk()
+        behind: Approver = NobodyToAsk()
+        if approve is not None:
+            behind = CallbackApprover(approve, wiring.saved_rules.remember, wiring.confinement_of)
         approver = wiring.judging(behind, scheduler)
         begun.callback(approver.close)
         self.system = kernel.ActorSystem(scheduler, dead_letters_kept=DEAD_LETTERS_KEPT)
         begun.callback(self._stop_actors)
         plan = wiring.plan(self.system, scheduler, approver)
         build(self.system, plan)
+        if wiring.edits is not None:
+            wiring.edits.tell_model = self.tell_model
         self.post = scheduler.loop.call_soon_threadsafe
         self.outside = OutsideCalls(self.system, self.sessions.get, lambda: wiring.offered_tools)
         self.system.wait_until_started(self.system.ref("root"), START_SECONDS)
@@ -566,6 +572,18 @@ class _Running:
         if ref is None:
             return False
         ref.tell_control(CancelRequested(_tag_of(request_id), self.system.now(), reason))
+        return True
+
+    def tell_model(self, request_id: str, text: str) -> bool:
+        """Give the model of a running request something to read; False where it does not run, or is about to end."""
+        tag = _tag_of(RequestId(request_id))
+        ref = self.sessions.get(tag.request_id)
+        if ref is None:
+            return False
+        try:
+            ref.ask(NoticeCame(tag, self.system.now(), text), TELL_SECONDS)
+        except kernel.KernelError:
+            return False
         return True
 
     def _stop_actors(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import is_dataclass
+from dataclasses import is_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Final, NoReturn, Self, get_args, get_origin, get_type_hints
 
@@ -20,6 +20,7 @@ from pydantic import (
     ValidationError,
     ValidationInfo,
     ValidatorFunctionWrapHandler,
+    field_serializer,
     field_validator,
     model_validator,
 )
@@ -41,6 +42,7 @@ from callboard.actors.connection import (
     shown,
 )
 from callboard.actors.mcp.mcp_servers import McpServer, mcp_servers_of
+from callboard.actors.policy.addresses import AllowedAddresses
 from callboard.actors.processes.confinement import Confine
 from callboard.actors.requests.extra_fields import checked_headers
 from callboard.actors.secret_files import SecretRules
@@ -49,7 +51,7 @@ from callboard.protocol.compaction import Compaction, compaction_faults
 from callboard.protocol.errors import UsageError
 from callboard.protocol.model import PromptCache, ResponseStorage, Sampling, sampling_faults
 from callboard.protocol.options import ToolFallback
-from callboard.protocol.policy import Policy
+from callboard.protocol.policy import Mode, Policy, Trust
 from callboard.protocol.provider_options import ProviderOptions
 from callboard.protocol.server_tools import ServerToolOffer
 from callboard.providers.catalog import Catalog
@@ -165,8 +167,17 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
     "1h")."""
     tool_fallback: ToolFallback = ToolFallback.RETRY_WITHOUT_TOOLS
     """Where a model takes no tools: ask once more without them, with a note ("retry_without_tools"), or "fail"."""
-    policy: Policy = Field(default_factory=Policy)
-    """Which tools run unasked, which are asked about and which are denied, by their risk."""
+    trust: Trust | None = None
+    """How much runs unasked: "careful", "balanced" or "manual"; None: as `policy` has it (balanced)."""
+    mode: Mode | None = None
+    """What tools are for: "ask" (reading), "plan" (no changes, no programs) or "build"; None: as `policy` has it
+    (build)."""
+    policy: Policy = Field(default_factory=Policy, validate_default=True)
+    """Which calls run unasked, which are asked about and which are denied; with `trust` and `mode` in it where they are
+    given."""
+    allowed_addresses: tuple[str, ...] = ()
+    """Hosts and networks in private or local ranges that a model may name all the same: "localhost", "10.0.0.0/8",
+    "*.example.internal"."""
     ask_after_untrusted: bool = False
     """Ask about each call that does more than read, once a request has read text from outside (of tools, servers and
     files, in this question or earlier in its conversation), unless a rule of yours allows it."""
@@ -293,6 +304,25 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
             return validate(value)
         except UsageError as error:  # of an object in it: as a ValueError it comes with its place
             raise ValueError(str(error)) from None
+
+    @field_validator("policy", mode="after")
+    @classmethod
+    def _with_trust_and_mode(cls, value: Policy, info: ValidationInfo) -> Policy:
+        given = {name: info.data[name] for name in ("trust", "mode") if info.data.get(name) is not None}
+        return replace(value, **given) if given else value
+
+    @field_serializer("policy")
+    def _policy_as_tables(self, value: Policy) -> dict[str, object]:
+        return value.as_tables()
+
+    @field_validator("allowed_addresses")
+    @classmethod
+    def _hosts_and_networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        try:
+            AllowedAddresses(value)
+        except UsageError as error:
+            raise ValueError(str(error)) from None
+        return value
 
     @field_validator("compaction", mode="after")
     @classmethod

@@ -5,6 +5,7 @@ root (one_for_one)
 |- llm_manager    permanent
 |- rag, indexer   permanent   where there is a workspace; a thread each
 |- editor         permanent   likewise
+|- jobs           permanent   likewise, without a thread: commands in the background
 |- tools          permanent   one_for_one: the supervisor of each pool (isolation, latency), made when a tool needs it;
 |                             its children are the workers; and a transient child for each MCP server
 |- dispatcher     permanent

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from callboard.actors import kernel
 from callboard.actors.builtins import Workspace, builtin_tools
+from callboard.actors.builtins.job_tools import job_tools
+from callboard.actors.builtins.jobs import jobs_actor
 from callboard.actors.calls.approvals import Approver
 from callboard.actors.calls.dispatcher import ReplaceTools
 from callboard.actors.calls.ledger import Ledger
@@ -26,6 +28,7 @@ from callboard.actors.models.routing import OwnProviders, Router
 from callboard.actors.models.suitability import suitable
 from callboard.actors.models.token_ratios import TokenRatios
 from callboard.actors.models.windows import UNLIMITED
+from callboard.actors.policy.addresses import AllowedAddresses
 from callboard.actors.policy.judge import CallJudge, JudgingApprover
 from callboard.actors.policy.saved_rules import SavedRules
 from callboard.actors.processes.confinement import check_hosts, confinement_of, kernel_support
@@ -165,7 +168,9 @@ class Wiring:
         self.edits: Edits | None = None
         """The staged edits of the workspace, likewise."""
         self.code_tools: tuple[Tool, ...] = ()
-        self.servers = ServerHub(settings.mcp_servers, self._own_names, settings.config_dir)
+        self.servers = ServerHub(
+            settings.mcp_servers, self._own_names, settings.config_dir, AllowedAddresses(settings.allowed_addresses)
+        )
         if settings.workspace is not None:
             _import_index(settings)
 
@@ -275,7 +280,9 @@ class Wiring:
     def judging(self, approver: Approver, scheduler: kernel.LoopScheduler) -> Approver:
         """The approver of a runtime that starts now, with the policy before it."""
         settings = self.settings
-        judge = CallJudge(settings.policy, settings.workspace, settings.secret_rules, self.saved_rules.judge)
+        allowed = AllowedAddresses(settings.allowed_addresses)
+        saved = self.saved_rules.judge
+        judge = CallJudge(settings.policy, settings.workspace, settings.secret_rules, saved, allowed)
         return JudgingApprover(judge, approver, scheduler)
 
     def plan(self, system: kernel.ActorSystem, scheduler: kernel.LoopScheduler, approver: Approver) -> Plan:
@@ -326,18 +333,19 @@ class Wiring:
             system,
             workspace,
             settings.state_dir,
-            approver,
-            auto_confirm=settings.auto_confirm_edits,
+            self.judging(editing.Confirming(), scheduler) if settings.auto_confirm_edits else approver,
             files_changed=self.search.refresh_soon,
+            patience_seconds=editing.POLICY_SECONDS if settings.auto_confirm_edits else editing.AT_ONCE_SECONDS,
         )
         added = (
             rag.context_tool(self.search),
             *code_tools.code_tools(self.search, workspace),
             *edit_tools.edit_tools(self.edits, self.search),
+            *job_tools(system, workspace),
         )
         self.code_tools = tuple(tool.owned for tool in added)
         of_index = rag.code_actors(settings.workspace, settings.index_dir, self.search.embedder, settings.secret_rules)
-        return (*of_index, self.edits.actor())
+        return (*of_index, self.edits.actor(), jobs_actor())
 
     def _routes(self, model: str) -> tuple[Route, ...]:
         """Of a request that does not bring them along."""
@@ -345,16 +353,18 @@ class Wiring:
 
     def listed_tools(self) -> tuple[ToolOffer, ...]:
         """The tools, each with what the policy says of it and to what it is confined."""
-        settings, kernel_has = self.settings, kernel_support()
+        offers = ((tool, offer_of(tool, self.settings.policy)) for tool in self.offered_tools.values())
+        return tuple(replace(offer, confinement=self.confinement_of(tool)) for tool, offer in offers)
 
-        def listed(tool: Tool) -> ToolOffer:
-            held_to = confinement_of(tool.contract, kernel_has, settings.confine, settings.workspace)
-            return replace(offer_of(tool, settings.policy), confinement=str(held_to))
-
-        return tuple(map(listed, self.offered_tools.values()))
+    def confinement_of(self, tool: Tool) -> str:
+        """To what calls of the tool are confined, in a line for people."""
+        settings = self.settings
+        return str(confinement_of(tool.contract, kernel_support(), settings.confine, settings.workspace))
 
     def close(self, scheduler: kernel.LoopScheduler) -> None:
-        """Close the providers' connections, on the loop they live on."""
+        """Close the providers' connections, on the loop they live on, and what asks about edits."""
+        if self.edits is not None:
+            self.edits.close()
 
         async def close(held: Provider | EmbeddingApi) -> None:
             try:

@@ -177,6 +177,17 @@ class ToolsLost(_Event):
 
 
 @dataclass(frozen=True, slots=True)
+class NoticeCame(_Event):
+    """Something has happened outside that the model should read, such as what became of an edit that a call has staged.
+
+    It becomes a system message at the end of the next step that is recorded: behind the results, never between them.
+    Its tag may be of any step of the request.
+    """
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class CancelRequested(_Event):
     """The caller no longer waits for the answer. Its tag may be of any step of the request."""
 
@@ -206,6 +217,7 @@ Event = (
     | ToolCallDeferred
     | ToolCallEnd
     | ToolsLost
+    | NoticeCame
     | CancelRequested
     | DeadlinePassed
 )

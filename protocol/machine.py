@@ -94,6 +94,8 @@ class Session:
         self._partial: list[str] = []
         self._partial_size = 0
         self._has_streamed = False
+        self._notices: tuple[Message, ...] = ()
+        """What came from outside for the model to read, and is not recorded yet."""
         self._text = ""
         self._finish_reason = FinishReason.OTHER
         self._log = StepLog()
@@ -345,7 +347,7 @@ class Session:
         if reason:
             notes.append(commands.Note(self.step, reason, NoteKind.CUT))
         if verdict is TurnVerdict.GO_ON:
-            notes.append(self._record((turn.message,)))
+            notes.append(self._record((turn.message,), is_whole=False))  # only the turn itself may be sent back
             self._plan_next()
             return notes
         ruling = self._output.rule(response, event.checked, reason) if self._output is not None else None
@@ -575,7 +577,14 @@ class Session:
         self._facts.open_calls = 0
         return self._record(messages)
 
-    def _record(self, messages: tuple[Message, ...]) -> commands.RecordStep:
+    def _notice_came(self, event: events.NoticeCame) -> list[Command]:
+        self._check_request(event)
+        self._notices += (SystemMessage(event.text),)
+        return []
+
+    def _record(self, messages: tuple[Message, ...], *, is_whole: bool = True) -> commands.RecordStep:
+        if is_whole and self._notices:
+            messages, self._notices = messages + self._notices, ()
         self._prompt.add_step(messages)
         self._read(messages)
         record = commands.RecordStep(self.step, messages)
@@ -586,6 +595,11 @@ class Session:
         """Notice text from outside, where that changes what may run unasked."""
         if self._options.ask_after_untrusted and not self._has_read_untrusted:
             self._has_read_untrusted = any(map(is_from_outside, messages))
+
+    @property
+    def _is_recorded(self) -> bool:
+        """The current step is: so it is where the request ends after a turn that was paused."""
+        return any(record.tag == self.step for record in self._recorded if isinstance(record, commands.RecordStep))
 
     # The end.
 
@@ -604,9 +618,9 @@ class Session:
         """The last commands. What was streamed of a cut turn stays in the history: the person has read it."""
         todo: list[Command] = []
         partial = "".join(self._partial)
-        if partial:
-            todo.append(self._record((AssistantMessage((Text(partial),)),)))
-            self._text = partial
+        if partial or (self._notices and not self._is_recorded):
+            todo.append(self._record((AssistantMessage((Text(partial),)),) if partial else ()))
+            self._text = partial or self._text
         self._forget_partial()
         outcome = self._facts.outcome
         assert outcome is not None
@@ -641,6 +655,7 @@ _TAKE_IN: Final[Mapping[type[Event], _Handler]] = {
     events.ToolCallTimedOut: Session._call_ended,
     events.ToolCallCancelled: Session._call_ended,
     events.ToolsLost: Session._tools_lost,
+    events.NoticeCame: Session._notice_came,
     events.CancelRequested: Session._cancel_requested,
     events.DeadlinePassed: Session._deadline_passed,
 }

@@ -306,6 +306,17 @@ class Policy:
         """The table that counts."""
         return TABLES[Trust(self.trust)] if self.table is None else _table(self.table)
 
+    def as_tables(self) -> dict[str, object]:
+        """As a configuration file has it: what was given, in texts."""
+        rules = [
+            {each.name: str(value) for each in fields(rule) if (value := getattr(rule, each.name))}
+            for rule in self.rules
+        ]
+        said: dict[str, object] = {"trust": str(self.trust), "mode": str(self.mode), "rules": rules}
+        if self.table is not None:
+            said["table"] = {str(risk): _as_text(row) for risk, row in self.decisions.items()}
+        return said
+
     def decide(self, contract: ToolContract) -> Decision:
         """What the table says of a tool that stays in the workspace.
 
@@ -319,6 +330,8 @@ class Policy:
         `has_accesses`: its calls say what they touch. Then it depends on the call, unless all of them are denied.
         """
         rules = self._rules_about(name, contract)
+        if contract.is_bounded and contract.risk is Risk.READ:
+            has_accesses = has_accesses and any(rule.path for _, rule in rules)
         if not has_accesses and not any(rule.arguments for _, rule in rules):
             return self.judge(name, contract)
         whole = [each for each in rules if not each[1].has_pattern]
@@ -448,6 +461,10 @@ def _row(row: Row) -> Decision | _Cells:
 
 def _key(key: Origin | Location) -> Origin | Location:
     return Origin(key) if key in list(Origin) else Location(key)
+
+
+def _as_text(row: Decision | _Cells) -> object:
+    return str(row) if isinstance(row, Decision) else {str(key): str(decision) for key, decision in row.items()}
 
 
 def _member(name: str, kind: type[Trust] | type[Mode], value: str) -> Trust | Mode:

@@ -291,6 +291,7 @@ REQUEST_TRANSITIONS: RequestTable = MappingProxyType(
             ),
             events.ModelFailed: _MODEL_ENDED,
             events.ModelLost: _MODEL_ENDED,
+            events.NoticeCame: (_STAYS,),
             events.CancelRequested: _CANCELLED,
             # The timer fired early: it is set again.
             events.DeadlinePassed: (_OUT_OF_TIME, _STAYS),
@@ -305,6 +306,7 @@ REQUEST_TRANSITIONS: RequestTable = MappingProxyType(
             events.ToolCallTimedOut: _CALL_ENDED,
             events.ToolCallCancelled: _CALL_ENDED,
             events.ToolsLost: _CALL_ENDED,
+            events.NoticeCame: (_TO_TOOLS,),
             events.CancelRequested: _CANCELLED,
             events.DeadlinePassed: (_OUT_OF_TIME, *_CALL_ENDED),
         },

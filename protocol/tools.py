@@ -87,6 +87,9 @@ class ToolContract:
     None: the workspace."""
     hosts: tuple[str, ...] | None = None
     """The hosts that it may connect to where its calls are confined; None: any."""
+    is_bounded: bool = False
+    """Does its own code refuse paths out of the workspace, and secret files? Then a call that only reads is judged by
+    its path only where a rule of the owner is about paths."""
     is_trusted: bool = False
     """Are its results the owner's own words? Else they are untrusted text, which may try to steer the model."""
     stages: bool = False

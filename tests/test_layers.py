@@ -37,6 +37,7 @@ INSIDE_FUNCTIONS = {
     "actors/builtins/file_content.py": {"callboard.actors.index.encodings"},  # likewise
     "actors/mcp/remote_tools.py": {"callboard.actors.mcp.remote_schema"},  # the extra `mcp`
     "actors/mcp/server_hub.py": {"callboard.actors.mcp"},  # likewise
+    "actors/policy/shell_grammar.py": {"semble_grammars", "tree_sitter"},
     "actors/telemetry/extras.py": {"callboard.actors.telemetry", "opentelemetry"},
     "protocol/testing/__init__.py": {"callboard.protocol.testing"},  # the extra `testing`
     "providers/bedrock/aws_credentials.py": {"botocore"},

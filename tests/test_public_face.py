@@ -18,10 +18,11 @@ from support.imports import imports
 FRONT = """
     AnthropicOptions Approval AskApproval AskOptions Audio BedrockOptions CallReport CallResult CallboardError Catalog
     CodeFence Compaction Connection Conversation Decision Deferred Document ErrorKind GeminiOptions Image MalformedFence
-    Metrics ModelCallFailed ModelInfo OpenAIOptions OpenRouterOptions Origin Outcome Output PartialOutput Policy Prices
-    Proposal ProposalState Reply RequestEnded RequestLogFilter Risk RunTool Runtime RuntimeFailure Sampling Settings
-    StepReport Stream SyncStream TextDelta Tool ToolCallCompleted ToolCallDeferred ToolCallFailed ToolContext ToolError
-    ToolProgressed UsageError UserQuestion Video __version__ ask_sync freeze_support stream_sync tool
+    McpServer Metrics Mode ModelCallFailed ModelInfo OpenAIOptions OpenRouterOptions Origin Outcome Output PartialOutput
+    Policy Prices Proposal ProposalState Reply RequestEnded RequestLogFilter Risk Rule RunTool Runtime RuntimeFailure
+    Sampling Settings StepReport Stream SyncStream TextDelta Tool ToolCallCompleted ToolCallDeferred ToolCallFailed
+    ToolContext ToolError ToolProgressed Trust UsageError UserQuestion Video __version__ ask_sync freeze_support
+    stream_sync tool
 """
 FACES = {
     "callboard": FRONT,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -22,6 +21,8 @@ _OPTIONS: Final = (
 #: Letters that Python takes for an `i` of other case; ripgrep knows those of all other letters.
 _FORMS_OF_I: Final = "[iI\u0130\u0131]"
 
+#: ripgrep takes a backslash before no other characters.
+_OPERATORS: Final = frozenset(r"\.+*?()|[]{}^$")
 #: A file with other characters is always worth looking into where the whole regular expression is given to ripgrep.
 _NOT_ASCII: Final = r"[\x80-\xFF]"
 
@@ -63,4 +64,4 @@ def files_with(
 
 def _in_rust(needle: str) -> str:
     """The needle as a regular expression of ripgrep's."""
-    return "".join(_FORMS_OF_I if each == "i" else re.escape(each) if each.isascii() else each for each in needle)
+    return "".join(_FORMS_OF_I if each == "i" else f"\\{each}" if each in _OPERATORS else each for each in needle)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from callboard.actors.builtins.listing import find_files_tool, list_dir_tool
@@ -11,6 +12,7 @@ from callboard.actors.builtins.text_search import search_text_tool
 from callboard.actors.builtins.todo_list import todo_tool
 from callboard.actors.builtins.workspace import Workspace
 from callboard.actors.tools import Tool
+from callboard.protocol.tools import Risk
 
 #: In the order in which models are shown them.
 _FACTORIES: Final = (
@@ -26,4 +28,9 @@ _FACTORIES: Final = (
 
 def builtin_tools(workspace: Workspace) -> tuple[Tool, ...]:
     """Those that callboard ships, for this workspace."""
-    return (*(make(workspace) for make in _FACTORIES), todo_tool())
+    return tuple(map(_bounded, (*(make(workspace) for make in _FACTORIES), todo_tool())))
+
+
+def _bounded(tool: Tool) -> Tool:
+    """`Workspace` refuses what is outside and what is secret, where a tool reads."""
+    return replace(tool, contract=replace(tool.contract, is_bounded=tool.contract.risk is Risk.READ))

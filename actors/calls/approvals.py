@@ -179,10 +179,17 @@ class CallbackApprover:
     as it would in a pool, nor keeps the process from ending.
     """
 
-    def __init__(self, callback: ApprovalCallback, remember: Remember | None = None) -> None:
-        """`remember`: without it, an answer that counts always counts for the request."""
+    def __init__(
+        self,
+        callback: ApprovalCallback,
+        remember: Remember | None = None,
+        confinement_of: Callable[[Tool], str] | None = None,
+    ) -> None:
+        """`remember`: without it, an answer that counts always counts for the request. `confinement_of` says to what a
+        tool is confined."""
         self._callback = callback
         self._remember = remember
+        self._confinement_of = confinement_of
         self._questions: dict[Tag, asyncio.Task[None]] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="callboard-approvals", daemon=True)
@@ -240,8 +247,8 @@ class CallbackApprover:
 
     async def _decide(self, question: AskApproval, decide: Decide, tool: Tool | None) -> None:
         try:
-            if tool is not None and not question.accesses:
-                question = replace(question, accesses=_accesses_of(tool, question.arguments))
+            if tool is not None:
+                question = self._completed(question, tool)
             verdict = await self._verdict(question, _approval(await self._answer(question)), tool)
         except BaseException as error:  # all that a broken approver raises means no, and that is said
             task = asyncio.current_task()
@@ -251,6 +258,14 @@ class CallbackApprover:
             logger.warning("the approver failed for %s: %s", question.name, text_of(error), extra=extra)
             verdict = Verdict(question.tag, False, by="approver", reason=f"the approver failed: {type(error).__name__}")
         decide(verdict)
+
+    def _completed(self, question: AskApproval, tool: Tool) -> AskApproval:
+        """With what its tool says of the call."""
+        if not question.accesses:
+            question = replace(question, accesses=_accesses_of(tool, question.arguments))
+        if self._confinement_of is not None and not question.confinement:
+            question = replace(question, confinement=self._confinement_of(tool))
+        return question
 
     async def _verdict(self, question: AskApproval, approval: Approval, tool: Tool | None) -> Verdict:
         kind, tag = approval.kind, question.tag

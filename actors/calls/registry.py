@@ -129,6 +129,8 @@ class Entry:
 
     tool: Tool
     health: ToolHealth
+    offer: ToolOffer | None = None
+    """What the policy says of it; None: a policy that decides by itself is asked each time."""
 
 
 class Registry:
@@ -157,7 +159,7 @@ class Registry:
         name = tool.definition.name
         if name in self.entries:
             raise UsageError(f"two tools are called {name!r}; rename one of them")
-        self.entries[name] = Entry(tool, ToolHealth(self._failure_budget, self._max_held_threads))
+        self.entries[name] = self._entry(tool)
         risk = tool.contract.risk
         if risk not in self._policy.decisions and offer_of(tool, self._policy).decision is Decision.DENY:
             logger.warning("tool %s is not offered: its risk is %s, which the policy has no row for", name, risk)
@@ -189,7 +191,7 @@ class Registry:
     def bring(self, tool: Tool) -> None:
         """A tool that a question has brought with it, until `forget`."""
         if tool not in self.entries:
-            self.entries[tool] = Entry(tool, ToolHealth(self._failure_budget, self._max_held_threads))
+            self.entries[tool] = self._entry(tool)
 
     def forget(self, tool: Tool) -> None:
         """No question has it any more."""
@@ -198,11 +200,14 @@ class Registry:
     def offers(self, now: float) -> tuple[ToolOffer, ...]:
         """What is in good health of the runtime's tools, each with what the policy says of it."""
         healthy = (
-            entry.tool
-            for key, entry in self.entries.items()
-            if not isinstance(key, Tool) and entry.health.is_offered(now)
+            entry for key, entry in self.entries.items() if not isinstance(key, Tool) and entry.health.is_offered(now)
         )
-        return tuple(offer_of(tool, self._policy) for tool in healthy)
+        return tuple(entry.offer or offer_of(entry.tool, self._policy) for entry in healthy)
+
+    def _entry(self, tool: Tool) -> Entry:
+        health = ToolHealth(self._failure_budget, self._max_held_threads)
+        # It takes 20 us, and every request looks at all tools.
+        return Entry(tool, health, offer_of(tool, self._policy) if type(self._policy) is Policy else None)
 
     def refusal(self, key: ToolKey, now: float, offered: ToolDefinition | None = None) -> ToolFailure | None:
         """Why a call of this tool may not start now, or None. `offered` is what the model was shown of it."""

@@ -154,20 +154,30 @@ class TerminalApprover:
         return "\n".join(lines) + "\n"
 
     def _lines_of(self, part: _Part, *, whole: bool) -> Iterator[str]:
-        text = [visible(line) for line in mask(part.text).split("\n")]
-        cut = text if whole else [_shortened(line) for line in text[:SHOWN_LINES]]
-        shown = [self._coloured_line(line) for line in cut] if part.is_diff else cut
-        if len(shown) == 1 and not part.is_diff:
-            yield f"  {part.title}: {shown[0]}"
-        else:
-            yield f"  {part.title}:"
-            yield from (f"    {line}" for line in shown)
-        if len(text) > len(cut):
-            yield f"    ... {len(text) - len(cut):,} more lines are not shown: v shows them"
+        style = self._coloured_line if part.is_diff else str
+        return lines_of_text(part.title, part.text, whole=whole, below=part.is_diff, style=style)
 
     def _coloured_line(self, line: str) -> str:
         colour = _COLOURS.get(line[:1]) if self._coloured else None
         return f"{colour}{line}{_PLAIN}" if colour else line
+
+
+def lines_of_text(
+    title: str, text: str, *, whole: bool, below: bool = False, style: Callable[[str], str] = str
+) -> Iterator[str]:
+    """A text as a person is to see it: nothing in it acts on the terminal, and what is left out is said.
+
+    `below`: one line of text has a line of its own, too.
+    """
+    lines = [visible(line) for line in mask(text).split("\n")]
+    cut = lines if whole else [_shortened(line) for line in lines[:SHOWN_LINES]]
+    if len(lines) == 1 and not below:
+        yield f"  {title}: {style(cut[0])}"
+    else:
+        yield f"  {title}:"
+        yield from (f"    {style(line)}" for line in cut)
+    if len(lines) > len(cut):
+        yield f"    ... {len(lines) - len(cut):,} more lines are not shown: v shows them"
 
 
 def _shortened(line: str) -> str:
@@ -223,7 +233,7 @@ class _Lines:
 
     def __init__(self, terminal: int) -> None:
         self._terminal = terminal
-        termios.tcflush(terminal, termios.TCIFLUSH)
+        throw_away_input()
 
     async def next(self) -> str | None:
         """The next line; None at the end of the input (Ctrl-D)."""
@@ -236,6 +246,18 @@ class _Lines:
             loop.remove_reader(self._terminal)
         data = os.read(self._terminal, _MAX_LINE_BYTES)
         return data.decode(errors="replace") if data else None
+
+
+def throw_away_input() -> None:
+    """What was typed before a question was shown must not answer it."""
+    termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
+
+
+def has_terminal() -> bool:
+    """Is there a person to ask? Both the input and what shows a question must be a terminal."""
+    with contextlib.suppress(ValueError, OSError, AttributeError):  # a closed stream
+        return sys.stdin.isatty() and sys.stderr.isatty()
+    return False
 
 
 class Unasked:
@@ -251,8 +273,5 @@ class Unasked:
 
 
 def approver_for(screen: Screen) -> TerminalApprover | Unasked:
-    """Asks where there is a person at a terminal: both the input and what shows the question must be one."""
-    with contextlib.suppress(ValueError, OSError, AttributeError):  # a closed stream
-        if sys.stdin.isatty() and sys.stderr.isatty():
-            return TerminalApprover(screen, coloured=screen.is_coloured)
-    return Unasked(screen)
+    """Asks where there is a person at a terminal."""
+    return TerminalApprover(screen, coloured=screen.is_coloured) if has_terminal() else Unasked(screen)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 import platform
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
 import callboard
+from callboard.actors.processes.confinement import Confine
 from callboard.protocol.errors import UsageError
+from callboard.protocol.policy import Mode, Trust
 
 #: Stands for standard input, where it is typed as an argument.
 STDIN = "-"
@@ -80,13 +83,7 @@ def parser() -> CommandParser:
     _add_tools(listing)
     listing.add_argument("--json", action="store_true", help="print them as JSON, with their schemas")
 
-    ruling = commands.add_parser(
-        "rules", help="list and remove what was answered for always to questions for approval", allow_abbrev=False
-    )
-    _add_workspace(ruling, "the folder they count in (CALLBOARD_WORKSPACE, else this one)")
-    _add_profile(ruling)
-    ruling.add_argument("--remove", type=int, metavar="NUMBER", help="remove the rule of this number")
-    ruling.add_argument("--json", action="store_true", help="print them as JSON")
+    _add_owners_commands(commands)
 
     serving = commands.add_parser(
         "mcp", help="serve the tools to MCP clients, over stdin and stdout or HTTP", allow_abbrev=False
@@ -115,11 +112,42 @@ def parser() -> CommandParser:
     return root
 
 
+def _add_owners_commands(commands: argparse._SubParsersAction[CommandParser]) -> None:
+    """What the owner decides besides questions: edits, files of a workspace, rules."""
+    editing = commands.add_parser(
+        "edits", help="list, apply or give up edits that tools have staged", allow_abbrev=False
+    )
+    editing.add_argument("action", choices=["list", "approve", "deny"], nargs="?", default="list")
+    editing.add_argument("ids", nargs="*", metavar="ID", help="of the edits, as `list` shows them")
+    _add_workspace(editing, "the folder they are in (CALLBOARD_WORKSPACE, else this one)")
+    _add_profile(editing)
+    editing.add_argument("--all", action="store_true", help="list those that are decided, too")
+    editing.add_argument("--all-pending", dest="everything", action="store_true", help="decide on all that wait")
+    editing.add_argument("--reason", default="", metavar="TEXT", help="of a denial: the model reads it")
+    editing.add_argument("--json", action="store_true", help="print them as JSON")
+
+    trusting = commands.add_parser(
+        "trust", help="agree to files inside a workspace: tools, MCP servers, rules", allow_abbrev=False
+    )
+    _add_workspace(trusting, "the folder they are in (CALLBOARD_WORKSPACE, else this one)")
+    _add_profile(trusting)
+    trusting.add_argument("--forget", action="store_true", help="agree to none of them any more")
+
+    ruling = commands.add_parser(
+        "rules", help="list and remove what was answered for always to questions for approval", allow_abbrev=False
+    )
+    _add_workspace(ruling, "the folder they count in (CALLBOARD_WORKSPACE, else this one)")
+    _add_profile(ruling)
+    ruling.add_argument("--remove", type=int, metavar="NUMBER", help="remove the rule of this number")
+    ruling.add_argument("--json", action="store_true", help="print them as JSON")
+
+
 def _add_workspace(command: argparse.ArgumentParser, help_text: str) -> None:
     command.add_argument("--workspace", type=Path, metavar="DIR", help=help_text)
 
 
 def _add_tools(command: argparse.ArgumentParser) -> None:
+    """Which tools there are besides callboard's, and what they may do."""
     command.add_argument(
         "--tools",
         type=Path,
@@ -127,6 +155,11 @@ def _add_tools(command: argparse.ArgumentParser) -> None:
         default=[],
         metavar="FILE",
         help="a Python file with tools of your own; may be given several times",
+    )
+    command.add_argument("--trust", choices=[*map(str, Trust)], help="how much runs unasked (balanced)")
+    command.add_argument("--mode", choices=[*map(str, Mode)], help="what it is for: answers, plans or changes (build)")
+    command.add_argument(
+        "--confine", choices=[*map(str, Confine)], help="are tools held to their declared risk by the kernel? (auto)"
     )
 
 
@@ -161,11 +194,15 @@ def settings_of(options: argparse.Namespace) -> callboard.Settings:
 
     Raises UsageError.
     """
-    typed = {name: getattr(options, name, None) for name in ("workspace", "model", "base_url")}
+    typed = {name: getattr(options, name, None) for name in ("workspace", "model", "base_url", "confine")}
     given = {name: value for name, value in typed.items() if value is not None}
     # Most questions call no tool that needs a process; the first that does can wait for it.
     otherwise = {"workspace": Path(), "warm_workers": 0}
     names = {name: f"--{name.replace('_', '-')}" for name in given}
     if options.command == "index":
         names = dict.fromkeys(given, "DIR")
-    return callboard.Settings.from_file(options.profile, given=given, otherwise=otherwise, options=names)
+    settings = callboard.Settings.from_file(options.profile, given=given, otherwise=otherwise, options=names)
+    judged_by = {name: value for name in ("trust", "mode") if (value := getattr(options, name, None)) is not None}
+    if not judged_by:
+        return settings
+    return settings.model_copy(update={"policy": replace(settings.policy, **judged_by)})

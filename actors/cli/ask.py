@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from typing import Final
 
 from callboard import (
@@ -14,12 +14,10 @@ from callboard import (
     Runtime,
     Settings,
     TextDelta,
-    Tool,
     ToolCallCompleted,
 )
 from callboard.actors.cli.advice import advised
 from callboard.actors.cli.approval_prompt import TerminalApprover, approver_for
-from callboard.actors.cli.arguments import settings_of
 from callboard.actors.cli.attachments import attached
 from callboard.actors.cli.indexing import IndexProgress
 from callboard.actors.cli.model_choice import with_model
@@ -27,9 +25,9 @@ from callboard.actors.cli.question import question_of
 from callboard.actors.cli.screen import Screen
 from callboard.actors.cli.sources import Sources
 from callboard.actors.cli.terminal import print_json
+from callboard.actors.cli.workspace_setup import WorkspaceSetup, set_up
 from callboard.actors.index import IndexWriteError
 from callboard.actors.requests.asking import Prompt
-from callboard.actors.tools.tool_file import tools_of_files
 from callboard.protocol.commands import Note
 from callboard.protocol.events import RequestStarted
 from callboard.protocol.model import Restarted
@@ -49,18 +47,17 @@ def run(options: argparse.Namespace, known: dict[str, object]) -> Coroutine[obje
     """
     question: Prompt = [question_of(options.question, options.input), *attached(options.image, options.file)]
     said: AskOptions = {} if options.instructions is None else {"instructions": options.instructions}
-    tools = tools_of_files(options.tools)
-    return _ask(question, said, settings_of(options), tools, _Report(known) if options.json else None)
+    return _ask(question, said, set_up(options, may_ask=True), _Report(known) if options.json else None)
 
 
-async def _ask(
-    question: Prompt, said: AskOptions, configured: Settings, tools: Sequence[Tool], report: _Report | None
-) -> None:
-    settings = await with_model(configured)
+async def _ask(question: Prompt, said: AskOptions, given: WorkspaceSetup, report: _Report | None) -> None:
+    settings = await with_model(given.settings)
     screen = Screen(quiet=report is not None)
+    if given.note:
+        screen.remark(given.note)
     approver = approver_for(screen)
     ask_user = approver.answer if isinstance(approver, TerminalApprover) else None
-    async with Runtime(settings, tools, approve=approver, ask_user=ask_user) as runtime:
+    async with Runtime(settings, given.tools, approve=approver, ask_user=ask_user) as runtime:
         if note := await _refreshed(runtime):
             screen.remark(note)
         if report is not None:

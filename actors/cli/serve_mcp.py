@@ -13,12 +13,11 @@ from mcp.server.lowlevel import Server
 
 import callboard
 from callboard import Runtime, UsageError
-from callboard.actors.cli.arguments import settings_of
 from callboard.actors.cli.terminal import printable
+from callboard.actors.cli.workspace_setup import set_up
 from callboard.actors.index import IndexWriteError
 from callboard.actors.mcp.serving import Address, serve_http, serve_stdio, token_of
 from callboard.actors.mcp.tool_server import ToolServer, approve
-from callboard.actors.tools.tool_file import load_tool_file, tools_in
 
 logger = logging.getLogger("callboard.mcp")
 
@@ -27,12 +26,14 @@ async def run(options: argparse.Namespace, known: dict[str, object]) -> None:
     """Serve until the client closes stdin, or over HTTP until SIGINT or SIGTERM. Only messages of MCP go to stdout."""
     address = None if options.http is None else Address.of(options.http)
     _check(options, address)
-    with contextlib.redirect_stdout(sys.stderr):  # what they print while they are loaded
-        modules = [load_tool_file(path) for path in options.tools]
-    tools = [tool for module in modules for tool in tools_in(module)]
+    with contextlib.redirect_stdout(sys.stderr):  # what files of tools print while they are loaded
+        given = set_up(options)
+    modules = [sys.modules[path.stem] for path in options.tools]
     token = "" if address is None or options.no_token else token_of(options.token_file)
     _log_to_stderr()
-    async with Runtime(settings_of(options), tools, approve=approve) as runtime:
+    if given.note:
+        logger.warning("%s", given.note)
+    async with Runtime(given.settings, given.tools, approve=approve) as runtime:
         serving = ToolServer(runtime, _beside(modules), callboard.__version__)
         indexing = asyncio.ensure_future(_refresh(runtime))
         try:

@@ -81,9 +81,16 @@ def _command(name: str) -> RunCommand:
         except ImportError as missing:
             raise UsageError(missing_extra(f"callboard mcp ({missing})", "mcp")) from missing
         return serve_mcp.run
-    from callboard.actors.cli import doctor, login, rule_list, tool_list  # noqa: PLC0415
+    from callboard.actors.cli import doctor, edit_list, login, rule_list, tool_list, workspace_setup  # noqa: PLC0415
 
-    return {"doctor": doctor.run, "login": login.run, "rules": rule_list.run, "tools": tool_list.run}[name]
+    return {
+        "doctor": doctor.run,
+        "edits": edit_list.run,
+        "login": login.run,
+        "rules": rule_list.run,
+        "tools": tool_list.run,
+        "trust": workspace_setup.run,
+    }[name]
 
 
 def _prepare_streams() -> None:

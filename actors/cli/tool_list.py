@@ -1,45 +1,70 @@
-"""`callboard tools`: what a model would be offered in this workspace, and what of it runs unasked."""
+"""`callboard tools`: what a model would be offered in this workspace, what holds each tool, and what runs unasked."""
 
 from __future__ import annotations
 
 import argparse
+import sys
+from pathlib import Path
+from typing import Final
 
 from callboard import Decision, Runtime
-from callboard.actors.cli.arguments import settings_of
 from callboard.actors.cli.terminal import print_json, print_line, printable, table
-from callboard.actors.tools.tool_file import tools_of_files
+from callboard.actors.cli.workspace_setup import set_up
 from callboard.protocol.options import ToolOffer
 
-_HEADINGS = ("TOOL", "RUNS IN", "DEADLINE", "RISK", "POLICY", "WHAT IT DOES")
+_HEADINGS: Final = ("TOOL", "RISK", "RUNS IN", "DEADLINE", "STATE", "POLICY", "CONFINED TO", "WHAT IT DOES")
 #: What the policy's decision means for a model.
-_POLICY = {Decision.ALLOW: "allowed", Decision.ASK: "asked", Decision.DENY: "not offered"}
+_POLICY: Final = {Decision.ALLOW: "allowed", Decision.ASK: "asked", Decision.DENY: "not offered"}
+#: Where each call is judged, by its arguments; and where the edit is asked about which a call has staged.
+_BY_RULE: Final = {"it depends on the call": "each call", "asked about with what it has staged": "staged"}
 
 
 async def run(options: argparse.Namespace, known: dict[str, object]) -> None:
     """A table for people, or JSON with the schemas."""
-    async with Runtime(settings_of(options), tools_of_files(options.tools)) as runtime:
+    given = set_up(options)
+    if given.note:
+        sys.stderr.write(f"{printable(given.note)}\n")
+    async with Runtime(given.settings, given.tools) as runtime:
         tools = runtime.tools()
+        healthy = {offer.definition.name for offer in runtime.offered()}
+    rows = [(offer, _state(offer, offer.definition.name in healthy)) for offer in tools]
     if options.json:
-        print_json([_as_json(each) for each in tools])
+        print_json([_as_json(offer, state) for offer, state in rows])
     else:
-        print_line(table([_HEADINGS, *map(_row, tools)]))
+        print_line(table([_HEADINGS, *(_row(offer, state, given.settings.workspace) for offer, state in rows)]))
 
 
-def _row(offer: ToolOffer) -> tuple[str, ...]:
+def _state(offer: ToolOffer, is_healthy: bool) -> str:
+    """A tool that fails too often is withdrawn; one that is denied is not asked for its health."""
+    return "healthy" if is_healthy or offer.decision is Decision.DENY else "withdrawn"
+
+
+def _policy(offer: ToolOffer) -> str:
+    return _BY_RULE.get(offer.rule, _POLICY[offer.decision])
+
+
+def _row(offer: ToolOffer, state: str, workspace: Path | None) -> tuple[str, ...]:
     contract, definition = offer.contract, offer.definition
     first_line = definition.description.partition("\n")[0]
-    deadline, policy = f"{contract.timeout_seconds:g} s", _POLICY[offer.decision]
-    return tuple(map(printable, (definition.name, contract.isolation, deadline, contract.risk, policy, first_line)))
+    confined = offer.confinement
+    if workspace is not None:
+        confined = confined.replace(str(workspace), "the workspace")
+    deadline = f"{contract.timeout_seconds:g} s"
+    cells = (definition.name, contract.risk, contract.isolation, deadline, state, _policy(offer), confined, first_line)
+    return tuple(map(printable, cells))
 
 
-def _as_json(offer: ToolOffer) -> dict[str, object]:
+def _as_json(offer: ToolOffer, state: str) -> dict[str, object]:
     contract = offer.contract
     return {
         "name": offer.definition.name,
         "isolation": contract.isolation,
         "timeout_seconds": contract.timeout_seconds,
         "risk": contract.risk,
-        "policy": _POLICY[offer.decision],
+        "policy": _policy(offer),
+        "rule": offer.rule,
+        "state": state,
+        "confinement": offer.confinement,
         "latency": contract.latency,
         "needs_approval": contract.needs_approval,
         "description": offer.definition.description,

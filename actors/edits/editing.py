@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Iterable
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from threading import Lock
 from typing import Final, Literal, TypeVar
 
 from callboard.actors.builtins.workspace import Workspace
-from callboard.actors.calls.approvals import Approver, Verdict
+from callboard.actors.calls.approvals import Approver, Decide, Verdict
 from callboard.actors.edits.editor import (
     EditorMessage,
     ListProposals,
@@ -49,14 +49,16 @@ AT_ONCE_SECONDS: Final = 0.2
 MAX_PREVIEW_CHARS: Final = 20_000
 #: Applying some hundred files to a slow disk takes seconds.
 DECIDE_SECONDS: Final = 120.0
+#: With `auto_confirm_edits` only the policy is waited for, which answers within its own limit of 5 s.
+POLICY_SECONDS: Final = 10.0
 #: A look into the store, before a question of a conversation that has staged edits.
 LOOK_SECONDS: Final = 5.0
 #: Requests that are remembered to have staged something.
 MAX_REQUESTS: Final = 10_000
 BY_SETTING: Final = "auto_confirm_edits"
 
-TellModel = Callable[[str, Proposal, str], bool]
-"""Give the model of a running request this text about a proposal; False where the request does not run."""
+TellModel = Callable[[str, str], bool]
+"""Give the model of a running request this text to read; False where the request does not run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,21 @@ class EditResult:
     stale: tuple[str, ...] = ()
     """Older proposals that conflict with it: they will not be applied."""
     version: Literal[1] = 1
+
+
+class Confirming:
+    """The approver of a runtime with `auto_confirm_edits`, behind the policy: yes."""
+
+    def ask(
+        self, question: AskApproval, decide: Decide, asker: Context | None = None, tool: Tool | None = None
+    ) -> None:
+        decide(Verdict(question.tag, granted=True, by=BY_SETTING))
+
+    def withdraw(self, tag: Tag) -> None:
+        """Every question was answered at once."""
+
+    def close(self) -> None:
+        """Nothing is held."""
 
 
 class _AtOnce:
@@ -117,17 +134,18 @@ class Edits:
         state_dir: Path,
         approver: Approver,
         *,
-        auto_confirm: bool = False,
         files_changed: Callable[[], None] = lambda: None,
+        patience_seconds: float = AT_ONCE_SECONDS,
     ) -> None:
-        """`files_changed` is called, on the editor's thread, when a proposal was applied."""
+        """`files_changed` is called, on the editor's thread, when a proposal was applied. A call waits for the approver
+        no longer than `patience_seconds`."""
         self.workspace = workspace
         self._system = system
         self._folder = folder_of(state_dir, workspace.root)
         self._approver = approver
-        self._auto_confirm = auto_confirm
+        self._patience_seconds = patience_seconds
         self.files_changed = files_changed
-        self.tell_model: TellModel = lambda request_id, proposal, text: False
+        self.tell_model: TellModel = lambda request_id, text: False
         """Set by the runtime."""
         self._asked: dict[str, Tag] = {}
         """The questions that are open, by their proposals."""
@@ -155,28 +173,25 @@ class Edits:
         self.remembers((tag.request_id,))
         if staged.proposal is None:
             return EditResult(False, False, False, "", "", (), "", staged.notes)
-        if self._auto_confirm:
-            decided = await self._decide(
-                staged.proposal.id, DecideEdits((staged.proposal.id,), True, BY_SETTING, is_told=True)
-            )
-            return self._result(staged, decided, auto_confirmed=decided.state is ProposalState.APPLIED)
         return self._result(staged, await self._put(staged.proposal, context, tool))
 
     async def _put(self, proposal: Proposal, context: ToolContext, tool: Tool) -> Proposal:
         """Ask the approver; the proposal as it is when the call returns."""
-        run, at_once = context.run, _AtOnce()
+        run, at_once, accesses = context.run, _AtOnce(), _accesses(proposal)
         question = AskApproval(
-            run.tag, run.name, run.arguments, tool.contract.risk, accesses=_accesses(proposal), preview=proposal.diff
+            run.tag, run.name, run.arguments, tool.contract.risk, accesses=accesses, preview=proposal.diff
         )
+        # Judged by the places that were found, not by those that the arguments name.
+        found = replace(tool, accesses=lambda arguments: accesses)
         self._asked[proposal.id] = run.tag
-        self._approver.ask(question, partial(self._answered, proposal.id, at_once), copy_context(), tool)
-        verdict = await at_once.wait(AT_ONCE_SECONDS)
+        self._approver.ask(question, partial(self._answered, proposal.id, at_once), copy_context(), found)
+        verdict = await at_once.wait(self._patience_seconds)
         if verdict is None:
             return proposal
         self._asked.pop(proposal.id, None)
         if verdict.is_unanswered:
             return proposal  # it waits for its owner
-        return await self._decide(proposal.id, replace(_decision(proposal.id, verdict), is_told=True))
+        return await self._decide(replace(_decision(proposal.id, verdict), is_told=True))
 
     def _answered(self, proposal_id: str, at_once: _AtOnce, verdict: Verdict) -> None:
         if at_once.offer(verdict):
@@ -189,15 +204,15 @@ class Edits:
         except (NoSuchActor, MailboxFull) as error:
             logger.warning("the answer about edit %s is lost, and it stays pending: %s", proposal_id, error)
 
-    async def _decide(self, proposal_id: str, message: DecideEdits) -> Proposal:
+    async def _decide(self, message: DecideEdits) -> Proposal:
         return _known(await self._editor.ask_async(message, DECIDE_SECONDS))[0]
 
-    def _result(self, staged: Staged, proposal: Proposal, *, auto_confirmed: bool = False) -> EditResult:
+    def _result(self, staged: Staged, proposal: Proposal) -> EditResult:
         notes = (*staged.notes, *([outcome_of(proposal)] if proposal.reason or proposal.is_changed_by_owner else []))
         return EditResult(
             staged=True,
             applied=proposal.state is ProposalState.APPLIED,
-            auto_confirmed=auto_confirmed,
+            auto_confirmed=proposal.state is ProposalState.APPLIED and proposal.by == BY_SETTING,
             proposal=proposal.id,
             state=proposal.state,
             files=proposal.files,
@@ -205,6 +220,10 @@ class Edits:
             notes=notes,
             stale=staged.stale,
         )
+
+    def close(self) -> None:
+        """The runtime has stopped."""
+        self._approver.close()
 
     # -- for the owner
 
@@ -232,7 +251,7 @@ class Edits:
         """On the editor's thread: one was settled, or could not be applied."""
         if proposal.state is not ProposalState.PENDING and (tag := self._asked.pop(proposal.id, None)) is not None:
             self._approver.withdraw(tag)
-        if proposal.request_id and self.tell_model(proposal.request_id, proposal, outcome_of(proposal)):
+        if proposal.request_id and self.tell_model(proposal.request_id, outcome_of(proposal)):
             self._editor.tell(MarkTold((proposal.id,)))
 
     def untold(self, request_ids: Iterable[str]) -> dict[str, str]:

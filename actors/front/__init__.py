@@ -15,9 +15,11 @@
 - To write tools: `tool` makes a `Tool` of a function, `ToolContext` tells it about its call, and a `ToolError` that it
   raises tells the model what went wrong. One that returns `Deferred` leaves its result to `Runtime.complete_call`.
   `Runtime.call_tool` runs one without a model and gives a `CallResult`.
-- To decide what tools may do: `Policy` maps a `Risk`, or a `Risk` and an `Origin`, to a `Decision`; an `approve`
-  callback is given `AskApproval` and answers yes or no, or with an `Approval`. An `ask_user` callback is given a
-  `UserQuestion` of the model's.
+  An `McpServer` among the settings brings the tools of another program.
+- To decide what tools may do: a `Policy` is a table by `Risk`, `Trust` and where a path leads, each `Rule` of the owner
+  and a `Mode`; each ends in a `Decision`, where tools of an `Origin` may be apart. An `approve` callback is given
+  `AskApproval` and answers yes or no, or with an `Approval`. An `ask_user` callback is given a `UserQuestion` of the
+  model's.
 - To catch: `CallboardError` is the base of all errors. `UsageError`: an argument or a setting was wrong.
   `ModelCallFailed`: the model gave no answer; its `kind`, an `ErrorKind`, says why. `RequestEnded`: the request was
   cancelled, ran out of time or passed a limit. `RuntimeFailure`: its base, for other failures of callboard itself.
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from callboard.actors.calls.approvals import Approval
     from callboard.actors.connection import Connection
     from callboard.actors.edits.proposals import Proposal, ProposalState
+    from callboard.actors.mcp.mcp_servers import McpServer
     from callboard.actors.one_question import ask_sync, stream_sync
     from callboard.actors.processes.spawning import freeze_support
     from callboard.actors.requests.asking import AskOptions
@@ -62,7 +65,7 @@ if TYPE_CHECKING:
     from callboard.protocol.errors import CallboardError, ErrorKind, RuntimeFailure, ToolError, UsageError
     from callboard.protocol.events import ToolCallCompleted, ToolCallDeferred, ToolCallFailed
     from callboard.protocol.model import Sampling, TextDelta
-    from callboard.protocol.policy import Policy
+    from callboard.protocol.policy import Mode, Policy, Rule, Trust
     from callboard.protocol.provider_options import (
         AnthropicOptions,
         BedrockOptions,
@@ -78,12 +81,13 @@ __version__ = "0.1.0"
 __all__ = [
     "AnthropicOptions", "Approval", "AskApproval", "AskOptions", "Audio", "BedrockOptions", "CallReport", "CallResult",
     "CallboardError", "Catalog", "CodeFence", "Compaction", "Connection", "Conversation", "Decision", "Deferred",
-    "Document", "ErrorKind", "GeminiOptions", "Image", "MalformedFence", "Metrics", "ModelCallFailed", "ModelInfo",
-    "OpenAIOptions", "OpenRouterOptions", "Origin", "Outcome", "Output", "PartialOutput", "Policy", "Prices",
-    "Proposal", "ProposalState", "Reply", "RequestEnded", "RequestLogFilter", "Risk", "RunTool", "Runtime",
-    "RuntimeFailure", "Sampling", "Settings", "StepReport", "Stream", "SyncStream", "TextDelta", "Tool",
-    "ToolCallCompleted", "ToolCallDeferred", "ToolCallFailed", "ToolContext", "ToolError", "ToolProgressed",
-    "UsageError", "UserQuestion", "Video", "__version__", "ask_sync", "freeze_support", "stream_sync", "tool",
+    "Document", "ErrorKind", "GeminiOptions", "Image", "MalformedFence", "McpServer", "Metrics", "Mode",
+    "ModelCallFailed", "ModelInfo", "OpenAIOptions", "OpenRouterOptions", "Origin", "Outcome", "Output",
+    "PartialOutput", "Policy", "Prices", "Proposal", "ProposalState", "Reply", "RequestEnded", "RequestLogFilter",
+    "Risk", "Rule", "RunTool", "Runtime", "RuntimeFailure", "Sampling", "Settings", "StepReport", "Stream",
+    "SyncStream", "TextDelta", "Tool", "ToolCallCompleted", "ToolCallDeferred", "ToolCallFailed", "ToolContext",
+    "ToolError", "ToolProgressed", "Trust", "UsageError", "UserQuestion", "Video", "__version__", "ask_sync",
+    "freeze_support", "stream_sync", "tool",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # a type checker that saw this function would accept every name
@@ -99,10 +103,10 @@ def _homes() -> Iterator[ModuleType]:
     from callboard.actors import tools  # noqa: PLC0415
     from callboard.actors.processes import spawning  # noqa: PLC0415
     from callboard.actors.tools import progress  # noqa: PLC0415
-    from callboard.protocol import errors  # noqa: PLC0415
+    from callboard.protocol import errors, policy  # noqa: PLC0415
     from callboard.protocol import tools as contracts  # noqa: PLC0415
 
-    yield from (errors, contracts, spawning, tools, progress)
+    yield from (errors, contracts, policy, spawning, tools, progress)
     from callboard.actors.builtins import asking_user  # noqa: PLC0415
     from callboard.actors.calls import approvals  # noqa: PLC0415
     from callboard.actors.requests import conversation, direct_calls, outputs, partial_outputs, replies  # noqa: PLC0415

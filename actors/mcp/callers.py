@@ -183,7 +183,7 @@ def answered_before(
     """What a call that was sent once more brings along: all answers so far, and what was asked.
 
     The state is our own (it was sealed). Whether a call may run is answered only where it was asked: a client that says
-    yes to what nobody has asked it has not shown it to a person.
+    yes without having been asked has shown it to no person.
     """
     before = orjson.loads(state) if state else {"asked": [], "answers": {}}
     asked = frozenset(before["asked"])

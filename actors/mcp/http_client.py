@@ -11,6 +11,7 @@ import orjson
 
 from callboard.actors.kernel import logger_of
 from callboard.actors.mcp.server_thread import MAX_FRAME_BYTES, mark_sent
+from callboard.actors.policy.addresses import CheckedAddress
 
 logger = logger_of("callboard.mcp")
 
@@ -22,14 +23,14 @@ READ_SECONDS: Final = 660.0
 NOT_SENT_CODE: Final = -31_001
 LOST_CODE: Final = -31_002
 
-JudgeAddress = Callable[[str], Awaitable[str]]
-"""Why this address must not be asked, or ""."""
+JudgeAddress = Callable[[str], Awaitable[CheckedAddress]]
+"""May this address be asked, which a server has named?"""
 
 
 def http_client(
     url: str, headers: Mapping[str, str], judge: JudgeAddress, auth: httpx2.Auth | None = None
 ) -> httpx2.AsyncClient:
-    """For one server. Its own address is the owner's choice; others, such as of its OAuth metadata, are judged."""
+    """For one server. Its own host is the owner's choice; others, such as of its OAuth metadata, are judged."""
     timeout = httpx2.Timeout(CONNECT_SECONDS, read=READ_SECONDS)
     transport = _Guarded(httpx2.URL(url), judge)
     return httpx2.AsyncClient(headers=dict(headers), timeout=timeout, auth=auth, transport=transport)
@@ -46,13 +47,9 @@ class _Guarded(httpx2.AsyncBaseTransport):
         self._inner = httpx2.AsyncHTTPTransport()
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        is_own = (request.url.scheme, request.url.host, request.url.port) == (
-            self._own.scheme,
-            self._own.host,
-            self._own.port,
-        )
-        if not is_own and (why := await self._judge(str(request.url))):
-            raise AddressRefused(why, request=request)
+        is_own = request.url.host == self._own.host
+        if not is_own:
+            await self._pin(request)
         if request.method != "POST" or not is_own or "json" not in request.headers.get("content-type", ""):
             return _bounded(await self._inner.handle_async_request(request))
         mark_sent()
@@ -64,6 +61,15 @@ class _Guarded(httpx2.AsyncBaseTransport):
         except httpx2.TransportError as error:
             return _failed(request, LOST_CODE, f"the connection broke: {type(error).__name__}")
         return _bounded(response)
+
+    async def _pin(self, request: httpx2.Request) -> None:
+        """Connect to the address that was judged: a name may lead elsewhere at the next look."""
+        judged = await self._judge(str(request.url))
+        if judged.refused:
+            raise AddressRefused(judged.refused, request=request)
+        if judged.addresses:
+            request.extensions = {**request.extensions, "sni_hostname": request.url.host}
+            request.url = request.url.copy_with(host=judged.addresses[0])
 
     async def aclose(self) -> None:
         await self._inner.aclose()

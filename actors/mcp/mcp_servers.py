@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Final
 
 from callboard.actors.config_file import similar
-from callboard.actors.connection import NOT_AN_ADDRESS, checked_address
-from callboard.actors.requests.extra_fields import checked_headers
+from callboard.actors.connection import checked_address
 from callboard.protocol.errors import UsageError
 from callboard.protocol.limits import DEFAULT_TOOL_TIMEOUT_SECONDS, MAX_TOOL_TIMEOUT_SECONDS
 from callboard.protocol.tools import Risk
 
 #: In front of the names of its tools, which have 64 characters at most.
 SERVER_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,24}")
+_HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 #: A server that `npx` or `uvx` has to download first takes some 20 s.
 START_SECONDS: Final = 30.0
@@ -98,10 +98,7 @@ class McpServer:
                 raise UsageError(f"{name} is of no use with a {'command' if self.command else 'url'}; leave it out")
         for name, expand in _EXPANDED.items():
             object.__setattr__(self, name, expand(name, getattr(self, name)))
-        object.__setattr__(self, "headers", checked_headers("headers", self.headers))
         object.__setattr__(self, "tools", _risks(self.tools))
-        if self.url and checked_address(self.url) is None:
-            raise UsageError(f"url {NOT_AN_ADDRESS}")
         for name in ("timeout", "start_timeout"):
             object.__setattr__(self, name, _seconds(name, getattr(self, name)))
         if self.revision not in REVISIONS:
@@ -179,6 +176,22 @@ def _expanded_map(where: str, given: object) -> Mapping[str, str]:
     return {str(name): expanded(f"{where}.{name}", each) for name, each in given.items()}
 
 
+def _address(where: str, given: object) -> str:
+    address = expanded(where, given)
+    try:
+        return checked_address(address) or ""
+    except ValueError as error:
+        raise UsageError(f"{where} {error}") from None
+
+
+def _headers(where: str, given: object) -> Mapping[str, str]:
+    headers = _expanded_map(where, given)
+    for name, value in headers.items():
+        if not _HEADER_NAME.fullmatch(name) or not value.isascii() or not value.isprintable():
+            raise UsageError(f"{where}: {name!r:.80} cannot be sent; write name and value in ASCII, on one line")
+    return headers
+
+
 def _folder(where: str, given: object) -> Path | None:
     if given is None:
         return None
@@ -205,8 +218,8 @@ _EXPANDED: Final = {
     "env": _expanded_map,
     "cwd": _folder,
     "oauth": _oauth,
-    "url": expanded,
-    "headers": _expanded_map,
+    "url": _address,
+    "headers": _headers,
 }
 
 

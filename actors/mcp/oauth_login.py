@@ -120,8 +120,11 @@ async def signed_in(
         )
 
         async def open_page(address: str) -> None:
-            if urlsplit(address).scheme not in ("http", "https") or (why := await judge(address)):
-                raise OAuthFlowError(f"the address to sign in at is refused: {why or 'it is no web page'}")
+            page = urlsplit(address)
+            if page.scheme not in ("http", "https"):
+                raise OAuthFlowError("the address to sign in at is refused: it is no web page")
+            if page.hostname != urlsplit(url).hostname and (why := (await judge(address)).refused):
+                raise OAuthFlowError(f"the address to sign in at is refused: {why}")
             waits(SIGN_IN_SECONDS)
             logger.warning("MCP server %s wants you to sign in; open %s", name, address)
             await asyncio.to_thread(webbrowser.open, address)

@@ -21,7 +21,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from callboard.actors.kernel import logger_of
-from callboard.actors.mcp.http_client import LOST_CODE, NOT_SENT_CODE, JudgeAddress, http_client
+from callboard.actors.mcp.http_client import LOST_CODE, NOT_SENT_CODE, http_client
 from callboard.actors.mcp.mcp_servers import McpServer, inherited_environment
 from callboard.actors.mcp.oauth_login import signed_in
 from callboard.actors.mcp.remote_tools import RemoteCall
@@ -37,6 +37,7 @@ from callboard.actors.mcp.server_thread import (
     first_cause,
 )
 from callboard.actors.mcp.stdio_streams import ServerProcess
+from callboard.actors.policy.addresses import NONE_ALLOWED, AllowedAddresses, CheckedAddress, check_address
 from callboard.actors.tools.invoke import shortened
 
 logger = logger_of("callboard.mcp")
@@ -77,14 +78,14 @@ class ServerConnection:
         server: McpServer,
         listed: Callable[[ServerFacts, Listing], object],
         elicit: Elicit | None = None,
-        judge: JudgeAddress | None = None,
+        allowed: AllowedAddresses = NONE_ALLOWED,
         tokens: Path | None = None,
     ) -> None:
         self.name = name
         self._server = server
         self._listed = listed
         self._elicit = elicit
-        self._judge = judge or _any_address
+        self._allowed = allowed
         self._tokens_folder = tokens
         self._start: asyncio.Timeout | None = None
         self._thread: ServerThread | None = None
@@ -132,6 +133,10 @@ class ServerConnection:
         self._process = process = ServerProcess(self.name, server, inherited_environment())
         thread.kill_server = process.kill
         yield process
+
+    async def _judge(self, url: str) -> CheckedAddress:
+        """On a thread: names are looked up."""
+        return await asyncio.to_thread(check_address, url, self._allowed)
 
     def _waits_for_person(self, seconds: float) -> None:
         """Someone is to sign in: the connection may take so much longer."""
@@ -382,10 +387,6 @@ class ServerConnection:
             return types.ElicitResult(action="decline")
         content = None if form.url else dict(answer)
         return types.ElicitResult.model_validate({"action": "accept", "content": content})
-
-
-async def _any_address(_url: str) -> str:
-    return ""
 
 
 def _facts(client: Client) -> ServerFacts:

@@ -20,6 +20,7 @@ from callboard.actors.mcp.remote_values import ElicitForm, ServerState, ServerSt
 from callboard.actors.mcp.server_actor import ConnectionEnded, server_spec
 from callboard.actors.mcp.server_link import AskedFor, ServerLink
 from callboard.actors.mcp.server_thread import AnyErrand, ServerThread
+from callboard.actors.policy.addresses import NONE_ALLOWED, AllowedAddresses
 from callboard.actors.tools.invoke import safe_text, shortened
 from callboard.protocol.commands import AskApproval
 from callboard.protocol.errors import UsageError, missing_extra
@@ -36,13 +37,19 @@ class ServerHub:
     """See the module. It outlives the starts and stops of its runtime. Raises UsageError without the extra `mcp`."""
 
     def __init__(
-        self, servers: Mapping[str, McpServer], own_names: Callable[[], Iterable[str]], tokens: Path | None = None
+        self,
+        servers: Mapping[str, McpServer],
+        own_names: Callable[[], Iterable[str]],
+        tokens: Path | None = None,
+        allowed: AllowedAddresses = NONE_ALLOWED,
     ) -> None:
-        """`own_names` are taken by other tools; `tokens` is the folder for what OAuth brings."""
+        """`own_names` are taken by other tools; `tokens` is the folder for what OAuth brings; `allowed` are private
+        addresses that a server may send us to."""
         if servers and find_spec("mcp") is None:
             raise UsageError(missing_extra("mcp_servers", "mcp"))
         self._own_names = own_names
         self._tokens = tokens
+        self._allowed = allowed
         self._approver: Approver | None = None
         self._publish: Callable[[ServerLink], object] = lambda _link: None
         self._questions = itertools.count(1)
@@ -99,7 +106,8 @@ class ServerHub:
                 link.server,
                 lambda facts, listing: link.listed(thread, connection, facts, listing),
                 self._elicited,
-                tokens=self._tokens,
+                self._allowed,
+                self._tokens,
             )
             await connection.live(thread)
 

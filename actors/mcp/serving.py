@@ -1,6 +1,6 @@
 """The two ways by which MCP clients reach our tools: pipes (stdio), and HTTP on this machine.
 
-Over HTTP whoever can open a connection could call tools, so: the loopback address unless another is named, a token that
+Over HTTP any program that can connect could call tools, so: the loopback address unless another is named, a token that
 is compared in constant time, Host and Origin checked (a web page that has a name of its own point here is refused), and
 bounds on bodies and sessions.
 """
@@ -153,7 +153,7 @@ def http_app(tools: ToolServer, address: Address, token: str) -> ASGIApp:
 
 
 async def serve_http(tools: ToolServer, address: Address, token: str, started: Callable[[str], None]) -> None:
-    """Serve until the process is told to end (SIGINT, SIGTERM). `started` is told the URL. Raises UsageError."""
+    """Serve until SIGINT or SIGTERM. `started` is called with the URL. Raises UsageError."""
     try:
         family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
         listening = socket.create_server((address.host, address.port), family=family)

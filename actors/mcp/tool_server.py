@@ -1,8 +1,8 @@
 """Our own tools as an MCP server, in both revisions: each call is one of a Runtime, with all its rules.
 
 The SDK speaks the protocol. Here is decided what a client is shown: which tools, how a result and a failure read, what
-becomes of progress, and how a call that the policy asks about is asked: by elicitation, of the client's own user. A
-client that has none is told that such calls are denied.
+becomes of progress, and how a call that the policy asks about is asked: by elicitation, of the client's own user. For a
+client that has none, such calls are denied with that reason.
 """
 
 from __future__ import annotations

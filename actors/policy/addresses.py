@@ -6,6 +6,7 @@ at the next look (DNS rebinding); `CheckedAddress.addresses` are for that.
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import re
 import socket
@@ -21,6 +22,8 @@ IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 Lookup = Callable[[str], Iterable[str]]
 """The addresses of a name. Raises OSError."""
 
+#: A name server answers in a fraction of a second, or not at all.
+LOOKUP_SECONDS: Final = 5.0
 SCHEMES: Final = frozenset({"http", "https", "ws", "wss"})
 #: What inet_aton(3) reads as an address: 1 to 4 numbers, decimal, octal or hexadecimal. A name's last part begins with
 #: a letter (RFC 3696), so this is never one.
@@ -123,6 +126,22 @@ def check_address(url: str, allowed: AllowedAddresses = NONE_ALLOWED, lookup: Lo
         if not allowed.allows(each) and (refused := _why_not(each)):
             return CheckedAddress(host, addresses, f"{refused}: {host} leads to {each}")
     return CheckedAddress(host, addresses)
+
+
+class AddressJudge:
+    """Says of a URL, without blocking the loop, why it may not be connected to; "" where it may."""
+
+    def __init__(self, allowed: AllowedAddresses = NONE_ALLOWED, lookup: Lookup = look_up) -> None:
+        self._allowed = allowed
+        self._lookup = lookup
+
+    async def __call__(self, url: str) -> str:
+        try:
+            async with asyncio.timeout(LOOKUP_SECONDS):
+                checked = await asyncio.to_thread(check_address, url, self._allowed, self._lookup)
+        except TimeoutError:
+            return "a name that cannot be looked up in time"
+        return checked.refused
 
 
 def _host_of(url: str) -> tuple[str, str]:

@@ -23,7 +23,7 @@ _FIND_TESTS: Final[Mapping[str, int]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReadingCommand:
     """A command that only reads, with the options with which it does no more."""
 
     flags: str = ""
@@ -44,34 +44,34 @@ class Reading:
     """What every operand begins with."""
 
 
-_SUMS: Final = Reading("btz", "", "tag")
-READING: Final[Mapping[str, Reading]] = MappingProxyType(
+_SUMS: Final = ReadingCommand("btz", "", "tag")
+READING: Final[Mapping[str, ReadingCommand]] = MappingProxyType(
     {
-        "ls": Reading(
+        "ls": ReadingCommand(
             "aAlhtrS1FdCnosiQpgUXckGBbmqxNLHvuZfR",
             "I",
             "all almost-all color human-readable reverse recursive size sort time group-directories-first classify "
             "directory full-time inode ignore time-style numeric-uid-gid",
         ),
-        "cat": Reading("AbeEnstTuv", "", "number number-nonblank show-all show-ends show-tabs squeeze-blank"),
-        "head": Reading("qvz0123456789", "nc", "lines bytes quiet silent verbose"),
-        "tail": Reading("qvz0123456789", "nc", "lines bytes quiet silent verbose"),
-        "wc": Reading("clmwL", "", "bytes chars lines words max-line-length"),
-        "nl": Reading("p", "bdfhilnsvw"),
-        "tac": Reading(),
-        "rev": Reading(),
-        "cut": Reading("sz", "dfcb", "delimiter fields characters bytes only-delimited complement output-delimiter"),
-        "sort": Reading("bdfghiMnrRuVzcCs", "kt", "unique reverse numeric-sort key field-separator version-sort"),
-        "uniq": Reading("cdDiuz", "fsw", "count repeated unique ignore-case", most=1),
-        "tr": Reading("cCdst", "", "delete squeeze-repeats complement", reads_files=False),
-        "paste": Reading("sz", "d"),
-        "join": Reading("i", "12tjaevo"),
-        "comm": Reading("123z", "", "check-order nocheck-order"),
-        "cmp": Reading("bls", "n", "bytes silent quiet print-bytes", most=2),
-        "od": Reading("cbdxov", "AjNtwS"),
-        "hexdump": Reading("bcCdovx", "ns"),
-        "strings": Reading("a", "nted"),
-        "grep": Reading(
+        "cat": ReadingCommand("AbeEnstTuv", "", "number number-nonblank show-all show-ends show-tabs squeeze-blank"),
+        "head": ReadingCommand("qvz0123456789", "nc", "lines bytes quiet silent verbose"),
+        "tail": ReadingCommand("qvz0123456789", "nc", "lines bytes quiet silent verbose"),
+        "wc": ReadingCommand("clmwL", "", "bytes chars lines words max-line-length"),
+        "nl": ReadingCommand("p", "bdfhilnsvw"),
+        "tac": ReadingCommand(),
+        "rev": ReadingCommand(),
+        "cut": ReadingCommand("sz", "dfcb", "delimiter fields characters bytes only-delimited complement"),
+        "sort": ReadingCommand("bdfghiMnrRuVzcCs", "kt", "unique reverse numeric-sort key field-separator"),
+        "uniq": ReadingCommand("cdDiuz", "fsw", "count repeated unique ignore-case", most=1),
+        "tr": ReadingCommand("cCdst", "", "delete squeeze-repeats complement", reads_files=False),
+        "paste": ReadingCommand("sz", "d"),
+        "join": ReadingCommand("i", "12tjaevo"),
+        "comm": ReadingCommand("123z", "", "check-order nocheck-order"),
+        "cmp": ReadingCommand("bls", "n", "bytes silent quiet print-bytes", most=2),
+        "od": ReadingCommand("cbdxov", "AjNtwS"),
+        "hexdump": ReadingCommand("bcCdovx", "ns"),
+        "strings": ReadingCommand("a", "nted"),
+        "grep": ReadingCommand(
             "ivnclLoqswxEFGHhaz",
             "emABC",
             "color colour count ignore-case line-number only-matching invert-match word-regexp files-with-matches "
@@ -80,34 +80,34 @@ READING: Final[Mapping[str, Reading]] = MappingProxyType(
             skip=1,
             pattern_option="e",
         ),
-        "egrep": Reading("ivnclLoqswxHha", "emABC", skip=1, pattern_option="e"),
-        "fgrep": Reading("ivnclLoqswxHha", "emABC", skip=1, pattern_option="e"),
-        "stat": Reading("Lft", "c", "format terse printf"),
-        "file": Reading("bihL", "", "brief mime mime-type mime-encoding"),
-        "du": Reading("hsackbmx", "d", "human-readable summarize max-depth all total bytes apparent-size"),
-        "df": Reading("hTaik", "", "human-readable"),
-        "basename": Reading("az", "s", "suffix", reads_files=False),
-        "dirname": Reading("z", "", "", reads_files=False),
-        "realpath": Reading("emPLqsz", "", "relative-to relative-base"),
-        "readlink": Reading("femnqz", "", "canonicalize"),
+        "egrep": ReadingCommand("ivnclLoqswxHha", "emABC", skip=1, pattern_option="e"),
+        "fgrep": ReadingCommand("ivnclLoqswxHha", "emABC", skip=1, pattern_option="e"),
+        "stat": ReadingCommand("Lft", "c", "format terse printf"),
+        "file": ReadingCommand("bihL", "", "brief mime mime-type mime-encoding"),
+        "du": ReadingCommand("hsackbmx", "d", "human-readable summarize max-depth all total bytes apparent-size"),
+        "df": ReadingCommand("hTaik", "", "human-readable"),
+        "basename": ReadingCommand("az", "s", "suffix", reads_files=False),
+        "dirname": ReadingCommand("z", "", "", reads_files=False),
+        "realpath": ReadingCommand("emPLqsz", "", "relative-to relative-base"),
+        "readlink": ReadingCommand("femnqz", "", "canonicalize"),
         **dict.fromkeys(("md5sum", "sha1sum", "sha224sum", "sha256sum", "sha384sum", "sha512sum", "b2sum"), _SUMS),
-        "cksum": Reading(),
-        "echo": Reading("neE", reads_files=False),
-        "printf": Reading(reads_files=False),
-        "pwd": Reading("LP", most=0),
-        "true": Reading(reads_files=False),
-        "false": Reading(reads_files=False),
-        "date": Reading("uR", "dI", "utc date iso-8601 rfc-3339", reads_files=False, prefix="+"),
-        "whoami": Reading(most=0),
-        "id": Reading("gGnru", reads_files=False),
-        "groups": Reading(reads_files=False),
-        "uname": Reading("asnrvmpio", most=0),
-        "arch": Reading(most=0),
-        "nproc": Reading("", "", "all", most=0),
-        "uptime": Reading("ps", most=0),
-        "seq": Reading("w", "sf", reads_files=False),
-        "sleep": Reading(reads_files=False),
-        "which": Reading("a", reads_files=False),
+        "cksum": ReadingCommand(),
+        "echo": ReadingCommand("neE", reads_files=False),
+        "printf": ReadingCommand(reads_files=False),
+        "pwd": ReadingCommand("LP", most=0),
+        "true": ReadingCommand(reads_files=False),
+        "false": ReadingCommand(reads_files=False),
+        "date": ReadingCommand("uR", "dI", "utc date iso-8601 rfc-3339", reads_files=False, prefix="+"),
+        "whoami": ReadingCommand(most=0),
+        "id": ReadingCommand("gGnru", reads_files=False),
+        "groups": ReadingCommand(reads_files=False),
+        "uname": ReadingCommand("asnrvmpio", most=0),
+        "arch": ReadingCommand(most=0),
+        "nproc": ReadingCommand("", "", "all", most=0),
+        "uptime": ReadingCommand("ps", most=0),
+        "seq": ReadingCommand("w", "sf", reads_files=False),
+        "sleep": ReadingCommand(reads_files=False),
+        "which": ReadingCommand("a", reads_files=False),
     }
 )
 
@@ -118,8 +118,8 @@ _RUNNING: Final = """
     sudo doas su runuser pkexec env xargs parallel nice ionice nohup timeout time stdbuf setsid taskset chroot unshare
     nsenter watch command exec builtin busybox toybox ssh script strace ltrace gdb entr flock chrt caffeinate proot
     fakeroot firejail bwrap systemd-run at batch dbus-run-session ssh-agent unbuffer expect coproc eval source . trap
-    ! { } do then else bash sh zsh dash ksh fish ash rbash mksh csh tcsh find fd git make just npx bunx uvx
-    docker podman kubectl
+    bash sh zsh dash ksh fish ash rbash mksh csh tcsh find fd git make just npx bunx uvx docker podman kubectl
+    ! { } do then else
 """
 #: Commands that run others: what follows in their words is looked at as commands, too.
 RUNS_OTHERS: Final = frozenset(_RUNNING.split())
@@ -200,7 +200,7 @@ def read_paths(name: str, words: Sequence[str]) -> list[str] | None:
     return None if known is None else _operands(known, list(words))
 
 
-def _operands(known: Reading, words: list[str]) -> list[str] | None:
+def _operands(known: ReadingCommand, words: list[str]) -> list[str] | None:
     operands: list[str] = []
     skip, long = known.skip, frozenset(known.long.split())
     rest = words[::-1]
@@ -228,7 +228,7 @@ def _operands(known: Reading, words: list[str]) -> list[str] | None:
     return [word for word in operands[skip:] if word != "-"] if known.reads_files else []
 
 
-def _are_known(known: Reading, letters: str, rest: list[str]) -> bool:
+def _are_known(known: ReadingCommand, letters: str, rest: list[str]) -> bool:
     """Takes the value that belongs to the last of them."""
     for at, letter in enumerate(letters):
         if letter in known.valued:

@@ -140,7 +140,8 @@ class JudgingApprover:
     ) -> None:
         """Judge it at once where nothing is looked up, else on a thread."""
         if tool is None:
-            self._behind.ask(replace(question, rule="the tool is not known"), decide, asker)
+            why = question.rule or "the tool is not known"  # a server's own question has none
+            self._behind.ask(replace(question, rule=why), decide, asker)
             return
         opened = _OpenJudgement(question, decide, asker, tool)
         with self._lock:

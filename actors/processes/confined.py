@@ -26,7 +26,7 @@ from typing import Final
 from callboard.actors.processes import private_mounts, seccomp
 from callboard.actors.processes.confinement import Confinement
 from callboard.actors.processes.control import LENGTH
-from callboard.actors.processes.landlock import May, Rule, open_place, restrict
+from callboard.actors.processes.landlock import May, PathRule, open_place, restrict
 from callboard.actors.processes.linux import FILE_CAPABILITIES, capabilities, keep_capabilities
 
 #: Programs and libraries of the system, which anyone may read.
@@ -82,7 +82,7 @@ class _Held:
     """What holds this process; none as long as `walls` is None."""
 
     walls: Walls | None = None
-    rules: list[Rule] = field(default_factory=list)
+    rules: list[PathRule] = field(default_factory=list)
     """For its children, their places open."""
     in_scratch: int = 0
     """What a child may do in its scratch folder."""
@@ -193,12 +193,12 @@ def _first_folder(path: str) -> str:
     return f"/{path.split('/', 2)[1]}"
 
 
-def _opened(rules: Mapping[str, May] | Iterable[tuple[str, May]]) -> list[Rule]:
+def _opened(rules: Mapping[str, May] | Iterable[tuple[str, May]]) -> list[PathRule]:
     given = rules.items() if isinstance(rules, Mapping) else rules
-    return [Rule(place, int(may)) for path, may in given if (place := open_place(path)) is not None]
+    return [PathRule(place, int(may)) for path, may in given if (place := open_place(path)) is not None]
 
 
-def _restrict(rules: Sequence[Rule]) -> None:
+def _restrict(rules: Sequence[PathRule]) -> None:
     """Hold this process to them, and close them."""
     walls = _held.walls
     assert walls is not None
@@ -301,7 +301,7 @@ def enter_child() -> None:
     _live_in(own)
     scratch = open_place(own)
     assert scratch is not None
-    _restrict([*_held.rules, Rule(scratch, _held.in_scratch)])
+    _restrict([*_held.rules, PathRule(scratch, _held.in_scratch)])
     _held.rules.clear()
     _held.writable.append(own)
     _held.readable.append(own)

@@ -60,7 +60,7 @@ _TCP_SINCE: Final = 4
 _SCOPES_SINCE: Final = 6
 
 
-class Rule(NamedTuple):
+class PathRule(NamedTuple):
     """What may be done with this file, or below this folder."""
 
     place: int
@@ -83,7 +83,7 @@ def open_place(path: str) -> int | None:
         return None
 
 
-def restrict(rules: Iterable[Rule], known: int, *, connections: bool) -> None:
+def restrict(rules: Iterable[PathRule], known: int, *, connections: bool) -> None:
     """Allow this process and its descendants only these rules, by the version of Landlock that is known.
 
     `connections`: leave connections by TCP as they are. Raises OSError.
@@ -108,7 +108,7 @@ def restrict(rules: Iterable[Rule], known: int, *, connections: bool) -> None:
         os.close(made)
 
 
-def _add(ruleset: int, rule: Rule, handled: int) -> None:
+def _add(ruleset: int, rule: PathRule, handled: int) -> None:
     may = rule.may & handled
     if not S_ISDIR(os.fstat(rule.place).st_mode):
         may &= _OF_FILES

@@ -22,12 +22,16 @@ from callboard.actors.processes.linux import LOOK_AGAIN_SECONDS, kill_each, pare
 SHELLS: Final = ("/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash", "/bin/sh")
 #: From SIGTERM to SIGKILL, for a command whose time is up.
 GRACE_SECONDS: Final = 2.0
+#: The same, for a command whose call is ended.
+HURRIED_SECONDS: Final = 0.5
 #: When the shell has ended, what is in the pipe is read so long; a process that it has left behind may hold it open.
 DRAIN_SECONDS: Final = 0.2
 #: How often the processes of a command are counted.
 LOOK_SECONDS: Final = 0.05
 #: More are a fork bomb, not a build. (RLIMIT_NPROC does not hold for root, and counts all processes of a user.)
 MAX_PROCESSES: Final = 512
+#: Of a command, so that what watches it has its turn when there are hundreds of its processes.
+NICENESS: Final = 5
 #: One read of the output.
 READ_BYTES: Final = 65_536
 #: So often is looked for processes that are left, and those that are found are killed.
@@ -80,6 +84,8 @@ def run(
         finally:
             os.close(write_end)
         with _Watched(process, read_end, output) as watched:
+            with contextlib.suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, process.pid, NICENESS)
             in_time = watched.wait(began + seconds)
             if not in_time:
                 watched.end_politely()
@@ -112,7 +118,9 @@ class _Watched:
     def __enter__(self) -> _Watched:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:  # the call is ended from outside
+            self.end_politely(HURRIED_SECONDS)
         self.end_all()
         os.close(self._pidfd)
 
@@ -147,13 +155,13 @@ class _Watched:
         self._output(data)
         return bool(data)
 
-    def end_politely(self) -> None:
+    def end_politely(self, seconds: float = GRACE_SECONDS) -> None:
         """SIGTERM to the shell's group, and time to end. Of too many processes none is asked."""
         if self.is_too_many:
             return
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGTERM)
-        until = time.monotonic() + GRACE_SECONDS
+        until = time.monotonic() + seconds
         while self._process.poll() is None and (now := time.monotonic()) < until:
             self._read(until - now)
 

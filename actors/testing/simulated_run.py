@@ -53,7 +53,7 @@ from callboard.actors.testing.whole_run import problems_of_the_whole
 from callboard.actors.topology import SESSION_CAPACITY, Plan, build
 from callboard.protocol.commands import Finish
 from callboard.protocol.errors import UsageError
-from callboard.protocol.events import CancelRequested
+from callboard.protocol.events import CancelRequested, NoticeCame
 from callboard.protocol.ids import RequestId, Tag
 from callboard.protocol.model import Usage
 from callboard.protocol.options import ToolOffer
@@ -204,6 +204,9 @@ class SimulatedRun:
         if plan.cancel_at is not None:
             cancel = CancelRequested(plan.tag, plan.cancel_at, "the user left")
             at(plan.cancel_at, f"cancel of {plan.request_id}", partial(session.tell_control, cancel))
+        for number, when in enumerate(plan.notices_at):
+            text = f"notice {number}"
+            at(when, f"{text} for {plan.request_id}", partial(session.tell_control, NoticeCame(plan.tag, when, text)))
         for when in plan.tools_lost_at:
             at(when, "crash of root/dispatcher", partial(self.world.crash, "root/dispatcher"))
         for when in plan.foreign_at:

@@ -18,7 +18,8 @@ from typing import Any, get_args
 
 from callboard.protocol.commands import Command
 from callboard.protocol.events import Event
-from callboard.protocol.policy import Policy
+from callboard.protocol.ids import ToolName
+from callboard.protocol.policy import MODES, AccessKind, Location, Mode, Policy, Touch, Trust
 from callboard.protocol.states import (
     CALL_TRANSITIONS,
     REQUEST_TRANSITIONS,
@@ -85,6 +86,41 @@ def default_policy() -> str:
     return "\n".join([*rows, ""])
 
 
+def policy_tables() -> str:
+    """What the table of each trust level says of each risk: inside the workspace, then outside of it."""
+    rows = [f"| risk | {' | '.join(f'`{trust}`' for trust in Trust)} |", "|---|---|---|---|"]
+    for risk in Risk:
+        by_origin = {origin: " | ".join(_cells(trust, risk, origin) for trust in Trust) for origin in Origin}
+        if len({*by_origin.values()}) == 1:
+            rows.append(f"| `{risk}` | {by_origin[Origin.OWNER]} |")
+        else:
+            rows += [f"| `{risk}`, {_origin(origin)} | {cells} |" for origin, cells in by_origin.items()]
+    return "\n".join([*rows, ""])
+
+
+def _cells(trust: Trust, risk: Risk, origin: Origin) -> str:
+    contract = ToolContract(risk=risk, origin=origin)
+    judged = (Policy(trust=trust).judge(ToolName(""), contract, [Touch(AccessKind.READ, place)]) for place in Location)
+    return ", ".join(each.decision for each in judged)
+
+
+def mode_rules() -> str:
+    """The rules of each mode."""
+    rows = ["| mode | meaning | its rules |", "|---|---|---|"]
+    for mode in Mode:
+        rules = "; ".join(f"{Decision(rule.decision)} `{rule.risk}`" for rule in MODES[mode]) or "none"
+        rows.append(f"| `{mode}` | {_MEANING[mode]} | {rules} |")
+    return "\n".join([*rows, ""])
+
+
+#: What each mode is for.
+_MEANING = {
+    Mode.ASK: "answers only: tools that read",
+    Mode.PLAN: "reading, the network and notes; nothing is changed or run",
+    Mode.BUILD: "all tools, by table and rules",
+}
+
+
 def _origin(origin: Origin) -> str:
     return f"from {origin}" if origin is Origin.ELSEWHERE else f"from its {origin}"
 
@@ -104,6 +140,8 @@ BLOCKS: Mapping[str, Callable[[], str]] = MappingProxyType(
         "events": lambda: vocabulary(Event),
         "commands": lambda: vocabulary(Command),
         "policy": default_policy,
+        "policy_tables": policy_tables,
+        "mode_rules": mode_rules,
         "retry_hints": retry_hints,
     }
 )

@@ -41,6 +41,7 @@ from callboard.protocol.testing.outside import (
     cancelled,
     foreign_events,
     model_answers,
+    notice,
     person_answers,
     stray_events,
     tool_answers,
@@ -177,6 +178,8 @@ class Driver:
             self._schedule(when, self._lose_tools)
         for when in plan.foreign_at:
             self._schedule(when, self._foreign)
+        for number, when in enumerate(plan.notices_at):
+            self._post(when, ("outside", tag), notice(tag, number))
 
     def _restart(self) -> None:
         """The process dies with all it holds, and comes back from what its journal has written by now."""

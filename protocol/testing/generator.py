@@ -126,7 +126,8 @@ def draw_scenario(
     drawn = draw_compaction(choices, drawn) if _chance(choices, 15) else drawn
     drawn = _with_output(choices, drawn) if _chance(choices, 12) else drawn
     drawn = _wary(choices, drawn) if _chance(choices, 15) else drawn
-    return _with_changes(drawn) if _chance(choices, 8) else drawn
+    drawn = _with_changes(drawn) if _chance(choices, 8) else drawn
+    return replace(drawn, notices_at=_moments(choices, 6))
 
 
 def _wary(choices: Choices, drawn: Scenario) -> Scenario:

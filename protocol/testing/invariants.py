@@ -63,6 +63,7 @@ INVARIANTS: Mapping[str, Callable[[Story], Iterator[str]]] = MappingProxyType(
         "I26 resume": journal.resumes,
         "I27 carried out": requests.carried_out,
         "I28 compaction": compaction.compacts,
+        "I29 notices": history.notices_read,
         "I30 answers fit": output.answers_fit,
     }
 )

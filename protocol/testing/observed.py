@@ -364,6 +364,7 @@ NOT_OBSERVED: Final[Mapping[str, str]] = MappingProxyType(
         "I26 resume": _JOURNAL,
         "I27 carried out": _INSIDE,
         "I28 compaction": "each runtime has its own way to leave out what does not fit",
+        "I29 notices": "other runtimes take none",
         "I30 answers fit": "the conversations ask for text: each runtime has its own way to ask for another form",
     }
 )

@@ -22,6 +22,7 @@ from callboard.protocol.events import (
     ModelNoted,
     ModelResponded,
     ModelStreamed,
+    NoticeCame,
     RequestStarted,
     ToolCallCancelled,
     ToolCallCompleted,
@@ -124,6 +125,11 @@ def _repeat(answer: Answer, doubled: bool, late: bool) -> Iterator[Answer]:
 def cancelled(tag: Tag, now: float) -> Answer:
     """What a dispatcher says when it has carried out a CancelTool."""
     return Answer(now + STOP_SECONDS, lambda at: ToolCallCancelled(tag, at))
+
+
+def notice(tag: Tag, number: int) -> Make:
+    """Something that the model should read; no other message has this text."""
+    return lambda at: NoticeCame(tag, at, f"notice {number}")
 
 
 # The model.

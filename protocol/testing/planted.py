@@ -73,6 +73,7 @@ from callboard.protocol.testing.planting import (
     with_options,
 )
 from callboard.protocol.testing.scenario import Scenario
+from callboard.protocol.testing.story import is_notice, without_notices
 from callboard.protocol.testing.trace import Entry, Trace, Verb
 from callboard.protocol.tools import Decision, FailureCode, Risk
 
@@ -571,6 +572,28 @@ for _invariant, _name, _mutation in OUTPUT_FAULTS:
     plant(_invariant, _name, _mutation)
 for _invariant, _mutation in COMPACTION_FAULTS:
     fault(_invariant)(_mutation)
+
+
+# I29: what the model should read of what happened outside.
+
+
+def _with_notices(change: Callable[[tuple[Message, ...], tuple[Message, ...]], tuple[Message, ...]]) -> type[Mutation]:
+    """Change the records that hold notices: made of what the step comes to, and of its notices."""
+
+    def changed(record: RecordStep) -> RecordStep:
+        notices = tuple(filter(is_notice, record.messages))
+        return replace(record, messages=change(tuple(without_notices(record.messages)), notices)) if notices else record
+
+    return changing(RecordStep, changed)
+
+
+plant("I29 notices", "a notice is told nowhere", _with_notices(lambda step, notices: step))
+plant("I29 notices", "a notice is told twice", _with_notices(lambda step, notices: (*step, *notices, *notices)))
+plant(
+    "I29 notices",
+    "a notice comes before the last message",
+    _with_notices(lambda step, notices: (*step[:-1], *notices, *step[-1:])),
+)
 
 
 # I24 to I26: progress, due events, resume.

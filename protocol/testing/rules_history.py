@@ -21,9 +21,17 @@ from callboard.protocol.content import (
     UserPart,
     is_json_object,
 )
-from callboard.protocol.events import ModelResponded, ModelStreamed
+from callboard.protocol.events import Event, ModelResponded, ModelStreamed, NoticeCame
 from callboard.protocol.ids import CallId
-from callboard.protocol.model import ModelRequest, ModelResponse, Restarted, TextDelta, ToolChoice, ToolChoiceMode
+from callboard.protocol.model import (
+    FinishReason,
+    ModelRequest,
+    ModelResponse,
+    Restarted,
+    TextDelta,
+    ToolChoice,
+    ToolChoiceMode,
+)
 from callboard.protocol.options import RequestOptions
 from callboard.protocol.output import OutputMode
 from callboard.protocol.prompt_tokens import estimate_tokens, message_tokens
@@ -45,9 +53,11 @@ from callboard.protocol.testing.story import (
     ModelRun,
     Story,
     answer_texts,
+    is_notice,
     is_too_long,
     is_whole,
     responses,
+    without_notices,
 )
 from callboard.protocol.testing.told_calls import in_words
 from callboard.protocol.tools import Decision
@@ -117,7 +127,11 @@ def recorded_truly(story: Story) -> Iterator[str]:
     steps = Counter(record.tag.step for record in story.records)
     yield from (f"step {step} was recorded {count} times" for step, count in steps.items() if count > 1)
     known = {model.command.tag for model in story.models}
-    yield from (f"{record.tag} was recorded and never asked" for record in story.records if record.tag not in known)
+    at_end = {model.command.tag for model in story.asked[-1:]}  # it may hold no more than notices
+    for record in story.records:
+        is_turn = any(not isinstance(message, SystemMessage) for message in record.messages)
+        if record.tag not in (known if is_turn else at_end):
+            yield f"{record.tag} was recorded and never asked"
     for turn in expected_turns(story):
         if turn.taken:
             yield from _wrong_turn(story, turn)
@@ -135,7 +149,8 @@ def _wrong_turn(story: Story, turn: ExpectedTurn) -> Iterator[str]:
     first, *rest = record.messages
     if not isinstance(first, AssistantMessage) or _plain(first.parts, None) != _plain(response.parts, response):
         yield f"step {step} was recorded as {first!r:.300}, the model said {response.parts!r:.300}"
-    notes = [message for message in rest if not isinstance(message, ToolMessage)]
+    notes = [message for message in without_notices(rest) if not isinstance(message, ToolMessage)]
+    rest = without_notices(rest)
     if len(rest) - len(notes) != len(turn.calls):
         yield f"step {step} has {len(turn.calls)} calls and {len(rest) - len(notes)} results"
     if any(isinstance(message, ToolMessage) for message in rest[len(turn.calls) :]):
@@ -148,6 +163,45 @@ def _wrong_turn(story: Story, turn: ExpectedTurn) -> Iterator[str]:
     told = [note.text for note in notes if isinstance(note, SystemMessage)]
     if sum(changed[0] in text for text in told) != len(changed) if changed else False:
         yield f"step {step}: the model is not told that a person has changed the arguments of {len(changed)} calls"
+
+
+# I29: what the model should read of what happened outside.
+
+
+def notices_read(story: Story) -> Iterator[str]:
+    """I29: each notice is recorded once, in the order in which they came, behind everything else of its step.
+
+    It is in the first step that is recorded after it came, but for a turn that is sent back as it is; at the end of the
+    request none is left, but for those that came after such a turn.
+    """
+    waiting: list[str] = []
+    paused = False
+    for reaction in story.reactions:
+        event = reaction.event
+        if isinstance(event, NoticeCame):
+            waiting.append(event.text)
+        if event is None:
+            continue
+        for record in reaction.given(RecordStep):
+            told = [message.text for message in record.messages if is_notice(message)]
+            paused = _is_paused(event)
+            due = [] if paused else waiting
+            if told != due:
+                yield f"step {record.tag.step} tells {told}, due are {due}"
+            if told and not all(map(is_notice, record.messages[-len(told) :])):
+                yield f"step {record.tag.step}: a notice is not at the end"
+            waiting = [text for text in waiting if text not in told]
+        if reaction.given(Finish) and waiting and not paused:
+            yield f"{waiting} are told nowhere"
+        if reaction.given(CallModel):
+            paused = False
+
+
+def _is_paused(event: Event) -> bool:
+    """Is what it records a turn that is sent back as it is?"""
+    if not isinstance(event, ModelResponded):
+        return False
+    return event.response.finish_reason is FinishReason.PAUSE and not event.response.tool_calls
 
 
 def _plain(parts: Sequence[AssistantPart], response: ModelResponse | None) -> list[AssistantPart]:
@@ -174,7 +228,8 @@ def _wrong_partial(story: Story) -> Iterator[str]:
     finish = end[1]
     if finish.text != (said or last):
         yield f"the request finished with the text {finish.text!r}, said was {(said or last)!r}"
-    if said and (model.record is None or model.record.messages != (AssistantMessage((Text(said),)),)):
+    whole = () if model.record is None else tuple(without_notices(model.record.messages))
+    if said and whole != (AssistantMessage((Text(said),)),):
         yield f"{said!r} was streamed and is recorded as {model.record and model.record.messages!r:.200}"
     turns = [turn for record in story.records for turn in record.messages if isinstance(turn, AssistantMessage)]
     texts = [turn.text for turn in turns] + [call.arguments for turn in turns for call in turn.tool_calls]

@@ -10,7 +10,7 @@ from callboard.protocol.events import ModelResponded
 from callboard.protocol.output import Checked, OutputMode
 from callboard.protocol.testing.expected import ExpectedTurn, Follows, expected_turns, modes
 from callboard.protocol.testing.expected_output import answers_of, words_about
-from callboard.protocol.testing.story import ModelRun, Story
+from callboard.protocol.testing.story import ModelRun, Story, without_notices
 
 
 def answers_fit(story: Story) -> Iterator[str]:
@@ -82,6 +82,6 @@ def _untold(turn: ExpectedTurn) -> Iterator[str]:
     record, answer = turn.model.record, turn.answer
     if record is None or answer is None:
         return
-    told = [message.text for message in record.messages if isinstance(message, SystemMessage)]
+    told = [message.text for message in without_notices(record.messages) if isinstance(message, SystemMessage)]
     if not isinstance(record.messages[0], AssistantMessage) or len(told) != 1 or answer.misfit not in told[0]:
         yield f"the answer of step {turn.model.command.tag.step} does not fit, and the model reads {told!r:.300}"

@@ -29,6 +29,7 @@ from callboard.protocol.events import (
     ModelNoted,
     ModelResponded,
     ModelStreamed,
+    NoticeCame,
     RequestStarted,
     ToolCallCompleted,
     ToolCallDeferred,
@@ -291,7 +292,7 @@ class ExpectedEvents:
             return not self.started and event.tag == self.request
         if not self.started or self.over or event.tag.request != self.request:
             return False
-        if isinstance(event, CancelRequested):
+        if isinstance(event, CancelRequested | NoticeCame):
             return True
         if isinstance(event, _MODEL_EVENTS):
             return event.tag == self.model

@@ -166,6 +166,8 @@ class Scenario:
     """The dispatcher dies at these times."""
     foreign_at: tuple[float, ...] = ()
     """Events of another request arrive at these times."""
+    notices_at: tuple[float, ...] = ()
+    """At these times something happens outside that the model should read."""
     strays: tuple[tuple[float, int], ...] = ()
     """At each time, one event of this request arrives that is not due: stale, early, in the wrong state. Which one, of
     those that are possible then, the number says."""

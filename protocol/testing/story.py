@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any, Final
@@ -29,7 +29,7 @@ from callboard.protocol.commands import (
     WithdrawApproval,
 )
 from callboard.protocol.compaction import Compacted
-from callboard.protocol.content import Message, ToolCall, ToolMessage, is_json_object
+from callboard.protocol.content import Message, SystemMessage, ToolCall, ToolMessage, is_json_object
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.events import (
     ApprovalDenied,
@@ -505,3 +505,13 @@ def signature(call: ToolCall) -> tuple[str, str]:
     if not is_whole(call):
         return call.name, call.arguments
     return call.name, orjson.dumps(orjson.loads(call.arguments), option=orjson.OPT_SORT_KEYS).decode()
+
+
+def without_notices(messages: Sequence[Message]) -> list[Message]:
+    """What the step itself comes to."""
+    return [message for message in messages if not is_notice(message)]
+
+
+def is_notice(message: Message) -> bool:
+    """Is it one of those that a scenario sends (`outside.notice`)?"""
+    return isinstance(message, SystemMessage) and message.text.startswith("notice ")

@@ -143,8 +143,8 @@ def test_relative_paths_are_meant_from_the_files_folder(config: Path, monkeypatc
         ('[default]\nmodel = "gpt-5"', r"'model' in \[default\] of .*config.toml: must be"),
         ("[default]\nmodel = 7", r"'model' in \[default\] of .*config.toml: Input should be a valid string"),
         (
-            "[default]\nmodle = 'openai/x'",
-            r"'modle' in \[default\] of .*there is no such setting; did you mean 'model'",
+            "[default]\nmodell = 'openai/x'",
+            r"'modell' in \[default\] of .*there is no such setting; did you mean 'model'",
         ),
         ("[profiles.a]\nmax_steps = 0", r"'max_steps' in \[profiles.a\] of .*greater than or equal to 1"),
         ("[default]\nsampling = {temprature = 1}", r"'sampling' in \[default\].*no 'temprature' in it; did you mean"),

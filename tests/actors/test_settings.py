@@ -151,11 +151,11 @@ def test_a_step_is_estimated_by_the_dearest_model_that_may_answer(monkeypatch: p
 
 
 def test_a_misspelt_setting_is_told_what_was_meant() -> None:
-    wrong: dict[str, Any] = {"modle": "openai/gpt-5", "max_stepz": 3, "colour": KEY}
+    wrong: dict[str, Any] = {"modell": "openai/gpt-5", "max_stepz": 3, "colour": KEY}
     with pytest.raises(UsageError) as caught:
         Settings(**wrong)
     assert str(caught.value) == (
-        "setting 'modle': there is no such setting; did you mean 'model'?; "
+        "setting 'modell': there is no such setting; did you mean 'model'?; "
         "setting 'max_stepz': there is no such setting; did you mean 'max_steps'?; "
         "setting 'colour': there is no such setting"
     )

@@ -161,7 +161,7 @@ def test_the_deadline_of_the_request_ends_its_call() -> None:
 def test_a_deferred_call_waits_for_its_result_from_outside() -> None:
     called = Called()
     called.see(ToolCallStarted(CALL, 1.0))
-    assert ClearTimer in called.see(ToolCallDeferred(CALL, 2.0, 500.0))  # the request's time stands still
+    assert ClearTimer in called.see(ToolCallDeferred(CALL, 2.0, 500.0))  # the request's time does not run
     assert SetTimer in called.see(ToolCallCompleted(CALL, 400.0, "at last"))
     assert called.result.content == "at last"
 
@@ -193,7 +193,7 @@ HAPPENINGS = st.sampled_from(
 
 
 @given(st.sampled_from(Decision), st.lists(st.tuples(HAPPENINGS, st.floats(0, 60)), max_size=12))
-def test_whatever_happens_a_call_has_one_result_and_its_request_one_end(
+def test_in_any_order_of_events_a_call_has_one_result_and_its_request_one_end(
     decision: Decision, happenings: list[tuple[Callable[[float], Event], float]]
 ) -> None:
     called, at = Called(decision), 0.0

@@ -133,6 +133,8 @@ def test_an_absent_key_is_refused_and_changes_nothing(state: RequestState) -> No
     assert illegal or state is RequestState.NEW
 
 
-def test_the_page_is_what_the_code_would_write() -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    assert render(page) == page, "run: python -m callboard.protocol.testing.diagrams docs/protocol.md"
+@pytest.mark.parametrize("name", ["protocol.md", "tools.md"])
+def test_the_page_is_what_the_code_would_write(name: str) -> None:
+    page = (PAGE.parent / name).read_text(encoding="utf-8")
+    assert "<!-- generated: " in page
+    assert render(page) == page, f"run: python -m callboard.protocol.testing.diagrams docs/{name}"

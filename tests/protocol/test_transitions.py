@@ -28,6 +28,7 @@ from callboard.protocol.events import (
     ModelNoted,
     ModelResponded,
     ModelStreamed,
+    NoticeCame,
     RequestStarted,
     ToolCallCancelled,
     ToolCallCompleted,
@@ -220,8 +221,8 @@ def of_step(kind: type[Any], *values: Any, at: float = 1.0) -> Said:
     return Said(kind, lambda session: kind(session.step, at, *values))
 
 
-def of_request(kind: type[Any], *, at: float = 1.0) -> Said:
-    return Said(kind, lambda _: kind(REQUEST, at))
+def of_request(kind: type[Any], *values: Any, at: float = 1.0) -> Said:
+    return Said(kind, lambda _: kind(REQUEST, at, *values))
 
 
 def of_call(kind: type[Any], *values: Any) -> Said:
@@ -239,6 +240,7 @@ def without_calls() -> Iterable[Row]:
     endless = (TextDelta("x" * (MAX_ANSWER_BYTES + 1)),)
     yield Row(IDLE, of_step(ModelStreamed, endless), OVER, None, "StopModel ClearTimer Finish")
     yield Row(IDLE, of_step(ModelNoted, NoteKind.RETRY, "busy", 1), ASKING, None, "Note")
+    yield Row(IDLE, of_request(NoticeCame, "news"), ASKING, None, "")
     yield Row(IDLE, responded(Text("done")), OVER, None, "RecordStep ClearTimer Finish")
     cut = responded(Text("do"), reason=FinishReason.LENGTH)
     yield Row(IDLE, cut, OVER, None, "Note RecordStep ClearTimer Finish")
@@ -331,6 +333,8 @@ def results_of(held: Situation) -> Iterable[Row]:
 
 
 def held_calls() -> Iterable[Row]:
+    for held in (WAITING, SENT, RUNNING, DEFERRED):
+        yield Row(held, of_request(NoticeCame, "news"), TOOLS, held.call, "")
     for held in (SENT, RUNNING):
         yield from results_of(held)
         yield from ends_of(held, of_call(ToolCallTimedOut), CallState.TIMED_OUT)
@@ -398,6 +402,7 @@ def ended_calls() -> Iterable[Row]:
     """What happens to the rest of the step leaves a call that has ended as it is."""
     for state, situation in ENDED.items():
         stopped = "CancelTool ReportFailure ClearTimer RecordStep ClearTimer Finish"
+        yield Row(situation, of_request(NoticeCame, "news"), TOOLS, state, "")
         yield Row(situation, of_step(ToolsLost), TOOLS, state, "RunTool SetTimer")
         yield Row(situation, of_step(DeadlinePassed), TOOLS, state, "SetTimer")
         yield Row(situation, of_request(CancelRequested), OVER, state, stopped)
@@ -458,6 +463,7 @@ ANY = {
         of_call(ToolCallTimedOut),
         of_call(ToolCallCancelled),
         of_step(ToolsLost),
+        of_request(NoticeCame, "news"),
         of_request(CancelRequested),
         of_request(DeadlinePassed, at=REQUEST_SECONDS),
     )

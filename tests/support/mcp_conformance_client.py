@@ -63,6 +63,8 @@ async def main(url: str) -> None:
     async with Runtime(settings, approve=approve) as runtime:
         for status in runtime.mcp_servers():
             sys.stdout.write(f"{status}\n")
+        for call in context.get("toolCalls", ()):
+            await runtime.call_tool(f"suite_{call['name']}", call["arguments"])
         for offer in runtime.tools():
             if offer.definition.name.startswith("suite_"):
                 given = sample(offer.definition.parameters)

@@ -120,6 +120,16 @@ def test_what_python_finds_ripgrep_finds(tmp_path: Path, regex: str, ignores_cas
     assert with_match
 
 
+@pytest.mark.skipif(RIPGREP is None, reason="ripgrep is not installed; the tests of our own search always run")
+def test_ripgrep_takes_every_character_of_a_needle(tmp_path: Path) -> None:
+    """A backslash before some of them is an error for it, and the search would be slow without a word."""
+    text = "".join(map(chr, range(32, 127))) + "Ä\u2028ß"
+    (tmp_path / "a.txt").write_text(text)
+    for ignores_case in (False, True):
+        pattern = pattern_of(text, is_regex=False, ignores_case=ignores_case)
+        assert files_with(str(RIPGREP), str(tmp_path), pattern, 10**6, 20.0) == [str(tmp_path / "a.txt")]
+
+
 def _example(regex: str, number: int) -> bytes:
     """Texts of the characters that this expression and white space are about, the same in each run."""
     letters = "AZ09abcdf x,y-_\t\x1c\x1f\n.is\u0130\u212aß"

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from callboard.actors.builtins import Workspace
+from callboard.actors.builtins import Workspace, text_search
 from callboard.actors.builtins.ripgrep import find_ripgrep
 from callboard.actors.builtins.search_pattern import pattern_of
 from callboard.actors.builtins.text_search import (
@@ -37,6 +37,12 @@ from support.key_samples import PRIVATE_KEY
 
 def without_ripgrep(_: Path) -> None:
     return None
+
+
+@pytest.fixture(autouse=True)
+def asks_ripgrep_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trees of these tests are small."""
+    monkeypatch.setattr(text_search, "FIRST_FILES", 2)
 
 
 HAS_RIPGREP = find_ripgrep(Path("/nowhere")) is not None

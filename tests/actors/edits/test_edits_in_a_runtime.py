@@ -9,7 +9,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from callboard import AskApproval, Conversation, Policy, ProposalState, Risk, Runtime, Settings, UsageError
+from callboard import AskApproval, Conversation, Policy, ProposalState, Risk, Runtime, Settings, UsageError, tool
 from callboard.protocol.content import SystemMessage, ToolMessage, history_faults
 from callboard.protocol.model import ModelRequest
 from callboard.protocol.policy import Rule
@@ -145,6 +145,33 @@ async def test_a_call_does_not_wait_for_a_person(
     assert "was applied" in told(conversation)[0]
 
 
+async def test_the_model_of_a_running_request_reads_it_at_its_next_step(
+    settings: Callable[..., Settings], root: Path
+) -> None:
+    seen: list[list[str]] = []
+
+    @tool
+    async def decide() -> str:
+        (done,) = await runtime.deny_edits(reason="not so")
+        return done.state
+
+    def last(request: ModelRequest) -> ScriptedTurn:
+        seen.append([each.text for each in request.messages if isinstance(each, SystemMessage)])
+        assert isinstance(request.messages[-1], SystemMessage)  # behind the results
+        return ScriptedTurn("I see")
+
+    conversation = Conversation()
+    given = settings(call("apply_code_edit", **EDIT), call("decide"), last, ScriptedTurn("later"))
+    async with Runtime(given, tools=[decide]) as runtime:
+        await runtime.ask("edit", conversation=conversation)
+        (proposal,) = await asyncio.to_thread(runtime.proposals)
+        outcome = f"The edit {proposal.id} ({root / 'a.py'}) was not allowed and not applied: not so"
+        assert seen[0][-1] == outcome
+        await runtime.ask("and now?", conversation=conversation)
+    assert told(conversation) == [outcome]
+    assert not list(history_faults(conversation.messages))
+
+
 async def test_the_owner_decides_before_the_approver_and_the_question_is_withdrawn(
     settings: Callable[..., Settings], root: Path
 ) -> None:
@@ -178,6 +205,28 @@ def test_edits_are_applied_at_once_where_the_settings_say_so(settings: Callable[
     assert (result["staged"], result["applied"], result["auto_confirmed"]) == (True, True, True)
     assert "return 11" in (root / "a.py").read_text()
     assert told(conversation) == []
+
+
+def test_what_a_rule_denies_is_not_applied_and_the_model_reads_which_one(
+    settings: Callable[..., Settings], root: Path
+) -> None:
+    policy = Policy(rules=(Rule("*", path="a.py", decision="deny"), Rule("create_file", path="b.py", decision="allow")))
+    edit = {"edits": [{"canonical_path": "a.one", "new_text": "x = 1"}]}
+    for more in ({}, {"auto_confirm_edits": True}):
+        conversation = Conversation()
+        with Runtime(settings(call("apply_code_edit", **edit), ScriptedTurn("ok"), policy=policy, **more)) as runtime:
+            runtime.ask_sync("edit", conversation=conversation)
+        result = result_of(conversation)
+        assert (result["applied"], result["state"]) == (False, "denied")
+        assert "rule 1: * a.py" in str(result["notes"])
+    assert "return 1\n" in (root / "a.py").read_text()
+    conversation = Conversation()
+    create = call("create_file", path="b.py", content="b = 1\n")
+    with Runtime(settings(create, ScriptedTurn("ok"), policy=policy)) as runtime:
+        runtime.ask_sync("create", conversation=conversation)
+        assert runtime.proposals()[-1].by.startswith("rule 2")
+    result = result_of(conversation)
+    assert (result["applied"], result["auto_confirmed"]) == (True, False)
 
 
 def test_an_item_is_edited_by_its_canonical_path_and_found_again_after_it(

@@ -56,7 +56,7 @@ async def steps(context: ToolContext, fractions: list[float | None]) -> str:
     return "done"
 
 
-@tool(risk="read")
+@tool  # without a risk it is not confined, and may write outside of the workspace
 def hold(marker: str) -> str:
     """Hold a lock on the file until it is ended."""
     with open(marker, "w") as held:

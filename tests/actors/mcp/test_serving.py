@@ -218,7 +218,7 @@ def test_a_port_that_is_taken_is_said(capsys: pytest.CaptureFixture[str], tmp_pa
     assert f"--http: {address} cannot be listened on" in capsys.readouterr().err
 
 
-def test_what_stands_beside_the_tools_is_one_server(tools_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_one_server_is_served_beside_the_tools(tools_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     more = "\nfrom mcp.server.lowlevel import Server\none_server, other = Server('a'), Server('b')\n"
     tools_file.write_text(tools_file.read_text() + more)
     assert run(["mcp", "--workspace", str(tools_file.parent), "--tools", str(tools_file)]) == 2

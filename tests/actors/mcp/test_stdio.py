@@ -61,7 +61,7 @@ def say(running: subprocess.Popen[bytes], message: dict[str, Any] | bytes) -> No
 
 
 def hear(running: subprocess.Popen[bytes], number: int) -> dict[str, Any]:
-    """The answer to this request. Whatever comes before it must be messages, too."""
+    """The answer to this request. All that comes before it must be messages, too."""
     assert running.stdout is not None
     for line in running.stdout:
         message: dict[str, Any] = json.loads(line)

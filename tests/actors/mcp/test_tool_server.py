@@ -106,9 +106,10 @@ async def test_failures_are_results_that_say_what_to_do(served: Served, mode: st
     ids=["allow", "deny", "no decision", "decline"],
 )
 async def test_what_the_policy_asks_about_is_asked_of_the_clients_user(
-    served: Served, mode: str, answer: dict[str, Any] | str, is_written: bool, tmp_path: Path
+    served: Served, mode: str, answer: dict[str, Any] | str, is_written: bool
 ) -> None:
-    target = tmp_path / "file.txt"
+    target = served.workspace / "file.txt"
+    target.unlink(missing_ok=True)
     async with client(served, mode, elicitation_callback=answers(answer)) as connected:
         result = await connected.call_tool("write", {"path": str(target)})
     assert target.exists() is is_written
@@ -129,7 +130,7 @@ async def test_a_client_that_cannot_ask_its_user_is_told_that_such_calls_are_den
 async def test_a_tool_may_ask_the_clients_user(served: Served, mode: str) -> None:
     async with client(served, mode, elicitation_callback=answers({"name": "Ann"}, "cancel")) as connected:
         assert text(await connected.call_tool("greet", {})) == "Hello Ann"
-        assert failure(await connected.call_tool("greet", {}))["message"] == "nobody said who is there"
+        assert failure(await connected.call_tool("greet", {}))["message"] == "no name was given"
 
 
 async def test_a_tool_that_asks_is_told_where_the_client_cannot(served: Served) -> None:

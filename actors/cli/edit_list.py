@@ -1,0 +1,59 @@
+"""`callboard edits`: the edits that tools have staged in this workspace and that wait for their owner."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from typing import Final
+
+from callboard import Proposal, ProposalState, Runtime, UsageError
+from callboard.actors.cli.arguments import settings_of
+from callboard.actors.cli.terminal import print_json, print_line, printable, visible
+from callboard.protocol.masking import mask
+
+_OPEN: Final = (ProposalState.PENDING, ProposalState.APPLYING)
+
+
+async def run(options: argparse.Namespace, known: dict[str, object]) -> None:
+    """List them with their diffs, apply some, or give some up."""
+    async with Runtime(settings_of(options)) as runtime:
+        if options.action == "list":
+            _list([each for each in runtime.proposals() if options.all or each.state in _OPEN], as_json=options.json)
+            return
+        ids = _chosen(options, [each.id for each in runtime.proposals() if each.state in _OPEN])
+        if options.action == "approve":
+            decided = await runtime.approve_edits(ids)
+        else:
+            decided = await runtime.deny_edits(ids, options.reason)
+    if options.json:
+        print_json([asdict(each) for each in decided])
+    for each in decided if not options.json else ():
+        print_line(printable(_line(each)))
+    if options.action == "approve" and any(each.state is not ProposalState.APPLIED for each in decided):
+        raise UsageError("not all of these edits could be applied: see above why")
+
+
+def _chosen(options: argparse.Namespace, pending: list[str]) -> list[str]:
+    """What was typed; without ids, all that wait."""
+    if options.ids:
+        return list(options.ids)
+    if not options.everything:
+        raise UsageError(f"name the edits, or give --all-pending for all {len(pending)} that wait")
+    return pending
+
+
+def _list(proposals: list[Proposal], *, as_json: bool) -> None:
+    if as_json:
+        print_json([asdict(each) for each in proposals])
+        return
+    if not proposals:
+        print_line("no edits wait in this workspace")
+    for each in proposals:
+        print_line(printable(_line(each)))
+        print_line(visible(mask(each.diff)).rstrip("\n"))
+
+
+def _line(proposal: Proposal) -> str:
+    files = ", ".join(f"{file.kind} {file.path}" for file in proposal.files)
+    why = f" ({proposal.reason})" if proposal.reason else ""
+    return f"{proposal.id}  {proposal.state}{why}  {proposal.tool}: {files}"
