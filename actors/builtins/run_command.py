@@ -85,6 +85,7 @@ def run_command_tool(workspace: Workspace) -> Tool:
         latency="long",
         concurrency=4,
         accesses=command_accesses,
+        paths=[str(workspace.root)],
     )
     def run_command(
         context: ToolContext,
