@@ -151,7 +151,7 @@ def enter(walls: Walls, scratch: str, found: int, *, has_mounts: bool) -> None:
     _held.rules = _opened({**_coarse(rules, _held.scratch), f"{_held.scratch}/template": May.READ})
     _restrict(_opened([*rules, (_held.scratch, in_scratch)]))
     metadata = has_mounts or rights.executes
-    seccomp.install(seccomp.CallsAllowed(rights.connects, rights.executes, metadata))
+    seccomp.install(seccomp.CallsAllowed(rights.connects, rights.executes, metadata, rights.executes))
 
 
 def _has_made_view(walls: Walls, scratch: str, found: int) -> bool:
