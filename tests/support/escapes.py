@@ -47,7 +47,8 @@ _NUMBERS: Final = {
     "aarch64": dict(ptrace=117, vm_read=270, vm_write=271, pidfd_getfd=438, kcmp=272, userfaultfd=282, bpf=280,
                     perf=241, keyctl=219, unshare=97, clone=220, setns=268, chroot=51, mount=40, umount=39,
                     fanotify=262, handle=264, by_handle=265, personality=92, modules=105, kexec=104, reboot=142,
-                    swapon=224, sethostname=161, syslog=116, clock=112, acct=89, pivot=41, ioprio=30, sigqueue=138, shmget=194, shmctl=195,
+                    swapon=224, sethostname=161, syslog=116, clock=112, acct=89, pivot=41,
+                    ioprio=30, sigqueue=138, shmget=194, shmctl=195,
                     renameat2=276),
 }[platform.machine()]  # fmt: skip
 _REFUSALS: Final = (errno.EPERM, errno.EACCES, errno.ENOSYS)
