@@ -32,7 +32,7 @@ from callboard.actors.policy.addresses import AllowedAddresses
 from callboard.actors.policy.judge import CallJudge, JudgingApprover
 from callboard.actors.policy.saved_rules import SavedRules
 from callboard.actors.processes.confinement import check_hosts, confinement_of, kernel_support
-from callboard.actors.processes.keeper import check_confinement
+from callboard.actors.processes.keeper import check_confinement, masks_secrets
 from callboard.actors.processes.supply import ProcessOptions
 from callboard.actors.requests import asking
 from callboard.actors.requests.asking import AskOptions
@@ -282,7 +282,8 @@ class Wiring:
         settings = self.settings
         allowed = AllowedAddresses(settings.allowed_addresses)
         saved = self.saved_rules.judge
-        judge = CallJudge(settings.policy, settings.workspace, settings.secret_rules, saved, allowed)
+        masks = partial(masks_secrets, settings.confine)
+        judge = CallJudge(settings.policy, settings.workspace, settings.secret_rules, saved, allowed, masks)
         return JudgingApprover(judge, approver, scheduler)
 
     def plan(self, system: kernel.ActorSystem, scheduler: kernel.LoopScheduler, approver: Approver) -> Plan:

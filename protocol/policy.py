@@ -164,6 +164,8 @@ class Touch:
     """Why no rule can allow it, such as a secret file; "" if one can."""
     touches: tuple[Touch, ...] = ()
     """Of a command: its paths. A rule that allows the command allows them."""
+    exposes: str = ""
+    """Why it could read what the model must not see; "" if it could not. Then only a rule allows it."""
 
 
 _PATTERNS: Final = ("command", "path", "address", "arguments")
@@ -353,8 +355,8 @@ class Policy:
         """What happens to a call that touches this; nothing: what is said of its tool.
 
         Deny wins over all. What is not understood is asked about, unless a rule allows every call of the tool, or this
-        very one. What could not be undone is never allowed but by a rule, and neither is a change, a program or the
-        network `after_untrusted`: in a request that has read text which may try to steer the model.
+        very one. What could not be undone, or could read secrets, is never allowed but by a rule; neither is a change,
+        a program or the network `after_untrusted`: in a request that has read text which may try to steer the model.
         """
         rules = self._rules_about(name, contract)
         parts = tuple(touched) or (Touch(AccessKind.READ),)
@@ -401,8 +403,8 @@ class Policy:
         rule = f"table: {risk} {place} at {self.trust}"
         if decision is not _ALLOW:
             return Judgement(decision, f"{rule} ({touched.destroys})" if touched.destroys else rule)
-        if touched.destroys:
-            return Judgement(_ASK, f"{rule}, but {touched.destroys}")
+        if but := touched.destroys or touched.exposes:
+            return Judgement(_ASK, f"{rule}, but {but}")
         if after_untrusted and risk is not Risk.READ:
             return Judgement(_ASK, f"{rule}, but the request has read untrusted text")
         return Judgement(_ALLOW, rule)

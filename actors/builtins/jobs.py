@@ -16,11 +16,12 @@ from functools import partial
 from pathlib import Path
 from typing import Final, get_args
 
+from callboard.actors.builtins.command_output import HeadAndTail
 from callboard.actors.builtins.job_spool import Spool, SpoolWriter
 from callboard.actors.calls.dispatcher import DispatchCall
 from callboard.actors.calls.ledger import CallEvent, LastEvent
 from callboard.actors.kernel import Actor, ActorDeadError, Asks, ChildSpec, NoSuchActor, handles
-from callboard.actors.processes import run_shell
+from callboard.actors.processes import confined, run_shell
 from callboard.actors.tools import Tool, ToolContext, tool
 from callboard.actors.tools.progress import ProgressMade
 from callboard.protocol import events
@@ -112,6 +113,15 @@ class TellAtEnd:
 
     id: str
     told: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _JobEnd:
+    """What the call of a job returns."""
+
+    end: run_shell.CommandEnd
+    hint: str
+    """What confinement has to do with what it printed; "" if nothing."""
 
 
 @dataclass(slots=True)
@@ -240,7 +250,8 @@ class Jobs(Actor[JobMessage]):
 
 def _exited(job: _Job, event: LastEvent) -> None:
     assert isinstance(event, events.ToolCallCompleted)
-    end = json.loads(event.content)
+    said = json.loads(event.content)
+    end, job.note = said["end"], said["hint"]
     job.state = JobState.TIMED_OUT if end["timed_out"] else JobState.EXITED
     job.exit_code, job.signal = end["exit_code"], end["signal"]
     if end["too_many_processes"]:
@@ -277,10 +288,16 @@ def _job_tool() -> Tool:
     @tool(name="job", risk="execute", latency="long", concurrency=MAX_JOBS)
     def job(
         context: ToolContext, command: str, cwd: str, environment: dict[str, str], seconds: float, spool: str
-    ) -> run_shell.CommandEnd:
+    ) -> _JobEnd:
         """Run a command whose output goes into a file."""
-        output = SpoolWriter(spool)
+        output, kept = SpoolWriter(spool), HeadAndTail()
+
+        def add(data: bytes) -> None:
+            output.add(data)
+            kept.add(data)
+
         left = context.remaining_seconds - SPARE_SECONDS
-        return run_shell.run(command, Path(cwd), environment, min(seconds, left), output.add)
+        end = run_shell.run(command, Path(cwd), environment, min(seconds, left), add)
+        return _JobEnd(end, confined.hint(kept.text()))
 
     return job.owned

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from callboard.actors.builtins.command_output import HeadAndTail
 from callboard.actors.builtins.workspace import Workspace
-from callboard.actors.processes import run_shell
+from callboard.actors.processes import confined, run_shell
 from callboard.actors.tools import Tool, ToolContext, tool
 from callboard.protocol.errors import ToolError
 from callboard.protocol.limits import MAX_TOOL_TIMEOUT_SECONDS
@@ -113,9 +113,11 @@ def run_command_tool(workspace: Workspace) -> Tool:
             end = run_shell.run(command, folder, variables, seconds, output.add)
         except OSError as error:
             raise ToolError(f"the command could not be started: {error.strerror or error}") from error
+        text = output.text()
+        note = " ".join(filter(None, (_note(end), confined.hint(text))))
         return CommandAnswer(
-            end.exit_code, end.signal, end.timed_out, end.seconds, output.text(), output.total, output.left_out,
-            str(folder), _note(end),
+            end.exit_code, end.signal, end.timed_out, end.seconds, text, output.total, output.left_out,
+            str(folder), note,
         )  # fmt: skip
 
     return run_command

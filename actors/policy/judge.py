@@ -48,6 +48,9 @@ _CARRIES: Final[Mapping[Risk, frozenset[AccessKind]]] = {
     Risk.UNDECLARED: frozenset(),
 }
 
+#: Of a command that can read them.
+_NOT_MASKED: Final = "secret files are not covered for commands on this machine"
+
 Saved = Callable[[ToolName, str, Iterable[Access]], Judgement | None]
 """What the owner has answered for always, of a call of this tool with these arguments that touches this. May raise."""
 
@@ -70,12 +73,15 @@ class CallJudge:
         secrets: SecretRules = NO_RULES,
         saved: Saved | None = None,
         addresses: AllowedAddresses = NONE_ALLOWED,
+        masks_secrets: Callable[[], bool] = lambda: True,
     ) -> None:
+        """`masks_secrets`: whether secret files are covered for commands; it may block, and what it raises asks."""
         self.policy = policy
         self.saved = saved
         self._workspace = workspace
         self._secrets = secrets
         self._addresses = addresses
+        self._masks_secrets = masks_secrets
 
     def judge(self, tool: Tool, arguments: str, *, after_untrusted: bool = False) -> Judgement:
         """A call with these arguments (JSON). What fails asks."""
@@ -100,7 +106,9 @@ class CallJudge:
         folders = [os.path.join(paths.root, each.value) for each in found if each.kind is AccessKind.READ]
         for each in found:
             if each.kind is AccessKind.COMMAND:  # it runs in a folder that the call names, or in the workspace
-                yield from command_touches(each.value, paths, folders)
+                exposes = "" if self._masks_secrets() else _NOT_MASKED
+                for touch in command_touches(each.value, paths, folders):
+                    yield replace(touch, exposes=exposes)
             elif each.kind is AccessKind.ADDRESS:
                 yield self._of_address(each.value)
             else:

@@ -54,6 +54,9 @@ _MAX_MODULES: Final = 2_000
 
 #: Folders of packages that are installed, not developed.
 PACKAGES: Final = frozenset({"site-packages", "dist-packages"})
+#: What programs print at these errors, and git where .git looks empty.
+_REFUSED_WORDS: Final = tuple(map(os.strerror, (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENXIO)))
+_NO_GIT: Final = "not a git repository"
 _REFUSALS: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENXIO})
 
 
@@ -148,7 +151,7 @@ def enter(walls: Walls, scratch: str, found: int, *, has_mounts: bool) -> None:
     _held.rules = _opened({**_coarse(rules, _held.scratch), f"{_held.scratch}/template": May.READ})
     _restrict(_opened([*rules, (_held.scratch, in_scratch)]))
     metadata = has_mounts or rights.executes
-    seccomp.install(seccomp.CallsAllowed(rights.connects, rights.executes, metadata))
+    seccomp.install(seccomp.CallsAllowed(rights.connects, rights.executes, metadata, rights.executes))
 
 
 def _has_made_view(walls: Walls, scratch: str, found: int) -> bool:
@@ -335,11 +338,15 @@ def explain(error: BaseException) -> str:
 def hint(text: str) -> str:
     """The same for what a program has printed, such as "Permission denied"."""
     walls = _held.walls
-    words = ("Permission denied", "Operation not permitted", "Read-only file system", "No such device or address")
-    if walls is None or not any(word in text for word in words):
+    no_git = _NO_GIT in text and any(os.path.basename(each) == ".git" for each in _held.hidden)
+    if walls is None or not (no_git or any(words in text for words in _REFUSED_WORDS)):
         return ""
-    hidden = f"; {len(_held.hidden)} secret files and folders are hidden" if _held.hidden else ""
-    return f"confined: this tool {walls.confinement}, and writes nothing else but its TMPDIR{hidden}"
+    parts = [f"confined: this tool {walls.confinement}; nothing else is written but its TMPDIR"]
+    if _held.hidden:
+        parts.append(f"{len(_held.hidden)} secret files and folders cannot be opened")
+    if no_git:
+        parts.append("the owner can show .git to it by Settings(secret_files=('!.git/',))")
+    return "; ".join(parts)
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

@@ -121,13 +121,16 @@ def containment() -> Containment:
     """Found out by trying it, in a process of its own. Takes a fraction of a second."""
     if reason := why_not():
         return Containment("", signals=False, why_not=reason)
-    tried = subprocess.run(
-        interpreter(f"from {_try.__module__} import {_try.__name__}\n{_try.__name__}()"),
-        capture_output=True,
-        text=True,
-        timeout=TRY_SECONDS,
-        check=False,
-    )
+    try:
+        tried = subprocess.run(
+            interpreter(f"from {_try.__module__} import {_try.__name__}\n{_try.__name__}()"),
+            capture_output=True,
+            text=True,
+            timeout=TRY_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Containment("", signals=False, why_not=f"a trial in a process of its own failed: {error}")
     names, signals, mounts = (*tried.stdout.strip().split(";"), "", "")[:3]
     complaint = tried.stderr.strip().rpartition("\n")[2]
     return Containment(names, signals=signals == "True", why_not=complaint, mounts=mounts == "True")
@@ -157,14 +160,16 @@ def about_confinement(mode: Confine) -> str:
     """What this machine has for it and what is done with it, for people. Takes 0.2 s the first time."""
     kernel, mounts = kernel_support(), _known().mounts
     has = f"this kernel has {kernel}, {'mounts' if mounts else 'no mounts'} of a tool's own"
+    is_masked = masks_secrets(mode)
+    secret = "secret files are covered" if is_masked else "secret files are NOT covered, commands are asked about"
     if mode is Confine.OFF:
-        return f"tools are not confined: confine is off; {has}"
+        return f"tools are not confined: confine is off; {secret}; {has}"
     if kernel.lacks:
-        return f"tools are not confined; {has}"
-    secret = "secret files are covered" if mounts else "secret files are NOT covered, commands are asked about"
+        return f"tools are not confined; {secret}; {has}"
     lacks = what_is_missing(kernel, mounts, "")
     ready = f"confine='required' would not start: it needs {lacks}" if lacks else "confine='required' would start"
-    return f"tools in processes that declare a risk are confined to it ({has}); {secret}; {ready}"
+    hosts = "hosts=[...] of a tool is NOT enforced"
+    return f"tools in processes that declare a risk are confined to it ({has}); {secret}; {hosts}; {ready}"
 
 
 def _try() -> None:

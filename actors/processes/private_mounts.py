@@ -68,11 +68,19 @@ def make(view: View) -> None:
     for place in view.fixed:
         if os.path.exists(place):
             _fix(place, writable)
-    for place in view.secret_files:
-        bind_mount(cover_file, place)
-    for place in view.secret_folders:
-        bind_mount(cover_folder, place)
+    for place in (*view.secret_files, *view.secret_folders):
+        _cover(place, cover_file, cover_folder)
     os.chdir(folder)  # else it goes on in the view of before, without covers
+
+
+def _cover(place: str, cover_file: str, cover_folder: str) -> None:
+    """By what is there now: it was found up to a minute ago, and a file that has gone needs no cover."""
+    try:
+        mode = os.lstat(place).st_mode
+        if not stat.S_ISLNK(mode):  # what a link leads to is judged by its own name
+            bind_mount(cover_folder if stat.S_ISDIR(mode) else cover_file, place)
+    except (FileNotFoundError, NotADirectoryError):
+        return
 
 
 def _make_covers(scratch: str) -> tuple[str, str]:

@@ -83,13 +83,21 @@ _METADATA: Final = """
 _UNFILED_PROGRAMS: Final = "memfd_create 319 279  execveat 322 281 "
 #: Connections, of a tool that may have none: what it inherits or pairs may be used, and nothing else.
 _CONNECTIONS: Final = "socket 41 198  connect 42 203  bind 49 200  listen 50 201  accept 43 202  accept4 288 242 "
+#: What System V shares by number, and queues by name, with all processes of a namespace; and watches of folders, which
+#: tell the names of files in folders that may not be listed. Landlock governs neither.
+_SHARED: Final = """
+    shmget 29 194  shmat 30 196  shmctl 31 195  semget 64 190  semop 65 193  semctl 66 191  semtimedop 220 192
+    msgget 68 186  msgsnd 69 189  msgrcv 70 188  msgctl 71 187  mq_open 240 180  mq_unlink 241 181
+    inotify_add_watch 254 27
+"""
 #: What is looked at closer, by its arguments.
 _ARGUMENTS: Final = """
     socket 41 198  socketpair 53 199  sendto 44 206  clone 56 220  unshare 272 97  clone3 435 435  ioctl 16 29
-    prlimit64 302 261  setpriority 141 140  personality 135 92  mknod 133 -1  mknodat 259 33
+    prlimit64 302 261  setpriority 141 140  ioprio_set 251 30  sched_setaffinity 203 122  sched_setparam 142 118
+    sched_setscheduler 144 119  sched_setattr 314 274  personality 135 92  mknod 133 -1  mknodat 259 33
 """
 _NUMBERS: Final = _numbers(
-    _OTHERS + _AROUND + _MOUNTS + _MACHINE + _METADATA + _UNFILED_PROGRAMS + _CONNECTIONS + _ARGUMENTS
+    _OTHERS + _AROUND + _MOUNTS + _MACHINE + _METADATA + _UNFILED_PROGRAMS + _CONNECTIONS + _SHARED + _ARGUMENTS
 )
 
 # linux/sched.h: new mount, cgroup, uts, ipc, user, pid and net namespaces; and time (of unshare and clone3 alone).
@@ -99,6 +107,11 @@ _AF_UNIX, _AF_INET, _AF_INET6 = 1, 2, 10
 _STREAM, _DATAGRAM, _PACKETS = 1, 2, 5
 _TYPE_MASK: Final = 0xF
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
+#: linux/fs.h: FS_IOC_SETFLAGS, FS_IOC32_SETFLAGS, FS_IOC_FSSETXATTR, FS_IOC_SETVERSION, FS_IOC32_SETVERSION; a file
+#: that is only read takes them.
+_SET_FLAGS: Final = (0x40086602, 0x40046602, 0x401C5820, 0x40087602, 0x40047602)
+#: Of setpriority and ioprio_set: one process.
+_ONE_PROCESS, _ONE_PROCESS_IO = 0, 1
 _DEVICES: Final = (0x2000, 0x6000)
 _FILE_KIND: Final = 0xF000
 _ASK_PERSONALITY: Final = 0xFFFFFFFF
@@ -117,6 +130,8 @@ class CallsAllowed:
     """Programs that are in no file (memfd_create, execveat)."""
     metadata: bool
     """Modes, owners, times and attributes of files; mounts or the owner see to where."""
+    shared: bool
+    """System V's memory, semaphores and queues, and watches of folders."""
 
 
 def is_known_machine() -> bool:
@@ -162,6 +177,8 @@ def _refused(allowed: CallsAllowed) -> dict[str, int]:
         found |= dict.fromkeys(_numbers(_CONNECTIONS), errno.EACCES)
     if not allowed.unfiled_programs:
         found |= dict.fromkeys(_numbers(_UNFILED_PROGRAMS), errno.EPERM)
+    if not allowed.shared:
+        found |= dict.fromkeys(_numbers(_SHARED), errno.EPERM)
     if not allowed.metadata:
         found |= dict.fromkeys(_numbers(_METADATA), errno.EPERM)
     return found
@@ -178,9 +195,12 @@ def _looked_at(allowed: CallsAllowed) -> Iterable[tuple[str, list[Instruction]]]
         yield "sendto", _only_if_zero(4, errno.EACCES)
     yield "clone", _no_bits(0, _NEW_NAMESPACES)
     yield "unshare", _no_bits(0, _NEW_NAMESPACES | _NEW_TIME)
-    yield "ioctl", _none_of(1, None, (_TIOCSTI, _TIOCLINUX))
+    yield "ioctl", _none_of(1, None, (_TIOCSTI, _TIOCLINUX, *(() if allowed.metadata else _SET_FLAGS)))
     yield "prlimit64", _only_own_limits()
-    yield "setpriority", _only_if_zero(1, errno.EPERM)
+    yield "setpriority", _all_of((0, None, (_ONE_PROCESS,)), (1, None, (0,)), errno.EPERM)
+    yield "ioprio_set", _all_of((0, None, (_ONE_PROCESS_IO,)), (1, None, (0,)), errno.EPERM)
+    for name in ("sched_setaffinity", "sched_setparam", "sched_setscheduler", "sched_setattr"):
+        yield name, _only_if_zero(0, errno.EPERM)
     yield "personality", _one_of(0, None, (0, _ASK_PERSONALITY), errno.EPERM)
     yield "mknod", _none_of(1, _FILE_KIND, _DEVICES)
     yield "mknodat", _none_of(2, _FILE_KIND, _DEVICES)
@@ -237,7 +257,7 @@ def _only_own_limits() -> list[Instruction]:
 
 def refused_by_name() -> tuple[str, ...]:
     """The system calls that no confined tool may make, whatever their arguments."""
-    return tuple(_refused(CallsAllowed(connections=True, unfiled_programs=True, metadata=True)))
+    return tuple(_refused(CallsAllowed(connections=True, unfiled_programs=True, metadata=True, shared=True)))
 
 
 def is_supported() -> bool:

@@ -42,11 +42,14 @@ _NUMBERS: Final = {
     "x86_64": dict(ptrace=101, vm_read=310, vm_write=311, pidfd_getfd=438, kcmp=312, userfaultfd=323, bpf=321, perf=298,
                    keyctl=250, unshare=272, clone=56, setns=308, chroot=161, mount=165, umount=166, fanotify=300,
                    handle=303, by_handle=304, personality=135, modules=175, kexec=246, reboot=169, swapon=167,
-                   sethostname=170, syslog=103, clock=227, acct=163, pivot=155),
+                   sethostname=170, syslog=103, clock=227, acct=163, pivot=155, ioprio=251, sigqueue=129,
+                   shmget=29, shmctl=31, renameat2=316),
     "aarch64": dict(ptrace=117, vm_read=270, vm_write=271, pidfd_getfd=438, kcmp=272, userfaultfd=282, bpf=280,
                     perf=241, keyctl=219, unshare=97, clone=220, setns=268, chroot=51, mount=40, umount=39,
                     fanotify=262, handle=264, by_handle=265, personality=92, modules=105, kexec=104, reboot=142,
-                    swapon=224, sethostname=161, syslog=116, clock=112, acct=89, pivot=41),
+                    swapon=224, sethostname=161, syslog=116, clock=112, acct=89, pivot=41,
+                    ioprio=30, sigqueue=138, shmget=194, shmctl=195,
+                    renameat2=276),
 }[platform.machine()]  # fmt: skip
 _REFUSALS: Final = (errno.EPERM, errno.EACCES, errno.ENOSYS)
 
@@ -481,6 +484,85 @@ def write_to_the_scratch_folder_of_the_template(_: Scene) -> object:
 @escape(HELD_ANYWAY)
 def write_beside_its_scratch_folder(_: Scene) -> object:
     return Path(os.environ["HOME"], "..", "beside").write_text("x")
+
+
+@escape()
+def bind_the_parent_to_a_processor(_: Scene) -> object:
+    os.sched_setaffinity(os.getppid(), os.sched_getaffinity(os.getppid()))
+    return True
+
+
+@escape()
+def slow_down_all_of_the_user(_: Scene) -> object:
+    os.setpriority(os.PRIO_USER, 0, os.getpriority(os.PRIO_PROCESS, 0))
+    return True
+
+
+@escape()
+def run_the_parent_only_when_idle(_: Scene) -> object:
+    os.sched_setscheduler(os.getppid(), os.SCHED_BATCH, os.sched_param(0))
+    return True
+
+
+@escape()
+def delay_the_files_of_the_parent(_: Scene) -> object:
+    return system_call("ioprio", 1, os.getppid(), 2 << 13 | 4) == 0
+
+
+@escape()
+def queue_a_signal_for_the_parent(_: Scene) -> object:
+    about = struct.pack("iii", signal.SIGCONT, 0, -1) + bytes(116)
+    return system_call("sigqueue", os.getppid(), int(signal.SIGCONT), about) == 0
+
+
+@escape()
+def signal_the_group_of_the_parent(_: Scene) -> object:
+    os.killpg(os.getpgid(os.getppid()), signal.SIGCONT)
+    return True
+
+
+@escape()
+def watch_what_happens_outside(scene: Scene) -> object:
+    """The names of files that come and go in a folder that may not be listed."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.inotify_add_watch(libc.inotify_init1(0), os.fsencode(scene["outside"]), 0xFFF) < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return True
+
+
+@escape()
+def share_memory_by_a_key(_: Scene) -> object:
+    made = system_call("shmget", 0, 4_096, 0o1600)
+    return system_call("shmctl", made, 0, 0) == 0  # it is removed again
+
+
+@escape()
+def change_a_flag_of_a_file(scene: Scene) -> object:
+    file = os.open(Path(scene["inside"], "file"), os.O_RDONLY)
+    flags = bytearray(8)
+    fcntl.ioctl(file, 0x80086601, flags)  # FS_IOC_GETFLAGS
+    fcntl.ioctl(file, 0x40086602, bytes([flags[0] ^ 0x40]) + bytes(flags[1:]))  # FS_IOC_SETFLAGS: not to be dumped
+    return True
+
+
+@escape(HELD_ANYWAY)
+def write_by_a_mapping_of_a_file(scene: Scene) -> object:
+    with open(Path(scene["inside"], "file"), "rb") as file:
+        mmap.mmap(file.fileno(), 4, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)[0] = 0
+    return True
+
+
+@escape()
+def write_by_a_descriptor_that_is_opened_again(scene: Scene) -> object:
+    file = os.open(Path(scene["inside"], "file"), os.O_RDONLY)
+    with open(f"/proc/self/fd/{file}", "r+b") as again:
+        return again.write(b"x")
+
+
+@escape()
+def exchange_two_names_inside(scene: Scene) -> object:
+    one, other = (os.fsencode(f"{scene['inside']}/{name}") for name in ("file", "empty"))
+    return system_call("renameat2", -100, one, -100, other, 2) == 0
 
 
 # -- sockets

@@ -23,6 +23,7 @@ from callboard.actors.builtins import job_spool
 from callboard.actors.builtins.job_spool import RING_BYTES, Spool, SpoolWriter
 from callboard.actors.builtins.jobs import MAX_JOBS, TellAtEnd
 from callboard.actors.kernel import ActorSystem
+from callboard.actors.processes.keeper import masks_secrets
 from callboard.actors.tools import ToolContext
 from callboard.protocol.commands import RunTool
 from callboard.protocol.errors import ToolError
@@ -72,6 +73,19 @@ def test_a_job_is_started_read_and_waited_for(tmp_path: Path) -> None:
         (ended,) = (await call("jobs", action="wait", id=started["id"], since=seen["output_bytes"]))["jobs"]
         assert (ended["state"], ended["exit_code"], ended["output"]) == ("exited", 3, "late\n")
         assert not [name for name in os.listdir(tmp_path) if name.startswith(".callboard-job-")]
+
+    with_jobs(tmp_path, scenario)
+
+
+@pytest.mark.skipif(not masks_secrets(), reason="this kernel cannot cover files")
+def test_a_job_that_is_refused_is_told_by_what(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("KEY=secret")
+
+    async def scenario(call: Call) -> None:
+        started = await call("start_job", command="cat .env")
+        (ended,) = (await call("jobs", action="wait", id=started["id"]))["jobs"]
+        assert (ended["state"], ended["exit_code"]) == ("exited", 1)
+        assert f"confined: this tool reads and writes {tmp_path}" in ended["note"]
 
     with_jobs(tmp_path, scenario)
 

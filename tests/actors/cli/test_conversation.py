@@ -109,7 +109,8 @@ def test_the_command_line_runs_the_tools_of_the_workspace(callboard: Any) -> Non
         assert f"> {name}" in ran.err
 
 
-DEADLINE_SECONDS = 2.0
+#: A process has begun by then also where a machine is busy; 2 s were too few with a load of 20.
+DEADLINE_SECONDS = 4.0
 
 
 @tool(timeout=DEADLINE_SECONDS)

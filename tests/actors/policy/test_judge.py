@@ -12,6 +12,8 @@ import pytest
 from callboard import Runtime, Settings
 from callboard.actors.calls.approvals import Decide, NobodyToAsk, Verdict
 from callboard.actors.policy.judge import JUDGE_SECONDS, MAX_ALL_THREADS, CallJudge, JudgingApprover
+from callboard.actors.processes.confinement import Confine
+from callboard.actors.processes.keeper import masks_secrets
 from callboard.actors.testing.simulation import SimulatedScheduler
 from callboard.actors.tools import Tool
 from callboard.actors.tools.decorator import tool
@@ -265,3 +267,22 @@ def test_every_call_reports_the_rule_that_decided() -> None:
 def test_a_model_reads_the_rule_by_which_its_tool_is_denied() -> None:
     found = reports(Policy(rules=(Rule("plain", decision="deny"),)), ScriptedCall("plain", {}))
     assert found == ["denied: rule 1: plain"]
+
+
+@pytest.mark.parametrize("confine", ["off", "auto"])
+def test_a_runtime_asks_about_commands_where_nothing_covers_secret_files(tmp_path: Path, confine: str) -> None:
+    (tmp_path / "file").touch()
+
+    def script(request: ModelRequest) -> ScriptedTurn:
+        is_first = not any(isinstance(message, ToolMessage) for message in request.messages)
+        called = ScriptedCall("run_command", {"command": "cat file"})
+        return ScriptedTurn(calls=(called,)) if is_first else ScriptedTurn("done")
+
+    settings = Settings(model="scripted/one", script=script, workspace=tmp_path, confine=confine)
+    with Runtime(settings) as runtime:
+        reply = runtime.ask_sync("go")
+    is_masked = masks_secrets(Confine(confine))
+    table = "table: read inside at balanced"
+    rule = table if is_masked else f"{table}, but secret files are not covered for commands on this machine"
+    assert [each.rule for step in reply.steps for each in step.calls] == [rule]
+    assert not is_masked or confine == "auto"

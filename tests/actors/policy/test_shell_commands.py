@@ -219,6 +219,18 @@ def test_rules_match_each_command_of_a_line_and_not_the_line(workspace: Path) ->
     assert {line: str(decision(line, workspace, policy)) for line in expected} == expected
 
 
+def test_where_secret_files_are_not_covered_only_a_rule_lets_a_command_run_unasked(workspace: Path) -> None:
+    def judged(line: str, *rules: Rule) -> Decision:
+        judge = CallJudge(Policy(rules=rules), workspace, masks_secrets=lambda: False)
+        return judge.judge(run_command.owned, json_text({"command": line})).decision
+
+    for line in ("cat README.md", "grep KEY README.md", "ls"):
+        assert decision(line, workspace) is Decision.ALLOW
+        assert judged(line) is Decision.ASK
+        assert judged(line, Rule("run_command", line, "allow")) is Decision.ALLOW
+        assert judged(line, Rule("run_command", decision="deny")) is Decision.DENY
+
+
 def test_a_rule_may_allow_what_destroys_but_no_secret_file(workspace: Path) -> None:
     policy = Policy(rules=(Rule("run_command", "rm *", "allow"),))
     assert decision("rm -rf src", workspace, policy) is Decision.ALLOW

@@ -14,6 +14,8 @@ from urllib.request import urlopen
 
 import pytest
 
+from callboard.actors.builtins.run_command import run_command_tool
+from callboard.actors.builtins.workspace import Workspace
 from callboard.actors.processes.confined import loaded_packages
 from callboard.actors.processes.confinement import Confine, kernel_support
 from callboard.actors.processes.keeper import containment
@@ -191,6 +193,29 @@ def test_secret_files_are_covered_for_all_risks(stage: ToolStage, workspace: Pat
     assert "secret" not in said.replace("secret files", "")
     assert "token" not in said
     assert (workspace / ".env").read_text() == "KEY=secret"
+
+
+@needs_mounts
+def test_a_secret_file_that_goes_does_not_uncover_the_others(tmp_path: Path) -> None:
+    for name in (".env", "id_rsa", "other.pem"):
+        (tmp_path / name).write_text("secret")
+    with ToolStage(ProcessOptions(workspace=tmp_path.resolve())) as stage:
+        assert "may hold secrets" in failure(stage, read, path=str(tmp_path / ".env")).message
+        (tmp_path / "id_rsa").unlink()
+        (tmp_path / "other.pem").unlink()
+        (tmp_path / "other.pem").mkdir()
+        assert "may hold secrets" in failure(stage, write, path=str(tmp_path / ".env")).message
+
+
+@needs_mounts
+def test_a_command_that_is_refused_is_told_by_what(stage: ToolStage, workspace: Path) -> None:
+    run_command = run_command_tool(Workspace.at(workspace))
+    for line in ("cat .env", "echo x > ../beside", "git status || echo fatal: not a git repository"):
+        note = json.loads(result(stage, run_command, command=line))["note"]
+        assert f"confined: this tool reads and writes {workspace}" in note
+        assert ("!.git/" in note) == ("git" in line)
+    for line in ("echo fine", "false"):
+        assert json.loads(result(stage, run_command, command=line))["note"] == ""
 
 
 @needs_mounts

@@ -111,4 +111,14 @@ def test_what_doctor_says_is_what_this_machine_has() -> None:
     said = about_confinement(Confine.AUTO)
     assert str(kernel_support()) in said
     assert ("secret files are covered" in said) == (containment().mounts and not kernel_support().lacks)
-    assert "confine is off" in about_confinement(Confine.OFF)
+    assert "hosts=[...] of a tool is NOT enforced" in said or kernel_support().lacks
+    off = about_confinement(Confine.OFF)
+    assert "confine is off" in off
+    assert "commands are asked about" in off
+
+
+def test_a_trial_that_does_not_end_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper, "TRY_SECONDS", 0.001)
+    found = containment()
+    assert not found.mounts
+    assert "timed out" in found.why_not or "namespaces" in found.why_not

@@ -12,9 +12,9 @@ from callboard.actors.processes.seccomp import CallsAllowed, program, refused_by
 
 X86, ARM = 0xC000003E, 0xC00000B7
 ALLOWED, KILLED = 0x7FFF0000, 0x80000000
-NOTHING = CallsAllowed(connections=False, unfiled_programs=False, metadata=False)
-NETWORK = CallsAllowed(connections=True, unfiled_programs=False, metadata=True)
-ALL = CallsAllowed(connections=True, unfiled_programs=True, metadata=True)
+NOTHING = CallsAllowed(connections=False, unfiled_programs=False, metadata=False, shared=False)
+NETWORK = CallsAllowed(connections=True, unfiled_programs=False, metadata=True, shared=False)
+ALL = CallsAllowed(connections=True, unfiled_programs=True, metadata=True, shared=True)
 
 
 def verdict(allowed: CallsAllowed, machine: str, architecture: int, number: int, *arguments: int) -> int:
@@ -52,6 +52,15 @@ CASES = {
     "io_uring_setup": (ALL, 425, 425, (), refused(errno.EPERM)),
     "clone3": (ALL, 435, 435, (), refused(errno.ENOSYS)),
     "a call that is newer than the table": (ALL, 470, 470, (), refused(errno.ENOSYS)),
+    "a watch of a folder": (NETWORK, 254, 27, (), refused(errno.EPERM)),
+    "a watch of a folder by a command": (ALL, 254, 27, (), ALLOWED),
+    "memory of System V": (NETWORK, 29, 194, (), refused(errno.EPERM)),
+    "processors of its own": (NOTHING, 203, 122, (0,), ALLOWED),
+    "processors of another": (ALL, 203, 122, (7,), refused(errno.EPERM)),
+    "priority of its own": (NOTHING, 141, 140, (0, 0), ALLOWED),
+    "priority of all of the user": (ALL, 141, 140, (2, 0), refused(errno.EPERM)),
+    "flags of a file": (NOTHING, 16, 29, (3, 0x40086602), refused(errno.EPERM)),
+    "flags of a file where mounts see to it": (ALL, 16, 29, (3, 0x40086602), ALLOWED),
     "a fork": (NOTHING, 56, 220, (17,), ALLOWED),
     "a thread": (NOTHING, 56, 220, (0x3D0F00,), ALLOWED),
     "a fork into a user namespace": (ALL, 56, 220, (0x10000011,), refused(errno.EPERM)),
