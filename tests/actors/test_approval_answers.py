@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from callboard import Approval, AskApproval, Conversation, Policy, Reply, Rule, Runtime, Settings, tool
-from callboard.protocol.content import SystemMessage, ToolMessage
+from callboard.protocol.content import Image, SystemMessage, ToolMessage
 from callboard.providers.local.scripted import ScriptedCall, ScriptedTurn
 
 
@@ -181,3 +181,16 @@ def test_trusted_words_and_a_rule_of_the_owner_let_it_run(made: Any) -> None:
     with Runtime(made(*turns, ask_after_untrusted=True, policy=rule), TOOLS, approve=owner) as runtime:
         assert codes(runtime.ask_sync("go")) == {"done": 3}
     assert len(owner.asked) == 1
+
+
+def test_a_picture_by_its_address_in_a_result_is_text_that_makes_no_one_fetch_it(made: Any) -> None:
+    @tool(risk="read")
+    async def find() -> Image:
+        """Finds a picture."""
+        return Image("image/png", url="http://169.254.169.254/latest")
+
+    with Runtime(made(calls(("find", {})), DONE), [find]) as runtime:
+        reply = runtime.ask_sync("go")
+    (result,) = (message for message in reply.messages if isinstance(message, ToolMessage))
+    assert orjson.loads(result.content)["url"] == "http://169.254.169.254/latest"
+    assert result.media == ()

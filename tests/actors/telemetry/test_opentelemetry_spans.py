@@ -165,8 +165,8 @@ def test_what_tools_providers_and_approvers_trace_is_below_their_own_span() -> N
         for name in ("on_a_task", "on_a_thread", "writes")
     }
     assert rules == {
-        "on_a_task": "table: undeclared inside at balanced",
-        "on_a_thread": "table: undeclared inside at balanced",
+        "on_a_task": "table: read inside at balanced",
+        "on_a_thread": "table: read inside at balanced",
         "writes": "approver: once; asked by table: write inside at balanced",
     }
     for name, span in (
@@ -283,6 +283,7 @@ def test_a_tool_call_says_which() -> None:
         "callboard.parent_id": f"{reply.request_id}/user",
         "callboard.step": 1,
         "callboard.call_id": "call_0",
+        "callboard.rule": "table: read inside at balanced",
         "callboard.ending": "ok",
     }
     assert SECRET not in spans.exported()
