@@ -182,7 +182,7 @@ class SavedRules:
         try:
             return os.path.realpath(os.path.join(self._workspace or "", access.value))
         except ValueError as error:  # NUL
-            raise UsageError(f"a path that does not exist anywhere: {error}") from None
+            raise UsageError(f"a value of the call is no path: {error}") from None
 
     def _check_place(self) -> None:
         if self._is_inside:
