@@ -159,6 +159,15 @@ def test_tools_say_what_does_not_count(here: Any) -> None:
     assert "no terminal to ask at" in listed.sentence
 
 
+def test_a_file_that_cannot_be_read_is_named_and_no_agreement_is_asked_for(here: Any) -> None:
+    write(Path.cwd(), f"{TOOLS}/big.py", "#" * 1_100_000)
+    told = here("tools", "--json").err
+    assert (
+        f"{TOOLS}/big.py of the workspace does not count: it is not a regular file of at most 1,048,576 bytes" in told
+    )
+    assert "agree" not in told
+
+
 def at_a_terminal(callboard: Any, *arguments: str, types: str) -> str:
     """All that is shown; `types` is the answer to the first question."""
     callboard.environment |= {"TERM": "xterm"}
