@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import is_dataclass, replace
+from dataclasses import asdict, is_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Final, NoReturn, Self, get_args, get_origin, get_type_hints
 
@@ -310,6 +310,14 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
     def _with_trust_and_mode(cls, value: Policy, info: ValidationInfo) -> Policy:
         given = {name: info.data[name] for name in ("trust", "mode") if info.data.get(name) is not None}
         return replace(value, **given) if given else value
+
+    @field_serializer("sampling")
+    def _sampling_as_table(self, value: Sampling) -> dict[str, object]:
+        return asdict(value)
+
+    @field_serializer("mcp_servers")
+    def _servers_without_secrets(self, value: Mapping[str, McpServer]) -> dict[str, dict[str, object]]:
+        return {name: server.shown() for name, server in value.items()}
 
     @field_serializer("policy")
     def _policy_as_tables(self, value: Policy) -> dict[str, object]:

@@ -23,7 +23,7 @@ from typing import Never
 from callboard.actors.calls.approvals import Approver
 from callboard.actors.calls.dispatcher import MAX_QUEUED_CALLS, ToolDispatcher, Workers
 from callboard.actors.calls.ledger import Ledger
-from callboard.actors.calls.registry import FAILURE_BUDGET, Registry
+from callboard.actors.calls.registry import FAILURE_BUDGET, MayDeny, Registry, denies_none
 from callboard.actors.kernel import ActorSystem, ChildSpec, Ref, Supervisor, children_of, start_child
 from callboard.actors.models.llm_manager import LlmManager
 from callboard.actors.requests.request_session import Peers
@@ -68,13 +68,15 @@ class Plan:
     """One for each MCP server."""
     tools_that_change: Callable[[], Mapping[str, Iterable[Tool]]] = dict
     """By their source, as they are now."""
+    may_deny: MayDeny = denies_none
+    """May a saved rule deny a call of this tool?"""
 
 
 def build(system: ActorSystem, plan: Plan) -> None:
     """Start the tree. Returns at once."""
 
     def dispatcher() -> ToolDispatcher:
-        registry = Registry(plan.tools, plan.policy, plan.failure_budget)
+        registry = Registry(plan.tools, plan.policy, plan.failure_budget, may_deny=plan.may_deny)
         for source, tools in plan.tools_that_change().items():
             registry.replace(source, tools)
         return plan.dispatcher(

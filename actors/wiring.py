@@ -210,7 +210,7 @@ class Wiring:
         asked = Asked(user, now, model, options, model.routes)
         if not (given or has_media(user)):
             return asked
-        tools = selection_of(given.get("tools", (ALL,)), self.offered_tools, self.settings.policy)
+        tools = selection_of(given.get("tools", (ALL,)), self.offered_tools, self._offer_of)
         if tools.names and READ_TOOL in self.offered_tools:
             tools = replace(tools, names=tools.names | {READ_TOOL})  # a part of the compaction, not of the choice
         offered = self._definitions(tools)
@@ -237,7 +237,7 @@ class Wiring:
 
     def _definitions(self, tools: ToolSelection) -> tuple[ToolDefinition, ...]:
         """Of the tools that the model is shown, as long as they are in good health."""
-        of_runtime = (offer_of(tool, self.settings.policy) for tool in self.offered_tools.values())
+        of_runtime = map(self._offer_of, self.offered_tools.values())
         return tuple(offer.definition for offer in tools.offers(of_runtime) if offer.is_shown)
 
     def _may_be_unsuitable(self, user: UserMessage, model: KnownModel, given: AskOptions) -> bool:
@@ -314,6 +314,7 @@ class Wiring:
             calls=calls,
             servers=self.servers.specs(approver, partial(_replace_tools, system)),
             tools_that_change=lambda: {name: link.tools for name, link in self.servers.links.items()},
+            may_deny=self.saved_rules.may_deny,
         )
 
     def _code_actors(
@@ -352,9 +353,12 @@ class Wiring:
         """Of a request that does not bring them along."""
         return self.known(model).routes
 
+    def _offer_of(self, tool: Tool) -> ToolOffer:
+        return offer_of(tool, self.settings.policy, self.saved_rules.may_deny)
+
     def listed_tools(self) -> tuple[ToolOffer, ...]:
         """The tools, each with what the policy says of it and to what it is confined."""
-        offers = ((tool, offer_of(tool, self.settings.policy)) for tool in self.offered_tools.values())
+        offers = ((tool, self._offer_of(tool)) for tool in self.offered_tools.values())
         return tuple(replace(offer, confinement=self.confinement_of(tool)) for tool, offer in offers)
 
     def confinement_of(self, tool: Tool) -> str:

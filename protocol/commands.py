@@ -63,6 +63,8 @@ class RunTool(_Command):
     """Absolute, by the runtime's clock. A call that is sent again gets its tool's whole time, in a new command."""
     effect_id: str
     """The same each time this very call is run again, so that a tool can recognise its own earlier effect."""
+    rule: str = ""
+    """By what it may run, in words, for logs and spans."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -321,7 +321,7 @@ class Batch:
         deadline_at = min(at + call.offer.contract.timeout_seconds, self._clock.deadline_at(at))
         call.due_at = deadline_at + limits.CALL_BACKSTOP_SECONDS
         effect_id = f"{tag.request_id}/{tag.step}/{tag.call_id}"
-        return commands.RunTool(tag, call.call.name, call.call.arguments, deadline_at, effect_id)
+        return commands.RunTool(tag, call.call.name, call.call.arguments, deadline_at, effect_id, call.rule)
 
     def _ask(self, tag: Tag, call: OpenCall) -> commands.AskApproval:
         assert call.offer is not None

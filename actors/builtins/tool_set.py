@@ -28,9 +28,13 @@ _FACTORIES: Final = (
 
 def builtin_tools(workspace: Workspace) -> tuple[Tool, ...]:
     """Those that callboard ships, for this workspace."""
-    return tuple(map(_bounded, (*(make(workspace) for make in _FACTORIES), todo_tool())))
+    return tuple(_bounded(tool, workspace) for tool in (*(make(workspace) for make in _FACTORIES), todo_tool()))
 
 
-def _bounded(tool: Tool) -> Tool:
-    """`Workspace` refuses what is outside and what is secret, where a tool reads."""
-    return replace(tool, contract=replace(tool.contract, is_bounded=tool.contract.risk is Risk.READ))
+def _bounded(tool: Tool, workspace: Workspace) -> Tool:
+    """Confined to the workspace, also in a runtime that has another one, or none.
+
+    `Workspace` refuses what is outside and what is secret, where a tool reads: such a call need not be judged.
+    """
+    is_bounded = tool.contract.risk is Risk.READ
+    return replace(tool, contract=replace(tool.contract, paths=(str(workspace.root),), is_bounded=is_bounded))

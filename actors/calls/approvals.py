@@ -80,7 +80,7 @@ class Approval:
     reason: str = ""
     """Of a denial: the model reads it."""
     arguments: Mapping[str, object] | None = None
-    """Run the call with these in place of the model's, which is told of it. Only with ONCE."""
+    """Run the call with these in place of the model's, and tell the model. Only with ONCE."""
 
     ONCE: ClassVar[Approval]
     REQUEST: ClassVar[Approval]
@@ -95,7 +95,7 @@ class Approval:
         if not isinstance(self.reason, str) or len(self.reason) > MAX_REASON_CHARS:
             raise UsageError(f"the reason of an approval must be a text of at most {MAX_REASON_CHARS:,} characters")
         if self.reason and self.kind.grants:
-            raise UsageError("a reason is told with a denial; leave it out, or deny")
+            raise UsageError("only a denial has a reason; leave it out, or deny")
         if self.arguments is not None and self.kind is not ApprovalKind.ONCE:
             raise UsageError("changed arguments are for one call: give them with Approval.ONCE")
         if self.arguments is not None and not isinstance(self.arguments, Mapping):

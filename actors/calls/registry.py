@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 
 from callboard.actors.kernel import logger_of
@@ -27,6 +27,13 @@ logger = logger_of("callboard.tools")
 ToolKey = ToolName | Tool
 """What calls, lanes and health are kept by: the name of one of the runtime's tools; of one that a question has brought
 with it, the tool itself, since another question may bring another one of that name."""
+MayDeny = Callable[[ToolName], bool]
+"""May a saved rule deny a call of this tool? At once, without a look at a file."""
+
+
+def denies_none(_: ToolName) -> bool:
+    """Of a runtime without saved rules."""
+    return False
 
 
 def name_of(key: ToolKey) -> ToolName:
@@ -142,7 +149,9 @@ class Registry:
         policy: Policy | None = None,
         failure_budget: int | None = FAILURE_BUDGET,
         max_held_threads: int | None = MAX_HELD_THREADS,
+        may_deny: MayDeny = denies_none,
     ) -> None:
+        self._may_deny = may_deny
         self.entries: dict[ToolKey, Entry] = {}
         self._policy = policy or Policy()
         self._failure_budget = failure_budget
@@ -202,7 +211,12 @@ class Registry:
         healthy = (
             entry for key, entry in self.entries.items() if not isinstance(key, Tool) and entry.health.is_offered(now)
         )
-        return tuple(entry.offer or offer_of(entry.tool, self._policy) for entry in healthy)
+        return tuple(self._offer(entry) for entry in healthy)
+
+    def _offer(self, entry: Entry) -> ToolOffer:
+        if entry.offer is not None and not self._may_deny(entry.tool.name):
+            return entry.offer
+        return offer_of(entry.tool, self._policy, self._may_deny)
 
     def _entry(self, tool: Tool) -> Entry:
         health = ToolHealth(self._failure_budget, self._max_held_threads)
@@ -267,13 +281,16 @@ class Registry:
         return ToolRestored(name, now)
 
 
-def offer_of(tool: Tool, policy: Policy) -> ToolOffer:
-    """A tool with what the policy says of it. A policy that fails denies."""
+def offer_of(tool: Tool, policy: Policy, may_deny: MayDeny = denies_none) -> ToolOffer:
+    """A tool with what the policy says of it. A policy that fails denies. Calls of a tool that a saved rule may deny
+    are judged one by one, also where the policy allows them all."""
     try:
         said = policy.offer(tool.name, tool.contract, has_accesses=bool(tool.accesses))
     except Exception as error:  # noqa: BLE001 - the owner's own policy: broken, it fails closed
         logger.warning("the policy failed for %s, which is denied: %s", tool.name, text_of(error))
         said = Judgement(Decision.DENY, "the policy failed")
+    if said.decision is Decision.ALLOW and may_deny(tool.name):
+        said = Judgement(Decision.ASK, "it depends on the call")
     if tool.contract.stages and said.decision is Decision.ASK:
         said = Judgement(Decision.ALLOW, "asked about with what it has staged")
     return ToolOffer(tool.definition, tool.contract, said.decision, said.rule)

@@ -67,7 +67,9 @@ def _with(
     idle: list[str] = []
     """Files of which not all counts."""
     for file in files:
-        if file.path == RULES and file.state is not FileState.UNUSABLE:
+        if file.state is FileState.UNUSABLE:
+            continue
+        if file.path == RULES:
             found = rules_in(file)
             rules += [rule for rule in found if file.counts or rule.is_strict]
             idle += [file.path] if not (file.counts or all(rule.is_strict for rule in found)) else []
@@ -82,7 +84,7 @@ def _with(
         settings = settings.model_copy(update={"policy": policy})
     if servers:
         settings = settings.model_copy(update={"mcp_servers": {**servers, **settings.mcp_servers}})
-    return WorkspaceSetup(settings, tools, _note(idle))
+    return WorkspaceSetup(settings, tools, _note(idle, [file for file in files if file.fault]))
 
 
 def rules_in(file: WorkspaceFile) -> tuple[Rule, ...]:
@@ -131,11 +133,14 @@ def _open(files: Sequence[WorkspaceFile]) -> tuple[WorkspaceFile, ...]:
     return tuple(file for file in files if file.state in (FileState.NEW, FileState.CHANGED))
 
 
-def _note(idle: Sequence[str]) -> str:
-    if not idle:
-        return ""
-    verb = "does" if len(idle) == 1 else "do"
-    return f"{', '.join(idle)} of the workspace {verb} not count until you agree to the content; type: callboard trust"
+def _note(idle: Sequence[str], unusable: Sequence[WorkspaceFile]) -> str:
+    told = [f"{file.path} of the workspace does not count: {file.fault}" for file in unusable]
+    if idle:
+        verb = "does" if len(idle) == 1 else "do"
+        told.append(
+            f"{', '.join(idle)} of the workspace {verb} not count until you agree to the content; type: callboard trust"
+        )
+    return "; ".join(told)
 
 
 def _agrees(files: Sequence[WorkspaceFile]) -> bool:

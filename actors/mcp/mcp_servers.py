@@ -9,7 +9,7 @@ import math
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Final
 
@@ -103,6 +103,16 @@ class McpServer:
             object.__setattr__(self, name, _seconds(name, getattr(self, name)))
         if self.revision not in REVISIONS:
             raise UsageError(f"revision must be one of {', '.join(REVISIONS)}")
+
+    def shown(self) -> dict[str, object]:
+        """Its fields as JSON has them, with stars in place of what may be a secret."""
+        found: dict[str, object] = {each.name: getattr(self, each.name) for each in fields(self)}
+        found |= {name: dict.fromkeys(getattr(self, name), "***") for name in ("env", "headers")}
+        found |= {"cwd": None if self.cwd is None else str(self.cwd), "tools": dict(self.tools)}
+        if self.oauth is not None:
+            hidden = {"client_secret": "***"} if self.oauth.client_secret else {}
+            found["oauth"] = asdict(self.oauth) | hidden
+        return found
 
     def risk_of(self, tool: str) -> Risk:
         """What the owner has said of a tool of this name."""

@@ -164,7 +164,7 @@ class _Callback:
             async with asyncio.timeout(SIGN_IN_SECONDS):
                 return await self._came.get()
         except TimeoutError:
-            raise OAuthFlowError(f"nobody has signed in within {SIGN_IN_SECONDS:g} s") from None
+            raise OAuthFlowError(f"the sign-in was not completed within {SIGN_IN_SECONDS:g} s") from None
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One request of a browser."""

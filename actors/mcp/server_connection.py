@@ -37,7 +37,7 @@ from callboard.actors.mcp.server_thread import (
     first_cause,
 )
 from callboard.actors.mcp.stdio_streams import ServerProcess
-from callboard.actors.policy.addresses import NONE_ALLOWED, AllowedAddresses, CheckedAddress, check_address
+from callboard.actors.policy.addresses import NONE_ALLOWED, AllowedAddresses, CheckedAddress, checked_address
 from callboard.actors.tools.invoke import shortened
 
 logger = logger_of("callboard.mcp")
@@ -135,8 +135,7 @@ class ServerConnection:
         yield process
 
     async def _judge(self, url: str) -> CheckedAddress:
-        """On a thread: names are looked up."""
-        return await asyncio.to_thread(check_address, url, self._allowed)
+        return await checked_address(url, self._allowed)
 
     def _waits_for_person(self, seconds: float) -> None:
         """Someone is to sign in: the connection may take so much longer."""

@@ -128,20 +128,15 @@ def check_address(url: str, allowed: AllowedAddresses = NONE_ALLOWED, lookup: Lo
     return CheckedAddress(host, addresses)
 
 
-class AddressJudge:
-    """Says of a URL, without blocking the loop, why it may not be connected to; "" where it may."""
-
-    def __init__(self, allowed: AllowedAddresses = NONE_ALLOWED, lookup: Lookup = look_up) -> None:
-        self._allowed = allowed
-        self._lookup = lookup
-
-    async def __call__(self, url: str) -> str:
-        try:
-            async with asyncio.timeout(LOOKUP_SECONDS):
-                checked = await asyncio.to_thread(check_address, url, self._allowed, self._lookup)
-        except TimeoutError:
-            return "a name that cannot be looked up in time"
-        return checked.refused
+async def checked_address(
+    url: str, allowed: AllowedAddresses = NONE_ALLOWED, lookup: Lookup = look_up, seconds: float = LOOKUP_SECONDS
+) -> CheckedAddress:
+    """`check_address` on a thread, for code on an event loop; a name that is not found in time is refused."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await asyncio.to_thread(check_address, url, allowed, lookup)
+    except TimeoutError:
+        return CheckedAddress(_host_of(url)[0], refused=f"a name that was not found within {seconds:g} s")
 
 
 def _host_of(url: str) -> tuple[str, str]:

@@ -126,7 +126,7 @@ RUNS_OTHERS: Final = frozenset(_RUNNING.split())
 _TAKING_LINES: Final = """
     bash sh zsh dash ksh fish ash rbash mksh csh tcsh eval su runuser ssh watch script xargs parallel env timeout sudo
     doas find flock trap busybox entr docker podman kubectl git nsenter unshare chroot systemd-run at command exec
-    builtin nice nohup setsid stdbuf time
+    builtin nice nohup setsid stdbuf time ! { } do then else
 """
 #: Of these, those in which one word may be a whole line.
 TAKES_LINES: Final = frozenset(_TAKING_LINES.split())

@@ -7,6 +7,7 @@ a rule for exactly these arguments. No rule holds a pattern: what was not asked 
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -87,6 +88,10 @@ class SavedRules:
         self._key = str(workspace.resolve()) if workspace is not None else ""
         self._is_inside = is_inside(path, workspace)
         self._file = OwnersFile(path, _adapter, _Saved, "the saved rules")
+        self._denied: frozenset[ToolName] | None = frozenset()
+        """The tools of which calls are denied, when the file was last read; None: it could not be read."""
+        with contextlib.suppress(UsageError):
+            self._read()
 
     @property
     def path(self) -> Path:
@@ -97,7 +102,12 @@ class SavedRules:
         """Those that count here, in the order in which they were saved. Raises UsageError for a file that does not
         count."""
         self._check_place()
-        return tuple(self._file.read().workspaces.get(self._key, ()))
+        return self._read()
+
+    def may_deny(self, tool: ToolName) -> bool:
+        """May a call of this tool have been denied for always? It reads no file: what another process saves meanwhile
+        is seen once `judge` reads it. True for all tools where the file cannot be read, so that each call is judged."""
+        return self._denied is None or tool in self._denied
 
     def judge(self, tool: ToolName, arguments: str, accesses: Iterable[Access]) -> Judgement | None:
         """What was answered for such a call; None: nothing. A denial comes before an approval. Raises UsageError."""
@@ -106,7 +116,8 @@ class SavedRules:
         asked = self._exact(tool, Decision.ALLOW, arguments, accesses)
         found = [rule for rule in self.rules() if rule.covers(asked)]
         for rule in sorted(found, key=lambda each: each.decision is Decision.ALLOW):
-            return Judgement(rule.decision, f"saved rule: {rule}")
+            kinds = dict.fromkeys(str(each.kind) for each in rule.touches)  # no values: they are of a call's arguments
+            return Judgement(rule.decision, " ".join(["saved rule:", rule.decision, tool, *kinds]))
         return None
 
     def remember(self, question: AskApproval, granted: bool) -> SavedRule:
@@ -122,6 +133,7 @@ class SavedRules:
             return _Saved(1, {**saved.workspaces, self._key: [*kept, new]})
 
         self._file.change(with_it)
+        self._read()
         return new
 
     def remove(self, number: int) -> SavedRule:
@@ -139,6 +151,17 @@ class SavedRules:
 
         self._file.change(without_it)
         return removed[0]
+
+    def _read(self) -> tuple[SavedRule, ...]:
+        if self._is_inside:
+            return ()
+        try:
+            rules = tuple(self._file.read().workspaces.get(self._key, ()))
+        except UsageError:
+            self._denied = None
+            raise
+        self._denied = frozenset(rule.tool for rule in rules if rule.decision is Decision.DENY)
+        return rules
 
     def _exact(
         self,
@@ -159,7 +182,7 @@ class SavedRules:
         try:
             return os.path.realpath(os.path.join(self._workspace or "", access.value))
         except ValueError as error:  # NUL
-            raise UsageError(f"{access.value!r:.100} is no path: {error}") from None
+            raise UsageError(f"a value of the call is no path: {error}") from None
 
     def _check_place(self) -> None:
         if self._is_inside:

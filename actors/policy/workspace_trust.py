@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
@@ -86,9 +86,13 @@ class WorkspaceTrust:
 
     def files(self) -> tuple[WorkspaceFile, ...]:
         """Those that there are, each with what was said of it. Raises UsageError where that cannot be read."""
-        found = list(_found(self.workspace))
+        found, beyond = _found(self.workspace)
         agreed = self._agreed() if found else {}
-        return tuple(self._read(path, agreed.get(path)) for path in found)
+        files = tuple(self._read(path, agreed.get(path)) for path in found)
+        if not beyond:
+            return files
+        fault = f"it holds {beyond:,} more than the {MAX_TOOL_FILES} tool files that are read"
+        return (*files, WorkspaceFile(TOOLS, FileState.UNUSABLE, fault=fault))
 
     def agree(self, files: Iterable[WorkspaceFile]) -> None:
         """The owner agrees to the content of these files. Raises UsageError, or OSError."""
@@ -127,16 +131,15 @@ class WorkspaceTrust:
         return WorkspaceFile(path, known if agreed is not None else FileState.NEW, data, digest)
 
 
-def _found(workspace: Path) -> Iterator[str]:
-    """The paths of the files that there are, in a fixed order."""
-    for path in (RULES, SERVERS):
-        if os.path.lexists(workspace / path):
-            yield path
+def _found(workspace: Path) -> tuple[list[str], int]:
+    """The paths of the files that there are, in a fixed order; and how many tool files there are beyond the bound."""
+    found = [path for path in (RULES, SERVERS) if os.path.lexists(workspace / path)]
     try:
         names = sorted(name for name in os.listdir(workspace / TOOLS) if name.endswith(".py"))
     except OSError:  # there is no such folder
-        return
-    yield from (f"{TOOLS}/{name}" for name in names[:MAX_TOOL_FILES])
+        return found, 0
+    tools = [f"{TOOLS}/{name}" for name in names[:MAX_TOOL_FILES]]
+    return found + tools, len(names) - len(tools)
 
 
 def _data(path: Path) -> bytes | None:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from callboard.actors.calls.registry import offer_of
 from callboard.actors.config_file import similar
 from callboard.actors.tools import Tool
 from callboard.actors.tools.decorator import as_tool
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import ToolName
 from callboard.protocol.options import ToolOffer
-from callboard.protocol.policy import Policy
 
 ALL: Final = "*"
 """In `tools=`: all of the runtime's."""
@@ -37,8 +35,12 @@ class ToolSelection:
         return (*chosen, *self.own_offers)
 
 
-def selection_of(given: object, of_runtime: Mapping[ToolName, Tool], policy: Policy) -> ToolSelection:
-    """`tools=` as it is meant. Raises UsageError for unknown and repeated names, and for what is no tool."""
+def selection_of(
+    given: object, of_runtime: Mapping[ToolName, Tool], offer: Callable[[Tool], ToolOffer]
+) -> ToolSelection:
+    """`tools=` as it is meant; `offer` says what the policy makes of a tool.
+
+    Raises UsageError for unknown and repeated names, and for what is no tool."""
     if isinstance(given, str) or not isinstance(given, Sequence):
         raise UsageError(f"tools must be a list of tools and names of tools, such as tools=[{_example(given)}]")
     names: set[ToolName] = set()
@@ -58,7 +60,7 @@ def selection_of(given: object, of_runtime: Mapping[ToolName, Tool], policy: Pol
             raise UsageError(f"tools names {each!r} twice; leave one out")
         else:
             names.add(ToolName(each))
-    offers = tuple(offer_of(tool, policy) for tool in own.values())
+    offers = tuple(map(offer, own.values()))
     return ToolSelection(None if ALL in names else frozenset(names), own, offers)
 
 

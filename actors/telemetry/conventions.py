@@ -143,6 +143,7 @@ def begin_of(command: CallModel | RunTool | AskApproval, log_content: bool) -> t
         case RunTool():
             return f"execute_tool {command.name}", {
                 "gen_ai.operation.name": "execute_tool",
+                **({"callboard.rule": command.rule} if command.rule else {}),
                 **_tool_attributes(command, log_content),
             }
         case AskApproval():

@@ -112,7 +112,7 @@ def _of_question(asked: AskApproval) -> Fields:
 
 
 def _of_verdict(verdict: ApprovalGranted | ApprovalDenied) -> Fields:
-    return {"by": verdict.by or UNKNOWN}
+    return {"by": verdict.by or UNKNOWN, **({"rule": verdict.rule} if verdict.rule else {})}
 
 
 def _of_deferred(deferred: ToolCallDeferred) -> Fields:

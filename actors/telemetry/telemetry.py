@@ -111,6 +111,8 @@ class _Begun(NamedTuple):
     name: str
     """Of the model or the tool."""
     at: float
+    rule: str = ""
+    """By which a call may run."""
 
 
 @dataclass(slots=True)
@@ -192,7 +194,7 @@ class Telemetry(Actor[TelemetryMessage]):
         opened.works[command.tag] = _Begun(f"model.{name}", name, at)
 
     def _tool_called(self, opened: _OpenRequest, command: RunTool, at: float) -> None:
-        opened.works[command.tag] = _Begun(f"tool.{command.name}", command.name, at)
+        opened.works[command.tag] = _Begun(f"tool.{command.name}", command.name, at, command.rule)
 
     def _work_ended(self, opened: _OpenRequest, event: WorkEnd, at: float) -> None:
         begun = opened.works.get(event.tag)
@@ -314,7 +316,7 @@ class Telemetry(Actor[TelemetryMessage]):
         of: str = "",
     ) -> None:
         """`ending` is "ok", or what went wrong; `content` says more of it; `of` is the model whose end it is."""
-        work, name, since = opened.works.pop(tag)
+        work, name, since, rule = opened.works.pop(tag)
         seconds, ok = at - since, ending == OK
         calls, durations = _MEASURES[bool(tag.call_id)]
         name = of or name
@@ -329,10 +331,17 @@ class Telemetry(Actor[TelemetryMessage]):
                 exception = _exception(failure, told)
                 self._outside(opened.context, opened.spans.note, tag, "exception", exception, at)
             self._outside(opened.context, partial(opened.spans.end, ok=ok), tag, ending, attributes or {}, at)
-        self._log_end(opened, tag, (work, ending, seconds), ok, content, told)
+        self._log_end(opened, tag, (work, ending, seconds), ok, content, told, rule)
 
     def _log_end(
-        self, opened: _OpenRequest, tag: Tag, end: tuple[str, str, float], ok: bool, content: str = "", told: str = ""
+        self,
+        opened: _OpenRequest,
+        tag: Tag,
+        end: tuple[str, str, float],
+        ok: bool,
+        content: str = "",
+        told: str = "",
+        rule: str = "",
     ) -> None:
         level = logging.INFO if ok else logging.WARNING
         if not logger.isEnabledFor(level):
@@ -341,7 +350,7 @@ class Telemetry(Actor[TelemetryMessage]):
         text = _with_content(f"{work} {ending} after {seconds:.3f} s", content if self._log_content else "")
         extra: Mapping[str, object] = {"event": "work.ended", "work": work, "ending": ending, "seconds": seconds}
         if tag.call_id:
-            extra = {**extra, "tool": work.removeprefix("tool.")}
+            extra = {**extra, "tool": work.removeprefix("tool."), "rule": rule}
         self._log(opened.context, tag, level, f"{text}\n{told.rstrip()}" if told else text, extra)
 
     def _close(self, opened: _OpenRequest, ending: str, at: float, attributes: Attributes, is_answered: bool) -> None:

@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from callboard import Approval, AskApproval, Conversation, Policy, Reply, Rule, Runtime, Settings, tool
-from callboard.protocol.content import SystemMessage, ToolMessage
+from callboard.protocol.content import Image, SystemMessage, ToolMessage
 from callboard.providers.local.scripted import ScriptedCall, ScriptedTurn
 
 
@@ -115,6 +115,25 @@ def test_what_was_answered_for_always_is_not_asked_in_the_next_runtime_and_nothi
         assert codes(runtime.ask_sync("go")) == {ended: 1}, "also where there is no one to ask"
 
 
+def test_a_denial_that_was_saved_counts_also_where_the_policy_allows_all_calls_of_the_tool(made: Any) -> None:
+    @tool(risk="network")
+    async def look(page: str) -> str:
+        """Looks at a page."""
+        return page
+
+    turns = (calls(("look", {"page": "a"}), ("look", {"page": "b"})), DONE)
+
+    def only_b(asked: AskApproval) -> Approval:
+        return Approval.ONCE if "b" in asked.arguments else Approval.DENY_ALWAYS
+
+    with Runtime(made(*turns, trust="careful"), [look], approve=only_b) as runtime:
+        assert codes(runtime.ask_sync("go")) == {"denied": 1, "done": 1}
+    with Runtime(made(*turns), [look]) as runtime:
+        (first, second) = runtime.ask_sync("go").steps[0].calls
+    assert (str(first.code), first.rule) == ("denied", "saved rule: deny look")
+    assert (second.code, second.rule) == (None, "table: network inside at balanced")
+
+
 def test_a_rule_that_was_saved_does_not_win_over_a_denial_of_the_policy(made: Any, tmp_path: Path) -> None:
     workspace = tmp_path / "work"
     with Runtime(made(calls(SAME), DONE, workspace=workspace), TOOLS, approve=Owner(Approval.ALWAYS)) as runtime:
@@ -162,3 +181,16 @@ def test_trusted_words_and_a_rule_of_the_owner_let_it_run(made: Any) -> None:
     with Runtime(made(*turns, ask_after_untrusted=True, policy=rule), TOOLS, approve=owner) as runtime:
         assert codes(runtime.ask_sync("go")) == {"done": 3}
     assert len(owner.asked) == 1
+
+
+def test_a_picture_by_its_address_in_a_result_is_text_that_makes_no_one_fetch_it(made: Any) -> None:
+    @tool(risk="read")
+    async def find() -> Image:
+        """Finds a picture."""
+        return Image("image/png", url="http://169.254.169.254/latest")
+
+    with Runtime(made(calls(("find", {})), DONE), [find]) as runtime:
+        reply = runtime.ask_sync("go")
+    (result,) = (message for message in reply.messages if isinstance(message, ToolMessage))
+    assert orjson.loads(result.content)["url"] == "http://169.254.169.254/latest"
+    assert result.media == ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from callboard.actors.mcp.mcp_servers import McpServer, OAuth
 from callboard.actors.models.routing import Router
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import OFFLINE_MODEL, Settings
 from callboard.actors.wiring import Wiring
 from callboard.protocol.errors import UsageError
 from callboard.protocol.model import Sampling
+from callboard.protocol.policy import Policy, Rule
 from callboard.providers.catalog import FREE, Catalog, ModelInfo, Prices
 from callboard.providers.rate_limit import RateLimits
 
@@ -233,3 +236,31 @@ def test_an_unknown_provider_or_a_missing_key_is_told_before_anything_starts() -
         Runtime(Settings(model="nowhere/model"))
     with pytest.raises(UsageError, match="OPENAI_API_KEY"):
         Runtime(Settings(model="openai/gpt-5"))
+
+
+def test_settings_as_json_are_whole_and_hold_no_secret(tmp_path: Path) -> None:
+    programs = McpServer(command="x", env={"KEY": KEY}, cwd=tmp_path, tools={"*": "read"})
+    pages = McpServer(
+        url="https://example.com/mcp", headers={"Authorization": f"Bearer {KEY}"}, oauth=OAuth("me", client_secret=KEY)
+    )
+    settings = Settings(
+        model="openai/gpt-6.1-sol",
+        api_key=KEY,
+        sampling=Sampling(temperature=0.5, stop=("x",)),
+        policy=Policy({"read": {"inside": "allow"}}, rules=(Rule("x*", path="a", decision="deny"),)),
+        mcp_servers={"programs": programs, "pages": pages},
+    )
+    text = settings.model_dump_json()
+    assert KEY not in text + str(settings.model_dump()) + repr(settings)
+    document = json.loads(text)
+    assert document.keys() == set(Settings.model_fields)
+    assert document["policy"] == {
+        "trust": "balanced",
+        "mode": "build",
+        "rules": [{"tool": "x*", "decision": "deny", "path": "a"}],
+        "table": {"read": {"inside": "allow"}},
+    }
+    assert (document["sampling"]["temperature"], document["sampling"]["stop"]) == (0.5, ["x"])
+    servers = document["mcp_servers"]
+    assert (servers["programs"]["env"], servers["programs"]["cwd"]) == ({"KEY": "***"}, str(tmp_path))
+    assert (servers["programs"]["tools"], servers["pages"]["headers"]) == ({"*": "read"}, {"Authorization": "***"})

@@ -10,10 +10,11 @@ from support.host_programs import EXAMPLES, Stage, python
 
 #: What this environment has and a program does not need; looking through it would take minutes.
 NOT_NEEDED = """
-    IPython PIL _pytest anthropic apsw botocore callboard.actors.cli callboard.actors.index callboard.actors.testing
-    callboard.protocol.testing celery cffi cryptography django google hf_xet hypothesis jedi keyring langchain
-    matplotlib mypy numpy onnxruntime openai opentelemetry pkg_resources prompt_toolkit psutil pycparser pytest
-    quicktok rich semble_grammars setuptools tantivy tkinter tokenizers tornado tree_sitter yaml zmq
+    IPython PIL _pytest anthropic apsw botocore callboard.actors.cli callboard.actors.testing
+    callboard.protocol.testing celery cffi chardetng_py cryptography django google hf_xet httpx2 hypothesis jedi
+    jsonschema keyring langchain matplotlib mcp mypy numpy onnxruntime openai opentelemetry pkg_resources
+    prompt_toolkit psutil pycparser pytest quicktok rapidfuzz rich semble_grammars setuptools starlette tantivy tkinter
+    tokenizers tornado tree_sitter uvicorn yaml zmq
 """.split()  # noqa: SIM905 - to be read as a list
 #: The example itself, or without its first statement.
 MAIN = """

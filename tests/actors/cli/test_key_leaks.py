@@ -136,7 +136,7 @@ def pickled(settings: Settings) -> object:
 
 
 def as_json(settings: Settings) -> object:
-    return settings.model_dump_json(warnings=False, exclude={"policy", "catalog"})
+    return settings.model_dump_json()
 
 
 def settings_refused(stage: Stage) -> object:
@@ -517,10 +517,8 @@ WAYS: dict[str, Callable[[Stage], object]] = {
     "repr of settings": settings_shown(repr),
     "str of settings": settings_shown(str),
     "settings formatted": settings_shown(lambda settings: f"{settings} {settings.__dict__} {settings.api_key}"),
-    "settings dumped": settings_shown(lambda settings: str(settings.model_dump(warnings=False))),
-    "settings as JSON": settings_shown(
-        lambda settings: settings.model_dump_json(warnings=False, exclude={"policy", "catalog"})
-    ),
+    "settings dumped": settings_shown(lambda settings: str(settings.model_dump())),
+    "settings as JSON": settings_shown(lambda settings: settings.model_dump_json()),
     "settings copied": settings_shown(lambda settings: repr((copy.copy(settings), settings.model_copy()))),
     "settings pickled": settings_shown(pickled),
     "settings refused": settings_refused,

@@ -79,5 +79,5 @@ async def greet() -> str:
     schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
     answer = await caller().elicit("Who is there?", schema, "who")
     if answer.action != "accept" or answer.content is None:
-        raise ToolError("nobody said who is there")
+        raise ToolError("no name was given")
     return f"Hello {answer.content['name']}"

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
+import threading
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard.actors.policy.addresses import AddressJudge, AllowedAddresses, check_address
+from callboard.actors.policy.addresses import AllowedAddresses, check_address, checked_address
 from callboard.protocol.errors import UsageError
 
 NAMES = {
@@ -147,7 +148,23 @@ def test_what_is_neither_host_nor_network_is_refused_in_one_sentence(wrong: str)
         AllowedAddresses([wrong])
 
 
-def test_an_address_is_judged_beside_the_loop() -> None:
-    judge = AddressJudge(lookup=lookup)
-    assert asyncio.run(judge("http://good.example")) == ""
-    assert "link-local" in asyncio.run(judge("http://169.254.169.254"))
+def test_an_address_is_judged_beside_the_loop_with_what_to_connect_to() -> None:
+    good = asyncio.run(checked_address("http://good.example", lookup=lookup))
+    assert (good.refused, good.addresses) == ("", tuple(lookup("good.example")))
+    assert "link-local" in asyncio.run(checked_address("http://169.254.169.254", lookup=lookup)).refused
+
+
+def test_a_name_server_that_does_not_answer_in_time_is_a_refusal() -> None:
+    answers = threading.Event()
+
+    def mute(host: str) -> tuple[str, ...]:
+        answers.wait(60)
+        return ("93.184.216.34",)
+
+    async def judged() -> str:
+        try:
+            return (await checked_address("http://slow.example", lookup=mute, seconds=0.05)).refused
+        finally:
+            answers.set()
+
+    assert asyncio.run(judged()) == "a name that was not found within 0.05 s"

@@ -56,7 +56,7 @@ def test_an_answer_counts_in_every_later_runtime_of_that_workspace(
     assert decided(again, write_to("b.txt")) is Decision.DENY
     judgement = again.judge(WRITE, "{}", [write_to("a.txt")])
     assert judgement is not None
-    assert judgement.rule == f"saved rule: allow write: write {places[1] / 'a.txt'}"
+    assert judgement.rule == "saved rule: allow write write", "no path: a log and a span hold it"
     (places[1] / "inner").mkdir()
     assert decided(SavedRules(places[0], places[1] / "inner"), write_to("a.txt")) is None
     assert decided(SavedRules(places[0], None), write_to("a.txt")) is None
@@ -226,3 +226,18 @@ def test_answers_that_are_saved_at_the_same_time_are_all_kept(places: tuple[Path
     for thread in threads:
         thread.join(20)
     assert len(SavedRules(*places).rules()) == 12
+
+
+def test_which_tools_a_saved_rule_may_deny_is_known_without_a_look_and_in_doubt_it_is_all(
+    places: tuple[Path, Path], saved: SavedRules
+) -> None:
+    saved.remember(question(name="keeps"), True)
+    saved.remember(question(name="drops"), False)
+    for each in (saved, SavedRules(*places)):
+        assert [each.may_deny(ToolName(name)) for name in ("keeps", "drops")] == [False, True]
+    saved.remove(2)
+    saved.rules()
+    assert not saved.may_deny(ToolName("drops"))
+    saved.path.write_text("{")
+    assert SavedRules(*places).may_deny(ToolName("any")), "a file that cannot be read allows nothing"
+    assert not SavedRules(places[1], places[1]).may_deny(ToolName("any")), "a file in the workspace does not count"

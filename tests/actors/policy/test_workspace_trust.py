@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from callboard import UsageError
 from callboard.actors.policy.workspace_trust import (
     MAX_FILE_BYTES,
+    MAX_TOOL_FILES,
     RULES,
     SERVERS,
     TOOLS,
@@ -108,6 +109,15 @@ def test_what_is_no_file_of_text_is_unusable_and_never_agreed_to(workspace: Path
     assert all(file.fault for file in trust.files())
     trust.agree(trust.files())
     assert set(states(trust).values()) == {FileState.UNUSABLE}
+
+
+def test_tool_files_beyond_the_bound_are_not_read_and_that_is_said(workspace: Path, trust: WorkspaceTrust) -> None:
+    for number in range(MAX_TOOL_FILES + 3):
+        write(workspace, f"{TOOLS}/t{number:03}.py")
+    *read, last = trust.files()
+    assert [file.path for file in read] == [f"{TOOLS}/t{number:03}.py" for number in range(MAX_TOOL_FILES)]
+    assert (last.path, last.state) == (TOOLS, FileState.UNUSABLE)
+    assert last.fault == "it holds 3 more than the 100 tool files that are read"
 
 
 def test_an_agreement_inside_the_workspace_neither_counts_nor_is_written(tmp_path: Path, workspace: Path) -> None:

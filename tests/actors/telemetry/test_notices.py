@@ -67,10 +67,10 @@ IN_REQUEST: Final[list[tuple[Any, str, str, dict[str, str]]]] = [
         {"tool": "look", "by": "ann"},
     ),
     (
-        ApprovalDenied(CALL, 1.0, "policy", SECRET),
+        ApprovalDenied(CALL, 1.0, "policy", SECRET, "rule 1: look"),
         "callboard.approvals{tool=look, decision=denied} 1",
         "look was not approved by policy",
-        {"tool": "look", "by": "policy"},
+        {"tool": "look", "by": "policy", "rule": "rule 1: look"},
     ),
     (
         ReportFailure(CALL, DENIED),

@@ -160,6 +160,15 @@ def test_what_tools_providers_and_approvers_trace_is_below_their_own_span() -> N
         made.ask_sync("go")
         made.metrics()
     assert spans.tree()["callboard.approval writes"] == spans.tree()["execute_tool writes"] == "invoke_agent"
+    rules = {
+        name: (spans.named(f"execute_tool {name}").attributes or {}).get("callboard.rule")
+        for name in ("on_a_task", "on_a_thread", "writes")
+    }
+    assert rules == {
+        "on_a_task": "table: read inside at balanced",
+        "on_a_thread": "table: read inside at balanced",
+        "writes": "approver: once; asked by table: write inside at balanced",
+    }
     for name, span in (
         ("on_a_task", "execute_tool on_a_task"),
         ("on_a_thread", "execute_tool on_a_thread"),
@@ -274,6 +283,7 @@ def test_a_tool_call_says_which() -> None:
         "callboard.parent_id": f"{reply.request_id}/user",
         "callboard.step": 1,
         "callboard.call_id": "call_0",
+        "callboard.rule": "table: read inside at balanced",
         "callboard.ending": "ok",
     }
     assert SECRET not in spans.exported()
