@@ -34,6 +34,7 @@ from callboard.providers.local.scripted import ScriptedCall, ScriptedTurn
 
 #: Seconds after which a hanging or stubborn tool is ended.
 TIMEOUT_SECONDS = 2.0
+PATIENCE_SECONDS = 20.0
 MEMORY_BYTES = 512 * 1024**2
 MARKER = "callboard_blast_radius"
 
@@ -213,7 +214,9 @@ class Seen:
 
 async def run(death: Death, requests: int, dying: bool) -> Seen:
     """All requests at once; request 0 meets the tool that dies, if `dying`."""
-    dies = tool(name="dies", isolation=death.isolation, timeout=TIMEOUT_SECONDS)(death.function)
+    # One that dies at once has time to begin in: a busy machine may take seconds to load a tool.
+    seconds = TIMEOUT_SECONDS if "timed_out" in death.codes else PATIENCE_SECONDS
+    dies = tool(name="dies", isolation=death.isolation, timeout=seconds)(death.function)
     tools: list[Tool[..., Any]] = [*HEALTHY, dies]
     settings = Settings(model="scripted/model", script=script, worker_memory_bytes=MEMORY_BYTES)
     async with Runtime(settings, tools=tools) as runtime:

@@ -109,7 +109,7 @@ def test_the_command_line_runs_the_tools_of_the_workspace(callboard: Any) -> Non
         assert f"> {name}" in ran.err
 
 
-#: A process has begun by then also where a machine is busy; 2 s were too few with a load of 20.
+#: Time for a process to begin in on a busy machine, where 2 s have been too few.
 DEADLINE_SECONDS = 4.0
 
 
