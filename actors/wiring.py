@@ -15,6 +15,7 @@ from callboard.actors import kernel
 from callboard.actors.builtins import Workspace, builtin_tools
 from callboard.actors.builtins.job_tools import job_tools
 from callboard.actors.builtins.jobs import jobs_actor
+from callboard.actors.builtins.tool_set import ADDED_AT_START
 from callboard.actors.calls.approvals import Approver
 from callboard.actors.calls.dispatcher import ReplaceTools
 from callboard.actors.calls.ledger import Ledger
@@ -134,7 +135,7 @@ class Wiring:
         """Of the requests that run, where a tool may read them."""
         compaction = settings.compaction
         reads = (read_tool(self.conversations.get),) if compaction is not None and compaction.read_back else ()
-        self.tools = _checked([*map(as_tool, tools), *builtins, *reads])
+        self.tools = _checked([*map(as_tool, tools), *builtins, *reads], ADDED_AT_START if workspace else ())
         for each in self.tools:
             held_to = confinement_of(each.contract, kernel_support(), settings.confine, settings.workspace)
             check_hosts(each.name, held_to, settings.confine)
@@ -424,9 +425,9 @@ def _import_index(settings: Settings) -> None:
     dense.import_ahead(local=not settings.embedding_model)
 
 
-def _checked(tools: list[Tool]) -> tuple[Tool, ...]:
-    """Each tool can run where it says, and no two share a name."""
-    names = {CONTEXT_TOOL}
+def _checked(tools: list[Tool], added_later: Iterable[str]) -> tuple[Tool, ...]:
+    """Each tool can run where it says, and no two share a name, also of those that the start adds."""
+    names = {CONTEXT_TOOL, *added_later}
     for each in tools:
         if each.name in names:
             raise UsageError(f"two tools are called {each.name!r}; rename one with @tool(name=...)")

@@ -25,6 +25,21 @@ _FACTORIES: Final = (
     run_command_tool,
 )
 
+#: Those that a runtime with a workspace adds when it starts: they need the index, or a running actor.
+ADDED_AT_START: Final = (
+    "code_item_lookup",
+    "code_item_edges",
+    "find_references",
+    "codebase_overview",
+    "apply_code_edit",
+    "apply_patch",
+    "create_file",
+    "delete_file",
+    "rename_file",
+    "start_job",
+    "jobs",
+)
+
 
 def builtin_tools(workspace: Workspace) -> tuple[Tool, ...]:
     """Those that callboard ships, for this workspace."""

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from callboard import UsageError
 from callboard.actors.builtins import Workspace, builtin_tools
+from callboard.actors.builtins.tool_set import ADDED_AT_START
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
+from callboard.actors.tools import tool
+from callboard.providers.local.offline import CONTEXT_TOOL
 
 
 async def test_they_work_in_a_runtime_without_a_workspace(tmp_path: Path) -> None:
@@ -16,3 +22,24 @@ async def test_they_work_in_a_runtime_without_a_workspace(tmp_path: Path) -> Non
         found = await runtime.call_tool("search_text", {"query": "milk"})
     assert "remember the milk" in read.content
     assert "note.txt" in found.content
+
+
+@pytest.mark.parametrize("name", ADDED_AT_START)
+def test_a_name_that_the_start_adds_is_refused_when_the_runtime_is_made(tmp_path: Path, name: str) -> None:
+    @tool(name=name)
+    def own() -> str:
+        """Return a word."""
+        return "own"
+
+    with pytest.raises(UsageError, match=f"two tools are called '{name}'"):
+        Runtime(Settings(workspace=tmp_path), [own])
+    Runtime(Settings(), [own])
+
+
+async def test_the_names_that_the_start_adds_are_all_of_them(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    settings = Settings(workspace=work, state_dir=tmp_path / "state", index_dir=tmp_path / "index")
+    async with Runtime(settings) as runtime:
+        added = {each.name for each in runtime._wiring.code_tools}
+    assert added - {CONTEXT_TOOL} == set(ADDED_AT_START)
