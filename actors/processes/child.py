@@ -22,6 +22,7 @@ from typing import Final
 
 import orjson
 
+from callboard.actors.processes import confined
 from callboard.actors.processes.control import LENGTH, REPLY, Says
 from callboard.actors.processes.process_state import ProcessState
 from callboard.actors.telemetry.extras import continue_trace
@@ -88,6 +89,9 @@ class Child:
             return False
         (length,) = LENGTH.unpack(head)
         number, context, more = pickle.loads(calls.recv(length, socket.MSG_WAITALL))
+        if tool is not _SAMPLE and confined.has_lost_a_cover():
+            calls.sendall(encode_reply(number, _uncovered(context.run.name), spent=bool(more)))
+            os._exit(LOST_COVER)
         progress = ProgressSender(calls, number)
         result, spent = self._run(context, progress.send, tool, more)
         if os.getpid() != self._pid:  # a copy of this process, made by the tool, has returned from it as well
@@ -112,6 +116,11 @@ class Child:
         return result, crashed or _left_something() or (before is not None and not _restored(before))
 
 
+def _uncovered(name: ToolName) -> ToolFailure:
+    why = "a file that holds secrets was replaced since the tool was loaded, which is loaded again; it was not run"
+    return ToolFailure(name, FailureCode.OVERLOADED, why, retry_hint="Send the same call again.")
+
+
 def _call(tool: Invoker, context: ToolContext, report: Report) -> Result:
     """In a context of its own, which has the ids for log records and the host's trace."""
     run = context.run
@@ -121,6 +130,9 @@ def _call(tool: Invoker, context: ToolContext, report: Report) -> Result:
     return tool.call(run.arguments, context, report)
 
 
+#: How a child ends that a secret file is not covered in any more: its template ends too, since its next child would be
+#: like it.
+LOST_COVER: Final = 77
 #: Frames of progress that a call may send at once, and a second: a reader is shown ten a second.
 PROGRESS_BURST: Final = 16
 PROGRESS_PER_SECOND: Final = 16.0

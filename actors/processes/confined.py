@@ -80,6 +80,10 @@ class Walls:
     times of files are out of reach for all but `execute`."""
 
 
+Identity = tuple[int, int]
+"""Of a file: its device and its inode."""
+
+
 @dataclass(slots=True)
 class _Held:
     """What holds this process; none as long as `walls` is None."""
@@ -93,6 +97,8 @@ class _Held:
     readable: list[str] = field(default_factory=list)
     writable: list[str] = field(default_factory=list)
     hidden: frozenset[str] = frozenset()
+    covers: dict[str, Identity | None] = field(default_factory=dict)
+    """What is at the place of each secret file and folder, once it is covered."""
 
 
 _held: Final = _Held()
@@ -178,7 +184,23 @@ def _has_made_view(walls: Walls, scratch: str, found: int) -> bool:
         sys.stderr.write(f"a confined tool gets no mounts of its own: {error}\n")
         return False
     _held.hidden = frozenset((*places.files, *places.folders))
+    _held.covers = {place: _identity(place) for place in _held.hidden}
     return True
+
+
+def _identity(path: str) -> Identity | None:
+    """None where nothing is."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def has_lost_a_cover() -> bool:
+    """Is another file by now where a secret one was covered? The kernel takes a cover away when a file is renamed onto
+    the place, as most editors save."""
+    return any(_identity(place) not in (None, cover) for place, cover in _held.covers.items())
 
 
 def _coarse(rules: Iterable[tuple[str, May]], scratch: str) -> dict[str, May]:

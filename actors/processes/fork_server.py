@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Final, NoReturn
 
 from callboard.actors.processes import confined
-from callboard.actors.processes.child import CallEnded, Child, limit_memory, pack_load_error
+from callboard.actors.processes.child import LOST_COVER, CallEnded, Child, limit_memory, pack_load_error
 from callboard.actors.processes.control import Kind, Message, pair, receive, send
 from callboard.actors.processes.linux import inherit_orphans, signal_only_own
 from callboard.actors.tools.invoke import Invoker
@@ -79,19 +79,24 @@ class ForkServer:
             ready = {descriptor for descriptor, _ in poll.poll()}
             if self._woken.fileno() in ready:
                 self._woken.recv(4096)
-                self._reap()
+                if self._reap():
+                    return
             if CONTROL in ready:
                 order = receive(self._control)
                 if order is None:
                     return
                 self._fork(*order)
 
-    def _reap(self) -> None:
+    def _reap(self) -> bool:
+        """Whether one of them has found that this template is not to be used any more."""
+        is_outdated = False
         with contextlib.suppress(ChildProcessError):
             while (waited := os.waitpid(-1, os.WNOHANG))[0]:
                 if (number := self._numbers.pop(waited[0], None)) is not None:
                     confined.forget_child(waited[0])
                     send(self._registry, Message(Kind.EXITED, number, waited[1]))
+                    is_outdated |= os.waitstatus_to_exitcode(waited[1]) == LOST_COVER
+        return is_outdated and self._tool is not None
 
     def _fork(self, order: Message, descriptors: list[int]) -> None:
         become = self._become_template if order.kind is Kind.TEMPLATE else self._become_child

@@ -24,7 +24,7 @@ from callboard.actors.secret_files import SecretRules
 from callboard.actors.testing.tool_stage import ToolStage
 from callboard.actors.tools import Tool, tool
 from callboard.protocol.events import ToolCallCompleted, ToolCallFailed
-from callboard.protocol.tools import ToolFailure
+from callboard.protocol.tools import FailureCode, ToolFailure
 
 CONTAINED = containment()
 pytestmark = pytest.mark.skipif(bool(kernel_support().lacks), reason=f"this kernel has {kernel_support()}")
@@ -367,3 +367,21 @@ def old_system_call() -> str:
     import ctypes  # noqa: PLC0415 - in the child, where no other tool of this module needs it
 
     return str(ctypes.CDLL(None).syscall(0x40000000 | 39))
+
+
+@needs_mounts
+def test_a_secret_file_that_is_replaced_is_not_shown_by_tools_that_are_loaded(tmp_path: Path) -> None:
+    """Most editors save by a rename, which takes a cover away: no call runs until the tool is loaded again."""
+    (tmp_path / ".env").write_text("KEY=old")
+    (tmp_path / "plain").write_text("nothing special")
+    with ToolStage(ProcessOptions(workspace=tmp_path.resolve())) as stage:
+        assert result(stage, read, path=str(tmp_path / "plain")) == "nothing special"
+        (tmp_path / "saved").write_text("KEY=new")
+        (tmp_path / "saved").rename(tmp_path / ".env")
+        refused = failure(stage, read, path=str(tmp_path / ".env"))
+        assert refused.code is FailureCode.OVERLOADED
+        assert "a file that holds secrets was replaced" in refused.message
+        while (again := failure(stage, read, path=str(tmp_path / ".env"))).code is FailureCode.OVERLOADED:
+            assert "KEY" not in again.message
+        assert "may hold secrets" in again.message
+        assert result(stage, read, path=str(tmp_path / "plain")) == "nothing special"
