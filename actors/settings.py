@@ -226,8 +226,8 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
     auto_confirm_edits: bool = False
     """Apply edits as soon as a tool stages them, without asking; what the policy denies is denied all the same."""
     state_dir: Path = Field(default_factory=lambda: _state_dir())
-    """Where staged edits are kept, for each workspace apart: by default XDG_STATE_HOME/callboard, else
-    ~/.local/state/callboard."""
+    """Where staged edits are kept, for each workspace apart, and how MCP servers describe their tools: by default
+    XDG_STATE_HOME/callboard, else ~/.local/state/callboard."""
     log_content: bool = False
     """May log records and spans carry what people and models wrote?"""
 

@@ -170,7 +170,11 @@ class Wiring:
         """The staged edits of the workspace, likewise."""
         self.code_tools: tuple[Tool, ...] = ()
         self.servers = ServerHub(
-            settings.mcp_servers, self._own_names, settings.config_dir, AllowedAddresses(settings.allowed_addresses)
+            settings.mcp_servers,
+            self._own_names,
+            settings.config_dir,
+            AllowedAddresses(settings.allowed_addresses),
+            state=settings.state_dir,
         )
         if settings.workspace is not None:
             _import_index(settings)

@@ -360,7 +360,10 @@ class Policy:
         """
         rules = self._rules_about(name, contract)
         parts = tuple(touched) or (Touch(AccessKind.READ),)
-        return strictest(self._of_one(contract, each, rules, arguments, after_untrusted) for each in parts)
+        said = [self._of_one(contract, each, rules, arguments, after_untrusted) for each in parts]
+        if contract.asks_because:
+            said.insert(0, Judgement(_ASK, contract.asks_because))
+        return strictest(said)
 
     def _of_one(
         self,

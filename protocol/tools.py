@@ -80,6 +80,9 @@ class ToolContract:
     idempotent: bool = False
     """May a call be run again when it is not known whether it ran?"""
     needs_approval: bool = False
+    asks_because: str = ""
+    """Why each call is asked about, also where a rule or an answer for always would allow it: it is not the tool that
+    was allowed. Set by what registers the tool, never by its author."""
     reuse: bool = False
     """May a child process serve further calls? Only with Isolation.PROCESS; else each call finds a fresh child."""
     paths: tuple[str, ...] | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
@@ -30,7 +31,8 @@ async def run(options: argparse.Namespace, known: dict[str, object]) -> None:
         healthy = {offer.definition.name for offer in runtime.offered()}
     rows = [(offer, _state(offer, offer.definition.name in healthy)) for offer in tools]
     if options.json:
-        print_json([_as_json(offer, state) for offer, state in rows])
+        shown = [_as_json(offer, state) for offer, state in rows]
+        print_json({"tools": shown, "mcp_servers": [asdict(server) for server in servers]})
     else:
         print_line(table([_HEADINGS, *(_row(offer, state, given.settings.workspace) for offer, state in rows)]))
         for server in servers:

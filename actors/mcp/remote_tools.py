@@ -10,6 +10,7 @@ import re
 from collections.abc import Awaitable, Callable, Container, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from types import MappingProxyType
 from typing import Final, Protocol
 
 import orjson
@@ -67,7 +68,7 @@ class Remote(Protocol):
     async def call(self, call: RemoteCall, context: ToolContext) -> Mapping[str, object]: ...
     async def read_resource(self, uri: str, context: ToolContext) -> Mapping[str, object]: ...
     async def resources(self, context: ToolContext) -> list[dict[str, object]]: ...
-    def accept(self, tool: RemoteTool) -> None:
+    async def accept(self, tool: RemoteTool) -> None:
         """A call of it was approved: it is known from now on."""
 
 
@@ -167,9 +168,10 @@ def offered_tools(
     facts: ServerFacts,
     listing: Listing,
     taken: Container[str],
-    changed: Container[str] = (),
+    changed: Mapping[str, str] = MappingProxyType({}),
 ) -> Offered:
-    """The tools of a server. `changed`: those, by their names there, that are asked about before they are used."""
+    """The tools of a server. `changed`: those, by their names there, that are asked about before they are used, and
+    why."""
     # jsonschema takes 0.1 s to load; here we are on the connection's own thread.
     from callboard.actors.mcp.remote_schema import Unfit, fit_result_schema, fit_schema  # noqa: PLC0415
 
@@ -187,7 +189,7 @@ def offered_tools(
         tools[name] = OfferedTool(
             _not_called_directly,
             ToolDefinition(name, description, parameters),
-            _contract(server, server.risk_of(each.name), needs_approval=each.name in changed),
+            _contract(server, server.risk_of(each.name), asks_because=changed.get(each.name, "")),
             Signature(()),
             run=_run_of(remote, each, parameters, fit_result_schema(each.result_schema)),
             remote_name=each.name,
@@ -209,14 +211,14 @@ class _Both:
         return name in self.first or name in self.second
 
 
-def _contract(server: McpServer, risk: Risk, *, needs_approval: bool = False) -> ToolContract:
+def _contract(server: McpServer, risk: Risk, *, asks_because: str = "") -> ToolContract:
     return ToolContract(
         risk=risk,
         timeout_seconds=server.timeout,
         isolation=Isolation.TASK,
         concurrency=CONCURRENCY,
         latency=Latency.LONG,
-        needs_approval=needs_approval,
+        asks_because=asks_because,
         origin=Origin.ELSEWHERE,
     )
 
@@ -228,7 +230,7 @@ def _run_of(
         from callboard.actors.mcp.remote_schema import misfit  # noqa: PLC0415 - as above, and loaded by now
 
         name = context.run.name
-        remote.accept(tool)
+        await remote.accept(tool)
         if wrong := misfit(parameters, given):
             where = wrong.field or "the arguments"
             why = shortened(f"{where}: {wrong.expected}")

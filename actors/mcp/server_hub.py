@@ -14,6 +14,7 @@ import orjson
 
 from callboard.actors.calls.approvals import Approver, Verdict
 from callboard.actors.kernel import ChildSpec, logger_of
+from callboard.actors.mcp.known_tools import KnownTools
 from callboard.actors.mcp.mcp_servers import McpServer
 from callboard.actors.mcp.remote_tools import OfferedTool
 from callboard.actors.mcp.remote_values import ElicitForm, ServerState, ServerStatus
@@ -42,9 +43,11 @@ class ServerHub:
         own_names: Callable[[], Iterable[str]],
         tokens: Path | None = None,
         allowed: AllowedAddresses = NONE_ALLOWED,
+        *,
+        state: Path,
     ) -> None:
         """`own_names` are taken by other tools; `tokens` is the folder for what OAuth brings; `allowed` are private
-        addresses that a server may send us to."""
+        addresses that a server may send us to; `state` is the folder where it is kept which tools are known."""
         if servers and find_spec("mcp") is None:
             raise UsageError(missing_extra("mcp_servers", "mcp"))
         self._own_names = own_names
@@ -54,7 +57,9 @@ class ServerHub:
         self._publish: Callable[[ServerLink], object] = lambda _link: None
         self._questions = itertools.count(1)
         self.links = {
-            name: ServerLink(name, server, self._taken, lambda link: self._publish(link))
+            name: ServerLink(
+                name, server, self._taken, lambda link: self._publish(link), KnownTools(name, server, state)
+            )
             for name, server in servers.items()
         }
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Protocol, TypeVar
 
 from callboard.actors.kernel import logger_of
+from callboard.actors.mcp.known_tools import KnownTools
 from callboard.actors.mcp.mcp_servers import McpServer
 from callboard.actors.mcp.remote_tools import Offered, OfferedTool, RemoteCall, offered_tools
 from callboard.actors.mcp.remote_values import Listing, RemoteTool, ServerFacts, ServerState, ServerStatus
@@ -68,7 +69,7 @@ class ServerLink:
         server: McpServer,
         taken: Callable[[str], Container[str]],
         changed: Callable[[ServerLink], object],
-        known: Mapping[str, str] | None = None,
+        known: KnownTools,
     ) -> None:
         self.name = name
         self.server = server
@@ -79,8 +80,7 @@ class ServerLink:
         self._facts = ServerFacts("", "")
         self._listing: Listing | None = None
         self._offered = Offered()
-        self._known = dict(known or {})
-        """By tool: the fingerprint of what was first seen of it, or was approved since."""
+        self._known = known
         self._status = ServerStatus(name, ServerState.STARTING)
         self.settled = threading.Event()
         """Set once it is known whether the first connection succeeds."""
@@ -109,20 +109,13 @@ class ServerLink:
         """Its tools as it describes them itself."""
         return self._listing.tools if self._listing is not None else ()
 
-    @property
-    def known(self) -> Mapping[str, str]:
-        """The fingerprints of its tools that need no new approval."""
-        with self._lock:
-            return dict(self._known)
-
     # -- what the actor says
 
     def listed(self, thread: ServerThread, connection: Connected, facts: ServerFacts, listing: Listing) -> None:
         """A connection is there, or its server has other tools than before."""
+        self._known.meet(listing.tools)  # it writes a file, for which no reader of the status is to wait
         with self._lock:
             self._facts, self._listing = facts, listing
-            for tool in listing.tools:
-                self._known.setdefault(tool.name, tool.fingerprint)
             self._offer(listing)
             if self._status.state is not ServerState.READY:
                 made = self._status.connections + 1
@@ -168,12 +161,14 @@ class ServerLink:
     async def resources(self, context: ToolContext) -> list[dict[str, object]]:
         return await self.ask(lambda connection: connection.resources(), context)
 
-    def accept(self, tool: RemoteTool) -> None:
+    async def accept(self, tool: RemoteTool) -> None:
         """A call of a tool that has changed was approved: from now on it is known as it is now."""
+        if not self._known.knows(tool):
+            await asyncio.to_thread(self._accept, tool)
+
+    def _accept(self, tool: RemoteTool) -> None:
+        self._known.accept(tool)
         with self._lock:
-            if self._known.get(tool.name) == tool.fingerprint:
-                return
-            self._known[tool.name] = tool.fingerprint
             if self._listing is not None:
                 self._offer(self._listing)
         self._changed(self)
@@ -219,9 +214,10 @@ class ServerLink:
                 self._live = Future()
 
     def _offer(self, listing: Listing) -> None:
-        changed = {each.name for each in listing.tools if self._known[each.name] != each.fingerprint}
+        changed = self._known.meet(listing.tools)
         self._offered = offered_tools(self, self.server, self._facts, listing, self._taken(self.name), changed)
         for name, why in self._offered.left_out.items():
             logger.warning("MCP server %s: its tool %r is left out: %s", self.name, name[:100], why)
         if changed:
-            logger.warning("MCP server %s: its tools have changed: %s", self.name, ", ".join(sorted(changed)))
+            shown = [f"{name[:100]!r}: {why}" for name, why in sorted(changed.items())]
+            logger.warning("MCP server %s: these tools are asked about: %s", self.name, "; ".join(shown))

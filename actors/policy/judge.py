@@ -92,7 +92,10 @@ class CallJudge:
             said = self.policy.judge(tool.name, tool.contract, touches, exact, after_untrusted=after_untrusted)
             if said.decision is Decision.DENY or self.saved is None:
                 return said
-            return self.saved(tool.name, arguments, accesses) or said
+            answered = self.saved(tool.name, arguments, accesses)
+            if answered is None or (tool.contract.asks_because and answered.decision is Decision.ALLOW):
+                return said
+            return answered
         except Exception as error:  # noqa: BLE001 - of the owner's policy, or of what a tool says of its accesses
             logger.warning("a call of %s could not be judged: %s", tool.name, text_of(error))
             return Judgement(Decision.ASK, f"it could not be judged ({type(error).__name__})")

@@ -72,6 +72,21 @@ async def grow(context: Context) -> str:
     return "there is one more"
 
 
+@server.tool()
+async def announce(context: Context) -> str:
+    """Offers one more tool from now on, and tells those who listen (2026-07-28)."""
+    server.add_tool(add, name="announced", description="Came later.")
+    await context.notify_tools_changed()
+    return "there is one more"
+
+
+@server.tool()
+def add_quietly() -> str:
+    """Offers one more tool from now on, and tells it to no one."""
+    server.add_tool(add, name="quiet", description="Came later.")
+    return "there is one more"
+
+
 @server.resource("demo://notes")
 def notes() -> str:
     """Some notes."""
@@ -84,7 +99,22 @@ def greet(name: str) -> str:
     return f"Say hello to {name}"
 
 
+def lists_with_ttl(milliseconds: int) -> None:
+    """The list of tools is to be read again after so long."""
+    low = server._lowlevel_server
+    found = low.get_request_handler("tools/list")
+    assert found is not None
+
+    async def listed(*given: object) -> object:
+        result = await found.handler(*given)
+        return result.model_copy(update={"ttl_ms": milliseconds})
+
+    low.add_request_handler("tools/list", found.params_type, listed)
+
+
 if __name__ == "__main__":
+    if ttl := os.environ.get("DEMO_TTL_MS"):
+        lists_with_ttl(int(ttl))
     if len(sys.argv) > 1:
         server.run("streamable-http", port=int(sys.argv[1]))
     else:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 Message = dict[str, object]
 
@@ -48,7 +49,8 @@ class Server:
     """Its state, and what each of its tools does."""
 
     def __init__(self) -> None:
-        self.description = "Says what it is given."
+        words = os.environ.get("RAW_WORDS")
+        self.description = Path(words).read_text() if words else "Says what it is given."
         self.more: list[str] = []
         self.waiting: Message | None = None
         """The call for which a person was asked."""

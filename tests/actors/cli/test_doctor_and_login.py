@@ -155,7 +155,7 @@ def test_tools_for_people_and_as_json(callboard: Any) -> None:
     ]
     (row,) = (re.split(r"  +", line) for line in for_people if line.startswith("read_file "))
     assert row[1:6] == ["read", "process", "10 s", "healthy", "allowed"]
-    listed = json.loads(callboard.run("tools", "--json").out)
+    listed = json.loads(callboard.run("tools", "--json").out)["tools"]
     by_name = {each["name"]: each for each in listed}
     assert by_name.keys() >= {"read_file", "list_dir", "request_code_context", "create_file"}
     assert by_name["read_file"]["parameters"]["type"] == "object"

@@ -74,7 +74,8 @@ def test_a_model_is_offered_the_tools_of_the_file_and_not_those_that_it_imports(
     Path("other_tools.py").write_text(
         "from callboard import tool\nFACTOR = 3\n@tool\ndef hidden() -> int:\n    '''H.'''\n    return 1\n"
     )
-    listed = {each["name"]: each for each in json.loads(here("tools", "--tools", "own_tools.py", "--json").out)}
+    told = json.loads(here("tools", "--tools", "own_tools.py", "--json").out)
+    listed = {each["name"]: each for each in told["tools"]}
     assert {"double", "later"} <= set(listed)
     assert "hidden" not in listed
     assert listed["double"]["parameters"]["properties"]["number"]["type"] == "integer"

@@ -198,5 +198,5 @@ def test_a_person_is_asked_once_and_sees_what_the_files_hold(callboard: Any, her
     assert "does not count until you agree" in shown
     shown = at_a_terminal(callboard, "trust", types="y")
     assert f"{TOOLS}/theirs_tools.py  agreed" in shown
-    assert "theirs" in {each["name"] for each in json.loads(here("tools", "--json").out)}
+    assert "theirs" in {each["name"] for each in json.loads(here("tools", "--json").out)["tools"]}
     assert f"{TOOLS}/theirs_tools.py  new" in here("trust", "--forget").out

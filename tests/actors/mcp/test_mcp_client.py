@@ -16,10 +16,13 @@ from typing import Any
 import pytest
 from hypothesis import settings as hypothesis_settings
 
-from callboard import Approval, AskApproval, McpServer, Runtime, Settings
+from callboard import Approval, AskApproval, McpServer, Policy, Rule, Runtime, Settings, tool
 from callboard.actors.mcp import server_actor, server_link
 from callboard.actors.mcp.remote_values import ServerState
+from callboard.protocol.content import ToolMessage
+from callboard.protocol.options import ToolOffer
 from callboard.protocol.tools import FailureCode
+from callboard.providers.local.scripted import ScriptedCall, ScriptedTurn
 
 RAW = str(Path(__file__).parents[2] / "support" / "mcp_raw_server.py")
 #: Of each test that waits for something: longer than a loaded machine takes.
@@ -44,6 +47,10 @@ async def until_true(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(PATIENCE_SECONDS):
         while not condition():  # noqa: ASYNC110 - what other threads and processes do sets no event of this loop
             await asyncio.sleep(0.01)
+
+
+def echo_of(runtime: Runtime) -> ToolOffer:
+    return next(each for each in runtime.tools() if each.definition.name == "raw_echo")
 
 
 def is_alive(pid: int) -> bool:
@@ -112,23 +119,85 @@ async def test_a_tool_whose_description_has_changed_is_asked_about_once() -> Non
     asked: list[str] = []
 
     def approve(question: AskApproval) -> bool:
+        assert "describes it in another way" in question.rule
         asked.append(question.name)
         return True
-
-    def offered(runtime: Runtime) -> Any:
-        return next(each for each in runtime.tools() if each.definition.name == "raw_echo")
 
     async with runtime_with(raw(), approve) as runtime:
         assert (await runtime.call_tool("raw_echo")).ok
         assert asked == []
         assert (await runtime.call_tool("raw_change")).ok
-        await until_true(lambda: "author" in offered(runtime).definition.description)
-        assert offered(runtime).contract.needs_approval
+        await until_true(lambda: "author" in echo_of(runtime).definition.description)
+        assert echo_of(runtime).contract.asks_because
         assert (await runtime.call_tool("raw_echo")).ok
         assert asked == ["raw_echo"]
-        await until_true(lambda: not offered(runtime).contract.needs_approval)
+        await until_true(lambda: not echo_of(runtime).contract.asks_because)
         assert (await runtime.call_tool("raw_echo")).ok
         assert asked == ["raw_echo"]
+
+
+async def test_a_tool_that_has_changed_is_asked_about_whatever_allows_it(tmp_path: Path) -> None:
+    """A rule of the owner, and an answer for always, were about another tool."""
+    rules: list[str] = []
+
+    def approve(question: AskApproval) -> Approval:
+        rules.append(question.rule)
+        return Approval.ALWAYS
+
+    policy = Policy(rules=[Rule("raw_change", decision="allow")])
+    async with runtime_with(raw(tools={}), approve, policy=policy, config_dir=tmp_path / "config") as runtime:
+        for _ in range(2):
+            assert (await runtime.call_tool("raw_echo")).ok
+        assert len(rules) == 1
+        assert (await runtime.call_tool("raw_change")).ok
+        await until_true(lambda: echo_of(runtime).contract.asks_because)
+        for _ in range(2):
+            assert (await runtime.call_tool("raw_echo")).ok
+    assert len(rules) == 2
+    assert "describes it in another way" in rules[1]
+    policy = Policy(rules=[Rule("raw_echo", decision="allow")])
+    rules.clear()
+    async with runtime_with(raw(tools={"change": "read"}), approve, policy=policy) as runtime:
+        assert (await runtime.call_tool("raw_echo")).ok  # as it was before: again not as it was last approved
+        assert len(rules) == 1
+
+
+async def test_a_tool_that_changed_between_two_runs_is_asked_about(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def approve(question: AskApproval) -> bool:
+        asked.append(question.rule)
+        return True
+
+    words = tmp_path / "words"
+    server = raw(env={"RAW_WORDS": str(words)})
+    for text, questions in (("Echoes.", 0), ("Echoes.", 0), ("Sends it on.", 1), ("Sends it on.", 1)):
+        words.write_text(text)
+        async with runtime_with(server, approve) as runtime:
+            assert (await runtime.call_tool("raw_echo")).ok
+        assert len(asked) == questions, text
+    (kept,) = (tmp_path / "state" / "callboard" / "mcp").glob("*.json")
+    assert kept.stat().st_mode & 0o777 == 0o600
+    kept.chmod(0o666)
+    async with runtime_with(server, approve) as runtime:
+        assert (await runtime.call_tool("raw_echo")).ok
+    assert "cannot be read" in asked[-1]
+
+
+async def test_a_request_that_runs_does_not_call_a_tool_that_has_changed_since() -> None:
+    @tool(risk="read", isolation="task")
+    async def wait_for_the_change() -> str:
+        await until_true(lambda: echo_of(runtime).contract.asks_because)
+        return "it has changed"
+
+    names = ("raw_change", "wait_for_the_change", "raw_echo")
+    script = [*(ScriptedTurn(calls=(ScriptedCall(name),)) for name in names), ScriptedTurn("done")]
+    settings = Settings(model="scripted/test", script=script, mcp_servers={"raw": raw()})
+    async with Runtime(settings, [wait_for_the_change], approve=lambda _: True) as runtime:
+        reply = await runtime.ask("go")
+    results = [each for each in reply.messages if isinstance(each, ToolMessage)]
+    assert [each.content for each in results[:2]] == ["changed", "it has changed"]
+    assert "raw_echo has changed since this request began" in results[2].content
 
 
 async def test_a_server_that_asks_back_is_answered_by_the_approver_or_declined() -> None:

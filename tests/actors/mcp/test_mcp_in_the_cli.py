@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -17,6 +18,11 @@ def test_tools_of_servers_and_the_servers_state_are_listed(tmp_path: Path) -> No
     )
     environment = {**os.environ, "CALLBOARD_CONFIG_DIR": str(tmp_path)}
     command = [sys.executable, "-m", "callboard.actors.cli", "tools", "--workspace", str(tmp_path)]
+    told = subprocess.run([*command, "--json"], capture_output=True, timeout=50, env=environment, check=True)
+    servers = {each["name"]: each for each in json.loads(told.stdout)["mcp_servers"]}
+    assert servers["raw"]["state"] == "ready"
+    assert "raw_echo" in servers["raw"]["tools"]
+    assert "there is no command" in servers["gone"]["reason"]
     shown = subprocess.run(command, capture_output=True, text=True, timeout=50, env=environment, check=False)
     lines = {line.split()[0]: line.split() for line in shown.stdout.splitlines() if line.startswith("raw_")}
     assert lines["raw_echo"][1] == "read", shown.stderr

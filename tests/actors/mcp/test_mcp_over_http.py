@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from callboard import McpServer, Runtime, Settings
-from callboard.actors.mcp import server_actor
+from callboard.actors.mcp import server_actor, server_connection
 from callboard.actors.mcp.remote_values import ServerState
 from callboard.protocol.errors import RuntimeFailure
 from callboard.protocol.tools import FailureCode, Risk
@@ -107,6 +107,27 @@ async def test_a_server_that_is_not_there_is_a_call_that_was_not_run() -> None:
             status = runtime.mcp("web").status
             assert "cannot be reached" in status.reason
             assert status.tools == ()
+
+
+async def test_changes_are_heard_by_listening_and_by_the_time_for_which_a_list_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """2026-07-28: the one by `subscriptions/listen`, the other by `ttlMs`, without a word of the server's."""
+    arguments = (str(SUPPORT / "mcp_demo_server.py"),)
+
+    async def has(name: str, **env: str) -> None:
+        server = McpServer(command=sys.executable, args=arguments, tools={"*": Risk.READ}, env=env)
+        async with Runtime(Settings(mcp_servers={"demo": server})) as runtime:
+            assert runtime.mcp("demo").status.revision == "2026-07-28"
+            adds = {"announced": "demo_announce", "quiet": "demo_add_quietly"}[name]
+            assert (await runtime.call_tool(adds)).ok
+            await until_true(lambda: f"demo_{name}" in runtime.mcp("demo").status.tools)
+            await until_true(lambda: f"demo_{name}" in {each.definition.name for each in runtime.tools()})
+            assert (await runtime.call_tool(f"demo_{name}", {"a": 1, "b": 2})).content == "3"
+
+    await has("announced")
+    monkeypatch.setattr(server_connection, "MIN_TTL_SECONDS", 0.05)
+    await has("quiet", DEMO_TTL_MS="1")
 
 
 async def test_resources_and_prompts_of_a_server_of_the_sdk() -> None:
