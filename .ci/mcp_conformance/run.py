@@ -12,6 +12,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -113,14 +114,20 @@ def served(workspace: Path) -> Iterator[str]:
 def play(commands: Path, side: str, revision: str, target: list[str], results: Path) -> dict[str, list[str]]:
     """Run the scenarios of one side and revision: what failed of each."""
     path = f"{commands}{os.pathsep}{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, "BROWSER": f"{sys.executable} {HERE / 'browser.py'} %s"}
+    browser = f"{sys.executable} {HERE / 'browser.py'} %s"
+    environment = {**os.environ, "PATH": path, "BROWSER": browser, "TMPDIR": str(results.parent)}
     arguments = [str(commands / "conformance"), side, *target, "--requirements", revision, "-o", str(results)]
     arguments += ["--timeout", str(SCENARIO_SECONDS * 1_000)]
     with open(results.with_suffix(".log"), "wb") as log:
+        suite = subprocess.Popen(arguments, env=environment, stdout=log, stderr=log, start_new_session=True)
         try:
-            subprocess.run(arguments, env=environment, stdout=log, stderr=log, timeout=SUITE_SECONDS)
+            suite.wait(SUITE_SECONDS)
         except subprocess.TimeoutExpired:
             return {"(all)": [f"the suite did not end within {SUITE_SECONDS} s"]}
+        finally:
+            with contextlib.suppress(ProcessLookupError):  # clients that it has left, or all of it
+                os.killpg(suite.pid, signal.SIGKILL)
+            suite.wait()
     failed: dict[str, list[str]] = {}
     for checks in sorted(results.glob("**/checks.json")):
         folder = str(checks.parent.relative_to(results))

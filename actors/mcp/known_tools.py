@@ -99,7 +99,7 @@ class KnownTools:
         if not self._is_readable:
             return
         try:
-            self._file.change(lambda kept: _Kept(tools=kept.tools | more))
+            self._file.change(lambda kept: _Kept(tools={**kept.tools, **more}))
         except (UsageError, OSError) as error:
             logger.warning("which tools are known is kept for this run only: %s", error)
 

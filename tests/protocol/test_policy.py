@@ -274,3 +274,11 @@ def test_a_literal_pattern_matches_its_text_alone(text: str, other: str, is_path
     assert matches(literal(text), text, is_path=is_path)
     if other != text and other.isascii() and text.isascii():
         assert not matches(literal(text), other, is_path=is_path)
+
+
+def test_a_tool_that_is_not_the_one_that_was_allowed_is_asked_about_and_a_denial_stays() -> None:
+    changed = ToolContract(risk=Risk.READ, asks_because="it has changed")
+    for policy in (Policy(), Policy(rules=[Rule("read_it", decision="allow")])):
+        assert policy.offer(ToolName("read_it"), changed) == Judgement(Decision.ASK, "it has changed")
+    denied = Policy(rules=[Rule("read_it", decision="deny")]).offer(ToolName("read_it"), changed)
+    assert denied.decision is Decision.DENY

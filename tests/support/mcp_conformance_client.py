@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from callboard import Runtime, Settings
 from callboard.actors.calls.approvals import Approval
@@ -58,8 +59,13 @@ async def main(url: str) -> None:
     context = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT") or "{}")
     # The suite's own authorization servers are on loopback.
     server = McpServer(url=url, tools={"*": Risk.READ}, oauth=login(scenario, context))
-    folder = Path(tempfile.mkdtemp(prefix="conformance-"))
-    settings = Settings(mcp_servers={"suite": server}, config_dir=folder)
+    with tempfile.TemporaryDirectory(prefix="conformance-") as folder:
+        settings = Settings(mcp_servers={"suite": server}, config_dir=Path(folder), state_dir=Path(folder) / "state")
+        await play(settings, scenario, context)
+
+
+async def play(settings: Settings, scenario: str, context: Mapping[str, Any]) -> None:
+    """Call what the suite wants, and every tool."""
     async with Runtime(settings, approve=approve) as runtime:
         for status in runtime.mcp_servers():
             sys.stdout.write(f"{status}\n")
