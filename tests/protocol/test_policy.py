@@ -12,7 +12,18 @@ from hypothesis import strategies as st
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import ToolName
 from callboard.protocol.patterns import literal, matches
-from callboard.protocol.policy import TABLES, AccessKind, Location, Mode, Policy, Rule, Touch, Trust, strictest
+from callboard.protocol.policy import (
+    TABLES,
+    AccessKind,
+    Judgement,
+    Location,
+    Mode,
+    Policy,
+    Rule,
+    Touch,
+    Trust,
+    strictest,
+)
 from callboard.protocol.tools import Decision, Origin, Risk, ToolContract
 
 ALLOW, ASK, DENY = Decision.ALLOW, Decision.ASK, Decision.DENY
