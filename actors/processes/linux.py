@@ -129,10 +129,16 @@ def _state(pid: int) -> tuple[bytes, int]:
     return state, int(parent)
 
 
-def parents() -> dict[int, int]:
-    """The parent of each process that can be seen from here and has not ended."""
+def descendants() -> frozenset[int]:
+    """The processes below this one, without those that have ended and only have to be reaped.
+
+    They are looked at one after the other: one whose parent ends meanwhile can be missed, so look twice.
+    """
     states = {pid: _state(pid) for pid in processes()}
-    return {pid: parent for pid, (state, parent) in states.items() if state not in _ENDED}
+    found = {os.getpid()}
+    while more := {pid for pid, (_, parent) in states.items() if parent in found and pid not in found}:
+        found |= more
+    return frozenset(pid for pid in found - {os.getpid()} if states[pid][0] not in _ENDED)
 
 
 # -- namespaces

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from callboard.actors.processes.linux import LOOK_AGAIN_SECONDS, kill_each, parents
+from callboard.actors.processes.linux import LOOK_AGAIN_SECONDS, descendants, kill_each
 
 #: The first that there is. Commands are judged by bash's grammar, which has all of sh's.
 SHELLS: Final = ("/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash", "/bin/sh")
@@ -180,11 +180,16 @@ class _Watched:
         if self.is_too_many:
             _kill_group(self._process.pid)
         found: set[int] = set()
+        looks_without = 0
         for _ in range(MAX_SWEEPS):
             self._reap()
             left = descendants()
             if not left:
-                break
+                looks_without += 1
+                if looks_without == 2:
+                    break
+                continue
+            looks_without = 0
             found |= left
             for group in {group for pid in left if (group := _group_of(pid)) != os.getpgrp()}:
                 _kill_group(group)
@@ -197,15 +202,6 @@ class _Watched:
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
-
-
-def descendants() -> frozenset[int]:
-    """The processes below this one, without those that have ended and only have to be reaped."""
-    parent_of = parents()
-    found = {os.getpid()}
-    while more := {pid for pid, parent in parent_of.items() if parent in found and pid not in found}:
-        found |= more
-    return frozenset(found - {os.getpid()})
 
 
 def _group_of(pid: int) -> int:
