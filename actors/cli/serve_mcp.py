@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import logging
 import sys
+from collections.abc import Iterator
 from types import ModuleType
 
 from mcp.server.lowlevel import Server
@@ -30,20 +31,20 @@ async def run(options: argparse.Namespace, known: dict[str, object]) -> None:
         given = set_up(options)
     modules = [sys.modules[path.stem] for path in options.tools]
     token = "" if address is None or options.no_token else token_of(options.token_file)
-    _log_to_stderr()
-    if given.note:
-        logger.warning("%s", given.note)
-    async with Runtime(given.settings, given.tools, approve=approve) as runtime:
-        serving = ToolServer(runtime, _beside(modules), callboard.__version__)
-        indexing = asyncio.ensure_future(_refresh(runtime))
-        try:
-            if address is None:
-                await serve_stdio(serving)
-            else:
-                shown = token if options.token_file is None else ""
-                await serve_http(serving, address, token, lambda url: _say(url, shown))
-        finally:
-            indexing.cancel()
+    with _log_to_stderr():
+        if given.note:
+            logger.warning("%s", given.note)
+        async with Runtime(given.settings, given.tools, approve=approve) as runtime:
+            serving = ToolServer(runtime, _beside(modules), callboard.__version__)
+            indexing = asyncio.ensure_future(_refresh(runtime))
+            try:
+                if address is None:
+                    await serve_stdio(serving)
+                else:
+                    shown = token if options.token_file is None else ""
+                    await serve_http(serving, address, token, lambda url: _say(url, shown))
+            finally:
+                indexing.cancel()
 
 
 def _check(options: argparse.Namespace, address: Address | None) -> None:
@@ -82,11 +83,16 @@ async def _refresh(runtime: Runtime) -> None:
         logger.warning("the workspace could not be indexed: %s", error)
 
 
-def _log_to_stderr() -> None:
+@contextlib.contextmanager
+def _log_to_stderr() -> Iterator[None]:
     handler = logging.StreamHandler()
     handler.setFormatter(_OneLine())
     handler.setLevel(logging.WARNING)
     logging.getLogger().addHandler(handler)
+    try:
+        yield
+    finally:
+        logging.getLogger().removeHandler(handler)
 
 
 class _OneLine(logging.Formatter):

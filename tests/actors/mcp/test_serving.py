@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import stat
 from pathlib import Path
@@ -212,10 +213,12 @@ def test_wrong_arguments_get_one_sentence(
 
 
 def test_a_port_that_is_taken_is_said(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    handlers = list(logging.getLogger().handlers)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         assert run(["mcp", "--workspace", str(tmp_path), "--http", address]) == 2
     assert f"--http: {address} cannot be listened on" in capsys.readouterr().err
+    assert logging.getLogger().handlers == handlers  # what a command adds ends with it
 
 
 def test_only_one_server_is_served_beside_the_tools(tools_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
