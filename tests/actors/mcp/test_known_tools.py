@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,30 @@ def known(folder: Path, name: str = "files", command: str = "server") -> KnownTo
 
 def meet(tools: KnownTools, **descriptions: str) -> Mapping[str, str]:
     return tools.meet([described(name, text) for name, text in descriptions.items()])
+
+
+class Warnings(logging.Handler):
+    """What the logger of MCP has warned of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.text = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.text += record.getMessage() + "\n"
+
+
+@pytest.fixture
+def warnings(monkeypatch: pytest.MonkeyPatch) -> Iterator[Warnings]:
+    """Heard at the logger itself: programs that other tests run in this process may have set loggers up."""
+    logger, heard = logging.getLogger("callboard.mcp"), Warnings()
+    monkeypatch.setattr(logger, "disabled", False)
+    before = logger.level
+    logger.setLevel(logging.WARNING)
+    logger.addHandler(heard)
+    yield heard
+    logger.removeHandler(heard)
+    logger.setLevel(before)
 
 
 def test_what_was_seen_or_approved_counts_for_this_server_in_later_runs(tmp_path: Path) -> None:
@@ -57,19 +82,17 @@ def test_names_of_any_length_are_kept(tmp_path: Path) -> None:
     assert file.stat().st_size < 1_000
 
 
-def test_without_a_file_that_can_be_read_each_tool_is_asked_about_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_without_a_file_that_can_be_read_each_tool_is_asked_about_once(tmp_path: Path, warnings: Warnings) -> None:
     folder = tmp_path / "state"
     folder.write_text("a file in its place")
     tools = known(folder)
     assert meet(tools, a="1", b="1") == {"a": UNREADABLE, "b": UNREADABLE}
     tools.accept(described("a", "1"))
     assert meet(tools, a="1", b="1") == {"b": UNREADABLE}
-    assert "the known tools of the MCP server files" in caplog.text
+    assert "the known tools of the MCP server files" in warnings.text
 
 
-def test_what_cannot_be_saved_counts_for_the_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_cannot_be_saved_counts_for_the_run(tmp_path: Path, warnings: Warnings) -> None:
     meet(known(tmp_path), a="1")
     (file,) = (tmp_path / "mcp").glob("*.json")
     file.unlink()
@@ -79,4 +102,4 @@ def test_what_cannot_be_saved_counts_for_the_run(tmp_path: Path, caplog: pytest.
     tools = known(tmp_path)
     assert meet(tools, a="1") == {}
     assert meet(tools, a="2") == {"a": CHANGED}
-    assert "for this run only" in caplog.text
+    assert "for this run only" in warnings.text
