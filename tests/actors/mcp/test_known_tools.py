@@ -42,6 +42,7 @@ def warnings(monkeypatch: pytest.MonkeyPatch) -> Iterator[Warnings]:
     """Heard at the logger itself: programs that other tests run in this process may have set loggers up."""
     logger, heard = logging.getLogger("callboard.mcp"), Warnings()
     monkeypatch.setattr(logger, "disabled", False)
+    monkeypatch.setattr(logging.root.manager, "disable", logging.NOTSET)
     before = logger.level
     logger.setLevel(logging.WARNING)
     logger.addHandler(heard)
