@@ -105,7 +105,8 @@ class _Fitting:
         given, required = schema.get("properties"), schema.get("required")
         if not isinstance(given, Mapping):
             return
-        wanted = [each for each in required if each in given] if isinstance(required, list) else []
+        names = required if isinstance(required, list) else []
+        wanted = [each for each in names if isinstance(each, str) and each in given]
         kept = {}
         for name, each in given.items():
             if tool_schema.ANTHROPIC.property_pattern is None or tool_schema.ANTHROPIC.property_pattern.fullmatch(name):

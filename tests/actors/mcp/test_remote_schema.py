@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from callboard.actors.mcp.remote_schema import (
@@ -52,6 +52,7 @@ def test_any_json_is_made_fit_or_left_out_with_a_reason(schema: dict[str, Any]) 
         tool_schema.adapt_schema(fitted, dialect)
 
 
+@example({"required": [[]], "properties": {}}, None)
 @given(st.dictionaries(st.sampled_from(KEYWORDS), SCHEMAS, max_size=8), SCHEMAS)
 def test_any_value_can_be_checked_by_any_schema(schema: dict[str, Any], value: object) -> None:
     fitted = fit_result_schema(schema)
