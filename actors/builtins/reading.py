@@ -288,7 +288,7 @@ def _with_content(known: FileMetadata, data: bytes) -> FileMetadata:
 
 
 def _read_one(workspace: Workspace, path: str, field: str, limit: int) -> FileText | MissingFile | UnreadFile:
-    """One file of several: what is wrong with it is told beside the others."""
+    """One file of several: what is wrong with it is in its own entry."""
     if limit <= 0:
         return UnreadFile(path=path, reason="the answer is full; ask for it in another call")
     try:

@@ -39,7 +39,7 @@ _HELP: Final = """\
   e  run it once with other arguments: one line of JSON follows
   v  show all of it
   Ctrl-C ends the request; `callboard rules` lists and removes what was saved"""
-#: RGB of nobody's theme: the terminal's own green, red and cyan.
+#: No RGB values: the terminal's own green, red and cyan.
 _COLOURS: Final = {"+": "\x1b[32m", "-": "\x1b[31m", "@": "\x1b[36m"}
 _PLAIN: Final = "\x1b[0m"
 _ANSWERS: Final[Mapping[str, Approval]] = {

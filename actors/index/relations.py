@@ -17,7 +17,7 @@ from typing import Final
 from callboard.actors.index.code_items import CodeItem, plain_path
 from callboard.actors.index.store import SqliteStore
 
-#: What one name may refer to is told up to here.
+#: Of what one name may refer to, so many are named.
 MAX_TARGETS: Final = 3
 #: References of one kind that are looked at; those of a name such as `get` are thousands.
 MAX_REFERENCES: Final = 2_000

@@ -208,7 +208,7 @@ class ServerConnection:
                         self._lists_changed.set()
                         self._wake.set()
             await asyncio.sleep(MIN_TTL_SECONDS)
-            self._lists_changed.set()  # what has changed meanwhile, nobody has said
+            self._lists_changed.set()  # the server cannot have said what changed meanwhile
             self._wake.set()
 
     def _why(self, what: str) -> str:

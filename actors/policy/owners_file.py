@@ -1,6 +1,6 @@
 """A small JSON file of the user's own: what was answered for always, and which workspaces are trusted.
 
-It says what may run unasked, so it is believed only where nobody else can write it, and never from inside a workspace,
+It says what may run unasked, so it is believed only where no one else can write it, and never from inside a workspace,
 where a tool could. It is replaced whole: a reader sees the old content or the new, and a crash leaves one of them.
 """
 
