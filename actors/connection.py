@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from pydantic import SecretStr
 
 from callboard.actors.config_file import similar
+from callboard.actors.journal.places import shown_place
 from callboard.actors.requests.extra_fields import checked_headers
 from callboard.protocol.errors import UsageError
 from callboard.protocol.masking import mask
@@ -156,5 +157,7 @@ def shown(names_and_values: Iterable[tuple[str | None, object]]) -> Iterator[tup
             yield name, "a callback"
         elif name == "headers" and isinstance(value, Mapping):
             yield name, dict.fromkeys(value, "***")
+        elif name == "journal" and isinstance(value, str):
+            yield name, shown_place(value)
         else:
             yield name, mask(value) if isinstance(value, str) else value

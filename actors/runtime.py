@@ -11,26 +11,28 @@ import contextlib
 import logging
 import os
 import threading
+import time
 import uuid
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import copy_context
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING, Final, Generic, Self, Unpack, overload
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, Self, Unpack, cast, overload
 
 from typing_extensions import TypeForm
 
 from callboard.actors import kernel
 from callboard.actors.builtins.asking_user import AskUserCallback, UserQuestions
-from callboard.actors.calls.approvals import ApprovalCallback, Approver, CallbackApprover, NobodyToAsk
+from callboard.actors.calls.approvals import ApprovalCallback
 from callboard.actors.calls.dispatcher import ReadOffers
 from callboard.actors.edits.proposals import DecideEdits
+from callboard.actors.journal.journal_handle import JournalHandle
+from callboard.actors.journal.journal_records import Needs
+from callboard.actors.journal.recovery import needs_of
 from callboard.actors.mcp.mcp_handle import McpHandle
 from callboard.actors.mcp.remote_values import ServerStatus
 from callboard.actors.models.routing import OwnProviders
-from callboard.actors.models.windows import Windows
 from callboard.actors.requests.asking import AskOptions, Prompt, check_names, identity_of, user_message
 from callboard.actors.requests.direct_calls import (
     CallOptions,
@@ -41,25 +43,24 @@ from callboard.actors.requests.direct_calls import (
     said_with,
     tool_call,
 )
-from callboard.actors.requests.output_checks import CheckThreads, OutputChecker
-from callboard.actors.requests.outputs import output_type
-from callboard.actors.requests.outside import OutsideCalls
+from callboard.actors.requests.open_requests import OpenRequest
+from callboard.actors.requests.output_checks import OutputChecker
+from callboard.actors.requests.outputs import OutputType, output_type
+from callboard.actors.requests.recorded_reply import recorded_reply
 from callboard.actors.requests.replies import Answer, Question, Reply, RequestEnded, Stream, SyncStream, T
-from callboard.actors.requests.request_session import RequestSession, SessionMessage, Subscriber
+from callboard.actors.requests.session_messages import Subscriber
+from callboard.actors.running import StartedRequest, StartedRuntime, tag_of, tag_of_call
 from callboard.actors.settings import Settings
+from callboard.actors.taking_up import TakingUp
 from callboard.actors.telemetry import extras
 from callboard.actors.telemetry.metrics import Metrics
-from callboard.actors.telemetry.telemetry import ReadMetrics, RequestLost
 from callboard.actors.tools import Tool
 from callboard.actors.tools.progress import ToolProgressed
-from callboard.actors.topology import SESSION_CAPACITY, addresses_of, build, start_servers
-from callboard.actors.wiring import Asked, KnownModel, Wiring
+from callboard.actors.topology import journal_handle
+from callboard.actors.wiring import Asked, Wiring
 from callboard.protocol.content import ToolCall
-from callboard.protocol.direct_call import DirectCall
-from callboard.protocol.errors import CallboardError, RuntimeFailure, UsageError, said
-from callboard.protocol.events import CancelRequested, NoticeCame
-from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
-from callboard.protocol.machine import Session
+from callboard.protocol.errors import RuntimeFailure, UsageError
+from callboard.protocol.ids import RequestId, ToolName
 from callboard.protocol.options import ToolOffer
 
 if TYPE_CHECKING:
@@ -73,19 +74,9 @@ logger = logging.getLogger("callboard")
 # A host that has set up no logging hears nothing from us on its stderr.
 logger.addHandler(logging.NullHandler())
 
-#: The tree starts within milliseconds; this long means the machine is not answering.
-START_SECONDS: Final = 30.0
-#: Everything must have stopped by then; what has not is killed.
-SHUTDOWN_SECONDS: Final = 10.0
 #: Indexing a million lines takes about a minute; this bounds a broken disk.
 REFRESH_TIMEOUT_SECONDS: Final = 3_600.0
-#: For finding causes; a late result may hold a megabyte, so these are some hundred at the most.
-DEAD_LETTERS_KEPT: Final = 256
-#: A session takes a message within milliseconds; one that holds the loop must not hold the editor of files for long.
-TELL_SECONDS: Final = 2.0
-#: A snapshot is a copy of some counters; a wait this long means that something holds the loop.
-METRICS_TIMEOUT_SECONDS: Final = 5.0
-#: Likewise.
+#: A list of the tools is made in milliseconds; a wait this long means that something holds the loop.
 OFFERS_TIMEOUT_SECONDS: Final = 5.0
 
 
@@ -99,7 +90,8 @@ class Runtime:
     policy asks about (sync or async; True allows, or an `Approval` says more); without it they are denied. `providers`
     are models of your own: with `{"mine": provider}` "mine/x" is a model (a Provider or an Adapter, docs/providers.md);
     stopping the runtime closes them. `ask_user` (sync or async) is given a `UserQuestion` of a model's and returns the
-    user's answer, or None; without it, models have no tool to ask with. Raises UsageError for bad settings, tools or
+    user's answer, or None; without it, models have no tool to ask with. `outputs` are types of answers: of
+    requests with `output=` that may be taken up from the journal. Raises UsageError for bad settings, tools or
     providers, before anything starts.
     A runtime that is dropped without `stop` is stopped, with a ResourceWarning.
     """
@@ -112,17 +104,19 @@ class Runtime:
         approve: ApprovalCallback | None = None,
         ask_user: AskUserCallback | None = None,
         providers: OwnProviders | None = None,
+        outputs: Iterable[object] = (),
     ) -> None:
         self.settings = settings or Settings()
+        self._outputs = _by_title(outputs)
         self._approve = approve
         questions = UserQuestions(ask_user, self.settings.approval_timeout_seconds) if ask_user is not None else None
         if questions is not None:
             tools = (*tools, questions.tool)
         self._questions = questions
         self._wiring = Wiring(self.settings, tools, providers)
-        self._running: _Running | None = None
+        self._running: StartedRuntime | None = None
         self._changing = threading.Lock()
-        self._dropped: weakref.finalize[[_Running], Runtime] | None = None
+        self._dropped: weakref.finalize[[StartedRuntime], Runtime] | None = None
 
     # -- life
 
@@ -136,14 +130,24 @@ class Runtime:
             if self._running is not None:
                 self._live()  # says so where it runs in another process
                 raise UsageError("this runtime is running already")
-            self._running = running = _Running(self._wiring, self._approve, self._questions)
+            self._running = running = StartedRuntime(self._wiring, self._approve, self._begin_work)
             self._dropped = weakref.finalize(self, _end_dropped, running)
         return self
+
+    def _begin_work(self, running: StartedRuntime, begun: contextlib.ExitStack) -> None:
+        """What the tree is there for: the user can be asked, and what was open in the journal goes on."""
+        if self._questions is not None:
+            self._questions.open(running.outside)
+            begun.callback(self._questions.close)
+        if running.records is not None and running.outbox is not None:
+            found = TakingUp(running, self._wiring, running.records, running.outbox, self._outputs, self._questions)
+            found.at_start()
 
     def stop(self) -> None:
         """Cancel what runs, stop the tree in reverse order of its start, and end the thread.
 
-        Requests that are open end with RequestEnded ("the runtime is stopping"). Does nothing in a fork of the process
+        Requests that are open end with RequestEnded ("the runtime is stopping"); where there is a journal they stay
+        open in it, and the next start goes on with them. Does nothing in a fork of the process
         that has started it: threads are not forked.
         """
         if self._running is not None and self._running.process_id != os.getpid():
@@ -264,12 +268,14 @@ class Runtime:
         otherwise, that counts, and the early result is a dead letter.
         Raises UsageError, and the call stays open, for a result that is not of the type that the tool declares, cannot
         be written as JSON or is larger than a result may be. It waits for callboard's loop, mostly less than 1 ms.
+        Where there is a journal, it waits until the result is durable in it, one that comes early until the tool has
+        returned; RuntimeFailure when that is not known within 10 s, or the result could not be written.
         """
-        return self._live().outside.complete(_tag_of_call(request_id, step, call_id), result)
+        return self._live().outside.complete(tag_of_call(request_id, step, call_id), result)
 
     def fail_call(self, request_id: str, step: int, call_id: str, message: str) -> bool:
         """End a deferred call without a result: the model reads `message`. Otherwise as `complete_call`."""
-        return self._live().outside.fail(_tag_of_call(request_id, step, call_id), message)
+        return self._live().outside.fail(tag_of_call(request_id, step, call_id), message)
 
     def report_progress(
         self, request_id: str, step: int, call_id: str, message: str = "", fraction: float | None = None
@@ -278,11 +284,62 @@ class Runtime:
 
         False when the call is not open. Raises UsageError for a fraction that is not from 0 to 1.
         """
-        return self._live().outside.report_progress(_tag_of_call(request_id, step, call_id), message, fraction)
+        return self._live().outside.report_progress(tag_of_call(request_id, step, call_id), message, fraction)
 
     def cancel(self, request_id: str, reason: str = "cancelled by the caller") -> bool:
         """End a request: its model stream, its running tools, its waiting approvals. False if it is not running."""
         return self._running is not None and self._live().cancel(RequestId(request_id), reason)
+
+    # -- requests of the journal
+
+    def open_requests(self) -> tuple[OpenRequest, ...]:
+        """The requests of this runtime that have not ended, those that were taken up from the journal among them: where
+        each is, and what it waits for. It waits for callboard's loop, mostly some milliseconds."""
+        running = self._live()
+        found = [opened.described() for opened in tuple(running.requests.values())]
+        return tuple(each for each in (*found, *running.left_open.values()) if each is not None)
+
+    async def result(self, request_id: str) -> Reply[object]:
+        """The reply of any request: of one that runs when it has ended, of an ended one from the journal.
+
+        Cancelling the waiting task does not cancel the request. Raises what `ask` would have raised for it; UsageError
+        for an id that neither this runtime nor its journal has, for a request that ended and was not journalled, and
+        for an answer of a type that is not among `outputs`.
+        """
+        _check_for_asyncio("await runtime.result(...)")
+        answer = self._answer_of(request_id)
+        if answer is not None:
+            return await answer.wait_async()
+        return await asyncio.to_thread(self._recorded, request_id)
+
+    def result_sync(self, request_id: str) -> Reply[object]:
+        """`result`, for code without an event loop."""
+        answer = self._answer_of(request_id)
+        return answer.wait() if answer is not None else self._recorded(request_id)
+
+    def _answer_of(self, request_id: str) -> Answer[object] | None:
+        opened = self._live().requests.get(RequestId(request_id))
+        return opened.answer if opened is not None else None
+
+    def _recorded(self, request_id: str) -> Reply[object]:
+        running = self._live()
+        if running.records is None:
+            raise UsageError(
+                f"no request with the id {request_id!r} is running; with Settings(journal=...) those that have ended "
+                "are kept"
+            )
+        log = running.records.written_request(RequestId(request_id))
+        if log is None:
+            raise UsageError(f"neither this runtime nor its journal has a request with the id {request_id!r}")
+        if log.end is not None:
+            return recorded_reply(log, log.end, self._outputs)
+        if log.damage:
+            raise RuntimeFailure(f"the record of the request is damaged: {log.damage}")
+        left = running.left_open.get(log.request_id)
+        why = left.waits_for if left is not None else "another process has it"
+        raise UsageError(f"the request {request_id!r} has not ended, and does not run here: {why}")
+
+    # -- asking
 
     def _prepare(self, prompt: Prompt, options: AskOptions, output: TypeForm[T] | None) -> tuple[Asked, Answer[T]]:
         """All that can be wrong with a question is found here. Raises UsageError; RuntimeFailure when overloaded."""
@@ -296,7 +353,9 @@ class Runtime:
         asked = self._wiring.asked(user, options, running.system.now(), form.spec if form is not None else None)
         checker = OutputChecker(form, running.check_threads, copy_context()) if form is not None else None
         request_id, conversation = identity_of(options)
-        tag = _tag_of(RequestId(request_id or uuid.uuid4().hex))
+        if request_id and running.records is not None and running.records.request(RequestId(request_id)) is not None:
+            raise UsageError(f"the journal has a request with the id {request_id!r} already; choose another")
+        tag = tag_of(RequestId(request_id or uuid.uuid4().hex))
         return asked, Answer(conversation, tag, asked.options.timeout_seconds, checker, running.post)
 
     def _begin(self, asked: Asked, answer: Answer[T], subscriber: Subscriber, direct: ToolCall | None = None) -> None:
@@ -321,8 +380,16 @@ class Runtime:
             answer.conversation.compacted,
             answer.checker,
         )
+        options = question.options
+        needs = Needs()
+        if running.outbox is not None:
+            counter = asked.model.counter
+            needs = needs_of(options, asked.tools.own, counter, has_approver=running.has_approver, direct=direct)
+        elif direct is not None:
+            needs = Needs(direct=direct)
         try:
-            running.begin(_OpenRequest(running, question, asked.model, answer, subscriber, direct))
+            begun_at = time.time() - running.system.now() + asked.at
+            running.begin(StartedRequest(running, question, asked.model, answer, subscriber, begun_at, needs))
         except BaseException as error:
             answer.conversation.release()
             if isinstance(error, kernel.NameTaken):
@@ -344,7 +411,8 @@ class Runtime:
 
         All that can become of a call is a CallResult, its failures too: a name that no tool has, arguments that do not
         fit, a denial, a crash. `on_progress` is called on this event loop with what the tool says of its progress.
-        Cancelling the waiting task cancels the call.
+        Cancelling the waiting task cancels the call. With a journal it is kept like a request: a process that ends
+        meanwhile costs no second effect, and `result` has what became of it.
 
         Raises UsageError for arguments that are not JSON and for wrong options, RequestEnded when the runtime stops
         before the call has begun, RuntimeFailure when callboard could not finish it.
@@ -417,6 +485,14 @@ class Runtime:
         if self._wiring.edits is None:
             raise UsageError("there are no edits: this runtime has no workspace (Settings(workspace=...))")
         return self._wiring.edits
+
+    @property
+    def journal(self) -> JournalHandle:
+        """What is in the journal: conversations to go on with, search, usage. Raises UsageError without one."""
+        running = self._live()
+        if running.outbox is None:
+            raise UsageError("this runtime has no journal: Settings(journal='path' or 'postgresql://...')")
+        return journal_handle(running.system, running.outbox)
 
     # -- looking in
 
@@ -493,7 +569,7 @@ class Runtime:
         """The latest messages that no actor handled, with the reason."""
         return self._live().system.dead_letters.list()
 
-    def _live(self) -> _Running:
+    def _live(self) -> StartedRuntime:
         running = self._running
         if running is None:
             raise UsageError("this runtime is not running; use it as `with Runtime(...) as runtime:`, or call start()")
@@ -502,131 +578,18 @@ class Runtime:
         return running
 
 
-class _Running:
-    """A started runtime: the thread, the tree and the requests that are open."""
-
-    def __init__(
-        self, wiring: Wiring, approve: ApprovalCallback | None, questions: UserQuestions | None = None
-    ) -> None:
-        self.process_id = os.getpid()
-        self.begin_spans = wiring.begin_spans
-        self.sessions: dict[RequestId, kernel.Ref[SessionMessage]] = {}
-        self.conversations = wiring.conversations
-        self.check_threads = CheckThreads()
-        try:
-            with contextlib.ExitStack() as begun:  # what fails here ends what has begun before it
-                self._start(begun, wiring, approve)
-                if questions is not None:
-                    questions.open(self.outside)
-                    begun.callback(questions.close)
-                self.close = begun.pop_all().close
-                """End everything that was begun, in reverse order, also where some of it fails."""
-        except (kernel.StartFailed, kernel.OutOfThreads, OSError) as error:  # OSError: no more descriptors to be had
-            cause = error.cause if isinstance(error, kernel.StartFailed) else None
-            failure = RuntimeFailure(f"the runtime could not start, and nothing of it is left running: {said(error)}")
-            raise cause if isinstance(cause, CallboardError) else failure from error
-
-    def _start(self, begun: contextlib.ExitStack, wiring: Wiring, approve: ApprovalCallback | None) -> None:
-        scheduler = kernel.LoopScheduler("callboard")
-        begun.callback(scheduler.stop, SHUTDOWN_SECONDS)
-        scheduler.start()
-        begun.callback(wiring.close, scheduler)
-        begun.callback(self.check_threads.close)
-        self.windows = Windows()
-        begun.callback(scheduler.loop.call_soon_threadsafe, self.windows.cancel)
-        behind: Approver = NobodyToAsk()
-        if approve is not None:
-            behind = CallbackApprover(approve, wiring.saved_rules.remember, wiring.confinement_of)
-        approver = wiring.judging(behind, scheduler)
-        begun.callback(approver.close)
-        self.system = kernel.ActorSystem(scheduler, dead_letters_kept=DEAD_LETTERS_KEPT)
-        begun.callback(self._stop_actors)
-        plan = wiring.plan(self.system, scheduler, approver)
-        build(self.system, plan)
-        if wiring.edits is not None:
-            wiring.edits.tell_model = self.tell_model
-        self.post = scheduler.loop.call_soon_threadsafe
-        self.outside = OutsideCalls(self.system, self.sessions.get, lambda: wiring.offered_tools)
-        self.system.wait_until_started(self.system.ref("root"), START_SECONDS)
-        self._supervisor, self.peers = addresses_of(self.system, START_SECONDS)
-        start_servers(self.system, plan)
-        wiring.servers.wait()
-        begun.callback(extras.observe(self.metrics))
-
-    def begin(self, opened: _OpenRequest[T]) -> None:
-        """Start the session; its answer settles exactly once, even if the session is lost."""
-        question, answer = opened.question, opened.answer
-        request_id = question.tag.request_id
-        temporary, capacity = kernel.Restart.TEMPORARY, SESSION_CAPACITY
-        spec = kernel.ChildSpec(str(request_id), opened.make_session, restart=temporary, capacity=capacity)
-        self.sessions[request_id] = ref = opened.ref = kernel.start_child(self._supervisor, spec)
-        if question.options.compaction is not None:
-            self.conversations[request_id] = answer.conversation
-        self.system.watch(ref, opened.ended)
-
-    def metrics(self) -> Metrics:
-        return self.peers.telemetry.ask(ReadMetrics(self.system.now()), METRICS_TIMEOUT_SECONDS)
-
-    def cancel(self, request_id: RequestId, reason: str) -> bool:
-        ref = self.sessions.get(request_id)
-        if ref is None:
-            return False
-        ref.tell_control(CancelRequested(_tag_of(request_id), self.system.now(), reason))
-        return True
-
-    def tell_model(self, request_id: str, text: str) -> bool:
-        """Give the model of a running request something to read; False where it does not run, or is about to end."""
-        tag = _tag_of(RequestId(request_id))
-        ref = self.sessions.get(tag.request_id)
-        if ref is None:
-            return False
-        try:
-            ref.ask(NoticeCame(tag, self.system.now(), text), TELL_SECONDS)
-        except kernel.KernelError:
-            return False
-        return True
-
-    def _stop_actors(self) -> None:
-        if not self.system.shutdown(SHUTDOWN_SECONDS):
-            logger.warning("some actors did not stop within %s s and were killed", SHUTDOWN_SECONDS)
-
-
-@dataclass(slots=True, eq=False)
-class _OpenRequest(Generic[T]):
-    """One request, from its question to its answer. One object, where closures and partials would be twenty: those that
-    are open take a share of every collection of garbage."""
-
-    running: _Running
-    question: Question
-    model: KnownModel
-    answer: Answer[T]
-    subscriber: Subscriber
-    direct: ToolCall | None = None
-    """The call that is run without a model."""
-    ref: kernel.Ref[SessionMessage] | None = None
-
-    def make_session(self) -> RequestSession:
-        running, question, model, direct = self.running, self.question, self.model, self.direct
-        is_open = direct is None and question.options.context_tokens is None and not model.is_unlimited
-        return RequestSession(
-            question,
-            running.peers,
-            self.subscriber,
-            self.answer.conversation.record,
-            partial(Session, count_tokens=model.count_tokens) if direct is None else partial(DirectCall, direct),
-            find_window=partial(running.windows.find, model.routes[0]) if is_open else None,
-            begin_spans=running.begin_spans,
-        )
-
-    def ended(self, down: kernel.Down) -> None:
-        """Its session has."""
-        running, request_id = self.running, self.question.tag.request_id
-        if running.sessions.get(request_id) is self.ref:  # the name is free before the asker knows
-            del running.sessions[request_id]
-            running.conversations.pop(request_id, None)
-        if self.answer.session_ended(down):
-            with contextlib.suppress(kernel.MailboxFull):
-                running.peers.telemetry.tell(RequestLost(self.question))
+def _by_title(outputs: Iterable[object]) -> dict[str, OutputType[object]]:
+    """Raises UsageError for what is no type of an answer, and for two of one name."""
+    found: dict[str, OutputType[object]] = {}
+    for kind in outputs:
+        form = output_type(cast("TypeForm[object]", kind))
+        if form is None:
+            continue
+        title = form.spec.title
+        if title in found and found[title].spec.schema != form.spec.schema:
+            raise UsageError(f"outputs: two different types are called {title!r}; rename one")
+        found[title] = form
+    return found
 
 
 def _decision(
@@ -638,7 +601,7 @@ def _decision(
     return DecideEdits(None if ids is None else tuple(ids), is_approved, "owner", reason, contents or {})
 
 
-def _end_dropped(running: _Running) -> None:
+def _end_dropped(running: StartedRuntime) -> None:
     """Its runtime was collected, or the process ends, without stop()."""
     if running.process_id != os.getpid():
         return  # the exit of a fork, which has none of the threads
@@ -661,12 +624,3 @@ def _check_for_asyncio(what: str) -> None:
             f"{what} needs a running asyncio event loop; without one use ask_sync() in `with Runtime(...)`, in another "
             "async library on a thread: `await trio.to_thread.run_sync(runtime.ask_sync, text)`"
         ) from None
-
-
-def _tag_of(request_id: RequestId) -> Tag:
-    """The tag of a request as a whole; the message it answers has no other name yet."""
-    return Tag(request_id, MessageId(f"{request_id}/user"))
-
-
-def _tag_of_call(request_id: str, step: int, call_id: str) -> Tag:
-    return _tag_of(RequestId(request_id)).at_step(step)._replace(call_id=CallId(call_id))

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, is_dataclass, replace
 from pathlib import Path
-from typing import Annotated, Final, NoReturn, Self, get_args, get_origin, get_type_hints
+from typing import Annotated, Final, Literal, NoReturn, Self, get_args, get_origin, get_type_hints
 
 from pydantic import (
     BaseModel,
@@ -41,6 +41,7 @@ from callboard.actors.connection import (
     fits_a_header,
     shown,
 )
+from callboard.actors.journal.places import checked_place, file_patterns, shown_place
 from callboard.actors.mcp.mcp_servers import McpServer, mcp_servers_of
 from callboard.actors.policy.addresses import AllowedAddresses
 from callboard.actors.processes.confinement import Confine
@@ -69,6 +70,7 @@ VARIABLES: Final[Mapping[str, str]] = {
     "workspace": "CALLBOARD_WORKSPACE",
     "copilot_client_id": "CALLBOARD_COPILOT_CLIENT_ID",
     "config_dir": "CALLBOARD_CONFIG_DIR",
+    "journal": "CALLBOARD_JOURNAL",
 }
 #: Of a model's provider: they do not go along to a model of another provider that is chosen above them.
 _OF_THE_PROVIDER: Final = ("base_url", "api_key", "headers")
@@ -78,6 +80,7 @@ _Positive = Annotated[float, Field(gt=0)]
 _CHECKS: Final[Mapping[str, Callable[[object], object]]] = {
     "api_key": checked_key,
     "connections": connections_of,
+    "journal": checked_place,
     "mcp_servers": mcp_servers_of,
     "proxy": checked_proxy,
     "verify": checked_verify,
@@ -88,8 +91,9 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
     """How a runtime is set up. Bad values are a `UsageError` that names the field, or the variable it came from.
 
     Variables read where a field is not given: CALLBOARD_MODEL, CALLBOARD_BASE_URL, CALLBOARD_WORKSPACE,
-    CALLBOARD_COPILOT_CLIENT_ID, CALLBOARD_CONFIG_DIR (else XDG_CONFIG_HOME/callboard, ~/.config/callboard), and the
-    provider's own key variable (OPENAI_API_KEY, ANTHROPIC_API_KEY, ...; CALLBOARD_API_KEY wins over that of `model`).
+    CALLBOARD_COPILOT_CLIENT_ID, CALLBOARD_CONFIG_DIR (else XDG_CONFIG_HOME/callboard, ~/.config/callboard),
+    CALLBOARD_JOURNAL, and the provider's own key variable (OPENAI_API_KEY, ANTHROPIC_API_KEY, ...; CALLBOARD_API_KEY
+    wins over that of `model`).
     """
 
     model: str = OFFLINE_MODEL
@@ -228,6 +232,20 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
     state_dir: Path = Field(default_factory=lambda: _state_dir())
     """Where staged edits are kept, for each workspace apart, and how MCP servers describe their tools: by default
     XDG_STATE_HOME/callboard, else ~/.local/state/callboard."""
+    journal: Annotated[str | Path | None, SkipValidation()] = None
+    """Where requests and conversations are kept, so that they survive the end of the process (docs/durability.md): the
+    path of a file of SQLite, or "postgresql://user@host/database" (extra `postgres`). "{pid}" in the name of the file
+    is the id of the process, for hosts with several. None or "": nowhere."""
+    durability: Literal["power", "process"] = "power"
+    """What the journal survives: "power", also a power cut; "process", the end of the process however it comes, at less
+    cost."""
+    on_crash: Literal["resume", "fail"] = "resume"
+    """What a start does with requests that were open when an earlier process ended: it goes on with them, or ends them
+    with a reason."""
+    journal_keep_days: float | None = Field(default=None, gt=0)
+    """Conversations and requests that ended longer ago are deleted from the journal; None keeps them."""
+    journal_max_bytes: int | None = Field(default=None, ge=1024**2)
+    """From this size on the oldest ended requests are deleted from the journal; None: no limit."""
     log_content: bool = False
     """May log records and spans carry what people and models wrote?"""
 
@@ -314,6 +332,10 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
     @field_serializer("sampling")
     def _sampling_as_table(self, value: Sampling) -> dict[str, object]:
         return asdict(value)
+
+    @field_serializer("journal")
+    def _journal_without_password(self, value: str | Path | None) -> str | None:
+        return None if value is None else shown_place(value)
 
     @field_serializer("mcp_servers")
     def _servers_without_secrets(self, value: Mapping[str, McpServer]) -> dict[str, dict[str, object]]:
@@ -417,7 +439,9 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
     def secret_rules(self) -> SecretRules:
         """Which files no model is shown, besides those on the list: `secret_files`, and what callboard itself keeps."""
         own = [folder for folder in (self.config_dir, self.index_dir, self.state_dir) if folder is not None]
-        return SecretRules(self.secret_files, tuple(str(folder.expanduser().resolve()) for folder in own))
+        of_journal = file_patterns(self.journal, self.workspace) if self.workspace is not None else ()
+        folders = tuple(str(folder.expanduser().resolve()) for folder in own)
+        return SecretRules((*self.secret_files, *of_journal), folders)
 
     @property
     def environment_for_tools(self) -> dict[str, str]:

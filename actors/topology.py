@@ -2,6 +2,8 @@
 
 root (one_for_one)
 |- telemetry      permanent
+|- journal        permanent   where there is one; a thread. It stops behind all that write
+|- journal_cleaner permanent  where the settings limit the journal; a thread
 |- llm_manager    permanent
 |- rag, indexer   permanent   where there is a workspace; a thread each
 |- editor         permanent   likewise
@@ -24,9 +26,16 @@ from callboard.actors.calls.approvals import Approver
 from callboard.actors.calls.dispatcher import MAX_QUEUED_CALLS, ToolDispatcher, Workers
 from callboard.actors.calls.ledger import Ledger
 from callboard.actors.calls.registry import FAILURE_BUDGET, MayDeny, Registry, denies_none
+from callboard.actors.journal.cleaner import cleaner_actor
+from callboard.actors.journal.journal import journal_actor
+from callboard.actors.journal.journal_handle import JournalHandle, RunningJournal
+from callboard.actors.journal.journal_store import JournalWriter
+from callboard.actors.journal.outbox import Outbox
+from callboard.actors.journal.retention import Kept
+from callboard.actors.journal.transactions import Effects, MakeEffect
 from callboard.actors.kernel import ActorSystem, ChildSpec, Ref, Supervisor, children_of, start_child
 from callboard.actors.models.llm_manager import LlmManager
-from callboard.actors.requests.request_session import Peers
+from callboard.actors.requests.session_messages import Peers
 from callboard.actors.telemetry.telemetry import Telemetry
 from callboard.actors.tools import Tool
 from callboard.actors.workers.messages import KindOf
@@ -39,6 +48,18 @@ SESSION_CAPACITY = 4_096
 #: Failures of the root's children together before the runtime gives up: three actors may each fail three times.
 ROOT_INTENSITY = 9
 ROOT_PERIOD_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class JournalPlan:
+    """Where and how a journal is written."""
+
+    make_writer: Callable[[], JournalWriter]
+    outbox: Outbox
+    kept: Kept = Kept()
+    """What it may hold; more is deleted."""
+    effect_on_server: MakeEffect | None = None
+    """How what a call writes is committed on PostgreSQL; None: by statements, as SQLite does it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +89,16 @@ class Plan:
     """One for each MCP server."""
     tools_that_change: Callable[[], Mapping[str, Iterable[Tool]]] = dict
     """By their source, as they are now."""
+    journal: JournalPlan | None = None
     may_deny: MayDeny = denies_none
     """May a saved rule deny a call of this tool?"""
 
 
 def build(system: ActorSystem, plan: Plan) -> None:
     """Start the tree. Returns at once."""
+
+    written = plan.journal
+    effects = Effects(written.outbox, written.effect_on_server) if written is not None else None
 
     def dispatcher() -> ToolDispatcher:
         registry = Registry(plan.tools, plan.policy, plan.failure_budget, may_deny=plan.may_deny)
@@ -87,11 +112,13 @@ def build(system: ActorSystem, plan: Plan) -> None:
             system.ref("root/telemetry"),
             plan.workspace,
             plan.max_queued_calls,
+            effects,
         )
 
     def root() -> Supervisor:
         children: list[ChildSpec[Never]] = [
             ChildSpec("telemetry", plan.telemetry, capacity=SHARED_CAPACITY),
+            *_journal(system, plan),
             ChildSpec("llm_manager", plan.llm_manager, capacity=SHARED_CAPACITY),
             *plan.threads,
             ChildSpec("tools", lambda: Supervisor(chance=plan.chance), capacity=SHARED_CAPACITY),
@@ -101,6 +128,21 @@ def build(system: ActorSystem, plan: Plan) -> None:
         return Supervisor(children, intensity=ROOT_INTENSITY, period_seconds=ROOT_PERIOD_SECONDS, chance=plan.chance)
 
     system.spawn(root, "root", capacity=SHARED_CAPACITY)
+
+
+def _journal(system: ActorSystem, plan: Plan) -> tuple[ChildSpec[Never], ...]:
+    if plan.journal is None:
+        return ()
+    written = plan.journal
+    writer = journal_actor(written.make_writer, written.outbox, lambda: system.ref("root/telemetry"))
+    if written.kept == Kept():
+        return (writer,)
+    return writer, cleaner_actor(lambda: journal_handle(system, written.outbox), written.kept)
+
+
+def journal_handle(system: ActorSystem, outbox: Outbox) -> JournalHandle:
+    """Of the journal of this tree."""
+    return JournalHandle(RunningJournal(system.ref("root/journal"), outbox))
 
 
 def start_servers(system: ActorSystem, plan: Plan) -> None:

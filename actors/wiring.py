@@ -21,6 +21,9 @@ from callboard.actors.calls.dispatcher import ReplaceTools
 from callboard.actors.calls.ledger import Ledger
 from callboard.actors.calls.registry import offer_of
 from callboard.actors.connection import Connection
+from callboard.actors.journal.opening import journal_plan
+from callboard.actors.journal.places import is_server
+from callboard.actors.journal.transactions import transaction_fault
 from callboard.actors.mcp.server_hub import ServerHub
 from callboard.actors.mcp.server_link import ServerLink
 from callboard.actors.models.llm_manager import LlmManager, Route, start_on
@@ -48,12 +51,13 @@ from callboard.actors.telemetry.spans import BeginSpans
 from callboard.actors.telemetry.telemetry import Telemetry
 from callboard.actors.tools import Tool
 from callboard.actors.tools.decorator import as_tool
-from callboard.actors.topology import Plan
+from callboard.actors.topology import JournalPlan, Plan
 from callboard.actors.workers.kinds import kinds
 from callboard.protocol.budgets import MIN_OUTPUT_TOKENS
 from callboard.protocol.compaction import READ_TOOL
 from callboard.protocol.content import SystemMessage, Text, UserMessage
 from callboard.protocol.errors import UsageError, missing_extra, said
+from callboard.protocol.events import RequestStarted
 from callboard.protocol.ids import RequestId, ToolName
 from callboard.protocol.limits import MAX_CALL_TOKENS
 from callboard.protocol.model import ModelRequest, PromptCache, ToolChoice, ToolChoiceMode
@@ -69,7 +73,7 @@ from callboard.providers.output_modes import output_modes
 from callboard.providers.provider_registry import ENVIRONMENT, embeddings_for
 from callboard.providers.rate_limit import RateLimits
 from callboard.providers.retry import RetryPolicy
-from callboard.providers.tokenizers import counter_for
+from callboard.providers.tokenizers import counter_for, encoding_of
 
 if TYPE_CHECKING:
     from callboard.actors.edits.editing import Edits
@@ -95,6 +99,8 @@ class KnownModel:
     options: RequestOptions
     """By the settings, without what was learned."""
     count_tokens: TokenCounter
+    counter: str = ""
+    """The name of the vocabulary by which it counts; "" for the estimate."""
 
     @property
     def is_unlimited(self) -> bool:
@@ -139,6 +145,7 @@ class Wiring:
         for each in self.tools:
             held_to = confinement_of(each.contract, kernel_support(), settings.confine, settings.workspace)
             check_hosts(each.name, held_to, settings.confine)
+            self._check_effect(each)
         limits = RateLimits(kernel.LoopScheduler.now, settings.rate_limits)
         self._router = Router(settings, limits, providers)
         self._models: dict[str, KnownModel] = {}
@@ -169,6 +176,8 @@ class Wiring:
         self.edits: Edits | None = None
         """The staged edits of the workspace, likewise."""
         self.code_tools: tuple[Tool, ...] = ()
+        self.make_journal: Callable[[], JournalPlan | None] = partial(journal_plan, settings)
+        """For each start."""
         self.servers = ServerHub(
             settings.mcp_servers,
             self._own_names,
@@ -204,7 +213,9 @@ class Wiring:
         options = _options(settings, model, names)
         _check_budgets(settings, options, names)
         # A vocabulary takes up to half a second to load, which no running request may wait for.
-        return KnownModel(routes, options, counter_for(model, may_load=model == settings.model))
+        count_tokens = counter_for(model, may_load=model == settings.model)
+        counter = "" if count_tokens is estimate_tokens else encoding_of(model)
+        return KnownModel(routes, options, count_tokens, counter)
 
     def asked(self, user: UserMessage, given: AskOptions, now: float, form: OutputSpec | None = None) -> Asked:
         """What this question asks for. Raises UsageError for options that are wrong or contradict each other."""
@@ -218,6 +229,8 @@ class Wiring:
         tools = selection_of(given.get("tools", (ALL,)), self.offered_tools, self._offer_of)
         if tools.names and READ_TOOL in self.offered_tools:
             tools = replace(tools, names=tools.names | {READ_TOOL})  # a part of the compaction, not of the choice
+        for own in tools.own.values():
+            self._check_effect(own)
         offered = self._definitions(tools)
         asking.check_choices(given, options, [tool.name for tool in offered])
         routes: tuple[Route, ...] = model.routes
@@ -226,6 +239,25 @@ class Wiring:
             routes, notes = suitable(model.routes, _first_request(user, options, offered))
         metadata = asking.metadata_of(given.get("metadata", {}))
         return replace(asked, routes=routes, tools=tools, notes=notes, metadata=metadata)
+
+    def taken_up(self, started: RequestStarted, counter: str, *, is_direct: bool) -> Asked:
+        """What a request asks for that was open in the journal, and had its tokens counted so.
+
+        Raises UsageError where its model cannot be asked."""
+        options, user = started.options, started.user
+        model = self.model if is_direct else self.known(options.model)
+        if counter != model.counter:  # what is left out of a prompt depends on it, and the summaries made of that
+            count_tokens = counter_for(options.model) if counter else estimate_tokens
+            model = replace(model, count_tokens=count_tokens, counter=counter)
+        offered = tuple(offer.definition for offer in started.tools if offer.is_shown)
+        routes = model.routes if is_direct else suitable(model.routes, _first_request(user, options, offered))[0]
+        return Asked(user, started.at, model, options, routes)
+
+    def _check_effect(self, tool: Tool) -> None:
+        place = self.settings.journal
+        on_server = place is not None and is_server(place)
+        if fault := transaction_fault(tool.contract, has_journal=place is not None, on_server=on_server):
+            raise UsageError(f"tool {tool.name}: {fault}")
 
     def _with_output(self, model: KnownModel, options: RequestOptions, form: OutputSpec, now: float) -> RequestOptions:
         """With the form of the answer, and the ways to ask this model for it."""
@@ -320,6 +352,7 @@ class Wiring:
             servers=self.servers.specs(approver, partial(_replace_tools, system)),
             tools_that_change=lambda: {name: link.tools for name, link in self.servers.links.items()},
             may_deny=self.saved_rules.may_deny,
+            journal=self.make_journal(),
         )
 
     def _code_actors(

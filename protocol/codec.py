@@ -8,15 +8,26 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Final, get_args
 
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
-from callboard.protocol import compaction, content, events, model, options, output, provider_options, tools
+from callboard.protocol import (
+    commands,
+    compaction,
+    content,
+    events,
+    model,
+    options,
+    output,
+    provider_options,
+    reports,
+    tools,
+)
 from callboard.protocol.compaction import Compacted
 from callboard.protocol.content import Message
 from callboard.protocol.errors import UsageError
@@ -27,7 +38,8 @@ from callboard.protocol.model import NEVER_LIKELY, TokenLogprob, Usage
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-#: Raised when a field changes its meaning. New fields with a default need no new version: old journals lack them.
+#: Raised when a field changes its meaning, or a default that is nothing becomes something: those are not written. New
+#: fields with a default need no new version: old journals lack them.
 FORMAT_VERSION: Final = 1
 #: The place of the deepest value we write has some 60 characters; a file nested deeper is not ours.
 MAX_PLACE_CHARS: Final = 400
@@ -35,6 +47,8 @@ MAX_PLACE_CHARS: Final = 400
 MAX_OPAQUE_DEPTH: Final = 300
 #: Of a kept conversation. Pictures are in it as base64: some hundred of the largest that providers take.
 MAX_CONVERSATION_CHARS: Final = 512 * 1024 * 1024
+#: Of a conversation: ours have 32.
+MAX_ID_CHARS: Final = 200
 CONVERSATION_FORMAT: Final = "callboard conversation"
 #: The counts of `Compacted`, and under which names the ids of the messages they end with are written.
 _COMPACTED_TO: Final = {
@@ -52,7 +66,7 @@ class CodecError(UsageError):
 
 _CLASSES: Final[dict[str, type]] = {
     name: cls
-    for module in (compaction, content, events, model, options, output, provider_options, tools)
+    for module in (commands, compaction, content, events, model, options, output, provider_options, reports, tools)
     for name, cls in vars(module).items()
     if is_dataclass(cls) and isinstance(cls, type) and not name.startswith("_")
 }
@@ -104,6 +118,19 @@ def decode_messages(data: bytes) -> tuple[Message, ...]:
     return tuple(messages)
 
 
+def encode_parts(parts: Mapping[str, object]) -> bytes:
+    """Values by name, as one line: classes of the protocol, texts, numbers, None, and lists and tuples of them."""
+    return _dump({"v": FORMAT_VERSION, "parts": dict(parts)})
+
+
+def decode_parts(data: bytes) -> dict[str, object]:
+    """Tuples come back as lists. Raises CodecError for anything `encode_parts` did not write."""
+    parts = _load(data, "parts")
+    if not isinstance(parts, dict):
+        raise CodecError("expected parts by name")
+    return {name: _revive(value, name) for name, value in parts.items()}
+
+
 @dataclass(frozen=True, slots=True)
 class SavedConversation:
     """All that there is to keep of a conversation."""
@@ -112,6 +139,8 @@ class SavedConversation:
     ids: tuple[MessageId, ...]
     """Of each message, in their order."""
     compacted: Compacted = Compacted()
+    id: str = ""
+    """By which journals know it; "" where it was kept by an earlier version, or has none."""
 
 
 def encode_conversation(saved: SavedConversation) -> str:
@@ -123,8 +152,14 @@ def encode_conversation(saved: SavedConversation) -> str:
     ]
     named = {_COMPACTED_TO[name]: ids[getattr(saved.compacted, name)] for name in _COMPACTED_TO}
     compacted = {"summary": saved.compacted.summary, **named} if saved.compacted != Compacted() else None
-    whole = {"format": CONVERSATION_FORMAT, "version": FORMAT_VERSION, "messages": messages, "compacted": compacted}
-    return _dump(whole, indented=True).decode()
+    whole = {
+        "format": CONVERSATION_FORMAT,
+        "version": FORMAT_VERSION,
+        **({"id": saved.id} if saved.id else {}),
+        "messages": messages,
+        "compacted": compacted,
+    }
+    return _dump(whole, orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_INDENT_2).decode()
 
 
 def decode_conversation(text: str) -> SavedConversation:
@@ -145,12 +180,14 @@ def decode_conversation(text: str) -> SavedConversation:
     if (version := whole.get("version")) != FORMAT_VERSION:
         told = f"this conversation has the version {version!r:.40}; this callboard reads {FORMAT_VERSION}"
         raise CodecError(f"{told}: read it with the one that wrote it")
-    if unknown := whole.keys() - {"format", "version", "messages", "compacted"}:
+    if unknown := whole.keys() - {"format", "version", "id", "messages", "compacted"}:
         raise CodecError(f"there is no {min(unknown)!r:.80} in a conversation")
+    if not isinstance(own := whole.get("id", ""), str) or len(own) > MAX_ID_CHARS:
+        raise CodecError(f'"id" must be a text of up to {MAX_ID_CHARS} characters')
     if not isinstance(rows := whole.get("messages"), list):
         raise CodecError('"messages" must be a list')
     messages, ids = _read_rows(rows)
-    return SavedConversation(messages, ids, _read_compacted(whole.get("compacted"), ids))
+    return SavedConversation(messages, ids, _read_compacted(whole.get("compacted"), ids), own)
 
 
 def _read_rows(rows: Sequence[object]) -> tuple[tuple[Message, ...], tuple[MessageId, ...]]:
@@ -193,35 +230,67 @@ def _read_compacted(value: object, ids: Sequence[MessageId]) -> Compacted:
     return Compacted(summary=summary, **counts)
 
 
-def _dump(value: object, *, indented: bool = False) -> bytes:
-    options = orjson.OPT_PASSTHROUGH_DATACLASS | (orjson.OPT_INDENT_2 if indented else 0)
+def _dump(value: object, options: int = orjson.OPT_PASSTHROUGH_DATACLASS) -> bytes:
     try:
-        return orjson.dumps(value, default=_name, option=options)
+        return orjson.dumps(value, _name, options)
     except TypeError:
         # A lone surrogate, which UTF-8 cannot hold, or an integer of more than 64 bits, which orjson will not write.
-        spaced = {"indent": 2} if indented else {"separators": (",", ":")}
+        spaced = {"indent": 2} if options & orjson.OPT_INDENT_2 else {"separators": (",", ":")}
         return json.dumps(_clean(value), ensure_ascii=False, **spaced).encode()
 
 
 def _name(value: object) -> object:
-    if isinstance(value, TokenLogprob):
-        top = [(token, _likelihood(logprob)) for token, logprob in value.top]
-        return {_NAME: "TokenLogprob", "token": value.token, "logprob": _likelihood(value.logprob), "top": top}
-    if is_dataclass(value) and not isinstance(value, type):
-        return _fields(value)
-    if isinstance(value, tuple):
-        return list(value)
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise TypeError(f"{type(value).__name__} cannot be written")
+    return _WRITERS[type(value)](value)
 
 
-def _fields(value: DataclassInstance) -> dict[str, object]:
-    return {_NAME: type(value).__name__, **{field.name: getattr(value, field.name) for field in fields(value)}}
+def _fields(message: Message) -> dict[str, object]:
+    written = _name(message)
+    assert isinstance(written, dict)
+    return written
+
+
+class _Writers(dict[type, Callable[..., object]]):
+    """What makes plain JSON of a value, by its class; made when first needed, as all of them take some milliseconds."""
+
+    def __missing__(self, cls: type) -> Callable[..., object]:
+        if cls in _FIELD_NAMES:
+            self[cls] = _writer_of(cls)
+        elif issubclass(cls, tuple):  # a Tag
+            self[cls] = list
+        elif issubclass(cls, Mapping):
+            self[cls] = dict
+        else:
+            raise TypeError(f"{cls.__name__} cannot be written")
+        return self[cls]
+
+
+def _writer_of(cls: type[DataclassInstance]) -> Callable[..., dict[str, object]]:
+    """A function that names all fields in its code, as `dataclasses` makes `__init__`: it takes a third of the time of
+    one that goes through a list of them. A default that is nothing (None, 0, "", False, ()) is left out."""
+    needed = [each.name for each in fields(cls) if each.default is MISSING or each.default]
+    others = {each.name: each.default for each in fields(cls) if each.name not in needed}
+    values = {name: f"[*value.{name}]" if name == "tag" else f"value.{name}" for name in needed}
+    lines = [
+        "def write(value):",
+        f" found = {{{_NAME!r}: {cls.__name__!r}, {', '.join(f'{name!r}: {got}' for name, got in values.items())}}}",
+        *(f" if value.{name} is not default_{name}: found[{name!r}] = value.{name}" for name in others),
+        " return found",
+    ]
+    names: dict[str, Callable[..., dict[str, object]]] = {}
+    exec("\n".join(lines), {f"default_{name}": default for name, default in others.items()}, names)
+    return names["write"]
+
+
+def _likelihood_written(value: TokenLogprob) -> dict[str, object]:
+    top = [(token, _likelihood(logprob)) for token, logprob in value.top]
+    return {_NAME: "TokenLogprob", "token": value.token, "logprob": _likelihood(value.logprob), "top": top}
 
 
 def _likelihood(logprob: float) -> float:
     return logprob if math.isfinite(logprob) else NEVER_LIKELY
+
+
+_WRITERS: Final = _Writers({TokenLogprob: _likelihood_written})
 
 
 def _clean(value: object) -> object:

@@ -10,11 +10,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from callboard.protocol.commands import CallModel, Command, Finish
-from callboard.protocol.content import Text, ToolCall
+from callboard.protocol.content import Message, Text, ToolCall
 from callboard.protocol.events import Event, ModelResponded
 from callboard.protocol.ids import Tag
 from callboard.protocol.machine import Session
 from callboard.protocol.model import FinishReason, ModelResponse, Usage
+from callboard.protocol.states import CallState, RequestState
 
 #: The text of the turn that ends the request; the caller is given the call's result, not this.
 _ENDED = "The call has ended."
@@ -44,6 +45,38 @@ class DirectCall:
             else:
                 todo.append(_without_model(command) if isinstance(command, Finish) else command)
         return tuple(todo)
+
+    @property
+    def calls(self) -> dict[Tag, CallState]:
+        """The call, once it was asked for and until its step is over, and its state."""
+        return self._session.calls
+
+    def call_of(self, tag: Tag) -> ToolCall:
+        """As `Session.call_of`."""
+        return self._session.call_of(tag)
+
+    @property
+    def state(self) -> RequestState:
+        """Where the request is."""
+        return self._session.state
+
+    @property
+    def recorded(self) -> tuple[Message, ...]:
+        """As `Session.recorded`."""
+        return self._session.recorded
+
+    def resume_commands(self) -> tuple[Command, ...]:
+        """As `Session.resume_commands`."""
+        given = self._session.resume_commands()
+        return tuple(_without_model(each) if isinstance(each, Finish) else each for each in given)
+
+    def loss_event(self, at: float) -> Event | None:
+        """As `Session.loss_event`: the call is lost, since no model is ever asked."""
+        return self._session.loss_event(at)
+
+    def to_journal(self, event: Event) -> tuple[Event, ...]:
+        """As `Session.to_journal`. The model's answers are not among them: this class gives them again."""
+        return self._session.to_journal(event)
 
 
 def _without_model(finish: Finish) -> Finish:

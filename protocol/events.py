@@ -6,7 +6,9 @@ happened by the runtime's clock, in seconds. A session has no clock of its own, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Final, get_args
 
 from callboard.protocol.commands import NoteKind
 from callboard.protocol.compaction import Compacted
@@ -58,6 +60,9 @@ class ModelNoted(_Event):
     """What a person is shown: one sentence, without anything that people, models or providers wrote."""
     requests: int
     """Those of this call that have been sent so far."""
+    until_at: float = 0.0
+    """The call waits until then, for a rate limit or because a provider asked for it; 0: it waits for nothing. A model
+    call that is lost meanwhile is not asked again before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,3 +226,18 @@ Event = (
     | CancelRequested
     | DeadlinePassed
 )
+
+#: The fields that hold a time by the runtime's clock, besides `at`, by class of event.
+_TIMES: Final[Mapping[type[Event], tuple[str, ...]]] = {
+    kind: tuple(each.name for each in fields(kind) if each.name.endswith("_at")) for kind in get_args(Event)
+}
+
+
+def shifted(event: Event, seconds: float) -> Event:
+    """The same event by a clock that is so many seconds ahead: a journal holds wall-clock times. A time that is 0 or
+    None, but for `at`, is none, and stays so."""
+    names = _TIMES[type(event)]
+    if not names:
+        return replace(event, at=event.at + seconds)
+    times = {name: at + seconds for name in names if (at := getattr(event, name))}
+    return replace(event, at=event.at + seconds, **times)

@@ -13,6 +13,9 @@ MAX_TOOL_TIMEOUT_SECONDS: Final = 600.0
 TOOL_GRACE_SECONDS: Final = 0.25
 #: The session's own backstop behind the dispatcher's deadline: grace, the kill (3-9 ms measured) and two busy loops.
 CALL_BACKSTOP_SECONDS: Final = 2.0
+#: From when a call with the effect `transaction` should have ended to the answer of what commits it. A commit takes
+#: milliseconds; a server that restarts is waited for.
+COMMIT_SECONDS: Final = 20.0
 #: A wait for someone outside, an approval or the result of a deferred call: who is asked in the evening answers in the
 #: morning.
 DEFAULT_WAIT_SECONDS: Final = 86_400.0

@@ -22,6 +22,7 @@ from callboard.protocol.content import (
     Message,
     SystemMessage,
     Text,
+    ToolCall,
     is_from_outside,
     is_json_object,
 )
@@ -75,6 +76,8 @@ class Session:
         self._sent = 0
         """Requests that the step's earlier model calls took, of its `max_attempts`."""
         self._sent_now = 0
+        self._waits_until_at = 0.0
+        """What the model call waits for is over then."""
         """Those that the current one is known to have taken: how many, counts when it is lost."""
         self._losses = 0
         self._has_cut_harder = False
@@ -107,6 +110,10 @@ class Session:
     def calls(self) -> dict[Tag, CallState]:
         """The calls of the current step, and the state of each."""
         return {tag: call.state for tag, call in self._batch.calls.items()}
+
+    def call_of(self, tag: Tag) -> ToolCall:
+        """One of the calls of the current step."""
+        return self._batch.calls[tag].call
 
     @property
     def recorded(self) -> tuple[Message, ...]:
@@ -264,7 +271,7 @@ class Session:
         self._due = None
         self.step = self.tag.at_step(self.step.step + 1)
         self._forget_partial()
-        self._sent_now, self._finish_reason = 0, FinishReason.OTHER
+        self._sent_now, self._waits_until_at, self._finish_reason = 0, not_before_at, FinishReason.OTHER
         asked_at, left = max(event.at, not_before_at), self._options.max_attempts - self._sent
         is_summary = self._purpose is CallPurpose.SUMMARY
         self._log.asked(self.step.step, asked_at, is_summary=is_summary)
@@ -301,6 +308,7 @@ class Session:
     def _model_noted(self, event: events.ModelNoted) -> list[Command]:
         self._check_step(event)
         self._sent_now = max(self._sent_now, event.requests)
+        self._waits_until_at = event.until_at
         return [commands.Note(self.step, event.text, event.kind)]
 
     def _call_ended_after(self, requests: int, least: int = 1) -> None:
@@ -394,7 +402,8 @@ class Session:
         return self._told_left_out(event.error.notes) + self._model_error(event.error, event.model)
 
     def _model_lost(self, event: events.ModelLost) -> list[Command]:
-        """Ask again, after a pause that grows with each loss in a row: what was lost needs time to come back.
+        """Ask again, after a pause that grows with each loss in a row: what was lost needs time to come back. A wait
+        that was under way, such as for a rate limit, is not cut short.
 
         A request that is beside one that crashes the holder of all model calls must outlive that, so it is asked again
         as often as any step is. The one at fault must not be: for it, and it alone, ModelFailed says `internal_error`.
@@ -410,8 +419,9 @@ class Session:
             why = f"{ErrorKind.INTERNAL}: after {self._sent} tries: the model call was lost {self._losses} times"
             return self._end(Outcome.FAILED, why)
         pause = limits.MODEL_LOST_PAUSES_SECONDS[min(self._losses, len(limits.MODEL_LOST_PAUSES_SECONDS)) - 1]
-        told = f"the model call was lost; it is asked again after {pause:g} s."
-        return self._ask_again(told, event.at + pause)
+        not_before_at = max(event.at + pause, self._waits_until_at)
+        told = f"the model call was lost; it is asked again after {not_before_at - event.at:.4g} s."
+        return self._ask_again(told, not_before_at)
 
     # A summary of earlier messages: a model call of its own, whose answer is no turn.
 

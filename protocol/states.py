@@ -83,7 +83,8 @@ class CallFacts:
     """The same call came to the same result as often in a row as is allowed."""
     ends_run: bool
     """A call of its turn came once more after that, which ends the request."""
-    is_idempotent: bool
+    may_repeat: bool
+    """Its tool's effect allows a second run of a call that had begun."""
     max_runs: int
     sends: int = field(default=0, init=False)
     """How often it was handed to a dispatcher."""
@@ -222,8 +223,8 @@ def sent_too_often(call: CallFacts) -> bool:
 
 
 def may_run_again(call: CallFacts) -> bool:
-    """It had begun; its tool is idempotent, and it has not run as often as it may."""
-    return call.is_idempotent and call.runs < call.max_runs and may_be_sent(call)
+    """It had begun; its tool's effect allows that it is run again, and it has not run as often as it may."""
+    return call.may_repeat and call.runs < call.max_runs and may_be_sent(call)
 
 
 def outcome_unknown(call: CallFacts) -> bool:

@@ -28,7 +28,7 @@ from callboard.protocol.options import ToolOffer
 from callboard.protocol.output import NO_ANSWERS, AnsweredCall
 from callboard.protocol.reports import CallReport
 from callboard.protocol.states import CALL_TRANSITIONS, CallFacts, CallGuard, CallState
-from callboard.protocol.tools import Decision, FailureCode, Risk, ToolFailure
+from callboard.protocol.tools import Decision, Effect, FailureCode, Risk, ToolFailure
 
 # The turn.
 
@@ -292,8 +292,9 @@ class Batch:
 
     def _opened(self, call: ToolCall, key: bytes, offer: ToolOffer | None, repeats: bool) -> OpenCall:
         decision = self._decision(offer) if offer is not None else None
-        idempotent = offer is not None and offer.contract.idempotent
-        facts = CallFacts(decision, call.complete, repeats, self.ends_run, idempotent, self._max_runs)
+        # Of a transaction that was lost nothing is left: the database has taken it back.
+        may_repeat = offer is not None and offer.contract.effect is not Effect.ONCE
+        facts = CallFacts(decision, call.complete, repeats, self.ends_run, may_repeat, self._max_runs)
         opened = OpenCall(call, key, facts, offer)
         if offer is not None:
             opened.rule = offer.rule
@@ -320,6 +321,8 @@ class Batch:
         call.facts.sends += 1
         deadline_at = min(at + call.offer.contract.timeout_seconds, self._clock.deadline_at(at))
         call.due_at = deadline_at + limits.CALL_BACKSTOP_SECONDS
+        if call.offer.contract.effect is Effect.TRANSACTION:
+            call.due_at += limits.COMMIT_SECONDS  # what comes of a commit counts, also after the deadline
         effect_id = f"{tag.request_id}/{tag.step}/{tag.call_id}"
         return commands.RunTool(tag, call.call.name, call.call.arguments, deadline_at, effect_id, call.rule)
 
@@ -430,8 +433,7 @@ class Batch:
                 todo.append(self._send(tag, call, at))
             else:
                 never_began = guard is states.sent_too_often
-                code = FailureCode.CRASHED if never_began else FailureCode.OUTCOME_UNKNOWN
-                todo.append(self._fail(tag, call, failure(code, call.call.name)))
+                todo.append(self._fail(tag, call, _lost(call, never_began=never_began)))
         # After a crash the timer is gone: set it again, or clear it where no call is left to watch.
         cleared = self.clear()
         return todo + (self._watch() or cleared)
@@ -568,11 +570,25 @@ _TOLD: Final[Mapping[FailureCode, str]] = {
     ),
     FailureCode.CRASHED: "The call was not run: what was to run it was lost each time it was sent.",
 }
+#: Of a transaction whose outcome is not in the database: what it wrote is not there either.
+_ROLLED_BACK: Final = (
+    "What ran the call was lost each time, before the call was committed: nothing that it wrote was kept."
+)
 
 
 def failure(code: FailureCode, name: ToolName, why: str = "") -> ToolFailure:
     """One of the failures above."""
     return ToolFailure(name, code, _TOLD[code].format(why))
+
+
+def _lost(call: OpenCall, *, never_began: bool) -> ToolFailure:
+    """Of a call that is not sent again."""
+    name = call.call.name
+    if never_began:
+        return failure(FailureCode.CRASHED, name)
+    if call.offer is not None and call.offer.contract.effect is Effect.TRANSACTION:
+        return ToolFailure(name, FailureCode.CRASHED, _ROLLED_BACK)
+    return failure(FailureCode.OUTCOME_UNKNOWN, name)
 
 
 def _failure_of(event: CallFailure, name: ToolName) -> ToolFailure:

@@ -58,6 +58,17 @@ class Risk(StrEnum):
     """Its author did not say: it may do anything."""
 
 
+class Effect(StrEnum):
+    """How often a call may have its effect, also where the process dies in the middle of it."""
+
+    REPEAT = "repeat"
+    """Any number of times: a second run does no harm. A call whose outcome is not known is run again."""
+    ONCE = "once"
+    """At most once. A call whose outcome is not known is not run again, and the model reads so."""
+    TRANSACTION = "transaction"
+    """Exactly once: it is committed in the journal's own database, together with the outcome of the call."""
+
+
 class Origin(StrEnum):
     """Who brought a tool to the runtime."""
 
@@ -77,8 +88,8 @@ class ToolContract:
     concurrency: int = TOOL_CONCURRENCY["process"]
     """Calls of this tool that run at the same time; more wait in its bounded queue."""
     latency: Latency = Latency.SHORT
-    idempotent: bool = False
-    """May a call be run again when it is not known whether it ran?"""
+    effect: Effect = Effect.ONCE
+    """What becomes of a call of which it is not known whether it ran."""
     needs_approval: bool = False
     asks_because: str = ""
     """Why each call is asked about, also where a rule or an answer for always would allow it: it is not the tool that

@@ -27,6 +27,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 settings.register_profile(
     "callboard",
     derandomize=False,  # where the variable CI is set, Hypothesis would draw the same examples each time
+    max_examples=40,  # of some 190 properties; what they have found is kept as named examples
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
     database=DirectoryBasedExampleDatabase(REPOSITORY / ".hypothesis" / "examples"),
@@ -35,6 +36,8 @@ settings.register_profile(
 settings.register_profile("ci", settings.get_profile("callboard"), derandomize=True, database=None)
 # New examples in every run, and none that an earlier run has found: `--hypothesis-seed` alone decides.
 settings.register_profile("fresh", settings.get_profile("callboard"), database=None, print_blob=True)
+# As many as Hypothesis draws by itself, for a change of one part.
+settings.register_profile("thorough", settings.get_profile("callboard"), max_examples=100)
 # A hundred times as many, however long that takes.
 settings.register_profile("deep", settings.get_profile("callboard"), max_examples=10_000)
 settings.load_profile("callboard")

@@ -28,9 +28,16 @@ def rows(*options: str) -> dict[str, list[str]]:
 def test_callboard_in_its_ways_beside_the_bare_loop() -> None:
     """Each session is checked for the right answer by the run itself."""
     small = ("--sessions", "10", "--concurrency", "5", "--events-per-second", "500")
-    seen = rows(*small, "--streaming", "--output", "--spans")
-    assert list(seen) == ["bare", "callboard", "callboard streaming", "callboard output", "callboard spans"]
-    assert [len(numbers) for numbers in seen.values()] == [6] * 5
+    seen = rows(*small, "--streaming", "--output", "--spans", "--journal")
+    assert list(seen) == [
+        "bare",
+        "callboard",
+        "callboard streaming",
+        "callboard output",
+        "callboard spans",
+        "callboard journal",
+    ]
+    assert [len(numbers) for numbers in seen.values()] == [6] * 6
 
 
 @pytest.mark.timeout(120)

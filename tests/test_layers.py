@@ -35,6 +35,16 @@ INSIDE_FUNCTIONS = {
         "callboard.actors.index",
     },
     "actors/builtins/file_content.py": {"callboard.actors.index.encodings"},  # likewise
+    # SQLite takes 10 ms to load, and most runtimes have no journal; PostgreSQL is the extra `postgres`.
+    "actors/journal/at_rest.py": {
+        "callboard.actors.journal.postgres_journal",
+        "callboard.actors.journal.sqlite_journal",
+    },
+    "actors/journal/opening.py": {
+        "callboard.actors.journal.postgres_effects",
+        "callboard.actors.journal.postgres_journal",
+        "callboard.actors.journal.sqlite_journal",
+    },
     "actors/mcp/remote_tools.py": {"callboard.actors.mcp.remote_schema"},  # the extra `mcp`
     "actors/mcp/server_hub.py": {"callboard.actors.mcp"},  # likewise
     "actors/policy/shell_grammar.py": {"semble_grammars", "tree_sitter"},

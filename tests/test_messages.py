@@ -69,7 +69,10 @@ def commands() -> dict[str, argparse.ArgumentParser]:
 
 
 def options_of(command: argparse.ArgumentParser) -> set[str]:
-    return {text for action in command._actions for text in action.option_strings}
+    """Those of its own commands count too."""
+    found = {text for action in command._actions for text in action.option_strings}
+    below = (each for each in command._actions if isinstance(each, argparse._SubParsersAction))
+    return found.union(*(options_of(parser) for each in below for parser in each.choices.values()))
 
 
 #: The last one is of no user: a frozen program starts itself with it.

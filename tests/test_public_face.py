@@ -16,13 +16,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 from support.imports import imports
 
 FRONT = """
-    AnthropicOptions Approval AskApproval AskOptions Audio BedrockOptions CallReport CallResult CallboardError Catalog
-    CodeFence Compaction Connection Conversation Decision Deferred Document ErrorKind GeminiOptions Image MalformedFence
-    McpServer Metrics Mode ModelCallFailed ModelInfo OpenAIOptions OpenRouterOptions Origin Outcome Output PartialOutput
-    Policy Prices Proposal ProposalState Reply RequestEnded RequestLogFilter Risk Rule RunTool Runtime RuntimeFailure
-    Sampling Settings StepReport Stream SyncStream TextDelta Tool ToolCallCompleted ToolCallDeferred ToolCallFailed
-    ToolContext ToolError ToolProgressed Trust UsageError UserQuestion Video __version__ ask_sync freeze_support
-    stream_sync tool
+    AnthropicOptions Approval AskApproval AskOptions Audio BedrockOptions CallReport CallResult CallboardError
+    Catalog CodeFence Compaction Connection Conversation Decision Deferred Document ErrorKind GeminiOptions Image
+    MalformedFence McpServer Metrics Mode ModelCallFailed ModelInfo OpenAIOptions OpenRequest OpenRouterOptions
+    OpenState Origin Outcome Output PartialOutput PendingCall Policy Prices Proposal ProposalState Reply
+    RequestEnded RequestLogFilter Risk Rule RunTool Runtime RuntimeFailure Sampling Settings StepReport Stream
+    SyncStream TextDelta Tool ToolCallCompleted ToolCallDeferred ToolCallFailed ToolContext ToolError ToolProgressed
+    Trust UsageError UserQuestion Video __version__ ask_sync freeze_support stream_sync tool
 """
 FACES = {
     "callboard": FRONT,
@@ -45,7 +45,8 @@ FACES = {
     """,
     "callboard.protocol.testing": """
         INVARIANTS STANDARD_TOOLS Entry ModelDoes PersonDoes PlannedCall PlannedTurn Scenario ToolDoes Trace
-        Verb Violation check_provider_adapter check_tool drive replay shrink simulate violations
+        Verb Violation assert_replays check_provider_adapter check_tool drive replay replay_recorded shrink simulate
+        violations
     """,
     "callboard.providers": """
         Adapter Decoder Provider ResponseBuilder WireRequest adapter_for build_response

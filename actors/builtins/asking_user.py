@@ -144,7 +144,7 @@ async def _waited_for(answer: Awaitable[str | None], seconds: float) -> str | No
 def ask_user_tool(put: Callable[[UserQuestion], None], timeout_seconds: float) -> Tool:
     """`ask_user`, as the model sees it. `put` asks without waiting."""
 
-    @tool(risk="read", timeout=10, concurrency=100, trusted=True)
+    @tool(risk="read", timeout=10, concurrency=100, trusted=True, effect="repeat")
     async def ask_user(
         question: Annotated[str, Field(min_length=1, max_length=MAX_QUESTION_CHARS)],
         context: ToolContext,

@@ -104,7 +104,7 @@ Name = Annotated[str, Field(min_length=1, max_length=500)]
 def code_item_lookup_tool(search: CodeSearch) -> Tool:
     """`code_item_lookup`, over the index of the workspace."""
 
-    @tool(risk="read", latency="short", idempotent=True, concurrency=8)
+    @tool(risk="read", latency="short", effect="repeat", concurrency=8)
     async def code_item_lookup(context: ToolContext, name: Name, kind: str = "", file: str = "") -> LookupAnswer:
         """Get the code of a function, method, class, struct, trait, constant ... by its name, and its exact place.
 
@@ -128,7 +128,7 @@ def code_item_lookup_tool(search: CodeSearch) -> Tool:
 def code_item_edges_tool(search: CodeSearch) -> Tool:
     """`code_item_edges`, over the index of the workspace."""
 
-    @tool(risk="read", latency="short", idempotent=True, concurrency=8)
+    @tool(risk="read", latency="short", effect="repeat", concurrency=8)
     async def code_item_edges(
         context: ToolContext,
         name: Name,

@@ -50,7 +50,7 @@ class ReferencesAnswer:
 def find_references_tool(search: CodeSearch, workspace: Workspace) -> Tool:
     """`find_references`, in the files of the index, as they are now."""
 
-    @tool(risk="read", latency="short", idempotent=True, concurrency=2, accesses={"path": "read"})
+    @tool(risk="read", latency="short", effect="repeat", concurrency=2, accesses={"path": "read"})
     async def find_references(
         context: ToolContext,
         name: Annotated[str, Field(min_length=1, max_length=200)],

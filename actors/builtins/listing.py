@@ -76,7 +76,7 @@ class FoundFiles(BriefResult):
 def list_dir_tool(workspace: Workspace) -> Tool:
     """`list_dir`, as the model sees it."""
 
-    @tool(risk="read", timeout=10, concurrency=8, idempotent=True, accesses={"path": "read"})
+    @tool(risk="read", timeout=10, concurrency=8, effect="repeat", accesses={"path": "read"})
     def list_dir(
         path: str = ".", depth: Annotated[int, Field(ge=1, le=MAX_DEPTH)] = 1, ignored: bool = False
     ) -> DirListing:
@@ -98,7 +98,7 @@ def list_dir_tool(workspace: Workspace) -> Tool:
 def find_files_tool(workspace: Workspace) -> Tool:
     """`find_files`, as the model sees it."""
 
-    @tool(risk="read", timeout=30, concurrency=4, idempotent=True, accesses={"path": "read"})
+    @tool(risk="read", timeout=30, concurrency=4, effect="repeat", accesses={"path": "read"})
     def find_files(name: str, path: str = ".", limit: Annotated[int, Field(ge=1, le=MAX_FOUND)] = 100) -> FoundFiles:
         """Find files of the workspace by name, without what git ignores.
 

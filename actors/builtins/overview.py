@@ -101,7 +101,7 @@ class OverviewAnswer:
 def codebase_overview_tool(search: CodeSearch, workspace: Workspace) -> Tool:
     """`codebase_overview`, over the index of the workspace."""
 
-    @tool(risk="read", latency="short", idempotent=True, concurrency=4, accesses={"path": "read"})
+    @tool(risk="read", latency="short", effect="repeat", concurrency=4, accesses={"path": "read"})
     async def codebase_overview(
         path: str = ".", token_budget: Annotated[int, Field(ge=MIN_BUDGET, le=MAX_BUDGET)] = DEFAULT_BUDGET
     ) -> OverviewAnswer:

@@ -161,7 +161,7 @@ class Range:
 def read_file_tool(workspace: Workspace) -> Tool:
     """`read_file`, as the model sees it."""
 
-    @tool(risk="read", timeout=10, concurrency=8, idempotent=True, accesses={"path": "read"})
+    @tool(risk="read", timeout=10, concurrency=8, effect="repeat", accesses={"path": "read"})
     def read_file(
         path: str,
         start_line: Line = 1,
@@ -186,7 +186,7 @@ def read_file_tool(workspace: Workspace) -> Tool:
 def read_files_tool(workspace: Workspace) -> Tool:
     """`read_files`, as the model sees it."""
 
-    @tool(risk="read", timeout=20, concurrency=4, idempotent=True, accesses={"paths": "read"})
+    @tool(risk="read", timeout=20, concurrency=4, effect="repeat", accesses={"paths": "read"})
     def read_files(paths: Annotated[list[str], Field(min_length=1, max_length=MAX_FILES)]) -> FileTexts:
         """Read several text files of the workspace at once. All together may be as long as one answer of read_file.
 
@@ -206,7 +206,7 @@ def read_files_tool(workspace: Workspace) -> Tool:
 def file_metadata_tool(workspace: Workspace) -> Tool:
     """`get_file_metadata`, as the model sees it."""
 
-    @tool(risk="read", timeout=10, concurrency=8, idempotent=True, accesses={"path": "read"})
+    @tool(risk="read", timeout=10, concurrency=8, effect="repeat", accesses={"path": "read"})
     def get_file_metadata(path: str) -> FileMetadata | MissingFile:
         """Whether a file or folder exists, its size, time of change, hash, language, encoding and line ends.
 

@@ -92,7 +92,7 @@ class Search:
 def search_text_tool(workspace: Workspace) -> Tool:
     """`search_text`, as the model sees it."""
 
-    @tool(risk="read", timeout=30, concurrency=4, idempotent=True, accesses={"path": "read"})
+    @tool(risk="read", timeout=30, concurrency=4, effect="repeat", accesses={"path": "read"})
     def search_text(
         query: str,
         context: ToolContext,

@@ -47,7 +47,7 @@ class TodoCounts:
 def todo_tool() -> Tool:
     """`todo`, as the model sees it."""
 
-    @tool(risk="read", timeout=5, concurrency=100, idempotent=True, trusted=True)
+    @tool(risk="read", timeout=5, concurrency=100, effect="repeat", trusted=True)
     async def todo(items: Annotated[list[TodoItem], Field(max_length=MAX_ITEMS)], context: ToolContext) -> TodoCounts:
         """Keep a list of what is to be done in a task of several steps. Give the whole list whenever it changes."""
         _check_ids(items)

@@ -19,6 +19,7 @@ from pathlib import Path
 from callboard.actors import kernel
 from callboard.actors.calls import ledger as ledgers
 from callboard.actors.calls.approvals import Approver, OpenQuestions, QuestionStep, SeekApproval, Verdict
+from callboard.actors.calls.go_ahead import GoAhead
 from callboard.actors.calls.ledger import (
     Call,
     CallEvent,
@@ -34,6 +35,8 @@ from callboard.actors.calls.ledger import (
     WorkerState,
 )
 from callboard.actors.calls.registry import Change, Registry, ToolKey, ToolWithdrawn
+from callboard.actors.journal.outbox import EffectCommitted
+from callboard.actors.journal.transactions import CallEffect, Effects, transaction_fault
 from callboard.actors.kernel import Actor, Asks, Down, Ref, handles
 from callboard.actors.telemetry.notices import ToolPrinted, ToolStopped
 from callboard.actors.telemetry.request_log import metadata_in, trace_headers_in
@@ -43,9 +46,9 @@ from callboard.actors.workers import messages
 from callboard.protocol import events
 from callboard.protocol.commands import CancelTool, RunTool, WithdrawApproval
 from callboard.protocol.ids import Tag, ToolName
-from callboard.protocol.limits import TOOL_GRACE_SECONDS
+from callboard.protocol.limits import COMMIT_SECONDS, TOOL_GRACE_SECONDS
 from callboard.protocol.options import ToolOffer
-from callboard.protocol.tools import FailureCode, ToolContract, ToolDefinition, ToolFailure
+from callboard.protocol.tools import Effect, FailureCode, ToolContract, ToolDefinition, ToolFailure
 
 logger = logging.getLogger("callboard.tools")
 
@@ -97,6 +100,8 @@ class DispatchCall:
     """One that the question has brought with it; None: the runtime's of that name."""
     offered: ToolDefinition | None = None
     """What the model was shown of the tool, where that may have changed since."""
+    go_ahead: GoAhead | None = None
+    """What the tool's code has to wait for; None: nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +146,7 @@ DispatcherMessage = (
     | Verdict
     | WithdrawApproval
     | WorkerState
+    | EffectCommitted
     | Down
     | _Due
 )
@@ -169,7 +175,9 @@ class ToolDispatcher(Actor[DispatcherMessage]):
         observer: Ref[Change | ToolPrinted | ToolStopped],
         workspace: Path | None = None,
         max_queued_calls: int = MAX_QUEUED_CALLS,
+        effects: Effects | None = None,
     ) -> None:
+        """`effects`: how calls with the effect `transaction` are committed; None: not at all, they are refused."""
         self._registry = registry
         self.ledger = ledger
         self._workers = workers
@@ -177,6 +185,7 @@ class ToolDispatcher(Actor[DispatcherMessage]):
         self._observer = observer
         self._workspace = workspace
         self._max_queued_calls = max_queued_calls
+        self._effects = effects
         self._timers: dict[Call, kernel.Timer] = {}
         self._questions = OpenQuestions()
         self._sessions: set[Ref] = set()
@@ -197,6 +206,8 @@ class ToolDispatcher(Actor[DispatcherMessage]):
                 self._registry.bring(tool)
         for call in self.ledger.calls.values():
             self._set_timer(call, call.due)
+            if call.effect is not None:
+                call.effect.hand_over_again()
         self._go_on(*self.ledger.pools.values())
 
     # -- the way of one call: dispatch -> (queue) -> worker -> outcome
@@ -229,13 +240,22 @@ class ToolDispatcher(Actor[DispatcherMessage]):
             self._refuse(message, ToolFailure(run.name, FailureCode.OVERLOADED, why))
         elif (ended := message.ended.of(run.tag)) is not None:
             reply_to.tell_control(ended)
-        elif (refusal := self._registry.refusal(key := self._key(message), now, message.offered)) is not None:
+        elif (refusal := self._refusal(message, key := self._key(message), now)) is not None:
             self._refuse(message, refusal)
         else:
             try:
                 self._admit(message, key, now)
             except Exception as error:  # noqa: BLE001 - our own fault costs this call, and nothing else
                 self._refuse(message, _our_fault(run.name, error))
+
+    def _refusal(self, message: DispatchCall, key: ToolKey, now: float) -> ToolFailure | None:
+        if (refusal := self._registry.refusal(key, now, message.offered)) is not None:
+            return refusal
+        contract = self._registry.entries[key].tool.contract
+        if contract.effect is not Effect.TRANSACTION:
+            return None
+        fault = self._effects.fault(contract) if self._effects is not None else transaction_fault(contract)
+        return ToolFailure(message.run.name, FailureCode.WITHDRAWN, f"it was not run: {fault}") if fault else None
 
     def _key(self, message: DispatchCall) -> ToolKey:
         """Of the tool that is called. One that a question brings with it is known as long as its session lives."""
@@ -254,13 +274,15 @@ class ToolDispatcher(Actor[DispatcherMessage]):
     def _admit(self, message: DispatchCall, key: ToolKey, now: float) -> None:
         run, ledger = message.run, self.ledger
         lane = ledger.lanes.get(key)
+        contract = self._registry.entries[key].tool.contract
         if lane is None:
-            contract = self._registry.entries[key].tool.contract
             kind = self._workers.kind(contract)
             pool = Pool(messages.pool_name(contract), kind.room, kind.max_workers)
             lane = ledger.lane(key, contract.concurrency, pool)
         call = ledger.submit(run, lane, message.reply_to, message.user_text, message.asker, message.ended)
-        call.is_read_along = message.is_read_along
+        call.is_read_along, call.go_ahead = message.is_read_along, message.go_ahead
+        if contract.effect is Effect.TRANSACTION and self._effects is not None:
+            call.effect = self._effects.of(run)
         if run.deadline_at <= now:
             self._end(call, Ending.TIMED_OUT)
         else:
@@ -311,6 +333,8 @@ class ToolDispatcher(Actor[DispatcherMessage]):
             metadata=metadata_in(asker),
             trace_headers=trace_headers_in(asker),
         )
+        if call.effect is not None:
+            context = call.effect.for_tool(context)
         if not self.ledger.give(call, seat):
             raise AssertionError(f"it is not the turn of {run.tag}")
         seat.worker.tell_control(messages.RunCall(run, tool, context, call))
@@ -351,6 +375,24 @@ class ToolDispatcher(Actor[DispatcherMessage]):
         elif call.stop(why):
             self._set_timer(call, self.now() + TOOL_GRACE_SECONDS)
             call.seat.worker.tell_control(messages.StopCall(call.run.tag))
+        elif call.effect is not None and call.effect.is_committing:
+            self._wait_for_commit(call, call.effect)
+
+    def _wait_for_commit(self, call: Call, effect: CallEffect) -> None:
+        """A commit cannot be stopped. What comes of it counts, also after the deadline."""
+        if effect.commit_by is None:
+            effect.commit_by = self.now() + COMMIT_SECONDS
+        if self.now() < effect.commit_by:
+            self._set_timer(call, effect.commit_by)
+        else:
+            self._end(call, effect.unknown(f"there was no answer for {COMMIT_SECONDS:g} s"))
+
+    @handles(EffectCommitted)
+    def _effect_committed(self, message: EffectCommitted) -> None:
+        call = self.ledger.calls.get(message.tag)
+        if call is not None and call.effect is not None and call.effect.is_handed_over:
+            self._end(call, *call.effect.settled(message.error))
+            self._go_on()
 
     def _end(self, call: Call, outcome: Outcome, printed: str = "", how: Happening = Happening.ENDED) -> None:
         """The call ends here, not at its worker."""
@@ -525,7 +567,7 @@ def _fate(call: Call, down: Down) -> Result:
     name, error, code = call.run.name, down.error, FailureCode.INTERNAL_ERROR
     if isinstance(error, messages.WorkerLost):
         return error.failure
-    if not call.begun:
+    if not call.may_have_run:
         why = f"{name} was not run: each worker that was to run it was lost before it could"
     elif down.reason is kernel.ExitReason.CRASHED:
         why = f"callboard's worker failed while {name} ran; whether it had its effect is not known: {text_of(error)}"

@@ -23,7 +23,10 @@ from enum import Enum, StrEnum
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from callboard.actors.calls.go_ahead import GoAhead
 from callboard.actors.calls.registry import ToolKey
+from callboard.actors.journal.outbox import EffectCommitted
+from callboard.actors.journal.transactions import CallEffect
 from callboard.actors.kernel import Ref
 from callboard.actors.tools import Tool
 from callboard.actors.tools.invoke import Result
@@ -203,6 +206,10 @@ class Call:
     """It was stopped."""
     is_read_along: bool = False
     """Its progress is shown to someone."""
+    go_ahead: GoAhead | None = None
+    """Its tool's code waits for it, once it has begun; None: there is nothing to wait for."""
+    effect: CallEffect | None = None
+    """What it writes, where that is committed together with its outcome."""
     given: int = 0
     """Workers that it was given to so far."""
     printed_bytes: int = 0
@@ -210,6 +217,18 @@ class Call:
     stopped_in: str = ""
     """The frames that its tool was in when it was stopped, as far as it had time to say."""
     _relay: ProgressRelay | None = None
+
+    @property
+    def may_have_run(self) -> bool:
+        """A worker has begun it, and its tool's code does not wait for the go-ahead any more."""
+        return self.begun and (self.go_ahead is None or self.go_ahead.is_given)
+
+    def must_wait(self, tell: Callable[[], object]) -> bool:
+        """Has its tool's code to wait for the go-ahead? Then `tell` is called when that is given."""
+        if self.go_ahead is None:
+            return False
+        self.go_ahead.when_given(tell)
+        return True
 
     @property
     def relay(self) -> ProgressRelay:
@@ -245,7 +264,10 @@ class Call:
             return None
         if self.why is not None and isinstance(outcome, ToolFailure):
             self.stopped_in = outcome.frames
+        if self.effect is not None:
+            self.effect.stop()  # a thread that its worker has lost may go on: it commits no more
         event, ledger = _event(self, outcome, printed, now), self.ledger
+        self.begun = self.may_have_run  # what was held says nothing of its tool's health
         del ledger.calls[self.run.tag]
         self.ended.remember(event)
         ledger.news.append((self, event))
@@ -306,8 +328,18 @@ def may_go_on(call: Call) -> bool:
 
 
 def may_go_elsewhere(call: Call) -> bool:
-    """It has not begun, and not too many workers had it."""
-    return not call.begun and may_go_on(call)
+    """Its code has not run, and not too many workers had it."""
+    return not call.may_have_run and may_go_on(call)
+
+
+def may_be_stopped(call: Call) -> bool:
+    """It is not being committed. From now on it will not be."""
+    return call.effect is None or call.effect.stop()
+
+
+def is_committed_elsewhere(call: Call) -> bool:
+    """Its worker has nothing more to do for it."""
+    return call.effect is not None and call.effect.is_handed_over
 
 
 class Row(NamedTuple):
@@ -331,8 +363,12 @@ TRANSITIONS: Mapping[CallState, Mapping[Happening, tuple[Row, ...]]] = MappingPr
         _RUNNING: {
             Happening.BEGUN: (Row(not_begun, _RUNNING, Call._begin),),
             Happening.RETURNED: (Row(may_go_on, _QUEUED, Call._wait_again), _ENDS_UNBEGUN),
-            Happening.LOST: (Row(may_go_elsewhere, _QUEUED, Call._wait_again), *_ENDS),
-            Happening.STOPPED: (Row(None, _ENDING),),
+            Happening.LOST: (
+                Row(may_go_elsewhere, _QUEUED, Call._wait_again),
+                Row(is_committed_elsewhere, _RUNNING),
+                *_ENDS,
+            ),
+            Happening.STOPPED: (Row(may_be_stopped, _ENDING),),
             Happening.ENDED: _ENDS,
         },
         _ENDING: {Happening.KILLED: (Row(None, _KILLED),), **_ONLY_ENDS},
@@ -434,6 +470,8 @@ class Ledger:
 
 def _event(call: Call, outcome: Outcome, printed: str, now: float) -> LastEvent:
     tag, why = call.run.tag, call.why or outcome
+    if why is Ending.TIMED_OUT and call.begun and not call.may_have_run:
+        return events.ToolCallFailed(tag, now, _held_too_long(call), printed)
     if why is Ending.TIMED_OUT:
         return events.ToolCallTimedOut(tag, now, printed)
     if isinstance(why, Ending):
@@ -443,6 +481,11 @@ def _event(call: Call, outcome: Outcome, printed: str, now: float) -> LastEvent:
     if isinstance(why, Deferred):
         return events.ToolCallDeferred(tag, now, why.timeout_seconds, why.note, printed)
     return events.ToolCallCompleted(tag, now, why, printed)
+
+
+def _held_too_long(call: Call) -> ToolFailure:
+    why = "the call was not run: its deadline passed before the journal had written that it begins"
+    return ToolFailure(call.run.name, FailureCode.TIMED_OUT, why, retry_hint="It had no effect. Send it again later.")
 
 
 # -- what a worker writes in it
@@ -461,7 +504,7 @@ class CallReports:
 
     seat: Seat
     """The worker's."""
-    dispatcher: Ref[WorkerState]
+    dispatcher: Ref[WorkerState | EffectCommitted]
     """Its address outlives a restart of it."""
     now: Callable[[], float]
 
@@ -476,7 +519,15 @@ class CallReports:
         return True
 
     def end(self, call: Call, outcome: Outcome, printed: str = "", how: Happening = Happening.ENDED) -> None:
-        """The call has ended, begun or not; where it was stopped, `outcome` does not matter. Again: nothing."""
+        """The call has ended, begun or not; where it was stopped, `outcome` does not matter. Again: nothing.
+
+        One with the effect `transaction` ends when its outcome is committed, and the dispatcher hears of that.
+        """
+        if call.effect is not None and how is Happening.ENDED and not isinstance(outcome, Ending):
+            finished = call.effect.finish(outcome, printed, self.dispatcher)
+            if finished is None:
+                return
+            outcome = finished
         is_awaited = bool(call.ledger.news)  # then a dispatcher that has not looked yet is about to
         event = call.end(outcome, printed, self.now(), how)
         if event is not None:

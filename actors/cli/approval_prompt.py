@@ -99,8 +99,9 @@ class TerminalApprover:
                 lines = [f"? {visible(line)}" for line in mask(question.question).split("\n")]
                 lines += [f"  {number}  {visible(choice)}" for number, choice in enumerate(question.choices, 1)]
                 how = "a number, or another answer" if question.choices else "your answer"
+                typing = _Lines(sys.stdin.fileno())  # before the question is shown: its answer may come at once
                 write("\n".join([*lines, f"[{how}; an empty line for none] "]))
-                typed = (await _Lines(sys.stdin.fileno()).next() or "").strip()
+                typed = (await typing.next() or "").strip()
         if typed.isdecimal() and 1 <= int(typed) <= len(question.choices):
             return question.choices[int(typed) - 1]
         return typed or None

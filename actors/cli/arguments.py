@@ -6,6 +6,7 @@ import argparse
 import platform
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import NoReturn
 
@@ -17,6 +18,8 @@ from callboard.protocol.policy import Mode, Trust
 #: Stands for standard input, where it is typed as an argument.
 STDIN = "-"
 SHELLS = ("bash", "zsh", "fish")
+#: Settings that can be typed, by their own names.
+_SETTINGS = ("workspace", "model", "base_url", "confine", "journal")
 
 
 class WrongArguments(UsageError):
@@ -58,6 +61,12 @@ def parser() -> CommandParser:
             help=f"show the model {what}; may be given several times",
         )
     _add_tools(asking)
+    _add_journal(asking, "keep the question and its answer in this journal (CALLBOARD_JOURNAL)")
+    going_on = asking.add_mutually_exclusive_group()
+    going_on.add_argument("--conversation", metavar="ID", help="go on with this conversation of the journal")
+    going_on.add_argument(
+        "--continue", dest="goes_on", action="store_true", help="go on with the conversation asked last"
+    )
     asking.add_argument("--json", action="store_true", help="print one JSON object, also when it fails")
 
     indexing = commands.add_parser(
@@ -84,6 +93,7 @@ def parser() -> CommandParser:
     listing.add_argument("--json", action="store_true", help="print them as JSON, with their schemas")
 
     _add_owners_commands(commands)
+    _add_journal_commands(commands)
 
     serving = commands.add_parser(
         "mcp", help="serve the tools to MCP clients, over stdin and stdout or HTTP", allow_abbrev=False
@@ -142,6 +152,117 @@ def _add_owners_commands(commands: argparse._SubParsersAction[CommandParser]) ->
     ruling.add_argument("--json", action="store_true", help="print them as JSON")
 
 
+def _add_journal_commands(commands: argparse._SubParsersAction[CommandParser]) -> None:
+    """What is done with a journal: an action each."""
+    journal = commands.add_parser(
+        "journal", help="list, search, export, check and clean up what a journal keeps", allow_abbrev=False
+    )
+    actions = journal.add_subparsers(dest="action", required=True, metavar="ACTION")
+
+    def action(name: str, help_text: str, *, prints_json: bool = True) -> CommandParser:
+        made = actions.add_parser(name, help=help_text, allow_abbrev=False)
+        _add_journal(made, "the path of its file, or postgresql://... (CALLBOARD_JOURNAL)")
+        _add_profile(made)
+        if prints_json:
+            made.add_argument("--json", action="store_true", help="print JSON")
+        return made
+
+    listing = action("list", "list conversations, the newest first")
+    listing.add_argument(
+        "--text", default="", metavar="WORDS", help="only those with all of these words in one message"
+    )
+    _add_narrowing(listing)
+    showing = action("show", "show a conversation or a request")
+    showing.add_argument("id", metavar="ID", help="of a conversation or a request")
+    showing.add_argument("--at", metavar="MESSAGE", help="only up to the message with this id")
+    requests = action("requests", "list requests, the newest first")
+    _add_limit(requests)
+    requests.add_argument("--until", type=_time, metavar="TIME", help="only what began before")
+    searching = action("search", "find messages in which all words occur")
+    searching.add_argument("words", nargs="+", metavar="WORD", help='the beginning of a word; "two words" as they are')
+    _add_narrowing(searching)
+    using = action("usage", "add up model calls, tokens, cost and tool calls")
+    using.add_argument("--csv", action="store_true", help="print CSV")
+    using.add_argument(
+        "--by", action="append", choices=["day", "model", "tool", "conversation"], help="a line for each (day, model)"
+    )
+    _add_times(using)
+    using.add_argument("--model", dest="of_model", default="", metavar="PROVIDER/MODEL", help="only this model")
+    using.add_argument("--tool", default="", metavar="NAME", help="only calls of this tool")
+    using.add_argument("--conversation", default="", metavar="ID", help="only this conversation")
+    exporting = action("export", "print a conversation as JSON, or all of it as JSON lines", prints_json=False)
+    exporting.add_argument("id", nargs="?", metavar="ID", help="of a conversation")
+    exporting.add_argument("--at", metavar="MESSAGE", help="only up to the message with this id")
+    importing = action("import", "add what `export` has printed", prints_json=False)
+    importing.add_argument("file", type=Path, metavar="FILE", help='"-" reads standard input')
+    deleting = action("delete", "delete conversations for good", prints_json=False)
+    deleting.add_argument("ids", nargs="+", metavar="ID", help="of conversations")
+    compacting = action("compact", "delete what is too old or too much, and give the space back", prints_json=False)
+    compacting.add_argument("--keep-days", type=_positive, metavar="DAYS", help="(journal_keep_days)")
+    compacting.add_argument("--max-bytes", type=_whole, metavar="BYTES", help="(journal_max_bytes)")
+    action("verify", "read all of it and say what is damaged")
+    action("repair", "save what is sound of a damaged file in a new one")
+    replaying = action("replay", "show how a request went, and where this callboard goes another way")
+    replaying.add_argument("request", metavar="REQUEST", help="the id of the request")
+    replaying.add_argument(
+        "--save", type=Path, metavar="FILE", help="keep it as JSON lines, for a test with `assert_replays`"
+    )
+
+
+def _add_journal(command: argparse.ArgumentParser, help_text: str) -> None:
+    command.add_argument("--journal", metavar="PATH", help=help_text)
+
+
+def _add_narrowing(command: argparse.ArgumentParser) -> None:
+    _add_limit(command)
+    _add_times(command)
+    command.add_argument(
+        "--metadata",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="only conversations whose latest question had this; may be given several times",
+    )
+
+
+def _add_limit(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--limit", type=_whole, default=50, metavar="NUMBER", help="at most so many (50)")
+
+
+def _add_times(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--since", type=_time, metavar="TIME", help="from this time on: 2026-11-23 or 2026-11-23T12:30, local time"
+    )
+    command.add_argument("--until", type=_time, metavar="TIME", help="before this time")
+
+
+def _time(text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except (ValueError, OverflowError, OSError) as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time; write 2026-11-23 or 2026-11-23T12:30") from error
+
+
+def _whole(text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from error
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is below 1")
+    return number
+
+
+def _positive(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number") from error
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of days above 0")
+    return number
+
+
 def _add_workspace(command: argparse.ArgumentParser, help_text: str) -> None:
     command.add_argument("--workspace", type=Path, metavar="DIR", help=help_text)
 
@@ -194,7 +315,7 @@ def settings_of(options: argparse.Namespace) -> callboard.Settings:
 
     Raises UsageError.
     """
-    typed = {name: getattr(options, name, None) for name in ("workspace", "model", "base_url", "confine")}
+    typed = {name: getattr(options, name) for name in _SETTINGS if name in vars(options)}
     given = {name: value for name, value in typed.items() if value is not None}
     # Most questions call no tool that needs a process; the first that does can wait for it.
     otherwise = {"workspace": Path(), "warm_workers": 0}
@@ -206,3 +327,10 @@ def settings_of(options: argparse.Namespace) -> callboard.Settings:
     if not judged_by:
         return settings
     return settings.model_copy(update={"policy": replace(settings.policy, **judged_by)})
+
+
+def place_of(settings: callboard.Settings) -> str | Path:
+    """Where the journal is. Raises UsageError where none is named."""
+    if settings.journal is None:
+        raise UsageError("name the journal: --journal PATH, CALLBOARD_JOURNAL or `journal` in the configuration file")
+    return settings.journal

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 from collections.abc import Coroutine
+from dataclasses import dataclass
 from typing import Final
 
 from callboard import (
     AskOptions,
+    Conversation,
     ModelCallFailed,
     Reply,
     RequestEnded,
@@ -15,9 +18,11 @@ from callboard import (
     Settings,
     TextDelta,
     ToolCallCompleted,
+    UsageError,
 )
 from callboard.actors.cli.advice import advised
 from callboard.actors.cli.approval_prompt import TerminalApprover, approver_for
+from callboard.actors.cli.arguments import place_of
 from callboard.actors.cli.attachments import attached
 from callboard.actors.cli.indexing import IndexProgress
 from callboard.actors.cli.model_choice import with_model
@@ -47,10 +52,34 @@ def run(options: argparse.Namespace, known: dict[str, object]) -> Coroutine[obje
     """
     question: Prompt = [question_of(options.question, options.input), *attached(options.image, options.file)]
     said: AskOptions = {} if options.instructions is None else {"instructions": options.instructions}
-    return _ask(question, said, set_up(options, may_ask=True), _Report(known) if options.json else None)
+    wanted = Wanted(options.conversation, options.goes_on)
+    return _ask(question, said, wanted, set_up(options, may_ask=True), _Report(known) if options.json else None)
 
 
-async def _ask(question: Prompt, said: AskOptions, given: WorkspaceSetup, report: _Report | None) -> None:
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which conversation of the journal is gone on with; without either, a new one."""
+
+    conversation_id: str | None
+    latest: bool
+
+    def of(self, runtime: Runtime) -> Conversation:
+        """Raises UsageError where there is no journal, or none such in it."""
+        own = self.conversation_id
+        if own is None and not self.latest:
+            return Conversation()
+        place_of(runtime.settings)
+        if own is None:
+            found = runtime.journal.conversations(1)
+            if not found:
+                raise UsageError("there is no conversation in the journal yet; leave out --continue")
+            own = found[0].id
+        return runtime.journal.conversation(own)
+
+
+async def _ask(
+    question: Prompt, said: AskOptions, wanted: Wanted, given: WorkspaceSetup, report: _Report | None
+) -> None:
     settings = await with_model(given.settings)
     screen = Screen(quiet=report is not None)
     if given.note:
@@ -58,10 +87,13 @@ async def _ask(question: Prompt, said: AskOptions, given: WorkspaceSetup, report
     approver = approver_for(screen)
     ask_user = approver.answer if isinstance(approver, TerminalApprover) else None
     async with Runtime(settings, given.tools, approve=approver, ask_user=ask_user) as runtime:
+        said["conversation"] = conversation = await asyncio.to_thread(wanted.of, runtime)
         if note := await _refreshed(runtime):
             screen.remark(note)
         if report is not None:
             report.begin(settings)
+            if settings.journal is not None:
+                report.known["conversation"] = conversation.id
         try:
             async for event in runtime.stream(question, **said):
                 screen.show(event)

@@ -67,6 +67,10 @@ def _command(name: str) -> RunCommand:
         from callboard.actors.cli import indexing  # noqa: PLC0415
 
         return indexing.run
+    if name == "journal":
+        from callboard.actors.cli import journal_command  # noqa: PLC0415
+
+        return journal_command.run
     if name == "completion":
         from callboard.actors.cli import completion  # noqa: PLC0415
 

@@ -10,6 +10,8 @@
   tool call, or a `Stream` (`SyncStream` without an event loop) of events. A `Conversation` lasts over several requests;
   its `Compaction` keeps a long one within the model's window. The code in an answer is a `CodeFence` each, or a
   `MalformedFence`.
+- With a journal, `Settings(journal=...)`: `Runtime.open_requests` gives an `OpenRequest` for each that has not ended,
+  with its `OpenState` and each `PendingCall`; `Runtime.result` the reply of any, also of an earlier process.
 - What a runtime did: `Metrics`; `RequestLogFilter` adds the ids of a request to log records. What models cost and take:
   a `Catalog` of `ModelInfo` tells the `Prices` and windows of those that the price list does not know.
 - To write tools: `tool` makes a `Tool` of a function, `ToolContext` tells it about its call, and a `ToolError` that it
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from callboard.actors.requests.asking import AskOptions
     from callboard.actors.requests.conversation import Conversation
     from callboard.actors.requests.direct_calls import CallResult
+    from callboard.actors.requests.open_requests import OpenRequest, OpenState, PendingCall
     from callboard.actors.requests.outputs import Output
     from callboard.actors.requests.partial_outputs import PartialOutput
     from callboard.actors.requests.replies import ModelCallFailed, Reply, RequestEnded, Stream, SyncStream
@@ -82,12 +85,12 @@ __all__ = [
     "AnthropicOptions", "Approval", "AskApproval", "AskOptions", "Audio", "BedrockOptions", "CallReport", "CallResult",
     "CallboardError", "Catalog", "CodeFence", "Compaction", "Connection", "Conversation", "Decision", "Deferred",
     "Document", "ErrorKind", "GeminiOptions", "Image", "MalformedFence", "McpServer", "Metrics", "Mode",
-    "ModelCallFailed", "ModelInfo", "OpenAIOptions", "OpenRouterOptions", "Origin", "Outcome", "Output",
-    "PartialOutput", "Policy", "Prices", "Proposal", "ProposalState", "Reply", "RequestEnded", "RequestLogFilter",
-    "Risk", "Rule", "RunTool", "Runtime", "RuntimeFailure", "Sampling", "Settings", "StepReport", "Stream",
-    "SyncStream", "TextDelta", "Tool", "ToolCallCompleted", "ToolCallDeferred", "ToolCallFailed", "ToolContext",
-    "ToolError", "ToolProgressed", "Trust", "UsageError", "UserQuestion", "Video", "__version__", "ask_sync",
-    "freeze_support", "stream_sync", "tool",
+    "ModelCallFailed", "ModelInfo", "OpenAIOptions", "OpenRequest", "OpenRouterOptions", "OpenState", "Origin",
+    "Outcome", "Output", "PartialOutput", "PendingCall", "Policy", "Prices", "Proposal", "ProposalState", "Reply",
+    "RequestEnded", "RequestLogFilter", "Risk", "Rule", "RunTool", "Runtime", "RuntimeFailure", "Sampling", "Settings",
+    "StepReport", "Stream", "SyncStream", "TextDelta", "Tool", "ToolCallCompleted", "ToolCallDeferred",
+    "ToolCallFailed", "ToolContext", "ToolError", "ToolProgressed", "Trust", "UsageError", "UserQuestion", "Video",
+    "__version__", "ask_sync", "freeze_support", "stream_sync", "tool",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # a type checker that saw this function would accept every name
@@ -109,7 +112,14 @@ def _homes() -> Iterator[ModuleType]:
     yield from (errors, contracts, policy, spawning, tools, progress)
     from callboard.actors.builtins import asking_user  # noqa: PLC0415
     from callboard.actors.calls import approvals  # noqa: PLC0415
-    from callboard.actors.requests import conversation, direct_calls, outputs, partial_outputs, replies  # noqa: PLC0415
+    from callboard.actors.requests import (  # noqa: PLC0415
+        conversation,
+        direct_calls,
+        open_requests,
+        outputs,
+        partial_outputs,
+        replies,
+    )
     from callboard.actors.telemetry import metrics, request_log  # noqa: PLC0415
     from callboard.protocol import (  # noqa: PLC0415
         commands,
@@ -125,6 +135,7 @@ def _homes() -> Iterator[ModuleType]:
     from callboard.actors.edits import proposals  # noqa: PLC0415
 
     yield from (conversation, replies, direct_calls, outputs, partial_outputs, approvals, asking_user, proposals)
+    yield open_requests
     from callboard.providers import catalog  # noqa: PLC0415
 
     yield catalog

@@ -340,7 +340,7 @@ def _known(answer: Answered | CallboardError) -> Answered:
 def context_tool(search: CodeSearch) -> Tool:
     """`request_code_context`, as the model sees it."""
 
-    @tool(risk="read", latency="short", idempotent=True, concurrency=8)
+    @tool(risk="read", latency="short", effect="repeat", concurrency=8)
     async def request_code_context(
         context: ToolContext, token_budget: int = DEFAULT_TOKEN_BUDGET, hint: str = ""
     ) -> dict[str, object]:

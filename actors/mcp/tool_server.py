@@ -58,7 +58,7 @@ from callboard.protocol.commands import AskApproval
 from callboard.protocol.errors import RuntimeFailure, ToolError, said
 from callboard.protocol.ids import ToolName
 from callboard.protocol.options import ToolOffer
-from callboard.protocol.tools import FailureCode, Risk
+from callboard.protocol.tools import Effect, FailureCode, Risk
 
 logger = logging.getLogger("callboard.mcp")
 
@@ -344,7 +344,7 @@ def shown_tool(offer: ToolOffer, form: ResultForm) -> ShownTool:
     annotations = ToolAnnotations(
         read_only_hint=is_read,
         destructive_hint=None if is_read else contract.risk is not Risk.NETWORK,
-        idempotent_hint=contract.idempotent,
+        idempotent_hint=contract.effect is Effect.REPEAT,
         open_world_hint=contract.risk in (Risk.NETWORK, Risk.EXECUTE, Risk.UNDECLARED),
     )
     return ShownTool(

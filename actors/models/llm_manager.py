@@ -356,7 +356,7 @@ class LlmManager(Actor[LlmMessage]):
             if not call.has_noted_wait:
                 call.has_noted_wait = True
                 told = f"{route.name} waits {wait:.1f} s for the rate limit of {provider_name(route.provider)}."
-                self._note(call, NoteKind.RATE_LIMIT, told)
+                self._note(call, NoteKind.RATE_LIMIT, told, wait)
             call.timer = self.tell_after(wait, TryAgain(call.tag))
         else:
             why = f"the rate limit of {provider_name(route.provider)} allows no call before the deadline"
@@ -451,7 +451,9 @@ class LlmManager(Actor[LlmMessage]):
         if pause is None:
             self._elsewhere(call, error)
         else:
-            self._note(call, NoteKind.RETRY, f"{_told_failure(call, error)}; it is asked again in {pause:.3g} s.")
+            self._note(
+                call, NoteKind.RETRY, f"{_told_failure(call, error)}; it is asked again in {pause:.3g} s.", pause
+            )
             call.timer = self.tell_after(pause, TryAgain(call.tag))
 
     def _elsewhere(self, call: _OpenCall, error: Error) -> None:
@@ -469,9 +471,11 @@ class LlmManager(Actor[LlmMessage]):
     def _has_next_route(call: _OpenCall) -> bool:
         return call.route + 1 < len(call.routes) and call.attempt < call.asked.call.attempts
 
-    def _note(self, call: _OpenCall, kind: NoteKind, text: str) -> None:
+    def _note(self, call: _OpenCall, kind: NoteKind, text: str, wait: float = 0.0) -> None:
         """On the control lane: it comes before the end of this incarnation does, and needs no room."""
-        call.asked.reply_to.tell_control(ModelNoted(call.tag, self.now(), kind, text, call.attempt))
+        now = self.now()
+        noted = ModelNoted(call.tag, now, kind, text, call.attempt, now + wait if wait > 0 else 0.0)
+        call.asked.reply_to.tell_control(noted)
 
     def _fail(self, call: _OpenCall, kind: ErrorKind, why: str) -> None:
         self._end(call, Error(kind, why, kind in RETRYABLE_KINDS))

@@ -32,6 +32,7 @@ from callboard.actors.tools.invoke import Invoker, Result, text_of
 from callboard.actors.tools.progress import CallProgress
 from callboard.actors.tools.schema import read_signature
 from callboard.actors.tools.tracebacks import NOT_TOLD, Told, bounded, told_of
+from callboard.actors.tools.transaction import Statements
 from callboard.protocol.commands import RunTool
 from callboard.protocol.ids import MessageId, RequestId, Tag, ToolName
 from callboard.protocol.tools import Deferred, FailureCode, ToolFailure
@@ -99,7 +100,8 @@ class Child:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):  # the tool has closed or replaced it
                 stream.flush()
-        calls.sendall(progress.close() + encode_reply(number, result, spent))
+        written = _statements_frame(number, context.writes_by) if isinstance(result, str) else b""
+        calls.sendall(progress.close() + written + encode_reply(number, result, spent))
         return bool(more)
 
     def _run(self, context: ToolContext, report: Report, tool: Invoker | None, more: bool) -> tuple[Result, bool]:
@@ -221,6 +223,11 @@ class ProgressSender:
 
 def _progress_frame(number: int, progress: CallProgress) -> bytes:
     return _frame(number, Says.PROGRESS, orjson.dumps({"message": progress.message, "fraction": progress.fraction}))
+
+
+def _statements_frame(number: int, collected: object) -> bytes:
+    """What the tool wants to be written, where it is collected."""
+    return _frame(number, Says.STATEMENTS, collected.to_json()) if isinstance(collected, Statements) else b""
 
 
 def could_not_load(name: ToolName, why: str, told: Told = NOT_TOLD) -> ToolFailure:

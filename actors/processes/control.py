@@ -37,7 +37,9 @@ class Says(IntEnum):
     FAILURE = 1
     DEFERRED = 2
     PROGRESS = 3
-    """It goes on; the others end it."""
+    """It goes on, as after STATEMENTS; the others end it."""
+    STATEMENTS = 4
+    """What is to be committed with its result, which follows."""
 
 
 class Kind(IntEnum):

@@ -21,6 +21,7 @@ from callboard.actors.processes.control import LENGTH, REPLY, Says, pair, pipe
 from callboard.actors.tools.context import ToolContext
 from callboard.actors.tools.invoke import Result
 from callboard.actors.tools.progress import CallProgress
+from callboard.actors.tools.transaction import MAX_STATEMENTS_BYTES, Statements
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import ToolName
 from callboard.protocol.limits import MAX_RESULT_BYTES, MAX_TOOL_OUTPUT_BYTES
@@ -31,15 +32,15 @@ READ_BYTES: Final = 65_536
 #: The largest pipe that an ordinary user gets (/proc/sys/fs/pipe-max-size).
 FLOOD_PIPE_BYTES: Final = 1_048_576
 #: A reply cannot be longer: the result's limit and room for a failure's texts.
-MAX_REPLY_BYTES: Final = MAX_RESULT_BYTES + 65_536
+MAX_REPLY_BYTES: Final = max(MAX_RESULT_BYTES, MAX_STATEMENTS_BYTES) + 65_536
 
 
 class Reply(NamedTuple):
     """What a child says of one call."""
 
     number: int
-    result: Result | CallProgress
-    """CallProgress: the call goes on."""
+    result: Result | CallProgress | Statements
+    """CallProgress and Statements: the call goes on."""
     spent: bool
     """The child must be ended before the result is passed on: processes or threads are left, memory ran out."""
 
@@ -77,7 +78,11 @@ def _decode_reply(body: bytes) -> Reply:
     try:
         number, says, spent = REPLY.unpack_from(body)
         text = body[REPLY.size :]
-        return Reply(number, text.decode() if says == Says.RESULT else _READ[Says(says)](orjson.loads(text)), spent)
+        if says == Says.RESULT:
+            return Reply(number, text.decode(), spent)
+        if says == Says.STATEMENTS:
+            return Reply(number, Statements.from_json(text), spent)
+        return Reply(number, _READ[Says(says)](orjson.loads(text)), spent)
     except (ValueError, TypeError, KeyError, AttributeError, UsageError) as error:
         raise BrokenFrame(f"a frame that cannot be decoded: {error}") from error
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain, count
 from threading import Lock
 from typing import Final, Self
 
+from callboard.actors.journal.journal_records import NewMessage
 from callboard.protocol.codec import SavedConversation, decode_conversation, encode_conversation
 from callboard.protocol.compaction import Compacted, compacted_faults
 from callboard.protocol.content import Message, SystemMessage, history_faults
@@ -29,7 +31,10 @@ class Conversation:
     summaries are.
     """
 
-    __slots__ = ("_compacted", "_holder", "_ids", "_is_checked", "_messages", "_name", "_recorded", "_taken")
+    __slots__ = (
+        "_compacted", "_holder", "_id", "_ids", "_in_journal", "_is_checked", "_journal", "_messages", "_name",
+        "_recorded", "_taken",
+    )  # fmt: skip
 
     def __init__(self, messages: Sequence[Message] = ()) -> None:
         self._messages = tuple(messages)
@@ -44,6 +49,17 @@ class Conversation:
         self._recorded = 0
         """How many of them there are."""
         self._taken = Lock()
+        self._id = ""
+        self._journal = ""
+        self._in_journal = 0
+        """So many first messages are in the journal of that name."""
+
+    @property
+    def id(self) -> str:
+        """By which a journal knows the conversation: no other has it. A fork has one of its own."""
+        if not self._id:
+            self._id = uuid.uuid4().hex
+        return self._id
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -99,7 +115,7 @@ class Conversation:
         The format is versioned. Keep it where a stranger cannot read it: it holds what was said, as it was said.
         """
         compacted, messages = self._compacted, self._messages  # in this order: see `fork`
-        return encode_conversation(SavedConversation(messages, self._ids[: len(messages)], compacted))
+        return encode_conversation(SavedConversation(messages, self._ids[: len(messages)], compacted, self.id))
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -114,12 +130,28 @@ class Conversation:
             raise UsageError(f"no provider would accept this conversation: {faults}; correct its messages")
         if faults := "; ".join(compacted_faults(saved.compacted, saved.messages)):
             raise UsageError(f"compacted: {faults}; correct it, or leave it out: it is made again when it is needed")
-        return cls._made(saved.messages, saved.ids, saved.compacted)
+        return cls.from_saved(saved)
+
+    @classmethod
+    def from_saved(cls, saved: SavedConversation) -> Self:
+        """The conversation of these messages, ids and summaries, which were checked."""
+        made = cls._made(saved.messages, saved.ids, saved.compacted)
+        made._id = saved.id
+        return made
 
     @classmethod
     def _made(cls, messages: tuple[Message, ...], ids: tuple[MessageId, ...], compacted: Compacted) -> Self:
         made = cls()
         made._messages, made._ids, made._compacted = messages, ids, compacted
+        return made
+
+    @classmethod
+    def of_record(
+        cls, conversation_id: str, messages: tuple[Message, ...], ids: tuple[MessageId, ...], compacted: Compacted
+    ) -> Self:
+        """As a journal has it: it was legal when it was written."""
+        made = cls._made(messages, ids, compacted)
+        made._id = conversation_id
         return made
 
     def __eq__(self, other: object) -> bool:
@@ -141,8 +173,11 @@ class Conversation:
         """What the request that runs has added so far."""
         return self._messages[len(self._messages) - self._recorded :]
 
-    def take(self, request_id: RequestId) -> None:
-        """Claim it for one request. Raises UsageError while another one runs, and when no provider would accept it."""
+    def take(self, request_id: RequestId, recorded: int = 0) -> None:
+        """Claim it for one request, of which it has so many messages already where that was taken up from a journal.
+
+        Raises UsageError while another one runs, and when no provider would accept it.
+        """
         if not self._is_checked:  # what is recorded later is legal
             for position, message in enumerate(self._messages):
                 if not isinstance(message, Message):
@@ -153,7 +188,8 @@ class Conversation:
             self._is_checked = True
         if not self._taken.acquire(blocking=False):
             raise UsageError("this conversation has a request running; await its end, or start another conversation")
-        self._holder, self._name, self._recorded = request_id, "", 0
+        self._holder, self._recorded = request_id, recorded
+        self._name = self._ids[-1].rpartition("/")[0] if recorded else ""
 
     def release(self) -> None:
         """The request has ended."""
@@ -184,13 +220,30 @@ class Conversation:
         if isinstance(recorded, Compacted):
             self._compacted = recorded
             return
+        self._ids += self.upcoming_ids(request_id, self._recorded, len(recorded))
+        self._recorded += len(recorded)
+        self._messages += recorded
+
+    # -- for what writes a journal
+
+    def not_in_journal(self, journal: str) -> tuple[NewMessage, ...]:
+        """The messages that the journal of this name does not have."""
+        if self._journal != journal:
+            self._journal, self._in_journal = journal, 0
+        first, ids = self._in_journal, self.ids
+        parents: tuple[MessageId | None, ...] = (None, *ids)
+        rows = zip(ids[first:], parents[first:], self._messages[first:], strict=False)
+        return tuple(NewMessage(own, parent, message) for own, parent, message in rows)
+
+    def upcoming_ids(self, request_id: RequestId, first: int, count: int) -> tuple[MessageId, ...]:
+        """What `record` will call so many messages of this request, from number `first` on: 0 is the question."""
         if not self._name:
             self._name = self._unused(request_id)
-        first = self._recorded
-        self._recorded += len(recorded)
-        named = (MessageId(f"{self._name}/{number or 'user'}") for number in range(first, self._recorded))
-        self._ids += tuple(named)
-        self._messages += recorded
+        return tuple(MessageId(f"{self._name}/{number or 'user'}") for number in range(first, first + count))
+
+    def is_in_journal(self, journal: str) -> None:
+        """All messages that it has now are durable in the journal of this name."""
+        self._journal, self._in_journal = journal, len(self._messages)
 
     def _unused(self, request_id: RequestId) -> str:
         """The request's id, or that with a number where earlier messages have such ids."""

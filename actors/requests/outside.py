@@ -20,6 +20,7 @@ from callboard.actors.kernel import (
     Ref,
     Rejected,
 )
+from callboard.actors.kernel.reply import Reply
 from callboard.actors.tools.decorator import Tool
 from callboard.actors.tools.invoke import shortened
 from callboard.actors.tools.progress import CallProgress
@@ -50,11 +51,14 @@ class FindCall(Asks[CalledTool]):
 
 
 @dataclass(frozen=True, slots=True)
-class ResolveCall(Asks[bool]):
-    """What an open call came to; True. Rejected where it has ended, or came to something before."""
+class ResolveCall(Asks["bool | Reply[bool]"]):
+    """What an open call came to; True, or where there is a journal a reply that comes when it is durable. Rejected
+    where it has ended, or came to something before."""
 
     tag: Tag
     outcome: str | ToolFailure
+    confirms: Reply[bool] | None = None
+    """Of one that came early: who waits for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +96,7 @@ class OutsideCalls:
             raise UsageError(f"{called.name}: only a tool defers its call; complete_call needs the result")
         if isinstance(written, ToolFailure):
             raise UsageError(f"{called.name}: {written.message}; the call is still open")
-        return self._ask(tag, ResolveCall(tag, written)) or False
+        return self._resolve(ResolveCall(tag, written))
 
     def fail(self, tag: Tag, message: str) -> bool:
         """The call has no result, and why."""
@@ -102,11 +106,23 @@ class OutsideCalls:
         if called is None:
             return False
         failure = ToolFailure(called.name, FailureCode.TOOL_ERROR, shortened(message))
-        return self._ask(tag, ResolveCall(tag, failure)) or False
+        return self._resolve(ResolveCall(tag, failure))
 
     def report_progress(self, tag: Tag, message: str, fraction: float | None) -> bool:
         """The call has come so far."""
         return self._ask(tag, ReportProgress(tag, CallProgress.of(message, fraction))) or False
+
+    def _resolve(self, message: ResolveCall) -> bool:
+        taken = self._ask(message.tag, message)
+        if not isinstance(taken, Reply):
+            return taken or False
+        try:
+            return taken.get(timeout=ANSWER_SECONDS)
+        except AskTimeout as error:
+            raise RuntimeFailure(
+                f"the result for a call of {message.tag.request_id} was taken, and was not durable in time: the tool "
+                "has not returned yet, or the journal is slow"
+            ) from error
 
     def _ask(self, tag: Tag, message: Asks[A]) -> A | None:
         """None, and a dead letter with the reason, where the message is not taken."""

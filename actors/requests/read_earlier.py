@@ -22,7 +22,7 @@ MAX_FOUND: Final = 10
 def read_tool(conversation_of: Callable[[RequestId], Conversation | None]) -> Tool:
     """The tool of a runtime: a call of it reads the conversation of its own request and no other."""
 
-    @tool(risk="read", idempotent=True)
+    @tool(risk="read", effect="repeat")
     async def read_earlier_messages(
         context: ToolContext, first: int = 0, last: int = 0, words: str = "", offset: int = 0
     ) -> str:

@@ -76,6 +76,8 @@ MAX_UNREAD_BYTES: Final = 16 * 1024 * 1024
 _EVENT_BYTES: Final = 200
 STOPPING: Final = "the runtime is stopping"
 """Why a request was cancelled whose runtime stops."""
+SUSPENDED: Final = f"{STOPPING}; the request is kept in the journal, and a runtime that starts with it goes on with it"
+"""Likewise, where there is a journal: the request has not ended there."""
 
 T = TypeVar("T", default=str)
 """What `output=` asks for."""
@@ -205,6 +207,16 @@ class ModelCallFailed(ProviderError):
         super().__init__(error.kind, message, status=error.status, retry_after_seconds=error.retry_after)
 
 
+def error_of(end: Reply[object], error: Error | None) -> ModelCallFailed | RequestEnded | None:
+    """What its asker gets in place of a reply that holds no answer; `error`: why the model could not be asked last."""
+    if end.outcome is Outcome.ANSWERED:
+        return None
+    has_turn = bool(end.steps) and end.steps[-1].is_whole
+    if end.outcome is Outcome.FAILED and error is not None and not has_turn:
+        return ModelCallFailed(end, error)
+    return RequestEnded(end)
+
+
 StreamItem = Shown | StreamEvent | PartialOutput | Reply[T]
 """What `Runtime.stream` gives: RequestStarted with the tag, the model's events, what happens to its calls, notes, with
 an output the object so far, and the Reply last."""
@@ -290,15 +302,11 @@ class Answer(Generic[T]):
         if not self._once.acquire(blocking=False):
             return
         self.conversation.release()
-        has_turn = not isinstance(end, RuntimeFailure) and bool(end.steps) and end.steps[-1].is_whole
-        if isinstance(end, RuntimeFailure):
-            self.future.fail(end)
-        elif end.outcome is Outcome.ANSWERED:
-            self.future.answer(end)
-        elif end.outcome is Outcome.FAILED and self._model_error is not None and not has_turn:
-            self.future.fail(ModelCallFailed(end, self._model_error))
+        error = end if isinstance(end, RuntimeFailure) else error_of(end, self._model_error)
+        if error is not None:
+            self.future.fail(error)
         else:
-            self.future.fail(RequestEnded(end))
+            self.future.answer(end)
 
     def wait(self) -> Reply[T]:
         """Block until the request has ended. Raises what it ended with."""

@@ -3,59 +3,78 @@
 No rule lives here: `protocol.machine` decides, this file knows whom to tell. The LLM manager and the dispatcher are
 monitored: a model call is lost with its manager; calls of tools outlive a dispatcher in the ledger and at their
 workers, so the next one is only sent them again. However this actor ends, what it has open elsewhere is stopped.
+
+Where there is a journal, an event is shown and its commands are carried out when it is durable (write_ahead.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from contextvars import Context
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Final, Protocol, get_args
+from typing import Final, get_args
 
 from callboard.actors.calls import dispatcher
 from callboard.actors.calls.approvals import SeekApproval
 from callboard.actors.calls.dispatcher import DispatchCall, StopsTold, ToolsOffered
+from callboard.actors.calls.go_ahead import GoAhead
 from callboard.actors.calls.ledger import EndedCalls
-from callboard.actors.kernel import Actor, Down, ExitReason, Ref, Rejected, Timer, handles, logger_of
-from callboard.actors.models.llm_manager import LlmMessage, StartModel
+from callboard.actors.journal.outbox import NotWritten, Written
+from callboard.actors.kernel import Actor, Down, ExitReason, Rejected, Timer, handles, logger_of
+from callboard.actors.kernel.reply import Reply
+from callboard.actors.models.llm_manager import StartModel
 from callboard.actors.models.windows import FindWindow, Window
+from callboard.actors.requests.open_requests import OpenWork, pending, state_of
 from callboard.actors.requests.output_checks import ChecksAnswers
-from callboard.actors.requests.outside import CalledTool, FindCall, OutsideMessage, ReportProgress, ResolveCall
-from callboard.actors.requests.replies import STOPPING, Question, Seen
-from callboard.actors.telemetry.notices import PeerLost, TracingFailed
-from callboard.actors.telemetry.request_log import TRACE_HEADERS, WORK
-from callboard.actors.telemetry.spans import BeginSpans, RequestSpans, Work
-from callboard.actors.telemetry.telemetry import Heard, Observed, TelemetryMessage, ends_work
+from callboard.actors.requests.outside import CalledTool, FindCall, ReportProgress, ResolveCall
+from callboard.actors.requests.replies import STOPPING, SUSPENDED, Question, Seen
+from callboard.actors.requests.session_messages import (
+    AnswersChecked,
+    GoOn,
+    LookForWrites,
+    Peers,
+    ReadWork,
+    Record,
+    SessionLike,
+    SessionMessage,
+    Subscriber,
+    TakenUp,
+    Unwritten,
+    WindowFound,
+)
+from callboard.actors.requests.write_ahead import WRITTEN_WITHIN_SECONDS, WriteAhead
+from callboard.actors.telemetry.notices import PeerLost
+from callboard.actors.telemetry.spans import BeginSpans, Work
+from callboard.actors.telemetry.telemetry import SessionTrace, ends_work
 from callboard.actors.tools.progress import ProgressMade, ProgressRelay, ToolProgressed
 from callboard.protocol import commands, events
 from callboard.protocol.commands import Command
-from callboard.protocol.compaction import Compacted
 from callboard.protocol.content import Message
 from callboard.protocol.errors import ProtocolError, RuntimeFailure, said
 from callboard.protocol.events import Event
-from callboard.protocol.ids import RequestId, Tag, ToolName
+from callboard.protocol.ids import Tag, ToolName
 from callboard.protocol.limits import MAX_CALL_SENDS, PROGRESS_PAUSE_SECONDS
 from callboard.protocol.machine import Session
 from callboard.protocol.options import ToolOffer
 from callboard.protocol.output import OUTPUT_TOOL, Checked, answers_in, named_apart
-from callboard.protocol.tools import FailureCode, Isolation, ToolDefinition, ToolFailure
+from callboard.protocol.states import CallState
+from callboard.protocol.tools import Effect, FailureCode, ToolFailure
 
 logger = logger_of("callboard")
 
 #: For the dispatcher to say that the tools of a cancelled request were asked to stop; then it is answered anyway.
 STOPS_TOLD_SECONDS = 1.0
+#: Between the two looks that find the journal late before its request ends.
+SECOND_LOOK_SECONDS = 5.0
 
-Subscriber = Callable[[Seen], None]
-"""Hears, on the loop thread, each event of the request as it is applied, each RunTool, AskApproval, ReportFailure and
-Note, the timer of the request when it is set and cleared, and Finish last. It must not block."""
 #: What is shown also without a reader: how the request ended, and what its asker should know of that and of its time.
 _ALWAYS_SHOWN: Final = (
     events.ModelFailed, events.ToolCallFailed, commands.ReportFailure, commands.Note, commands.Finish,
     commands.SetTimer, commands.ClearTimer,
 )  # fmt: skip
-Record = Callable[[tuple[Message, ...] | Compacted, RequestId], None]
-"""Takes the messages of each finished step, and what was cleared or summarised of those before it."""
+_BEGINS_WORK: Final = (commands.CallModel, commands.RunTool, commands.AskApproval)
 Order = StartModel | DispatchCall | SeekApproval
 """What others work at for a request."""
 Stop = commands.StopModel | commands.CancelTool | commands.WithdrawApproval
@@ -64,41 +83,6 @@ _STOPS: Final[Mapping[type[Order], type[Stop]]] = {
     DispatchCall: commands.CancelTool,
     SeekApproval: commands.WithdrawApproval,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Peers:
-    """The actors a session works with."""
-
-    llm_manager: Ref[LlmMessage]
-    dispatcher: Ref[dispatcher.DispatcherMessage]
-    telemetry: Ref[TelemetryMessage]
-
-
-@dataclass(frozen=True, slots=True)
-class WindowFound:
-    """How many tokens the request's model takes."""
-
-    window: Window
-
-
-@dataclass(frozen=True, slots=True)
-class AnswersChecked:
-    """Whether the answers of a turn fit the form asked for."""
-
-    responded: events.ModelResponded
-
-
-SessionMessage = AnswersChecked | Event | ToolsOffered | WindowFound | StopsTold | Down | ProgressMade | OutsideMessage
-
-
-class SessionLike(Protocol):
-    """What this actor needs of the protocol's Session; a simulated run has one that writes down what it hears."""
-
-    @property
-    def step(self) -> Tag: ...
-
-    def apply(self, event: Event) -> tuple[Command, ...]: ...
 
 
 class RequestSession(Actor[SessionMessage]):
@@ -113,21 +97,26 @@ class RequestSession(Actor[SessionMessage]):
         make_session: Callable[[], SessionLike] = Session,
         find_window: FindWindow | None = None,
         begin_spans: BeginSpans | None = None,
+        ahead: WriteAhead | None = None,
+        taken_up: TakenUp | None = None,
     ) -> None:
         """`find_window`: where the options leave open how many tokens the model takes; `begin_spans`: where tracing is
-        installed."""
+        installed; `ahead`: where there is a journal; `taken_up`: of a request that was open there."""
         self._question = question
         self._peers = peers
         self._subscriber = subscriber
         self._is_read_along = question.is_read_along
         self._record = record
-        self._session = make_session()
-        self._context = question.asker.copy()  # of our own: a context can be entered only once at a time
-        self._begin_spans = begin_spans
-        self._spans: RequestSpans | None = None
-        self._heard: list[Heard] = [question]
-        """What telemetry has not been told yet."""
+        self._taken_up = taken_up
+        self._session = make_session() if taken_up is None else taken_up.session
+        self._ahead = ahead
+        self._looks_for_writes = False
+        """A timer is set for that."""
+        self._fault = "its session was lost"
+        """Why the request ends, where it ends without a Finish."""
+        self._trace = SessionTrace(question, peers.telemetry, begin_spans)
         self._unrecorded: tuple[Message, ...] = (question.user,)
+        """Of the question and what it was asked with: it is recorded with the first step."""
         self._timers: dict[Tag, tuple[float, Timer]] = {}
         self._open: dict[Tag, tuple[Order, int]] = {}
         """What others work at now, and how often it was sent."""
@@ -158,9 +147,15 @@ class RequestSession(Actor[SessionMessage]):
     def on_start(self) -> None:
         self.at_end(self._tell_telemetry)
         self.at_end(self._stop_open_work)
-        self._begin_trace()
+        if self._ahead is not None:
+            self._ahead.begin(self.ref)
+            self.at_end(self._give_up_writing)
+        self._trace.begin(self.now())
         self.monitor(self._peers.llm_manager)
         self.monitor(self._peers.dispatcher)
+        if self._taken_up is not None:
+            self.ref.tell_control(GoOn())
+            return
         question = self._question
         self._set_timer(commands.SetTimer(question.tag, question.asked_at + question.options.timeout_seconds))
         self._ask_for_offers()
@@ -170,15 +165,73 @@ class RequestSession(Actor[SessionMessage]):
             self._find_window = None
 
     def on_stopping(self) -> bool:
-        """The runtime is stopping: end the request as any cancelled one."""
+        """The runtime is stopping: end the request as any cancelled one, or leave it to the next start that reads its
+        journal."""
         self._is_stopping = True
+        if self._ahead is not None:
+            return self._suspends(self._ahead)
         if self._finish is None:
             self._happened(events.CancelRequested(self._question.tag, self.now(), STOPPING))
         return not self._is_waiting
 
+    def _suspends(self, ahead: WriteAhead) -> bool:
+        """Stop, as soon as what has happened is durable; no work begins meanwhile. True: it is."""
+        if ahead.waits or self._is_waiting:
+            return False
+        if self._finish is None:
+            why = SUSPENDED if ahead.has_begun else STOPPING
+            self._finish = commands.Finish(self._question.tag, commands.Outcome.CANCELLED, "", None, None, (), why)
+            self._trace.observe(self._finish)
+            self._show(self._finish)
+        return True
+
+    def _give_up_writing(self) -> None:
+        for early in self._early.values():
+            if early.confirms is not None:
+                early.confirms.answer(False)
+        if self._ahead is not None:
+            if self._is_stopping:
+                self._ahead.close()
+            self._ahead.give_up(self._fault)
+
     def _stop_open_work(self) -> None:
         for tag, (order, _) in tuple(self._open.items()):
             self._stop_work(_STOPS[type(order)](tag))
+
+    @handles(GoOn)
+    def _go_on(self, _: GoOn) -> None:
+        """With a request that was open when its process ended: what worked for it then is lost."""
+        taken_up, self._taken_up = self._taken_up, None
+        if taken_up is None:
+            raise Rejected("its request goes on already")
+        session, started = taken_up.session, taken_up.started
+        self._has_started = True
+        self._offers, self._window = started.tools, Window(started.options.context_tokens)
+        if started.options.output is not None:
+            self._output_tool = started.options.output.tool_name
+        if session.recorded:
+            self._unrecorded = ()
+        for tag, state in session.calls.items():
+            if state is CallState.DEFERRED:
+                self._deferred[tag] = session.call_of(tag).name
+        timer = next((each for each in session.resume_commands() if isinstance(each, commands.SetTimer)), None)
+        self._show(timer or commands.ClearTimer(self._question.tag))  # its asker waits no longer than its time
+        if timer is not None:
+            self._set_timer(timer)
+        step = session.step
+        for outcome in taken_up.outcomes:
+            with suppress(Rejected):  # it is among the events already
+                self._apply(outcome)
+        lost = session.loss_event(self.now())
+        if lost is not None and session.step == step:  # else the outcomes have ended the step that was lost
+            self._apply(lost)
+
+    @handles(ReadWork)
+    def _work(self, _: ReadWork) -> OpenWork:
+        session = self._session
+        calls = pending((tag, session.call_of(tag), state) for tag, state in session.calls.items())
+        state = state_of(calls, has_started=self._has_started, has_finished=self._finish is not None)
+        return OpenWork(state, session.step.step, calls)
 
     # -- messages
 
@@ -197,7 +250,8 @@ class RequestSession(Actor[SessionMessage]):
         self._start_when_ready()
 
     @handles(*get_args(Event))
-    def _happened(self, event: Event) -> None:
+    def _happened(self, event: Event) -> bool | Reply[bool]:
+        """True, or what says later that it is durable: for those who ask."""
         of_request = not self._has_started and event.tag == self._question.tag
         if of_request and isinstance(event, events.CancelRequested | events.DeadlinePassed):
             self._start((), Window(None))  # only what has begun can end
@@ -205,6 +259,7 @@ class RequestSession(Actor[SessionMessage]):
             self._check(self._checker, event)
         else:
             self._apply(event)
+        return self._is_durable() if type(event) is events.NoticeCame else True
 
     def _check(self, checker: ChecksAnswers, event: events.ModelResponded) -> None:
         """A turn with answers reaches the protocol session when these have been checked."""
@@ -233,11 +288,13 @@ class RequestSession(Actor[SessionMessage]):
         self.monitor(down.ref)
         if self._finish is not None:
             return
-        self._observe(PeerLost(self._question.tag, down.ref.name, down.reason.value))
+        self._trace.observe(PeerLost(self._question.tag, down.ref.name, down.reason.value))
         self._tell_telemetry()
         is_manager = down.ref is self._peers.llm_manager
         if is_manager and self._has_started:
             step = self._session.step
+            if self._ahead is not None and self._ahead.holds_model_call(step):
+                return  # the next one will be sent it
             if step in self._open:
                 self._stop_work(commands.StopModel(step))  # its start may wait in the mailbox for the next manager
             self._apply(events.ModelLost(step, self.now()))
@@ -249,7 +306,7 @@ class RequestSession(Actor[SessionMessage]):
     def _send_again(self) -> None:
         """The dispatcher ignores a call that it has from its ledger; one that it never heard of, it begins."""
         for tag, (order, sends) in tuple(self._open.items()):
-            if isinstance(order, StartModel):
+            if isinstance(order, StartModel) or (self._ahead is not None and self._ahead.is_decided(tag)):
                 continue
             if sends < MAX_CALL_SENDS:
                 self._open[tag] = order, sends + 1
@@ -258,7 +315,9 @@ class RequestSession(Actor[SessionMessage]):
             name = order.run.name if isinstance(order, DispatchCall) else order.question.name
             why = f"each of {sends} dispatchers that {name} was sent to was lost"
             self._stop_work(_STOPS[type(order)](tag))
-            self._apply(events.ToolCallFailed(tag, self.now(), ToolFailure(name, FailureCode.INTERNAL_ERROR, why)))
+            lost = events.ToolCallFailed(tag, self.now(), ToolFailure(name, FailureCode.INTERNAL_ERROR, why))
+            with suppress(Rejected):  # the step may have ended, and the stop of its calls waits for the journal
+                self._apply(lost)
 
     @handles(StopsTold)
     def _stops_told(self, message: StopsTold) -> None:
@@ -298,18 +357,97 @@ class RequestSession(Actor[SessionMessage]):
 
     def _apply(self, event: Event) -> None:
         """Raises Rejected for an event that is illegal now; RuntimeFailure ends the request with our fault named."""
+        ahead = self._ahead
+        try:
+            if ahead is None:
+                given = self._session.apply(event)
+            else:
+                journaled = self._session.to_journal(event)  # before it is applied: what it ends is forgotten then
+                given = self._session.apply(event)
+                if ahead.holds(event, journaled, given, self.now()):
+                    self._look_for_writes()
+                    return
+        except ProtocolError as error:
+            raise Rejected(str(error)) from error
+        except Exception as error:
+            raise self._failure(f"applying {type(event).__name__}", error) from error
+        self._act(event, given)
+
+    def _act(self, event: Event, given: tuple[Command, ...]) -> None:
+        """Show it, and carry out its commands."""
         doing: Event | Command = event
         try:
-            given = self._session.apply(event)
             self._taken_in(event)
             for doing in given:
                 _CARRIERS[type(doing)](self, doing)
             self._carried_out(event)
-        except ProtocolError as error:
-            raise Rejected(str(error)) from error
         except Exception as error:
             what = f"{'applying' if doing is event else 'carrying out'} {type(doing).__name__}"
-            raise RuntimeFailure(f"internal_error: {what} failed: {said(error)}") from error
+            raise self._failure(what, error) from error
+
+    def _failure(self, what: str, error: Exception) -> RuntimeFailure:
+        if self._ahead is not None and isinstance(error, RuntimeFailure):
+            self._fault = said(error)
+            return error
+        self._fault = f"internal_error: {what} failed: {said(error)}"
+        return RuntimeFailure(self._fault)
+
+    # -- what the journal says
+
+    @handles(Written)
+    def _written(self, message: Written) -> None:
+        ahead = self._ahead
+        if ahead is None:
+            raise Rejected("this request has no journal")
+        for held in ahead.durable(message.up_to):
+            if held.confirms is not None:
+                held.confirms.answer(True)
+            self._act(held.event, self._without_work(held.given) if self._is_stopping else held.given)
+            if held.recorded is not None:
+                held.recorded()
+        if self._is_stopping and self._finish is None and self._suspends(ahead):
+            self.stopped()
+
+    def _without_work(self, given: tuple[Command, ...]) -> tuple[Command, ...]:
+        """The runtime stops: what would begin now is begun by the next one."""
+        return tuple(command for command in given if not isinstance(command, _BEGINS_WORK))
+
+    @handles(NotWritten)
+    def _not_written(self, message: NotWritten) -> None:
+        """The Journal says in the journal that the request has ended, as soon as it can."""
+        if self._ahead is not None:
+            self._ahead.close()
+        self._unwritten(f"what it did could not be written to the journal: {message.why}")
+
+    @handles(LookForWrites)
+    def _look_whether_late(self, message: LookForWrites) -> None:
+        self._looks_for_writes = False
+        if self._ahead is None or not self._ahead.waits:
+            return
+        if not self._ahead.is_late(self.now()):
+            self._look_for_writes()
+        elif message.is_second:
+            late = f"the journal did not write for {WRITTEN_WITHIN_SECONDS:g} s; its disk or server does not answer"
+            self._unwritten(late)
+        else:  # the machine may have slept in the middle of a commit: that goes on now
+            self._looks_for_writes = True
+            self.tell_after(SECOND_LOOK_SECONDS, LookForWrites(is_second=True))
+
+    def _unwritten(self, why: str) -> None:
+        self._fault = why
+        raise Unwritten(why, self._question.tag.shown())
+
+    def _look_for_writes(self) -> None:
+        """One timer at a time: most writes are durable long before."""
+        if not self._looks_for_writes:
+            self._looks_for_writes = True
+            self.tell_after(WRITTEN_WITHIN_SECONDS, LookForWrites())
+
+    def _is_durable(self, confirms: Reply[bool] | None = None) -> bool | Reply[bool]:
+        """For who handed something in just now."""
+        if self._ahead is None:
+            return True
+        return self._ahead.confirmation(confirms or Reply[bool](self.system.scheduler.block_until))
 
     def _taken_in(self, event: Event) -> None:
         """The protocol has accepted it: show it, and forget the work that has ended."""
@@ -317,15 +455,23 @@ class RequestSession(Actor[SessionMessage]):
             self._show_last_progress(event.tag)
         self._show(event)
         if ends_work(event):
-            self._observe(event)
+            self._trace.observe(event)
             self._open.pop(event.tag, None)
             self._deferred.pop(event.tag, None)
         elif isinstance(event, events.ToolCallDeferred):
             self._has_deferred(event)
         elif isinstance(event, events.ApprovalGranted | events.ApprovalDenied):
-            self._observe(event)
+            self._trace.observe(event)
             if isinstance(event, events.ApprovalDenied):
                 self._open.pop(event.tag, None)
+        elif isinstance(event, events.ToolCallStarted):
+            self._give_go_ahead(event.tag)
+
+    def _give_go_ahead(self, tag: Tag) -> None:
+        """That its call begins is durable: the tool's code may run."""
+        order, _ = self._open.get(tag, (None, 0))
+        if isinstance(order, DispatchCall) and order.go_ahead is not None and not self._is_stopping:
+            order.go_ahead.give()
 
     def _carried_out(self, event: Event) -> None:
         """So are the commands that it led to."""
@@ -335,7 +481,7 @@ class RequestSession(Actor[SessionMessage]):
             turned, self._clock_turned = self._clock_turned, None
             if self._finish is None:
                 self._show(turned)
-        if self._heard:
+        if self._trace.heard:
             self._tell_telemetry()
 
     # -- one method a command
@@ -352,14 +498,14 @@ class RequestSession(Actor[SessionMessage]):
         self._show(command)
         asker, is_read_along = self._context_for(command, command.name), self._is_read_along
         own, text = self._question.tools.own.get(command.name), self._question.user.text
-        shown = self._shown_of(command.name) if own is None else None
-        call = DispatchCall(command, text, self.ref, asker, is_read_along, self._ended, own, shown)
+        offer = next((each for each in self._offers or () if each.definition.name == command.name), None)
+        # One of the runtime's tools may have changed since the model was shown it.
+        shown = offer.definition if own is None and offer is not None else None
+        waits = self._ahead is not None and (offer is None or offer.contract.effect is not Effect.REPEAT)
+        go_ahead = GoAhead() if waits else None
+        call = DispatchCall(command, text, self.ref, asker, is_read_along, self._ended, own, shown, go_ahead)
         self._open[command.tag] = call, 1
         self._peers.dispatcher.tell_control(call)
-
-    def _shown_of(self, name: ToolName) -> ToolDefinition | None:
-        """What the model was shown of one of the runtime's tools: it may have changed since."""
-        return next((each.definition for each in self._offers or () if each.definition.name == name), None)
 
     def _ask_approval(self, command: commands.AskApproval) -> None:
         self._show(command)
@@ -381,7 +527,7 @@ class RequestSession(Actor[SessionMessage]):
         if self._relays and isinstance(command, commands.ReportFailure):  # the session itself may have ended the call
             self._show_last_progress(command.tag)
         self._show(command)
-        self._observe(command)
+        self._trace.observe(command)
 
     def _record_step(self, command: commands.RecordStep) -> None:
         # The question enters the conversation with the first step that answers it, or not at all.
@@ -412,7 +558,7 @@ class RequestSession(Actor[SessionMessage]):
 
     def _finished(self, finish: commands.Finish) -> None:
         """A request whose tools were cancelled is answered when they were asked to stop."""
-        self._observe(finish)
+        self._trace.observe(finish)
         self._finish = finish
         if self._has_cancelled and finish.outcome in (commands.Outcome.CANCELLED, commands.Outcome.TIMED_OUT):
             self._is_waiting = True
@@ -435,15 +581,27 @@ class RequestSession(Actor[SessionMessage]):
         return order.run.name if isinstance(order, DispatchCall) else None
 
     @handles(ResolveCall)
-    def _resolve(self, message: ResolveCall) -> bool:
+    def _resolve(self, message: ResolveCall) -> bool | Reply[bool]:
         """One result a call. It may come before the tool has returned that it defers the call: then it waits for that,
         and is a dead letter where the tool returns something else."""
-        self._find(FindCall(message.tag))
-        if message.tag in self._deferred:
+        try:
+            self._find(FindCall(message.tag))
+            if message.tag not in self._deferred:
+                return self._comes_early(message)
             self._end_deferred(message)
-        else:
+        except Rejected:
+            if message.confirms is not None:
+                message.confirms.answer(False)
+            raise
+        return self._is_durable(message.confirms)
+
+    def _comes_early(self, message: ResolveCall) -> bool | Reply[bool]:
+        if self._ahead is None:
             self._early[message.tag] = message
-        return True
+            return True
+        confirms = Reply[bool](self.system.scheduler.block_until)
+        self._early[message.tag] = replace(message, confirms=confirms)
+        return confirms
 
     def _end_deferred(self, message: ResolveCall) -> None:
         tag, now, outcome = message.tag, self.now(), message.outcome
@@ -456,7 +614,7 @@ class RequestSession(Actor[SessionMessage]):
         order, _ = self._open.pop(event.tag)
         assert isinstance(order, DispatchCall)
         self._deferred[event.tag] = order.run.name
-        self._observe(event)
+        self._trace.observe(event)
 
     def _look_at_early(self) -> None:
         """Of a call that is no longer run: its result counts now, or is refused as one that comes too late."""
@@ -468,6 +626,8 @@ class RequestSession(Actor[SessionMessage]):
         relay = message.relay
         if relay.tag not in self._open and relay.tag not in self._deferred:
             relay.close()
+        elif self._ahead is not None and self._ahead.is_behind(relay.tag):
+            self.tell_after(PROGRESS_PAUSE_SECONDS, message)  # that it has begun is shown first
         elif (progress := relay.take()) is not None:
             self._relays[relay.tag] = relay
             self._show(ToolProgressed(relay.tag, self.now(), *progress))
@@ -494,55 +654,18 @@ class RequestSession(Actor[SessionMessage]):
         if not (self._is_read_along or isinstance(seen, _ALWAYS_SHOWN)):
             return
         try:
-            self._context.run(self._subscriber, seen)
+            self._trace.context.run(self._subscriber, seen)
         except Exception as error:  # noqa: BLE001 - a reader's fault
             self._is_read_along = False
             warn = partial(logger.warning, exc_info=error, extra=self._question.tag.shown())
-            self._context.run(warn, "the request goes on unread, since its subscriber failed")
-
-    def _observe(self, what: Heard) -> None:
-        self._heard.append(what)
+            self._trace.context.run(warn, "the request goes on unread, since its subscriber failed")
 
     def _tell_telemetry(self) -> None:
-        heard, self._heard = self._heard, []
-        offers = self._offers or ()
-        if not heard:
-            return
-        try:
-            told = Observed(self._question, self._context, self._spans, offers, self.now(), tuple(heard))
-            self._peers.telemetry.tell(told)
-        except Exception:  # noqa: BLE001 - telemetry that cannot keep up must not steer; the kernel counts it
-            return
-
-    def _begin_trace(self) -> None:
-        """The request's span, below the one that is current in the asker's context; and the ids for log records."""
-        question = self._question
-        if self._begin_spans is not None:
-            try:
-                self._spans = self._begin_spans(question, self.now())
-            except BaseException:  # noqa: BLE001 - the host's tracing; counted
-                self._observe(TracingFailed(question.tag))
-        if self._spans is not None:
-            self._context = self._spans.context
-        self._context.run(WORK.set, (question.tag, "", question.metadata))
-
-    def _runs_in_process(self, work: commands.RunTool) -> bool:
-        offers = self._offers or ()
-        return any(each.contract.isolation is Isolation.PROCESS for each in offers if each.definition.name == work.name)
+        self._trace.tell(self._offers or (), self.now())
 
     def _context_for(self, work: Work, tool: str = "") -> Context:
-        """In which user code does this work: the asker's, with the ids for its log records and with its span."""
-        self._observe(work)
-        context = self._context.copy()
-        context.run(WORK.set, (work.tag, tool, self._question.metadata))
-        if self._spans is not None:
-            try:
-                self._spans.begin_in(context, work, self.now())
-                if isinstance(work, commands.RunTool) and self._runs_in_process(work):
-                    context.run(TRACE_HEADERS.set, self._spans.headers(work.tag))
-            except BaseException:  # noqa: BLE001 - the host's tracing; counted
-                self._observe(TracingFailed(work.tag))
-        return context
+        """In which user code does this work."""
+        return self._trace.context_for(work, tool, self._offers or (), self.now())
 
     def _end(self, finish: commands.Finish) -> None:
         self._is_waiting = False

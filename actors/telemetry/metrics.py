@@ -29,6 +29,8 @@ BUCKETS_SECONDS: Final = tuple(
 )
 #: Upper bounds in tokens, those of the conventions for gen_ai.client.token.usage: powers of four, up to 67 million.
 BUCKETS_TOKENS: Final = tuple(4.0**power for power in range(14))
+#: Upper bounds of how many there were of something: powers of two, up to what one commit takes.
+BUCKETS_COUNT: Final = tuple(2.0**power for power in range(10))
 
 
 class MetricKind(StrEnum):
@@ -76,7 +78,8 @@ REQUESTS = _counter(
     "callboard.requests",
     "{request}",
     "outcome",
-    "Requests that have ended, by `Reply.outcome`; `lost`: its session crashed.",
+    "Requests that have ended, by `Reply.outcome`; `lost`: its session crashed; `suspended`: left to the next "
+    "start, by a journal.",
 )
 REQUESTS_OPEN = _gauge("callboard.requests.open", "{request}", "", "Requests that are running.")
 REQUEST_SECONDS = _seconds(
@@ -146,6 +149,19 @@ APPROVAL_SECONDS = _seconds(
 )
 EMBEDDER_FAILED = _counter(
     "callboard.search.embedder_failed", "{search}", "", "Searches that were ranked by words alone."
+)
+JOURNAL_WRITES = _counter("callboard.journal.writes", "{write}", "", "Writes of requests that are durable.")
+JOURNAL_BATCH = Metric(
+    "callboard.journal.batch",
+    MetricKind.HISTOGRAM,
+    "{write}",
+    (),
+    "Writes that were made durable together.",
+    BUCKETS_COUNT,
+)
+JOURNAL_SECONDS = _seconds("callboard.journal.commit.duration", "", "From the beginning of a commit to its end.")
+JOURNAL_FAILED = _counter(
+    "callboard.journal.failed", "{failure}", "", "Times that the journal could not be written; its requests have ended."
 )
 WORKERS = _gauge("callboard.workers", "{worker}", "pool", "Workers that are alive.")
 ACTORS = _gauge("callboard.actor.alive", "{actor}", "", "Actors that are alive.")

@@ -62,6 +62,19 @@ class EmbedderFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class JournalCommitted:
+    """So many writes of requests were made durable together, in this time."""
+
+    writes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class JournalUnwritten:
+    """The journal could not be written, and the requests of that batch have ended."""
+
+
+@dataclass(frozen=True, slots=True)
 class TracingFailed:
     """The host's tracing raised when a span was to begin: the work goes on without."""
 
@@ -72,7 +85,7 @@ InRequest = (
     AskApproval | ApprovalGranted | ApprovalDenied | ToolCallDeferred | ReportFailure | Note | PeerLost | ToolStopped
 )
 """What is about a request, or a piece of its work."""
-InRuntime = ToolWithdrawn | ToolRestored | EmbedderFailed
+InRuntime = ToolWithdrawn | ToolRestored | EmbedderFailed | JournalUnwritten
 """What is about no request."""
 Noticed = InRequest | InRuntime
 
@@ -147,6 +160,10 @@ def _of_tool(change: ToolWithdrawn | ToolRestored) -> Fields:
 
 def _of_embedder(failed: EmbedderFailed) -> Fields:
     return {"model": failed.model}
+
+
+def _no_fields(_: object) -> Fields:
+    return {}
 
 
 def _arguments(asked: AskApproval) -> str:
@@ -241,6 +258,9 @@ NOTICES: Final[Mapping[type, NoticeRule]] = MappingProxyType(
         ),
         EmbedderFailed: NoticeRule(
             "embedder.failed", ((metrics.EMBEDDER_FAILED, ()),), None, "{model} gave no embeddings", _of_embedder
+        ),
+        JournalUnwritten: NoticeRule(
+            "journal.failed", ((metrics.JOURNAL_FAILED, ()),), None, "the journal is not written", _no_fields
         ),
     }
 )

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple, ParamSpec, TypeGuard, get_args
 
-from callboard.actors.kernel import Actor, Asks, MailboxFull, handles
-from callboard.actors.requests.replies import Question
+from callboard.actors.kernel import Actor, Asks, MailboxFull, Ref, handles
+from callboard.actors.requests.replies import SUSPENDED, Question
 from callboard.actors.telemetry import metrics
 from callboard.actors.telemetry.conventions import Attributes, end_attributes, finish_attributes
 from callboard.actors.telemetry.message_json import shown_text
@@ -27,20 +27,21 @@ from callboard.actors.telemetry.notices import (
     Fields,
     InRequest,
     InRuntime,
+    JournalCommitted,
     NoticeRule,
     ToolPrinted,
     ToolStopped,
     TracingFailed,
 )
-from callboard.actors.telemetry.request_log import metadata_in
-from callboard.actors.telemetry.spans import RequestSpans
+from callboard.actors.telemetry.request_log import TRACE_HEADERS, WORK, metadata_in
+from callboard.actors.telemetry.spans import BeginSpans, RequestSpans, Work
 from callboard.protocol import events
 from callboard.protocol.commands import AskApproval, CallModel, Finish, Outcome, ReportFailure, RunTool
 from callboard.protocol.events import ApprovalDenied, ApprovalGranted, Event, ToolCallDeferred
 from callboard.protocol.ids import RequestId, Tag
 from callboard.protocol.masking import LONGEST_KEY_BYTES, mask
 from callboard.protocol.options import ToolOffer
-from callboard.protocol.tools import FailureCode, ToolFailure
+from callboard.protocol.tools import FailureCode, Isolation, ToolFailure
 
 logger = logging.getLogger("callboard")
 #: What tools print, a record a line.
@@ -100,7 +101,72 @@ WorkEnd = events.ModelResponded | events.ModelFailed | events.ModelLost | events
 Heard = Question | CallModel | RunTool | WorkEnd | InRequest | TracingFailed | Finish
 """What a session tells of its request."""
 _WORK_ENDS = frozenset(get_args(WorkEnd))
-TelemetryMessage = Observed | RequestLost | InRuntime | ToolPrinted | ToolStopped | ReadMetrics | BacklogHeard
+TelemetryMessage = (
+    Observed | RequestLost | InRuntime | JournalCommitted | ToolPrinted | ToolStopped | ReadMetrics | BacklogHeard
+)
+
+
+# -- the session's side
+
+
+class SessionTrace:
+    """Of one request. It fails silently: telemetry must not steer."""
+
+    def __init__(self, question: Question, telemetry: Ref[TelemetryMessage], begin_spans: BeginSpans | None) -> None:
+        self._question = question
+        self._telemetry = telemetry
+        self._begin_spans = begin_spans
+        self._spans: RequestSpans | None = None
+        self.context = question.asker.copy()  # of our own: a context can be entered only once at a time
+        self.heard: list[Heard] = [question]
+        """What telemetry has not been told yet."""
+
+    def begin(self, now: float) -> None:
+        """The request's span, below the one that is current in the asker's context; and the ids for log records."""
+        question = self._question
+        if self._begin_spans is not None:
+            try:
+                self._spans = self._begin_spans(question, now)
+            except BaseException:  # noqa: BLE001 - the host's tracing; counted
+                self.observe(TracingFailed(question.tag))
+        if self._spans is not None:
+            self.context = self._spans.context
+        self.context.run(WORK.set, (question.tag, "", question.metadata))
+
+    def observe(self, what: Heard) -> None:
+        """Telemetry hears of it with what comes next."""
+        self.heard.append(what)
+
+    def tell(self, offers: tuple[ToolOffer, ...], now: float) -> None:
+        """Tell telemetry all that was observed."""
+        heard, self.heard = self.heard, []
+        if not heard:
+            return
+        try:
+            self._telemetry.tell(Observed(self._question, self.context, self._spans, offers, now, tuple(heard)))
+        except Exception:  # noqa: BLE001 - telemetry that cannot keep up must not steer; the kernel counts it
+            return
+
+    def context_for(self, work: Work, tool: str, offers: tuple[ToolOffer, ...], now: float) -> Context:
+        """In which user code does this work: the asker's, with the ids for its log records and with its span."""
+        self.observe(work)
+        context = self.context.copy()
+        context.run(WORK.set, (work.tag, tool, self._question.metadata))
+        if self._spans is not None:
+            try:
+                self._spans.begin_in(context, work, now)
+                if isinstance(work, RunTool) and _runs_in_process(work, offers):
+                    context.run(TRACE_HEADERS.set, self._spans.headers(work.tag))
+            except BaseException:  # noqa: BLE001 - the host's tracing; counted
+                self.observe(TracingFailed(work.tag))
+        return context
+
+
+def _runs_in_process(work: RunTool, offers: tuple[ToolOffer, ...]) -> bool:
+    return any(each.contract.isolation is Isolation.PROCESS for each in offers if each.definition.name == work.name)
+
+
+# -- the actor
 
 
 class _Begun(NamedTuple):
@@ -212,6 +278,9 @@ class Telemetry(Actor[TelemetryMessage]):
         self._end(opened, event.tag, _ending(event), at, attributes, failure=failure, content=content, of=_model(event))
 
     def _finished(self, opened: _OpenRequest, command: Finish, at: float) -> None:
+        if command.reason == SUSPENDED:  # what it used is counted by the process that goes on with it
+            self._close(opened, "suspended", at, {}, True)
+            return
         for step in command.steps:
             if step.usage is not None:
                 self._record(metrics.TOKENS, (step.model, "input"), step.usage.input_tokens)
@@ -290,6 +359,12 @@ class Telemetry(Actor[TelemetryMessage]):
     def _approval_over(self, opened: _OpenRequest, tag: Tag, how: str, at: float) -> None:
         if opened.approvals.pop(tag, None) is not None and opened.spans is not None:
             self._outside(opened.context, opened.spans.decided, tag, how, at)
+
+    @handles(JournalCommitted)
+    def _committed(self, done: JournalCommitted) -> None:
+        self._add(metrics.JOURNAL_WRITES, (), done.writes)
+        self._record(metrics.JOURNAL_BATCH, (), done.writes)
+        self._record(metrics.JOURNAL_SECONDS, (), done.seconds)
 
     @handles(ToolPrinted)
     def _printed(self, printed: ToolPrinted) -> None:

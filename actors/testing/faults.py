@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import product
 from typing import Final
@@ -27,6 +27,10 @@ CRASHABLE: Final = (
 )
 #: Crashes in one seeded run, at most.
 MAX_CRASHES: Final = 3
+#: Deaths of the process in one seeded run, at most: a request that is taken up more often without getting on is ended.
+MAX_DEATHS: Final = 3
+#: Until the next process runs: at once, as a supervisor of processes starts it, or by hand.
+DOWN_SECONDS: Final = (0.0, 0.0, 1.0, 60.0)
 #: How long the clock jumps in seeded runs: a paused virtual machine, a short and a long sleep of a laptop.
 JUMP_SECONDS: Final = (1.0, 60.0, 3_600.0)
 
@@ -62,6 +66,16 @@ class Crash:
 
 
 @dataclass(frozen=True, slots=True)
+class Death:
+    """The whole process dies, and another one starts with its journal. Without a journal there is none."""
+
+    after_steps: int
+    """Of the simulation, from its beginning on; a run that has fewer is over before."""
+    down_seconds: float = 0.0
+    """Until the next process runs."""
+
+
+@dataclass(frozen=True, slots=True)
 class StoreFaults:
     """What becomes of recording a step in a conversation."""
 
@@ -69,6 +83,40 @@ class StoreFaults:
     """From, until, and how many seconds each recording takes; the loop does nothing else meanwhile."""
     refuses: tuple[tuple[float, float], ...] = ()
     """From, until: each recording raises OSError, as on a full disk."""
+
+
+class Remains(StrEnum):
+    """What is found of a commit that was not confirmed: the process died, or the journal's actor crashed."""
+
+    NOTHING = "nothing"
+    ALL = "all"
+    PREFIX = "prefix"
+    """Its first writes."""
+    TORN = "torn"
+    """Its first writes; the next one is torn, and cut off."""
+    SCATTERED = "scattered"
+    """Some writes of each request, from the first of that request on."""
+
+
+@dataclass(frozen=True, slots=True)
+class JournalFaults:
+    """What becomes of the journal. Windows are from and until, in seconds since the run began."""
+
+    commit_seconds: float = 0.0
+    """That a commit takes: half of it before it is durable, half after."""
+    full: tuple[tuple[float, float], ...] = ()
+    """Commits fail, as on a full disk; nothing is written."""
+    read_only: tuple[tuple[float, float], ...] = ()
+    """Commits fail, as on a disk that cannot be written; nothing is written."""
+    sync_fails: tuple[tuple[float, float], ...] = ()
+    """Commits fail, as when fsync says EIO: what they wrote is there all the same."""
+    crashes_before: tuple[int, ...] = ()
+    """The commits, counted from 1, before whose end the journal's actor crashes."""
+    crashes_after: tuple[int, ...] = ()
+    """Those at whose end it crashes, when they are durable and not confirmed."""
+    remains: Remains = Remains.NOTHING
+    seed: int = 0
+    """Chooses what remains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +148,9 @@ class Faults:
     jumps: tuple[tuple[float, float], ...] = ()
     """When the clock jumps forward without anything having run, and by how many seconds."""
     store: StoreFaults = StoreFaults()
+    journal: JournalFaults | None = None
+    """None: there is no journal."""
+    deaths: tuple[Death, ...] = ()
     workers: WorkerFaults = WorkerFaults()
     session_capacity: int = 8
     """Messages a session's mailbox holds, where there are floods."""
@@ -112,6 +163,7 @@ def seeded_faults(seed: int) -> Faults:
     rng = random.Random(f"faults {seed}")
     crashes = tuple(_crash(rng) for _ in range(rng.choice((0, 0, 1, 2, MAX_CRASHES))))
     is_contended = rng.random() < 0.5
+    deaths = rng.sample(range(1, 200), rng.choice((0, 0, 1, 2, MAX_DEATHS)))
     return Faults(
         crashes,
         floods=(_moment(rng, 20),) if rng.random() < 0.2 else (),
@@ -124,6 +176,32 @@ def seeded_faults(seed: int) -> Faults:
             deaths=tuple((_moment(rng, 20), rng.choice(POOLS)) for _ in range(rng.choice((0, 0, 1, 3)))),
         ),
         max_queued_calls=rng.choice((0, 1, 2, 4)) if is_contended else 10_000,
+        journal=_journal(rng),
+        deaths=tuple(Death(steps, rng.choice(DOWN_SECONDS)) for steps in sorted(deaths)),
+    )
+
+
+def _journal(rng: random.Random) -> JournalFaults | None:
+    """In half of the runs there is a journal; in half of these, something is wrong with it."""
+    if rng.random() < 0.5:
+        return None
+    slow = rng.choice((0.0, 0.0, 0.125, 0.5))
+    faults = JournalFaults(slow, remains=rng.choice(list(Remains)), seed=rng.randrange(1 << 20))
+    since = _moment(rng, 15)
+    window = ((since, since + rng.choice((0.5, 5.0, 30.0))),)
+    commits = tuple(sorted(rng.sample(range(1, 30), rng.choice((1, 2)))))
+    return rng.choice(
+        (
+            faults,
+            faults,
+            faults,
+            faults,
+            replace(faults, full=window),
+            replace(faults, read_only=window),
+            replace(faults, sync_fails=window),
+            replace(faults, crashes_before=commits),
+            replace(faults, crashes_after=commits),
+        )
     )
 
 

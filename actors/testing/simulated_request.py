@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from callboard.actors.kernel import Down, Ref
 from callboard.actors.requests.replies import Answer, Seen
-from callboard.actors.requests.request_session import SessionLike
+from callboard.actors.requests.session_messages import ReplayedSession, Unwritten
 from callboard.actors.testing.simulated_world import World
+from callboard.actors.testing.written_ahead import Applied
 from callboard.actors.tools.progress import ToolProgressed
 from callboard.protocol.commands import CallModel, Command, Finish
-from callboard.protocol.content import Message, history_faults
+from callboard.protocol.content import Message, ToolCall, history_faults
 from callboard.protocol.errors import CallboardError, ProtocolError, RuntimeFailure
 from callboard.protocol.events import Event, ToolCallStarted
 from callboard.protocol.ids import Tag
 from callboard.protocol.machine import Session
+from callboard.protocol.states import CallState, RequestState
 from callboard.protocol.testing.invariants import violations
 from callboard.protocol.testing.scenario import Scenario
 from callboard.protocol.testing.story import CALL_ENDINGS, Story
-from callboard.protocol.testing.trace import Trace, Verb
+from callboard.protocol.testing.trace import Entry, Trace, Verb
 
+#: In why a session was lost whose journal did not answer. Here each commit ends in time, whatever comes of it.
+LATE: Final = "the journal did not write for"
+#: What a jump of the clock makes due at once is written one after the other: the end of a wait, of its step, of the
+#: request.
+WRITES_AFTER_A_JUMP: Final = 3
 #: Float sums of virtual times.
 _EPSILON: Final = 0.01
 #: Rules that ask how a request ended, or what was recorded in the end: not asked where the session was lost before.
@@ -39,20 +47,36 @@ class SimulatedRequest:
         """The number of entries before the message that the session handles, or handled last."""
         self.lost: Down | None = None
         """How its session ended, when it ended without a Finish."""
+        self._kept: tuple[Message, ...] = ()
+        """The messages of its conversation, where only the journal has them."""
         self._session: Session | None = None
         """Of a request whose session was lost: its trace must not have it."""
         self._runs: set[Tag] = set()
         """The calls that a reader was told have begun, and not that they have ended."""
         self._stray_progress: list[ToolProgressed] = []
+        self.world: World | None = None
+        """The one it is played in."""
 
     @property
     def kept(self) -> tuple[Message, ...]:
         """The messages of its conversation."""
-        return self.answer.conversation.messages if self.answer is not None else ()
+        return self.answer.conversation.messages if self.answer is not None else self._kept
+
+    def tell(self, event: Event) -> None:
+        """Something happens to it: its session, if there is one, hears of it."""
+        if self.ref is not None:
+            self.ref.tell_control(event)
+
+    @property
+    def finish(self) -> Finish | None:
+        """How it ended; None where its session was lost before."""
+        return next((each.value for each in self.trace.entries if isinstance(each.value, Finish)), None)
 
     def see(self, seen: Seen) -> None:
         """The reader of its stream."""
         assert self.answer is not None
+        if self.world is not None and self.world.ahead is not None:
+            self.world.ahead.acts("shown", seen, self.world.scheduler.now())
         self.answer(seen)
         if isinstance(seen, ToolCallStarted):
             self._runs.add(seen.tag)
@@ -67,17 +91,47 @@ class SimulatedRequest:
         if self.answer.session_ended(down):
             self.lost = down
 
+    @property
+    def is_over(self) -> bool:
+        """Its asker has heard what came of it."""
+        return self.answer is not None and self.answer.future.done
+
+    def process_dies(self, applied: Applied, durable: int) -> None:
+        """What was applied and is not durable did not happen."""
+        trace = self.trace
+        entries = applied.entries_of(durable)
+        gone = [entry for entry in trace.entries[entries:] if entry.verb is not Verb.GAVE]
+        del trace.entries[entries:]
+        for entry in gone:
+            if entry.verb in (Verb.APPLIED, Verb.REFUSED):
+                entry = replace(entry, verb=Verb.LOST, note="the process died before it was written")
+            trace.entries.append(entry)
+        applied.process_dies(durable)
+        self._runs.clear()
+        self.lost = self.answer = None
+
+    def ended_before(self, session: Session, kept: tuple[Message, ...]) -> None:
+        """The journal has its end, and these messages; its asker died with its process."""
+        self.trace.session, self._kept = session, kept
+
     def close(self, world: World) -> None:
         """Nothing more happens. The trace of a lost session ends where that did, with a message it had not handled."""
         trace = self.trace
         trace.jumps = tuple(world.jumps)
+        if world.jumps:
+            trace.lag_seconds *= WRITES_AFTER_A_JUMP
         trace.ended_at = world.scheduler.now()
         if self.lost is not None:
             self._session = trace.session
-            trace.entries = trace.entries[: self.handling_from]
-            trace.queued = trace.sent - trace.steps
+            trace.entries = _without_open_end(trace.entries[: self._handled(world)])
+            trace.queued = trace.sent - trace.steps - sum(entry.verb is Verb.LOST for entry in trace.entries)
             trace.session = None
             trace.ended_at = trace.entries[-1].at if trace.entries else 0.0
+
+    def _handled(self, world: World) -> int:
+        """How many entries of the trace its session had done with when it was lost."""
+        applied = world.ahead.applied.get(self.scenario.request_id) if world.ahead is not None else None
+        return self.handling_from if applied is None else applied.entries_of(applied.acted)
 
     def problems(self) -> Iterator[str]:
         """What is wrong with this request."""
@@ -91,18 +145,28 @@ class SimulatedRequest:
         yield from (f"progress: {each.tag} was shown at {each.at:g} and does not run" for each in self._stray_progress)
 
     def _ended_once(self) -> Iterator[str]:
-        assert self.answer is not None
+        if self.answer is None:
+            if self.finish is None:
+                yield "end: the journal has its end, and not why"
+            return
         if not self.answer.future.done:
             yield "end: it has not ended"
             return
         error = self._error_of(self.answer)
         if self.lost is None:
             return
+        is_unwritten = isinstance(self.lost.error, Unwritten)
+        if is_unwritten and (LATE in str(self.lost.error) or not self._may_be_unwritten()):
+            yield f"end: the journal can be written, and its session was lost: {self.lost.error}"
         is_refused = isinstance(self.lost.error, OSError)
         if not isinstance(error, RuntimeFailure) or not (is_refused or isinstance(self.lost.error, RuntimeFailure)):
             yield f"end: its session was lost ({self.lost.reason.value}): {self.lost.error!r}"
         elif is_refused and "No space left on device" not in str(error):
             yield f"end: the store refused, and its caller is told {error}"
+
+    def _may_be_unwritten(self) -> bool:
+        faults = self.world.faults.journal if self.world is not None else None
+        return faults is not None and bool(faults.full or faults.read_only or faults.sync_fails)
 
     def _error_of(self, answer: Answer) -> BaseException | None:
         try:
@@ -130,25 +194,77 @@ class SimulatedRequest:
         if start is None or finish is None:
             return
         latest = Story.of(self.trace).deadline_at(finish.at)
+        journal = self.world.faults.journal if self.world is not None else None
+        # What was not durable yet when the process died happens once more, and waits once more.
+        lag = max(self.trace.lag_seconds, 2 * journal.commit_seconds if journal is not None else 0.0)
         for at, seconds in self.trace.jumps:
-            if at <= latest + _EPSILON:
+            if at <= latest + _EPSILON + lag:
                 latest = max(latest, at + seconds)
-        if finish.at > latest + _EPSILON + self.scenario.latency_seconds:
+        if finish.at > latest + _EPSILON + self.scenario.latency_seconds + lag:
             yield f"I5 bounded: finished at {finish.at:g}, with the clock's jumps {latest:g} was the latest"
 
 
-class RecordedSession(SessionLike):
+def _without_open_end(entries: list[Entry]) -> list[Entry]:
+    """Without a resumption that nothing was done with: its session was lost at once."""
+    end = len(entries)
+    while end and entries[end - 1].verb is Verb.GAVE:
+        end -= 1
+    return entries[: end - 1] if end and entries[end - 1].verb is Verb.RESUMED else entries
+
+
+class RecordedSession(ReplayedSession):
     """A session that writes down what goes in and what comes out."""
 
-    def __init__(self, request: SimulatedRequest, world: World) -> None:
+    def __init__(self, request: SimulatedRequest, world: World, session: Session | None = None) -> None:
+        """`session`: one that was rebuilt from its journal."""
         self._request = request
         self._world = world
-        self._session = request.trace.session = Session()
+        self._session = request.trace.session = session or Session()
+        self._journaled: tuple[Event, ...] = ()
+
+    @property
+    def state(self) -> RequestState:
+        """Where the request is."""
+        return self._session.state
+
+    @property
+    def recorded(self) -> tuple[Message, ...]:
+        """What it has added to the conversation."""
+        return self._session.recorded
+
+    def resume_commands(self) -> tuple[Command, ...]:
+        """What a session that was rebuilt begins with, written down."""
+        trace, given = self._request.trace, self._session.resume_commands()
+        now = self._world.scheduler.now()
+        trace.add(now, Verb.RESUMED, None)
+        for command in given:
+            trace.add(now, Verb.GAVE, command)
+        if self._world.ahead is not None:
+            self._world.ahead.applied[self._request.scenario.request_id].add(0, [])
+        return given
+
+    def loss_event(self, at: float) -> Event | None:
+        """As the session's own."""
+        return self._session.loss_event(at)
 
     @property
     def step(self) -> Tag:
         """The session's present step."""
         return self._session.step
+
+    @property
+    def calls(self) -> dict[Tag, CallState]:
+        """The calls of its present step."""
+        return self._session.calls
+
+    def call_of(self, tag: Tag) -> ToolCall:
+        """One of them."""
+        return self._session.call_of(tag)
+
+    def to_journal(self, event: Event) -> tuple[Event, ...]:
+        """What the session would have written."""
+        self._journaled = self._session.to_journal(event)
+        return self._journaled
 
     def apply(self, event: Event) -> tuple[Command, ...]:
         """Apply, and write down. Raises what the session raises."""
@@ -166,4 +282,6 @@ class RecordedSession(SessionLike):
             trace.add(now, Verb.GAVE, command)
             if isinstance(command, CallModel):
                 self._world.model_calls.setdefault(command.tag.request_id, []).append(command)
+        if self._world.ahead is not None:
+            self._world.ahead.applied[request.scenario.request_id].add(len(self._journaled), [event, *commands])
         return commands

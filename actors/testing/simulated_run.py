@@ -6,7 +6,7 @@
 
 Session, dispatcher, LLM manager, tool pools and supervisors are the real ones. Model, people, workers and conversation
 store are played, and fail as scenarios and `Faults` say. The same scenarios, faults and schedule give the same traces.
-A process that dies and comes back from its journal is left to the bare driver: these actors have no journal.
+Where the faults say so, there is a journal, the process dies, and the next one goes on by the code of a real start.
 
 `check(token)` plays the run that a token names, and reports a failure with the fewest deviations from FIFO that show
 it. `python -m callboard.actors.testing.simulated_run TOKEN` plays one again.
@@ -26,17 +26,23 @@ from functools import partial
 from typing import Final, TypeVar
 
 from callboard.actors.calls.dispatcher import ToolDispatcher
-from callboard.actors.kernel import Actor, ChildSpec, MailboxFull, Ref, Restart, start_child
+from callboard.actors.journal.journal import run_on_store
+from callboard.actors.journal.journal_records import RequestLog
+from callboard.actors.journal.recovery import Available, check_needs, rebuilt, started_of
+from callboard.actors.kernel import Actor, ActorSystem, ChildSpec, MailboxFull, Restart, start_child
 from callboard.actors.models.llm_manager import LlmManager, Route
 from callboard.actors.requests.output_checks import Told
 from callboard.actors.requests.replies import Answer as RequestAnswer
 from callboard.actors.requests.replies import Question
-from callboard.actors.requests.request_session import Peers, RequestSession
+from callboard.actors.requests.request_session import RequestSession
+from callboard.actors.requests.session_messages import Peers, Record, TakenUp
+from callboard.actors.requests.write_ahead import WriteAhead
 from callboard.actors.telemetry.telemetry import Telemetry
 from callboard.actors.testing.faults import Faults, seeded_faults
 from callboard.actors.testing.replay_token import Chosen, RunToken
 from callboard.actors.testing.schedules import smallest
 from callboard.actors.testing.simulated_request import RecordedSession, SimulatedRequest
+from callboard.actors.testing.simulated_store import SimulatedReader, SimulatedWriter
 from callboard.actors.testing.simulated_workers import Later
 from callboard.actors.testing.simulated_world import (
     PlannedCrash,
@@ -50,13 +56,15 @@ from callboard.actors.testing.simulated_world import (
 )
 from callboard.actors.testing.simulation import Deviation, Schedule, SimulatedScheduler
 from callboard.actors.testing.whole_run import problems_of_the_whole
-from callboard.actors.topology import SESSION_CAPACITY, Plan, build
+from callboard.actors.topology import SESSION_CAPACITY, JournalPlan, Plan, build
 from callboard.protocol.commands import Finish
 from callboard.protocol.errors import UsageError
 from callboard.protocol.events import CancelRequested, NoticeCame
 from callboard.protocol.ids import RequestId, Tag
+from callboard.protocol.machine import Session
 from callboard.protocol.model import Usage
 from callboard.protocol.options import ToolOffer
+from callboard.protocol.prompt_tokens import estimate_tokens
 from callboard.protocol.testing import generator
 from callboard.protocol.testing.outside import check_answer, cost_of, foreign_events
 from callboard.protocol.testing.scenario import Scenario, Store
@@ -100,8 +108,12 @@ class SimulatedRun:
         self.requests = {scenario.request_id: SimulatedRequest(_with_own_model(scenario)) for scenario in scenarios}
         self.world = World([request.scenario for request in self.requests.values()], self.faults, self.scheduler)
         self.world.traces = {request_id: request.trace for request_id, request in self.requests.items()}
-        self.system = self.world.system
         self._tools: tuple[ToolOffer, ...] = scenarios[0].tools if scenarios else ()
+
+    @property
+    def system(self) -> ActorSystem:
+        """Of the process that runs, or ran last."""
+        return self.world.system
 
     @property
     def traces(self) -> list[Trace]:
@@ -115,20 +127,31 @@ class SimulatedRun:
         for number, request in enumerate(self.requests.values()):
             self._begin(request, is_read_along=number % 4 != 3)
         self._arrange()
+        for death in self.faults.deaths if self.world.ahead is not None else ():
+            if not self._run_until(float("inf"), death.after_steps):
+                break
+            self._die(death.down_seconds)
         self._run_until(float("inf"))
         for request in self.requests.values():
             request.close(self.world)
+        self.scheduler.close()  # the journal's thread
         return self.traces
 
     def problems(self) -> list[str]:
         """Every rule that this run has broken, one sentence each, with the request's id in front."""
         found = [f"{request_id} {problem}" for request_id, each in self.requests.items() for problem in each.problems()]
+        if self.world.ahead is not None:
+            found += self.world.ahead.problems({name: each.finish for name, each in self.requests.items()})
         return [*found, *problems_of_the_whole(self.world, self.requests, self._tools)]
 
-    def _run_until(self, seconds: float) -> None:
-        while self.scheduler.step(seconds):
+    def _run_until(self, seconds: float, steps: int = MAX_STEPS + 1) -> bool:
+        """False: nothing is left to do until then; True: it has taken so many steps."""
+        while self.scheduler.steps < steps:
+            if not self.scheduler.step(seconds):
+                return False
             if self.scheduler.steps > MAX_STEPS:
                 raise AssertionError(f"the run does not end: {MAX_STEPS} steps, at {self.scheduler.now():g} s")
+        return True
 
     # -- the tree
 
@@ -148,7 +171,12 @@ class SimulatedRun:
             policy=PlannedPolicy(self._tools),
             max_queued_calls=self.faults.max_queued_calls,
             chance=lambda: 0.5,
+            journal=self._journal(),
         )
+
+    def _journal(self) -> JournalPlan | None:
+        ahead = self.world.ahead
+        return None if ahead is None else JournalPlan(lambda: SimulatedWriter(ahead.disk), ahead.outbox)
 
     def _cost(self, name: str, usage: Usage | None, _: object, __: str) -> float | None:
         return cost_of(usage, self.world.scenarios[RequestId(name.partition("/")[2])].options)
@@ -158,33 +186,90 @@ class SimulatedRun:
         store = SimulatedStore(self.world, plan.history)
         store.take(plan.request_id)
         request.answer = RequestAnswer(store, plan.tag, plan.options.timeout_seconds)
-        peers = Peers(*(self.system.ref(f"root/{name}") for name in ("llm_manager", "dispatcher", "telemetry")))
-        now = self.scheduler.now()
+        question = self._question(request, is_read_along=is_read_along)
+        request.world = self.world
+        ahead = None if self.world.ahead is None else self.world.ahead.begin(request.trace, question, store)
+        self._start(request, question, store.record, ahead)
+
+    def _question(self, request: SimulatedRequest, *, is_read_along: bool) -> Question:
+        plan = request.scenario
         checker = PlannedCheck() if plan.options.output is not None else None
-        question = Question(
+        return Question(
             plan.tag,
             plan.history,
             plan.user,
             plan.options,
-            now,
+            self.scheduler.now(),
             Context(),
             is_read_along,
             compacted=plan.compacted,
             checker=checker,
         )
+
+    def _start(
+        self,
+        request: SimulatedRequest,
+        question: Question,
+        record: Record,
+        ahead: WriteAhead | None,
+        taken_up: TakenUp | None = None,
+    ) -> None:
+        peers = Peers(*(self.system.ref(f"root/{name}") for name in ("llm_manager", "dispatcher", "telemetry")))
         make = partial(RecordedSession, request, self.world)
-        start = partial(RequestSession, question, peers, request.see, store.record, make)
+        start = partial(RequestSession, question, peers, request.see, record, make, ahead=ahead, taken_up=taken_up)
         capacity = self.faults.session_capacity if self.faults.floods else SESSION_CAPACITY
-        spec = ChildSpec(str(plan.request_id), start, restart=Restart.TEMPORARY, capacity=capacity)
+        spec = ChildSpec(str(question.tag.request_id), start, restart=Restart.TEMPORARY, capacity=capacity)
         request.ref = start_child(self.system.ref("root/sessions"), spec)
         self.system.watch(request.ref, request.ended)
 
+    def _die(self, down_seconds: float) -> None:
+        """The process dies, and the next one goes on with what the journal has."""
+        died_at, ahead = self.scheduler.now(), self.world.ahead
+        assert ahead is not None
+        self.world.die(down_seconds)
+        build(self.system, self._plan())
+        self._run_until(self.scheduler.now())
+        run_on_store(self.system.ref("root/journal"), lambda writer: writer.take_up())
+        reader = SimulatedReader(ahead.disk)
+        for number, (request_id, request) in enumerate(self.requests.items()):
+            log = reader.request(request_id)
+            if request.is_over and (log is None or log.end is not None):
+                continue
+            request.process_dies(ahead.applied[request_id], len(log.records) if log is not None else 0)
+            is_read_along = number % 4 != 3
+            if log is None:  # its asker hears of the end of the process, and asks once more
+                self._begin(request, is_read_along=is_read_along)
+            else:
+                self._take_up(request, log, is_read_along=is_read_along)
+        self._arrange(died_at + down_seconds)
+
+    def _take_up(self, request: SimulatedRequest, log: RequestLog, *, is_read_along: bool) -> None:
+        """Go on with it, by the code that a runtime has for that."""
+        plan, ahead, now = request.scenario, self.world.ahead, self.scheduler.now()
+        assert ahead is not None
+        found = rebuilt(log, estimate_tokens, now, ahead.disk.wall_clock())
+        session = found.taken_up.session
+        assert isinstance(session, Session)
+        if log.end is not None:
+            request.ended_before(session, found.conversation.messages)
+            return
+        started = started_of(log)
+        if started.options.output is None:
+            has = Available({tool.definition.name: tool for tool in map(simulated_tool, self._tools)}, {}, True)
+            check_needs(started, log.begins.needs, has)
+        found.conversation.take(plan.request_id, found.recorded)
+        request.answer = RequestAnswer(found.conversation, plan.tag, plan.options.timeout_seconds)
+        question = self._question(request, is_read_along=is_read_along)
+        taken_up = replace(found.taken_up, session=RecordedSession(request, self.world, session))
+        self._start(request, question, found.conversation.record, ahead.go_on(question, found), taken_up)
+
     # -- what happens to it
 
-    def _arrange(self) -> None:
-        at, world = self._at, self.world
+    def _arrange(self, since: float = 0.0) -> None:
+        """What is planned from then on."""
+        at, world = partial(self._at, since), self.world
         for request in self.requests.values():
-            self._arrange_scenario(request)
+            self._arrange_scenario(request, since)
         for crash in self.faults.crashes:
             for name in crash.actors:
                 at(crash.at, f"crash of {name}", partial(world.crash, name))
@@ -195,31 +280,32 @@ class SimulatedRun:
         for when in self.faults.floods:
             at(when, "flood", self._flood)
 
-    def _at(self, when: float, what: str, run: Callable[[], object]) -> None:
-        self.scheduler.call_at(when, Later(what, run))
+    def _at(self, since: float, when: float, what: str, run: Callable[[], object]) -> None:
+        if when >= since:
+            self.scheduler.call_at(when, Later(what, run))
 
-    def _arrange_scenario(self, request: SimulatedRequest) -> None:
-        plan, session, at = request.scenario, request.ref, self._at
-        assert session is not None
+    def _arrange_scenario(self, request: SimulatedRequest, since: float) -> None:
+        plan, at = request.scenario, partial(self._at, since)
         if plan.cancel_at is not None:
             cancel = CancelRequested(plan.tag, plan.cancel_at, "the user left")
-            at(plan.cancel_at, f"cancel of {plan.request_id}", partial(session.tell_control, cancel))
+            at(plan.cancel_at, f"cancel of {plan.request_id}", partial(request.tell, cancel))
         for number, when in enumerate(plan.notices_at):
             text = f"notice {number}"
-            at(when, f"{text} for {plan.request_id}", partial(session.tell_control, NoticeCame(plan.tag, when, text)))
+            at(when, f"{text} for {plan.request_id}", partial(request.tell, NoticeCame(plan.tag, when, text)))
         for when in plan.tools_lost_at:
             at(when, "crash of root/dispatcher", partial(self.world.crash, "root/dispatcher"))
         for when in plan.foreign_at:
-            at(when, f"foreign events for {plan.request_id}", partial(self._foreign, request, session))
+            at(when, f"foreign events for {plan.request_id}", partial(self._foreign, request))
 
-    def _foreign(self, request: SimulatedRequest, session: Ref) -> None:
+    def _foreign(self, request: SimulatedRequest) -> None:
         """Answers to what this session has open, with the tag of another request."""
         plan, trace = request.scenario, request.trace
         step = trace.session.step if trace.session is not None else plan.tag
         other = Tag(RequestId(f"{step.request_id}-other"), step.parent_id, step.step)
         for event in foreign_events(other, list(self.world.plans[plan.request_id].of_call), self.scheduler.now()):
             with contextlib.suppress(MailboxFull):
-                session.tell(event)
+                assert request.ref is not None
+                request.ref.tell(event)
 
     def _flood(self) -> None:
         for request in self.requests.values():

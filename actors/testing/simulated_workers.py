@@ -16,7 +16,7 @@ from callboard.actors.kernel import Actor, Timer, handles
 from callboard.actors.testing.faults import WorkerFate, WorkerFaults
 from callboard.actors.tools.invoke import Result
 from callboard.actors.tools.progress import CallProgress
-from callboard.actors.workers.messages import KillCall, RunCall, StopCall, ToWorker, WorkerKind, WorkerLost
+from callboard.actors.workers.messages import BeginCode, KillCall, RunCall, StopCall, ToWorker, WorkerKind, WorkerLost
 from callboard.protocol.commands import RunTool
 from callboard.protocol.ids import Tag, ToolName
 from callboard.protocol.testing.outside import LATE_SECONDS, STOP_SECONDS
@@ -89,6 +89,8 @@ class Planned:
 class _Running:
     call: RunCall
     timers: list[Timer] = field(default_factory=list)
+    is_held: bool = False
+    """It has begun for its session, and its code waits for the go-ahead."""
 
 
 class SimulatedWorker(Actor[ToWorker | Die | Planned]):
@@ -119,7 +121,7 @@ class SimulatedWorker(Actor[ToWorker | Die | Planned]):
     @property
     def is_busy(self) -> bool:
         """Does it run a call that something can be done about?"""
-        return any(self._plan(each.call).does is not ToolDoes.VANISH for each in self._running.values())
+        return any(each.is_held or self._plan(each.call).does is not ToolDoes.VANISH for each in self._running.values())
 
     # -- what the dispatcher says
 
@@ -140,7 +142,9 @@ class SimulatedWorker(Actor[ToWorker | Die | Planned]):
         running = self._running.get(message.tag)
         if running is None:
             return
-        if self._isolation is Isolation.THREAD:
+        if running.is_held:
+            self._end(running.call, Ending.CANCELLED)
+        elif self._isolation is Isolation.THREAD:
             self._abandon(running.call)
         elif self._listens(running.call):
             self._later(running.call, STOP_SECONDS, lambda: self._end(running.call, Ending.CANCELLED, "before the end"))
@@ -176,7 +180,6 @@ class SimulatedWorker(Actor[ToWorker | Die | Planned]):
 
     def _begin(self, call: RunCall) -> None:
         fate, plan = self._fate(call), self._plan(call)
-        seconds = max(plan.seconds, STOP_SECONDS)
         if fate is WorkerFate.NOT_SHIPPED:
             why = f"planned: {call.run.name} cannot be shipped"
             self._end(call, ToolFailure(call.run.name, FailureCode.CRASHED, why))
@@ -187,13 +190,25 @@ class SimulatedWorker(Actor[ToWorker | Die | Planned]):
             self._reports.give_back(call.record, "planned")
         elif fate is WorkerFate.DIES_BEFORE:
             self._later(call, STOP_SECONDS / 2, lambda: self._die(before=True))
-        elif self._reports.begin(call.record):
-            self._world.began(call.run)
-            self._play(call, plan, fate, seconds)
-        else:
+        elif not self._reports.begin(call.record):
             self._forget(call)
+        elif call.record.must_wait(lambda: self.ref.tell_control(BeginCode(call.run.tag))):
+            self._running[call.run.tag].is_held = True
+        else:
+            self._play(call)
 
-    def _play(self, call: RunCall, plan: PlannedCall, fate: WorkerFate, seconds: float) -> None:
+    @handles(BeginCode)
+    def _begin_code(self, message: BeginCode) -> None:
+        running = self._running.get(message.tag)
+        if running is not None and running.is_held:
+            running.is_held = False
+            self._play(running.call)
+
+    def _play(self, call: RunCall) -> None:
+        """The tool's code runs."""
+        self._world.began(call.run)
+        fate, plan = self._fate(call), self._plan(call)
+        seconds = max(plan.seconds, STOP_SECONDS)
         if fate is WorkerFate.DIES_DURING:
             self._later(call, seconds / 2, self._die)
         elif plan.does is ToolDoes.CRASH:

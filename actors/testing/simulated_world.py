@@ -16,12 +16,15 @@ import orjson
 
 from callboard.actors.calls.approvals import Decide, Verdict
 from callboard.actors.kernel import ActorSystem, MailboxFull, NoSuchActor, Timer
+from callboard.actors.kernel.reply import Reply
 from callboard.actors.models.llm_manager import Attempt, Emit, End
 from callboard.actors.requests.conversation import Conversation
 from callboard.actors.requests.outside import ResolveCall
-from callboard.actors.testing.faults import Faults
+from callboard.actors.testing.faults import Faults, JournalFaults
+from callboard.actors.testing.simulated_store import SimulatedDisk
 from callboard.actors.testing.simulated_workers import Die, Later, SimulatedWorker, simulated_kind
-from callboard.actors.testing.simulation import SimulatedScheduler
+from callboard.actors.testing.simulation import BATON, SimulatedScheduler
+from callboard.actors.testing.written_ahead import WrittenAhead
 from callboard.actors.tools import Tool
 from callboard.actors.tools.schema import read_signature
 from callboard.actors.topology import ROOT_INTENSITY, ROOT_PERIOD_SECONDS
@@ -54,12 +57,15 @@ from callboard.protocol.testing.outside import (
 )
 from callboard.protocol.testing.scenario import OutsideDoes, PlannedCall, PlannedTurn, Scenario
 from callboard.protocol.testing.trace import Trace, Verb
-from callboard.protocol.tools import Decision, ToolContract
+from callboard.protocol.tools import Decision, Effect, ToolContract
 from callboard.providers.adapter import Provider
 
 #: What a supervisor bears, with the time by which its backoff may bring crashes nearer to each other.
 _BORNE = {"root": (ROOT_INTENSITY, ROOT_PERIOD_SECONDS + 5.0), "root/tools": (3, 6.0)}
 
+DEAD_LETTERS_KEPT: Final = 100_000
+#: The wall clock shows this when a run begins in which the process does not die.
+WALL_CLOCK_AHEAD: Final = 2.0**20
 #: A request that fails on the way to a planned turn takes this long.
 FAILS_AFTER_SECONDS: Final = 0.125
 
@@ -77,10 +83,14 @@ class World:
 
     def __init__(self, scenarios: Sequence[Scenario], faults: Faults, scheduler: SimulatedScheduler) -> None:
         self.scheduler = scheduler
-        self.system = ActorSystem(scheduler, dead_letters_kept=100_000)
+        self.system = ActorSystem(scheduler, dead_letters_kept=DEAD_LETTERS_KEPT)
+        self.earlier: list[ActorSystem] = []
+        """Those of the processes that have died."""
+        self._from_outside: list[tuple[float, ResolveCall]] = []
         self.faults = faults
         self.scenarios = {scenario.request_id: scenario for scenario in scenarios}
         self.plans = {scenario.request_id: Plans(scenario) for scenario in scenarios}
+        self._effects = {offer.definition.name: offer.contract.effect for each in scenarios for offer in each.tools}
         self.model_calls: dict[RequestId, list[CallModel]] = {}
         """Those of each request that the model was not asked yet."""
         self.traces: dict[RequestId, Trace] = {}
@@ -90,8 +100,20 @@ class World:
         self.happened: list[tuple[float, str]] = []
         """The faults that were carried out, for the report."""
         self.jumps: list[tuple[float, float]] = []
+        self.ahead = None if faults.journal is None else WrittenAhead(self._disk(faults.journal), scheduler.now)
+        """Where there is a journal."""
         self._crashes: dict[str, list[float]] = {name: [] for name in _BORNE}
         self._workers: list[SimulatedWorker] = []
+
+    def _disk(self, faults: JournalFaults) -> SimulatedDisk:
+        def wait(seconds: float) -> None:
+            if BATON.thread is not None:
+                self.scheduler.block_until(Reply(), seconds)
+
+        # A request that goes on has its times back from the wall clock. Of most times the sum with another clock's is
+        # not exact, and what is compared here must be: so the two are one where the process dies.
+        ahead = 0.0 if self.faults.deaths else WALL_CLOCK_AHEAD
+        return SimulatedDisk(lambda: self.scheduler.now() + ahead, wait, faults)
 
     # -- what workers need (simulated_workers.World)
 
@@ -106,6 +128,8 @@ class World:
 
     def began(self, run: RunTool) -> None:
         """Count a run of the tool's code, and write it down."""
+        if self.ahead is not None and self._effects.get(run.name, Effect.ONCE) is not Effect.REPEAT:
+            self.ahead.begins(run, self.scheduler.now())
         self.runs[run.tag] += 1
         self.write(Verb.RAN, run)
 
@@ -113,8 +137,12 @@ class World:
         """Someone outside has the call now, and says what it comes to, once or more, or not at all."""
         of_plan = outside_failure(plan) if plan.outside is OutsideDoes.FAIL else self.result_of(run.tag, plan)
         for answer in outside_answers(plan, run.tag, self.scheduler.now()):
-            say = partial(self._say_from_outside, ResolveCall(run.tag, of_plan))
-            self.scheduler.call_at(answer.at, Later(f"outside of {run.tag.request_id}", say))
+            self._from_outside.append((answer.at, ResolveCall(run.tag, of_plan)))
+            self._arrange_from_outside(*self._from_outside[-1])
+
+    def _arrange_from_outside(self, when: float, message: ResolveCall) -> None:
+        say = partial(self._say_from_outside, message)
+        self.scheduler.call_at(when, Later(f"outside of {message.tag.request_id}", say))
 
     def _say_from_outside(self, message: ResolveCall) -> None:
         with contextlib.suppress(NoSuchActor):  # the request has ended
@@ -122,6 +150,8 @@ class World:
 
     def write(self, verb: Verb, command: RunTool | CallModel | AskApproval) -> None:
         """Write down in its request's trace that a command was carried out."""
+        if self.ahead is not None:
+            self.ahead.acts(verb, command, self.scheduler.now())
         trace = self.traces.get(command.tag.request_id)
         if trace is not None:  # a pool that is played alone has none
             trace.add(self.scheduler.now(), verb, command)
@@ -165,6 +195,23 @@ class World:
         if worker is not None:
             self.happened.append((self.scheduler.now(), f"a worker of {pool} dies"))
             worker.ref.tell_control(Die())
+
+    def die(self, down_seconds: float) -> None:
+        """The process dies with all it holds, and the next one begins. Those outside try again until it answers."""
+        assert self.ahead is not None
+        died_at = self.scheduler.now()
+        self.ahead.disk.process_dies()
+        self.scheduler.lose_all()
+        self.jump(down_seconds, "the process dies, and the next one starts later")
+        self.ahead.process_starts()
+        self.earlier.append(self.system)
+        self.system = ActorSystem(self.scheduler, dead_letters_kept=DEAD_LETTERS_KEPT)
+        self.model_calls.clear()
+        self._workers.clear()
+        self._crashes = {name: [] for name in _BORNE}
+        for when, message in self._from_outside:
+            if when >= died_at:
+                self._arrange_from_outside(when, message)
 
     def jump(self, seconds: float, why: str = "the clock jumps") -> None:
         """Time passes, and nothing runs meanwhile."""

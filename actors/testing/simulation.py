@@ -161,6 +161,13 @@ class SimulatedScheduler:
         for thread in self._threads:
             thread.end()
 
+    def lose_all(self) -> None:
+        """All that was to run is gone, as when the process dies: in the middle of what its threads do."""
+        threads, self._threads = self._threads, []
+        for thread in threads:
+            thread.lose()
+        self._ready, self._timers, self._due = [], [], []
+
     def jump(self, seconds: float) -> None:
         """Let time pass without anything having run, as while a laptop is suspended: timers due meanwhile are due now.
 
@@ -272,6 +279,14 @@ class BatonThread:
         if self._thread is not None and self._thread.is_alive() and self._thread is not threading.current_thread():
             self._mine.release()
 
+    def lose(self) -> None:
+        """End it where it is: what it waits for raises SimulationEnded."""
+        self._ended, thread = True, self._thread
+        if thread is not None and thread.is_alive():
+            self._mine.release()  # for the wait that it is in
+            self._mine.release()  # for its next turn
+            thread.join(BATON_SECONDS)
+
     def describe(self) -> str:
         """For the trace."""
         if self._blocked:
@@ -301,6 +316,8 @@ class BatonThread:
 
     def wait(self, gate: Reply, until_seconds: float) -> bool:
         """Give the baton away until the answer is there or virtual time is over."""
+        if self._ended:
+            raise SimulationEnded(f"{self.name} waits in a simulation that was closed")
         resumed = Resume(self)
         gate.on_done(resumed)
         timer = None

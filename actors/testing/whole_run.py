@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Final
 
 from callboard.actors.calls.dispatcher import ToolDispatcher
@@ -16,10 +17,15 @@ from callboard.protocol.ids import RequestId
 from callboard.protocol.options import ToolOffer
 from callboard.protocol.testing.scenario import ToolDoes
 from callboard.protocol.testing.trace import Trace, Verb
+from callboard.protocol.tools import Effect
 
 #: Crashes that are no faults: of the plan, by which a session ends its request on purpose (a store that refuses, and
-#: failures that callboard names), and of a worker whose process has died.
-_PLANNED: Final = ("PlannedFailure(", "OSError(28,", "RuntimeFailure(", "WorkerLost(")
+#: failures that callboard names), and of a worker whose process has died. Whether a session may end so is asked for
+#: each request.
+_PLANNED: Final = (
+    "PlannedFailure(", "OSError(28,", "RuntimeFailure(", "WorkerLost(", "Unwritten(", "PlannedCommitCrash(",
+    "ProcessDied(",
+)  # fmt: skip
 
 #: Between the crash of an actor and the next incarnation: the longest backoff (kernel/restart.py), and its jitter.
 _LONGEST_BACKOFF_SECONDS: Final = 7.5
@@ -32,7 +38,7 @@ def problems_of_the_whole(world: World, requests: Requests, tools: Iterable[Tool
     statistics = world.system.statistics()
     if statistics.unaccounted or statistics.queued:
         yield f"conservation: at rest {statistics}"
-    harmless = {offer.definition.name for offer in tools if offer.contract.idempotent}
+    harmless = {offer.definition.name for offer in tools if offer.contract.effect is not Effect.ONCE}
     for tag, runs in world.runs.items():
         if runs > 1 and world.plans[tag.request_id].of_call[tag].tool not in harmless:
             yield f"run twice: {tag} ran {runs} times"
@@ -42,11 +48,14 @@ def problems_of_the_whole(world: World, requests: Requests, tools: Iterable[Tool
         yield from _left_open(world)
         if not world.jumps:
             for request in requests.values():
-                yield from _ended_by_session(world, request.trace)
+                if (
+                    not request.trace.lag_seconds and not world.earlier
+                ):  # a call that waited for the journal reaches the dispatcher late
+                    yield from _ended_by_session(world, request.trace)
 
 
 def _unplanned_crashes(world: World) -> Iterator[str]:
-    for letter in world.system.dead_letters.list():
+    for letter in chain.from_iterable(each.dead_letters.list() for each in (*world.earlier, world.system)):
         if letter.reason is DeadLetterReason.CRASHED and not letter.note.startswith(_PLANNED):
             yield f"crash: {letter.recipient} crashed on {type(letter.message).__name__}: {letter.note}"
 

@@ -9,7 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from callboard.actors.tools.progress import CallProgress
+from callboard.actors.tools.transaction import Transaction
 from callboard.protocol.commands import RunTool
+from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import Tag
 
 Report = Callable[[CallProgress], None]
@@ -33,6 +35,8 @@ class ToolContext:
     that the tool itself makes are below the call's without it. {} where the host traces nothing, and for tools
     that run in the host's own process: there the call's span is the current one."""
     _report: Report | None = field(default=None, repr=False, compare=False)
+    writes_by: Transaction | None = field(default=None, repr=False, compare=False)
+    """`transaction`, where there is one."""
 
     @property
     def tag(self) -> Tag:
@@ -41,8 +45,29 @@ class ToolContext:
 
     @property
     def effect_id(self) -> str:
-        """The same each time this very call is run again: hand it on as an idempotency key."""
+        """The same each time this very call is run again, also by another process: hand it on as an idempotency key,
+        to a service that does what has the same key once (docs/tools.md has an example)."""
         return self.run.effect_id
+
+    @property
+    def transaction(self) -> Transaction:
+        """For a tool with effect="transaction": by it the tool writes into the journal's own database, and what it
+        wrote is committed together with the outcome of the call, or not at all (docs/tools.md).
+
+        On SQLite it takes statements (`execute(sql, parameters)`). On PostgreSQL it is the connection of the call's own
+        transaction: psycopg.Connection for a `def`, psycopg.AsyncConnection for an `async def`. Raises UsageError in a
+        tool with another effect.
+        """
+        if self.writes_by is None:
+            raise UsageError(
+                'this call has no transaction: declare the tool with @tool(effect="transaction"), and run it in a '
+                "runtime with a journal"
+            )
+        return self.writes_by
+
+    def within(self, transaction: Transaction) -> ToolContext:
+        """The same, for a tool that writes by this."""
+        return replace(self, writes_by=transaction)
 
     @property
     def deadline_at(self) -> float:

@@ -20,12 +20,13 @@ from callboard.actors.tools.context import ToolContext
 from callboard.actors.tools.invoke import Invoker
 from callboard.actors.tools.schema import Signature, describe, read_signature
 from callboard.actors.tools.shipping import pack
+from callboard.actors.tools.transaction import Statements
 from callboard.protocol import limits
 from callboard.protocol.commands import RunTool
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import MessageId, RequestId, Tag, ToolName
 from callboard.protocol.policy import Access, AccessKind
-from callboard.protocol.tools import Isolation, Latency, Origin, Risk, ToolContract, ToolDefinition
+from callboard.protocol.tools import Effect, Isolation, Latency, Origin, Risk, ToolContract, ToolDefinition
 
 P = ParamSpec("P", default=...)
 R = TypeVar("R", covariant=True, default=object)
@@ -34,6 +35,7 @@ Choice = TypeVar("Choice", bound=StrEnum)
 RiskName = Literal["read", "write", "execute", "network", "undeclared"]
 IsolationName = Literal["process", "task", "thread"]
 LatencyName = Literal["short", "long"]
+EffectName = Literal["repeat", "once", "transaction"]
 AccessName = Literal["read", "write", "delete", "command", "address"]
 Accesses = Mapping[str, AccessKind | AccessName] | Callable[[Mapping[str, object]], Iterable[Access]]
 """What a call would touch: the kind of access by the argument that names it, or a function of all arguments."""
@@ -87,7 +89,8 @@ class Tool(Generic[P, R]):
 
     @property
     def alone(self) -> Callable[..., R]:
-        """The function for a call outside of a runtime: its ToolContext, where it takes one, is made up."""
+        """The function for a call outside of a runtime: its ToolContext, where it takes one, is made up. The statements
+        of its transaction are checked and forgotten."""
         return self.alone_as("alone")
 
     def alone_as(self, effect_id: str) -> Callable[..., R]:
@@ -101,7 +104,10 @@ class Tool(Generic[P, R]):
         def alone(*args: object, **kwargs: object) -> R:
             tag = Tag(RequestId("alone"), MessageId("alone"))
             run = RunTool(tag, self.name, "{}", time.monotonic() + self.contract.timeout_seconds, effect_id)
-            return function(*args, **kwargs, **{hidden: ToolContext(run)})
+            context = ToolContext(run)
+            if self.contract.effect is Effect.TRANSACTION:
+                context = context.within(Statements())
+            return function(*args, **kwargs, **{hidden: context})
 
         shown = inspect.signature(function)
         left = [parameter for parameter in shown.parameters.values() if parameter.name != hidden]
@@ -150,7 +156,7 @@ def tool(
     isolation: Isolation | IsolationName | None = None,
     concurrency: int | None = None,
     latency: Latency | LatencyName = Latency.SHORT,
-    idempotent: bool = False,
+    effect: Effect | EffectName = Effect.ONCE,
     needs_approval: bool = False,
     reuse: bool = False,
     paths: Sequence[str] | None = None,
@@ -169,7 +175,7 @@ def tool(
     isolation: Isolation | IsolationName | None = None,
     concurrency: int | None = None,
     latency: Latency | LatencyName = Latency.SHORT,
-    idempotent: bool = False,
+    effect: Effect | EffectName = Effect.ONCE,
     needs_approval: bool = False,
     reuse: bool = False,
     paths: Sequence[str] | None = None,
@@ -183,6 +189,9 @@ def tool(
     `concurrency` (calls at the same time, of all requests together) what `limits.TOOL_CONCURRENCY` says of it.
     `risk` says what the function can do to the world, and so who must approve its calls. Without it the risk is
     `undeclared`: a policy allows that for functions passed to the runtime, and asks about those from elsewhere.
+    `effect` says what becomes of a call when its process died and it is not known whether it ran: it is run again
+    (`repeat`), the model reads that it may have had its effect (`once`, unless it is given), or its effect is
+    committed together with its outcome, in the journal's database (`transaction`; docs/durability.md).
     `accesses` says what a call would touch, so that a policy can judge each call by it: `{"path": "read"}`, the kind of
     access (read, write, delete, command, address) by the argument that names the path, command or URL (a text, or a
     list of texts), or a function that makes `Access`es of the arguments. `paths` and `hosts` are all that a confined
@@ -208,7 +217,7 @@ def tool(
                 isolation=runs_in,
                 concurrency=_concurrency(concurrency, runs_in),
                 latency=_choice("latency", Latency, latency),
-                idempotent=idempotent,
+                effect=_choice("effect", Effect, effect),
                 needs_approval=needs_approval,
                 reuse=_reuse(reuse, runs_in),
                 paths=_texts("paths", paths),

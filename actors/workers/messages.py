@@ -3,6 +3,7 @@
     dispatcher                     worker                                session
         |-- RunCall ----------------->|                                      |
         |                             |-- ToolCallStarted ------------------>|   reports.begin(call)
+        |                             |   (the go-ahead, BeginCode, where the begin must be durable)
         |                             |   (the tool's code runs)             |
         |                             |-- ToolCallCompleted, ... ----------->|   reports.end(call, result)
         |<-- WorkerState -------------|
@@ -19,10 +20,11 @@ from dataclasses import dataclass
 from typing import Final, Never
 
 from callboard.actors.calls.ledger import Call, CallReports
+from callboard.actors.journal.transactions import CallEffect
 from callboard.actors.kernel import Actor, ChildSpec, DependencyLost
 from callboard.actors.tools.context import ToolContext
 from callboard.actors.tools.decorator import Tool
-from callboard.actors.tools.invoke import text_of, with_traceback
+from callboard.actors.tools.invoke import Invoker, Result, text_of, with_traceback
 from callboard.protocol.commands import RunTool
 from callboard.protocol.ids import Tag
 from callboard.protocol.tools import FailureCode, ToolContract, ToolFailure
@@ -39,6 +41,21 @@ class RunCall:
     context: ToolContext
     record: Call
 
+    def call_within(self, effect: CallEffect) -> Result:
+        """Run a `def` whose effect is committed with its outcome, here and now."""
+        invoker, run, report = self.tool.invoker, self.run, self.record.report
+        return effect.call(lambda context: invoker.call(run.arguments, context, report), self.context)
+
+    async def call_async_within(self, effect: CallEffect, invoker: Invoker) -> Result:
+        """Run such an `async def`."""
+        run, report = self.run, self.record.report
+        return await effect.call_async(lambda context: invoker.call_async(run.arguments, context, report), self.context)
+
+    def abandon(self) -> None:
+        """The call has ended, and its thread goes on."""
+        if self.record.effect is not None:
+            self.record.effect.abandon()
+
     def no_worker(self, error: BaseException) -> ToolFailure:
         """How it ends when the host has no resources for it. It has not begun."""
         why = f"no worker could be started for {self.run.name}: {text_of(error)}"
@@ -48,6 +65,13 @@ class RunCall:
         """How it ends when its tool cannot even be prepared: the tool's types raise."""
         failed = ToolFailure(self.run.name, FailureCode.TOOL_ERROR, f"{self.run.name} cannot be used: {text_of(error)}")
         return with_traceback(failed, error)
+
+
+@dataclass(frozen=True, slots=True)
+class BeginCode:
+    """To itself: that the call begins is durable, so its tool's code may run."""
+
+    tag: Tag
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +88,7 @@ class KillCall:
     tag: Tag
 
 
-ToWorker = RunCall | StopCall | KillCall
+ToWorker = RunCall | BeginCode | StopCall | KillCall
 
 
 # -- to the dispatcher, besides WorkerState

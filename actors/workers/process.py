@@ -18,7 +18,8 @@ from callboard.actors.processes.source import SourceMessage
 from callboard.actors.processes.supply import After, ChildEnded, End, NotObtained, Obtain, Obtained, Release, Withdraw
 from callboard.actors.tools.progress import CallProgress
 from callboard.actors.tools.tracebacks import told_of_crash
-from callboard.actors.workers.messages import KillCall, RunCall, StopCall, ToWorker, WorkerLost
+from callboard.actors.tools.transaction import MAX_STATEMENTS_BYTES, Statements
+from callboard.actors.workers.messages import BeginCode, KillCall, RunCall, StopCall, ToWorker, WorkerLost
 from callboard.protocol.limits import MAX_RESULT_BYTES, PROGRESS_PAUSE_SECONDS
 from callboard.protocol.tools import FailureCode, ToolFailure
 
@@ -31,7 +32,7 @@ FLOOD_PAUSE_SECONDS: Final = 0.01
 #: socket) is read from a timer.
 MAX_FRAMES: Final = 32
 #: When a child has ended, its socket may still hold the last of a large result; each read takes READ_BYTES of it.
-LAST_READS: Final = MAX_RESULT_BYTES // READ_BYTES + 1
+LAST_READS: Final = (MAX_RESULT_BYTES + MAX_STATEMENTS_BYTES) // READ_BYTES + 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,17 @@ class ProcessWorker(Actor[ProcessMessage]):
             self._call = None
             return
         self._child = child
+        if not call.record.must_wait(lambda: self.ref.tell_control(BeginCode(call.run.tag))):
+            self._order(call, child)
+
+    @handles(BeginCode)
+    def _begin_code(self, message: BeginCode) -> None:
+        """Unless the call was stopped, or has ended, while it waited."""
+        call, child = self._call, self._child
+        if call is not None and child is not None and call.run.tag == message.tag and self._verdict is None:
+            self._order(call, child)
+
+    def _order(self, call: RunCall, child: ChildEnds) -> None:
         if child.orders:
             child.begin_output()
         if not child.order(call.context, more=call.tool.contract.reuse):
@@ -125,6 +137,10 @@ class ProcessWorker(Actor[ProcessMessage]):
         if isinstance(said, CallProgress):
             if call is not None and self._verdict is None:
                 call.record.report(said)
+            return
+        if isinstance(said, Statements):
+            if call is not None and call.record.effect is not None and reply.number == child.orders:
+                call.record.effect.statements = said
             return
         if self._verdict is Ending.CANCELLED and reply.number == child.orders:
             self._verdict = said  # the call was stopped all the same; a failure says where its tool was

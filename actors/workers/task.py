@@ -24,7 +24,7 @@ from callboard.actors.kernel import Actor, Ref, Timer, handles, logger_of
 from callboard.actors.kernel.scheduler import EventLoop
 from callboard.actors.tools.context import context_of
 from callboard.actors.tools.invoke import Result
-from callboard.actors.workers.messages import NO_RESOURCES, KillCall, RunCall, StopCall, ToWorker
+from callboard.actors.workers.messages import NO_RESOURCES, BeginCode, KillCall, RunCall, StopCall, ToWorker
 from callboard.protocol.ids import Tag
 from callboard.protocol.tools import FailureCode, ToolFailure
 
@@ -230,7 +230,9 @@ class ToolLoop:
         except BaseException as error:  # noqa: BLE001 - a tool's types can break the making of its invoker
             return call.unusable(error)
         try:
-            return await invoker.call_async(call.run.arguments, call.context, call.record.report)
+            if (effect := call.record.effect) is None:  # nearly all of them
+                return await invoker.call_async(call.run.arguments, call.context, call.record.report)
+            return await call.call_async_within(effect, invoker)
         finally:
             _job_of_context.set(None)  # this context is the task's: as in forget_job
 
@@ -313,6 +315,8 @@ class TaskWorker(Actor[ToWorker | _Finished | _LoopGone | _Wake | _Look]):
         self._reports = reports
         self._loop: ToolLoop | None = None
         self._jobs: dict[Tag, Job] = {}
+        self._held: dict[Tag, RunCall] = {}
+        """They wait for their go-ahead; the loop does not have them yet."""
         self._stuck: list[Job] = []
         """Their calls have ended, and they are still on the thread."""
         self._is_given_up = False
@@ -333,13 +337,25 @@ class TaskWorker(Actor[ToWorker | _Finished | _LoopGone | _Wake | _Look]):
             self.stop()
             return
         if self._reports.begin(call.record):
-            job = self._jobs[call.run.tag] = Job(call)
-            loop.orders.append(job)
-            if not self._is_waking:  # a wake-up costs a system call: calls that wait behind this one share it
-                self._is_waking = True
-                self.ref.tell_control(_Wake())
-            if self._look is None:
-                self._look = self.tell_after(LOOK_SECONDS, _Look())
+            if call.record.must_wait(lambda: self.ref.tell_control(BeginCode(call.run.tag))):
+                self._held[call.run.tag] = call
+            else:
+                self._start(call, loop)
+
+    @handles(BeginCode)
+    def _begin_code(self, message: BeginCode) -> None:
+        call = self._held.pop(message.tag, None)
+        if call is not None and self._loop is not None:
+            self._start(call, self._loop)
+
+    def _start(self, call: RunCall, loop: ToolLoop) -> None:
+        job = self._jobs[call.run.tag] = Job(call)
+        loop.orders.append(job)
+        if not self._is_waking:  # a wake-up costs a system call: calls that wait behind this one share it
+            self._is_waking = True
+            self.ref.tell_control(_Wake())
+        if self._look is None:
+            self._look = self.tell_after(LOOK_SECONDS, _Look())
 
     @handles(_Wake)
     def _wake(self, _: _Wake) -> None:
@@ -349,6 +365,8 @@ class TaskWorker(Actor[ToWorker | _Finished | _LoopGone | _Wake | _Look]):
 
     @handles(StopCall)
     def _stop_call(self, message: StopCall) -> None:
+        if (held := self._held.pop(message.tag, None)) is not None:
+            self._reports.end(held.record, Ending.CANCELLED)
         job = self._jobs.get(message.tag)
         if job is not None and self._loop is not None:
             self._loop.send(job)
@@ -399,8 +417,9 @@ class TaskWorker(Actor[ToWorker | _Finished | _LoopGone | _Wake | _Look]):
     def on_stopping(self) -> bool:
         """Its calls end with it. It waits for their clean-up, at most as long as its supervisor does."""
         self._is_stopping = True
-        for job in self._jobs.values():
-            self._reports.end(job.call.record, Ending.CANCELLED)
+        for call in (*self._held.values(), *(job.call for job in self._jobs.values())):
+            self._reports.end(call.record, Ending.CANCELLED)
+        self._held.clear()
         self._jobs.clear()
         if self._loop is None:
             return True
@@ -418,6 +437,9 @@ class TaskWorker(Actor[ToWorker | _Finished | _LoopGone | _Wake | _Look]):
             return
         self._is_given_up = True
         self._tell_holds()
+        for call in self._held.values():
+            self._reports.give_back(call.record, "its loop was blocked")
+        self._held.clear()
         for job in self._loop.take_unbegun():
             if self._jobs.get(job.call.run.tag) is job:
                 del self._jobs[job.call.run.tag]

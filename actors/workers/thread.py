@@ -15,7 +15,7 @@ from callboard.actors.calls.ledger import CallReports, Ending
 from callboard.actors.kernel import Actor, Ref, handles
 from callboard.actors.tools.context import context_of
 from callboard.actors.tools.invoke import Result
-from callboard.actors.workers.messages import NO_RESOURCES, KillCall, RunCall, StopCall, ToWorker
+from callboard.actors.workers.messages import NO_RESOURCES, BeginCode, KillCall, RunCall, StopCall, ToWorker
 
 #: Threads per pool, abandoned ones included.
 MAX_THREADS: Final = 64
@@ -40,6 +40,8 @@ class ThreadWorker(Actor[ToWorker | _Returned]):
         self._call: RunCall | None = None
         """What the thread runs, also when that call has ended."""
         self._is_abandoned = False
+        self._is_held = False
+        """The call waits for its go-ahead; the thread does not have it yet."""
 
     @handles(RunCall)
     def _run(self, call: RunCall) -> None:
@@ -54,14 +56,29 @@ class ThreadWorker(Actor[ToWorker | _Returned]):
             return
         if self._reports.begin(call.record):
             self._call = call
-            orders.put(call)
+            self._is_held = call.record.must_wait(lambda: self.ref.tell_control(BeginCode(call.run.tag)))
+            if not self._is_held:
+                orders.put(call)
+
+    @handles(BeginCode)
+    def _begin_code(self, message: BeginCode) -> None:
+        call = self._call
+        if self._is_held and call is not None and call.run.tag == message.tag and self._orders is not None:
+            self._is_held = False
+            self._orders.put(call)
 
     @handles(StopCall, KillCall)
     def _abandon(self, message: StopCall | KillCall) -> None:
         """Nothing can be asked of a thread, so there is no grace period to wait for."""
         call = self._call
-        if call is not None and call.run.tag == message.tag and not self._is_abandoned:
+        if call is None or call.run.tag != message.tag or self._is_abandoned:
+            return
+        if self._is_held:
+            self._is_held, self._call = False, None
+            self._reports.end(call.record, Ending.CANCELLED)
+        else:
             self._is_abandoned = True
+            call.abandon()
             self._reports.state(0, (call.record.lane.key,))
             self._reports.end(call.record, Ending.CANCELLED)
 
@@ -96,6 +113,8 @@ def _main(orders: Orders, worker: Ref[_Returned]) -> None:
 
 def _result(call: RunCall) -> Result:
     try:
-        return call.tool.invoker.call(call.run.arguments, call.context, call.record.report)
+        if (effect := call.record.effect) is None:  # nearly all of them
+            return call.tool.invoker.call(call.run.arguments, call.context, call.record.report)
+        return call.call_within(effect)
     except BaseException as error:  # noqa: BLE001 - a tool's types can break the making of its invoker
         return call.unusable(error)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from callboard.protocol.errors import missing_extra
 from callboard.protocol.testing.driver import drive
 from callboard.protocol.testing.invariants import INVARIANTS, Violation, violations
+from callboard.protocol.testing.recorded_runs import assert_replays, replay_recorded
 from callboard.protocol.testing.runtimes import replay, simulate
 from callboard.protocol.testing.scenario import (
     STANDARD_TOOLS,
@@ -41,10 +42,12 @@ __all__ = [
     "Trace",
     "Verb",
     "Violation",
+    "assert_replays",
     "check_provider_adapter",
     "check_tool",
     "drive",
     "replay",
+    "replay_recorded",
     "shrink",
     "simulate",
     "violations",

@@ -43,6 +43,7 @@ from callboard.protocol.testing.scenario import (
     ToolDoes,
     offer,
 )
+from callboard.protocol.tools import Effect
 
 #: Raise it whenever the same seed gives another scenario: an old seed is then refused instead of telling another story.
 VERSION: Final = 6
@@ -207,7 +208,7 @@ def draw_compaction(choices: Choices, drawn: Scenario) -> Scenario:
     )
 
 
-_READ_TOOL: Final = offer(READ_TOOL, idempotent=True)
+_READ_TOOL: Final = offer(READ_TOOL, effect=Effect.REPEAT)
 
 
 def _draw_summary(choices: Choices) -> PlannedTurn:

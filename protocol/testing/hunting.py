@@ -35,11 +35,13 @@ def find(
     *,
     invariant: str = "",
     max_scenarios: int = 5_000,
+    first_seed: int = 0,
     shorten: bool = True,
     short_steps: int = SHORT_STEPS,
     go_on: Callable[[], bool] = lambda: True,
 ) -> Found | None:
-    """Play the scenarios of seeds 0, 1, 2 ... until one breaks `invariant` ("": any rule), and shrink that one.
+    """Play the scenarios of seeds 0, 1, 2 ... (from `first_seed` on) until one breaks `invariant` ("": any rule), and
+    shrink that one.
 
     A story that stays longer than `short_steps` is looked for in further seeds, up to `ATTEMPTS` of them. None when
     `max_scenarios` did not show the fault, or `go_on` said that time is up.
@@ -47,7 +49,7 @@ def find(
     hunt = _Hunt(play, go_on)
     best: Found | None = None
     attempts = 0
-    for seed in range(max_scenarios):
+    for seed in range(first_seed, first_seed + max_scenarios):
         if not go_on():
             break
         rules = hunt.broken(Token(seed).scenario, seed)

@@ -41,7 +41,7 @@ from callboard.protocol.testing.independent_bases import (
     without,
 )
 from callboard.protocol.testing.mutation import Mutation
-from callboard.protocol.tools import Decision
+from callboard.protocol.tools import Decision, Effect
 
 
 class RunsWithoutAsking(Mutation):
@@ -290,7 +290,7 @@ class RerunsNothing(ChangedStart):
     """Harmless calls are not run again after a loss: a look-up fails whenever a worker dies."""
 
     def start(self, event: RequestStarted) -> RequestStarted:
-        offers = (replace(offer, contract=replace(offer.contract, idempotent=False)) for offer in event.tools)
+        offers = (replace(offer, contract=replace(offer.contract, effect=Effect.ONCE)) for offer in event.tools)
         return replace(event, tools=tuple(offers))
 
 

@@ -185,6 +185,13 @@ class ForgetsRequestsOfLostCalls(Mutation):
         return replace(event, requests=0) if isinstance(event, ModelNoted) else event
 
 
+class ForgetsWaitsOfLostCalls(Mutation):
+    """A wait is forgotten with the call that waited: after each restart the provider is asked before it allows it."""
+
+    def hears(self, event: Event) -> Event | None:
+        return replace(event, until_at=0.0) if isinstance(event, ModelNoted) else event
+
+
 class CallsEveryEndAStop(Mutation):
     """An answer that was cut ends as one that was not: the caller's program takes half a file for the whole one."""
 
@@ -288,6 +295,7 @@ TURN_FAULTS: tuple[type[Mutation], ...] = (
     NeverResetsRetries,
     CountsCallsNotRequests,
     ForgetsRequestsOfLostCalls,
+    ForgetsWaitsOfLostCalls,
     CallsEveryEndAStop,
     ToleratesOneMoreRepetition,
     DetectsNoLoops,

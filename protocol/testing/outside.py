@@ -67,6 +67,8 @@ Make = Callable[[float], Event]
 
 #: A late answer comes this long after the one that counted.
 LATE_SECONDS: Final = 50.0
+#: What a planned provider asks to wait for after a request that has failed.
+RETRY_AFTER_SECONDS: Final = 5.0
 #: What an answer's check cannot bear.
 BREAKS_THE_CHECK: Final = 999
 #: A dispatcher stops a call this long after it was told to.
@@ -140,8 +142,12 @@ def model_answers(turn: PlannedTurn, command: CallModel, options: RequestOptions
     tag, done_at = command.tag, min(now + turn.seconds, command.deadline_at)
     requests = requests_of(turn, command)
     for sent in range(1, requests):
-        noted = partial(ModelNoted, tag, kind=NoteKind.RETRY, text=f"planned: request {sent} failed", requests=sent)
-        yield Answer(now + turn.seconds * sent / (8 * requests), noted)
+        failed_at = now + turn.seconds * sent / (8 * requests)
+        # The next request follows at once or, of every second one, when the provider has said: later than it is lost.
+        until_at = failed_at + RETRY_AFTER_SECONDS if sent % 2 else 0.0
+        text = f"planned: request {sent} failed"
+        noted = partial(ModelNoted, tag, kind=NoteKind.RETRY, text=text, requests=sent, until_at=until_at)
+        yield Answer(failed_at, noted)
     if turn.does is not ModelDoes.VANISH:
         for share, pieces in _reads(turn):
             yield Answer(now + turn.seconds * share, partial(ModelStreamed, tag, events=pieces))

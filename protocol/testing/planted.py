@@ -75,7 +75,7 @@ from callboard.protocol.testing.planting import (
 from callboard.protocol.testing.scenario import Scenario
 from callboard.protocol.testing.story import is_notice, without_notices
 from callboard.protocol.testing.trace import Entry, Trace, Verb
-from callboard.protocol.tools import Decision, FailureCode, Risk
+from callboard.protocol.tools import Decision, Effect, FailureCode, Risk
 
 # I1 to I3: results and their places.
 
@@ -434,7 +434,7 @@ plant(
     "an effect id is shared by calls of one id",
     changing(RunTool, lambda run: replace(run, effect_id=f"{run.tag.request_id}/{run.tag.call_id}")),
 )
-plant("I16 sent again", "what had begun is run again", with_contracts(idempotent=True))
+plant("I16 sent again", "what had begun is run again", with_contracts(effect=Effect.REPEAT))
 
 
 plant("I16 sent again", "lost calls are not sent again", dropping(RunTool, after=ToolsLost))

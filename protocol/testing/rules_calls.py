@@ -26,7 +26,7 @@ from callboard.protocol.events import (
     ToolsLost,
 )
 from callboard.protocol.ids import Tag
-from callboard.protocol.limits import CALL_BACKSTOP_SECONDS, MAX_CALL_SENDS
+from callboard.protocol.limits import MAX_CALL_SENDS
 from callboard.protocol.testing.expected import ExpectedCall, ExpectedTurn, decision_of, expected_turns
 from callboard.protocol.testing.story import (
     CALL_ENDINGS,
@@ -38,7 +38,7 @@ from callboard.protocol.testing.story import (
     Story,
     responses,
 )
-from callboard.protocol.tools import Decision, FailureCode
+from callboard.protocol.tools import Decision, Effect, FailureCode
 
 _HANDED_OUT: Final = (RunTool, AskApproval)
 _CODE_OF: Final = {
@@ -137,7 +137,8 @@ def _closed_with(call: CallRun) -> FailureCode | None:
         return None
     if isinstance(reaction.event, ToolsLost):
         before, _, _ = call.states[-1]
-        return FailureCode.OUTCOME_UNKNOWN if before == "running" else FailureCode.CRASHED
+        is_unknown = before == "running" and not call.is_transaction
+        return FailureCode.OUTCOME_UNKNOWN if is_unknown else FailureCode.CRASHED
     if call.state == "denied":  # no one had approved it in its time
         return FailureCode.DENIED
     return _CODE_OF.get(type(reaction.event))
@@ -153,7 +154,8 @@ def _code(result: ToolMessage) -> Any:
 def blast_radius(story: Story) -> Iterator[str]:
     """I10: a tool that dies is exactly one failed result; its siblings keep theirs.
 
-    The session itself says "crashed" only of a call that was sent as often as is allowed, and never begun.
+    The session itself says "crashed" only of a call that was sent as often as is allowed, and never begun, and of a
+    transaction that was lost.
     """
     told = {tag for tag, result in story.results() if _code(result) == FailureCode.CRASHED}
     recorded = {record.tag.step for record in story.records}
@@ -161,7 +163,8 @@ def blast_radius(story: Story) -> Iterator[str]:
         died = isinstance(call.ending, ToolCallFailed) and call.ending.failure.code is FailureCode.CRASHED
         if died and call.tag not in told and call.tag.step in recorded:
             yield f"call {call.tag} crashed, and its result does not say so"
-        if not died and call.tag in told and len(call.runs) < MAX_CALL_SENDS:
+        was_lost = len(call.runs) >= MAX_CALL_SENDS or call.is_transaction
+        if not died and call.tag in told and not was_lost:
             yield f"call {call.tag} did not crash, its result says it did"
 
 
@@ -273,7 +276,7 @@ def _ended_too_early(story: Story, call: CallRun, event: Event) -> Iterator[str]
         return
     if not call.runs:
         return
-    if event.at < call.runs[-1][1].deadline_at + CALL_BACKSTOP_SECONDS - EPSILON:
+    if event.at < call.runs[-1][1].deadline_at + call.backstop_seconds - EPSILON:
         yield f"call {call.tag} was ended at {event.at:g}, before {call.runs[-1][1].deadline_at:g} and its grace"
 
 
@@ -289,7 +292,7 @@ def _ended_too_late(story: Story) -> Iterator[str]:
             due.pop(reaction.event.tag, None)
         for command in reaction.commands:
             if isinstance(command, RunTool):
-                due[command.tag] = max(command.deadline_at + CALL_BACKSTOP_SECONDS, reaction.at)
+                due[command.tag] = max(command.deadline_at + story.calls[command.tag].backstop_seconds, reaction.at)
             else:
                 due.pop(command.tag, None)
 
@@ -311,7 +314,7 @@ def sent_again(story: Story) -> Iterator[str]:
     """I16: when the holder of the calls is lost, exactly those are handed out again that may be.
 
     A question is asked again; what was sent and not begun is sent again, up to a limit; what had begun is run again
-    only if its tool is idempotent, up to a limit. What waits for its result from outside is left alone.
+    only if its tool's effect allows it, up to a limit. What waits for its result from outside is left alone.
     """
     work = OpenWork()
     begun: set[Tag] = set()
@@ -347,8 +350,8 @@ def _wrong_again(
     begun, runs, starts = facts
     call = story.calls[tag]
     assert story.start is not None
-    idempotent = call.offer is not None and call.offer.contract.idempotent
-    may_run = not begun or (idempotent and starts[tag] < story.start.options.max_attempts)
+    may_repeat = call.offer is not None and call.offer.contract.effect is not Effect.ONCE
+    may_run = not begun or (may_repeat and starts[tag] < story.start.options.max_attempts)
     if expected is None:
         expected = [RunTool] * (may_run and runs[tag] < MAX_CALL_SENDS)
     again = [type(command) for command in reaction.commands if command.tag == tag and type(command) in _HANDED_OUT]

@@ -32,7 +32,6 @@ from callboard.protocol.events import (
 )
 from callboard.protocol.ids import Tag
 from callboard.protocol.limits import (
-    CALL_BACKSTOP_SECONDS,
     MAX_CALL_COST,
     MAX_CALL_TOKENS,
     STREAM_TOTAL_TIMEOUT_SECONDS,
@@ -362,7 +361,7 @@ class _Timers:
             case ClearTimer():
                 self._live.pop(command.tag, None)
             case RunTool():
-                self._due[command.tag] = command.deadline_at + CALL_BACKSTOP_SECONDS
+                self._due[command.tag] = command.deadline_at + self._story.calls[command.tag].backstop_seconds
             case AskApproval():
                 assert reaction.event is not None
                 wait = self._waits.get((command.tag, reaction.event.at))
@@ -383,7 +382,7 @@ class _Timers:
                 yield f"the request's timer is set to {command.at:g}, its deadline is {deadline:g}"
             return
         calls = [call for call in story.calls.values() if call.tag.step == command.tag.step]
-        dues = [run.deadline_at + CALL_BACKSTOP_SECONDS for call in calls for _, run in call.runs]
+        dues = [run.deadline_at + call.backstop_seconds for call in calls for _, run in call.runs]
         dues += [wait.due for call in calls for wait in call.waits]
         if not any(abs(command.at - due) <= EPSILON for due in dues):
             yield f"the timer of step {command.tag.step} is set to {command.at:g}, which is no deadline of its calls"
@@ -425,16 +424,18 @@ def timers(story: Story) -> Iterator[str]:
 def model_deadlines(story: Story) -> Iterator[str]:
     """I23: model calls are numbered one by one, each has its own deadline, and one that was lost begins after a pause.
 
-    The pause is longer with each loss in a row.
+    The pause is longer with each loss in a row, and not shorter than what the lost one still had to wait.
     """
     losses, was_summary = 0, False
-    for number, model in enumerate(story.asked, 1):
+    for number, (before, model) in enumerate(zip((None, *story.asked), story.asked, strict=False), 1):
         event = model.reaction.event
         assert event is not None
         # A summary that was lost too often is not asked for again: what follows it at once is the step.
         losses = losses + 1 if isinstance(event, ModelLost) and was_summary is model.is_summary else 0
         was_summary = model.is_summary
         begins_at = event.at + _PAUSES[min(losses, len(_PAUSES) - 1)]
+        if losses and before is not None:
+            begins_at = max(begins_at, before.waits_until_at)
         if abs(model.command.not_before_at - (begins_at if losses else 0.0)) > EPSILON:
             yield f"model call {number} may begin at {model.command.not_before_at:g}, {losses} were lost before it"
         deadline = model.reaction.deadline

@@ -14,7 +14,7 @@ from callboard.protocol.content import Message, UserMessage
 from callboard.protocol.ids import MessageId, RequestId, Tag, ToolName
 from callboard.protocol.model import FinishReason
 from callboard.protocol.options import RequestOptions, ToolOffer
-from callboard.protocol.tools import Decision, Isolation, Origin, Risk, ToolContract, ToolDefinition
+from callboard.protocol.tools import Decision, Effect, Isolation, Origin, Risk, ToolContract, ToolDefinition
 
 
 class ToolDoes(StrEnum):
@@ -192,7 +192,7 @@ def offer(
     decision: Decision = Decision.ALLOW,
     *,
     timeout_seconds: float = 5.0,
-    idempotent: bool = False,
+    effect: Effect = Effect.ONCE,
     risk: Risk | None = None,
     origin: Origin = Origin.OWNER,
     isolation: Isolation = Isolation.PROCESS,
@@ -202,20 +202,20 @@ def offer(
         risk=risk or (Risk.WRITE if decision is Decision.ASK else Risk.READ),
         timeout_seconds=timeout_seconds,
         isolation=isolation,
-        idempotent=idempotent,
+        effect=effect,
         origin=origin,
     )
     return ToolOffer(ToolDefinition(ToolName(name), f"The tool {name}."), contract, decision)
 
 
-#: What scenarios draw from: tools of different deadlines, risks, origins and isolation; idempotent or not; allowed, to
-#: be asked about, denied.
+#: What scenarios draw from: tools of different deadlines, risks, origins, isolation and effects; allowed, to be
+#: asked about, denied.
 STANDARD_TOOLS: tuple[ToolOffer, ...] = (
     offer("look"),
-    offer("again", idempotent=True, risk=Risk.UNDECLARED),
+    offer("again", effect=Effect.REPEAT, risk=Risk.UNDECLARED),
     offer("write", Decision.ASK),
     offer("never", Decision.DENY, risk=Risk.EXECUTE),
     offer("quick", timeout_seconds=1.0, risk=Risk.NETWORK, isolation=Isolation.TASK),
-    offer("patient", timeout_seconds=600.0, idempotent=True, isolation=Isolation.THREAD),
+    offer("patient", timeout_seconds=600.0, effect=Effect.REPEAT, isolation=Isolation.THREAD),
     offer("deploy", Decision.ASK, timeout_seconds=60.0, risk=Risk.UNDECLARED, origin=Origin.ELSEWHERE),
 )

@@ -196,7 +196,8 @@ class SessionMachine(RuleBasedStateMachine):
     @rule(request=requests, number=st.integers(1, 3))
     def a_request_of_the_model_call_fails(self, request: Request, number: int) -> None:
         if self._has_lived(request):
-            noted = ModelNoted(request.expected.step, self.now, NoteKind.RETRY, "planned", number)
+            until_at = self.now + 2.0 * (number - 1) if number > 1 else 0.0
+            noted = ModelNoted(request.expected.step, self.now, NoteKind.RETRY, "planned", number, until_at)
             self.send(request, noted)
 
     @rule(request=requests)

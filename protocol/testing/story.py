@@ -51,10 +51,11 @@ from callboard.protocol.events import (
     ToolsLost,
 )
 from callboard.protocol.ids import Tag, ToolName
-from callboard.protocol.limits import MAX_ANSWER_BYTES
+from callboard.protocol.limits import CALL_BACKSTOP_SECONDS, COMMIT_SECONDS, MAX_ANSWER_BYTES
 from callboard.protocol.model import FinishReason, ModelResponse
 from callboard.protocol.options import ToolOffer
 from callboard.protocol.testing.trace import Trace, Verb
+from callboard.protocol.tools import Effect
 
 #: Float sums of virtual times, in seconds.
 EPSILON: Final = 0.01
@@ -108,13 +109,19 @@ class ModelRun:
     record: RecordStep | None = None
     noted: int = 0
     """Requests that it was said to have taken, before it ended."""
+    waits_until_at: float = field(init=False)
+    """What it waits for is over then: at first as the command says, then as it was last told."""
     asked_at: float | None = None
     """When it was first carried out; None when it was not."""
+
+    def __post_init__(self) -> None:
+        self.waits_until_at = self.command.not_before_at
 
     def hear(self, reaction: Reaction, event: Event) -> None:
         """What becomes of it."""
         if isinstance(event, ModelNoted):
             self.noted = max(self.noted, event.requests)
+            self.waits_until_at = event.until_at
         else:
             self.end = reaction
 
@@ -187,6 +194,15 @@ class CallRun:
     @property
     def open(self) -> bool:
         return self.state in ("sent", "running", *WAITING)
+
+    @property
+    def is_transaction(self) -> bool:
+        return self.offer is not None and self.offer.contract.effect is Effect.TRANSACTION
+
+    @property
+    def backstop_seconds(self) -> float:
+        """From its deadline to when the session ends it."""
+        return CALL_BACKSTOP_SECONDS + (COMMIT_SECONDS if self.is_transaction else 0.0)
 
     def wait(self, since: float, seconds: float) -> None:
         """A wait begins; a question that is asked again has no more time than it had."""

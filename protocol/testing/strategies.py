@@ -35,7 +35,7 @@ from callboard.protocol.model import (
 from callboard.protocol.options import RequestOptions
 from callboard.protocol.testing import generator
 from callboard.protocol.testing.scenario import STANDARD_TOOLS, PlannedCall, PlannedTurn, Scenario, ToolDoes
-from callboard.protocol.tools import Isolation, Latency, Origin, Risk, ToolContract
+from callboard.protocol.tools import Effect, Isolation, Latency, Origin, Risk, ToolContract
 
 _NAMES: Final = tuple(offer.definition.name for offer in STANDARD_TOOLS)
 _MEDIA: Final[tuple[type[Image] | type[Audio] | type[Document], ...]] = (Image, Audio, Document)
@@ -110,7 +110,7 @@ def contracts() -> st.SearchStrategy[ToolContract]:
         isolation=st.sampled_from(Isolation),
         concurrency=st.integers(1, 1_000),
         latency=st.sampled_from(Latency),
-        idempotent=st.booleans(),
+        effect=st.sampled_from(Effect),
         needs_approval=st.booleans(),
         origin=st.sampled_from(Origin),
     )

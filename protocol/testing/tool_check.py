@@ -60,7 +60,7 @@ def check_tool(
     bounds, at each member of its enum, and at each value that the tool's code compares with.
 
     A tool must return what it declares, strictly, as JSON of at most MAX_RESULT_BYTES, or raise ToolError; in time; and
-    leave no thread, task, file, socket or process behind. One that is declared idempotent must do nothing more when it
+    leave no thread, task, file, socket or process behind. One with `effect="repeat"` must do nothing more when it
     is called again with the same effect id, and an async one must end when it is cancelled. The first breach raises
     AssertionError with the arguments and a line that makes the call again.
 

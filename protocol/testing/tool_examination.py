@@ -18,7 +18,7 @@ from callboard.protocol.errors import ToolError
 from callboard.protocol.limits import MAX_RESULT_BYTES, TOOL_GRACE_SECONDS
 from callboard.protocol.testing.tool_child import Entering, Verdict
 from callboard.protocol.testing.tool_surroundings import Surroundings, leak
-from callboard.protocol.tools import Deferred
+from callboard.protocol.tools import Deferred, Effect
 
 #: The schema and the function do not speak of the same arguments: the tool would never run.
 _OTHER_ARGUMENTS: Final = {"missing_argument", "missing_keyword_only_argument", "unexpected_keyword_argument"}
@@ -53,7 +53,7 @@ class Examination:
     def __init__(self, tool: Any) -> None:
         self._tool = tool
         self._plain = getattr(tool, "function", tool)
-        self.idempotent = bool(getattr(getattr(tool, "contract", None), "idempotent", False))
+        self.may_repeat = getattr(getattr(tool, "contract", None), "effect", Effect.ONCE) is Effect.REPEAT
         self._adapter: TypeAdapter[Any] = TypeAdapter(self._entering())  # type: ignore[arg-type]  # pydantic takes functions
         self._declared = _declared(tool, self._plain)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -88,7 +88,7 @@ class Examination:
             return fault
         if fault := leak(lambda: self._once(arguments), self._loop, before):
             return fault
-        if self.idempotent and (fault := self._fault_of_repeat(arguments, outcome)):
+        if self.may_repeat and (fault := self._fault_of_repeat(arguments, outcome)):
             return fault
         return self._fault_of_cancel(arguments) if self._suspended else ""
 
@@ -156,7 +156,7 @@ class Examination:
         else:
             changed = ((name, now) for name, now in _named_data(self._plain) if now != before.get(name, now))
             fault = next((f"a second call changes {n} from {_short(before[n])} to {_short(v)}" for n, v in changed), "")
-        return f"is declared idempotent, but {fault}" if fault else ""
+        return f'has effect="repeat", but {fault}' if fault else ""
 
     def _written(self, outcome: _Outcome) -> str:
         """The result as JSON. What a ToolError says may differ: the time, the attempt."""

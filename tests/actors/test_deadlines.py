@@ -26,12 +26,14 @@ from callboard.actors.calls.registry import Registry
 from callboard.actors.kernel import Actor, ActorSystem, Supervisor, handles
 from callboard.actors.models.llm_manager import StartModel
 from callboard.actors.requests.replies import Question, Reply
-from callboard.actors.requests.request_session import Peers, RequestSession
+from callboard.actors.requests.request_session import RequestSession
+from callboard.actors.requests.session_messages import Peers
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
 from callboard.actors.testing.simulation import SimulatedScheduler
 from callboard.actors.tools import tool
 from callboard.actors.workers.messages import (
+    BeginCode,
     KillCall,
     RunCall,
     StopCall,
@@ -94,6 +96,10 @@ class Worker(Actor[ToWorker]):
     def _stop_call(self, message: StopCall) -> None:
         if self._listens:
             self._reports.end(self._calls[message.tag].record, Ending.CANCELLED)
+
+    @handles(BeginCode)
+    def _begin_code(self, message: BeginCode) -> None:
+        raise AssertionError("no call waits for a go-ahead without a journal")
 
     @handles(KillCall)
     def _ignore(self, message: KillCall) -> None:

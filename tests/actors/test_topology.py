@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
+from support.listed_store import ListedStore
 from support.probes import Probed
 
 from callboard.actors.calls.approvals import NobodyToAsk
 from callboard.actors.calls.dispatcher import DispatchCall
+from callboard.actors.journal.outbox import Outbox
 from callboard.actors.kernel import ActorInfo, ActorSystem
 from callboard.actors.models.llm_manager import LlmManager
 from callboard.actors.runtime import Runtime
@@ -18,7 +21,7 @@ from callboard.actors.testing.faults import Faults
 from callboard.actors.testing.simulated_world import PlayedModel, World
 from callboard.actors.testing.simulation import SimulatedScheduler
 from callboard.actors.tools import tool
-from callboard.actors.topology import ROOT_INTENSITY, Plan, addresses_of, build
+from callboard.actors.topology import ROOT_INTENSITY, JournalPlan, Plan, addresses_of, build
 from callboard.protocol.commands import RunTool
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag
 from callboard.protocol.policy import Policy
@@ -74,6 +77,35 @@ def test_a_pool_is_made_when_a_tool_first_needs_it(simulated: ActorSystem) -> No
     tools = simulated.tree()[0].children[2]
     assert children(tools) == ["thread-short"]
     assert children(tools.children[0]) == ["1"]
+
+
+def with_journal(store: ListedStore) -> Plan:
+    return replace(plan(), journal=JournalPlan(store.make, Outbox("listed")))
+
+
+def test_a_journal_stops_behind_all_that_write_to_it(simulated: ActorSystem) -> None:
+    assert isinstance(simulated.scheduler, SimulatedScheduler)
+    store = ListedStore()
+    build(simulated, with_journal(store))
+    simulated.scheduler.run_until_idle()
+    (root,) = simulated.tree()
+    assert children(root) == ["telemetry", "journal", "llm_manager", "tools", "dispatcher", "sessions"]
+    assert (store.opened, store.closed) == (1, 0)
+    assert simulated.shutdown(5.0)
+    assert store.closed == 1
+
+
+def test_a_journal_that_is_killed_comes_back_and_opens_its_store_again(simulated: ActorSystem) -> None:
+    assert isinstance(simulated.scheduler, SimulatedScheduler)
+    store = ListedStore()
+    build(simulated, with_journal(store))
+    simulated.scheduler.run_until_idle()
+    cell = simulated.ref("root/journal")._cell
+    simulated.scheduler.call_soon(cell.kill)
+    simulated.scheduler.run_until_idle()
+    (root,) = simulated.tree()
+    assert {child.state for child in root.children} == {"running"}
+    assert (store.opened, store.closed) == (2, 1)
 
 
 @pytest.mark.parametrize("name", ["telemetry", "llm_manager", "tools", "dispatcher", "sessions"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import MISSING, fields
 from types import MappingProxyType
 
 import orjson
@@ -162,9 +163,30 @@ def test_a_mapping_proxy_and_a_lone_surrogate_can_be_written() -> None:
     assert back.response.parts[0].replay == Replay("x", {"k": [1, 2]})
 
 
+def test_defaults_are_written_unless_they_are_nothing() -> None:
+    """A limit of the options may have another default one day; what is nothing stays nothing."""
+    started = RequestStarted(TAG, 0.0, (), UserMessage.of("x"), RequestOptions("p/m"))
+    written = orjson.loads(encode_event(started))["event"]
+    assert "tools" not in written
+    assert written["history"] == []
+    for field in fields(RequestOptions):
+        if field.default is not MISSING and field.default:
+            assert field.name in written["options"], field.name
+        elif field.default is not MISSING:
+            assert field.name not in written["options"], field.name
+    assert decode_event(encode_event(started)) == started
+
+
+def test_what_only_equals_a_default_is_written() -> None:
+    event = ModelResponded(TAG, 1.0, ModelResponse(()), cost=0.0, first_event_at=0.0)
+    written = orjson.loads(encode_event(event))["event"]
+    assert (written["cost"], written["first_event_at"]) == (0.0, 0.0)
+    assert decode_event(encode_event(event)) == event
+
+
 def test_an_older_journal_lacks_newer_fields() -> None:
     written = orjson.loads(encode_event(RequestStarted(TAG, 0.0, (), UserMessage.of("x"), RequestOptions("p/m"))))
-    del written["event"]["options"]["max_attempts"], written["event"]["tools"]
+    del written["event"]["options"]["max_attempts"], written["event"]["compacted"]
     written["event"]["someday"] = 1
     assert decode_event(orjson.dumps(written)) == RequestStarted(
         TAG, 0.0, (), UserMessage.of("x"), RequestOptions("p/m")

@@ -74,6 +74,7 @@ from callboard.protocol.provider_options import ExtraFields
 from callboard.protocol.start_check import check_start
 from callboard.protocol.testing.scenario import offer
 from callboard.protocol.testing.strategies import histories
+from callboard.protocol.tools import Effect
 
 TAG = Tag(RequestId("r"), MessageId("r/user"))
 QUESTION = UserMessage.of("And today?")
@@ -81,8 +82,8 @@ LOOK = ToolName("look")
 SUMMARISES = Compaction(clear_at=None)
 #: With its room for the prompt of 3,000 tokens.
 OPTIONS = RequestOptions("p/m", system_prompt="Be brief.", context_tokens=4_000, compaction=SUMMARISES)
-READS = offer(READ_TOOL, idempotent=True)
-LOOKS = offer("look", idempotent=True)
+READS = offer(READ_TOOL, effect=Effect.REPEAT)
+LOOKS = offer("look", effect=Effect.REPEAT)
 SUMMARY = "The user asked for the weather."
 
 

@@ -34,19 +34,19 @@ from callboard.protocol.events import (
     ToolsLost,
 )
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
-from callboard.protocol.limits import CALL_BACKSTOP_SECONDS, MAX_CALLS_PER_STEP
+from callboard.protocol.limits import CALL_BACKSTOP_SECONDS, COMMIT_SECONDS, MAX_CALLS_PER_STEP
 from callboard.protocol.machine import Session
 from callboard.protocol.model import Error, FinishReason, ModelResponse, TextDelta, Usage
 from callboard.protocol.options import RequestOptions, ToolOffer
 from callboard.protocol.states import CallState, RequestState
-from callboard.protocol.tools import ToolContract, ToolDefinition
+from callboard.protocol.tools import Effect, ToolContract, ToolDefinition
 
 REQUEST = Tag(RequestId("r"), MessageId("m"))
 OPTIONS = RequestOptions("sim/model", timeout_seconds=1_800.0, max_attempts=2)
 
 
-def offer(name: str, timeout_seconds: float = 30.0, *, idempotent: bool = False) -> ToolOffer:
-    contract = ToolContract(timeout_seconds=timeout_seconds, idempotent=idempotent)
+def offer(name: str, timeout_seconds: float = 30.0, *, effect: Effect = Effect.ONCE) -> ToolOffer:
+    contract = ToolContract(timeout_seconds=timeout_seconds, effect=effect)
     return ToolOffer(ToolDefinition(ToolName(name), ""), contract)
 
 
@@ -291,13 +291,30 @@ def test_without_retries_a_cut_turn_runs_its_whole_calls_and_the_model_is_told_o
 
 
 def test_without_retries_a_call_that_had_begun_is_not_run_again_even_where_that_is_harmless() -> None:
-    request = Request(NO_RETRIES, offer("again", idempotent=True))
+    request = Request(NO_RETRIES, offer("again", effect=Effect.REPEAT))
     request.turn(call("begun", "again"), call("waits", "again"), reason=FinishReason.TOOL_CALLS)
     request.say(ToolCallStarted(request.step._replace(call_id=CallId("begun")), 0.0))
     request.say(ToolsLost(request.step, 1.0))
     assert request.of(RunTool).tag.call_id == "waits"
     request.say(ToolCallCompleted(request.step._replace(call_id=CallId("waits")), 2.0, "1"))
     assert request.codes() == ["outcome_unknown", ""]
+
+
+def test_a_transaction_is_given_the_time_that_its_commit_may_take() -> None:
+    request = Request(OPTIONS, offer("books", 10.0, effect=Effect.TRANSACTION))
+    request.turn(call("begun", "books"), reason=FinishReason.TOOL_CALLS)
+    assert request.of(RunTool).deadline_at == 10.0
+    assert request.of(SetTimer) == SetTimer(request.step, 10.0 + CALL_BACKSTOP_SECONDS + COMMIT_SECONDS)
+
+
+def test_a_transaction_that_is_not_run_again_is_told_as_what_had_no_effect() -> None:
+    request = Request(NO_RETRIES, offer("books", effect=Effect.TRANSACTION))
+    request.turn(call("begun", "books"), reason=FinishReason.TOOL_CALLS)
+    request.say(ToolCallStarted(request.step._replace(call_id=CallId("begun")), 0.0))
+    request.say(ToolsLost(request.step, 1.0))
+    assert request.codes() == ["crashed"]
+    (result,) = (each for each in request.of(RecordStep).messages if isinstance(each, ToolMessage))
+    assert "nothing that it wrote was kept" in result.content
 
 
 # -- each call has its own deadline ------------------------------------------------------------------------------------

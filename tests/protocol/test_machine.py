@@ -49,6 +49,7 @@ from callboard.protocol.events import (
     Event,
     ModelFailed,
     ModelLost,
+    ModelNoted,
     ModelResponded,
     ModelStreamed,
     RequestStarted,
@@ -56,6 +57,7 @@ from callboard.protocol.events import (
     ToolCallFailed,
     ToolCallStarted,
     ToolsLost,
+    shifted,
 )
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
 from callboard.protocol.limits import CALL_BACKSTOP_SECONDS, MAX_ANSWER_BYTES, MAX_CALLS_PER_STEP, MAX_RESULT_BYTES
@@ -429,6 +431,32 @@ def test_a_lost_model_call_is_asked_again_after_a_growing_pause() -> None:
     assert only(talk.say(ModelLost), CallModel).not_before_at == pytest.approx(690.1), "not in a row any more"
     assert only(talk.respond(reason=FinishReason.ERROR), CallModel).not_before_at == 0.0
     assert only(talk.say(ModelLost), CallModel).not_before_at == pytest.approx(690.1), "nor after an answer"
+
+
+def test_a_wait_that_was_under_way_is_not_cut_short_by_losses() -> None:
+    talk = Talk(replace(OPTIONS, max_attempts=10))
+    talk.now = 10.0
+    talk.say(ModelNoted, NoteKind.RATE_LIMIT, "it waits", 1, 60.0)
+    for talk.now in (20.0, 40.0):
+        commands = talk.say(ModelLost)
+        assert only(commands, CallModel).not_before_at == 60.0
+        assert f"asked again after {60 - talk.now:g} s" in only(commands, Note).text
+    talk.now = 59.9
+    assert only(talk.say(ModelLost), CallModel).not_before_at == pytest.approx(61.5), "the pause is longer"
+    talk.say(ModelNoted, NoteKind.RETRY, "it waits", 1, 500.0)
+    talk.say(ModelNoted, NoteKind.FALLBACK, "another is asked now", 1)
+    assert only(talk.say(ModelLost), CallModel).not_before_at == pytest.approx(61.5), "it waits no more"
+
+
+def test_a_wait_survives_in_the_clock_of_the_process_that_goes_on() -> None:
+    options = replace(OPTIONS, timeout_seconds=5_000.0)
+    started = RequestStarted(REQUEST, 1_000.0, (), UserMessage.of("go"), options)
+    waits = ModelNoted(REQUEST.at_step(1), 1_000.0, NoteKind.RATE_LIMIT, "it waits", 0, 1_060.0)
+    written = [encode_event(shifted(event, 1_000_000.0)) for event in (started, waits)]
+    taken_up = Session.replay(shifted(decode_event(each), -1_000_900.0) for each in written)
+    lost = taken_up.loss_event(110.0)
+    assert lost is not None
+    assert only(taken_up.apply(lost), CallModel).not_before_at == 160.0
 
 
 def test_a_model_call_that_is_lost_each_time_ends_its_request_with_our_fault_named() -> None:

@@ -52,7 +52,7 @@ from callboard.protocol.states import (
     RequestState,
 )
 from callboard.protocol.testing.rules_journal import fingerprint
-from callboard.protocol.tools import Decision, FailureCode, ToolContract, ToolDefinition, ToolFailure
+from callboard.protocol.tools import Decision, Effect, FailureCode, ToolContract, ToolDefinition, ToolFailure
 
 NEW, ASKING, TOOLS, OVER = RequestState
 REQUEST = Tag(RequestId("r"), MessageId("m"))
@@ -65,7 +65,11 @@ REQUEST_SECONDS, SECONDS, BACKSTOP_SECONDS = 100.0, 10.0, 2.0
 #: For a person, and for a result from outside.
 APPROVAL_SECONDS, OPEN_SECONDS = 5_000.0, 50.0
 OFFERS = tuple(
-    ToolOffer(ToolDefinition(ToolName(name), ""), ToolContract(timeout_seconds=SECONDS, idempotent=again), decision)
+    ToolOffer(
+        ToolDefinition(ToolName(name), ""),
+        ToolContract(timeout_seconds=SECONDS, effect=Effect.REPEAT if again else Effect.ONCE),
+        decision,
+    )
     for name, again, decision in (
         ("look", False, Decision.ALLOW),
         ("again", True, Decision.ALLOW),

@@ -17,7 +17,7 @@ from callboard.protocol.testing.scenario import (
     Scenario,
     ToolDoes,
 )
-from callboard.protocol.tools import Decision
+from callboard.protocol.tools import Decision, Effect
 
 #: Enough for every case, and short enough that a conversation takes about a second.
 MAX_TURNS: Final = 3
@@ -75,7 +75,7 @@ def reduced(scenario: Scenario) -> Conversation:
     outside. A late answer is a call that hangs. A turn keeps one kind of fault, so that a breach has one cause.
     """
     offers = (*STANDARD_TOOLS, *scenario.tools)
-    kinds = {offer.definition.name: _kind(offer.decision, offer.contract.idempotent) for offer in offers}
+    kinds = {offer.definition.name: _kind(offer.decision, offer.contract.effect is Effect.REPEAT) for offer in offers}
     turns: list[AskedTurn] = []
     number = 0
     for planned in [turn for turn in scenario.turns if turn.calls][:MAX_TURNS]:
@@ -93,10 +93,10 @@ def reduced(scenario: Scenario) -> Conversation:
     )
 
 
-def _kind(decision: Decision, idempotent: bool) -> tuple[str, Does]:
+def _kind(decision: Decision, may_repeat: bool) -> tuple[str, Does]:
     if decision is not Decision.ALLOW:
         return "write", Does.DENIED if decision is Decision.DENY else Does.RETURNS
-    return "again" if idempotent else "look", Does.RETURNS
+    return "again" if may_repeat else "look", Does.RETURNS
 
 
 def _call(planned: PlannedCall, kind: tuple[str, Does], number: int) -> AskedCall:

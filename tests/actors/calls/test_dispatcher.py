@@ -37,6 +37,7 @@ from callboard.actors.testing.simulation import SimulatedScheduler
 from callboard.actors.testing.whole_run import left_open
 from callboard.actors.tools import Tool, tool
 from callboard.actors.workers.messages import (
+    BeginCode,
     KillCall,
     RunCall,
     StopCall,
@@ -92,6 +93,10 @@ class PlayedWorker(Actor[ToWorker | Exception]):
     @handles(StopCall, KillCall)
     def _hear(self, message: StopCall | KillCall) -> None:
         self._backstage.told.append(message)
+
+    @handles(BeginCode)
+    def _begin_code(self, message: BeginCode) -> None:
+        raise AssertionError("no call waits for a go-ahead without a journal")
 
     @handles(Exception)
     def _die(self, message: Exception) -> None:

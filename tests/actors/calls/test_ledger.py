@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from callboard.actors.calls.go_ahead import GoAhead
 from callboard.actors.calls.ledger import (
     MAX_GIVEN,
     TRANSITIONS,
@@ -26,6 +27,9 @@ from callboard.actors.calls.ledger import (
     may_go_on,
     not_begun,
 )
+from callboard.actors.journal.journal_records import EffectWrite, Statement
+from callboard.actors.journal.outbox import CommitEffect, Outbox
+from callboard.actors.journal.transactions import CallEffect
 from callboard.actors.testing.whole_run import left_open
 from callboard.protocol.commands import RunTool
 from callboard.protocol.events import (
@@ -253,6 +257,39 @@ def test_a_worker_that_is_lost_takes_no_call_whatever_it_says_afterwards() -> No
     assert list(book.ledger.seats) == [2]
 
 
+def test_a_call_that_is_being_committed_is_neither_stopped_nor_lost_with_its_worker() -> None:
+    book, dispatcher, session = Book(), Heard(), Heard()
+    call = book.submit(0, session=session)
+    effect = call.effect = CallEffect(call.run, outbox := Outbox("test", wall_clock=lambda: 1_000.0))
+    book.give()
+    reports = book.reports(1, dispatcher)
+    assert reports.begin(call)
+    effect.statements.execute("one", ("two",))
+    reports.end(call, "paid", "printed")
+    reports.end(call, "paid again")
+    assert not call.stop(Ending.TIMED_OUT)
+    assert book.lose(1) == []
+    assert call.state is CallState.RUNNING
+    tag = call.run.tag
+    done = ToolCallCompleted(tag, 1_000.0, "paid", "printed")
+    written = EffectWrite(tag, done, (Statement("one", ("two",)),))
+    assert outbox.look(9) == (CommitEffect(written, reports.dispatcher),)
+    assert call.end(*effect.settled(None), 3.0) == ToolCallCompleted(tag, 3.0, "paid", "printed")
+
+
+def test_a_call_that_is_stopped_or_lost_commits_nothing_afterwards() -> None:
+    for happens in (lambda call: call.stop(Ending.CANCELLED), lambda call: call.end(CRASHED, "", 2.0, Happening.LOST)):
+        book = Book()
+        call = book.submit(0, session=Heard())
+        book.give()
+        assert book.reports(1, Heard()).begin(call)
+        call.effect = CallEffect(call.run, outbox := Outbox("test"))
+        happens(call)
+        book.reports(1, Heard()).end(call, "paid")
+        assert call.state is CallState.ENDED
+        assert outbox.look(9) == ()
+
+
 def test_a_call_that_is_being_ended_does_not_begin_and_ends_when_it_is_given_back() -> None:
     book = Book()
     call = book.submit(0)
@@ -284,6 +321,40 @@ def test_a_lost_worker_ends_what_had_begun_and_frees_the_rest() -> None:
     assert book.lose(1, CRASHED, "printed") == [ToolCallFailed(began.run.tag, 2.0, CRASHED, "printed")]
     assert waits.state is CallState.QUEUED
     assert book.give() is waits
+
+
+def test_a_call_that_waits_for_its_go_ahead_goes_elsewhere_when_its_worker_is_lost() -> None:
+    book, session = Book(), Heard()
+    held = book.submit(0, "b", session=session)
+    held.go_ahead = GoAhead()
+    book.give()
+    assert book.reports(1, Heard()).begin(held)
+    assert book.lose(1) == []
+    assert book.give() is held
+    reports = book.reports(2, Heard())
+    assert reports.begin(held)
+    assert [type(event) for event in session.heard] == [ToolCallStarted], "it is told once"
+    held.go_ahead.give()
+    assert len(book.lose(2)) == 1, "its code may have run"
+
+
+def test_a_deadline_before_the_go_ahead_says_that_nothing_ran_and_nothing_of_the_tool() -> None:
+    book, session = Book(), Heard()
+    held = book.submit(0, "b", session=session)
+    held.go_ahead = GoAhead()
+    book.give()
+    reports = book.reports(1, Heard())
+    assert reports.begin(held)
+    assert held.stop(Ending.TIMED_OUT)
+    reports.end(held, Ending.CANCELLED)
+    event = session.heard[-1]
+    assert isinstance(event, ToolCallFailed)
+    assert (event.failure.code, event.failure.retry_hint) == (
+        FailureCode.TIMED_OUT,
+        "It had no effect. Send it again later.",
+    )
+    held.go_ahead.give()  # too late
+    assert not held.begun, "its tool's health is judged by what had begun"
 
 
 def test_a_worker_without_room_gets_no_call() -> None:

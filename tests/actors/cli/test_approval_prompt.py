@@ -203,10 +203,10 @@ def test_a_question_of_the_model_is_answered_by_a_number_or_in_words(callboard: 
 def test_an_answer_for_the_request_is_not_asked_for_again_and_is_not_kept(callboard: Any) -> None:
     same = {"path": "a.txt", "text": "x"}
     with asked(callboard, calls(same, same, {"path": "b.txt"}), calls(same), Turn("Done.")) as (terminal, _):
-        assert terminal.next_prompt().count("? note") == 1
-        terminal.type("r")
-        terminal.next_question("b.txt")
-        terminal.type("n")
+        for _ in range(2):  # which of the two is asked first is open: each is judged on a thread
+            shown = terminal.next_prompt()
+            assert shown.count("? note") == 1
+            terminal.type("r" if "  path: a.txt\n" in shown else "n")
         assert terminal.finish() == 0
         assert terminal.shown.count(PROMPT) == 2
     assert ran(callboard) == "a.txt=x;" * 3

@@ -37,8 +37,8 @@ HTML = RawAnswer("<!DOCTYPE html><title>Welcome</title>")
     ],
     ids=" ".join,
 )
-def test_asked_wrongly(callboard: Any, arguments: list[str], says: str) -> None:
-    ran = callboard.run(*arguments)
+def test_asked_wrongly(here: Any, callboard: Any, arguments: list[str], says: str) -> None:
+    ran = here(*arguments)
     assert says in ran.sentence
     assert ran.status == USAGE
     assert ran.out == ""
@@ -46,11 +46,17 @@ def test_asked_wrongly(callboard: Any, arguments: list[str], says: str) -> None:
 
 
 @pytest.mark.parametrize("arguments", [[], ["ask"], ["dance"], ["login", "nobody"], ["ask", "a", "b"]], ids=" ".join)
-def test_unknown_commands_and_missing_arguments_show_the_usage(callboard: Any, arguments: list[str]) -> None:
-    ran = callboard.run(*arguments)
+def test_unknown_commands_and_missing_arguments_show_the_usage(here: Any, arguments: list[str]) -> None:
+    ran = here(*arguments)
     assert ran.status == USAGE
     assert ran.err.startswith("usage: callboard")
     assert "Traceback" not in ran.err
+
+
+def test_it_is_so_in_a_process_of_its_own(callboard: Any) -> None:
+    ran = callboard.run("ask", "x", "--model", "openai/gpt-5")
+    assert "set the environment variable OPENAI_API_KEY" in ran.sentence
+    assert (ran.status, ran.out) == (USAGE, "")
 
 
 def test_the_version_is_one_line_with_python_and_platform(callboard: Any) -> None:

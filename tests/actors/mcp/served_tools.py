@@ -20,7 +20,7 @@ class Sum:
     total: int
 
 
-@tool(risk="read", idempotent=True)
+@tool(risk="read", effect="repeat")
 def add(a: int, b: int = 2) -> Sum:
     """Add two numbers."""
     return Sum(a + b)

@@ -19,6 +19,12 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 from mcp_types import CallToolResult, ElicitRequestFormParams, ElicitResult, TextContent
 
+from callboard.actors.calls.registry import offer_of
+from callboard.actors.mcp.tool_server import ResultForm, shown_tool
+from callboard.actors.tools import tool
+from callboard.protocol.policy import Policy
+from callboard.protocol.tools import Effect
+
 from .conftest import PATIENCE_SECONDS, Served, is_held, until
 
 MODES = ("legacy", "2026-07-28")
@@ -56,6 +62,19 @@ def answers(*content: dict[str, Any] | str) -> Callable[..., Any]:
         return ElicitResult(action="accept", content=given)
 
     return answer
+
+
+@pytest.mark.parametrize("effect", Effect)
+def test_only_a_tool_that_may_be_repeated_is_shown_as_idempotent(effect: Effect) -> None:
+    """To MCP that means: called again with the same arguments, it has no further effect."""
+
+    @tool(effect=effect)
+    def pay(amount: int) -> str:
+        return "paid"
+
+    shown = shown_tool(offer_of(pay, Policy()), ResultForm())
+    assert shown.annotations is not None
+    assert shown.annotations.idempotent_hint is (effect is Effect.REPEAT)
 
 
 @pytest.mark.parametrize("mode", MODES)

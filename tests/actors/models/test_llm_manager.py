@@ -214,6 +214,7 @@ def test_the_pause_is_at_least_what_the_provider_asks_for(simulated: ActorSystem
     desk.run()
     (_, first), (_, second) = desk.driver.started
     assert 20.0 <= second - first <= 22.0
+    assert [note.until_at for note in desk.session.of(ModelNoted)] == [second], "a loss meanwhile cuts it not short"
 
 
 def test_what_was_emitted_before_a_failure_is_taken_back_before_the_next_try(simulated: ActorSystem) -> None:
@@ -317,6 +318,7 @@ def test_a_wait_for_the_rate_limit_is_told_once(simulated: ActorSystem) -> None:
         desk.ask(tag=TAG.at_step(step))
     desk.run()
     assert desk.notes() == ["rate_limit 0: scripted/model-0 waits 30.0 s for the rate limit of scripted."]
+    assert [note.until_at for note in desk.session.of(ModelNoted)] == [30.0]
 
 
 #: Where another model would fail for the same reason, or the user must be told of it.

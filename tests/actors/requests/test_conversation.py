@@ -240,7 +240,7 @@ def test_a_person_can_read_it() -> None:
         "id": "r1/user",
         "parent": "given/2",
         "$": "UserMessage",
-        "parts": [{"$": "Text", "text": "?", "replay": None, "citations": []}],
+        "parts": [{"$": "Text", "text": "?"}],
     }
     assert "\n  " in talk().to_json()
 

@@ -241,7 +241,9 @@ def test_how_it_is_asked_for_is_said_beside_the_type() -> None:
 
 def test_a_type_is_looked_at_once_and_equal_types_are_told_apart() -> None:
     assert known(list[Place]) is known(list[Place])
-    assert known(Annotated[int, 1]) is not known(Annotated[int, True])
+    first, second = Annotated[int, 1], Annotated[int, True]
+    # Early releases of Python 3.11 take the two for the same, and give the first for both.
+    assert (known(first) is known(second)) is (first is second)
     assert known(Annotated[int, ["not hashable"]]).read("3") == 3
     for number in range(MAX_TYPES + 1):
         known(Literal[number])  # type: ignore[valid-type]

@@ -77,7 +77,7 @@ def test_a_call_reads_the_conversation_of_its_own_request() -> None:
     conversations = {RequestId("a"): Conversation(MESSAGES), RequestId("b"): Conversation()}
     tool = read_tool(conversations.get)
     assert (tool.name, tool.contract.risk, tool.contract.isolation) == (READ_TOOL, Risk.READ, Isolation.TASK)
-    assert (tool.origin, tool.contract.idempotent) == (Origin.OWNER, True)
+    assert (tool.origin, tool.contract.effect) == (Origin.OWNER, "repeat")
     tag = Tag(RequestId("a"), MessageId("a/user"), 1, CallId("c"))
 
     def called(tag: Tag) -> str:

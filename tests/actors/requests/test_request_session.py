@@ -32,7 +32,8 @@ from callboard.actors.kernel import start_child as start
 from callboard.actors.models.llm_manager import StartModel
 from callboard.actors.requests.output_checks import ChecksAnswers, Told
 from callboard.actors.requests.replies import STOPPING, Question
-from callboard.actors.requests.request_session import STOPS_TOLD_SECONDS, Peers, RequestSession
+from callboard.actors.requests.request_session import STOPS_TOLD_SECONDS, RequestSession
+from callboard.actors.requests.session_messages import Peers
 from callboard.actors.telemetry.request_log import WORK
 from callboard.actors.telemetry.telemetry import Observed
 from callboard.actors.testing.simulation import SimulatedScheduler
@@ -68,6 +69,7 @@ from callboard.protocol.errors import ErrorKind, RuntimeFailure
 from callboard.protocol.events import (
     ApprovalDenied,
     CancelRequested,
+    Event,
     ModelFailed,
     ModelNoted,
     ModelResponded,
@@ -195,6 +197,9 @@ class Gives:
     def apply(self, event: Any) -> tuple[Command, ...]:
         given, self._given = self._given, ()
         return given
+
+    def to_journal(self, event: Any) -> tuple[Event, ...]:
+        return (event,)
 
 
 CALL = STEP._replace(call_id=CallId("c"))

@@ -29,7 +29,7 @@ def test_a_token_is_read_as_it_was_written(token: RunToken) -> None:
     assert RunToken.parse(str(token)) == token
 
 
-@pytest.mark.parametrize("text", ["", "7", "v1", "v1:1:1", "v1:1:1:lifo", "v1:1:1:5", "v1:-1:1:pct", "v1:1:1:pct:x"])
+@pytest.mark.parametrize("text", ["", "7", "v1", "v2:1:1", "v2:1:1:lifo", "v2:1:1:5", "v2:-1:1:pct", "v2:1:1:pct:x"])
 def test_what_is_no_token_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="is not a token"):
         RunToken.parse(text)

@@ -15,10 +15,15 @@ from hypothesis import strategies as st
 from callboard.actors.requests.replies import RuntimeFailure
 from callboard.actors.testing.faults import (
     CRASHABLE,
+    DOWN_SECONDS,
     JUMP_SECONDS,
+    MAX_DEATHS,
     POOLS,
     Crash,
+    Death,
     Faults,
+    JournalFaults,
+    Remains,
     StoreFaults,
     WorkerFate,
     WorkerFaults,
@@ -63,9 +68,26 @@ def faults() -> st.SearchStrategy[Faults]:
         slow=st.lists(st.tuples(seconds(10.0), st.just(30.0), seconds(10.0)), max_size=1).map(tuple),
         refuses=st.lists(st.tuples(seconds(20.0), st.just(30.0)), max_size=1).map(tuple),
     )
+    window = st.lists(st.tuples(seconds(20.0), st.just(30.0)), max_size=1).map(tuple)
+    commits = st.lists(st.integers(1, 30), max_size=2).map(tuple)
+    journal = st.builds(
+        JournalFaults,
+        commit_seconds=st.sampled_from((0.0, 0.125, 1.0)),
+        full=window,
+        read_only=window,
+        sync_fails=window,
+        crashes_before=commits,
+        crashes_after=commits,
+        remains=st.sampled_from(Remains),
+        seed=st.integers(0, 1 << 20),
+    )
     return st.builds(
         Faults,
         store=store,
+        journal=st.none() | journal,
+        deaths=st.lists(st.builds(Death, st.integers(1, 300), st.sampled_from(DOWN_SECONDS)), max_size=MAX_DEATHS).map(
+            lambda deaths: tuple(sorted(deaths, key=lambda death: death.after_steps))
+        ),
         crashes=st.lists(crashes, max_size=3).map(tuple),
         floods=st.lists(seconds(20.0), max_size=1).map(tuple),
         jumps=st.lists(st.tuples(seconds(20.0), st.sampled_from(JUMP_SECONDS)), max_size=1).map(tuple),
@@ -306,7 +328,7 @@ def test_a_call_that_had_not_begun_is_sent_again_and_runs_once() -> None:
     assert list(run.world.runs.values()) == [1]
 
 
-def test_an_idempotent_call_goes_on_after_its_dispatcher_was_lost() -> None:
+def test_a_call_that_may_be_repeated_goes_on_after_its_dispatcher_was_lost() -> None:
     trace = one(step(PlannedCall(AGAIN, seconds=3.0), tools_lost_at=(1.5,)))
     assert '"ok":true' in results(trace)[0]
 
@@ -351,3 +373,74 @@ def test_hanging_tools_and_a_vanished_model_end_in_time() -> None:
     trace = one(Scenario((PlannedTurn(calls=calls), PlannedTurn(does=ModelDoes.VANISH)), tools=STANDARD_TOOLS))
     assert outcome(trace) is Outcome.FAILED, "the model call has a deadline of its own, before that of the request"
     assert ['"timed_out"' in result for result in results(trace)] == [True, True]
+
+
+# -- the process dies
+
+
+JOURNAL = JournalFaults()
+
+
+def dies(*after_steps: int, journal: JournalFaults = JOURNAL, down_seconds: float = 0.0) -> Faults:
+    return Faults(journal=journal, deaths=tuple(Death(steps, down_seconds) for steps in after_steps))
+
+
+def lengths(scenario: Scenario, journal: JournalFaults = JOURNAL) -> int:
+    """How many steps it takes when nothing happens to it."""
+    return played(scenario, faults=Faults(journal=journal)).scheduler.steps
+
+
+@pytest.mark.parametrize("journal", [JOURNAL, JournalFaults(0.125, remains=Remains.SCATTERED)], ids=["quick", "slow"])
+def test_it_goes_on_wherever_the_process_dies_and_once_never_runs_twice(journal: JournalFaults) -> None:
+    calls = (PlannedCall(LOOK, '{"x":0}', "a"), PlannedCall(AGAIN, '{"x":1}', "b"), PlannedCall(WRITE, "{}", "c"))
+    scenario = step(*calls)
+    ran_again = 0
+    for steps in range(1, lengths(scenario, journal), 1 if DEEP else 5):
+        run = played(scenario, faults=dies(steps, journal=journal))
+        assert outcome(run.traces[0]) is Outcome.ANSWERED
+        runs = {tag.call_id: count for tag, count in run.world.runs.items()}
+        assert max(runs.get("a", 0), runs.get("c", 0)) <= 1
+        ran_again += runs.get("b", 0) == 2
+    assert ran_again, "a tool whose calls may be repeated is run again when it had begun"
+
+
+def test_a_call_that_had_begun_when_the_process_died_has_an_unknown_outcome() -> None:
+    scenario = step(PlannedCall(LOOK, seconds=5.0))
+    for steps in range(lengths(scenario)):
+        run = SimulatedRun([scenario], dies(steps))
+        run.play()
+        ran = next((entry.at for entry in run.traces[0].entries if entry.verb is Verb.RAN), None)
+        if ran is not None and run.world.jumps and ran < run.world.jumps[0][0] < ran + 5.0:
+            (result,) = results(run.traces[0])
+            assert '"outcome_unknown"' in result
+            return
+    raise AssertionError("the process never died while the call ran")
+
+
+def test_a_request_of_which_nothing_was_written_is_asked_again_by_its_asker() -> None:
+    run = played(step(PlannedCall(LOOK)), faults=dies(1, journal=JournalFaults(1.0)))
+    assert outcome(run.traces[0]) is Outcome.ANSWERED
+    assert not any(entry.verb is Verb.RESUMED for entry in run.traces[0].entries)
+
+
+def test_requests_side_by_side_survive_three_deaths() -> None:
+    run = played(*crowd(), faults=dies(60, 120, 180, journal=JournalFaults(0.125), down_seconds=1.0))
+    assert len(run.world.earlier) == 3
+    assert {outcome(trace) for trace in run.traces} <= {Outcome.ANSWERED, Outcome.FAILED}
+    assert any(entry.verb is Verb.RESUMED for trace in run.traces for entry in trace.entries)
+
+
+def test_a_result_from_outside_comes_after_the_process_has_died() -> None:
+    call = PlannedCall(LOOK, does=ToolDoes.DEFER, seconds=1.0, outside_seconds=20.0)
+    scenario = step(call)
+    for steps in range(10, lengths(scenario)):
+        run = played(scenario, faults=dies(steps))
+        if run.world.jumps and 3.0 < run.world.jumps[0][0] < 20.0:
+            assert '"ok":true' in results(run.traces[0])[0]
+            return
+    raise AssertionError("the process never died while the call waited")
+
+
+def test_without_a_journal_no_process_dies() -> None:
+    run = played(step(PlannedCall(LOOK)), faults=Faults(deaths=(Death(10),)))
+    assert not run.world.earlier

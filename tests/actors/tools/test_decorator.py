@@ -33,7 +33,7 @@ class Place(BaseModel):
     altitude: float = 0.0
 
 
-@tool(risk="network", timeout=2.5, concurrency=2, latency="long", idempotent=True)
+@tool(risk="network", timeout=2.5, concurrency=2, latency="long", effect="repeat")
 def forecast(place: Place, context: ToolContext, days: int = 1, unit: Unit = Unit.CELSIUS) -> list[str]:
     """Tell the weather.
 
@@ -68,7 +68,7 @@ def test_the_definition_is_what_signature_and_docstring_say() -> None:
 def test_the_contract_is_what_the_decorator_says() -> None:
     contract = forecast.contract
     assert (contract.risk, contract.latency, contract.isolation) == (Risk.NETWORK, Latency.LONG, Isolation.PROCESS)
-    assert (contract.timeout_seconds, contract.concurrency, contract.idempotent) == (2.5, 2, True)
+    assert (contract.timeout_seconds, contract.concurrency, contract.effect) == (2.5, 2, "repeat")
 
 
 def test_a_risk_that_is_not_said_is_undeclared() -> None:

@@ -57,7 +57,7 @@ from callboard.protocol.options import RequestOptions, ToolOffer
 from callboard.protocol.provider_options import ExtraFields
 from callboard.protocol.testing.independent_faults import INDEPENDENT_FAULTS
 from callboard.protocol.testing.mutation import MutatedSession, Mutation, mutated
-from callboard.protocol.tools import Decision, FailureCode, Risk, ToolContract, ToolDefinition, ToolFailure
+from callboard.protocol.tools import Decision, Effect, FailureCode, Risk, ToolContract, ToolDefinition, ToolFailure
 
 OWN = Tag(RequestId("request"), MessageId("parent"))
 FOREIGN = Tag(RequestId("another request"), MessageId("parent"))
@@ -72,7 +72,7 @@ def call_tag(number: int, call_id: str) -> Tag:
 
 
 def offer(name: str, decision: Decision = Decision.ALLOW, *, timeout: float = 30.0, repeat: bool = False) -> ToolOffer:
-    contract = ToolContract(risk=Risk.WRITE, timeout_seconds=timeout, idempotent=repeat)
+    contract = ToolContract(risk=Risk.WRITE, timeout_seconds=timeout, effect=Effect.REPEAT if repeat else Effect.ONCE)
     return ToolOffer(ToolDefinition(ToolName(name), name), contract, decision)
 
 
@@ -229,6 +229,12 @@ REQUESTS: dict[str, list[Event]] = {
         failed(4, 15.0, ErrorKind.TRUNCATED),
         turn(5, 16.0, ANSWER),
     ],
+    "a model call lost while it waited": [
+        start(),
+        replace(noted(1, 11.0, 1), until_at=20.0),
+        ModelLost(step(1), 12.0),
+        turn(2, 21.0, ANSWER),
+    ],
     "model calls lost too often": [
         start(),
         ModelLost(step(1), 11.0),
@@ -241,6 +247,12 @@ REQUESTS: dict[str, list[Event]] = {
         noted(1, 11.5, 2),
         ModelLost(step(1), 12.0),
         failed(2, 13.0, ErrorKind.TRUNCATED),
+    ],
+    "a model call that waited when it was lost": [
+        start(),
+        replace(noted(1, 11.0, 1), until_at=90.0),
+        ModelLost(step(1), 12.0),
+        turn(2, 95.0, ANSWER),
     ],
     "a model call that took all requests": [
         start(max_attempts=2),

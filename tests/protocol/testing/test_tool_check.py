@@ -97,7 +97,7 @@ def pooled(x: int) -> int:
 DONE: dict[str, int] = {}
 
 
-@tool(idempotent=True)
+@tool(effect="repeat")
 def once(x: int, context: ToolContext) -> int:
     """Has its effect once for an effect id."""
     return DONE.setdefault(context.effect_id, len(DONE))
@@ -265,28 +265,28 @@ COUNT = [0]
 SENT: list[str] = []
 
 
-@tool(idempotent=True)
+@tool(effect="repeat")
 def counts(x: int) -> int:
     """Gives another result each time."""
     COUNT[0] += 1
     return COUNT[0]
 
 
-@tool(idempotent=True)
+@tool(effect="repeat")
 def sends(to: str) -> str:
     """Sends each time."""
     SENT.append(to)
     return "sent"
 
 
-@tool(idempotent=True)
+@tool(effect="repeat")
 def grows(x: int) -> list[str]:
     """Gives out its own list, and adds to it."""
     SENT.append("x")
     return SENT
 
 
-@tool(idempotent=True)
+@tool(effect="repeat")
 def once_only(to: str) -> str:
     """Refuses the second time."""
     if to in SENT:
@@ -390,9 +390,9 @@ async def renames(x: int) -> int:
         (says_cancelled, "raised CancelledError"),
         (exits, "ended its process: exit status 3"),
         (crashes, "ended its process: signal SIGSEGV"),
-        (counts, "is declared idempotent, but gives 1 at first and 2 when called again"),
-        (sends, r"is declared idempotent, but a second call changes SENT from \[''\] to \['', ''\]"),
-        (grows, r"is declared idempotent, but gives .* when called again"),
+        (counts, 'has effect="repeat", but gives 1 at first and 2 when called again'),
+        (sends, r"has effect=.repeat., but a second call changes SENT from \[''\] to \['', ''\]"),
+        (grows, r'has effect="repeat", but gives .* when called again'),
         (once_only, "but returns a result at first and raises ToolError when called again"),
         (leaves_a_task, r"leaves an asyncio task behind at each call: Task-\d+ \(Event.wait\)"),
         (leaves_a_thread, "leaves a thread behind at each call"),

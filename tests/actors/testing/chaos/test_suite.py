@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 
 import pytest
@@ -68,8 +69,20 @@ def test_the_suite_needs_a_thread_without_a_loop() -> None:
         asyncio.run(runs())
 
 
+IS_DEEP = bool(os.environ.get("CALLBOARD_DEEP"))
+#: Each message once: the actor crashes on it, or twice or three times in a row.
 SIMULATED = [case for case in chaos.all_cases() if case.name.endswith("/simulated")]
-REAL = chaos.chosen(["actor/LlmManager/*/3/real", "actor/ToolDispatcher/D*/3/real"])
+if not IS_DEEP:
+    SIMULATED = [case for place, case in enumerate(SIMULATED) if place // 3 % 3 == place % 3]
+REAL = chaos.chosen(
+    ["actor/LlmManager/*/3/real", "actor/ToolDispatcher/D*/3/real"]
+    if IS_DEEP
+    else [
+        "actor/LlmManager/StartModel/3/real",
+        "actor/LlmManager/AttemptEnded/3/real",
+        "actor/ToolDispatcher/D*/3/real",
+    ]
+)
 
 
 def test_every_actor_crashes_on_every_message_one_to_three_times_in_a_row_and_no_rule_is_broken() -> None:
@@ -81,7 +94,7 @@ def test_every_actor_crashes_on_every_message_one_to_three_times_in_a_row_and_no
 def test_the_llm_manager_and_the_dispatcher_crash_for_real_three_times_in_a_row() -> None:
     report = chaos.run(REAL)
     assert not report.fell_short, report.text()
-    assert report.counts[chaos.Status.HELD] >= 5
+    assert report.counts[chaos.Status.HELD] >= len(REAL) - 1
 
 
 def test_the_levels_are_all_there() -> None:

@@ -1,0 +1,343 @@
+"""`callboard journal`: what is in a journal, what it costs, and what is taken out of it.
+
+Reading works beside a process that writes it; what changes something needs a file that no process has open.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from callboard.actors.cli import journal_replay
+from callboard.actors.cli.arguments import STDIN, place_of, settings_of
+from callboard.actors.cli.terminal import cleaned, escaped, print_json, print_line, printable, table
+from callboard.actors.journal import journal_check
+from callboard.actors.journal.at_rest import journal_at
+from callboard.actors.journal.journal_handle import JournalHandle
+from callboard.actors.journal.journal_records import RequestLog
+from callboard.actors.journal.saved_conversations import ConversationInfo
+from callboard.actors.journal.usage_report import UsageLine, UsageReport
+from callboard.protocol.content import AssistantMessage, Message, SystemMessage, ToolMessage, UserMessage
+from callboard.protocol.errors import RuntimeFailure, UsageError
+from callboard.protocol.masking import mask
+
+#: Bytes of a file that is imported; a larger one is split, or merged by opening the journal itself.
+MAX_IMPORT_BYTES: Final = 1 << 30
+_UNKNOWN: Final = "unknown"
+
+
+def run(options: argparse.Namespace, known: dict[str, object]) -> None:
+    """Do the chosen thing."""
+    place = place_of(settings_of(options))
+    if (of_file := _OF_FILES.get(options.action)) is not None:
+        if isinstance(place, str):
+            raise UsageError(f"`callboard journal {options.action}` is for journals in a file, not on a server")
+        of_file(place, options)
+        return
+    if options.action == "replay":
+        _replay(place, options)
+        return
+    _ACTIONS[options.action](JournalHandle.open(place), options)
+
+
+# -- reading
+
+
+def _list(journal: JournalHandle, options: argparse.Namespace) -> None:
+    found = journal.conversations(
+        options.limit,
+        text=options.text,
+        metadata=metadata_of(options.metadata),
+        since=options.since,
+        until=options.until,
+    )
+    if options.json:
+        print_json([asdict(each) for each in found])
+    elif found:
+        print_line(table([("id", "last question", "messages", "title"), *map(_info_cells, found)]))
+    else:
+        print_line("no conversations")
+
+
+def _info_cells(info: ConversationInfo) -> tuple[str, ...]:
+    note = " (has not ended)" if info.open_request is not None else ""
+    damage = f" (damaged: {info.damage})" if info.damage else ""
+    return printable(info.id), _shown_time(info.last_at), str(info.messages), printable(info.title + note + damage)
+
+
+def _show(journal: JournalHandle, options: argparse.Namespace) -> None:
+    """A conversation, or a request, by its id."""
+    try:
+        log = journal.request(options.id)
+    except UsageError:
+        conversation = journal.conversation(options.id, at=options.at)
+        if options.json:
+            print_line(escaped(conversation.to_json()))
+            return
+        for own, message in zip(conversation.ids, conversation.messages, strict=True):
+            print_line(f"[{printable(own)}] {_shown_message(message)}")
+        return
+    if options.json:
+        print_json(_request_as_json(log))
+    else:
+        print_line("\n".join(_request_lines(log)))
+
+
+def _shown_message(message: Message) -> str:
+    match message:
+        case UserMessage():
+            return f"user: {_text(message.text)}"
+        case SystemMessage():
+            return f"system: {_text(message.text)}"
+        case ToolMessage():
+            return f"result of {printable(message.name)}: {_text(message.content)}"
+        case AssistantMessage():
+            calls = [f"calls {printable(each.name)} {printable(mask(each.arguments))}" for each in message.tool_calls]
+            return "\n  ".join([f"assistant: {_text(message.text)}", *calls])
+
+
+def _text(text: str) -> str:
+    return cleaned(mask(text))
+
+
+def _request_as_json(log: RequestLog) -> Mapping[str, object]:
+    end = log.end
+    finish = end.finish if end is not None else None
+    return {
+        "request_id": log.request_id,
+        "conversation_id": log.begins.conversation_id,
+        "begun_at": log.begins.begun_at,
+        "model": log.begins.model,
+        "metadata": dict(log.begins.metadata),
+        "events": [{"number": each.number, "event": type(each.event).__name__} for each in log.records],
+        "ended_at": end.ended_at if end is not None else None,
+        "outcome": finish.outcome if finish is not None else None,
+        "text": mask(finish.text) if finish is not None else "",
+        "failure": end.failure if end is not None else "",
+        "notes": list(end.notes) if end is not None else [],
+        "damage": log.damage,
+    }
+
+
+def _request_lines(log: RequestLog) -> list[str]:
+    told = _request_as_json(log)
+    lines = [f"{name}: {printable(str(told[name]))}" for name in ("request_id", "conversation_id", "model")]
+    lines.append(f"began: {_shown_time(log.begins.begun_at)}")
+    lines += [f"  {each.number}  {_shown_time(each.written_at)}  {type(each.event).__name__}" for each in log.records]
+    if log.end is None:
+        lines.append("it has not ended")
+    else:
+        lines.append(f"ended: {_shown_time(log.end.ended_at)}  {told['outcome'] or printable(log.end.failure)}")
+        lines += [f"note: {printable(note)}" for note in log.end.notes]
+    if log.damage:
+        lines.append(f"damaged: {printable(log.damage)}")
+    return lines
+
+
+def _requests(journal: JournalHandle, options: argparse.Namespace) -> None:
+    found = journal.requests(options.limit, before=options.until)
+    if options.json:
+        print_json([asdict(each) for each in found])
+        return
+    if not found:
+        print_line("no requests")
+        return
+    rows = [("id", "began", "outcome", "model")]
+    for each in found:
+        outcome = each.outcome or ("failed" if each.ended_at is not None else "has not ended")
+        rows.append((printable(each.request_id), _shown_time(each.begun_at), outcome, printable(each.model)))
+    print_line(table(rows))
+
+
+def _search(journal: JournalHandle, options: argparse.Namespace) -> None:
+    found = journal.search(
+        " ".join(options.words),
+        options.limit,
+        metadata=metadata_of(options.metadata),
+        since=options.since,
+        until=options.until,
+    )
+    if options.json:
+        print_json([asdict(each) for each in found])
+        return
+    for each in found:
+        place = f"{printable(each.conversation_id)}  {printable(each.message_id)}"
+        print_line(f"{place}  {each.role}: {printable(each.snippet)}")
+    if not found:
+        print_line("nothing found")
+
+
+def _usage(journal: JournalHandle, options: argparse.Namespace) -> None:
+    report = journal.usage(
+        options.by or ("day", "model"),
+        since=options.since,
+        until=options.until,
+        model=options.of_model,
+        tool=options.tool,
+        conversation_id=options.conversation,
+    )
+    if options.json:
+        print_line(escaped(report.as_json()))
+    elif options.csv:
+        sys.stdout.write(cleaned(report.as_csv().replace("\r\n", "\n")))
+    else:
+        print_line(_usage_table(report))
+
+
+def _usage_table(report: UsageReport) -> str:
+    header = (*report.by, "requests", "model calls", "input tokens", "output tokens", "US dollars", "calls", "failed")
+    rows = [header, *(_usage_cells(line, report) for line in report.lines)]
+    total = _usage_cells(report.total, report)
+    rows.append(("total", *total[1:]) if report.by else total)
+    notes = []
+    if unknown := report.total.unknown_usage:
+        notes.append(f"the tokens of {unknown} model calls are not known: they are not in these numbers")
+    if unknown := report.total.unknown_cost:
+        notes.append(f"the cost of {unknown} model calls is not known: it is not in these numbers")
+    if report.running:
+        notes.append(f"{report.running} requests have not ended: they are in it so far")
+    if report.unreadable:
+        notes.append(f"the records of {report.unreadable} requests cannot be read: they are not in these numbers")
+    return "\n".join([table(rows), *notes])
+
+
+def _usage_cells(line: UsageLine, report: UsageReport) -> tuple[str, ...]:
+    used, cost = line.usage, line.cost
+    return (
+        *(printable(getattr(line, name)) for name in report.by),
+        str(line.requests),
+        str(line.model_calls),
+        _UNKNOWN if used is None else f"{used.input_tokens:,}",
+        _UNKNOWN if used is None else f"{used.output_tokens:,}",
+        _UNKNOWN if cost is None else f"{cost:.6f}",
+        str(line.tool_calls),
+        str(line.failed_tool_calls),
+    )
+
+
+# -- in and out
+
+
+def _export(journal: JournalHandle, options: argparse.Namespace) -> None:
+    """One conversation as JSON, or all of it as JSON lines."""
+    if options.id is not None:
+        print_line(escaped(journal.conversation(options.id, at=options.at).to_json()))
+        return
+    for line in journal.export():
+        print_line(line)
+
+
+def _import(journal: JournalHandle, options: argparse.Namespace) -> None:
+    """What `export` printed."""
+    text = _read(options.file)
+    first = text.lstrip().partition("\n")[0]
+    if '"callboard-journal"' in first:
+        done = journal.import_lines(text.splitlines())
+        left = f"; {done.left_out} of requests that had not ended were left out" if done.left_out else ""
+        print_line(f"{done.rows} rows added{left}")
+    else:
+        print_line(printable(journal.import_conversation(text)))
+
+
+def _read(file: Path) -> str:
+    try:
+        with sys.stdin.buffer if str(file) == STDIN else file.open("rb") as source:
+            data = source.read(MAX_IMPORT_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror or error}") from error
+    if len(data) > MAX_IMPORT_BYTES:
+        raise UsageError(f"{file} has more than {MAX_IMPORT_BYTES:,} bytes; import it in parts")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{file} is not UTF-8: {error.reason} at byte {error.start}") from error
+
+
+def _delete(journal: JournalHandle, options: argparse.Namespace) -> None:
+    for each in options.ids:
+        remark = journal.delete_conversation(each)
+        print_line(printable(f"deleted {each}" + (f" ({remark})" if remark else "")))
+
+
+def _compact(journal: JournalHandle, options: argparse.Namespace) -> None:
+    """Delete what is too old or too much, and give the space back."""
+    settings = settings_of(options)
+    days = options.keep_days if options.keep_days is not None else settings.journal_keep_days
+    most = options.max_bytes if options.max_bytes is not None else settings.journal_max_bytes
+    done = journal.clean_up(keep_days=days, max_bytes=most)
+    deleted = f"the logs of {done.logs} requests and {done.conversations} conversations were deleted"
+    if isinstance(settings.journal, str):
+        print_line(f"{deleted}; PostgreSQL's autovacuum frees their space")
+    else:
+        print_line(f"{deleted}; {journal.vacuum():,} bytes are left")
+
+
+# -- the file itself
+
+
+def _verify(path: Path, options: argparse.Namespace) -> None:
+    _report(journal_check.verify(path), options)
+
+
+def _repair(path: Path, options: argparse.Namespace) -> None:
+    _report(journal_check.repair(path), options)
+
+
+def _report(report: journal_check.Report, options: argparse.Namespace) -> None:
+    """Raises RuntimeFailure for a journal that is damaged."""
+    if options.json:
+        print_json({**asdict(report), "path": str(report.path), "is_sound": report.is_sound})
+    else:
+        records = sum(report.records.values())
+        print_line(printable(f"{report.path}: {records:,} sound records, {report.open_requests} open requests"))
+        for line in report.repaired:
+            print_line(f"repaired: {printable(line)}")
+        for each in report.set_aside:
+            print_line(f"set aside {_shown_time(each.found_at)}: {printable(each.what)}: {printable(each.why)}")
+        for line in report.faults:
+            print_line(f"fault: {printable(line)}")
+    if not report.is_sound:
+        raise RuntimeFailure(
+            f"the journal has {len(report.faults)} faults; `callboard journal repair` saves what is sound"
+        )
+
+
+def _replay(place: str | Path, options: argparse.Namespace) -> None:
+    with closing(journal_at(place).reader()) as reader:
+        journal_replay.replay(options, reader)
+
+
+def metadata_of(typed: list[str]) -> dict[str, str]:
+    """Of --metadata NAME=VALUE. Raises UsageError."""
+    found: dict[str, str] = {}
+    for each in typed:
+        name, equals, value = each.partition("=")
+        if not name or not equals:
+            raise UsageError(f"--metadata must be NAME=VALUE, got {each!r}")
+        found[name] = value
+    return found
+
+
+def _shown_time(seconds: float) -> str:
+    """In local time, to the second."""
+    return datetime.fromtimestamp(seconds).astimezone().isoformat(" ", "seconds")
+
+
+_OF_FILES: Final[Mapping[str, Callable[[Path, argparse.Namespace], None]]] = {"verify": _verify, "repair": _repair}
+_ACTIONS: Final[Mapping[str, Callable[[JournalHandle, argparse.Namespace], None]]] = {
+    "list": _list,
+    "show": _show,
+    "requests": _requests,
+    "search": _search,
+    "usage": _usage,
+    "export": _export,
+    "import": _import,
+    "delete": _delete,
+    "compact": _compact,
+}

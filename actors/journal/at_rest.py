@@ -1,0 +1,86 @@
+"""A journal that no runtime of this process has open: for scripts and the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Final, TypeVar
+
+from callboard.actors.journal.journal_store import JournalReader, JournalWriter
+from callboard.actors.journal.places import PID, checked_place
+from callboard.protocol.errors import UsageError, missing_extra
+
+R = TypeVar("R")
+
+
+class JournalAtRest:
+    """Read while another process writes; changed only while none does (a file), or beside the others (a server)."""
+
+    name: Final = ""
+    """No conversation of this process knows what is in it."""
+
+    def __init__(
+        self,
+        make_reader: Callable[[], JournalReader],
+        make_writer: Callable[[], JournalWriter],
+        *,
+        is_checked_when_opened: bool,
+    ) -> None:
+        self._make_reader, self._make_writer = make_reader, make_writer
+        self.many_at_once: Final = is_checked_when_opened
+        """Opening a file reads all of it; a lease on a server would pass meanwhile."""
+
+    def reader(self) -> JournalReader:
+        return self._make_reader()
+
+    def change(self, run: Callable[[JournalWriter], R]) -> R:
+        writer = self._make_writer()
+        writer.open()
+        with closing(writer):
+            return run(writer)
+
+    def forgotten(self) -> None:
+        """No conversation of this process has to know."""
+
+
+def journal_at(place: str | Path) -> JournalAtRest:
+    """The journal of this path or postgresql:// URL. Raises UsageError where there is no file."""
+    try:
+        checked = checked_place(place)
+    except ValueError as error:
+        raise UsageError(f"the journal {error}") from error
+    if checked is None:
+        raise UsageError("name a journal: the path of its file, or postgresql://...")
+    return _on_server(checked) if isinstance(checked, str) else _in_file(checked)
+
+
+def _in_file(path: Path) -> JournalAtRest:
+    if PID in path.name:
+        raise UsageError(f"{path} is a file for each process: name one of them")
+    if not path.is_file():
+        raise UsageError(f"there is no journal {path}")
+    from callboard.actors.journal import sqlite_journal  # noqa: PLC0415 - only where there is a journal
+
+    def reader() -> JournalReader:
+        opened = sqlite_journal.SqliteReader(path)
+        try:
+            opened.check()
+        except BaseException:
+            opened.close()
+            raise
+        return opened
+
+    return JournalAtRest(reader, lambda: sqlite_journal.SqliteJournal(path), is_checked_when_opened=True)
+
+
+def _on_server(url: str) -> JournalAtRest:
+    try:
+        from callboard.actors.journal import postgres_journal  # noqa: PLC0415 - the extra `postgres`
+    except ImportError as missing:
+        raise UsageError(missing_extra(f"a journal on PostgreSQL ({missing})", "postgres")) from missing
+    return JournalAtRest(
+        lambda: postgres_journal.PostgresReader(url),
+        lambda: postgres_journal.PostgresJournal(url),
+        is_checked_when_opened=False,
+    )

@@ -1,0 +1,146 @@
+"""Check a journal file, and repair it: for people, beside what opening it does by itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from callboard.actors.journal.encoding import (
+    DamagedRecord,
+    check,
+    read_beginning,
+    read_compacted,
+    read_end,
+    read_event,
+    read_message,
+    read_outcome,
+    read_set_aside,
+    read_tools,
+)
+from callboard.actors.journal.file_lock import FileLock, holder
+from callboard.actors.journal.journal_database import StatementRefused
+from callboard.actors.journal.journal_records import SetAside
+from callboard.actors.journal.salvage import salvage
+from callboard.actors.journal.sqlite_database import JournalDamaged
+from callboard.actors.journal.sqlite_file import prepared, real_path
+from callboard.actors.journal.sqlite_journal import SqliteReader
+from callboard.actors.journal.tables import (
+    COMPACTIONS,
+    ENDS,
+    EVENTS,
+    MESSAGES,
+    OFFERS,
+    OUTCOMES,
+    REQUESTS,
+    SET_ASIDE,
+    TABLES,
+)
+from callboard.protocol.errors import UsageError
+
+_READ: Final[Mapping[str, Callable[[Sequence[object]], object]]] = {
+    OFFERS.name: read_tools,
+    REQUESTS.name: read_beginning,
+    EVENTS.name: read_event,
+    MESSAGES.name: read_message,
+    COMPACTIONS.name: read_compacted,
+    ENDS.name: read_end,
+    OUTCOMES.name: read_outcome,
+    SET_ASIDE.name: read_set_aside,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What is in a journal file, and what is wrong with it."""
+
+    path: Path
+    records: Mapping[str, int] = field(default_factory=dict)
+    """How many sound ones there are, by table."""
+    open_requests: int = 0
+    faults: tuple[str, ...] = ()
+    """What is wrong with it now, a line each."""
+    set_aside: tuple[SetAside, ...] = ()
+    """What was found damaged before, and is kept apart."""
+    repaired: tuple[str, ...] = ()
+    """What `repair` has done, a line each."""
+
+    @property
+    def is_sound(self) -> bool:
+        return not self.faults
+
+
+def verify(path: str | Path) -> Report:
+    """Read all of a journal file, and change nothing; also while a process writes it.
+
+    Raises UsageError where there is no such file, and for that of another program; JournalFailed where it cannot be
+    opened, though it is not damaged.
+    """
+    real = real_path(str(path))
+    if not real.exists():
+        raise UsageError(f"there is no journal {real}")
+    try:
+        reader = SqliteReader(real)
+    except JournalDamaged as error:
+        return Report(real, faults=(str(error.__cause__ or error),))
+    try:
+        reader.check_program()
+        return _checked(real, reader)
+    except (JournalDamaged, StatementRefused) as error:
+        return Report(real, faults=(str(error.__cause__ or error),))
+    finally:
+        reader.close()
+
+
+def _checked(path: Path, reader: SqliteReader) -> Report:
+    faults: list[str] = []
+    records: dict[str, int] = {}
+    if fault := reader.database.fault() or reader.database.schema_fault():
+        faults.append(fault)
+    for table in TABLES:
+        records[table.name] = 0
+        for row in reader.database.each(table.select):
+            try:
+                check(table, row)
+                if table.name in _READ:
+                    _READ[table.name](row)
+                records[table.name] += 1
+            except DamagedRecord as error:
+                key = dict(zip(table.columns, row, strict=False))
+                faults.append(f"{table.name} {[key[name] for name in table.key]}: {error}")
+    open_requests = reader.open_requests()
+    for request_id in open_requests:
+        log = reader.request(request_id)
+        if log is None or log.damage:
+            faults.append(f"request {request_id!r} cannot be gone on with: {log.damage if log else 'it is not there'}")
+    return Report(path, records, len(open_requests), tuple(faults), tuple(reader.set_aside()))
+
+
+def repair(path: str | Path, *, wall_clock: Callable[[], float] = time.time) -> Report:
+    """Save what is sound of a damaged journal in a new one, and move the damaged one aside; a sound one stays as it is.
+
+    Raises UsageError where there is no journal or a process writes it; JournalFailed where the disk does not do its
+    part.
+    """
+    real = real_path(str(path))
+    if not real.exists():
+        raise UsageError(f"there is no journal {real}")
+    lock = FileLock.taken(real)
+    if lock is None:
+        raise UsageError(f"the journal {real} is in use by {holder(real)}: end it first")
+    try:
+        database, notes = prepared(real, "power", wall_clock())
+        database.close()
+        before = verify(real)
+        damaged = [fault for fault in before.faults if not fault.startswith("request ")]
+        if damaged:
+            notes += salvage(real, damaged[0], wall_clock())
+        after = verify(real)
+        return Report(after.path, after.records, after.open_requests, after.faults, after.set_aside, tuple(notes))
+    except UsageError:
+        lock.remove()
+        raise
+    finally:
+        lock.release()

@@ -1,0 +1,89 @@
+"""What a database must do for the journal. Writing and reading are apart: one thread writes, any may read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from callboard.actors.journal.journal_records import Change, OpenReport, RequestLog, SetAside
+from callboard.protocol.errors import RuntimeFailure
+from callboard.protocol.ids import RequestId
+
+
+class JournalFailed(RuntimeFailure):
+    """Nothing of a batch was written, or it is not known whether it was. The message says why and what to do.
+
+    Writing again can help: a full disk has room again, a server comes back.
+    """
+
+
+class JournalLost(JournalFailed):
+    """Another process has taken over what this one had: it may write no more under its name."""
+
+
+class ChangeRefused(RuntimeFailure):
+    """One change cannot be written, and the rest of its batch was: a statement of a tool failed, or what was to be
+    written once is there already."""
+
+
+class JournalWriter(Protocol):
+    """Owned by one thread. What is not a CallboardError is a fault of ours."""
+
+    def open(self) -> OpenReport:
+        """Before anything else: lock, make what is missing, check, repair. Raises UsageError for what is no journal, of
+        another version, or owned by another process; JournalFailed where the disk or the server does not answer."""
+        ...
+
+    def commit(self, batch: Sequence[Change]) -> Sequence[ChangeRefused | None]:
+        """Write all of it, durable when this returns, in order; for each change None, or why it alone was refused.
+
+        A Write that is there already is written once. Raises JournalFailed: then nothing of the batch counts as
+        written, and it may be given again. Raises JournalLost: then it must not.
+        """
+        ...
+
+    def take_up(self) -> tuple[RequestId, ...]:
+        """The open requests that are ours from now on and were not before: of earlier processes of this journal that
+        have ended. Each is counted as taken up once more."""
+        ...
+
+    def forget_takings(self, request_ids: Sequence[RequestId]) -> None:
+        """These requests were left as they are: that they were taken up does not count. Raises as `commit`."""
+        ...
+
+    def renew(self) -> float | None:
+        """Prove that we are alive; the seconds after which to do so again, None where no one else could write.
+
+        Raises as `commit`.
+        """
+        ...
+
+    def may_act(self) -> bool:
+        """May what was written be acted on? Not when our lease may be over: then another process goes on with it."""
+        ...
+
+    def reader(self) -> JournalReader:
+        """A new reader, for one thread."""
+        ...
+
+    def close(self) -> None:
+        """What is ours and open is left for the next process."""
+        ...
+
+
+class JournalReader(Protocol):
+    """One connection of its own, for one thread at a time. Raises JournalFailed."""
+
+    def request(self, request_id: RequestId) -> RequestLog | None:
+        """All there is of it; None where there is nothing."""
+        ...
+
+    def open_requests(self) -> tuple[RequestId, ...]:
+        """Those that have begun and not ended, the oldest first."""
+        ...
+
+    def set_aside(self) -> Iterator[SetAside]:
+        """What could not be read, since the journal was made."""
+        ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,294 @@
+"""The file of a journal: whose it is, whether it is sound, what to do when it is not, and files of dead processes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sqlite3
+import stat
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from callboard.actors.journal.encoding import is_sound
+from callboard.actors.journal.file_lock import FILE_MODE, FileLock, cannot_use
+from callboard.actors.journal.journal_database import StatementRefused
+from callboard.actors.journal.journal_store import JournalFailed
+from callboard.actors.journal.salvage import (
+    MOST_UNFINISHED_COMMITS,
+    finish,
+    has_records,
+    other_format,
+    remove_database,
+    salvage,
+    sync_folder,
+)
+from callboard.actors.journal.sqlite_database import (
+    APPLICATION_ID,
+    OWN_PREFIX,
+    Durability,
+    JournalDamaged,
+    SqliteDatabase,
+    make_tables,
+)
+from callboard.actors.journal.sqlite_pages import HEADER_BYTES, PAGE_BYTES, lost_commits
+from callboard.actors.journal.tables import FORMAT, META, OPEN, OPEN_REQUESTS, SET_ASIDE, TABLES, UPGRADES
+from callboard.protocol.errors import UsageError
+
+#: In a path: the process that opens it.
+PID_MARK: Final = "{pid}"
+_FOLDER_MODE: Final = 0o700
+#: For the lock of another program on a file that may be its own.
+_LOOK_SECONDS: Final = 1.0
+_MAGIC: Final = b"SQLite format 3\x00"
+#: The first pages of a journal have its first rows, those of META: without any there it is another program's file.
+_LOOK_FOR_RECORDS_PAGES: Final = 2_000
+
+
+def real_path(given: str) -> Path:
+    """Where the file is, behind links; its folder is made if only it is missing. Raises UsageError.
+
+    Two names of one file would have two locks and two WALs, and damage it (https://www.sqlite.org/howtocorrupt.html,
+    "Multiple links to the same file").
+    """
+    try:
+        path = Path(given).expanduser().resolve()
+        if path.parent.parent.is_dir() and not path.parent.exists():
+            path.parent.mkdir(_FOLDER_MODE)
+        if not path.parent.is_dir():
+            raise UsageError(f"the journal cannot be made: there is no folder {path.parent}: make it first")
+        with contextlib.suppress(FileNotFoundError):
+            found = path.stat()
+            if not stat.S_ISREG(found.st_mode):
+                raise UsageError(f"the journal {path} is not a regular file: choose another path")
+            if found.st_nlink > 1:
+                raise UsageError(f"the journal {path} has {found.st_nlink} names (hard links): leave it only one")
+    except (OSError, RuntimeError, ValueError) as error:
+        told = error if isinstance(error, OSError) else OSError(0, str(error))
+        raise cannot_use(Path(given), told) from error
+    return path
+
+
+def prepared(path: Path, durability: Durability, now: float) -> tuple[SqliteDatabase, list[str]]:
+    """The connection that writes, to a journal that is there, whole and of our format; and what was done for that.
+
+    The caller has its lock, and nothing of this process has the file open: to read it as we do here and close it would
+    end the locks of SQLite's that the process has on it (https://www.sqlite.org/howtocorrupt.html, "Posix advisory
+    locks canceled by a separate thread doing close()"). Raises UsageError, JournalFailed.
+    """
+    try:
+        aside = finish(path, now)
+        notes = [f"an earlier process had begun to repair {path}: the damaged one is {aside}"] if aside else []
+        is_new = _is_new(path)
+        if not is_new and (why := header_fault(path)):
+            notes += salvage(path, why, now)
+        path.chmod(FILE_MODE)  # now that it is known to be ours
+        return _opened(path, durability, now, notes, is_new=is_new), notes
+    except OSError as error:
+        raise cannot_use(path, error) from error
+
+
+def _opened(path: Path, durability: Durability, now: float, notes: list[str], *, is_new: bool) -> SqliteDatabase:
+    why = ""
+    try:
+        database = SqliteDatabase(path, durability=durability)
+    except JournalDamaged as error:
+        why = str(error.__cause__ or error)
+    else:
+        try:
+            why = _set_up(database, now, notes, is_new=is_new)
+        except BaseException:
+            database.close()
+            raise
+        if not why:
+            return database
+        database.close()
+    notes += salvage(path, why, now)
+    return SqliteDatabase(path, durability=durability)
+
+
+def _set_up(database: SqliteDatabase, now: float, notes: list[str], *, is_new: bool) -> str:
+    """What is wrong with the file; "" when nothing is, or now not any more."""
+    lost = lost_commits(database.path.with_name(f"{database.path.name}-wal"), database.frames())
+    if is_new or not database.query("SELECT 1 FROM sqlite_master"):
+        if lost:
+            return f"its log is damaged: {lost} commits are lost"
+        with _transaction(database):
+            make_tables(database)
+            made = {"format": str(FORMAT), "made_at": repr(now), "journal": uuid.uuid4().hex}
+            database.execute_many(META.insert, [META.row(*each) for each in made.items()])
+        # Now: the header of the file itself says whose it is, also when it is next looked at after a kill.
+        database.checkpoint()
+        sync_folder(database.path)
+        return ""
+    if why := database.fault():
+        return why
+    try:
+        if why := _format_fault(database) or database.schema_fault():
+            return why
+    except StatementRefused as error:
+        return str(error)
+    if lost:
+        notes.append(_cut(database, lost, now))
+    return ""
+
+
+def _cut(database: SqliteDatabase, lost: int, now: float) -> str:
+    """The end of the log is damaged: SQLite goes on with what was before. Say so, and where events may be missing."""
+    told = f"the end of the log of {database.path} was damaged and is cut off: {lost} commits"
+    if lost <= MOST_UNFINISHED_COMMITS:
+        return f"{told}; it had not been finished when the machine stopped"
+    why = f"records of it may be lost: the end of the journal's log was damaged ({lost} commits)"
+    with _transaction(database):
+        rows = [
+            SET_ASIDE.row(now, f"request {request_id}", why, str(request_id), "", None)
+            for (request_id,) in database.query(OPEN_REQUESTS)
+        ]
+        database.execute_many(SET_ASIDE.insert, rows)
+    return f"{told}; the {len(rows)} requests that had not ended are not gone on with"
+
+
+def _format_fault(database: SqliteDatabase) -> str:
+    """Bring a journal of an older format up to ours. What is wrong with the record of its format; "" when nothing is.
+    Raises UsageError for another format."""
+    rows = database.query(f"{META.select} WHERE name = 'format'")
+    if not rows or not is_sound(META, rows[0]):
+        return "the record of its format is damaged"
+    number = int(str(rows[0][1]))
+    while number != FORMAT:
+        if number not in UPGRADES:
+            raise other_format(database.path, number)
+        with _transaction(database):
+            for statement in UPGRADES[number]:
+                database.execute(statement)
+            number += 1
+            database.execute(f"DELETE FROM {META.name} WHERE name = 'format'")
+            database.execute(META.insert, META.row("format", str(number)))
+    ids = database.query("SELECT * FROM pragma_application_id, pragma_user_version")
+    if ids != [(APPLICATION_ID, FORMAT)]:
+        database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        database.execute(f"PRAGMA user_version = {FORMAT}")
+    return ""
+
+
+@contextlib.contextmanager
+def _transaction(database: SqliteDatabase) -> Iterator[None]:
+    database.begin()
+    try:
+        yield
+        database.commit()
+    except BaseException:
+        database.rollback()
+        raise
+
+
+def _is_new(path: Path) -> bool:
+    """Make the file where there is none, for its owner alone; the log and its index get the same mode from SQLite."""
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE))
+    log = path.with_name(f"{path.name}-wal")
+    return path.stat().st_size == 0 and not (log.exists() and log.stat().st_size)
+
+
+def header_fault(path: Path) -> str:
+    """What is wrong with the beginning of a file that is ours; "" when nothing is. Raises UsageError for another's.
+
+    As with `prepared`, this process may not have the file open as a journal.
+    """
+    with path.open("rb") as file:
+        header = file.read(HEADER_BYTES)
+    is_sqlite = header.startswith(_MAGIC)
+    application = int.from_bytes(header[68:72], "big")
+    if is_sqlite and application == APPLICATION_ID:
+        return ""
+    if is_sqlite and application == 0 and path.stat().st_size <= PAGE_BYTES and _is_ours(path):
+        return ""  # the making of it was interrupted
+    if has_records(path, _LOOK_FOR_RECORDS_PAGES):
+        return "its header is damaged"
+    kind = "a database of another program" if is_sqlite else "not a journal"
+    raise UsageError(f"{path} is {kind}, or nothing of it is sound: choose another path for the journal")
+
+
+def _is_ours(path: Path) -> bool:
+    """Is it, with its log, a journal or an empty database?
+
+    Opened for writing, as SQLite itself may have to complete what a process began that was killed: a file with a log or
+    a rollback journal, and without the index of the log, cannot be opened for reading alone
+    (https://www.sqlite.org/wal.html, "Read-Only Databases").
+    """
+    try:
+        with contextlib.closing(sqlite3.connect(path, timeout=_LOOK_SECONDS)) as database:
+            ((application,),) = database.execute("PRAGMA application_id")
+            return application == APPLICATION_ID or database.execute("SELECT 1 FROM sqlite_master").fetchone() is None
+    except sqlite3.Error:
+        return False
+
+
+def moved_aside(given: str, path: Path) -> list[Path]:
+    """Copies of what the journal had: damaged ones, and those of dead processes that were kept for tables of tools."""
+    name = "[0-9]+".join(re.escape(part) for part in Path(given).name.split(PID_MARK))
+    pattern = re.compile(rf"(?:{name}|{re.escape(path.name)})\.(?:damaged-.+|merged)\Z")
+    return sorted(each for each in path.parent.iterdir() if pattern.match(each.name))
+
+
+# -- a file for each process
+
+
+def merge_files_of_dead(given: str, own: Path, database: SqliteDatabase, now: float) -> list[str]:
+    """Copy the rows of files of the same pattern whose processes have ended, and remove those files.
+
+    Each journal has an id of its own, which is written together with its rows: when a process dies between copying and
+    removing, the next one only removes.
+    """
+    pattern = re.compile("([0-9]+)".join(re.escape(part) for part in Path(given).name.split(PID_MARK)) + r"\Z")
+    notes: list[str] = []
+    for path in sorted(own.parent.iterdir()):
+        if path == own or not pattern.match(path.name) or not path.is_file() or path.is_symlink():
+            continue
+        lock = FileLock.taken(path)
+        if lock is None:
+            continue
+        try:
+            if path.exists():
+                notes += _merge(path, database, now)
+        except (UsageError, JournalFailed) as error:
+            notes.append(f"the journal of a process that has ended cannot be taken over: {error}")
+            lock.release()
+        else:
+            lock.remove()
+    return notes
+
+
+def _merge(path: Path, database: SqliteDatabase, now: float) -> list[str]:
+    dead, notes = prepared(path, "power", now)
+    try:
+        ((journal,),) = dead.query(f"SELECT value FROM {META.name} WHERE name = 'journal'")
+        mark = META.row(f"merged {journal}", str(path))
+        if not database.query(f"SELECT 1 FROM {META.name} WHERE name = ?", mark[:1]):
+            with _transaction(database):
+                for table in TABLES:
+                    if table is not META:
+                        for row in dead.each(table.select):
+                            database.execute(table.insert, row)
+                for row in dead.each(f"SELECT request_id FROM {OPEN}"):
+                    database.execute(_OPEN_FOR_ANY, row)
+                database.execute(META.insert, mark)
+            notes.append(f"the journal {path} of a process that has ended was taken over")
+        others = [str(row[0]) for row in dead.query(_TABLES_OF_TOOLS, (f"{OWN_PREFIX}%",))]
+    finally:
+        dead.close()
+    if others:
+        aside = path.with_name(f"{path.name}.merged")
+        path.replace(aside)
+        notes.append(f"it has tables of tools ({', '.join(others)}), which stay in {aside}")
+    else:
+        remove_database(path)
+    return notes
+
+
+_OPEN_FOR_ANY: Final = f"INSERT INTO {OPEN} (request_id, owner) VALUES (?, '') ON CONFLICT DO NOTHING"
+_TABLES_OF_TOOLS: Final = (
+    "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE ? AND name NOT LIKE 'sqlite%'"
+)

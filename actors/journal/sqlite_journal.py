@@ -1,0 +1,190 @@
+"""The journal in a SQLite file: one process writes it, any thread of it reads; a file of a dead process can be merged.
+
+`path` may have `{pid}` in it: then each process has a file of its own, and takes over those that dead ones have left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, TypeVar
+
+from callboard.actors.journal.file_lock import FileLock, holder
+from callboard.actors.journal.journal_database import JournalDatabase
+from callboard.actors.journal.journal_records import Change, OpenReport
+from callboard.actors.journal.journal_store import ChangeRefused, JournalFailed, JournalReader
+from callboard.actors.journal.sql_reader import SqlReader
+from callboard.actors.journal.sql_writer import SqlWriter
+from callboard.actors.journal.sqlite_database import APPLICATION_ID, Durability, JournalDamaged, SqliteDatabase
+from callboard.actors.journal.sqlite_file import (
+    PID_MARK,
+    header_fault,
+    merge_files_of_dead,
+    moved_aside,
+    prepared,
+    real_path,
+)
+from callboard.actors.journal.tables import FORMAT
+from callboard.protocol.errors import UsageError
+from callboard.protocol.ids import RequestId
+
+R = TypeVar("R")
+
+#: Free pages that are given back to the disk at once: 1 MB, some milliseconds.
+_PAGES_AT_ONCE: Final = 256
+_SIZES: Final = ("page_count", "freelist_count", "page_size")
+
+
+class SqliteJournal:
+    """`JournalWriter` for a file. Its methods are called from one thread, but for `reader`."""
+
+    def __init__(
+        self, path: str | Path, *, durability: Durability = "power", wall_clock: Callable[[], float] = time.time
+    ) -> None:
+        self._given = str(path)
+        self._durability: Durability = durability
+        self._wall_clock = wall_clock
+        self.path = Path(self._given)
+        self._lock: FileLock | None = None
+        self._database: SqliteDatabase | None = None
+        self._writer: SqlWriter | None = None
+
+    def open(self) -> OpenReport:
+        if PID_MARK in str(Path(self._given).parent):
+            raise UsageError(f"the journal {self._given}: write {PID_MARK} in the name of the file, not of a folder")
+        self.path = real_path(self._given.replace(PID_MARK, str(os.getpid())))
+        self._lock = FileLock.taken(self.path)
+        if self._lock is None:
+            raise UsageError(
+                f"the journal {self.path} is in use by {holder(self.path)}: end it, choose another path, write "
+                f"{PID_MARK} in the path for a file of each process, or use PostgreSQL"
+            )
+        try:
+            notes = self._open()
+        except UsageError:
+            self._lock.remove()  # nothing of ours stays beside another program's file
+            self.close()
+            raise
+        except BaseException:
+            self.close()
+            raise
+        return OpenReport(tuple(notes))
+
+    def _open(self) -> list[str]:
+        self._database, notes = prepared(self.path, self._durability, self._wall_clock())
+        if PID_MARK in self._given:
+            notes += merge_files_of_dead(self._given, self.path, self._database, self._wall_clock())
+        self._writer = SqlWriter(self._database, uuid.uuid4().hex, wall_clock=self._wall_clock)
+        return notes
+
+    def commit(self, batch: Sequence[Change]) -> Sequence[ChangeRefused | None]:
+        return self._opened().commit(batch)
+
+    def take_up(self) -> tuple[RequestId, ...]:
+        return self._opened().take_up()
+
+    def forget_takings(self, request_ids: Sequence[RequestId]) -> None:
+        self._opened().forget_takings(request_ids)
+
+    def renew(self) -> float | None:
+        return None
+
+    def may_act(self) -> bool:
+        return True
+
+    def reader(self) -> JournalReader:
+        return SqliteReader(self.path)
+
+    # -- cleaning up: see `retention.CleansUp`
+
+    def change(self, run: Callable[[JournalDatabase], R]) -> R:
+        return self._opened().change(run)
+
+    def give_back(self) -> None:
+        self._file().query(f"PRAGMA incremental_vacuum({_PAGES_AT_ONCE})")
+
+    def vacuum(self) -> None:
+        self._file().query("VACUUM")
+        self.forget()
+
+    def forget(self) -> str:
+        """What was deleted is zeros in the database (secure_delete); the WAL, which has it still, is cut to nothing."""
+        ((is_busy, *_),) = self._file().query("PRAGMA wal_checkpoint(TRUNCATE)")
+        left = []
+        if is_busy:
+            left.append(f"{self.path} is being read: what was deleted leaves its WAL with the next checkpoint")
+        if copies := moved_aside(self._given, self.path):
+            left.append(
+                f"what was moved aside may hold it still, and is yours to delete: {', '.join(map(str, copies))}"
+            )
+        return "; ".join(left)
+
+    def size_bytes(self) -> int:
+        pages, free, each = (self._file().query(f"PRAGMA {name}")[0][0] for name in _SIZES)
+        assert isinstance(pages, int)
+        assert isinstance(free, int)
+        assert isinstance(each, int)
+        return (pages - free) * each
+
+    def _file(self) -> SqliteDatabase:
+        self._opened()
+        assert self._database is not None
+        return self._database
+
+    def close(self) -> None:
+        self._writer = None
+        if self._database is not None:
+            # A log that cannot be emptied, as the disk is full or a reader is at it, is read by the next process.
+            with contextlib.suppress(JournalFailed):
+                self._database.checkpoint()
+            self._database.close()
+            self._database = None
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def _opened(self) -> SqlWriter:
+        if self._writer is None:
+            raise JournalFailed(f"the journal {self.path} is not open")
+        return self._writer
+
+
+class SqliteReader(SqlReader):
+    """`JournalReader` for a file."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = SqliteDatabase(path, reads_only=True)
+        super().__init__(self._file)
+
+    @property
+    def database(self) -> SqliteDatabase:
+        return self._file
+
+    def check(self) -> None:
+        """Raises UsageError for the file of another program, and for a format that this callboard does not read."""
+        self.check_program()
+        ((number,),) = self._file.query("PRAGMA user_version")
+        if number != FORMAT:
+            raise UsageError(f"the journal {self._file.path} has the format {number}; this callboard reads {FORMAT}")
+
+    def check_program(self) -> None:
+        """Raises UsageError for the file of another program, JournalDamaged for one of ours that cannot be read."""
+        path = self._file.path
+        try:
+            if self._file.query("PRAGMA application_id") == [(APPLICATION_ID,)]:
+                return
+        except JournalDamaged:
+            header_fault(path)
+            raise
+        if why := header_fault(path):
+            raise JournalDamaged(
+                f"the journal {path} is damaged: {why}; `callboard journal repair` saves what is sound"
+            )
+        raise UsageError(f"{path} is an empty database, not a journal")
+
+    def close(self) -> None:
+        self._file.close()

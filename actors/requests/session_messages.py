@@ -1,0 +1,124 @@
+"""What a RequestSession takes and works with: its messages, its peers, who hears of it and who keeps its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from callboard.actors.calls import dispatcher
+from callboard.actors.calls.dispatcher import StopsTold, ToolsOffered
+from callboard.actors.journal.outbox import NotWritten, Written
+from callboard.actors.kernel import Asks, DependencyLost, Down, Ref
+from callboard.actors.models.llm_manager import LlmMessage
+from callboard.actors.models.windows import Window
+from callboard.actors.requests.open_requests import OpenWork
+from callboard.actors.requests.outside import OutsideMessage
+from callboard.actors.requests.replies import Seen
+from callboard.actors.telemetry.telemetry import TelemetryMessage
+from callboard.actors.tools.progress import ProgressMade
+from callboard.protocol import events
+from callboard.protocol.commands import Command
+from callboard.protocol.compaction import Compacted
+from callboard.protocol.content import Message, ToolCall
+from callboard.protocol.errors import RuntimeFailure
+from callboard.protocol.events import Event, ToolCallEnd
+from callboard.protocol.ids import RequestId, Tag
+from callboard.protocol.states import CallState, RequestState
+
+Subscriber = Callable[[Seen], None]
+"""Hears, on the loop thread, each event of the request as it is applied, each RunTool, AskApproval, ReportFailure and
+Note, the timer of the request when it is set and cleared, and Finish last. It must not block."""
+Record = Callable[[tuple[Message, ...] | Compacted, RequestId], None]
+"""Takes the messages of each finished step, and what was cleared or summarised of those before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """The actors a session works with."""
+
+    llm_manager: Ref[LlmMessage]
+    dispatcher: Ref[dispatcher.DispatcherMessage]
+    telemetry: Ref[TelemetryMessage]
+
+
+@dataclass(frozen=True, slots=True)
+class WindowFound:
+    """How many tokens the request's model takes."""
+
+    window: Window
+
+
+@dataclass(frozen=True, slots=True)
+class AnswersChecked:
+    """Whether the answers of a turn fit the form asked for."""
+
+    responded: events.ModelResponded
+
+
+@dataclass(frozen=True, slots=True)
+class GoOn:
+    """To itself: the first of a request that was taken up from a journal."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadWork(Asks[OpenWork]):
+    """Asks where the request is."""
+
+
+@dataclass(frozen=True, slots=True)
+class LookForWrites:
+    """To itself: is the journal late?"""
+
+    is_second: bool = False
+    """It was late already a moment ago."""
+
+
+SessionMessage = (
+    AnswersChecked | Event | ToolsOffered | WindowFound | StopsTold | Down | ProgressMade | OutsideMessage | Written
+    | NotWritten | LookForWrites | GoOn | ReadWork
+)  # fmt: skip
+
+
+class Unwritten(DependencyLost, RuntimeFailure):
+    """What the request did could not be written to the journal."""
+
+
+class SessionLike(Protocol):
+    """What this actor needs of the protocol's Session; a simulated run has one that writes down what it hears."""
+
+    @property
+    def step(self) -> Tag: ...
+
+    def apply(self, event: Event) -> tuple[Command, ...]: ...
+
+    @property
+    def calls(self) -> dict[Tag, CallState]: ...
+
+    def call_of(self, tag: Tag) -> ToolCall: ...
+
+    def to_journal(self, event: Event) -> tuple[Event, ...]: ...
+
+
+class ReplayedSession(SessionLike, Protocol):
+    """One that was rebuilt from its events."""
+
+    @property
+    def state(self) -> RequestState: ...
+
+    @property
+    def recorded(self) -> tuple[Message, ...]: ...
+
+    def resume_commands(self) -> tuple[Command, ...]: ...
+
+    def loss_event(self, at: float) -> Event | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TakenUp:
+    """What the session of a request goes on with that was open in a journal."""
+
+    session: ReplayedSession
+    started: events.RequestStarted
+    outcomes: tuple[ToolCallEnd, ...] = ()
+    """Of calls with the effect `transaction`, as they were committed; what is among the events already is ignored."""

@@ -1,0 +1,242 @@
+"""A started runtime: its thread, its tree and the requests that are open; and what a Runtime hands to it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Generic, cast
+
+from callboard.actors import kernel
+from callboard.actors.calls.approvals import ApprovalCallback, Approver, CallbackApprover, NobodyToAsk
+from callboard.actors.journal.journal_records import Needs
+from callboard.actors.journal.records_of_runtime import JournalRecords
+from callboard.actors.journal.recovery import Rebuilt
+from callboard.actors.kernel.reply import Reply as AskReply
+from callboard.actors.models.windows import Windows
+from callboard.actors.requests.open_requests import OpenRequest, waits_for
+from callboard.actors.requests.output_checks import CheckThreads
+from callboard.actors.requests.outside import OutsideCalls
+from callboard.actors.requests.replies import Answer, Question, T
+from callboard.actors.requests.request_session import RequestSession
+from callboard.actors.requests.session_messages import ReadWork, SessionMessage, Subscriber
+from callboard.actors.requests.write_ahead import WriteAhead
+from callboard.actors.telemetry import extras
+from callboard.actors.telemetry.metrics import Metrics
+from callboard.actors.telemetry.telemetry import ReadMetrics, RequestLost
+from callboard.actors.topology import SESSION_CAPACITY, addresses_of, build, start_servers
+from callboard.actors.wiring import KnownModel, Wiring
+from callboard.protocol.direct_call import DirectCall
+from callboard.protocol.errors import CallboardError, RuntimeFailure, said
+from callboard.protocol.events import CancelRequested, NoticeCame
+from callboard.protocol.ids import CallId, MessageId, RequestId, Tag
+from callboard.protocol.machine import Session
+
+logger = logging.getLogger("callboard")
+
+#: The tree starts within milliseconds; this long means the machine is not answering.
+START_SECONDS: Final = 30.0
+#: Everything must have stopped by then; what has not is killed.
+SHUTDOWN_SECONDS: Final = 10.0
+#: For finding causes; a late result may hold a megabyte, so these are some hundred at the most.
+DEAD_LETTERS_KEPT: Final = 256
+#: A session takes a message within milliseconds; one that holds the loop must not hold the editor of files for long.
+TELL_SECONDS: Final = 2.0
+#: A session says where it is within milliseconds; a wait this long means that something holds the loop.
+READ_SECONDS: Final = 5.0
+#: A snapshot is a copy of some counters; a wait this long means that something holds the loop.
+METRICS_TIMEOUT_SECONDS: Final = 5.0
+
+
+class StartedRuntime:
+    """A started runtime: the thread, the tree and the requests that are open."""
+
+    def __init__(
+        self,
+        wiring: Wiring,
+        approve: ApprovalCallback | None,
+        begin_work: Callable[[StartedRuntime, contextlib.ExitStack], object],
+    ) -> None:
+        """`begin_work`: what else is begun with it, and ended before it."""
+        self.process_id = os.getpid()
+        self.has_approver = approve is not None
+        self.begin_spans = wiring.begin_spans
+        self.sessions: dict[RequestId, kernel.Ref[SessionMessage]] = {}
+        self.requests: dict[RequestId, StartedRequest[object]] = {}
+        """Those that have not ended."""
+        self.left_open: dict[RequestId, OpenRequest] = {}
+        """Those of earlier processes that this one cannot go on with."""
+        self.conversations = wiring.conversations
+        self.check_threads = CheckThreads()
+        try:
+            with contextlib.ExitStack() as begun:  # what fails here ends what has begun before it
+                self._start(begun, wiring, approve)
+                begin_work(self, begun)
+                self.close = begun.pop_all().close
+                """End everything that was begun, in reverse order, also where some of it fails."""
+        except (kernel.StartFailed, kernel.OutOfThreads, OSError) as error:  # OSError: no more descriptors to be had
+            cause = error.cause if isinstance(error, kernel.StartFailed) else None
+            failure = RuntimeFailure(f"the runtime could not start, and nothing of it is left running: {said(error)}")
+            raise cause if isinstance(cause, CallboardError) else failure from error
+
+    def _start(self, begun: contextlib.ExitStack, wiring: Wiring, approve: ApprovalCallback | None) -> None:
+        scheduler = kernel.LoopScheduler("callboard")
+        begun.callback(scheduler.stop, SHUTDOWN_SECONDS)
+        scheduler.start()
+        begun.callback(wiring.close, scheduler)
+        begun.callback(self.check_threads.close)
+        self.windows = Windows()
+        begun.callback(scheduler.loop.call_soon_threadsafe, self.windows.cancel)
+        behind: Approver = NobodyToAsk()
+        if approve is not None:
+            behind = CallbackApprover(approve, wiring.saved_rules.remember, wiring.confinement_of)
+        approver = wiring.judging(behind, scheduler)
+        begun.callback(approver.close)
+        self.system = kernel.ActorSystem(scheduler, dead_letters_kept=DEAD_LETTERS_KEPT)
+        begun.callback(self._stop_actors)
+        plan = wiring.plan(self.system, scheduler, approver)
+        self.outbox = plan.journal.outbox if plan.journal is not None else None
+        build(self.system, plan)
+        if wiring.edits is not None:
+            wiring.edits.tell_model = self.tell_model
+        self.post = scheduler.loop.call_soon_threadsafe
+        self.outside = OutsideCalls(self.system, self.sessions.get, lambda: wiring.offered_tools)
+        self.system.wait_until_started(self.system.ref("root"), START_SECONDS)
+        self._supervisor, self.peers = addresses_of(self.system, START_SECONDS)
+        start_servers(self.system, plan)
+        wiring.servers.wait()
+        begun.callback(extras.observe(self.metrics))
+        self.records: JournalRecords | None = None
+        if self.outbox is not None:
+            self.records = JournalRecords(self.system.ref("root/journal"))
+            begun.callback(self.records.close)
+
+    def begin(self, opened: StartedRequest[T]) -> None:
+        """Start the session; its answer settles exactly once, even if the session is lost."""
+        question, answer = opened.question, opened.answer
+        request_id = question.tag.request_id
+        temporary, capacity = kernel.Restart.TEMPORARY, SESSION_CAPACITY
+        spec = kernel.ChildSpec(str(request_id), opened.make_session, restart=temporary, capacity=capacity)
+        self.sessions[request_id] = ref = opened.ref = kernel.start_child(self._supervisor, spec)
+        self.requests[request_id] = cast("StartedRequest[object]", opened)
+        if question.options.compaction is not None:
+            self.conversations[request_id] = answer.conversation
+        self.system.watch(ref, opened.ended)
+
+    def metrics(self) -> Metrics:
+        return self.peers.telemetry.ask(ReadMetrics(self.system.now()), METRICS_TIMEOUT_SECONDS)
+
+    def cancel(self, request_id: RequestId, reason: str) -> bool:
+        ref = self.sessions.get(request_id)
+        if ref is None:
+            return False
+        ref.tell_control(CancelRequested(tag_of(request_id), self.system.now(), reason))
+        return True
+
+    def tell_model(self, request_id: str, text: str) -> bool:
+        """Give the model of a running request something to read; False where it does not run, or is about to end."""
+        tag = tag_of(RequestId(request_id))
+        ref = self.sessions.get(tag.request_id)
+        if ref is None:
+            return False
+        try:
+            taken = ref.ask(NoticeCame(tag, self.system.now(), text), TELL_SECONDS)
+            return taken.get(timeout=TELL_SECONDS) is True if isinstance(taken, AskReply) else True
+        except (kernel.KernelError, RuntimeFailure):
+            return False
+
+    def _stop_actors(self) -> None:
+        if not self.system.shutdown(SHUTDOWN_SECONDS):
+            logger.warning("some actors did not stop within %s s and were killed", SHUTDOWN_SECONDS)
+
+
+@dataclass(slots=True, eq=False)
+class StartedRequest(Generic[T]):
+    """One request, from its question to its answer. One object, where closures and partials would be twenty: those that
+    are open take a share of every collection of garbage."""
+
+    running: StartedRuntime
+    question: Question
+    model: KnownModel
+    answer: Answer[T]
+    subscriber: Subscriber
+    begun_at: float
+    """By the wall clock."""
+    needs: Needs = Needs()
+    rebuilt: Rebuilt | None = None
+    """Of a request that was taken up from the journal: what it was there."""
+    ref: kernel.Ref[SessionMessage] | None = None
+
+    def make_session(self) -> RequestSession:
+        running, question, model, direct = self.running, self.question, self.model, self.needs.direct
+        is_open = (
+            direct is None
+            and self.rebuilt is None
+            and question.options.context_tokens is None
+            and not model.is_unlimited
+        )
+        return RequestSession(
+            question,
+            running.peers,
+            self.subscriber,
+            self.answer.conversation.record,
+            partial(Session, count_tokens=model.count_tokens) if direct is None else partial(DirectCall, direct),
+            find_window=partial(running.windows.find, model.routes[0]) if is_open else None,
+            begin_spans=running.begin_spans,
+            ahead=self._write_ahead(),
+            taken_up=None if self.rebuilt is None else self.rebuilt.taken_up,
+        )
+
+    def _write_ahead(self) -> WriteAhead | None:
+        outbox, found = self.running.outbox, self.rebuilt
+        if outbox is None:
+            return None
+        question, conversation = self.question, self.answer.conversation
+        if found is None:
+            return WriteAhead(question, conversation, outbox, self.needs)
+        ahead = WriteAhead(question, conversation, outbox, self.needs, written=found.written, recorded=found.recorded)
+        ahead.take_note(found.events, found.notes)
+        return ahead
+
+    def described(self) -> OpenRequest | None:
+        """Where it is; None where it has ended meanwhile. A blocking ask."""
+        assert self.ref is not None
+        try:
+            work = self.ref.ask(ReadWork(), READ_SECONDS)
+        except (kernel.ActorDeadError, kernel.Rejected):
+            return None
+        question, conversation = self.question, self.answer.conversation
+        return OpenRequest(
+            question.tag.request_id,
+            conversation.id,
+            question.options.model,
+            self.begun_at,
+            work.state,
+            work.step,
+            work.calls,
+            waits_for(work.calls),
+            self.rebuilt is not None,
+        )
+
+    def ended(self, down: kernel.Down) -> None:
+        """Its session has."""
+        running, request_id = self.running, self.question.tag.request_id
+        if running.sessions.get(request_id) is self.ref:  # the name is free before the asker knows
+            del running.sessions[request_id], running.requests[request_id]
+            running.conversations.pop(request_id, None)
+        if self.answer.session_ended(down):
+            with contextlib.suppress(kernel.MailboxFull):
+                running.peers.telemetry.tell(RequestLost(self.question))
+
+
+def tag_of(request_id: RequestId) -> Tag:
+    """The tag of a request as a whole; the message it answers has no other name yet."""
+    return Tag(request_id, MessageId(f"{request_id}/user"))
+
+
+def tag_of_call(request_id: str, step: int, call_id: str) -> Tag:
+    """The tag of one call of a request."""
+    return tag_of(RequestId(request_id)).at_step(step)._replace(call_id=CallId(call_id))

@@ -1,0 +1,271 @@
+"""A journal file that was damaged: a clear error or a repaired start, and no event that was not written."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, note, settings
+from hypothesis import strategies as st
+from support.damaged_files import REQUESTS, Made, damage, fill
+from support.journal_writes import begin, request_id
+
+from callboard.actors.journal.journal_check import repair, verify
+from callboard.actors.journal.journal_store import JournalFailed, JournalReader
+from callboard.actors.journal.sqlite_journal import SqliteJournal
+from callboard.actors.journal.tables import META
+from callboard.protocol.errors import UsageError
+
+NEW = request_id("new")
+#: A quarter of the profile's: each opens a file twice. With the profile `deep` 2,500.
+EXAMPLES = settings.default.max_examples // 4 if settings.default else 25
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Made]]:
+    """A journal as a killed process leaves it: a part of it is in the log."""
+    folder = tmp_path_factory.mktemp("made")
+    journal = SqliteJournal(folder / "live")
+    journal.open()
+    written = fill(journal)
+    for ending in ("", "-wal"):
+        shutil.copy(folder / f"live{ending}", folder / f"killed{ending}")
+    journal.close()
+    shutil.copy(folder / "live", folder / "closed")
+    return folder, written
+
+
+def check(reader: JournalReader, made: Made, *, was_reported: bool, may_be_older: bool) -> None:
+    """All that is given out was written, and what is missing is said."""
+    for which, events in made.events.items():
+        log = reader.request(which)
+        if log is None:
+            assert was_reported or may_be_older, which
+            continue
+        given = [each.event for each in log.records]
+        assert given == list(events[: len(given)]), which
+        if which not in made.ended:
+            assert log.end is None, which
+        if not log.damage and not may_be_older and log.records:
+            assert len(given) == len(events), which
+            assert (log.end is not None) == (which in made.ended), which
+    for which in reader.open_requests():
+        log = reader.request(which)
+        assert log is not None, which
+        assert which in made.events or which == NEW or log.damage, which
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(seed=st.integers(0, 2**32), is_killed=st.booleans(), of_log=st.booleans())
+def test_a_damaged_file_is_refused_or_repaired(
+    made: tuple[Path, Made], seed: int, is_killed: bool, of_log: bool
+) -> None:
+    folder, written = made
+    with tempfile.TemporaryDirectory(dir=folder) as name:
+        path = Path(name) / "journal"
+        shutil.copy(folder / ("killed" if is_killed else "closed"), path)
+        log = Path(f"{path}-wal")
+        if is_killed:
+            shutil.copy(folder / "killed-wal", log)
+        hit = log if of_log and is_killed else path
+        note(done := damage(hit, seed))
+        journal = SqliteJournal(path)
+        try:
+            report = journal.open()
+        except (UsageError, JournalFailed) as error:
+            note(str(error))
+            assert hit == path, "a damaged log costs its end, not the journal"
+            return
+        try:
+            note(str(report.notes))
+            reader = journal.reader()
+            # What is cut off the log is not there any more; what is whole before it is as it was at that time.
+            check(reader, written, was_reported=bool(report.notes), may_be_older=hit == log)
+            if hit == log and " cut " not in done and not report.notes:  # a log that is shorter is an earlier one
+                check(reader, written, was_reported=False, may_be_older=False)
+            reader.close()
+            journal.take_up()
+            assert journal.commit([begin(NEW)]) == [None]
+        finally:
+            journal.close()
+        again = SqliteJournal(path)
+        assert again.open().notes == ()
+        reader = again.reader()
+        try:
+            assert NEW in reader.open_requests()
+            check(reader, written, was_reported=bool(report.notes), may_be_older=hit == log)
+        finally:
+            reader.close()
+            again.close()
+
+
+@pytest.mark.parametrize("kind", ["closed", "killed"])
+def test_a_sound_file_has_nothing_to_report(made: tuple[Path, Made], tmp_path: Path, kind: str) -> None:
+    folder, written = made
+    path = tmp_path / "journal"
+    shutil.copy(folder / kind, path)
+    if kind == "killed":
+        shutil.copy(folder / "killed-wal", f"{path}-wal")
+    journal = SqliteJournal(path)
+    assert journal.open().notes == ()
+    reader = journal.reader()
+    check(reader, written, was_reported=False, may_be_older=False)
+    assert set(reader.open_requests()) == written.events.keys() - written.ended
+    reader.close()
+    journal.close()
+    assert verify(path).faults == ()
+    assert repair(path).repaired == ()
+
+
+# Particular damage
+
+
+@pytest.fixture
+def copy(made: tuple[Path, Made], tmp_path: Path) -> Path:
+    return Path(shutil.copy(made[0] / "closed", tmp_path / "journal"))
+
+
+def replaced(path: Path, old: bytes, new: bytes) -> None:
+    """Other bytes in one place of a file."""
+    data = path.read_bytes()
+    assert data.count(old) >= 1
+    path.write_bytes(data.replace(old, new, 1))
+
+
+def damages(path: Path) -> dict[str, str]:
+    """Of the requests that have any."""
+    journal = SqliteJournal(path)
+    journal.open()
+    reader = journal.reader()
+    try:
+        logs = [reader.request(request_id(f"request-{number:04}")) for number in range(REQUESTS)]
+        return {log.request_id: log.damage for log in logs if log is not None and log.damage}
+    finally:
+        reader.close()
+        journal.close()
+
+
+def test_a_changed_letter_in_a_record_is_found_and_only_its_request_is_damaged(copy: Path) -> None:
+    replaced(copy, b'"text":"xxxxxxxxxx"', b'"text":"xxxxxyxxxx"')
+    (which,) = damages(copy)
+    assert "the checksum of a row in callboard_events differs" in damages(copy)[which]
+    (fault, *_) = verify(copy).faults
+    assert which in fault
+    report = repair(copy)
+    assert [each.why for each in report.set_aside if each.request_id is None] == ["its checksum is wrong"]
+    assert list(damages(copy)) == [which]
+    assert repair(copy).repaired == ()
+
+
+def test_a_destroyed_page_costs_only_the_requests_that_had_records_on_it(copy: Path) -> None:
+    data = copy.read_bytes()
+    at = data.index(b'"text":"xxxxxxxxxx"') // 4096 * 4096
+    copy.write_bytes(data[:at] + b"\xff" * 4096 + data[at + 4096 :])
+    journal = SqliteJournal(copy)
+    notes = journal.open().notes
+    journal.close()
+    assert "was damaged" in notes[0]
+    found = damages(copy)
+    assert 0 < len(found) < REQUESTS // 2
+    assert all("of its records are lost" in why for why in found.values())
+    (aside,) = copy.parent.glob("journal.damaged-*Z")
+    assert aside.read_bytes()[at : at + 4096] == b"\xff" * 4096
+    assert stat.S_IMODE(aside.stat().st_mode) == 0o600
+
+
+def test_tables_of_tools_are_saved_too(copy: Path) -> None:
+    replaced(copy, b"CREATE TABLE callboard_events", b"CREATE TABLE callboard_evenus")
+    journal = SqliteJournal(copy)
+    assert len(journal.open().notes) == 1
+    journal.close()
+    connection = sqlite3.connect(copy)
+    names = {name for (name,) in connection.execute("SELECT name FROM orders")}
+    connection.close()
+    assert names == {f"request-{number:04}" for number in range(REQUESTS) if number % 4 == 1}
+    assert damages(copy) == {}
+
+
+def test_a_process_that_dies_while_it_repairs_leaves_it_to_the_next(copy: Path) -> None:
+    """When the new journal is written and the old one not moved aside yet; and when the new one is not in its place."""
+    folder = copy.parent
+    shutil.copy(copy, folder / "journal.salvaged")
+    replaced(copy, b"SQLite format 3", b"SQLite format 4")
+    (folder / "journal.salvage").write_bytes(b"half of it")
+    for _ in range(2):
+        journal = SqliteJournal(copy)
+        (told,) = journal.open().notes
+        journal.close()
+        assert "an earlier process had begun to repair" in told
+        assert damages(copy) == {}
+        copy.replace(folder / "journal.salvaged")
+    assert {each.name for each in folder.iterdir()} >= {"journal.salvaged", "journal.lock"}
+
+
+def test_a_commit_that_was_cut_off_is_reported_and_costs_no_request(made: tuple[Path, Made], tmp_path: Path) -> None:
+    path, log = tmp_path / "journal", tmp_path / "journal-wal"
+    shutil.copy(made[0] / "killed", path)
+    data = (made[0] / "killed-wal").read_bytes()
+    log.write_bytes(data[:-100] + bytes(100))
+    journal = SqliteJournal(path)
+    (told,) = journal.open().notes
+    journal.close()
+    assert "is cut off: 1 commits; it had not been finished" in told
+    assert damages(path) == {}
+
+
+def test_commits_that_others_were_built_on_are_not_taken_for_unfinished(
+    made: tuple[Path, Made], tmp_path: Path
+) -> None:
+    path, log = tmp_path / "journal", tmp_path / "journal-wal"
+    shutil.copy(made[0] / "killed", path)
+    data = bytearray((made[0] / "killed-wal").read_bytes())
+    data[len(data) * 9 // 10] ^= 1
+    log.write_bytes(data)
+    journal = SqliteJournal(path)
+    (told,) = journal.open().notes
+    reader = journal.reader()
+    still_open = reader.open_requests()
+    assert still_open
+    assert f"the {len(still_open)} requests that had not ended are not gone on with" in told
+    for which in still_open:
+        found = reader.request(which)
+        assert found is not None
+        assert "the end of the journal's log was damaged" in found.damage
+    reader.close()
+    journal.close()
+
+
+def test_a_journal_copied_without_its_log_is_an_earlier_one(made: tuple[Path, Made], tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    shutil.copy(made[0] / "killed", path)
+    journal = SqliteJournal(path)
+    journal.open()
+    reader = journal.reader()
+    check(reader, made[1], was_reported=False, may_be_older=True)
+    reader.close()
+    journal.close()
+
+
+def test_a_damaged_journal_of_another_format_is_left_as_it_is(copy: Path) -> None:
+    *_, crc = META.row("format", "2")
+    connection = sqlite3.connect(copy)
+    connection.execute("UPDATE callboard_meta SET value = '2', crc = ? WHERE name = 'format'", (crc,))
+    connection.commit()
+    connection.close()
+    replaced(copy, b"CREATE TABLE callboard_events", b"CREATE TABLE callboard_evenus")
+    before = copy.read_bytes()
+    with pytest.raises(UsageError, match="has the format 2"):
+        SqliteJournal(copy).open()
+    assert copy.read_bytes() == before
+
+
+def test_what_is_not_there_is_not_made_by_looking(tmp_path: Path) -> None:
+    for look in (verify, repair):
+        with pytest.raises(UsageError, match="there is no journal"):
+            look(tmp_path / "absent")
+    assert list(tmp_path.iterdir()) == []

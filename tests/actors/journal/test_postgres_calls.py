@@ -1,0 +1,328 @@
+"""Calls with the effect `transaction` on a real server: their effect is there exactly where their outcome is."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import psycopg
+import pytest
+from support.postgres_server import new_database, shared_server
+from support.tcp_proxy import TcpProxy
+
+from callboard.actors.journal import postgres_calls, postgres_database
+from callboard.actors.journal.journal_store import JournalLost
+from callboard.actors.journal.postgres_calls import CallConnections, CommitUnknown, NotCommitted, ThreadCall
+from callboard.actors.journal.postgres_journal import PostgresJournal
+from callboard.protocol.errors import UsageError
+from callboard.protocol.events import ToolCallCompleted
+from callboard.protocol.ids import CallId, MessageId, RequestId, Tag
+
+TAG = Tag(RequestId("r"), MessageId("m"), 1, CallId("c"))
+DONE = ToolCallCompleted(TAG, 0.0, "done")
+KEY = "r/1/c"
+SECONDS = 30.0
+ROW_OF = "INSERT INTO public.effects VALUES (%s)"
+
+
+@dataclass
+class Place:
+    """A database with a journal, and with a table of a tool's."""
+
+    url: str
+    writer: PostgresJournal
+
+    def connections(self, url: str = "") -> CallConnections:
+        return CallConnections(url or self.url, lambda: self.writer.token)
+
+    def rows(self, sql: str, parameters: Sequence[object] = ()) -> Sequence[tuple[object, ...]]:
+        with postgres_database.connect(self.url) as connection:
+            cursor = connection.execute(sql.replace("?", "%s").encode(), parameters)
+            return cursor.fetchall() if cursor.description is not None else ()
+
+    def counts(self) -> tuple[object, object]:
+        """How many effects and outcomes there are."""
+        [(effects, outcomes)] = self.rows(
+            "SELECT (SELECT count(*) FROM public.effects), (SELECT count(*) FROM callboard_outcomes)"
+        )
+        return effects, outcomes
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    with new_database() as url:
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("CREATE TABLE effects (what text)")
+        writer = PostgresJournal(url, lease_seconds=3_600.0)
+        writer.open()
+        yield Place(url, writer)
+        writer.close()
+
+
+def run_call(calls: CallConnections) -> None:
+    with calls.of_thread(TAG, KEY, SECONDS) as call:
+        call.connection.execute(ROW_OF, ("x",))
+        call.commit(DONE)
+
+
+def test_effect_and_outcome_of_a_thread_tool_are_committed_together(place: Place) -> None:
+    with place.connections().of_thread(TAG, KEY, SECONDS) as call:
+        call.connection.execute(ROW_OF, ("x",))
+        assert place.counts() == (0, 0)
+        call.commit(DONE)
+        assert place.counts() == (1, 1)
+    assert call.connection.closed
+    assert place.counts() == (1, 1)
+
+
+def test_effect_and_outcome_of_a_task_tool_are_committed_together(place: Place) -> None:
+    async def run() -> None:
+        async with place.connections().of_task(TAG, KEY, SECONDS) as call:
+            await call.connection.execute(ROW_OF, ("x",))
+            assert place.counts() == (0, 0)
+            await call.commit(DONE)
+            assert place.counts() == (1, 1)
+
+    asyncio.run(run())
+
+
+def test_a_tool_that_raises_leaves_nothing(place: Place) -> None:
+    calls = place.connections()
+
+    def run() -> None:
+        with calls.of_thread(TAG, KEY, SECONDS) as call:
+            call.connection.execute(ROW_OF, ("x",))
+            raise ValueError("of the tool")
+
+    async def run_async() -> None:
+        async with calls.of_task(TAG, KEY, SECONDS) as call:
+            await call.connection.execute(ROW_OF, ("x",))
+            raise ValueError("of the tool")
+
+    with pytest.raises(ValueError, match="of the tool"):
+        run()
+    with pytest.raises(ValueError, match="of the tool"):
+        asyncio.run(run_async())
+    assert place.counts() == (0, 0)
+
+
+def test_a_call_that_is_run_twice_is_committed_once(place: Place) -> None:
+    calls = place.connections()
+    run_call(calls)
+    with pytest.raises(NotCommitted, match="committed before"):
+        run_call(calls)
+    assert place.counts() == (1, 1)
+
+
+def test_two_runs_of_a_call_at_the_same_time_commit_once(place: Place) -> None:
+    calls, both_wrote = place.connections(), threading.Barrier(2, timeout=20)
+    outcomes: list[str] = []
+
+    def run() -> None:
+        try:
+            with calls.of_thread(TAG, KEY, SECONDS) as call:
+                call.connection.execute(ROW_OF, ("x",))
+                both_wrote.wait()
+                call.commit(DONE)
+                outcomes.append("committed")
+        except NotCommitted:
+            outcomes.append("refused")
+
+    threads = [threading.Thread(target=run) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert sorted(outcomes) == ["committed", "refused"]
+    assert place.counts() == (1, 1)
+
+
+def test_who_was_taken_over_commits_nothing(place: Place) -> None:
+    with place.connections().of_thread(TAG, KEY, SECONDS) as call:
+        call.connection.execute(ROW_OF, ("x",))
+        place.rows("DELETE FROM callboard_owners")
+        with pytest.raises(JournalLost):
+            call.commit(DONE)
+    assert place.counts() == (0, 0)
+
+
+def test_who_was_taken_over_and_is_a_new_owner_commits_nothing_that_it_had_begun(place: Place) -> None:
+    with place.connections().of_thread(TAG, KEY, SECONDS) as call:
+        call.connection.execute(ROW_OF, ("x",))
+        place.rows("DELETE FROM callboard_owners")
+        place.writer.open()
+        with pytest.raises(JournalLost):
+            call.commit(DONE)
+    assert place.counts() == (0, 0)
+
+
+def test_a_tool_may_not_end_the_transaction(place: Place) -> None:
+    with place.connections().of_thread(TAG, KEY, SECONDS) as call:
+        for end in (call.connection.commit, call.connection.rollback, call.connection.close):
+            with pytest.raises(UsageError, match="does not end its transaction"):
+                end()
+        with pytest.raises(UsageError, match="does not end its transaction"), call.connection:
+            pass
+
+    async def run() -> None:
+        async with place.connections().of_task(TAG, KEY, SECONDS) as call:
+            for end in (call.connection.commit, call.connection.rollback, call.connection.close):
+                with pytest.raises(UsageError, match="does not end its transaction"):
+                    await end()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK", "COMMIT AND CHAIN"])
+def test_a_tool_that_ends_the_transaction_by_sql_is_found(place: Place, end: str) -> None:
+    with place.connections().of_thread(TAG, KEY, SECONDS) as call:
+        call.connection.execute(ROW_OF, ("x",))
+        call.connection.execute(end.encode())
+        with pytest.raises(UsageError, match="ended its transaction itself"):
+            call.commit(DONE)
+    assert place.rows("SELECT * FROM callboard_outcomes") == []
+
+
+def test_a_tool_may_undo_a_part_and_keep_the_rest(place: Place) -> None:
+    with place.connections().of_thread(TAG, KEY, SECONDS) as call:
+        call.connection.execute(ROW_OF, ("kept",))
+        with pytest.raises(psycopg.errors.DivisionByZero), call.connection.transaction():
+            call.connection.execute(
+                "WITH undone AS (INSERT INTO public.effects VALUES ('undone') RETURNING 1) SELECT 1 / 0 FROM undone"
+            )
+        call.commit(DONE)
+    assert place.rows("SELECT what FROM public.effects") == [("kept",)]
+
+
+def test_a_tool_that_goes_on_after_a_failed_statement_commits_nothing(place: Place) -> None:
+    with place.connections().of_thread(TAG, KEY, SECONDS) as call:
+        call.connection.execute(ROW_OF, ("x",))
+        with pytest.raises(psycopg.errors.UndefinedTable):
+            call.connection.execute("SELECT * FROM no_such_table")
+        with pytest.raises(NotCommitted, match="current transaction is aborted"):
+            call.commit(DONE)
+    assert place.counts() == (0, 0)
+
+
+def test_a_constraint_that_is_checked_at_the_commit_fails_the_call(place: Place) -> None:
+    place.rows("ALTER TABLE public.effects ADD UNIQUE (what) DEFERRABLE INITIALLY DEFERRED")
+    with place.connections().of_thread(TAG, KEY, SECONDS) as call:
+        for _ in range(2):
+            call.connection.execute(ROW_OF, ("x",))
+        with pytest.raises(NotCommitted, match="duplicate key"):
+            call.commit(DONE)
+    assert place.counts() == (0, 0)
+
+
+def test_an_abandoned_call_cannot_commit_and_lets_go_of_its_thread(place: Place) -> None:
+    calls = place.connections()
+    running: list[ThreadCall] = []
+    ended = threading.Event()
+
+    def run() -> None:
+        with calls.of_thread(TAG, KEY, SECONDS) as call:
+            call.connection.execute(ROW_OF, ("x",))
+            running.append(call)
+            with pytest.raises(psycopg.OperationalError):
+                call.connection.execute("SELECT pg_sleep(60)")
+            with pytest.raises(NotCommitted):
+                call.commit(DONE)
+        ended.set()
+
+    threading.Thread(target=run, daemon=True).start()
+    sleeping = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'"
+    while not place.rows(sleeping):
+        assert not ended.is_set()
+    running[0].abandon()
+    assert ended.wait(20)
+    running[0].abandon()
+    assert place.counts() == (0, 0)
+
+
+def test_a_cancelled_task_commits_nothing(place: Place) -> None:
+    async def run() -> None:
+        wrote = asyncio.Event()
+
+        async def tool() -> None:
+            async with place.connections().of_task(TAG, KEY, SECONDS) as call:
+                await call.connection.execute(ROW_OF, ("x",))
+                wrote.set()
+                await call.connection.execute("SELECT pg_sleep(60)")
+
+        task = asyncio.create_task(tool())
+        await wrote.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(run())
+    assert place.counts() == (0, 0)
+
+
+def test_the_server_ends_a_transaction_of_a_process_that_was_stopped(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_calls, "GRACE_SECONDS", 0.05)
+    with place.connections().of_thread(TAG, KEY, 0.05) as call:
+        call.connection.execute(ROW_OF, ("x",))
+        with postgres_database.connect(place.url) as watcher:
+            while watcher.execute(
+                "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle in transaction'"
+            ).fetchone():
+                assert not call.connection.closed
+        with pytest.raises(NotCommitted):
+            call.commit(DONE)
+    assert place.counts() == (0, 0)
+
+
+@pytest.fixture
+def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[TcpProxy]:
+    monkeypatch.setattr(postgres_calls, "ANSWER_SECONDS", 0.3)
+    with TcpProxy(shared_server().port) as made:
+        yield made
+
+
+def through(proxy: TcpProxy, url: str) -> str:
+    return url.replace(f":{shared_server().port}/", f":{proxy.port}/")
+
+
+def test_a_commit_whose_answer_is_lost_counts_once_it_is_seen(
+    place: Place, proxy: TcpProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mended = threading.Thread(target=lambda: (proxy.lost.wait(20), proxy.mend()), daemon=True)
+    monkeypatch.setattr(postgres_database, "CONNECT_SECONDS", 2)
+    with place.connections(through(proxy, place.url)).of_thread(TAG, KEY, SECONDS) as call:
+        call.connection.execute(ROW_OF, ("x",))
+        proxy.cut_after(b"COMMIT")
+        mended.start()
+        call.commit(DONE)
+    assert place.counts() == (1, 1)
+
+
+def test_a_commit_that_never_arrived_is_told_as_none(place: Place, proxy: TcpProxy) -> None:
+    async def run() -> None:
+        async with place.connections(through(proxy, place.url)).of_task(TAG, KEY, SECONDS) as call:
+            await call.connection.execute(ROW_OF, ("x",))
+            proxy.cut_after(b"INSERT INTO callboard.callboard_outcomes")
+            with pytest.raises(NotCommitted):
+                await call.commit(DONE)
+
+    monkey = threading.Thread(target=lambda: (proxy.lost.wait(20), proxy.mend()), daemon=True)
+    monkey.start()
+    asyncio.run(run())
+    assert place.counts() == (0, 0)
+
+
+def test_where_the_server_cannot_be_asked_the_commit_is_unknown(
+    place: Place, proxy: TcpProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_calls, "RESOLVE_SECONDS", 0.0)
+    monkeypatch.setattr(postgres_database, "CONNECT_SECONDS", 2)
+    with place.connections(through(proxy, place.url)).of_thread(TAG, KEY, SECONDS) as call:
+        call.connection.execute(ROW_OF, ("x",))
+        proxy.cut_after(b"COMMIT")
+        with pytest.raises(CommitUnknown, match="cannot be seen whether it was"):
+            call.commit(DONE)
+    assert place.counts() == (1, 1)
