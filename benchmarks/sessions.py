@@ -3,6 +3,7 @@
     python benchmarks/sessions.py                  # callboard and the bare loop, at 100 and at 1,000 at once
     python benchmarks/sessions.py --peers          # and seven libraries, each in an environment of its own
     python benchmarks/sessions.py --streaming --output --spans        # callboard in these ways, beside the plain run
+    python benchmarks/sessions.py --journal        # with all that happens written to SQLite before it is acted on
     python benchmarks/sessions.py --streaming --events-per-second 10  # paced, so that each event comes alone
     python benchmarks/sessions.py --paced 10000    # so many slow sessions at once: memory, and did all end well
     python benchmarks/sessions.py --faults --peers # 5% 429, 2% 500, 1% stalls, 1% cuts: how do sessions end?
@@ -224,6 +225,7 @@ def main() -> None:
     parser.add_argument("--peers", nargs="*", choices=list(PINS), help="all of them, where none is named")
     parser.add_argument("--streaming", action="store_true", help="also with a reader of all events")
     parser.add_argument("--output", action="store_true", help="also with structured output")
+    parser.add_argument("--journal", action="store_true", help="also with a journal in a file")
     parser.add_argument("--spans", action="store_true", help="also with OpenTelemetry spans")
     parser.add_argument("--events-per-second", type=float, help="of each stream, in place of 250")
     parser.add_argument("--paced", type=int, metavar="SESSIONS", help="so many at once, at one event a second")
@@ -234,7 +236,7 @@ def main() -> None:
     parser.add_argument("--save", action="store_true", help="keep the figures and draw the chart for the docs")
     options = parser.parse_args()
     peers = [] if options.peers is None else options.peers or list(PINS)
-    ways = [f"callboard {way}" for way in ("streaming", "output", "spans") if getattr(options, way)]
+    ways = [f"callboard {way}" for way in ("streaming", "output", "spans", "journal") if getattr(options, way)]
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # a connection a session, here for the server
     if options.paced:

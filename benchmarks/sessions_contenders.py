@@ -15,11 +15,13 @@ import asyncio
 import itertools
 import json
 import resource
+import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypedDict
 
 #: What the server answers.
@@ -68,7 +70,7 @@ def contender(name: str) -> Callable[[Callable[[str, Limits], AsyncIterator[Sess
 
 
 def callboard_as(way: str) -> Callable[[str, Limits], AsyncIterator[Session]]:
-    """The plain run; with a reader; with structured output; with spans."""
+    """The plain run; with a reader; with structured output; with spans; with a journal that survives a power cut."""
 
     async def run(url: str, limits: Limits) -> AsyncIterator[Session]:
         from callboard import Reply, Runtime, Settings, tool  # noqa: PLC0415 - a contender's own imports are its own cost
@@ -96,8 +98,11 @@ def callboard_as(way: str) -> Callable[[str, Limits], AsyncIterator[Session]]:
         async def structured() -> str:
             return str((await runtime.ask(question(), output=Forecast)).output["text"])
 
-        async with Runtime(settings, tools=[lookup]) as runtime:
-            yield {"streaming": read_along, "output": structured}.get(way, plain)
+        with tempfile.TemporaryDirectory(prefix="callboard-journal-") as folder:
+            if way == "journal":
+                settings = settings.model_copy(update={"journal": Path(folder) / "journal.db"})
+            async with Runtime(settings, tools=[lookup]) as runtime:
+                yield {"streaming": read_along, "output": structured}.get(way, plain)
 
     return run
 
@@ -124,7 +129,7 @@ class Forecast(TypedDict):
     text: str
 
 
-for each in ("", "streaming", "output", "spans"):
+for each in ("", "streaming", "output", "spans", "journal"):
     contender(f"callboard {each}".strip())(callboard_as(each))
 
 

@@ -1,4 +1,4 @@
-"""The environments of the other contenders of sessions.py: one each, made when first needed and kept.
+"""The environments of the other contenders of sessions.py and crashes.py: one each, made when first needed and kept.
 
 They are kept below ~/.cache/callboard-benchmarks (or XDG_CACHE_HOME); remove that folder to make them again.
 """
@@ -22,6 +22,11 @@ PINS: dict[str, tuple[str, ...]] = {
     "agent-framework": ("agent-framework-openai==1.17.0",),
     "llm": ("llm==0.36",),
 }
+#: Those of crashes.py.
+DURABLE: dict[str, tuple[str, ...]] = {
+    "dbos": ("dbos==3.4.0", "aiosqlite==0.22.1"),
+    "pydantic-ai-harness": ("pydantic-ai-harness==0.62.0", "pydantic-ai-slim==2.62.0"),
+}
 #: As the contenders of our own have it.
 COMMON = ("uvloop==0.23.0",)
 #: For pip, which downloads up to 100 MB.
@@ -30,7 +35,7 @@ INSTALL_SECONDS = 600.0
 
 def python_of(name: str) -> str:
     """The interpreter of this peer's environment, which is made where there is none yet."""
-    pins = (*PINS[name], *COMMON)
+    pins = (*(PINS | DURABLE)[name], *COMMON)
     key = hashlib.sha256("\n".join((sys.version, *pins)).encode()).hexdigest()[:12]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "callboard-benchmarks"
     place = cache / f"{name}-{key}"
@@ -45,4 +50,4 @@ def python_of(name: str) -> str:
 
 def version_of(name: str) -> str:
     """Of the package that the peer is known by."""
-    return PINS[name][0].rpartition("==")[2]
+    return (PINS | DURABLE)[name][0].rpartition("==")[2]
