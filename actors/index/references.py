@@ -19,7 +19,7 @@ from callboard.actors.index import languages
 from callboard.actors.index.encodings import SourceText, has_wide_mark, shown_text, source_of
 from callboard.actors.index.languages import Language
 from callboard.actors.index.parsing import BINARY_SNIFF_BYTES, read_now
-from callboard.actors.index.symbols import Lines, grammar_of
+from callboard.actors.index.symbols import Lines, grammar_of, tree_of
 from callboard.actors.secret_files import is_key_file
 
 #: Of a line that is shown: a longer one is cut around the name.
@@ -122,7 +122,7 @@ def _usages(utf8: bytes, language: Language, places: Iterable[tuple[int, int]]) 
     """What the syntax tree says of each place; None: it is in a text or a comment, or part of another token."""
     grammar = grammar_of(language)
     # A parser serves one thread at a time, and that of the grammar is the index's.
-    root = tree_sitter.Parser(grammar.parser.language).parse(utf8).root_node
+    root = tree_of(tree_sitter.Parser(grammar.parser.language), language, utf8).root_node
     return [_usage(root, grammar.query, place) for place in places]
 
 

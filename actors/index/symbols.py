@@ -10,7 +10,7 @@ import unicodedata
 from collections import Counter
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import semble_grammars  # type: ignore[import-untyped]
 import tree_sitter
@@ -77,7 +77,7 @@ def outline(content: bytes, language: Language, module: str, lines: Lines) -> Ou
 
 def _query(content: bytes, language: Language) -> tuple[list[_Found], list[tuple[str, int, str]]]:
     grammar = grammar_of(language)
-    matches = tree_sitter.QueryCursor(grammar.query).matches(grammar.parser.parse(content).root_node)
+    matches = tree_sitter.QueryCursor(grammar.query).matches(tree_of(grammar.parser, language, content).root_node)
     found: dict[tuple[int, int, str], _Found] = {}
     references: list[tuple[str, int, str]] = []
     attached: dict[int, tree_sitter.Node] = {}
@@ -191,6 +191,19 @@ def grammar_of(language: Language) -> Grammar:
         grammar = _load_from_fallback(language)
     query = (_QUERIES / language.query).read_text(encoding="utf-8")
     return Grammar(tree_sitter.Parser(grammar), tree_sitter.Query(grammar, query))
+
+
+#: Grammars whose scanners ask the C library about characters above U+FFFF, of which it has no table: they read memory that
+#: is not theirs, and mostly the process dies (tree-sitter/tree-sitter-bash issue 337).
+_READ_TOO_FAR: Final = ("bash", "perl")
+_FOUR_BYTES: Final = re.compile(rb"[\xf0-\xf7][\x80-\xbf]{3}")
+
+
+def tree_of(parser: tree_sitter.Parser, language: Language, utf8: bytes) -> tree_sitter.Tree:
+    """The syntax tree, whose places are those of `utf8`."""
+    if language.name in _READ_TOO_FAR:
+        utf8 = _FOUR_BYTES.sub(b"____", utf8)
+    return parser.parse(utf8)
 
 
 def _get(language: Language) -> tree_sitter.Language:

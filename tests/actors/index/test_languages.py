@@ -1,5 +1,8 @@
 """Every language with a query: one file each, its symbols by canonical path, kind and exact first and last words."""
 
+import subprocess
+import sys
+
 import pytest
 
 from callboard.actors.index import languages
@@ -250,3 +253,19 @@ def test_a_header_with_classes_is_cpp() -> None:
     assert languages.language_of("a.h", b"#pragma once\nclass A {\n public:\n};\n").name == "cpp"
     assert languages.language_of("a.h", b"int f(void);\n").name == "c"
     assert languages.language_of("run", b"#!/usr/bin/env python3\n").name == "python"
+
+
+@pytest.mark.parametrize("name", ["bash", "perl"])
+def test_characters_that_kill_a_grammar_do_not_reach_it(name: str) -> None:
+    """In a process of its own; the symbols behind them keep their places."""
+    program = f"""
+from callboard.actors.index import languages
+from callboard.actors.index.symbols import Lines, outline
+language = next(each for each in languages.LANGUAGES if each.name == {name!r})
+start = {{"bash": "f() {{ echo ", "perl": "sub f {{ print "}}[{name!r}]
+for code in range(0x10000, 0x110000, 0x400):
+    text = (start + '"' + chr(code) + '" {{' + chr(code) + ";\\n}}\\n").encode()
+    outline(text, language, "m", Lines(text))
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=50, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")

@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -190,6 +191,18 @@ def test_a_shell_finds_no_other_commands_in_a_line_that_is_allowed(workspace: Pa
     errors = ran.stderr.decode(errors="replace")
     named = re.findall(r"line \d+: (.*): command not found", errors)
     assert {*named} <= {*READING, "find"}, line
+
+
+def test_a_line_that_would_kill_the_parser_is_unclear() -> None:
+    """By an example of CI's, in a process of its own: the parser reads memory that is not its own, and mostly dies."""
+    program = """
+from callboard.actors.policy.shell_grammar import read_line
+for code in range(0x10000, 0x110000, 0x400):
+    assert read_line("ls {" + chr(code)).unclear
+    assert not read_line("ls " + chr(code) + "{").unclear
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=50, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
 
 
 def test_rules_match_each_command_of_a_line_and_not_the_line(workspace: Path) -> None:
