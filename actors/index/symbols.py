@@ -193,8 +193,8 @@ def grammar_of(language: Language) -> Grammar:
     return Grammar(tree_sitter.Parser(grammar), tree_sitter.Query(grammar, query))
 
 
-#: Grammars whose scanners ask the C library about characters above U+FFFF, of which it has no table: they read memory that
-#: is not theirs, and mostly the process dies (tree-sitter/tree-sitter-bash issue 337).
+#: Grammars whose scanners ask the C library about characters above U+FFFF, of which it has no table: they read memory
+#: that is not theirs, and mostly the process dies (tree-sitter/tree-sitter-bash issue 337).
 _READ_TOO_FAR: Final = ("bash", "perl")
 _FOUR_BYTES: Final = re.compile(rb"[\xf0-\xf7][\x80-\xbf]{3}")
 
