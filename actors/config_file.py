@@ -103,8 +103,28 @@ def _document(path: Path) -> Mapping[str, object]:
         raise UsageError(f"the configuration file {path} is not valid TOML: {error}; correct it") from None
 
 
+@dataclass(frozen=True, slots=True)
+class DaemonTables:
+    """What a configuration file says of a daemon, unchecked: `[daemon]`, and each `[tenants.NAME]` by its name."""
+
+    daemon: Mapping[str, object]
+    tenants: Mapping[str, Mapping[str, object]]
+
+
+def read_tables(path: Path) -> DaemonTables:
+    """What the file says of a daemon; no file says nothing. Raises UsageError as `read_profile` does."""
+    document = _document(path)
+    _check_sections(document, path)
+    tenants = _table(document, "tenants", path)
+    sections = [Section(f"tenants.{name}", _table(tenants, name, path, "tenants.")) for name in tenants]
+    if any(map(_has_secret, tenants.values())):
+        _check_private(path)
+    found = {name: dict(_values(each, path)) for name, each in zip(tenants, sections, strict=True)}
+    return DaemonTables(_table(document, "daemon", path), found)
+
+
 def _check_sections(document: Mapping[str, object], path: Path) -> None:
-    for name in document.keys() - {"default", "profiles"}:
+    for name in document.keys() - {"default", "profiles", "daemon", "tenants"}:
         raise UsageError(
             f"{path} has {name!r} at its top level; put settings below [default] or [profiles.NAME], such as "
             "[profiles.work]"

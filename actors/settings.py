@@ -560,6 +560,11 @@ def _two_limits(provider: object, limit: object) -> object:
     return limit.get("requests"), limit.get("tokens")
 
 
+def token_of_environment() -> str:
+    """CALLBOARD_TOKEN: a bearer token of the daemon, for the daemon itself and for what calls it."""
+    return os.environ.get("CALLBOARD_TOKEN", "")
+
+
 def _config_dir() -> Path:
     if given := os.environ.get("CALLBOARD_CONFIG_DIR"):
         return Path(given).expanduser()

@@ -109,6 +109,8 @@ def parser() -> CommandParser:
     )
     serving.add_argument("--no-token", action="store_true", help="take calls of anyone on this machine")
 
+    _add_serve(commands.add_parser("serve", help="answer clients of OpenAI's and Anthropic's APIs", allow_abbrev=False))
+
     showing = commands.add_parser("models", help="list the providers that models may be of", allow_abbrev=False)
     showing.add_argument(
         "--providers", action="store_true", required=True, help="their wire APIs, addresses, key variables and extras"
@@ -207,6 +209,17 @@ def _add_journal_commands(commands: argparse._SubParsersAction[CommandParser]) -
     replaying.add_argument(
         "--save", type=Path, metavar="FILE", help="keep it as JSON lines, for a test with `assert_replays`"
     )
+
+
+def _add_serve(serving: argparse.ArgumentParser) -> None:
+    serving.add_argument("--config", type=Path, metavar="FILE", help="in place of the user's configuration file")
+    serving.add_argument("--host", metavar="ADDRESS", help="where to listen (127.0.0.1)")
+    serving.add_argument("--port", type=int, metavar="NUMBER", help="(8330; 0: any that is free)")
+    serving.add_argument("--log-format", choices=["text", "json"], help="of the log on stderr (text)")
+    _add_workspace(serving, "the folder that the tools work in (CALLBOARD_WORKSPACE, else none)")
+    _add_model(serving, "the model of requests that name none (CALLBOARD_MODEL, else offline/code-context)")
+    _add_tools(serving)
+    _add_journal(serving, 'in place of a file among the daemon\'s own; "off": none (CALLBOARD_JOURNAL)')
 
 
 def _add_journal(command: argparse.ArgumentParser, help_text: str) -> None:

@@ -41,7 +41,7 @@ _OPERATORS: Final = "();<>|&\n"
 _HOME: Final = re.compile(r"~(?:[A-Za-z_][A-Za-z0-9_.-]*)?(?:/|$)")
 _ESCAPED: Final = re.compile(r"\\(\n|.)", re.DOTALL)
 #: A brace, and behind it a character of four bytes of UTF-8: the grammar's scanner reads memory that is not its own
-#: then, and mostly the process dies (tree-sitter/tree-sitter-bash issue 337). No other of 1,400,000 random lines did it.
+#: then, and mostly the process dies (tree-sitter/tree-sitter-bash issue 337). No other line of 1,400,000 did.
 _KILLS_THE_PARSER: Final = re.compile(r"\{.*[\U00010000-\U0010ffff]", re.DOTALL)
 _ESCAPED_IN_QUOTES: Final = re.compile(r'\\([$`"\\\n])')
 

@@ -1,0 +1,173 @@
+"""Bearer tokens: who may do what, and for which tenant. Only their hashes are kept.
+
+A token is 256 random bits, so that its SHA-256 needs no salt and no stretching: there is nothing to guess.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import secrets
+import stat
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import Final
+
+import orjson
+
+from callboard.protocol.errors import UsageError
+
+#: Bytes of randomness in a token that we make.
+TOKEN_BYTES: Final = 32
+#: One that was chosen by a person must be at least this long.
+MIN_TOKEN_CHARS: Final = 16
+PREFIX: Final = "cb-"
+#: Some hundred tokens; this bounds a file that is something else.
+MAX_FILE_BYTES: Final = 1024 * 1024
+
+
+class Scope(IntEnum):
+    """What a token may do; each scope includes those before it."""
+
+    USE = 1
+    """Ask, and read what its tenant has."""
+    APPROVE = 2
+    """Decide on approvals and staged edits, complete deferred calls."""
+    ADMIN = 3
+    """Restart and kill actors, replay dead letters, reload, read metrics and stacks."""
+
+    @classmethod
+    def of(cls, name: str) -> Scope:
+        """By its name. Raises UsageError."""
+        try:
+            return cls[name.upper()]
+        except KeyError:
+            raise UsageError(f"{name!r:.40} is no scope; use: {', '.join(each.name.lower() for each in cls)}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class AccessToken:
+    """One token, without its secret."""
+
+    id: str
+    """By which people and logs know it."""
+    hashed: str
+    """SHA-256 of the secret, as hex digits."""
+    scope: Scope
+    tenant: str
+    note: str = ""
+    made_at: float = 0.0
+    """Wall-clock seconds."""
+
+    def shown(self) -> dict[str, object]:
+        """For people: without the hash."""
+        return {
+            "id": self.id,
+            "scope": self.scope.name.lower(),
+            "tenant": self.tenant,
+            "note": self.note,
+            "made_at": self.made_at,
+        }
+
+
+def hash_of(secret: str) -> str:
+    """As it is kept."""
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+class AccessTokens:
+    """The tokens of a daemon: those of its file, which only its owner may read, and those that it was given."""
+
+    def __init__(self, path: Path, given: Iterable[AccessToken] = ()) -> None:
+        """Raises UsageError for a file that cannot be used."""
+        self.path = path
+        self._given = tuple(given)
+        self._changing = threading.Lock()
+        self._by_hash: Mapping[str, AccessToken] = {}
+        self.reload()
+
+    def reload(self) -> None:
+        """Read the file again. Raises UsageError, and changes nothing then."""
+        self._by_hash = {each.hashed: each for each in (*self._read(), *self._given)}
+
+    def find(self, secret: str) -> AccessToken | None:
+        """The token with this secret. By its hash: how long the look takes says nothing of what was nearly right."""
+        return self._by_hash.get(hash_of(secret)) if secret else None
+
+    @property
+    def tokens(self) -> tuple[AccessToken, ...]:
+        """All, the oldest first."""
+        return tuple(sorted(self._by_hash.values(), key=lambda each: each.made_at))
+
+    def make(self, scope: Scope, tenant: str, note: str = "") -> tuple[AccessToken, str]:
+        """A new token and its secret, which is nowhere else. Raises UsageError where the file cannot be written."""
+        secret = PREFIX + secrets.token_urlsafe(TOKEN_BYTES)
+        made = AccessToken(secrets.token_hex(4), hash_of(secret), scope, tenant, note, time.time())
+        with self._changing:
+            self._write([*self._read(), made])
+            self.reload()
+        return made, secret
+
+    def remove(self, token_id: str) -> bool:
+        """It counts no more. False where the file has none of this id."""
+        with self._changing:
+            before = self._read()
+            kept = [each for each in before if each.id != token_id]
+            if len(kept) == len(before):
+                return False
+            self._write(kept)
+            self.reload()
+        return True
+
+    def _read(self) -> list[AccessToken]:
+        try:
+            with open(self.path, "rb") as held:
+                mode = stat.S_IMODE(os.fstat(held.fileno()).st_mode)
+                data = held.read(MAX_FILE_BYTES + 1)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise UsageError(f"the tokens cannot be read: {self.path}: {error.strerror or error}") from None
+        if mode & 0o077:
+            raise UsageError(f"others may read {self.path}; run `chmod 600 {self.path}`")
+        try:
+            rows = orjson.loads(data)
+            return [AccessToken(**{**row, "scope": Scope.of(row["scope"])}) for row in rows["tokens"]]
+        except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
+            raise UsageError(f"{self.path} holds no tokens of callboard; move it away for new ones") from None
+
+    def _write(self, tokens: Iterable[AccessToken]) -> None:
+        """All or nothing, also after a crash."""
+        rows = [{**asdict(each), "scope": each.scope.name.lower()} for each in tokens]
+        beside = self.path.with_name(f"{self.path.name}.{os.getpid()}.new")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with contextlib.suppress(FileNotFoundError):
+                beside.unlink()
+            with open(beside, "xb", opener=for_owner) as new:
+                new.write(orjson.dumps({"tokens": rows}, option=orjson.OPT_INDENT_2))
+                new.flush()
+                os.fsync(new.fileno())
+            beside.replace(self.path)
+        except OSError as error:
+            raise UsageError(f"the tokens cannot be written: {self.path}: {error.strerror or error}") from None
+
+
+def given_token(secret: str, tenant: str) -> AccessToken:
+    """Of a variable: it may do all. Raises UsageError for what is too easy to guess or cannot be a header."""
+    if len(secret) < MIN_TOKEN_CHARS or not secret.isascii() or not secret.isprintable() or " " in secret:
+        raise UsageError(
+            f"CALLBOARD_TOKEN must have {MIN_TOKEN_CHARS} or more characters, ASCII, no spaces; "
+            "make one: python3 -c 'import secrets; print(secrets.token_urlsafe(32))'"
+        )
+    return AccessToken("CALLBOARD_TOKEN", hash_of(secret), Scope.ADMIN, tenant)
+
+
+def for_owner(path: str, flags: int) -> int:
+    """An opener of files that only their owner may read."""
+    return os.open(path, flags, 0o600)

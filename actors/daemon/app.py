@@ -1,0 +1,84 @@
+"""The application: each endpoint behind the guard, errors in the words of its API, a log record of each call."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Iterable
+from typing import Final
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from callboard.actors.daemon import health
+from callboard.actors.daemon.api_errors import Api, ApiError, error_of, error_response
+from callboard.actors.daemon.daemon import Daemon
+from callboard.actors.daemon.endpoint import Endpoint
+from callboard.actors.daemon.guard import check_headers, check_host, check_origin, let_in
+
+logger = logging.getLogger("callboard.daemon")
+
+#: Everything that the daemon answers.
+ENDPOINTS: Final[tuple[Endpoint, ...]] = (*health.ENDPOINTS,)
+#: Paths of other APIs, whose clients read errors in their own shape also where the path is wrong.
+_APIS: Final = (("/v1/messages", Api.ANTHROPIC), ("/v1/", Api.OPENAI))
+
+
+def make_app(daemon: Daemon, endpoints: Iterable[Endpoint] = ENDPOINTS) -> Starlette:
+    """For uvicorn."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        yield
+
+    routes = [Route(each.path, Served(daemon, each), methods=[each.method], name=each.path) for each in endpoints]
+    handlers = {404: _wrong_path, 405: _wrong_path, 500: _wrong_path}
+    return Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
+
+
+class Served:
+    """ASGI: one endpoint."""
+
+    def __init__(self, daemon: Daemon, endpoint: Endpoint) -> None:
+        self._daemon, self._endpoint = daemon, endpoint
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        began, request = time.monotonic(), Request(scope, receive)
+        try:
+            response = await self._answer(request)
+        except Exception as error:
+            found = error_of(error)
+            if found.status == 500:
+                logger.exception("%s %s failed", self._endpoint.method, self._endpoint.path)
+            response = error_response(self._endpoint.api, found)
+        logger.info(
+            "%s %s %s",
+            self._endpoint.method,
+            self._endpoint.path,
+            response.status_code,
+            extra={"status": response.status_code, "seconds": time.monotonic() - began},
+        )
+        await response(scope, receive, send)
+
+    async def _answer(self, request: Request) -> Response:
+        endpoint = self._endpoint
+        if endpoint.scope is None:
+            check_headers(self._daemon, request)
+            check_host(self._daemon, request)
+            check_origin(self._daemon, request)
+            return await endpoint.handle_open(self._daemon, request)
+        return await endpoint.handle(await let_in(self._daemon, endpoint, request))
+
+
+async def _wrong_path(request: Request, error: Exception) -> Response:
+    """No endpoint has this path and method."""
+    status = getattr(error, "status_code", 500)
+    api = next((api for start, api in _APIS if request.url.path.startswith(start)), Api.NATIVE)
+    words = {404: "there is nothing at this path", 405: "this path does not take this method"}
+    codes = {404: "not_found", 405: "method_not_allowed"}
+    found = ApiError(status, codes.get(status, "internal_error"), words.get(status, "a fault in callboard"))
+    return error_response(api, found)

@@ -1,0 +1,176 @@
+"""What a daemon is set up with: `[daemon]` and `[tenants.NAME]` of a configuration file, beside the runtime's settings.
+
+[default]                      # Settings of every tenant's runtime
+model = "openai/gpt-6.1-sol"
+
+[daemon]
+port = 8330
+
+[tenants.ann]                  # differs from [default] in these
+workspace = "/srv/ann"
+tools = ["ann_tools.py"]
+requests_per_minute = 60
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, TypeVar
+
+from pydantic import BaseModel, Field, ValidationError, field_validator
+
+from callboard.actors.config_file import CONFIG_FILE, Profile, Section, read_profile, read_tables, similar
+from callboard.actors.settings import Settings
+from callboard.protocol.errors import UsageError
+
+DEFAULT_TENANT: Final = "default"
+DEFAULT_PORT: Final = 8_330
+#: A tenant's name is in file names and log records.
+_TENANT: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+M = TypeVar("M", bound=BaseModel)
+#: In a configuration: no journal. Nothing outlives the process then.
+NO_JOURNAL: Final = "off"
+
+
+class DaemonLimits(BaseModel, frozen=True, extra="forbid"):
+    """What one client may take of the daemon."""
+
+    max_body_bytes: int = Field(default=32 * 1024 * 1024, ge=1_024)
+    """Pictures and files come as base64 in the body; Anthropic takes 32 MB."""
+    max_header_bytes: int = Field(default=64 * 1024, ge=1_024)
+    body_seconds: float = Field(default=30.0, gt=0)
+    """A body must have come by then."""
+    requests_per_minute: int = Field(default=6_000, ge=1)
+    """Of one token, over all endpoints; a burst of as many as come in 10 s is let through."""
+    max_connections: int = Field(default=20_000, ge=1)
+    """At once; more are answered with 503."""
+
+
+class DaemonSettings(BaseModel, frozen=True, extra="forbid"):
+    """`[daemon]`. Bad values are a UsageError that names them."""
+
+    host: str = "127.0.0.1"
+    """The address to listen on. Another than this machine's own must be named by `allowed_hosts`, too."""
+    port: int = Field(default=DEFAULT_PORT, ge=0, le=65_535)
+    """0: any that is free."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Names by which clients may call it, besides those of this machine: "ai.example.org"."""
+    allowed_origins: tuple[str, ...] = ()
+    """Origins of web pages that may call it (CORS): "https://app.example.org". None by default."""
+    drain_seconds: float = Field(default=30.0, gt=0, le=86_400)
+    """After SIGTERM, requests that run may end within this time; what is left then waits in the journal."""
+    log_format: Literal["text", "json"] = "text"
+    models: Mapping[str, str] = Field(default_factory=dict)
+    """Names of models for clients: {"gpt-4o" = "openai/gpt-6.1-sol"}."""
+    embedding_model: str = ""
+    """Of /v1/embeddings, "provider/model"; "": the endpoint answers 404."""
+    limits: DaemonLimits = DaemonLimits()
+
+    @field_validator("host")
+    @classmethod
+    def _one_address(cls, value: str) -> str:
+        if value in ("*", ""):
+            raise ValueError("must be one address or name, such as 127.0.0.1 or 0.0.0.0")
+        return value
+
+    @property
+    def is_loopback(self) -> bool:
+        """Only this machine reaches it."""
+        try:
+            return self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+
+class TenantSettings(BaseModel, frozen=True, extra="forbid"):
+    """What `[tenants.NAME]` says besides the settings of its runtime. None: no such limit."""
+
+    tools: tuple[Path, ...] = ()
+    """Python files with tools."""
+    requests_per_minute: int | None = Field(default=None, ge=1)
+    max_running_requests: int | None = Field(default=None, ge=1)
+    tokens_per_day: int | None = Field(default=None, ge=1)
+    """Input and output together, by the journal; a day of UTC."""
+    dollars_per_month: float | None = Field(default=None, gt=0)
+    """Likewise; a month of UTC."""
+
+
+@dataclass(frozen=True, slots=True)
+class TenantPlan:
+    """One tenant as it is to be."""
+
+    name: str
+    settings: Settings
+    own: TenantSettings = TenantSettings()
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonPlan:
+    """All that a configuration says."""
+
+    daemon: DaemonSettings
+    tenants: tuple[TenantPlan, ...]
+    state_dir: Path
+    """Tokens and journals are here."""
+
+
+def read_plan(
+    path: Path | None = None,
+    profile: str = "",
+    *,
+    given: Mapping[str, object] | None = None,
+    daemon: Mapping[str, object] | None = None,
+    tools: Sequence[Path] = (),
+) -> DaemonPlan:
+    """What the configuration file says; None: the user's own. What is `given` for the runtimes and the `daemon` wins.
+
+    `tools`: further files of tools, of every tenant. Raises UsageError, naming file, section and field.
+    """
+    if path is not None and not path.is_file():
+        raise UsageError(f"--config: there is no file {path}")
+    file = path or Settings().config_dir / CONFIG_FILE
+    found = read_profile(file, profile)
+    tables = read_tables(file)
+    own = _checked(DaemonSettings, "daemon", {**tables.daemon, **(daemon or {})}, file)
+    names = tables.tenants or {DEFAULT_TENANT: {}}
+    tenants = tuple(_tenant(name, table, found, given or {}, tools) for name, table in names.items())
+    return DaemonPlan(own, tenants, tenants[0].settings.state_dir / "daemon")
+
+
+def _tenant(
+    name: str, table: Mapping[str, object], profile: Profile, given: Mapping[str, object], tools: Sequence[Path]
+) -> TenantPlan:
+    if not _TENANT.fullmatch(name):
+        raise UsageError(f"[tenants.{name}] in {profile.path}: a tenant's name has a-z, 0-9, - and _, at most 64")
+    own = {key: value for key, value in table.items() if key in TenantSettings.model_fields}
+    mine = _checked(TenantSettings, f"tenants.{name}", own, profile.path)
+    mine = mine.model_copy(update={"tools": (*tools, *(profile.path.parent / each for each in mine.tools))})
+    rest = {key: value for key, value in table.items() if key not in own}
+    sections = (*profile.sections, Section(f"tenants.{name}", rest))
+    settings = Settings.model_validate(dict(given), context=Profile(profile.path, sections))
+    return TenantPlan(name, _with_journal(settings, name), mine)
+
+
+def _with_journal(settings: Settings, tenant: str) -> Settings:
+    """The journal is on: where none is named, it is among the daemon's own files."""
+    if settings.journal == NO_JOURNAL:
+        return settings.model_copy(update={"journal": None})
+    if settings.journal is None:
+        return settings.model_copy(update={"journal": settings.state_dir / "daemon" / f"{tenant}.db"})
+    return settings
+
+
+def _checked(kind: type[M], section: str, table: Mapping[str, object], file: Path) -> M:
+    try:
+        return kind.model_validate(table)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        field = ".".join(map(str, first["loc"]))
+        message = first["msg"].removeprefix("Value error, ")
+        if first["type"] == "extra_forbidden":
+            message = "there is no such setting" + similar(field, kind.model_fields)
+        raise UsageError(f"{field!r} in [{section}] of {file}: {message}") from None

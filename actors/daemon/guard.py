@@ -1,0 +1,103 @@
+"""Who is let in: the checks of a call over HTTP, in their order. Nothing of its body is read before they have passed.
+
+Host and Origin are checked against pages that have a name of their own point at this machine (DNS rebinding), and
+against pages of other sites that send requests in a browser's name. A browser sends Origin with each request that could
+change something, so a request with a foreign one is refused, with or without a token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from starlette.requests import ClientDisconnect, Request
+
+from callboard.actors.daemon.access_tokens import AccessToken
+from callboard.actors.daemon.api_errors import ApiError
+from callboard.actors.daemon.daemon import Daemon, host_name
+from callboard.actors.daemon.endpoint import Endpoint, HttpCall
+
+#: Bodies of endpoints that take a few words.
+SMALL_BODY_BYTES: Final = 64 * 1024
+
+
+def check_headers(daemon: Daemon, request: Request) -> None:
+    """Raise ApiError for more than a client needs to send."""
+    most = daemon.settings.limits.max_header_bytes
+    if sum(len(name) + len(value) for name, value in request.headers.raw) > most:
+        raise ApiError(431, "headers_too_large", f"the headers may have at most {most:,} bytes")
+
+
+def check_host(daemon: Daemon, request: Request) -> None:
+    """Raise ApiError for a Host that is not one of ours."""
+    hosts = request.headers.getlist("host")
+    if len(hosts) != 1 or host_name(hosts[0]) not in daemon.host_names:
+        raise ApiError(421, "wrong_host", "this server does not answer to that name; see allowed_hosts in [daemon]")
+
+
+def check_origin(daemon: Daemon, request: Request) -> None:
+    """Raise ApiError for a page of another site."""
+    origin = request.headers.get("origin")
+    if origin is None or origin in daemon.settings.allowed_origins:
+        return
+    scheme, _, rest = origin.partition("://")
+    if scheme in ("http", "https") and rest.lower() == request.headers.get("host", "").lower():
+        return  # the board's own
+    raise ApiError(
+        403, "wrong_origin", "pages of that origin may not call this server; see allowed_origins in [daemon]"
+    )
+
+
+def token_of(daemon: Daemon, request: Request) -> AccessToken:
+    """The caller's token: `Authorization: Bearer ...`, or `x-api-key`, as Anthropic's clients do. Raises ApiError."""
+    scheme, _, secret = request.headers.get("authorization", "").partition(" ")
+    if not secret or scheme.lower() != "bearer":
+        secret = request.headers.get("x-api-key", "")
+    found = daemon.tokens.find(secret.strip())
+    if found is None:
+        what = "the token is not known here" if secret else "this needs a token: Authorization: Bearer TOKEN"
+        raise ApiError(401, "invalid_api_key", what, headers={"WWW-Authenticate": "Bearer"})
+    return found
+
+
+def check_scope(endpoint: Endpoint, token: AccessToken) -> None:
+    """Raise ApiError for a token that may not do this."""
+    if endpoint.scope is not None and token.scope < endpoint.scope:
+        needed = endpoint.scope.name.lower()
+        raise ApiError(403, "missing_scope", f"this needs a token with the scope {needed!r}")
+
+
+async def body_of(daemon: Daemon, endpoint: Endpoint, request: Request) -> bytes:
+    """The body, bounded in bytes and time. Raises ApiError."""
+    limits = daemon.settings.limits
+    most = limits.max_body_bytes if endpoint.may_be_large else min(SMALL_BODY_BYTES, limits.max_body_bytes)
+    declared = request.headers.get("content-length", "0")
+    if not declared.isdigit() or int(declared) > most:
+        raise ApiError(413, "request_too_large", f"the body may have at most {most:,} bytes")
+    parts, size = [], 0
+    try:
+        async with asyncio.timeout(limits.body_seconds):
+            async for part in request.stream():
+                size += len(part)
+                if size > most:
+                    raise ApiError(413, "request_too_large", f"the body may have at most {most:,} bytes")
+                parts.append(part)
+    except TimeoutError:
+        raise ApiError(408, "body_too_slow", f"the body did not come within {limits.body_seconds:g} s") from None
+    except ClientDisconnect:
+        raise ApiError(400, "client_left", "the client left before its body had come") from None
+    return b"".join(parts)
+
+
+async def let_in(daemon: Daemon, endpoint: Endpoint, request: Request) -> HttpCall:
+    """All checks, then the body. Raises ApiError."""
+    check_headers(daemon, request)
+    check_host(daemon, request)
+    check_origin(daemon, request)
+    token = token_of(daemon, request)
+    check_scope(endpoint, token)
+    daemon.rates.check(token.id, daemon.settings.limits.requests_per_minute)
+    if token.tenant not in daemon.tenants:
+        raise ApiError(403, "no_tenant", f"the tenant of this token, {token.tenant!r}, is not served here")
+    body = await body_of(daemon, endpoint, request)
+    return HttpCall(daemon, request, token, daemon.tenants[token.tenant], body)

@@ -1,0 +1,36 @@
+"""Is the daemon alive, is it ready, what has it counted."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+
+from callboard.actors.daemon.access_tokens import Scope
+from callboard.actors.daemon.api_errors import json_response
+from callboard.actors.daemon.daemon import Daemon
+from callboard.actors.daemon.endpoint import Endpoint, HttpCall
+
+
+async def healthz(daemon: Daemon, _: Request) -> Response:
+    """The process answers."""
+    return json_response({"status": "ok"})
+
+
+async def readyz(daemon: Daemon, _: Request) -> Response:
+    """It takes requests: not while it starts or drains."""
+    ready = daemon.is_ready
+    return json_response({"status": "ready" if ready else daemon.state}, 200 if ready else 503)
+
+
+async def metrics(call: HttpCall) -> Response:
+    """Of the tenant, as Prometheus reads them."""
+    return PlainTextResponse(call.tenant.runtime.prometheus(), media_type="text/plain; version=0.0.4")
+
+
+ENDPOINTS: Final = (
+    Endpoint("GET", "/healthz", handle_open=healthz, scope=None, summary="Does the process answer?"),
+    Endpoint("GET", "/readyz", handle_open=readyz, scope=None, summary="Does it take requests?"),
+    Endpoint("GET", "/metrics", metrics, scope=Scope.ADMIN, summary="Metrics of the tenant, for Prometheus"),
+)
