@@ -86,7 +86,7 @@ async def followers(port: int, key: str, count: int, per_second: float, pid: int
     following = [asyncio.ensure_future(one(number)) for number in range(count)]
     async with asyncio.timeout(DEADLINE_SECONDS):
         while connected < count and not all(each.done() for each in following):
-            await asyncio.sleep(0.1)
+            await asyncio.wait(following, timeout=0.1)
     memory, cpu = memory_of(pid), cpu_of(pid)
     await asyncio.sleep(IDLE_SECONDS)
     percent = (cpu_of(pid) - cpu) / IDLE_SECONDS * 100

@@ -1,9 +1,9 @@
 """Streamed requests at once through the daemon, beside LiteLLM's proxy and the model server itself, in one run.
 
-    python benchmarks/daemon_load.py                       # 1,000 streams through the daemon, and without it
-    python benchmarks/daemon_load.py --litellm PYTHON      # and through LiteLLM's proxy, of that interpreter's environment
-    python benchmarks/daemon_load.py --followers 10000     # so many followers of one idle request: memory of each
-    python benchmarks/daemon_load.py --stuck 200           # so many clients that do not read on: memory, and are they cut
+    python benchmarks/daemon_load.py                     # 1,000 streams through the daemon, and without it
+    python benchmarks/daemon_load.py --litellm PYTHON    # and through LiteLLM's proxy, of that interpreter
+    python benchmarks/daemon_load.py --followers 10000   # so many followers of one idle request: memory of each
+    python benchmarks/daemon_load.py --stuck 200         # so many clients that do not read on: are they cut?
 
 Each contender is a process of its own before the same model server (the wire double, in another process), and gets the
 same requests from the same client, in a third process. All of them share the machine's cores. The overhead is the
@@ -171,7 +171,8 @@ class Watch:
     def __init__(self, pid: int) -> None:
         program = (
             "import sys, time\nsys.path.insert(0, sys.argv[2])\nfrom daemon_load import memory_of\npeak = 0.0\n"
-            "while True:\n    peak = max(peak, memory_of(int(sys.argv[1])))\n    print(peak, flush=True)\n    time.sleep(0.5)\n"
+            "while True:\n    peak = max(peak, memory_of(int(sys.argv[1])))\n"
+            "    print(peak, flush=True)\n    time.sleep(0.5)\n"
         )
         self._process = subprocess.Popen(
             [sys.executable, "-c", program, str(pid), str(Path(__file__).parent)], stdout=subprocess.PIPE, text=True
