@@ -80,7 +80,7 @@ def cpu_of(pid: int) -> float:
 
 
 @contextmanager
-def callboard_before(double: WireDouble, folder: Path) -> Iterator[Contender]:
+def callboard_before(double: WireDouble, folder: Path, *arguments: str) -> Iterator[Contender]:
     """The daemon, with its journal, before the model server."""
     config = folder / "callboard.toml"
     config.write_text(
@@ -89,7 +89,7 @@ def callboard_before(double: WireDouble, folder: Path) -> Iterator[Contender]:
     )
     config.chmod(0o600)
     environment = {**os.environ, "CALLBOARD_TOKEN": TOKEN, "XDG_STATE_HOME": str(folder / "state")}
-    command = [sys.executable, "-m", "callboard.actors.cli", "serve", "--config", str(config)]
+    command = [sys.executable, "-m", "callboard.actors.cli", "serve", "--config", str(config), *arguments]
     with running(command, environment, folder / "callboard.log") as process:
         line = wait_for(folder / "callboard.log", "ready: ", process)
         port = int(line.rpartition(":")[2])
