@@ -9,12 +9,18 @@ import asyncio
 import contextlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import count
+from typing import Final
 
 from callboard.actors.daemon.approval_desk import ApprovalDesk
 from callboard.actors.daemon.daemon_settings import TenantPlan
 from callboard.actors.runtime import Runtime
+from callboard.actors.tools.decorator import Tool
 from callboard.actors.tools.tool_file import tools_of_files
 from callboard.protocol.errors import UsageError
+
+#: Two tenants may have one file of tools, and a reload runs it again: the modules have names of their own.
+_LOADED: Final = count(1)
 
 
 @dataclass(slots=True)
@@ -33,8 +39,13 @@ class Tenant:
 def made(plan: TenantPlan) -> Tenant:
     """Its runtime, which is not started yet. Raises UsageError."""
     desk = ApprovalDesk()
-    tools = tools_of_files(list(plan.own.tools))
+    tools = tools_of(plan)
     return Tenant(plan, Runtime(plan.settings, tools, approve=desk.approve), desk)
+
+
+def tools_of(plan: TenantPlan) -> tuple[Tool, ...]:
+    """The tools of its files, which are run again each time. Raises UsageError."""
+    return tools_of_files(plan.own.tools, f"callboard_{plan.name.replace('-', '_')}_{next(_LOADED)}_")
 
 
 class Tenants:
