@@ -33,12 +33,6 @@ class Daemon:
         self.tokens = AccessTokens(plan.state_dir / "tokens.json", given)
         self.rates = TokenRates()
         self.tenants = Tenants(plan.tenants)
-        named = (*self.settings.allowed_hosts, self.settings.host)
-        self.host_names = {
-            *LOOPBACK_NAMES,
-            *(host_name(f"[{each}]" if each.count(":") > 1 else each) for each in named),
-        }
-        """By which a client may call it."""
 
     def take(self, plan: DaemonPlan) -> None:
         """Go by this plan from now on, as far as it is about the daemon itself."""
