@@ -5,12 +5,10 @@ The parsers (chat_body.py, messages_body.py) make it, client_answer.py asks it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Final
-
-import orjson
 
 from callboard.actors.daemon.api_errors import bad_field
 from callboard.actors.requests.asking import AskOptions
@@ -89,13 +87,14 @@ def _with_results_in_order(messages: Sequence[Message]) -> Sequence[Message]:
         ordered.append(message)
         at += 1
         if isinstance(message, AssistantMessage) and message.tool_calls:
-            results = tuple(_results_at(messages, at))
+            results = tuple(results_at(messages, at))
             ordered += _sorted_results(message.tool_calls, results)
             at += len(results)
     return ordered
 
 
-def _results_at(messages: Sequence[Message], start: int) -> Iterable[ToolMessage]:
+def results_at(messages: Sequence[Message], start: int) -> Iterable[ToolMessage]:
+    """The results that follow each other from `start` on."""
     following = takewhile(lambda each: isinstance(each, ToolMessage), messages[start:])
     return (each for each in following if isinstance(each, ToolMessage))
 
@@ -137,72 +136,3 @@ def request_of_call(call_id: str) -> str:
         return ""
     request_id, _, number = call_id.removeprefix(_CALL_PREFIX).rpartition("_")
     return request_id if number.isdigit() else ""
-
-
-# -- turns that were recorded
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedTurn:
-    """A turn that ended with calls for the client, as the runtime has it."""
-
-    before: tuple[Message, ...]
-    """What its request has added before: turns with calls that ran here, and their results."""
-    turn: AssistantMessage
-    """With thinking and with the calls that ran here, under their own ids."""
-    results: tuple[ToolMessage, ...]
-    """Of the calls that ran here."""
-    outside: tuple[CallId, ...]
-    """The calls for the client, in its order."""
-
-
-FindTurn = Callable[[str], RecordedTurn | None]
-"""By the id of its request."""
-
-
-def with_recorded_turns(messages: Sequence[Message], find: FindTurn) -> tuple[Message, ...]:
-    """The messages, with turns that are recorded in place of the client's short form of them. `messages` are legal.
-
-    Thinking and what ran here comes back so. A turn that the client has changed counts as the client says it.
-    """
-    told: list[Message] = []
-    at = 0
-    while at < len(messages):
-        message = messages[at]
-        at += 1
-        if not isinstance(message, AssistantMessage) or not message.tool_calls:
-            told.append(message)
-            continue
-        results = tuple(_results_at(messages, at))
-        at += len(results)
-        recorded = _recorded(message, find)
-        told += (message, *results) if recorded is None else _whole(recorded, results)
-    return tuple(told)
-
-
-def _recorded(message: AssistantMessage, find: FindTurn) -> RecordedTurn | None:
-    requests = {request_of_call(call.call_id) for call in message.tool_calls}
-    request_id = requests.pop() if len(requests) == 1 else ""
-    found = find(request_id) if request_id else None
-    if found is None:
-        return None
-    given = {call.call_id: _said_by(call) for call in message.tool_calls}
-    own = {call.call_id: _said_by(call) for call in found.turn.tool_calls}
-    kept = {outside_call_id(request_id, number): own.get(known) for number, known in enumerate(found.outside)}
-    return found if given == kept else None
-
-
-def _said_by(call: ToolCall) -> tuple[str, object]:
-    """Name and arguments, however these are spaced."""
-    return call.name, orjson.loads(call.arguments)
-
-
-def _whole(recorded: RecordedTurn, results: Sequence[ToolMessage]) -> Iterable[Message]:
-    """The recorded turn with all results, in the order of its calls."""
-    known = {result.call_id: result for result in recorded.results}
-    for result in results:
-        call_id = recorded.outside[int(result.call_id.rpartition("_")[2])]
-        known[call_id] = replace(result, call_id=call_id)
-    yield from recorded.before
-    yield recorded.turn
-    yield from (known[call.call_id] for call in recorded.turn.tool_calls)
