@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -17,12 +17,14 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
-from callboard import CallOutside, JsonSchema, ModelCallFailed, Outcome, Reply, RequestEnded, Stream
+from callboard import ModelCallFailed, Outcome, Reply, RequestEnded, Stream
 from callboard.actors.daemon.answer_pieces import AnswerStream, Piece, pieces_of
 from callboard.actors.daemon.api_errors import Api, ApiError, error_of, json_response
 from callboard.actors.daemon.asked_question import asked_of
-from callboard.actors.daemon.client_question import AnswerFormat, ClientQuestion
+from callboard.actors.daemon.chat_answers import joined_text
+from callboard.actors.daemon.client_question import ClientQuestion
 from callboard.actors.daemon.endpoint import HttpCall
+from callboard.actors.daemon.outside_terms import form_of, outside_call, outside_calls
 from callboard.actors.daemon.recorded_turns import turn_of
 from callboard.actors.daemon.server_events import EventStream
 from callboard.protocol.content import Citation
@@ -73,8 +75,8 @@ class StatelessApi:
     heartbeat: bytes
     id_header: str
     """In which the API's own clients look for the id of the request."""
-    full_status: int = 429
-    """Of an answer where there is no room now."""
+    overloaded_status: int | None = None
+    """Of an answer where there is no room now, where the API has one of its own."""
 
 
 async def answer(call: HttpCall, api: StatelessApi, question: ClientQuestion) -> Response:
@@ -101,16 +103,18 @@ async def _whole(
     call: HttpCall, api: StatelessApi, question: ClientQuestion, request_id: str, headers: Mapping[str, str]
 ) -> Response:
     asked = await asked_of(call, question, request_id)
-    form = schema_of(question.output)
+    form = form_of(question.output)
     asking = asyncio.ensure_future(call.tenant.runtime.ask(asked.prompt, output=form, **asked.options))
     reply = await _unless_gone(call.request, asking)
     turn = turn_of(reply, asked.conversation)
     if turn is not None:
         call.tenant.turns.keep(request_id, turn)
     turns = (*reply.messages, turn.turn) if turn is not None else reply.messages
-    pieces = tuple(pieces_of(turns, request_id, reply.outside_calls, text_of(reply, form)))
+    pieces = tuple(pieces_of(turns, request_id, outside_calls(reply), text_of(reply, form)))
+    before = len(joined_text(pieces)) - len(reply.text)
+    citations = tuple(each.moved_by(before) for each in reply.citations)
     found = WholeAnswer(
-        request_id, question.model, pieces, _reason(reply), reply.usage, reply.citations, about_request(reply)
+        request_id, question.model, pieces, _reason(reply), reply.usage, citations, about_request(reply)
     )
     return json_response(api.whole(found), headers=headers)
 
@@ -118,15 +122,17 @@ async def _whole(
 async def _unless_gone(request: Request, asking: asyncio.Future[Reply[object]]) -> Reply[object]:
     """The reply; the request is cancelled where its client leaves."""
     gone = asyncio.ensure_future(_disconnected(request))
+    gone.add_done_callback(lambda _: asking.cancel())
     try:
-        await asyncio.wait({gone, asking}, return_when=asyncio.FIRST_COMPLETED)
-        if not asking.done():
-            raise ApiError(499, "client_left", "the client left before the answer had come")
-        return asking.result()
+        return await asking
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if not gone.done() or (task is not None and task.cancelling()):
+            raise
+        raise ApiError(499, "client_left", "the client left before the answer had come") from None
     finally:
-        for each in (gone, asking):
-            each.cancel()
-        await asyncio.gather(gone, asking, return_exceptions=True)
+        gone.cancel()
+        await asyncio.gather(gone, return_exceptions=True)
 
 
 async def _disconnected(request: Request) -> None:
@@ -141,7 +147,7 @@ async def _streamed(
     call: HttpCall, api: StatelessApi, question: ClientQuestion, request_id: str, headers: Mapping[str, str]
 ) -> Response:
     asked = await asked_of(call, question, request_id)
-    form = schema_of(question.output)
+    form = form_of(question.output)
     stream = call.tenant.runtime.stream(asked.prompt, output=form, **asked.options)
     told = _Told(api, api.stream(request_id, question), AnswerStream(request_id, holds_text=form is not None))
 
@@ -189,7 +195,7 @@ class _Told:
 
     async def events(
         self, stream: Stream[object], ended: Callable[[Reply[object]], str | None]
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncGenerator[bytes, None]:
         """The bytes of the answer. Raises what ends the request before anything was sent."""
         begun = False
         try:
@@ -209,22 +215,18 @@ class _Told:
 
     def _told(self, item: object, ended: Callable[[Reply[object]], str | None]) -> bytes:
         if isinstance(item, Reply):
-            last = self._pieces.end(item.outside_calls, ended(item))
+            last = self._pieces.end(outside_calls(item), ended(item))
             said = b"".join(map(self._writer.write, last))
             return said + self._writer.end(_reason(item), item.usage, about_request(item))
-        found = self._pieces.call(item.call) if isinstance(item, CallOutside) else self._pieces.feed(item)
+        call = outside_call(item)
+        found = self._pieces.feed(item) if call is None else self._pieces.call(call)
         return b"".join(map(self._writer.write, found))
 
 
 # -- what is said of it
 
 
-def schema_of(output: AnswerFormat | None) -> JsonSchema | None:
-    """The form of the answer as a runtime takes it. Raises UsageError for a schema that is none."""
-    return None if output is None else JsonSchema(output.schema, name=output.name, strict=output.is_strict)
-
-
-def text_of(reply: Reply[object], form: JsonSchema | None) -> str | None:
+def text_of(reply: Reply[object], form: object) -> str | None:
     """The text of an answer that has a form; None: what its turns say."""
     if form is None:
         return None
@@ -232,12 +234,12 @@ def text_of(reply: Reply[object], form: JsonSchema | None) -> str | None:
 
 
 def _reason(reply: Reply[object]) -> FinishReason:
-    return FinishReason.TOOL_CALLS if reply.outside_calls else reply.finish_reason
+    return FinishReason.TOOL_CALLS if outside_calls(reply) else reply.finish_reason
 
 
 def about_request(reply: Reply[object]) -> Fields:
     """What callboard says of a request in its answer: which model, what ran here, what should be known."""
-    outside = {call.call_id for call in reply.outside_calls}
+    outside = {call.call_id for call in outside_calls(reply)}
     calls = [
         {"name": call.name, "step": step.step, "seconds": round(call.seconds, 3), "failed": call.code}
         for step in reply.steps
@@ -273,8 +275,8 @@ def failure_of(error: Exception, api: StatelessApi) -> ApiError:
             return ApiError(503, "stopping", "the server is stopping; ask again")
         return ApiError(status, code, str(error), headers=NO_RETRY)
     found = error_of(error)
-    if isinstance(error, ModelCallFailed) and found.status >= 500:
-        found.headers = {**found.headers, **NO_RETRY}  # callboard has asked it again already
     if found.code in ("overloaded", "provider_overloaded"):
-        found.status = api.full_status
+        found.status = api.overloaded_status or found.status
+    elif isinstance(error, ModelCallFailed) and found.status >= 500:
+        found.headers = {**found.headers, **NO_RETRY}  # callboard has asked it again already
     return found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import cache
 from typing import Final
 
 from starlette.responses import Response
@@ -10,10 +12,17 @@ from callboard.actors.daemon.api_errors import Api, json_response
 from callboard.actors.daemon.endpoint import Endpoint, HttpCall
 from callboard.actors.daemon.model_names import listed_models, model_of
 from callboard.actors.settings import Settings
+from callboard.protocol.content import Audio, Document, Image, UserMessage, UserPart
+from callboard.protocol.errors import UsageError
+from callboard.protocol.model import ModelRequest
+from callboard.providers.adapter import Adapter
+from callboard.providers.provider_registry import adapter_for
 
 #: No model says when it was made; clients want a number, and a date.
 CREATED: Final = 0
 CREATED_AT: Final = "1970-01-01T00:00:00Z"
+#: For adapters that write a request which is not sent.
+_NOWHERE: Final = "https://nowhere.invalid"
 
 
 async def models(call: HttpCall) -> Response:
@@ -45,17 +54,45 @@ def _described(settings: Settings, name: str, model: str) -> dict[str, object]:
         "created": CREATED,
         "created_at": CREATED_AT,
         "owned_by": provider,
-        "capabilities": {
+        "lifecycle": "active",
+        "max_input_tokens": window or known.context_tokens,
+        "capabilities": _capabilities(provider),
+        "callboard": {
             "model": model,
-            "context_tokens": window or known.context_tokens,
             "input_price": prices.input if prices is not None else None,
             "output_price": prices.output if prices is not None else None,
-            "endpoints": ["/v1/chat/completions", "/v1/messages", "/v1/responses"],
-            "streaming": True,
-            "tools": True,
-            "structured_output": True,
         },
     }
+
+
+#: What may be part of a question besides text, by the names of Anthropic's capabilities (ModelCapabilities).
+_PARTS: Final[Mapping[str, UserPart]] = {
+    "image_input": Image("image/png", "AAAA"),
+    "pdf_input": Document("application/pdf", "AAAA"),
+    "audio_input": Audio("audio/wav", "AAAA"),
+}
+
+
+@cache
+def _capabilities(provider: str) -> dict[str, object]:
+    """What the API of the model takes, in the shape of Anthropic's `capabilities`. Whether the model itself looks at
+    pictures only its server knows. Parts are left out where no adapter tells (a scripted model)."""
+    found: dict[str, object] = {"tools": True, "streaming": True, "structured_outputs": True}
+    try:
+        adapter = adapter_for(provider, base_url=_NOWHERE, api_key="none")
+    except UsageError:
+        return {name: {"supported": value} for name, value in found.items()}
+    found |= {name: _takes(adapter, part) for name, part in _PARTS.items()}
+    return {name: {"supported": value} for name, value in found.items()}
+
+
+def _takes(adapter: Adapter, part: UserPart) -> bool:
+    """Can the adapter write it? Nothing is sent."""
+    try:
+        adapter.encode(ModelRequest("model", (UserMessage((part,)),)))
+    except UsageError:
+        return False
+    return True
 
 
 ENDPOINTS: Final = (

@@ -16,6 +16,7 @@ import orjson
 
 from callboard import Conversation, Reply, Runtime, UsageError
 from callboard.actors.daemon.client_question import outside_call_id, request_of_call, results_at
+from callboard.actors.daemon.outside_terms import open_turn, outside_calls
 from callboard.protocol.content import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
 from callboard.protocol.ids import CallId
 
@@ -68,11 +69,11 @@ def _of_journal(runtime: Runtime, request_id: str) -> RecordedTurn | None:
 
 def turn_of(reply: Reply[object], conversation: Conversation) -> RecordedTurn | None:
     """What is to be kept of a request that ended with calls for its client; None for another one."""
-    opened = conversation.open_turn
-    if not reply.outside_calls or opened is None:
+    opened = open_turn(conversation)
+    if opened is None:
         return None
     before = tuple(message for message in reply.messages if not isinstance(message, UserMessage))
-    return RecordedTurn(before, opened.message, opened.results, tuple(call.call_id for call in reply.outside_calls))
+    return RecordedTurn(before, *opened, tuple(call.call_id for call in outside_calls(reply)))
 
 
 def requests_in(messages: Iterable[Message]) -> set[str]:

@@ -33,9 +33,7 @@ def pieces(draw: st.DrawFn) -> list[Piece]:
         for block, kind in enumerate(draw(st.lists(st.sampled_from(("text", "thinking")), max_size=3))):
             for text in draw(st.lists(_WORDS, min_size=1, max_size=3)):
                 found.append(
-                    AnswerText(text, turn, block)
-                    if kind == "text"
-                    else AnswerThinking(text, turn=turn, block=block)
+                    AnswerText(text, turn, block) if kind == "text" else AnswerThinking(text, turn=turn, block=block)
                 )
     for number in range(draw(st.integers(0, 2))):
         call = ToolCall(outside_call_id("r1", number), ToolName(draw(st.sampled_from(("f", "g")))), '{"a":1}')

@@ -141,10 +141,17 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         "messages.0.content.0.image_url.url",
     ),
     "bytes that are no base64": (
-        {"messages": [{"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": "?", "format": "wav"}}]}]},
+        {
+            "messages": [
+                {"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": "?", "format": "wav"}}]}
+            ]
+        },
         "messages.0.content.0.input_audio.data",
     ),
-    "a result without its call": ({"messages": [USER, {"role": "tool", "tool_call_id": "a", "content": "x"}]}, "messages"),
+    "a result without its call": (
+        {"messages": [USER, {"role": "tool", "tool_call_id": "a", "content": "x"}]},
+        "messages",
+    ),
     "a call without its result": ({"messages": [USER, {"role": "assistant", "tool_calls": [CALL]}, USER]}, "messages"),
     "arguments that are no JSON": (
         {

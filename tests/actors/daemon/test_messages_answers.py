@@ -41,7 +41,12 @@ def test_a_whole_answer_says_what_the_stream_says(
 
 def test_signatures_are_read_as_they_were() -> None:
     writer = MessageStream("r1", "m")
-    found = [AnswerThinking("hm"), AnswerThinking("", "abc"), AnswerThinking("", redacted="xyz", block=1), AnswerText("a")]
+    found = [
+        AnswerThinking("hm"),
+        AnswerThinking("", "abc"),
+        AnswerThinking("", redacted="xyz", block=1),
+        AnswerText("a"),
+    ]
     data = b"".join((writer.begin(), *map(writer.write, found), writer.end(FinishReason.STOP, Usage(1, 1), ABOUT)))
     replays = [each.replay for each in read_by(ADAPTER, data, streaming=True) if isinstance(each, ThinkingDelta)]
     assert replays == [None, Replay("anthropic", {"signature": "abc"}), Replay("anthropic", {"data": "xyz"})]

@@ -32,7 +32,9 @@ from callboard.providers.anthropic.messages_api import Anthropic
 
 ADAPTER = Anthropic(api_key="k")
 DOCUMENT = Document("application/pdf", "AAAA", name="a.pdf")
-ASKED = UserMessage((Text("What is this?"), Image("image/png", "AAAA"), Image(url="https://example.org/a.png"), DOCUMENT))
+ASKED = UserMessage(
+    (Text("What is this?"), Image("image/png", "AAAA"), Image(url="https://example.org/a.png"), DOCUMENT)
+)
 
 
 def body(**fields: Any) -> bytes:
@@ -147,7 +149,16 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown role": ({"messages": [{"role": "system", "content": "x"}]}, "messages.0"),
     "an unknown block": ({"messages": [{"role": "user", "content": [{"type": "smell"}]}]}, "messages.0.content.0"),
     "bytes that are no base64": (
-        {"messages": [{"role": "user", "content": [{"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "?"}}]}]},
+        {
+            "messages": [
+                {
+                    "role": "user",
+                    "content": [
+                        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "?"}}
+                    ],
+                }
+            ]
+        },
         "messages.0.content.0.source.data",
     ),
     "a result without its call": (
@@ -155,7 +166,13 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         "messages",
     ),
     "a call without its result": (
-        {"messages": [USER, {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": {}}]}, USER]},
+        {
+            "messages": [
+                USER,
+                {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": {}}]},
+                USER,
+            ]
+        },
         "messages",
     ),
     "an answer as the last message": ({"messages": [USER, {"role": "assistant", "content": "x"}]}, "messages"),
