@@ -8,11 +8,12 @@ from callboard import AskOptions, Conversation
 from callboard.actors.daemon.client_question import ClientQuestion
 from callboard.actors.daemon.endpoint import HttpCall
 from callboard.actors.daemon.model_names import model_of
-from callboard.actors.daemon.outside_terms import client_tools, results_alone
 from callboard.actors.daemon.recorded_turns import requests_in, with_recorded_turns
 from callboard.actors.daemon.tenants import Tenant
 from callboard.actors.requests.asking import Prompt
+from callboard.actors.requests.client_tools import CallResults, ClientTool
 from callboard.protocol.content import Message, UserMessage
+from callboard.protocol.tools import ToolDefinition
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +41,8 @@ async def asked_of(call: HttpCall, question: ClientQuestion, request_id: str) ->
     if question.instructions is not None:
         options["instructions"] = question.instructions
     if question.tools or question.runs_here is not None:
-        options["tools"] = [*_names_here(call.tenant, question), *client_tools(question.tools)]
-    prompt = last.parts if isinstance(last, UserMessage) else results_alone()
+        options["tools"] = [*_names_here(call.tenant, question), *map(_client_tool, question.tools)]
+    prompt = last.parts if isinstance(last, UserMessage) else CallResults()
     return AskedQuestion(prompt, options, conversation)
 
 
@@ -59,3 +60,7 @@ async def _with_own_turns(tenant: Tenant, messages: tuple[Message, ...]) -> tupl
     found = {each: await tenant.turns.find(tenant.runtime, each) for each in requests_in(messages)}
     known = {request_id: turn for request_id, turn in found.items() if turn is not None}
     return with_recorded_turns(messages, known) if known else messages
+
+
+def _client_tool(tool: ToolDefinition) -> ClientTool:
+    return ClientTool(tool.name, tool.description, tool.parameters, tool.strict)

@@ -18,15 +18,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from callboard import ModelCallFailed, Outcome, Reply, RequestEnded, Stream
+from callboard.actors.daemon.answer_forms import form_of
 from callboard.actors.daemon.answer_pieces import AnswerStream, Piece, pieces_of
 from callboard.actors.daemon.api_errors import Api, ApiError, error_of, json_response
 from callboard.actors.daemon.asked_question import asked_of
 from callboard.actors.daemon.chat_answers import joined_text
-from callboard.actors.daemon.client_question import ClientQuestion
+from callboard.actors.daemon.client_question import AnswerFormat, ClientQuestion
 from callboard.actors.daemon.endpoint import HttpCall
-from callboard.actors.daemon.outside_terms import form_of, outside_call, outside_calls
 from callboard.actors.daemon.recorded_turns import turn_of
 from callboard.actors.daemon.server_events import EventStream
+from callboard.protocol.commands import CallOutside
 from callboard.protocol.content import Citation
 from callboard.protocol.model import FinishReason, Usage
 
@@ -110,7 +111,7 @@ async def _whole(
     if turn is not None:
         call.tenant.turns.keep(request_id, turn)
     turns = (*reply.messages, turn.turn) if turn is not None else reply.messages
-    pieces = tuple(pieces_of(turns, request_id, outside_calls(reply), text_of(reply, form)))
+    pieces = tuple(pieces_of(turns, request_id, reply.outside_calls, text_of(reply, question.output)))
     before = len(joined_text(pieces)) - len(reply.text)
     citations = tuple(each.moved_by(before) for each in reply.citations)
     found = WholeAnswer(
@@ -149,13 +150,13 @@ async def _streamed(
     asked = await asked_of(call, question, request_id)
     form = form_of(question.output)
     stream = call.tenant.runtime.stream(asked.prompt, output=form, **asked.options)
-    told = _Told(api, api.stream(request_id, question), AnswerStream(request_id, holds_text=form is not None))
+    told = _Told(api, api.stream(request_id, question), AnswerStream(request_id, holds_text=question.output is not None))
 
     def ended(reply: Reply[object]) -> str | None:
         turn = turn_of(reply, asked.conversation)
         if turn is not None:
             call.tenant.turns.keep(request_id, turn)
-        return text_of(reply, form)
+        return text_of(reply, question.output)
 
     source = told.events(stream, ended)
     first = asyncio.ensure_future(anext(source, b""))
@@ -215,18 +216,17 @@ class _Told:
 
     def _told(self, item: object, ended: Callable[[Reply[object]], str | None]) -> bytes:
         if isinstance(item, Reply):
-            last = self._pieces.end(outside_calls(item), ended(item))
+            last = self._pieces.end(item.outside_calls, ended(item))
             said = b"".join(map(self._writer.write, last))
             return said + self._writer.end(_reason(item), item.usage, about_request(item))
-        call = outside_call(item)
-        found = self._pieces.feed(item) if call is None else self._pieces.call(call)
+        found = self._pieces.call(item.call) if isinstance(item, CallOutside) else self._pieces.feed(item)
         return b"".join(map(self._writer.write, found))
 
 
 # -- what is said of it
 
 
-def text_of(reply: Reply[object], form: object) -> str | None:
+def text_of(reply: Reply[object], form: AnswerFormat | None) -> str | None:
     """The text of an answer that has a form; None: what its turns say."""
     if form is None:
         return None
@@ -234,12 +234,12 @@ def text_of(reply: Reply[object], form: object) -> str | None:
 
 
 def _reason(reply: Reply[object]) -> FinishReason:
-    return FinishReason.TOOL_CALLS if outside_calls(reply) else reply.finish_reason
+    return FinishReason.TOOL_CALLS if reply.outside_calls else reply.finish_reason
 
 
 def about_request(reply: Reply[object]) -> Fields:
     """What callboard says of a request in its answer: which model, what ran here, what should be known."""
-    outside = {call.call_id for call in outside_calls(reply)}
+    outside = {call.call_id for call in reply.outside_calls}
     calls = [
         {"name": call.name, "step": step.step, "seconds": round(call.seconds, 3), "failed": call.code}
         for step in reply.steps

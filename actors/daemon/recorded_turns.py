@@ -16,8 +16,7 @@ import orjson
 
 from callboard import Conversation, Reply, Runtime, UsageError
 from callboard.actors.daemon.client_question import outside_call_id, request_of_call, results_at
-from callboard.actors.daemon.outside_terms import open_turn, outside_calls
-from callboard.protocol.content import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
+from callboard.protocol.content import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage, UserMessage
 from callboard.protocol.ids import CallId
 
 #: Turns of one tenant that are kept in memory: as many as come in ten minutes at 3 a second. Some kB each.
@@ -34,6 +33,8 @@ class RecordedTurn:
     """With thinking and with the calls that ran here, under their own ids."""
     results: tuple[ToolMessage, ...]
     """Of the calls that ran here."""
+    notes: tuple[str, ...]
+    """What the model reads behind the results."""
     outside: tuple[CallId, ...]
     """The calls for the client, in its order."""
 
@@ -69,11 +70,12 @@ def _of_journal(runtime: Runtime, request_id: str) -> RecordedTurn | None:
 
 def turn_of(reply: Reply[object], conversation: Conversation) -> RecordedTurn | None:
     """What is to be kept of a request that ended with calls for its client; None for another one."""
-    opened = open_turn(conversation)
+    opened = conversation.open_turn
     if opened is None:
         return None
+    outside = tuple(call.call_id for call in reply.outside_calls)
     before = tuple(message for message in reply.messages if not isinstance(message, UserMessage))
-    return RecordedTurn(before, *opened, tuple(call.call_id for call in outside_calls(reply)))
+    return RecordedTurn(before, opened.message, opened.results, opened.notes, outside)
 
 
 def requests_in(messages: Iterable[Message]) -> set[str]:
@@ -129,3 +131,4 @@ def _whole(recorded: RecordedTurn, results: Sequence[ToolMessage]) -> Iterable[M
     yield from recorded.before
     yield recorded.turn
     yield from (known[call.call_id] for call in recorded.turn.tool_calls)
+    yield from map(SystemMessage, recorded.notes)
