@@ -130,10 +130,14 @@ async def _unless_gone(request: Request, asking: asyncio.Future[Reply[object]]) 
         task = asyncio.current_task()
         if not gone.done() or (task is not None and task.cancelling()):
             raise
-        raise ApiError(499, "client_left", "the client left before the answer had come") from None
+        raise _left() from None
     finally:
         gone.cancel()
         await asyncio.gather(gone, return_exceptions=True)
+
+
+def _left() -> ApiError:
+    return ApiError(499, "client_left", "the client left before the answer had come")
 
 
 async def _disconnected(request: Request) -> None:
@@ -161,7 +165,7 @@ async def _streamed(
     source = told.events(stream, ended)
     first = asyncio.ensure_future(anext(source, b""))
     try:
-        await asyncio.wait({first}, timeout=STATUS_SECONDS)
+        await _begun_or_gone(call.request, first)
         if first.done():
             first.result()
     except BaseException:
@@ -171,6 +175,18 @@ async def _streamed(
         raise
     told.is_open = True
     return EventStream(_from(first, source), headers, heartbeat=api.heartbeat)
+
+
+async def _begun_or_gone(request: Request, first: asyncio.Future[bytes]) -> None:
+    """Wait until there is something to send, at most STATUS_SECONDS. Raises ApiError where the client leaves before."""
+    gone = asyncio.ensure_future(_disconnected(request))
+    try:
+        await asyncio.wait((first, gone), timeout=STATUS_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        if gone.done() and not first.done():
+            raise _left()
+    finally:
+        gone.cancel()
+        await asyncio.gather(gone, return_exceptions=True)
 
 
 async def _from(first: asyncio.Future[bytes], rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 from support.answer_samples import ABOUT, pieces, reasons, told, usages
 from support.client_wires import read_by
-
-import orjson
 
 from callboard.actors.daemon.answer_pieces import Piece
 from callboard.actors.daemon.api_errors import ApiError

@@ -4,30 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import httpx
 import openai
 import pytest
-from openai.types.chat import ChatCompletionMessageParam
-from support.running_daemon import RunningDaemon, running_daemon
+from openai.types.chat import ChatCompletionMessage, ChatCompletionMessageParam, ChatCompletionToolParam
+from pydantic import BaseModel
+from support.running_daemon import RunningDaemon
+from support.stateless_daemon import ended_requests, stateless_daemon
 
-SUPPORT = Path(__file__).parents[2] / "support"
-CONFIG = """
-[daemon]
-models = {"gpt-4o" = "scripted/model"}
-"""
 WEATHER = 'call [["weather", {"city": "Oslo"}]]'
 SAID = "One moment.\n\nThe tools said: rain in Oslo"
 
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
-    folder = tmp_path_factory.mktemp("daemon")
-    program = (sys.executable, str(SUPPORT / "answering_daemon.py"))
-    with running_daemon(folder, "--tools", str(SUPPORT / "daemon_tools.py"), program=program, config=CONFIG) as found:
+    with stateless_daemon(tmp_path_factory.mktemp("daemon")) as found:
         yield found
 
 
@@ -165,20 +160,14 @@ def test_what_is_no_request_is_400_in_the_shape_of_the_api(data: bytes, daemon: 
 @pytest.mark.parametrize("is_streamed", [False, True])
 def test_a_client_that_leaves_ends_its_request(is_streamed: bool, daemon: RunningDaemon) -> None:
     body = {"model": "model", "messages": asked("wait"), "stream": is_streamed}
-    before = _ended(daemon, "cancelled")
+    before = ended_requests(daemon, "cancelled")
     with pytest.raises(httpx.ReadTimeout):
-        httpx.post(f"{daemon.url}/v1/chat/completions", json=body, headers=daemon.headers, timeout=1)
+        httpx.post(f"{daemon.url}/v1/chat/completions", json=body, headers=daemon.headers, timeout=0.3)
     for _ in range(100):  # each look takes some milliseconds
-        if _ended(daemon, "cancelled") > before:
+        if ended_requests(daemon, "cancelled") > before:
             return
         httpx.get(f"{daemon.url}/healthz", timeout=10)
     raise AssertionError("the request runs on")
-
-
-def _ended(daemon: RunningDaemon, outcome: str) -> float:
-    lines = daemon.get("/metrics").text.splitlines()
-    counted = [line for line in lines if line.startswith("callboard_requests_total") and f'"{outcome}"' in line]
-    return sum(float(line.rpartition(" ")[2]) for line in counted)
 
 
 def test_models_are_listed_with_what_they_can(client: openai.OpenAI, daemon: RunningDaemon) -> None:
@@ -196,3 +185,111 @@ def test_models_are_listed_with_what_they_can(client: openai.OpenAI, daemon: Run
 def test_embeddings_are_not_there_where_no_model_is_set(client: openai.OpenAI) -> None:
     with pytest.raises(openai.NotFoundError):
         client.embeddings.create(model="any", input="hello")
+
+
+# -- tools of the client, forms of an answer
+
+CALENDAR: ChatCompletionToolParam = {
+    "type": "function",
+    "function": {
+        "name": "calendar",
+        "description": "What is planned.",
+        "parameters": {"type": "object", "properties": {"day": {"type": "string"}}, "required": ["day"]},
+    },
+}
+BOTH = 'call [["calendar", {"day": "1"}], ["weather", {"city": "Oslo"}], ["calendar", {"day": "2"}]]'
+WENT_ON = "The tools said: busy on 1 and rain in Oslo and busy on 2"
+
+
+def answered(history: list[ChatCompletionMessageParam], message: ChatCompletionMessage) -> None:
+    """Add the turn and the results of its calls, in another order than the calls."""
+    history.append(cast("ChatCompletionMessageParam", message.model_dump(exclude_none=True)))
+    for call in reversed(message.tool_calls or []):
+        assert call.type == "function"
+        day = json.loads(call.function.arguments)["day"]
+        history.append({"role": "tool", "tool_call_id": call.id, "content": f"busy on {day}"})
+
+
+def test_calls_of_the_clients_tools_are_handed_out_and_the_turn_goes_on(client: openai.OpenAI) -> None:
+    history = asked(BOTH)
+    first = client.chat.completions.create(model="model", messages=history, tools=[CALENDAR]).choices[0]
+    assert first.finish_reason == "tool_calls"
+    assert [call.function.name for call in first.message.tool_calls or [] if call.type == "function"] == [
+        "calendar"
+    ] * 2
+    answered(history, first.message)
+    last = client.chat.completions.create(model="model", messages=history, tools=[CALENDAR]).choices[0]
+    assert (last.message.content, last.finish_reason) == (WENT_ON, "stop")
+    again = client.chat.completions.create(model="model", messages=history, tools=[CALENDAR]).choices[0]
+    assert again.message.content == WENT_ON, "the same history may be sent a second time"
+
+
+def test_a_stream_hands_them_out_too(client: openai.OpenAI) -> None:
+    with client.chat.completions.stream(model="model", messages=asked(BOTH), tools=[CALENDAR]) as stream:
+        for _ in stream:
+            pass
+        found = stream.get_final_completion().choices[0]
+    calls = [call.function for call in found.message.tool_calls or []]
+    assert [json.loads(call.arguments) for call in calls] == [{"day": "1"}, {"day": "2"}]
+    assert (found.message.content, found.finish_reason) == ("One moment.", "tool_calls")
+
+
+def test_a_turn_is_found_after_a_restart(tmp_path: Path) -> None:
+    history = asked(BOTH)
+    with (
+        stateless_daemon(tmp_path) as daemon,
+        openai.OpenAI(base_url=f"{daemon.url}/v1", api_key=daemon.token) as client,
+    ):
+        first = client.chat.completions.create(model="model", messages=history, tools=[CALENDAR]).choices[0]
+        answered(history, first.message)
+        daemon.process.kill()
+        daemon.process.wait(timeout=20)
+    with (
+        stateless_daemon(tmp_path) as daemon,
+        openai.OpenAI(base_url=f"{daemon.url}/v1", api_key=daemon.token) as client,
+    ):
+        last = client.chat.completions.create(model="model", messages=history, tools=[CALENDAR]).choices[0]
+    assert last.message.content == WENT_ON
+
+
+def test_a_history_of_another_server_counts_as_it_is(client: openai.OpenAI) -> None:
+    history = asked("hello")
+    call = {"id": "call_elsewhere_0", "type": "function", "function": {"name": "calendar", "arguments": "{}"}}
+    history.append(cast("ChatCompletionMessageParam", {"role": "assistant", "content": None, "tool_calls": [call]}))
+    history.append({"role": "tool", "tool_call_id": "call_elsewhere_0", "content": "free"})
+    answer = client.chat.completions.create(model="model", messages=history, tools=[CALENDAR])
+    assert answer.choices[0].message.content == "The tools said: free"
+
+
+def test_the_clients_tool_comes_before_the_daemons_of_the_same_name(client: openai.OpenAI) -> None:
+    own: ChatCompletionToolParam = {
+        "type": "function",
+        "function": {"name": "weather", "parameters": {"type": "object"}},
+    }
+    choice = client.chat.completions.create(model="model", messages=asked(WEATHER), tools=[own]).choices[0]
+    assert choice.finish_reason == "tool_calls"
+
+
+class Place(BaseModel):
+    city: str
+    degrees: float
+
+
+def test_an_answer_has_the_form_that_was_asked_for(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.parse(model="model", messages=asked("hello"), response_format=Place)
+    assert answer.choices[0].message.parsed == Place(city="Oslo", degrees=4.5)
+    with client.chat.completions.stream(model="model", messages=asked("hello"), response_format=Place) as stream:
+        for _ in stream:
+            pass
+        assert stream.get_final_completion().choices[0].message.parsed == Place(city="Oslo", degrees=4.5)
+
+
+def test_an_answer_that_never_fits_is_an_error(client: openai.OpenAI) -> None:
+    schema = {"type": "object", "properties": {"city": {"type": "integer"}}, "required": ["city"]}
+    with pytest.raises(openai.InternalServerError) as caught:
+        client.chat.completions.create(
+            model="model",
+            messages=asked("hello"),
+            response_format={"type": "json_schema", "json_schema": {"name": "n", "schema": schema}},
+        )
+    assert caught.value.code == "no_answer"
