@@ -41,7 +41,7 @@ def test_a_whole_answer_says_what_the_stream_says(
 
 
 def told_of(found: list[Piece]) -> tuple[str, str, list[tuple[str, str, str]]]:
-    text, thinking, calls = told(found)
+    _, thinking, calls = told(found)
     return joined_text(found), thinking, calls
 
 
