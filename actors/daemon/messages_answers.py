@@ -22,6 +22,8 @@ STOP_REASONS: Final[Mapping[FinishReason, str]] = {
     FinishReason.CONTENT_FILTER: "refusal",
     FinishReason.REFUSAL: "refusal",
 }
+#: Who calls: the model itself, not a program of its own.
+_CALLER: Final[Mapping[str, object]] = {"caller": {"type": "direct"}}
 PING: Final = b'event: ping\ndata: {"type":"ping"}\n\n'
 
 
@@ -100,8 +102,16 @@ def message_usage(usage: Usage) -> Block:
     return {
         "input_tokens": max(usage.input_tokens - usage.cached_tokens - usage.cache_write_tokens, 0),
         "output_tokens": usage.output_tokens,
+        "output_tokens_details": {"thinking_tokens": usage.reasoning_tokens},
         "cache_read_input_tokens": usage.cached_tokens,
         "cache_creation_input_tokens": usage.cache_write_tokens,
+        "cache_creation": {
+            "ephemeral_5m_input_tokens": max(usage.cache_write_tokens - usage.cache_write_1h_tokens, 0),
+            "ephemeral_1h_input_tokens": usage.cache_write_1h_tokens,
+        },
+        "server_tool_use": {"web_search_requests": usage.web_searches, "web_fetch_requests": 0},
+        "service_tier": "standard",
+        "inference_geo": None,
     }
 
 
@@ -114,6 +124,8 @@ def _message(request_id: str, model: str, content: list[Block], stop: str | None
         "content": content,
         "stop_reason": stop,
         "stop_sequence": None,
+        "stop_details": None,
+        "container": None,
         "usage": message_usage(usage),
     }
 
@@ -128,7 +140,7 @@ def _block(piece: Piece) -> Block:
             return {"type": "thinking", "thinking": text, "signature": signature}
         case AnswerCall(call=call):
             arguments = orjson.loads(call.arguments)
-            return {"type": "tool_use", "id": call.call_id, "name": call.name, "input": arguments}
+            return {"type": "tool_use", "id": call.call_id, "name": call.name, "input": arguments, **_CALLER}
 
 
 def _event(document: Mapping[str, object]) -> bytes:

@@ -21,8 +21,8 @@ from callboard.providers.local.scripted import ScriptedCall, ScriptedTurn
 
 #: Of each turn.
 USAGE = Usage(11, 7, cached_tokens=2, reasoning_tokens=1)
-#: An answer by any schema of these tests.
-FORMED = '{"city":"Oslo","degrees":4.5}'
+#: A value of each type of JSON Schema.
+VALUES: dict[str, Any] = {"string": "Oslo", "number": 4.5, "integer": 4, "boolean": True, "array": [], "null": None}
 
 
 def play(request: ModelRequest) -> ScriptedTurn:
@@ -31,11 +31,12 @@ def play(request: ModelRequest) -> ScriptedTurn:
     if isinstance(last, ToolMessage):
         said = "The tools said: " + " and ".join(_results(request.messages))
         return ScriptedTurn(said, chunk_chars=5, usage=USAGE)
-    if request.response_schema is not None or "JSON Schema" in str(request.messages[0]):
-        return ScriptedTurn(FORMED, usage=USAGE)
-    if request.tool_choice.mode is ToolChoiceMode.REQUIRED:
-        arguments = {name: "there" for name in request.tools[-1].parameters.get("properties", {})}  # type: ignore[attr-defined]
-        return ScriptedTurn(calls=(ScriptedCall(request.tools[-1].name, arguments),), usage=USAGE)
+    if request.response_schema is not None:
+        return ScriptedTurn(json.dumps(_value_of(request.response_schema)), usage=USAGE)
+    if request.tool_choice.mode in (ToolChoiceMode.REQUIRED, ToolChoiceMode.NAMED):
+        wanted = request.tool_choice.name or request.tools[-1].name
+        chosen = next(tool for tool in request.tools if tool.name == wanted)
+        return ScriptedTurn(calls=(ScriptedCall(chosen.name, _value_of(chosen.parameters)),), usage=USAGE)
     word, _, rest = last.text.partition(" ")
     match word:
         case "call":
@@ -52,7 +53,18 @@ def play(request: ModelRequest) -> ScriptedTurn:
         case "see":
             seen = [type(part).__name__ for part in last.parts if not isinstance(part, Text)]
             return ScriptedTurn(f"I see: {', '.join(seen)}", usage=USAGE)
-    return ScriptedTurn(f"You said: {last.text}", chunk_chars=4, usage=USAGE)
+    thinking = "Let me see." if request.sampling.reasoning_effort else ""
+    return ScriptedTurn(f"You said: {last.text}", thinking=thinking, chunk_chars=4, usage=USAGE)
+
+
+def _value_of(schema: Any) -> Any:
+    """One that fits the simple schemas of these tests."""
+    if "enum" in schema:
+        return schema["enum"][0]
+    kind = schema.get("type", "object")
+    if kind == "object":
+        return {name: _value_of(each) for name, each in schema.get("properties", {}).items()}
+    return VALUES[kind]
 
 
 def _results(messages: tuple[Message, ...]) -> list[str]:

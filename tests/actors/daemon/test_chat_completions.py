@@ -283,7 +283,7 @@ def test_an_answer_has_the_form_that_was_asked_for(client: openai.OpenAI) -> Non
 
 
 def test_an_answer_that_never_fits_is_an_error(client: openai.OpenAI) -> None:
-    schema = {"type": "object", "properties": {"city": {"type": "integer"}}, "required": ["city"]}
+    schema = {"type": "object", "properties": {"city": {"type": "string", "minLength": 9}}, "required": ["city"]}
     with pytest.raises(openai.InternalServerError) as caught:
         client.chat.completions.create(
             model="model",
@@ -291,3 +291,4 @@ def test_an_answer_that_never_fits_is_an_error(client: openai.OpenAI) -> None:
             response_format={"type": "json_schema", "json_schema": {"name": "n", "schema": schema}},
         )
     assert caught.value.code == "no_answer"
+    assert caught.value.response.headers["x-should-retry"] == "false"

@@ -150,7 +150,7 @@ def test_an_answer_has_the_form_that_was_asked_for(client: anthropic.Anthropic) 
         messages=asked("hello"),
         output_config={"format": {"type": "json_schema", "schema": schema}},
     )
-    assert [json.loads(text) for text in texts(message)] == [{"city": "Oslo", "degrees": 4.5}]
+    assert [json.loads(text) for text in texts(message)] == [{"city": "Oslo"}]
 
 
 FAILURES = {
