@@ -101,9 +101,9 @@ def test_options_are_taken() -> None:
 def test_forms_of_an_answer() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
     given_schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": True}}
-    assert chat_question(body(response_format=given_schema)).output == AnswerFormat(schema, "x", is_strict=True)
+    assert chat_question(body(response_format=given_schema)).output == AnswerFormat(schema, "x")
     free = chat_question(body(response_format={"type": "json_object"})).output
-    assert free == AnswerFormat({"type": "object"}, is_strict=False)
+    assert free == AnswerFormat({"type": "object"})
     assert chat_question(body(response_format={"type": "text"})).output is None
 
 
