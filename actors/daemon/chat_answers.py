@@ -11,7 +11,7 @@ from typing import Final
 
 import orjson
 
-from callboard.actors.daemon.answer_pieces import CallPiece, TextPiece, ThinkingPiece, Piece
+from callboard.actors.daemon.answer_pieces import CallPiece, Piece, TextPiece, ThinkingPiece
 from callboard.actors.daemon.api_errors import Api, ApiError, error_body
 from callboard.actors.daemon.server_events import server_event
 from callboard.protocol.content import Citation

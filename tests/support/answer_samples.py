@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from hypothesis import strategies as st
 
-from callboard.actors.daemon.answer_pieces import CallPiece, TextPiece, ThinkingPiece, Piece
+from callboard.actors.daemon.answer_pieces import CallPiece, Piece, TextPiece, ThinkingPiece
 from callboard.actors.daemon.client_question import outside_call_id
 from callboard.protocol.content import ToolCall
 from callboard.protocol.ids import ToolName

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard.actors.daemon.answer_pieces import CallPiece, AnswerStream, TextPiece, ThinkingPiece, pieces_of
+from callboard.actors.daemon.answer_pieces import AnswerStream, CallPiece, TextPiece, ThinkingPiece, pieces_of
 from callboard.actors.daemon.api_errors import ApiError
 from callboard.actors.daemon.client_question import outside_call_id, request_of_call
 from callboard.protocol.content import AssistantMessage, Text, Thinking, ToolCall

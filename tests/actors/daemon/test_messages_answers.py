@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from support.answer_samples import ABOUT, pieces, reasons, told, usages
 from support.client_wires import read_by
 
-from callboard.actors.daemon.answer_pieces import TextPiece, ThinkingPiece, Piece
+from callboard.actors.daemon.answer_pieces import Piece, TextPiece, ThinkingPiece
 from callboard.actors.daemon.api_errors import ApiError
 from callboard.actors.daemon.messages_answers import MessageStream, whole_message
 from callboard.protocol.content import Replay
