@@ -20,12 +20,12 @@ from callboard.actors.calls.approvals import Approver
 from callboard.actors.calls.dispatcher import ReplaceTools
 from callboard.actors.calls.ledger import Ledger
 from callboard.actors.calls.registry import offer_of
-from callboard.actors.connection import Connection
 from callboard.actors.journal.opening import journal_plan
 from callboard.actors.journal.places import is_server
 from callboard.actors.journal.transactions import transaction_fault
 from callboard.actors.mcp.server_hub import ServerHub
 from callboard.actors.mcp.server_link import ServerLink
+from callboard.actors.models.embedding_access import embedding_api
 from callboard.actors.models.llm_manager import LlmManager, Route, start_on
 from callboard.actors.models.refusals import Refusals
 from callboard.actors.models.routing import OwnProviders, Router
@@ -70,7 +70,6 @@ from callboard.protocol.tools import ToolDefinition
 from callboard.providers.catalog import Prices
 from callboard.providers.local.offline import CONTEXT_TOOL
 from callboard.providers.output_modes import output_modes
-from callboard.providers.provider_registry import ENVIRONMENT, embeddings_for
 from callboard.providers.rate_limit import RateLimits
 from callboard.providers.retry import RetryPolicy
 from callboard.providers.tokenizers import counter_for, encoding_of
@@ -171,7 +170,7 @@ class Wiring:
             suitable(self.model.routes, _first_request(_TRIAL, options))
         self._embeddings: EmbeddingApi | None = None
         if model := settings.embedding_model:
-            self._embeddings = _embeddings(settings, model)
+            self._embeddings = embedding_api(settings, model)
         tracing = extras.tracing(settings.log_content)
         self.begin_spans: BeginSpans | None = None if tracing is None else tracing.begin
         self._find_export = extras.find_export()
@@ -463,21 +462,6 @@ def _replace_tools(system: kernel.ActorSystem, link: ServerLink) -> None:
 def _post(api: EmbeddingApi, scheduler: kernel.LoopScheduler, body: Mapping[str, object]) -> Mapping[str, object]:
     """For the index's own thread, which may block: the request itself runs on the loop."""
     return asyncio.run_coroutine_threadsafe(api.post(body), scheduler.loop).result(EMBEDDING_WAIT_SECONDS)
-
-
-def _embeddings(settings: Settings, model: str) -> EmbeddingApi:
-    provider = model.partition("/")[0]
-    connection = settings.connection(provider)
-    if callable(connection.api_key):
-        raise UsageError(f"embedding_model: the key of {provider} comes from a callback, which embeddings cannot use")
-    return embeddings_for(
-        model,
-        base_url=settings.embedding_base_url or settings.connections.get(provider, Connection()).base_url,
-        api_key=settings.key_for(provider),
-        headers=connection.headers,
-        proxy=ENVIRONMENT if connection.proxy is None else connection.proxy,
-        verify=True if connection.verify is None else connection.verify,
-    )
 
 
 def _import_index(settings: Settings) -> None:

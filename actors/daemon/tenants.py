@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Final
 
 from callboard.actors.daemon.approval_desk import ApprovalDesk
 from callboard.actors.daemon.daemon_settings import TenantPlan
+from callboard.actors.daemon.recorded_turns import RecordedTurns
 from callboard.actors.runtime import Runtime
 from callboard.actors.tools.decorator import Tool
 from callboard.actors.tools.tool_file import tools_of_files
@@ -30,6 +31,8 @@ class Tenant:
     plan: TenantPlan
     runtime: Runtime
     desk: ApprovalDesk
+    turns: RecordedTurns = field(default_factory=RecordedTurns)
+    """Turns that wait for results of the client, of the stateless APIs."""
 
     @property
     def name(self) -> str:
