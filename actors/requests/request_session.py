@@ -502,9 +502,10 @@ class RequestSession(Actor[SessionMessage]):
 
     def _call_model(self, command: commands.CallModel) -> None:
         # A summary is no part of the answer, so no reader is shown it.
-        is_read_along = self._is_read_along and command.purpose is commands.CallPurpose.TURN
-        self._show(command)
-        start = StartModel(command, self.ref, self._context_for(command), is_read_along, self._question.routes)
+        is_turn = command.purpose is commands.CallPurpose.TURN
+        if not is_turn:
+            self._show(command)
+        start = StartModel(command, self.ref, self._context_for(command), self._is_read_along and is_turn, self._question.routes)
         self._open[command.tag] = start, 1
         self._peers.llm_manager.tell_control(start)
 
