@@ -14,12 +14,12 @@ from typing import Final, Generic, cast
 
 from callboard.actors import kernel
 from callboard.actors.calls.approvals import ApprovalCallback, Approver, CallbackApprover, NobodyToAsk
-from callboard.actors.following import EndedFeeds, process_name
 from callboard.actors.journal.journal_records import Needs
 from callboard.actors.journal.records_of_runtime import JournalRecords
 from callboard.actors.journal.recovery import Rebuilt
 from callboard.actors.kernel.reply import Reply as AskReply
 from callboard.actors.models.windows import Windows
+from callboard.actors.requests.ended_feeds import EndedFeeds, process_name
 from callboard.actors.requests.open_requests import OpenRequest, OpenState, waits_for
 from callboard.actors.requests.output_checks import CheckThreads
 from callboard.actors.requests.outside import OutsideCalls
