@@ -25,7 +25,6 @@ from callboard.actors.kernel import Actor, ChildSpec, DependencyLost
 from callboard.actors.tools.context import ToolContext
 from callboard.actors.tools.decorator import Tool
 from callboard.actors.tools.invoke import Invoker, Result, text_of, with_traceback
-from callboard.actors.workers.call_stacks import ReadStack
 from callboard.protocol.commands import RunTool
 from callboard.protocol.ids import Tag
 from callboard.protocol.tools import FailureCode, ToolContract, ToolFailure
@@ -89,7 +88,7 @@ class KillCall:
     tag: Tag
 
 
-ToWorker = RunCall | BeginCode | StopCall | KillCall | ReadStack
+ToWorker = RunCall | BeginCode | StopCall | KillCall
 
 
 # -- to the dispatcher, besides WorkerState

@@ -73,6 +73,7 @@ class _LookAtStack:
 
 ProcessMessage = (
     ToWorker
+    | ReadStack
     | Obtained
     | NotObtained
     | ChildEnded

@@ -318,7 +318,7 @@ class _Look:
     """Time to see whether the loop gets on."""
 
 
-class TaskWorker(Actor[ToWorker | _Finished | _LoopGone | _Wake | _Look]):
+class TaskWorker(Actor[ToWorker | ReadStack | _Finished | _LoopGone | _Wake | _Look]):
     """See the module."""
 
     def __init__(self, reports: CallReports) -> None:

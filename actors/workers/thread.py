@@ -32,7 +32,7 @@ class _Returned:
 Orders = queue.SimpleQueue[RunCall | None]
 
 
-class ThreadWorker(Actor[ToWorker | _Returned]):
+class ThreadWorker(Actor[ToWorker | ReadStack | _Returned]):
     """See the module."""
 
     def __init__(self, reports: CallReports) -> None:
