@@ -299,6 +299,22 @@ class Runtime:
         found = [opened.described() for opened in tuple(running.requests.values())]
         return tuple(each for each in (*found, *running.left_open.values()) if each is not None)
 
+    def open_request(self, request_id: str) -> OpenRequest | None:
+        """The same of one; None where it has ended, or is not known here."""
+        running = self._live()
+        opened = running.requests.get(RequestId(request_id))
+        found = opened.described() if opened is not None else None
+        return found if found is not None else running.left_open.get(RequestId(request_id))
+
+    def is_running(self, request_id: str) -> bool:
+        """Has a request of this id begun here, and not ended? It waits for nothing."""
+        return RequestId(request_id) in self._live().requests
+
+    @property
+    def running_requests(self) -> int:
+        """How many have not ended, without those that wait for another process. It waits for nothing."""
+        return len(self._live().requests)
+
     async def result(self, request_id: str) -> Reply[object]:
         """The reply of any request: of one that runs when it has ended, of an ended one from the journal.
 
