@@ -111,6 +111,8 @@ def parser() -> CommandParser:
 
     _add_serve(commands.add_parser("serve", help="answer clients of OpenAI's and Anthropic's APIs", allow_abbrev=False))
 
+    _add_tokens(commands.add_parser("tokens", help="who may call the daemon", allow_abbrev=False))
+
     showing = commands.add_parser("models", help="list the providers that models may be of", allow_abbrev=False)
     showing.add_argument(
         "--providers", action="store_true", required=True, help="their wire APIs, addresses, key variables and extras"
@@ -209,6 +211,20 @@ def _add_journal_commands(commands: argparse._SubParsersAction[CommandParser]) -
     replaying.add_argument(
         "--save", type=Path, metavar="FILE", help="keep it as JSON lines, for a test with `assert_replays`"
     )
+
+
+def _add_tokens(keeping: argparse.ArgumentParser) -> None:
+    keeping.add_argument("--config", type=Path, metavar="FILE", help="the daemon's, in place of the user's own")
+    _add_profile(keeping)
+    actions = keeping.add_subparsers(dest="action", required=True, metavar="ACTION")
+    listing = actions.add_parser("list", help="which tokens there are", allow_abbrev=False)
+    listing.add_argument("--json", action="store_true", help="print one JSON object")
+    making = actions.add_parser("make", help="make a token, and show it once", allow_abbrev=False)
+    making.add_argument("--scope", choices=["use", "approve", "admin"], default="use", help="what it may do (use)")
+    making.add_argument("--tenant", metavar="NAME", help="whose it is (the first of the configuration)")
+    making.add_argument("--note", metavar="TEXT", default="", help="what it is for")
+    removing = actions.add_parser("remove", help="let a token count no more", allow_abbrev=False)
+    removing.add_argument("id", metavar="ID", help="of the token, as `list` shows it")
 
 
 def _add_serve(serving: argparse.ArgumentParser) -> None:

@@ -85,12 +85,12 @@ def _command(name: str) -> RunCommand:
         except ImportError as missing:
             raise UsageError(missing_extra(f"callboard mcp ({missing})", "mcp")) from missing
         return serve_mcp.run
-    if name == "serve":
+    if name in ("serve", "tokens"):
         try:
-            from callboard.actors.cli import serve_command  # noqa: PLC0415
+            from callboard.actors.cli import serve_command, token_command  # noqa: PLC0415
         except ImportError as missing:
-            raise UsageError(missing_extra(f"callboard serve ({missing})", "daemon")) from missing
-        return serve_command.run
+            raise UsageError(missing_extra(f"callboard {name} ({missing})", "daemon")) from missing
+        return serve_command.run if name == "serve" else token_command.run
     from callboard.actors.cli import doctor, edit_list, login, rule_list, tool_list, workspace_setup  # noqa: PLC0415
 
     return {

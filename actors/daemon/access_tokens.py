@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import os
 import secrets
 import stat
@@ -21,6 +22,8 @@ from typing import Final
 import orjson
 
 from callboard.protocol.errors import UsageError
+
+logger = logging.getLogger("callboard.daemon")
 
 #: Bytes of randomness in a token that we make.
 TOKEN_BYTES: Final = 32
@@ -89,14 +92,25 @@ class AccessTokens:
         self._given = tuple(given)
         self._changing = threading.Lock()
         self._by_hash: Mapping[str, AccessToken] = {}
+        self._read_at = 0
+        """When the file was last changed, as far as it was read: nanoseconds, 0 for no file."""
         self.reload()
 
     def reload(self) -> None:
         """Read the file again. Raises UsageError, and changes nothing then."""
+        self._read_at = self._changed_at()
         self._by_hash = {each.hashed: each for each in (*self._read(), *self._given)}
 
     def find(self, secret: str) -> AccessToken | None:
-        """The token with this secret. By its hash: how long the look takes says nothing of what was nearly right."""
+        """The token with this secret. By its hash: how long the look takes says nothing of what was nearly right.
+
+        A token that `callboard tokens` has made or removed counts at once: a look at the file's time takes 2 us.
+        """
+        if self._changed_at() != self._read_at:
+            try:
+                self.reload()
+            except UsageError as error:  # the tokens that were there still count
+                logger.warning("%s", error)
         return self._by_hash.get(hash_of(secret)) if secret else None
 
     @property
@@ -123,6 +137,12 @@ class AccessTokens:
             self._write(kept)
             self.reload()
         return True
+
+    def _changed_at(self) -> int:
+        try:
+            return os.stat(self.path).st_mtime_ns
+        except OSError:
+            return 0
 
     def _read(self) -> list[AccessToken]:
         try:

@@ -46,6 +46,8 @@ class WireDouble:
         self._first = Script(tuple(turns), by_turn)
         self.url = ""
         """http://127.0.0.1:PORT, once it has started."""
+        self.pid = 0
+        """Of its process, likewise."""
 
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(
@@ -56,7 +58,8 @@ class WireDouble:
         )
         try:
             assert self._process.stdout is not None
-            self.url = json.loads(self._process.stdout.readline())["url"]
+            told = json.loads(self._process.stdout.readline())
+            self.url, self.pid = told["url"], told["pid"]
             self.play_scripts(self._first)
         except BaseException:
             self.__exit__()
