@@ -14,7 +14,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from callboard.actors.daemon import health
+from callboard.actors.daemon import (
+    health,
+    native_actors,
+    native_approvals,
+    native_conversations,
+    native_requests,
+    openapi,
+)
 from callboard.actors.daemon.api_errors import Api, ApiError, error_of, error_response
 from callboard.actors.daemon.daemon import Daemon
 from callboard.actors.daemon.endpoint import Endpoint
@@ -23,7 +30,14 @@ from callboard.actors.daemon.guard import check_headers, check_host, check_origi
 logger = logging.getLogger("callboard.daemon")
 
 #: Everything that the daemon answers.
-ENDPOINTS: Final[tuple[Endpoint, ...]] = (*health.ENDPOINTS,)
+ENDPOINTS: Final[tuple[Endpoint, ...]] = (
+    *health.ENDPOINTS,
+    *native_requests.ENDPOINTS,
+    *native_approvals.ENDPOINTS,
+    *native_conversations.ENDPOINTS,
+    *native_actors.ENDPOINTS,
+    *openapi.ENDPOINTS,
+)
 #: Paths of other APIs, whose clients read errors in their own shape also where the path is wrong.
 _APIS: Final = (("/v1/messages", Api.ANTHROPIC), ("/v1/", Api.OPENAI))
 
@@ -35,9 +49,12 @@ def make_app(daemon: Daemon, endpoints: Iterable[Endpoint] = ENDPOINTS) -> Starl
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         yield
 
-    routes = [Route(each.path, Served(daemon, each), methods=[each.method], name=each.path) for each in endpoints]
+    rows = tuple(endpoints)
+    routes = [Route(each.path, Served(daemon, each), methods=[each.method], name=each.path) for each in rows]
     handlers = {404: _wrong_path, 405: _wrong_path, 500: _wrong_path}
-    return Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
+    app = Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
+    app.state.endpoints = rows
+    return app
 
 
 class Served:

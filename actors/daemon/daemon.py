@@ -7,6 +7,7 @@ from typing import Final
 
 from callboard.actors.daemon.access_tokens import AccessToken, AccessTokens, Scope, given_token
 from callboard.actors.daemon.daemon_settings import DaemonPlan
+from callboard.actors.daemon.quotas import Quotas
 from callboard.actors.daemon.tenants import Tenants
 from callboard.actors.daemon.token_rates import TokenRates
 from callboard.protocol.errors import UsageError
@@ -27,6 +28,7 @@ class Daemon:
         given: tuple[AccessToken, ...] = (given_token(token, first),) if token else ()
         self.tokens = AccessTokens(plan.state_dir / "tokens.json", given)
         self.rates = TokenRates()
+        self.quotas = Quotas()
         self.tenants = Tenants(plan.tenants)
         named = (*self.settings.allowed_hosts, self.settings.host)
         self.host_names = {

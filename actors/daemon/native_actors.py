@@ -11,16 +11,18 @@ from callboard.actors.daemon.access_tokens import Scope
 from callboard.actors.daemon.api_errors import ApiError, not_found
 from callboard.actors.daemon.endpoint import Endpoint, HttpCall
 from callboard.actors.daemon.native_answers import (
+    Done,
+)
+from callboard.actors.daemon.native_bodies import ActorPath, Nothing
+from callboard.actors.daemon.native_io import answered, body_as, waited
+from callboard.actors.daemon.system_answers import (
     ActorShown,
     ActorsShown,
     DeadLetterShown,
     DeadLettersShown,
-    Done,
     ToolShown,
     ToolsShown,
 )
-from callboard.actors.daemon.native_bodies import ActorPath, Nothing
-from callboard.actors.daemon.native_io import answered, body_as, waited
 from callboard.protocol.errors import UsageError, said
 
 
