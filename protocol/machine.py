@@ -46,6 +46,7 @@ from callboard.protocol.states import CallState, RequestState
 from callboard.protocol.step import CallFailure, OpenCall, Turn, TurnVerdict
 from callboard.protocol.step_log import StepLog
 from callboard.protocol.tools import wait_fault
+from callboard.protocol.turn_text import TurnText
 
 #: Of a model that is known to take no tools, or no schema, its holder says so without asking it.
 _SAID_UNASKED: Final = frozenset({ErrorKind.TOOLS_UNSUPPORTED, ErrorKind.SCHEMA_UNSUPPORTED})
@@ -94,15 +95,15 @@ class Session:
         self._batch = step.NO_CALLS
         self._has_read_untrusted = False
         """The prompt has held text from outside, or what was said after such text; known where the options ask it."""
-        self._partial: list[str] = []
-        self._partial_size = 0
-        self._has_streamed = False
+        self._streamed = TurnText()
         self._notices: tuple[Message, ...] = ()
         """What came from outside for the model to read, and is not recorded yet."""
         self._text = ""
         self._finish_reason = FinishReason.OTHER
         self._log = StepLog()
         self._recorded: list[commands.RecordStep | commands.RecordCompaction] = []
+        self._open_turn: commands.OpenTurn | None = None
+        """How the request has ended: with a turn whose calls are for the one who has asked."""
         self._last: tuple[Command, ...] = ()
         """Given out once more after a crash: the request's timer, if its time runs, or what it finished with."""
 
@@ -114,6 +115,11 @@ class Session:
     def call_of(self, tag: Tag) -> ToolCall:
         """One of the calls of the current step."""
         return self._batch.calls[tag].call
+
+    @property
+    def has_recorded(self) -> bool:
+        """The question is in the conversation: it comes with the first step."""
+        return any(isinstance(record, commands.RecordStep) for record in self._recorded)
 
     @property
     def recorded(self) -> tuple[Message, ...]:
@@ -149,14 +155,12 @@ class Session:
         Deltas need not be written one by one: what was streamed of a turn that is cut short by this event comes as one
         ModelStreamed before it, and is nothing to write when the turn arrives whole.
         """
-        if type(event) is events.ModelStreamed:
-            size = self._partial_size + sum(len(delta.text) for delta in event.events if type(delta) is TextDelta)
-            if size <= limits.MAX_ANSWER_BYTES:
-                return ()
-        if not self._has_streamed or type(event) is events.ModelResponded:
+        if type(event) is events.ModelStreamed and not self._streamed.would_be_too_long(event.events):
+            return ()
+        if not self._streamed.has_begun or type(event) is events.ModelResponded:
             return (event,)
         # Restarted: an earlier line may hold some of it already, or text that is void by now.
-        so_far = (Restarted("journal"), TextDelta("".join(self._partial)))
+        so_far = (Restarted("journal"), TextDelta(self._streamed.text))
         return (events.ModelStreamed(self.step, event.at, so_far), event)
 
     @classmethod
@@ -270,7 +274,7 @@ class Session:
         request, not_before_at = self._due
         self._due = None
         self.step = self.tag.at_step(self.step.step + 1)
-        self._forget_partial()
+        self._streamed.forget()
         self._sent_now, self._waits_until_at, self._finish_reason = 0, not_before_at, FinishReason.OTHER
         asked_at, left = max(event.at, not_before_at), self._options.max_attempts - self._sent
         is_summary = self._purpose is CallPurpose.SUMMARY
@@ -291,17 +295,9 @@ class Session:
             self._check_step(event)
         if self._purpose is CallPurpose.SUMMARY:
             return []  # no part of the answer
-        self._has_streamed = True
-        for delta in event.events:
-            if type(delta) is TextDelta:
-                self._partial.append(delta.text)
-                self._partial_size += len(delta.text)
-            elif type(delta) is Restarted:
-                self._partial.clear()
-                self._partial_size = 0
-        if self._partial_size > limits.MAX_ANSWER_BYTES:
-            # Characters: the adapter counts bytes, and comes first. What no person could read is not recorded.
-            self._forget_partial()
+        self._streamed.add(event.events)
+        if self._streamed.is_too_long:
+            self._streamed.forget()  # what no person could read is not recorded
             return [commands.StopModel(self.step), *self._end(Outcome.FAILED, step.TOO_LONG)]
         return []
 
@@ -330,7 +326,7 @@ class Session:
         response = event.response
         is_too_long = step.is_too_long(response)
         turn = step.tidy(ModelResponse() if is_too_long else response)
-        self._forget_partial()
+        self._streamed.forget()
         doubt = self._prompt.charge(response.usage, event.cost, turn.message)
         self._log.responded(event, self.spent.last_usage, self.spent.last_cost)
         notes = self._told_left_out(response.notes)
@@ -339,7 +335,7 @@ class Session:
         if is_too_long:
             return notes + self._end(Outcome.FAILED, step.TOO_LONG)
         text = turn.message.text
-        self._partial = [text]
+        self._streamed.forget(text)
         if response.error is not None:
             return notes + self._model_error(response.error)
         self._finish_reason = response.finish_reason
@@ -350,7 +346,7 @@ class Session:
             return notes + self._end(Outcome.FAILED, reason)
         self._sent, self._has_cut_harder = 0, False
         self._prompt.go_on_from(response.response_id)
-        self._partial = []
+        self._streamed.forget()
         self._text = text
         if reason:
             notes.append(commands.Note(self.step, reason, NoteKind.CUT))
@@ -557,6 +553,10 @@ class Session:
     def _after_calls(self, todo: list[Command], at: float) -> list[Command]:
         """Wait for the calls still open; with none, the step is finished and the next one begins (I4)."""
         batch = self._batch
+        if batch.is_to_hand_out:
+            if self._ruling is None:
+                return [*todo, *batch.clear(), *self._hand_out(at)]
+            todo += batch.give_up_outside(at)
         if self._clock.is_to_halt(at, only_waits=batch.only_waits) is not self._clock.is_halted:
             todo.append(self._turn_clock(at))
         self._facts.open_calls = batch.open
@@ -568,6 +568,19 @@ class Session:
             else:
                 self._plan_next()
         return todo
+
+    def _hand_out(self, at: float) -> list[Command]:
+        """The step ends with calls for the one who has asked. It is not recorded before their results have come; the
+        question is, where that was not."""
+        self._open_turn = self._batch.hand_out(at)
+        self._log.calls_ended(self._batch.reports())
+        self._batch = step.NO_CALLS
+        self._facts.open_calls = 0
+        self._end(Outcome.CALLS_OUTSIDE, "")
+        told = [
+            commands.CallOutside(self.step._replace(call_id=each.call_id), each) for each in self._open_turn.outside
+        ]
+        return [*told, *([] if self.has_recorded else [self._record(())])]
 
     def _turn_clock(self, at: float) -> commands.SetTimer | commands.ClearTimer:
         """The request's time stands still from now on, or runs again."""
@@ -627,22 +640,18 @@ class Session:
     def _finish(self, event: Event) -> list[Command]:
         """The last commands. What was streamed of a cut turn stays in the history: the person has read it."""
         todo: list[Command] = []
-        partial = "".join(self._partial)
+        partial = self._streamed.text
         if partial or (self._notices and not self._is_recorded):
             todo.append(self._record((AssistantMessage((Text(partial),)),) if partial else ()))
             self._text = partial or self._text
-        self._forget_partial()
+        self._streamed.forget()
         outcome = self._facts.outcome
         assert outcome is not None
         spent, steps = self.spent, self._log.reports(event.at)
-        finish = commands.Finish(
-            self.tag, outcome, self._text, spent.usage, spent.cost, steps, self._reason, self._finish_reason
-        )
+        ending = (self._reason, self._finish_reason, self._open_turn)
+        finish = commands.Finish(self.tag, outcome, self._text, spent.usage, spent.cost, steps, *ending)
         self._last = (commands.ClearTimer(self.tag), finish)
         return [*todo, *self._last]
-
-    def _forget_partial(self) -> None:
-        self._partial, self._partial_size, self._has_streamed = [], 0, False
 
 
 _Handler = Callable[[Session, Any], list[Command]]
