@@ -11,7 +11,7 @@ from typing import Final
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
 from callboard.actors.daemon import (
@@ -97,5 +97,14 @@ async def _wrong_path(request: Request, error: Exception) -> Response:
     api = next((api for start, api in _APIS if request.url.path.startswith(start)), Api.NATIVE)
     words = {404: "there is nothing at this path", 405: "this path does not take this method"}
     codes = {404: "not_found", 405: "method_not_allowed"}
-    found = ApiError(status, codes.get(status, "internal_error"), words.get(status, "a fault in callboard"))
+    headers = {"Allow": ", ".join(_methods(request))} if status == 405 else None
+    message = words.get(status, "a fault in callboard")
+    found = ApiError(status, codes.get(status, "internal_error"), message, headers=headers)
     return error_response(api, found)
+
+
+def _methods(request: Request) -> list[str]:
+    """Those that its path takes."""
+    routes = [each for each in request.app.routes if isinstance(each, Route)]
+    fit = [each for each in routes if each.matches(request.scope)[0] is not Match.NONE]
+    return sorted({method for each in fit for method in each.methods or ()})

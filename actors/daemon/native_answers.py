@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from urllib.parse import quote
 from typing import Final
 
 from callboard.actors.calls.approvals import ApprovalKind
@@ -215,7 +216,7 @@ class ApprovalShown(NativeAnswer):
             since=found.since,
             until=found.since + timeout_seconds,
             answers=[each.value for each in ApprovalKind],
-            url=f"/api/approvals/{request_id}/{step}/{call_id}",
+            url=f"/api/approvals/{quote(request_id)}/{step}/{quote(call_id)}",
         )
 
 
