@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from urllib.parse import quote
 from typing import Final
+from urllib.parse import quote
 
 from callboard.actors.calls.approvals import ApprovalKind
 from callboard.actors.daemon.approval_desk import OpenApproval

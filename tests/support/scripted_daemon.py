@@ -74,8 +74,6 @@ def scripted_daemon(
 
 def _stand_in(runtime: type) -> None:
     """For Runtime.start_request and follow, until they are there: only the end of a request is followed."""
-    import contextvars  # noqa: PLC0415
-    import threading  # noqa: PLC0415
     import uuid  # noqa: PLC0415
     from types import SimpleNamespace  # noqa: PLC0415
 
