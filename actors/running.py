@@ -13,6 +13,7 @@ from typing import Final, Generic, cast
 
 from callboard.actors import kernel
 from callboard.actors.calls.approvals import ApprovalCallback, Approver, CallbackApprover, NobodyToAsk
+from callboard.actors.following import EndedFeeds, process_name
 from callboard.actors.journal.journal_records import Needs
 from callboard.actors.journal.records_of_runtime import JournalRecords
 from callboard.actors.journal.recovery import Rebuilt
@@ -22,6 +23,7 @@ from callboard.actors.requests.open_requests import OpenRequest, waits_for
 from callboard.actors.requests.output_checks import CheckThreads
 from callboard.actors.requests.outside import OutsideCalls
 from callboard.actors.requests.replies import Answer, Question, T
+from callboard.actors.requests.request_feed import RequestFeed
 from callboard.actors.requests.request_session import RequestSession
 from callboard.actors.requests.session_messages import ReadWork, SessionMessage, Subscriber
 from callboard.actors.requests.write_ahead import WriteAhead
@@ -65,6 +67,9 @@ class StartedRuntime:
         self.process_id = os.getpid()
         self.has_approver = approve is not None
         self.begin_spans = wiring.begin_spans
+        self.process_name = process_name()
+        self.ended_feeds = EndedFeeds()
+        self.adding_feeds = threading.Lock()
         self.sessions: dict[RequestId, kernel.Ref[SessionMessage]] = {}
         self.requests: dict[RequestId, StartedRequest[object]] = {}
         """Those that have not ended."""
@@ -171,6 +176,8 @@ class StartedRequest(Generic[T]):
     rebuilt: Rebuilt | None = None
     """Of a request that was taken up from the journal: what it was there."""
     ref: kernel.Ref[SessionMessage] | None = None
+    feed: RequestFeed | None = None
+    """Where it is followed, or may be."""
 
     def make_session(self) -> RequestSession:
         running, question, model, direct = self.running, self.question, self.model, self.needs.direct
@@ -226,6 +233,8 @@ class StartedRequest(Generic[T]):
     def ended(self, down: kernel.Down) -> None:
         """Its session has."""
         running, request_id = self.running, self.question.tag.request_id
+        if self.feed is not None:
+            running.ended_feeds.add(request_id, self.feed, running.system.now())
         if running.sessions.get(request_id) is self.ref:  # the name is free before the asker knows
             del running.sessions[request_id], running.requests[request_id]
             running.conversations.pop(request_id, None)

@@ -15,7 +15,7 @@ import time
 import uuid
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextvars import copy_context
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Self, Unpack, cast, overload
@@ -27,6 +27,7 @@ from callboard.actors.builtins.asking_user import AskUserCallback, UserQuestions
 from callboard.actors.calls.approvals import ApprovalCallback
 from callboard.actors.calls.dispatcher import ReadOffers
 from callboard.actors.edits.proposals import DecideEdits
+from callboard.actors.following import Following
 from callboard.actors.journal.journal_handle import JournalHandle
 from callboard.actors.journal.journal_records import Needs
 from callboard.actors.journal.recovery import needs_of
@@ -44,11 +45,13 @@ from callboard.actors.requests.direct_calls import (
     said_with,
     tool_call,
 )
+from callboard.actors.requests.feed_positions import Position
 from callboard.actors.requests.open_requests import OpenRequest
 from callboard.actors.requests.output_checks import OutputChecker
 from callboard.actors.requests.outputs import OutputType, output_type
 from callboard.actors.requests.recorded_reply import recorded_reply
 from callboard.actors.requests.replies import Answer, Question, Reply, RequestEnded, Stream, SyncStream, T
+from callboard.actors.requests.request_feed import Followed, RequestFeed
 from callboard.actors.requests.session_messages import Subscriber
 from callboard.actors.running import StartedRequest, StartedRuntime, tag_of, tag_of_call
 from callboard.actors.settings import Settings
@@ -259,6 +262,30 @@ class Runtime:
         self._begin(asked, answer, stream)
         return stream
 
+    def start_request(self, prompt: Prompt, *, output: TypeForm[T] | None = None, **options: Unpack[AskOptions]) -> str:
+        """Begin a request that no one waits for, and return its id: for `follow`, `result` and `cancel`.
+
+        Raises a UsageError as `ask` does. It goes on without any follower.
+        """
+        asked, answer = self._prepare(prompt, options, output)
+        feed = Following(self._live(), self._outputs).feed(cast("Answer[object]", answer), answer)
+        self._begin(asked, answer, feed, feed=feed)
+        return answer.tag.request_id
+
+    def follow(self, request_id: str, after: str = "") -> AsyncIterator[Followed]:
+        """Read along any request of this runtime or its journal, running or ended: `async for each in
+        runtime.follow(request_id)`. Each `Followed` has an `item` of a stream and an `id`; the Reply comes last.
+
+        `after` is the id to go on behind, also one of an earlier process: what is durable comes once. A turn of which
+        that follower has seen a part comes again from its beginning behind a `Restarted`, where its pieces are no
+        longer kept. Any number may follow a request, and leaving does not end it. docs/embedding.md says more.
+
+        Raises UsageError for an `after` that is no id, and from the iteration: UsageError for a request that is not
+        known, FollowerTooSlow for a follower that leaves MAX_UNREAD_BYTES unread, and what `result` raises.
+        """
+        _check_for_asyncio("runtime.follow(...)")
+        return Following(self._live(), self._outputs).follow(RequestId(request_id), Position.read(after))
+
     def complete_call(self, request_id: str, step: int, call_id: str, result: object) -> bool:
         """Give a deferred call its result, from any thread. The three ids are those of `ToolContext.tag` in the tool,
         and of `ToolCallDeferred.tag` in a stream.
@@ -379,7 +406,14 @@ class Runtime:
             asked = replace(asked, added=conversation.going_on(None), notes=(*asked.notes, WENT_ON))
         return asked, Answer(conversation, tag, asked.options.timeout_seconds, checker, running.post)
 
-    def _begin(self, asked: Asked, answer: Answer[T], subscriber: Subscriber, direct: ToolCall | None = None) -> None:
+    def _begin(
+        self,
+        asked: Asked,
+        answer: Answer[T],
+        subscriber: Subscriber,
+        direct: ToolCall | None = None,
+        feed: RequestFeed | None = None,
+    ) -> None:
         """`direct`: the call that is run without a model."""
         running = self._live()
         answer.conversation.take(answer.tag.request_id)
@@ -412,7 +446,8 @@ class Runtime:
             needs = Needs(direct=direct)
         try:
             begun_at = time.time() - running.system.now() + asked.at
-            running.begin(StartedRequest(running, question, asked.model, answer, subscriber, begun_at, needs))
+            opened = StartedRequest(running, question, asked.model, answer, subscriber, begun_at, needs, feed=feed)
+            running.begin(opened)
         except BaseException as error:
             answer.conversation.release()
             if isinstance(error, kernel.NameTaken):

@@ -32,9 +32,11 @@ from callboard.actors.requests.outside import CalledTool, FindCall, ReportProgre
 from callboard.actors.requests.replies import STOPPING, SUSPENDED, Question, Seen
 from callboard.actors.requests.session_messages import (
     AnswersChecked,
+    FeedStart,
     GoOn,
     LookForWrites,
     Peers,
+    ReadAlong,
     ReadWork,
     Record,
     SessionLike,
@@ -134,6 +136,8 @@ class RequestSession(Actor[SessionMessage]):
         self._output_tool = OUTPUT_TOOL
         self._window = Window(question.options.context_tokens) if find_window is None else None
         self._has_started = False
+        self._acted_on = taken_up.number if taken_up is not None else 0
+        """So many events, without ModelStreamed: the place in the request's feed."""
         self._has_cancelled = False
         self._clock_turned: commands.SetTimer | commands.ClearTimer | None = None
         """Of the request, by what was applied last: its asker has to know."""
@@ -232,6 +236,14 @@ class RequestSession(Actor[SessionMessage]):
         calls = pending((tag, session.call_of(tag), state) for tag, state in session.calls.items())
         state = state_of(calls, has_started=self._has_started, has_finished=self._finish is not None)
         return OpenWork(state, session.step.step, calls)
+
+    @handles(ReadAlong)
+    def _is_read(self, message: ReadAlong) -> bool:
+        """From now on: the next model calls are streamed."""
+        called = next((order.call.purpose for order, _ in self._open.values() if isinstance(order, StartModel)), None)
+        message.begins_at(FeedStart(self._acted_on, called))
+        self._subscriber, self._is_read_along = message.subscriber, True
+        return True
 
     # -- messages
 
@@ -453,6 +465,8 @@ class RequestSession(Actor[SessionMessage]):
         """The protocol has accepted it: show it, and forget the work that has ended."""
         if self._relays and ends_work(event):
             self._show_last_progress(event.tag)
+        if type(event) is not events.ModelStreamed:
+            self._acted_on += 1
         self._show(event)
         if ends_work(event):
             self._trace.observe(event)
@@ -487,10 +501,11 @@ class RequestSession(Actor[SessionMessage]):
     # -- one method a command
 
     def _call_model(self, command: commands.CallModel) -> None:
-        is_read_along = self._question.is_read_along
         # A summary is no part of the answer, so no reader is shown it.
-        is_read_along = is_read_along and command.purpose is commands.CallPurpose.TURN
-        start = StartModel(command, self.ref, self._context_for(command), is_read_along, self._question.routes)
+        is_turn = command.purpose is commands.CallPurpose.TURN
+        if not is_turn:
+            self._show(command)
+        start = StartModel(command, self.ref, self._context_for(command), self._is_read_along and is_turn, self._question.routes)
         self._open[command.tag] = start, 1
         self._peers.llm_manager.tell_control(start)
 

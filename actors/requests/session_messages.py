@@ -18,7 +18,7 @@ from callboard.actors.requests.replies import Seen
 from callboard.actors.telemetry.telemetry import TelemetryMessage
 from callboard.actors.tools.progress import ProgressMade
 from callboard.protocol import events
-from callboard.protocol.commands import Command
+from callboard.protocol.commands import CallPurpose, Command
 from callboard.protocol.compaction import Compacted
 from callboard.protocol.content import Message, ToolCall
 from callboard.protocol.errors import RuntimeFailure
@@ -67,6 +67,26 @@ class ReadWork(Asks[OpenWork]):
 
 
 @dataclass(frozen=True, slots=True)
+class FeedStart:
+    """Where a feed begins that is added to a request that runs."""
+
+    number: int = 0
+    """The events that the request has acted on, without ModelStreamed."""
+    asks_for: CallPurpose | None = None
+    """Of the model call that is open. A part of a turn may have been streamed already: the feed has it at its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadAlong(Asks[bool]):
+    """The request is read from now on."""
+
+    subscriber: Subscriber
+    """In place of the one that it had, which it tells of all that it hears."""
+    begins_at: Callable[[FeedStart], None]
+    """Called before the first that it hears."""
+
+
+@dataclass(frozen=True, slots=True)
 class LookForWrites:
     """To itself: is the journal late?"""
 
@@ -76,7 +96,7 @@ class LookForWrites:
 
 SessionMessage = (
     AnswersChecked | Event | ToolsOffered | WindowFound | StopsTold | Down | ProgressMade | OutsideMessage | Written
-    | NotWritten | LookForWrites | GoOn | ReadWork
+    | NotWritten | LookForWrites | GoOn | ReadWork | ReadAlong
 )  # fmt: skip
 
 
@@ -125,3 +145,5 @@ class TakenUp:
     started: events.RequestStarted
     outcomes: tuple[ToolCallEnd, ...] = ()
     """Of calls with the effect `transaction`, as they were committed; what is among the events already is ignored."""
+    number: int = 0
+    """So many events it has acted on, without ModelStreamed."""
