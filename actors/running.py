@@ -84,6 +84,7 @@ class StartedRuntime:
         """Those of earlier processes that this one cannot go on with."""
         self.conversations = wiring.conversations
         self.check_threads = CheckThreads()
+        self.reading_stack = threading.Lock()
         try:
             with contextlib.ExitStack() as begun:  # what fails here ends what has begun before it
                 self._start(begun, wiring, approve)

@@ -35,6 +35,7 @@ from callboard.actors.journal.recovery import needs_of
 from callboard.actors.mcp.mcp_handle import McpHandle
 from callboard.actors.mcp.remote_values import ServerStatus
 from callboard.actors.models.routing import OwnProviders
+from callboard.actors.operating import Operated
 from callboard.actors.requests.asking import AskOptions, Prompt, check_names, identity_of, user_message
 from callboard.actors.requests.client_tools import WENT_ON, CallResults
 from callboard.actors.requests.direct_calls import (
@@ -85,7 +86,7 @@ REFRESH_TIMEOUT_SECONDS: Final = 3_600.0
 OFFERS_TIMEOUT_SECONDS: Final = 5.0
 
 
-class Runtime:
+class Runtime(Operated):
     """Runs requests under supervision.
 
         async with Runtime(Settings(model="openai/gpt-6.1-sol"), tools=[lookup]) as runtime:

@@ -9,6 +9,7 @@ from typing import Final
 
 from callboard.actors.daemon.access_tokens import AccessToken, AccessTokens, Scope, given_token
 from callboard.actors.daemon.daemon_settings import DaemonPlan
+from callboard.actors.daemon.quotas import Quotas
 from callboard.actors.daemon.tenants import Tenants
 from callboard.actors.daemon.token_rates import TokenRates
 from callboard.protocol.errors import UsageError
@@ -32,6 +33,7 @@ class Daemon:
         given: tuple[AccessToken, ...] = (given_token(token, first),) if token else ()
         self.tokens = AccessTokens(plan.state_dir / "tokens.json", given)
         self.rates = TokenRates()
+        self.quotas = Quotas()
         self.tenants = Tenants(plan.tenants)
 
     def take(self, plan: DaemonPlan) -> None:
