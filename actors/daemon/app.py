@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from callboard.actors.daemon import health
+from callboard.actors.daemon import board_pages, health
 from callboard.actors.daemon.api_errors import Api, ApiError, error_of, error_response
 from callboard.actors.daemon.daemon import Daemon
 from callboard.actors.daemon.endpoint import Endpoint
@@ -23,7 +23,10 @@ from callboard.actors.daemon.guard import check_headers, check_host, check_origi
 logger = logging.getLogger("callboard.daemon")
 
 #: Everything that the daemon answers.
-ENDPOINTS: Final[tuple[Endpoint, ...]] = (*health.ENDPOINTS,)
+ENDPOINTS: Final[tuple[Endpoint, ...]] = (
+    *health.ENDPOINTS,
+    *board_pages.ENDPOINTS,
+)
 #: Paths of other APIs, whose clients read errors in their own shape also where the path is wrong.
 _APIS: Final = (("/v1/messages", Api.ANTHROPIC), ("/v1/", Api.OPENAI))
 

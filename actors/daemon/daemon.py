@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from callboard.actors.daemon.access_tokens import AccessToken, AccessTokens, Scope, given_token
+from callboard.actors.daemon.board_feed import BoardFeeds
 from callboard.actors.daemon.daemon_settings import DaemonPlan
 from callboard.actors.daemon.tenants import Tenants
 from callboard.actors.daemon.token_rates import TokenRates
@@ -28,6 +29,7 @@ class Daemon:
         self.tokens = AccessTokens(plan.state_dir / "tokens.json", given)
         self.rates = TokenRates()
         self.tenants = Tenants(plan.tenants)
+        self.boards = BoardFeeds()
         named = (*self.settings.allowed_hosts, self.settings.host)
         self.host_names = {
             *LOOPBACK_NAMES,

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from callboard.actors.daemon.approval_desk import ApprovalDesk
 from callboard.actors.daemon.daemon_settings import TenantPlan
 from callboard.actors.runtime import Runtime
+from callboard.actors.telemetry.timelines import RequestTimelines
 from callboard.actors.tools.tool_file import tools_of_files
 from callboard.protocol.errors import UsageError
 
@@ -24,6 +25,8 @@ class Tenant:
     plan: TenantPlan
     runtime: Runtime
     desk: ApprovalDesk
+    timelines: RequestTimelines
+    """What its requests do, for the board."""
 
     @property
     def name(self) -> str:
@@ -34,7 +37,8 @@ def made(plan: TenantPlan) -> Tenant:
     """Its runtime, which is not started yet. Raises UsageError."""
     desk = ApprovalDesk()
     tools = tools_of_files(list(plan.own.tools))
-    return Tenant(plan, Runtime(plan.settings, tools, approve=desk.approve), desk)
+    runtime = Runtime(plan.settings, tools, approve=desk.approve)
+    return Tenant(plan, runtime, desk, runtime.record_timelines())
 
 
 class Tenants:
