@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -71,6 +72,7 @@ class StartedRuntime:
         """Those of earlier processes that this one cannot go on with."""
         self.conversations = wiring.conversations
         self.check_threads = CheckThreads()
+        self.reading_stack = threading.Lock()
         try:
             with contextlib.ExitStack() as begun:  # what fails here ends what has begun before it
                 self._start(begun, wiring, approve)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, Self, Unpack, cast, overload
 
 from typing_extensions import TypeForm
 
-from callboard.actors import kernel
+from callboard.actors import kernel, operating
 from callboard.actors.builtins.asking_user import AskUserCallback, UserQuestions
 from callboard.actors.calls.approvals import ApprovalCallback
 from callboard.actors.calls.dispatcher import ReadOffers
@@ -299,6 +299,22 @@ class Runtime:
         running = self._live()
         found = [opened.described() for opened in tuple(running.requests.values())]
         return tuple(each for each in (*found, *running.left_open.values()) if each is not None)
+
+    def open_request(self, request_id: str) -> OpenRequest | None:
+        """The same of one; None where it has ended, or is not known here."""
+        running = self._live()
+        opened = running.requests.get(RequestId(request_id))
+        found = opened.described() if opened is not None else None
+        return found if found is not None else running.left_open.get(RequestId(request_id))
+
+    def is_running(self, request_id: str) -> bool:
+        """Has a request of this id begun here, and not ended? It waits for nothing."""
+        return RequestId(request_id) in self._live().requests
+
+    @property
+    def running_requests(self) -> int:
+        """How many have not ended, without those that wait for another process. It waits for nothing."""
+        return len(self._live().requests)
 
     async def result(self, request_id: str) -> Reply[object]:
         """The reply of any request: of one that runs when it has ended, of an ended one from the journal.
@@ -582,6 +598,41 @@ class Runtime:
     def dead_letters(self) -> tuple[kernel.DeadLetter, ...]:
         """The latest messages that no actor handled, with the reason."""
         return self._live().system.dead_letters.list()
+
+    # -- operating
+
+    def restart_actor(self, path: str) -> None:
+        """Stop the actor of this path, such as "root/rag" (`tree` shows them), and start it again; returns when it
+        runs. What it worked on ends as when it crashes. Raises UsageError where there is none, and for one that cannot
+        be started again: `root`, `root/sessions`, a request, a worker; RuntimeFailure when it does not run in time."""
+        operating.restart_actor(self._live(), path)
+
+    def kill_actor(self, path: str) -> None:
+        """End the actor of this path at once, as a crash would: its supervisor starts it again, or (of a worker) its
+        call ends. A request is cancelled. Raises UsageError where there is none, and for `root` and `root/sessions`."""
+        operating.kill_actor(self._live(), path)
+
+    def replay_dead_letter(self, number: int) -> kernel.DeadLetter:
+        """Send the message of one of `dead_letters` (its `serial`) again, once, to the actor that has the name now.
+
+        Raises UsageError, and keeps it, for a message that could do its work twice (`may_replay` says so beforehand),
+        and where the actor has ended; UsageError also where there is no such letter.
+        """
+        return operating.replay_dead_letter(self._live(), number)
+
+    @staticmethod
+    def may_replay(letter: kernel.DeadLetter) -> bool:
+        """May the message of this dead letter be sent again?"""
+        return operating.may_be_replayed(letter)
+
+    def stack_of(self, request_id: str, step: int, call_id: str) -> str:
+        """Where the code of a running tool is now: its frames by file, line and function, of a tool in a process as
+        Python's faulthandler writes them. The call goes on as it was; but C code of a tool in a process that sleeps or
+        waits may return early, as by any signal (Python's own code goes on waiting). Blocks for some milliseconds.
+
+        Raises UsageError where no code of such a call runs, or none can say where it is; RuntimeFailure after 2 s.
+        """
+        return operating.stack_of(self._live(), request_id, step, call_id)
 
     def _live(self) -> StartedRuntime:
         running = self._running

@@ -1,0 +1,133 @@
+"""What the operator of a running runtime can do to its actors and dead letters, and see of a running tool.
+
+Each of these blocks for some milliseconds, is for any thread but callboard's own, and raises UsageError where it is not
+done: then nothing has changed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from concurrent.futures import Future
+from typing import Final
+
+from callboard.actors import kernel
+from callboard.actors.requests.outside import ReportProgress, ResolveCall
+from callboard.actors.running import StartedRuntime, tag_of_call
+from callboard.actors.workers.call_stacks import NoStack, ReadStack
+from callboard.protocol import commands, events
+from callboard.protocol.errors import RuntimeFailure, UsageError
+from callboard.protocol.ids import RequestId
+
+#: For the code of a tool to say where it is.
+STACK_SECONDS: Final = 2.0
+#: For an actor to stop, be killed where it does not, and run again: its own deadline is 5 s at most.
+RESTART_SECONDS: Final = 10.0
+ROOT: Final = "root"
+SESSIONS: Final = "root/sessions"
+#: Actors that are neither restarted nor killed, and what to do instead.
+_SPARED: Final[Mapping[str, str]] = {
+    ROOT: "it looks after all others; stop the runtime and start it again",
+    SESSIONS: "it holds all requests; cancel those that should end",
+}
+#: Messages that may be sent a second time: whoever takes them checks whether they still fit, and takes each of them
+#: once. All others begin something, or are one of a series.
+_SENT_AGAIN: Final = (
+    events.ApprovalDenied,
+    events.ApprovalGranted,
+    events.CancelRequested,
+    events.NoticeCame,
+    events.ToolCallCancelled,
+    events.ToolCallCompleted,
+    events.ToolCallDeferred,
+    events.ToolCallFailed,
+    events.ToolCallTimedOut,
+    commands.CancelTool,
+    commands.WithdrawApproval,
+    ReportProgress,
+    ResolveCall,
+)
+
+
+def may_be_replayed(letter: kernel.DeadLetter) -> bool:
+    """May its message be sent again, if its recipient is alive?"""
+    return isinstance(letter.message, _SENT_AGAIN)
+
+
+def kill_actor(running: StartedRuntime, path: str) -> None:
+    """End an actor at once; its supervisor sees a failure. The session of a request is cancelled rather."""
+    ref = _found(running, path)
+    if path.startswith(f"{SESSIONS}/"):
+        running.cancel(RequestId(path.removeprefix(f"{SESSIONS}/")), "cancelled by the operator")
+        return
+    try:
+        running.system.kill(ref)
+    except kernel.AskTimeout as error:
+        raise RuntimeFailure(f"{path} could not be killed: a handler holds callboard's loop") from error
+
+
+def restart_actor(running: StartedRuntime, path: str) -> None:
+    """Stop an actor in order and start it again; returns when it runs. That counts as no failure."""
+    ref = _found(running, path)
+    if path.startswith(f"{SESSIONS}/"):
+        raise UsageError(f"{path} is a request: it cannot be started again; cancel it")
+    if running.system.restart_of(ref) is kernel.Restart.TEMPORARY:
+        raise UsageError(f"{path} is temporary: its supervisor does not start it again; kill it, or restart its pool")
+    supervisor, _, name = path.rpartition("/")
+    stopped = threading.Event()
+    monitor = running.system.watch(ref, lambda _: stopped.set())
+    kernel.restart_child(running.system.ref(supervisor), name)
+    try:
+        if not stopped.wait(RESTART_SECONDS):
+            raise RuntimeFailure(f"{path} has not stopped within {RESTART_SECONDS:g} s")
+        running.system.wait_until_started(ref, RESTART_SECONDS)
+    except kernel.StartFailed as error:
+        raise RuntimeFailure(f"{path} has stopped, and could not be started again: {error}") from error
+    finally:
+        monitor.cancel()
+
+
+def replay_dead_letter(running: StartedRuntime, number: int) -> kernel.DeadLetter:
+    """Send the message of a dead letter again, once: the letter is kept no more."""
+    letter = next((each for each in running.system.dead_letters.list() if each.serial == number), None)
+    if letter is None:
+        raise UsageError(f"there is no dead letter {number}: it was sent again already, or newer ones have replaced it")
+    if not may_be_replayed(letter):
+        kind = type(letter.message).__name__
+        raise UsageError(f"dead letter {number} cannot be sent again: a {kind} could do its work twice")
+    try:
+        return running.system.replay(number)
+    except KeyError:
+        raise UsageError(f"dead letter {number} was sent again a moment ago") from None
+    except kernel.NoSuchActor:
+        gone = f"dead letter {number} cannot be sent again: {letter.recipient} has ended"
+        raise UsageError(gone) from None
+    except kernel.MailboxFull as error:
+        raise RuntimeFailure(f"the mailbox of {letter.recipient} is full; the message is lost") from error
+
+
+def stack_of(running: StartedRuntime, request_id: str, step: int, call_id: str) -> str:
+    """Where the code of a call is now."""
+    answer: Future[str] = Future()
+    with running.reading_stack:  # a pool's processes write to one pipe
+        try:
+            running.peers.dispatcher.tell_control(ReadStack(tag_of_call(request_id, step, call_id), answer))
+            return answer.result(STACK_SECONDS)
+        except TimeoutError as error:
+            answer.cancel()
+            raise RuntimeFailure(
+                f"the tool has not said within {STACK_SECONDS:g} s where it is: its process is stopped, or in the "
+                "kernel and cannot be interrupted"
+            ) from error
+        except NoStack as error:
+            raise UsageError(f"there is no stack of {call_id}: {error}") from None
+
+
+def _found(running: StartedRuntime, path: str) -> kernel.Ref:
+    if path in _SPARED:
+        raise UsageError(f"{path} is not ended here: {_SPARED[path]}")
+    try:
+        return running.system.ref(path)
+    except kernel.NoSuchActor:
+        raise UsageError(f"there is no actor {path!r}; the tree shows those that live") from None
+
