@@ -34,6 +34,7 @@ from callboard.actors.mcp.mcp_handle import McpHandle
 from callboard.actors.mcp.remote_values import ServerStatus
 from callboard.actors.models.routing import OwnProviders
 from callboard.actors.requests.asking import AskOptions, Prompt, check_names, identity_of, user_message
+from callboard.actors.requests.client_tools import WENT_ON, CallResults
 from callboard.actors.requests.direct_calls import (
     CallOptions,
     CallResult,
@@ -373,12 +374,18 @@ class Runtime:
         if request_id and running.records is not None and running.records.request(RequestId(request_id)) is not None:
             raise UsageError(f"the journal has a request with the id {request_id!r} already; choose another")
         tag = tag_of(RequestId(request_id or uuid.uuid4().hex))
+        if isinstance(prompt, CallResults):
+            asked = replace(asked, added=conversation.going_on(prompt))
+        elif conversation.open_turn is not None:
+            asked = replace(asked, added=conversation.going_on(None), notes=(*asked.notes, WENT_ON))
         return asked, Answer(conversation, tag, asked.options.timeout_seconds, checker, running.post)
 
     def _begin(self, asked: Asked, answer: Answer[T], subscriber: Subscriber, direct: ToolCall | None = None) -> None:
         """`direct`: the call that is run without a model."""
         running = self._live()
         answer.conversation.take(answer.tag.request_id)
+        if asked.added:
+            answer.conversation.close_turn(asked.added, answer.tag.request_id)
         if self._wiring.edits is not None and answer.conversation.messages:
             for known, text in self._wiring.edits.untold(answer.conversation.requests).items():
                 answer.conversation.told(text, f"edits/{known}")

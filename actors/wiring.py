@@ -56,7 +56,7 @@ from callboard.actors.topology import JournalPlan, Plan
 from callboard.actors.workers.kinds import kinds
 from callboard.protocol.budgets import MIN_OUTPUT_TOKENS
 from callboard.protocol.compaction import READ_TOOL
-from callboard.protocol.content import SystemMessage, Text, UserMessage
+from callboard.protocol.content import Message, SystemMessage, Text, UserMessage
 from callboard.protocol.errors import UsageError, missing_extra, said
 from callboard.protocol.events import RequestStarted
 from callboard.protocol.ids import RequestId, ToolName
@@ -123,6 +123,8 @@ class Asked:
     tools: ToolSelection = ToolSelection()
     notes: tuple[str, ...] = ()
     metadata: Mapping[str, str] = field(default_factory=dict)
+    added: tuple[Message, ...] = ()
+    """With which the request begins: the step that was open, whole now."""
 
 
 _TRIAL: Final = UserMessage.of("?")

@@ -141,6 +141,8 @@ class SavedConversation:
     compacted: Compacted = Compacted()
     id: str = ""
     """By which journals know it; "" where it was kept by an earlier version, or has none."""
+    open_turn: commands.OpenTurn | None = None
+    """What its last request has ended with, where its calls wait for their results."""
 
 
 def encode_conversation(saved: SavedConversation) -> str:
@@ -158,6 +160,7 @@ def encode_conversation(saved: SavedConversation) -> str:
         **({"id": saved.id} if saved.id else {}),
         "messages": messages,
         "compacted": compacted,
+        **({"open_turn": saved.open_turn} if saved.open_turn is not None else {}),
     }
     return _dump(whole, orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_INDENT_2).decode()
 
@@ -180,14 +183,17 @@ def decode_conversation(text: str) -> SavedConversation:
     if (version := whole.get("version")) != FORMAT_VERSION:
         told = f"this conversation has the version {version!r:.40}; this callboard reads {FORMAT_VERSION}"
         raise CodecError(f"{told}: read it with the one that wrote it")
-    if unknown := whole.keys() - {"format", "version", "id", "messages", "compacted"}:
+    if unknown := whole.keys() - {"format", "version", "id", "messages", "compacted", "open_turn"}:
         raise CodecError(f"there is no {min(unknown)!r:.80} in a conversation")
     if not isinstance(own := whole.get("id", ""), str) or len(own) > MAX_ID_CHARS:
         raise CodecError(f'"id" must be a text of up to {MAX_ID_CHARS} characters')
     if not isinstance(rows := whole.get("messages"), list):
         raise CodecError('"messages" must be a list')
     messages, ids = _read_rows(rows)
-    return SavedConversation(messages, ids, _read_compacted(whole.get("compacted"), ids), own)
+    open_turn = _revive(whole.get("open_turn"), "open_turn", strict=True)
+    if open_turn is not None and not isinstance(open_turn, commands.OpenTurn):
+        raise CodecError(f"open_turn is a {type(open_turn).__name__}, not an OpenTurn")
+    return SavedConversation(messages, ids, _read_compacted(whole.get("compacted"), ids), own, open_turn)
 
 
 def _read_rows(rows: Sequence[object]) -> tuple[tuple[Message, ...], tuple[MessageId, ...]]:

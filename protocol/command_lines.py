@@ -51,6 +51,10 @@ def _note(command: commands.Note) -> str:
     return f"Note {command.kind}"
 
 
+def _call_outside(command: commands.CallOutside) -> str:
+    return f"CallOutside {command.call.name}"
+
+
 def _record_step(command: commands.RecordStep) -> str:
     return f"RecordStep {' '.join(type(message).__name__ for message in command.messages)}"
 
@@ -80,6 +84,7 @@ _LINES: Final[Mapping[type[Command], Callable[..., str]]] = {
     commands.ClearTimer: _name,
     commands.ReportFailure: _report_failure,
     commands.Note: _note,
+    commands.CallOutside: _call_outside,
     commands.RecordStep: _record_step,
     commands.RecordCompaction: _record_compaction,
     commands.Finish: _finish,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from callboard.protocol.compaction import Compacted
-from callboard.protocol.content import Message
+from callboard.protocol.content import AssistantMessage, Message, ToolCall, ToolMessage
 from callboard.protocol.ids import Tag, ToolName
 from callboard.protocol.limits import MAX_ATTEMPTS
 from callboard.protocol.model import FinishReason, ModelRequest, Usage
@@ -168,6 +168,13 @@ class Note(_Command):
 
 
 @dataclass(frozen=True, slots=True)
+class CallOutside(_Command):
+    """Show this call of a tool that the asker runs: the request ends by it, and the next one brings its result."""
+
+    call: ToolCall
+
+
+@dataclass(frozen=True, slots=True)
 class RecordStep(_Command):
     """A step is finished: these messages now belong to the conversation, all of them or none.
 
@@ -185,6 +192,23 @@ class RecordCompaction(_Command):
     compacted: Compacted
 
 
+@dataclass(frozen=True, slots=True)
+class OpenTurn:
+    """A turn whose calls have not all been answered: it belongs to the conversation when they are."""
+
+    message: AssistantMessage
+    results: tuple[ToolMessage, ...] = ()
+    """Of the calls that have ended, in the turn's order."""
+    notes: tuple[str, ...] = ()
+    """What the model reads behind the results."""
+
+    @property
+    def outside(self) -> tuple[ToolCall, ...]:
+        """The calls that wait for their results, in the turn's order."""
+        known = {result.call_id for result in self.results}
+        return tuple(call for call in self.message.tool_calls if call.call_id not in known)
+
+
 class Outcome(StrEnum):
     """How a request ended."""
 
@@ -196,6 +220,8 @@ class Outcome(StrEnum):
     TOKEN_LIMIT = "token_limit"
     COST_LIMIT = "cost_limit"
     REPEATED_CALLS = "repeated_calls"
+    CALLS_OUTSIDE = "calls_outside"
+    """The model has called tools of the one who asks: the results come with the next request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +242,8 @@ class Finish(_Command):
     finish_reason: FinishReason = FinishReason.OTHER
     """Why the model's last turn ended: `length` for an answer that was cut. `other` where the last model call had no
     turn, since it failed or the request ended before."""
+    open_turn: OpenTurn | None = None
+    """With Outcome.CALLS_OUTSIDE."""
 
 
 Command = (
@@ -228,6 +256,7 @@ Command = (
     | SetTimer
     | ClearTimer
     | ReportFailure
+    | CallOutside
     | Note
     | RecordStep
     | RecordCompaction

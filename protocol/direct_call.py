@@ -61,6 +61,11 @@ class DirectCall:
         return self._session.state
 
     @property
+    def has_recorded(self) -> bool:
+        """As `Session.has_recorded`."""
+        return self._session.has_recorded
+
+    @property
     def recorded(self) -> tuple[Message, ...]:
         """As `Session.recorded`."""
         return self._session.recorded

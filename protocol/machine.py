@@ -103,6 +103,8 @@ class Session:
         self._finish_reason = FinishReason.OTHER
         self._log = StepLog()
         self._recorded: list[commands.RecordStep | commands.RecordCompaction] = []
+        self._open_turn: commands.OpenTurn | None = None
+        """How the request has ended: with a turn whose calls are for the one who has asked."""
         self._last: tuple[Command, ...] = ()
         """Given out once more after a crash: the request's timer, if its time runs, or what it finished with."""
 
@@ -114,6 +116,11 @@ class Session:
     def call_of(self, tag: Tag) -> ToolCall:
         """One of the calls of the current step."""
         return self._batch.calls[tag].call
+
+    @property
+    def has_recorded(self) -> bool:
+        """The question is in the conversation: it comes with the first step."""
+        return any(isinstance(record, commands.RecordStep) for record in self._recorded)
 
     @property
     def recorded(self) -> tuple[Message, ...]:
@@ -557,6 +564,10 @@ class Session:
     def _after_calls(self, todo: list[Command], at: float) -> list[Command]:
         """Wait for the calls still open; with none, the step is finished and the next one begins (I4)."""
         batch = self._batch
+        if batch.is_to_hand_out:
+            if self._ruling is None:
+                return [*todo, *batch.clear(), *self._hand_out(at)]
+            todo += batch.give_up_outside(at)
         if self._clock.is_to_halt(at, only_waits=batch.only_waits) is not self._clock.is_halted:
             todo.append(self._turn_clock(at))
         self._facts.open_calls = batch.open
@@ -568,6 +579,19 @@ class Session:
             else:
                 self._plan_next()
         return todo
+
+    def _hand_out(self, at: float) -> list[Command]:
+        """The step ends with calls for the one who has asked. It is not recorded before their results have come; the
+        question is, where that was not."""
+        self._open_turn = self._batch.hand_out(at)
+        self._log.calls_ended(self._batch.reports())
+        self._batch = step.NO_CALLS
+        self._facts.open_calls = 0
+        self._end(Outcome.CALLS_OUTSIDE, "")
+        told = [
+            commands.CallOutside(self.step._replace(call_id=each.call_id), each) for each in self._open_turn.outside
+        ]
+        return [*told, *([] if self.has_recorded else [self._record(())])]
 
     def _turn_clock(self, at: float) -> commands.SetTimer | commands.ClearTimer:
         """The request's time stands still from now on, or runs again."""
@@ -636,7 +660,15 @@ class Session:
         assert outcome is not None
         spent, steps = self.spent, self._log.reports(event.at)
         finish = commands.Finish(
-            self.tag, outcome, self._text, spent.usage, spent.cost, steps, self._reason, self._finish_reason
+            self.tag,
+            outcome,
+            self._text,
+            spent.usage,
+            spent.cost,
+            steps,
+            self._reason,
+            self._finish_reason,
+            self._open_turn,
         )
         self._last = (commands.ClearTimer(self.tag), finish)
         return [*todo, *self._last]

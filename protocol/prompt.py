@@ -95,6 +95,12 @@ def request_of(
     )
 
 
+def _last_question(history: Sequence[Message], begin: int) -> int:
+    """Where the last message of a user is, at `begin` or behind it: a request without a question goes on from there."""
+    places = range(len(history) - 1, begin - 1, -1)
+    return next((place for place in places if isinstance(history[place], content.UserMessage)), begin)
+
+
 class PromptBuilder:
     """Holds what the model is shown, the tools on offer and the budgets; makes one ModelRequest after the other."""
 
@@ -131,14 +137,17 @@ class PromptBuilder:
         self._most: int | None = None
         """What a prompt may have at the most, besides what the window says: set once a model has refused one."""
         self._head = self._make_head()
-        self._old: list[_Piece] = []
-        for atom in content.split_atoms(history[begin:]):
-            self._old.append(self._piece(atom, begin + 1))
-            begin += len(atom)
-        self._user = self._piece((started.user,), len(history) + 1)
-        self._next_number = len(history) + 2
+        question_at = len(history) if started.user.parts else _last_question(history, begin)
+        self._question_at = question_at
+        """So many messages of the history are before the question; behind it, with a request that goes on from results,
+        is what has come of it so far."""
+        self._old = self._pieces_of(history[begin:question_at], begin + 1)
+        asked, *self._steps = self._pieces_of(history[question_at:] or (started.user,), question_at + 1)
+        self._user = asked
         self._earlier = self._make_earlier()
-        self._steps: list[_Piece] = []
+        self._has_stepped = False
+        """This request has added a step."""
+        self._next_number = max(len(history), question_at + 1) + 1
         self.size = PromptSize(options.token_ratio)
         """Of all messages and tool definitions."""
         self.size.add(self._beside_tokens + sum(piece.tokens for piece in self._pieces()))
@@ -195,7 +204,7 @@ class PromptBuilder:
 
     def _may_choose(self, choice: ToolChoice) -> bool:
         """A call is forced in the first step only, or the model could never answer; and no tool that is not shown."""
-        if choice.mode in _FORCED and self._steps:
+        if choice.mode in _FORCED and self._has_stepped:
             return False
         if choice.mode is ToolChoiceMode.NAMED:
             return any(definition.name == choice.name for definition in self.tools)
@@ -231,9 +240,12 @@ class PromptBuilder:
 
     def add_step(self, messages: Atom) -> None:
         """A finished turn with all its results (and the notes after them): from now on the model is shown it."""
+        if not messages:
+            return
         piece = self._piece(messages, self._next_number)
         self._next_number += len(messages)
         self._steps.append(piece)
+        self._has_stepped = True
         self._flat.extend(piece.messages)
         self.size.add(piece.tokens)
 
@@ -331,6 +343,14 @@ class PromptBuilder:
         earlier = () if self._earlier is None else (self._earlier,)
         return (self._head, *earlier, *self._old, self._user, *self._steps)
 
+    def _pieces_of(self, messages: Sequence[Message], number: int) -> list[_Piece]:
+        """One an atom; the first message has this number."""
+        pieces: list[_Piece] = []
+        for atom in content.split_atoms(messages):
+            pieces.append(self._piece(atom, number))
+            number += len(atom)
+        return pieces
+
     def _piece(self, messages: Atom, number: int = 0) -> _Piece:
         if 0 < number <= self.compacted.cleared:
             messages = self._cleared(messages, number, self.compacted.cleared)
@@ -382,7 +402,7 @@ class PromptBuilder:
         while is_cut and self._old and not isinstance(self._old[0].messages[0], content.UserMessage):
             self._drop(self._old)
         if is_cut and self._options.compaction is not None:
-            left_out = self._old[0].number - 1 if self._old else len(self._history)
+            left_out = self._old[0].number - 1 if self._old else self._question_at
             self.compacted = replace(self.compacted, left_out=left_out)
             self._put_earlier()
 
@@ -425,8 +445,8 @@ class PromptBuilder:
         """Shorten results of earlier requests; where compaction is on, clear them, so that they stay as they are."""
         if self._options.compaction is None:
             self._shorten(self._old, target)
-        elif self._old and self.compacted.cleared < len(self._history):
-            last = len(self._history)
+        elif self._old and self.compacted.cleared < self._question_at:
+            last = self._question_at
             self._show_cleared([(piece, self._cleared(piece.full, piece.number, last)) for piece in self._old], last)
 
     def _cleared(self, messages: Atom, number: int, last: int) -> Atom:
@@ -455,7 +475,7 @@ class PromptBuilder:
         if sum(piece.tokens for piece in gone) * ratio < compaction.WORTH_IT * room:
             return None
         tokens = min(int(wanted.summary * room), compaction.MAX_SUMMARY_TOKENS)
-        summarised = self._old[cut].number - 1 if cut < len(self._old) else len(self._history)
+        summarised = self._old[cut].number - 1 if cut < len(self._old) else self._question_at
         request, count = self._ask_summary(wanted, room, tokens, summarised)
         # What the step itself needs is in it, so that no budget is spent on a summary alone.
         options = replace(self._options, context_tokens=None, sampling=request.sampling)
@@ -517,7 +537,7 @@ class PromptBuilder:
         plan, self._summary, self._has_summarised = self._summary, None, True
         assert plan is not None
         if not text:
-            self.compacted = replace(self.compacted, tried=len(self._history))
+            self.compacted = replace(self.compacted, tried=self._question_at)
             return
         kept = compaction.fitted(text, plan.tokens, self._count)
         done = plan.summarised

@@ -45,20 +45,31 @@ class CallState(StrEnum):
     """From here on the outcome matters."""
     DEFERRED = "deferred"
     """Its code has ended; its result comes from outside."""
+    OUTSIDE = "outside"
+    """It is for the one who has asked, and waits for the other calls of its step: then it is handed out."""
     COMPLETED = "completed"
     FAILED = "failed"
     TIMED_OUT = "timed_out"
     CANCELLED = "cancelled"
     DENIED = "denied"
+    HANDED_OUT = "handed_out"
+    """The request has ended by it: the one who has asked answers it, with the next request."""
 
 
 #: A call in one of these has its one result (I1).
 TERMINAL_CALL_STATES = frozenset(
-    {CallState.COMPLETED, CallState.FAILED, CallState.TIMED_OUT, CallState.CANCELLED, CallState.DENIED}
+    {
+        CallState.COMPLETED,
+        CallState.FAILED,
+        CallState.TIMED_OUT,
+        CallState.CANCELLED,
+        CallState.DENIED,
+        CallState.HANDED_OUT,
+    }
 )
 
 #: A call in one of these waits for someone outside. While all open calls of a step do, the request's time stands still.
-WAITING_CALL_STATES = frozenset({CallState.AWAITING_APPROVAL, CallState.DEFERRED})
+WAITING_CALL_STATES = frozenset({CallState.AWAITING_APPROVAL, CallState.DEFERRED, CallState.OUTSIDE})
 
 
 @dataclass(slots=True)
@@ -86,6 +97,8 @@ class CallFacts:
     may_repeat: bool
     """Its tool's effect allows a second run of a call that had begun."""
     max_runs: int
+    is_outside: bool = False
+    """Its tool is one of the asker's own, which is never run here."""
     sends: int = field(default=0, init=False)
     """How often it was handed to a dispatcher."""
     runs: int = field(default=0, init=False)
@@ -131,6 +144,11 @@ def limit_reached(request: RequestFacts) -> bool:
 def answered(request: RequestFacts) -> bool:
     """The turn holds the answer, and no call of it is open."""
     return request.outcome is Outcome.ANSWERED
+
+
+def handed_out(request: RequestFacts) -> bool:
+    """The calls of the step that are still open are for the one who has asked."""
+    return request.outcome is Outcome.CALLS_OUTSIDE
 
 
 def failed(request: RequestFacts) -> bool:
@@ -186,12 +204,17 @@ def not_whole(call: CallFacts) -> bool:
 
 def holds_mask(call: CallFacts) -> bool:
     """Its tool does more than read, and its arguments hold a mask in place of a key: it would lose the key."""
-    return call.writes_mask and call.decision in _MAY_RUN and _is_sound(call)
+    return call.writes_mask and not call.is_outside and call.decision in _MAY_RUN and _is_sound(call)
+
+
+def is_outside(call: CallFacts) -> bool:
+    """It is for the one who has asked."""
+    return call.is_outside and call.decision is Decision.ALLOW and _is_sound(call)
 
 
 def allowed(call: CallFacts) -> bool:
     """The policy lets it run."""
-    return call.decision is Decision.ALLOW and not call.writes_mask and _is_sound(call)
+    return call.decision is Decision.ALLOW and not (call.writes_mask or call.is_outside) and _is_sound(call)
 
 
 def must_ask(call: CallFacts) -> bool:
@@ -269,8 +292,9 @@ _OUT_OF_TIME = (out_of_time, RequestState.FINISHED)
 _STAYS = (goes_on, RequestState.CALLING_MODEL)
 _CANCELLED = ((always, RequestState.FINISHED),)
 _ANSWERED = (answered, RequestState.FINISHED)
+_HANDED_OUT = (handed_out, RequestState.FINISHED)
 #: The last two: the turn had an answer beside its calls, which fits, or does not and is the last that may be given.
-_CALL_ENDED = (_TO_TOOLS, _TO_MODEL, _AT_LIMIT, _ANSWERED, _FAILED)
+_CALL_ENDED = (_TO_TOOLS, _TO_MODEL, _AT_LIMIT, _ANSWERED, _FAILED, _HANDED_OUT)
 _MODEL_ENDED = (_TO_MODEL, _FAILED, _AT_LIMIT)
 
 REQUEST_TRANSITIONS: RequestTable = MappingProxyType(
@@ -287,6 +311,7 @@ REQUEST_TRANSITIONS: RequestTable = MappingProxyType(
                 _TO_MODEL,
                 _ANSWERED,
                 _FAILED,
+                _HANDED_OUT,
                 (repeats_itself, RequestState.FINISHED),
                 _AT_LIMIT,
             ),
@@ -344,6 +369,7 @@ CALL_TRANSITIONS: CallTable = MappingProxyType(
             events.ModelResponded: (
                 (allowed, CallState.SENT),
                 (must_ask, CallState.AWAITING_APPROVAL),
+                (is_outside, CallState.OUTSIDE),
                 (denied, CallState.DENIED),
                 (answers, CallState.COMPLETED),
                 (answers_wrongly, CallState.FAILED),
@@ -378,6 +404,8 @@ CALL_TRANSITIONS: CallTable = MappingProxyType(
             **_RESULTS,
             **_ENDS_ANY_CALL,
         },
+        # Handed out by what ends the last other call of the step.
+        CallState.OUTSIDE: {events.ToolsLost: _leads_to(CallState.OUTSIDE), **_ENDS_ANY_CALL},
         **{state: {} for state in CallState if state in TERMINAL_CALL_STATES},
     }
 )

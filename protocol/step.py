@@ -59,6 +59,8 @@ _CUT: Final = frozenset({FinishReason.LENGTH, FinishReason.ERROR})
 CUT_TOLD: Final = "Your turn was cut off ({}). Ask for fewer calls at a time, or shorter ones."
 #: What it reads of a call that a person let run with other arguments: its own turn, which has the old ones, is signed.
 CHANGED_TOLD: Final = "The call {} of {} was run with other arguments than yours, which a person has changed: {}"
+#: Of a call for the one who asks, in a turn that holds the answer, too.
+ANSWERED_TOO: Final = "the answer was given in the same turn."
 #: Why a request ends whose model does not stop writing. Such an answer is not asked for again, and not recorded: no one
 #: could read it, and no later request could send it.
 TOO_LONG: Final = f"{ErrorKind.MALFORMED}: the answer went over {limits.MAX_ANSWER_BYTES:,} bytes, and was stopped."
@@ -177,6 +179,8 @@ def canonical_arguments(text: str) -> str | None:
 
 CallFailure = events.ApprovalDenied | events.ToolCallFailed | events.ToolCallTimedOut | events.ToolCallCancelled
 """The events by which a call ends without a result of its tool."""
+#: An open call in one of these waits, and nothing of ours holds it.
+_HELD_BY_NONE: Final = frozenset({CallState.DEFERRED, CallState.OUTSIDE})
 #: Events that do not say themselves which failure the call ends with.
 _REPORTED: Final = (events.ApprovalDenied, events.ToolCallCompleted)
 
@@ -233,6 +237,8 @@ class Batch:
     open: int = field(default=0, init=False)
     waiting: int = field(default=0, init=False)
     """Of the open calls, those that wait for someone outside."""
+    _outside: int = field(default=0, init=False)
+    """Of those, how many are for the one who has asked."""
     ends_run: bool = field(default=False, init=False)
     """A call repeated itself once too often: none of the turn was sent, and the request ends."""
 
@@ -271,6 +277,8 @@ class Batch:
             guard = self._enter(call, events.ModelResponded)
             if guard is states.allowed:
                 todo.append(self._send(tag, call, at))
+            elif guard is states.is_outside:
+                self._outside += 1
             elif guard is states.must_ask:
                 call.due_at = at + self._approval_seconds
                 todo.append(self._ask(tag, call))
@@ -294,7 +302,8 @@ class Batch:
         decision = self._decision(offer) if offer is not None else None
         # Of a transaction that was lost nothing is left: the database has taken it back.
         may_repeat = offer is not None and offer.contract.effect is not Effect.ONCE
-        facts = CallFacts(decision, call.complete, repeats, self.ends_run, may_repeat, self._max_runs)
+        is_outside = offer is not None and offer.contract.is_outside
+        facts = CallFacts(decision, call.complete, repeats, self.ends_run, may_repeat, self._max_runs, is_outside)
         opened = OpenCall(call, key, facts, offer)
         if offer is not None:
             opened.rule = offer.rule
@@ -302,7 +311,9 @@ class Batch:
 
     def _decision(self, offer: ToolOffer) -> Decision:
         """The policy's, but what would run unasked is asked about where text from outside may have led to it."""
-        if self._is_after_untrusted and offer.decision is Decision.ALLOW and offer.contract.risk is not Risk.READ:
+        contract = offer.contract
+        may_change = contract.risk is not Risk.READ and not contract.is_outside
+        if self._is_after_untrusted and offer.decision is Decision.ALLOW and may_change:
             return Decision.ASK
         return offer.decision
 
@@ -348,6 +359,29 @@ class Batch:
     def only_waits(self) -> bool:
         """Each open call waits for someone outside."""
         return 0 < self.open == self.waiting
+
+    @property
+    def is_to_hand_out(self) -> bool:
+        """Each open call is for the one who has asked."""
+        return 0 < self.open == self._outside
+
+    def hand_out(self, at: float) -> commands.OpenTurn:
+        """The calls that are open are for the one who has asked."""
+        for _, call in self._open_calls():
+            call.state, call.ended_at = CallState.HANDED_OUT, at
+        self.open = self.waiting = self._outside = 0
+        results = tuple(call.result for call in self.calls.values() if call.result is not None)
+        return commands.OpenTurn(self._message, results, self._notes)
+
+    def give_up_outside(self, at: float) -> list[Command]:
+        """The turn that has them holds the answer, too: no one is asked."""
+        self._now = at
+        todo: list[Command] = []
+        for tag, call in self._open_calls():
+            self._enter(call, events.CancelRequested)
+            todo.append(self._fail(tag, call, failure(FailureCode.CANCELLED, call.call.name, ANSWERED_TOO)))
+        self._outside = 0
+        return todo
 
     # How calls end.
 
@@ -425,7 +459,7 @@ class Batch:
         todo: list[Command] = []
         for tag, call in self._open_calls():
             guard = self._enter(call, events.ToolsLost)
-            if call.state is CallState.DEFERRED:
+            if call.state in _HELD_BY_NONE:
                 continue
             if call.state is CallState.AWAITING_APPROVAL:
                 todo.append(self._ask(tag, call))
@@ -489,7 +523,7 @@ class Batch:
 
 def _stop(tag: Tag, call: OpenCall, why: str) -> list[Command]:
     """What ends an open call where it is. Of a deferred one nothing is left that could be stopped."""
-    if call.state is CallState.DEFERRED:
+    if call.state in _HELD_BY_NONE:
         return []
     waits = call.state is CallState.AWAITING_APPROVAL
     return [commands.WithdrawApproval(tag) if waits else commands.CancelTool(tag, why)]

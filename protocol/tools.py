@@ -111,6 +111,8 @@ class ToolContract:
     and never asked about: the question is put with what it has staged."""
     origin: Origin = Origin.ELSEWHERE
     """Set by what registers the tool, never by its author."""
+    is_outside: bool = False
+    """Is it run by the one who asks? Its calls end the request, and are answered with the next one (ClientTool)."""
 
 
 @dataclass(frozen=True, slots=True)

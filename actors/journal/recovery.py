@@ -220,7 +220,8 @@ def _outcome(ahead: float, effect: EffectWrite) -> ToolCallEnd:
 def _check_messages(session: ReplayedSession, started: RequestStarted, log: RequestLog) -> None:
     """What the replay records must be what was recorded: the conversation has it."""
     recorded = session.recorded
-    expected = (started.user, *recorded) if recorded else ()
+    asked = (started.user,) if started.user.parts and session.has_recorded else ()
+    expected = (*asked, *recorded)
     if tuple(message for _, message in log.messages) != expected:
         raise CannotGoOn(
             f"its replay records {len(expected)} messages that are not the {len(log.messages)} of its conversation: "

@@ -22,13 +22,15 @@ from callboard.actors.journal.encoding import (
     from_column,
     read_beginning,
     read_compacted,
+    read_end,
     read_message,
 )
 from callboard.actors.journal.journal_database import JournalDatabase
 from callboard.actors.journal.journal_records import Beginning, NewMessage
 from callboard.actors.journal.sql_reader import SqlReader
-from callboard.actors.journal.tables import COMPACTIONS, CONVERSATIONS, MESSAGES, OPEN, REQUESTS
+from callboard.actors.journal.tables import COMPACTIONS, CONVERSATIONS, ENDS, MESSAGES, OPEN, REQUESTS
 from callboard.protocol.codec import SavedConversation
+from callboard.protocol.commands import OpenTurn
 from callboard.protocol.compaction import Compacted, compacted_faults
 from callboard.protocol.content import (
     AssistantMessage,
@@ -236,7 +238,8 @@ def saved_conversation(reader: SqlReader, conversation_id: str, at: str | None =
     if at is None and (faults := history_faults(messages)):
         raise DamagedRecord("; ".join(faults[:3]))
     compacted = _compacted(database, own, requests, messages)
-    return SavedConversation(messages, tuple(new.message_id for new in path), compacted, conversation_id)
+    open_turn = _open_turn(database, requests, path) if at is None else None
+    return SavedConversation(messages, tuple(new.message_id for new in path), compacted, conversation_id, open_turn)
 
 
 def open_request(reader: SqlReader, conversation_id: str) -> RequestId | None:
@@ -280,6 +283,14 @@ def _path(rows: Mapping[str, Sequence[object]], last: str | None) -> tuple[list[
         last = None if new.parent is None else column(new.parent)
     path.reverse()
     return path, requests
+
+
+def _open_turn(database: JournalDatabase, requests: Mapping[str, None], path: Sequence[NewMessage]) -> OpenTurn | None:
+    """Of the request that has added the last message, where it has ended with calls for the one who asked."""
+    latest = next(iter(requests), None)
+    rows = database.query(f"{ENDS.select} WHERE request_id = ?", (latest,)) if path else []
+    finish = read_end(rows[0]).finish if rows else None
+    return None if finish is None else finish.open_turn
 
 
 def _compacted(

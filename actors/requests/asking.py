@@ -12,6 +12,7 @@ from dataclasses import fields, replace
 from typing import Final, TypedDict, get_args
 
 from callboard.actors.config_file import similar
+from callboard.actors.requests.client_tools import CallResults, ClientTool
 from callboard.actors.requests.conversation import Conversation
 from callboard.actors.requests.extra_fields import extra_fields
 from callboard.actors.tools.invoke import safe_text
@@ -43,8 +44,9 @@ MAX_REQUEST_ID_CHARS: Final = 256
 #: Of a wrong value, in the message about it.
 _MAX_VALUE_CHARS: Final = 100
 
-Prompt = str | UserPart | Sequence[str | UserPart]
-"""A text, a part (an Image, a Document ...), or several of both in the order in which the model sees them."""
+Prompt = str | UserPart | Sequence[str | UserPart] | CallResults
+"""A text, a part (an Image, a Document ...), or several of both in the order in which the model sees them; or, in place
+of a question, the results of calls that a request has ended with."""
 
 
 class AskOptions(TypedDict, total=False):
@@ -54,9 +56,9 @@ class AskOptions(TypedDict, total=False):
     """"provider/model", of any provider that the settings or the environment have a key for."""
     instructions: str
     """In place of those of the settings."""
-    tools: Sequence[Callable[..., object] | str]
+    tools: Sequence[Callable[..., object] | str | ClientTool]
     """Exactly these are offered: names of the runtime's tools ("*": all of them), and tools or plain functions that
-    only this question has. () offers none."""
+    only this question has; a ClientTool is run by the asker. () offers none."""
     sampling: Sampling
     """A field that is left out is as in Settings.sampling."""
     tool_choice: ToolChoice | str
@@ -112,7 +114,10 @@ OF_EVERY_API: Final = frozenset(
 
 
 def user_message(prompt: Prompt) -> UserMessage:
-    """The message that a prompt makes. Raises UsageError for an empty one and for what is neither text nor part."""
+    """The message that a prompt makes: one without parts of results. Raises UsageError for an empty one and for what is
+    neither text nor part."""
+    if isinstance(prompt, CallResults):
+        return UserMessage(())
     if isinstance(prompt, str):
         if not prompt.strip():
             raise UsageError("the question is empty; say what you want to know")

@@ -10,7 +10,9 @@ from threading import Lock
 from typing import Final, Self
 
 from callboard.actors.journal.journal_records import NewMessage
+from callboard.actors.requests.client_tools import CallResults, check_goes_on, closed_turn, given_up
 from callboard.protocol.codec import SavedConversation, decode_conversation, encode_conversation
+from callboard.protocol.commands import OpenTurn
 from callboard.protocol.compaction import Compacted, compacted_faults
 from callboard.protocol.content import Message, SystemMessage, history_faults
 from callboard.protocol.errors import UsageError
@@ -33,7 +35,7 @@ class Conversation:
 
     __slots__ = (
         "_compacted", "_holder", "_id", "_ids", "_in_journal", "_is_checked", "_journal", "_messages", "_name",
-        "_recorded", "_taken",
+        "_open_turn", "_recorded", "_taken",
     )  # fmt: skip
 
     def __init__(self, messages: Sequence[Message] = ()) -> None:
@@ -41,6 +43,7 @@ class Conversation:
         self._ids = tuple(MessageId(f"{GIVEN}/{number}") for number in range(1, len(self._messages) + 1))
         """At least one for each message: those of a step come a moment before its messages."""
         self._compacted = Compacted()
+        self._open_turn: OpenTurn | None = None
         self._is_checked = not self._messages
         self._holder: RequestId | None = None
         """The request that runs."""
@@ -70,6 +73,11 @@ class Conversation:
     def compacted(self) -> Compacted:
         """What requests with a compaction have cleared and summarised so far."""
         return self._compacted
+
+    @property
+    def open_turn(self) -> OpenTurn | None:
+        """The turn with which the last request has ended where its calls are the asker's own to answer (ClientTool)."""
+        return self._open_turn
 
     @property
     def ids(self) -> tuple[MessageId, ...]:
@@ -105,7 +113,9 @@ class Conversation:
         elif end < before.left_out:  # what was cut behind the summary has room in the shorter one
             before = replace(before, left_out=before.summarised)
         cleared, tried = min(before.cleared, end), min(before.tried, end)
-        return self._made(messages[:end], ids[:end], replace(before, cleared=cleared, tried=tried))
+        made = self._made(messages[:end], ids[:end], replace(before, cleared=cleared, tried=tried))
+        made._open_turn = self._open_turn if end == len(messages) else None
+        return made
 
     # -- as a text
 
@@ -115,7 +125,8 @@ class Conversation:
         The format is versioned. Keep it where a stranger cannot read it: it holds what was said, as it was said.
         """
         compacted, messages = self._compacted, self._messages  # in this order: see `fork`
-        return encode_conversation(SavedConversation(messages, self._ids[: len(messages)], compacted, self.id))
+        saved = SavedConversation(messages, self._ids[: len(messages)], compacted, self.id, self._open_turn)
+        return encode_conversation(saved)
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -136,7 +147,7 @@ class Conversation:
     def from_saved(cls, saved: SavedConversation) -> Self:
         """The conversation of these messages, ids and summaries, which were checked."""
         made = cls._made(saved.messages, saved.ids, saved.compacted)
-        made._id = saved.id
+        made._id, made._open_turn = saved.id, saved.open_turn
         return made
 
     @classmethod
@@ -158,6 +169,7 @@ class Conversation:
         if not isinstance(other, Conversation):
             return NotImplemented
         same = self._messages == other._messages and self._compacted == other._compacted
+        same = same and self._open_turn == other._open_turn
         return same and self.ids == other.ids
 
     __hash__ = None  # type: ignore[assignment]
@@ -195,6 +207,26 @@ class Conversation:
         """The request has ended."""
         self._holder = None
         self._taken.release()
+
+    def going_on(self, given: CallResults | None) -> tuple[Message, ...]:
+        """What a request begins with that has these results; None: another question. Raises UsageError."""
+        turn = self._open_turn
+        if turn is not None:
+            return closed_turn(turn, given or given_up(turn))
+        if given is None or not given.answers:
+            check_goes_on(self._messages)
+            return ()
+        raise UsageError("no call of this conversation waits for a result; ask a question")
+
+    def leave_open(self, turn: OpenTurn | None) -> None:
+        """The request that runs ends with this turn."""
+        self._open_turn = turn
+
+    def close_turn(self, added: tuple[Message, ...], request_id: RequestId) -> None:
+        """The calls of the open turn have these results, with which a request begins."""
+        self._open_turn = None
+        self._ids += tuple(MessageId(f"{request_id}/turn/{number}") for number in range(1, len(added) + 1))
+        self._messages += added
 
     def told(self, text: str, name: str) -> None:
         """Add what the model is to read before the question of the request that has the conversation now.

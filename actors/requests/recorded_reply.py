@@ -33,6 +33,7 @@ def recorded_reply(log: RequestLog, end: RequestEnd, outputs: Mapping[str, Outpu
         finish.finish_reason,
         end.notes,
         end.failures,
+        finish.open_turn.outside if finish.open_turn is not None else (),
     )
     error = error_of(reply, end.error)
     if error is not None:

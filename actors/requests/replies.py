@@ -32,6 +32,7 @@ from callboard.actors.tools.progress import ToolProgressed
 from callboard.protocol.code_fences import CodeFence, MalformedFence, parse_fences
 from callboard.protocol.commands import (
     AskApproval,
+    CallOutside,
     ClearTimer,
     Command,
     Finish,
@@ -49,6 +50,7 @@ from callboard.protocol.content import (
     Media,
     Message,
     Text,
+    ToolCall,
     UserMessage,
 )
 from callboard.protocol.errors import ProviderError, RuntimeFailure, UsageError, said, with_advice
@@ -93,6 +95,7 @@ Shown = (
     | ToolCallEnd
     | AskApproval
     | ReportFailure
+    | CallOutside
     | Note
 )
 """Of what a session shows, what the reader of a stream sees as it is."""
@@ -158,6 +161,9 @@ class Reply(Generic[T_co]):
     def __str__(self) -> str:
         return self.text
 
+    outside_calls: tuple[ToolCall, ...] = ()
+    """With Outcome.CALLS_OUTSIDE: the calls of the asker's own tools, in the model's order (ClientTool)."""
+
     @property
     def model(self) -> str:
         """ "provider/model" that gave the last turn: a fallback, perhaps. "" where none came."""
@@ -209,7 +215,7 @@ class ModelCallFailed(ProviderError):
 
 def error_of(end: Reply[object], error: Error | None) -> ModelCallFailed | RequestEnded | None:
     """What its asker gets in place of a reply that holds no answer; `error`: why the model could not be asked last."""
-    if end.outcome is Outcome.ANSWERED:
+    if end.outcome in (Outcome.ANSWERED, Outcome.CALLS_OUTSIDE):
         return None
     has_turn = bool(end.steps) and end.steps[-1].is_whole
     if end.outcome is Outcome.FAILED and error is not None and not has_turn:
@@ -275,6 +281,7 @@ class Answer(Generic[T]):
         return self._finish is None
 
     def _reply(self, end: Finish) -> Reply[T]:
+        self.conversation.leave_open(end.open_turn)
         output: object = end.text
         if self.checker is not None:
             output = self.checker.taken(end.text) if end.outcome is Outcome.ANSWERED else None
@@ -291,6 +298,7 @@ class Answer(Generic[T]):
             end.finish_reason,
             tuple(self._notes),
             tuple(self._failures),
+            end.open_turn.outside if end.open_turn is not None else (),
         )
 
     def expire(self) -> None:

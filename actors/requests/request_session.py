@@ -115,7 +115,7 @@ class RequestSession(Actor[SessionMessage]):
         self._fault = "its session was lost"
         """Why the request ends, where it ends without a Finish."""
         self._trace = SessionTrace(question, peers.telemetry, begin_spans)
-        self._unrecorded: tuple[Message, ...] = (question.user,)
+        self._unrecorded: tuple[Message, ...] = (question.user,) if question.user.parts else ()
         """Of the question and what it was asked with: it is recorded with the first step."""
         self._timers: dict[Tag, tuple[float, Timer]] = {}
         self._open: dict[Tag, tuple[Order, int]] = {}
@@ -209,7 +209,7 @@ class RequestSession(Actor[SessionMessage]):
         self._offers, self._window = started.tools, Window(started.options.context_tokens)
         if started.options.output is not None:
             self._output_tool = started.options.output.tool_name
-        if session.recorded:
+        if session.has_recorded:
             self._unrecorded = ()
         for tag, state in session.calls.items():
             if state is CallState.DEFERRED:
@@ -689,5 +689,6 @@ _CARRIERS: Final[Mapping[type[Command], Callable[..., None]]] = {
     commands.RecordCompaction: RequestSession._record_compaction,
     commands.ReportFailure: RequestSession._tell,
     commands.Note: RequestSession._tell,
+    commands.CallOutside: RequestSession._tell,
     commands.Finish: RequestSession._finished,
 }

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from callboard.actors.config_file import similar
+from callboard.actors.requests.client_tools import ClientTool
 from callboard.actors.tools import Tool
 from callboard.actors.tools.decorator import as_tool
 from callboard.protocol.errors import UsageError
@@ -26,7 +27,7 @@ class ToolSelection:
     own: Mapping[ToolName, Tool] = field(default_factory=dict)
     """Those that only this question has."""
     own_offers: tuple[ToolOffer, ...] = ()
-    """With what the policy says of each."""
+    """With what the policy says of each; those that the asker runs among them."""
 
     def offers(self, of_runtime: Iterable[ToolOffer]) -> tuple[ToolOffer, ...]:
         """What the question offers, of what the runtime can offer now."""
@@ -45,8 +46,11 @@ def selection_of(
         raise UsageError(f"tools must be a list of tools and names of tools, such as tools=[{_example(given)}]")
     names: set[ToolName] = set()
     own: dict[ToolName, Tool] = {}
+    outside: dict[ToolName, ToolOffer] = {}
     for each in given:
-        if not isinstance(each, str):
+        if isinstance(each, ClientTool):
+            _add_outside(each, outside, {**of_runtime, **own})
+        elif not isinstance(each, str):
             found = as_tool(each)
             if of_runtime.get(found.name) is found.owned:
                 names.add(found.name)
@@ -60,12 +64,19 @@ def selection_of(
             raise UsageError(f"tools names {each!r} twice; leave one out")
         else:
             names.add(ToolName(each))
-    offers = tuple(map(offer, own.values()))
+    offers = (*map(offer, own.values()), *outside.values())
     return ToolSelection(None if ALL in names else frozenset(names), own, offers)
 
 
 def _example(given: object) -> str:
     return repr(given) if isinstance(given, str) else given.name if isinstance(given, Tool) else '"weather"'
+
+
+def _add_outside(tool: ClientTool, outside: dict[ToolName, ToolOffer], known: Mapping[ToolName, Tool]) -> None:
+    name = ToolName(tool.name)
+    if name in outside or name in known:
+        raise UsageError(f"two tools are called {tool.name!r}; rename one")
+    outside[name] = tool.offer
 
 
 def _add_own(tool: Tool, own: dict[ToolName, Tool], of_runtime: Mapping[ToolName, Tool]) -> None:

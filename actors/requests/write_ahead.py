@@ -173,7 +173,7 @@ class WriteAhead:
 
     def _named(self, added: tuple[Message, ...]) -> list[NewMessage]:
         """With the ids that the conversation will give them; the question comes with the first of them."""
-        if self._recorded == 0:
+        if self._recorded == 0 and self._question.user.parts:
             added = (self._question.user, *added)
         ids = self._conversation.upcoming_ids(self._request_id, self._recorded, len(added))
         self._recorded += len(added)

@@ -228,6 +228,11 @@ class RecordedSession(ReplayedSession):
         return self._session.state
 
     @property
+    def has_recorded(self) -> bool:
+        """Its question is in the conversation."""
+        return self._session.has_recorded
+
+    @property
     def recorded(self) -> tuple[Message, ...]:
         """What it has added to the conversation."""
         return self._session.recorded
