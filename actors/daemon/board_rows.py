@@ -145,8 +145,8 @@ def _shown(text: str) -> str:
 
 
 def stuck(tenant: Tenant, withdrawn: Iterable[str], tree: Iterable[ActorInfo]) -> Rows:
-    """What waits or takes long, and why: approvals first, then calls against their deadlines, what waits for rate limits,
-    tools that are withdrawn, what this process cannot go on with, and actors; each the oldest first."""
+    """What waits or takes long, and why: approvals first, then calls against their deadlines, what waits for rate
+    limits, tools that are withdrawn, what this process cannot go on with, and actors; each the oldest first."""
     sources: tuple[Callable[[], Iterator[Row]], ...] = (
         lambda: _approvals_waiting(tenant),
         lambda: _late(tenant, time.time()),

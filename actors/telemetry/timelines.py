@@ -243,7 +243,7 @@ class RequestTimelines:
             )
 
 
-# -- how each message of a session is written: with its wall-clock time, and what makes wall-clock times of the runtime's
+# -- how each message of a session is written: its wall-clock time, and what makes such a time of the runtime's
 
 
 def _called_model(growing: _Growing, command: CallModel, at: float, _: float) -> None:
@@ -303,8 +303,10 @@ _TOOL_ENDS: Final[Mapping[type, str]] = {
 
 
 def _tool_ended(growing: _Growing, event: events.ToolCallEnd, at: float, _: float) -> None:
-    failed = isinstance(event, events.ToolCallFailed)
-    ending = event.failure.code.value if failed else _TOOL_ENDS[type(event)]
+    if isinstance(event, events.ToolCallFailed):
+        ending = event.failure.code.value
+    else:
+        ending = _TOOL_ENDS[type(event)]
     for kind in (MarkKind.TOOL, MarkKind.DEFERRED):
         growing.end(kind, event.tag, at, ending)
 

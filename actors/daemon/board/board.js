@@ -124,7 +124,7 @@ function approvalCard(row) {
 const DIFF_LINES = { "+": "added", "-": "removed", "@": "place" };
 
 function diff(text, tool) {
-  const lines = text.split("\n").map((line) => {
+  const lines = text.trimEnd().split("\n").map((line) => {
     const isHead = line.startsWith("+++") || line.startsWith("---");
     return h("span", { class: isHead ? "file" : DIFF_LINES[line[0]] ?? "" }, `${line}\n`);
   });
@@ -178,6 +178,12 @@ function requestRow(row) {
 
 let windowSeconds = Number(sessionStorage.getItem(WINDOW_KEPT) ?? 60);
 
+function writeAxis() {
+  const [from, until] = document.querySelectorAll("#axis i");
+  write(from, windowSeconds ? `${seconds(windowSeconds)} ago` : "begun");
+  write(until, windowSeconds ? "now" : "ended, or now");
+}
+
 function showRequests() {
   const all = rowsOf("requests");
   const words = $("#filter").value.trim().toLowerCase();
@@ -185,6 +191,7 @@ function showRequests() {
   const running = all.filter((row) => row.ended_at === null).length;
   count("requests", `${number(running)} running`);
   empty("requests", found.length, words ? "No request has these words." : "No requests yet.");
+  $("#axis").hidden = !found.length;
   lists.requests.show(found.slice(0, state.limit));
   const more = $("#more-requests");
   more.hidden = found.length <= state.limit;
@@ -196,6 +203,9 @@ function showRequests() {
 
 // -- actors
 
+/** The supervisor of a worker does not start it again: another takes its place. */
+const WORKER = /^root\/tools\/[^/]+\/\d+$/;
+
 function actorRow(row) {
   const cells = [h("td"), h("td", { class: "number" }), h("td", { class: "number" })];
   const at = (what) => `/api/actors/${what}`;
@@ -203,7 +213,7 @@ function actorRow(row) {
   const restart = careful("Restart", `Restart ${row.key}`, (button) => act(button, at("restart"), { path: row.key }, "Restarted"));
   const kill = careful("Kill", `Kill ${row.key}`, (button) => act(button, at("kill"), { path: row.key }, "Killed"));
   const { button, shown } = curlButton("POST", at("kill"), { path: row.key }, `killing ${row.key}`);
-  const actions = h("td", {}, h("div", { class: "actions" }, isSpared || row.is_request ? null : restart, isSpared ? null : kill, isSpared ? null : button), shown);
+  const actions = h("td", {}, h("div", { class: "actions" }, isSpared || row.is_request || WORKER.test(row.key) ? null : restart, isSpared ? null : kill, isSpared ? null : button), shown);
   const hidden = h("span", { class: "quiet" });
   const element = h("tr", { tabindex: "-1", "data-actor": row.key }, h("th", { scope: "row", class: `depth-${Math.min(row.depth, 5)}` }, row.name, hidden), ...cells, actions);
   let restarts = row.restarts;
@@ -335,6 +345,8 @@ const count = (section, text) => write($(`#${section} .count`), text);
 function empty(section, length, words) {
   const place = $(`#${section} > .empty`);
   place.hidden = length > 0;
+  const table = $(`#${section} > table`);
+  if (table) table.hidden = length === 0;
   if (words) write(place, words);
 }
 
@@ -502,6 +514,7 @@ $("#window").value = String(windowSeconds);
 $("#window").addEventListener("change", (event) => {
   windowSeconds = Number(event.target.value);
   sessionStorage.setItem(WINDOW_KEPT, event.target.value);
+  writeAxis();
   for (const each of lists.requests.shown.values()) each.tick(true);
 });
 $("#shortcuts-on").checked = localStorage.getItem(SHORTCUTS_KEPT) !== "off";
@@ -509,6 +522,7 @@ $("#shortcuts-on").addEventListener("change", (event) => localStorage.setItem(SH
 $("#stack-close").addEventListener("click", () => { stack.row = null; $("#stack-shown").hidden = true; });
 const usageCurl = curlButton("GET", "/api/usage", null, "the usage by day");
 $("#usage-curl").append(usageCurl.button, usageCurl.shown);
+writeAxis();
 setInterval(tick, 1000);
 setInterval(() => { if (stack.row && !document.hidden) showStack(); }, 2000);
 takeTokenFromLink();
