@@ -19,6 +19,17 @@ const may = (scope) => ["use", "approve", "admin"].indexOf(state.scope) >= ["use
 
 /** A button that shows the same call for a terminal, with its URL. */
 function curlButton(method, path, body, what) {
+  const shown = h("div", { class: "curl", hidden: true });
+  const button = h("button", { type: "button", "aria-expanded": "false", "aria-label": `curl line of ${what}` }, "curl");
+  button.addEventListener("click", () => {
+    if (!shown.firstChild) shown.append(...curlLine(method, path, body, what));
+    shown.hidden = !shown.hidden;
+    button.setAttribute("aria-expanded", String(!shown.hidden));
+  });
+  return { button, shown };
+}
+
+function curlLine(method, path, body, what) {
   const line = curl(method, path, body);
   const code = h("code", { tabindex: "0" }, line);
   const copy = h("button", { type: "button", "aria-label": `Copy the curl line of ${what}` }, "Copy");
@@ -31,14 +42,7 @@ function curlButton(method, path, body, what) {
     write(copy, "Copied");
     setTimeout(() => write(copy, "Copy"), 2000);
   });
-  const url = h("a", { href: path, class: "url" }, path);
-  const shown = h("div", { class: "curl", hidden: true }, url, code, copy);
-  const button = h("button", { type: "button", "aria-expanded": "false", "aria-label": `curl line of ${what}` }, "curl");
-  button.addEventListener("click", () => {
-    shown.hidden = !shown.hidden;
-    button.setAttribute("aria-expanded", String(!shown.hidden));
-  });
-  return { button, shown };
+  return [h("span", { class: "url" }, `${method} ${location.origin}${path}`), code, copy];
 }
 
 const part = (text) => encodeURIComponent(text);
@@ -192,13 +196,14 @@ function showRequests() {
   count("requests", `${number(running)} running`);
   empty("requests", found.length, words ? "No request has these words." : "No requests yet.");
   $("#axis").hidden = !found.length;
-  lists.requests.show(found.slice(0, state.limit));
+  const isPartial = lists.requests.show(found.slice(0, state.limit));
   const more = $("#more-requests");
   more.hidden = found.length <= state.limit;
   write(more, `Show more: ${number(Math.min(state.limit, found.length))} of ${number(found.length)} are shown`);
   const waiting = rowsOf("stuck").length;
   write($("#summary"), `${number(running)} running · ${number(waiting)} stuck`);
   document.title = waiting ? `(${waiting}) callboard` : "callboard";
+  return isPartial;
 }
 
 // -- actors
@@ -350,39 +355,40 @@ function empty(section, length, words) {
   if (words) write(place, words);
 }
 
+/** How each section is shown; true: there is more to be shown. */
 const SHOW = {
   stuck: () => {
     const rows = rowsOf("stuck");
     count("stuck", rows.length ? number(rows.length) : "");
     empty("stuck", rows.length);
-    lists.stuck.show(rows);
     dirty("requests");
+    return lists.stuck.show(rows);
   },
   approvals: () => {
     const rows = rowsOf("approvals");
     $("#approvals").hidden = !rows.length;
     count("approvals", rows.length ? number(rows.length) : "");
-    lists.approvals.show(rows);
     announce(rows);
+    return lists.approvals.show(rows);
   },
   requests: showRequests,
   tools: () => {
     const rows = runningTools();
     empty("stack", rows.length);
-    lists.tools.show(rows.map((row) => lists.tools.shown.get(row.key)?.row ?? row));
+    return lists.tools.show(rows.map((row) => lists.tools.shown.get(row.key)?.row ?? row));
   },
   actors: () => {
     const rows = rowsOf("actors");
     count("actors", rows.length ? number(rows.length) : "");
     empty("actors", may("admin") ? 1 : 0);
-    lists.actors.show(rows);
+    return lists.actors.show(rows);
   },
   usage: showUsage,
   dead_letters: () => {
     const rows = rowsOf("dead_letters");
     count("dead-letters", rows.length ? number(rows.length) : "");
     empty("dead-letters", rows.length);
-    lists.letters.show(rows);
+    return lists.letters.show(rows);
   },
 };
 
@@ -399,7 +405,7 @@ function showNext() {
   frame = 0;
   const [name] = waiting;
   waiting.delete(name);
-  SHOW[name]?.();
+  if (SHOW[name]()) waiting.add(name); // it has more rows than one frame makes
   if (waiting.size) frame = requestAnimationFrame(showNext);
 }
 
@@ -517,7 +523,7 @@ $("#window").addEventListener("change", (event) => {
   writeAxis();
   for (const each of lists.requests.shown.values()) each.tick(true);
 });
-$("#shortcuts-on").checked = localStorage.getItem(SHORTCUTS_KEPT) !== "off";
+setTimeout(() => ($("#shortcuts-on").checked = localStorage.getItem(SHORTCUTS_KEPT) !== "off"));
 $("#shortcuts-on").addEventListener("change", (event) => localStorage.setItem(SHORTCUTS_KEPT, event.target.checked ? "on" : "off"));
 $("#stack-close").addEventListener("click", () => { stack.row = null; $("#stack-shown").hidden = true; });
 const usageCurl = curlButton("GET", "/api/usage", null, "the usage by day");
@@ -526,4 +532,4 @@ writeAxis();
 setInterval(tick, 1000);
 setInterval(() => { if (stack.row && !document.hidden) showStack(); }, 2000);
 takeTokenFromLink();
-open();
+setTimeout(open); // in a task of its own, as the first look into the browser's storage takes a while

@@ -19,6 +19,9 @@ export function write(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
+/** New rows of one frame: some milliseconds of work, so that the page answers meanwhile. */
+const MADE_AT_ONCE = 8;
+
 /**
  * The children of `parent`, one for each row. `make(row)` gives an object with `element` and `update(row)`. A row that is
  * the same object as before is not updated. Elements are moved only where the order differs.
@@ -30,7 +33,9 @@ export class KeyedList {
     this.shown = new Map();
   }
 
+  /** True where it is not done: rows that are new are made a few a frame. */
   show(rows) {
+    let fresh = 0;
     const focused = document.activeElement;
     const keys = new Set(rows.map((row) => row.key));
     for (const [key, each] of this.shown) {
@@ -43,6 +48,7 @@ export class KeyedList {
     for (const row of rows) {
       let each = this.shown.get(row.key);
       if (!each) {
+        if (fresh++ >= MADE_AT_ONCE) return true;
         each = this.make(row);
         this.shown.set(row.key, each);
       }
@@ -54,6 +60,7 @@ export class KeyedList {
       else this.parent.insertBefore(each.element, place);
     }
     if (focused && focused !== document.activeElement && focused.isConnected) focused.focus();
+    return false;
   }
 }
 
