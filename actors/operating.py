@@ -130,4 +130,3 @@ def _found(running: StartedRuntime, path: str) -> kernel.Ref:
         return running.system.ref(path)
     except kernel.NoSuchActor:
         raise UsageError(f"there is no actor {path!r}; the tree shows those that live") from None
-

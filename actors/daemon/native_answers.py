@@ -483,5 +483,3 @@ class UsageShown(NativeAnswer):
             running=report.running,
             unreadable=report.unreadable,
         )
-
-

@@ -101,9 +101,7 @@ async def fail_call(call: HttpCall) -> Response:
 async def report_progress(call: HttpCall) -> Response:
     """Those who follow the request see it."""
     body, runtime, (request_id, step, call_id) = body_as(call, ProgressOfCall), call.tenant.runtime, _open_call(call)
-    return _taken(
-        await waited(lambda: runtime.report_progress(request_id, step, call_id, body.message, body.fraction))
-    )
+    return _taken(await waited(lambda: runtime.report_progress(request_id, step, call_id, body.message, body.fraction)))
 
 
 def _open_call(call: HttpCall) -> tuple[str, int, str]:

@@ -132,7 +132,9 @@ class SearchQuery(RequestsQuery):
 class UsageQuery(NativeQuery):
     """How it is grouped, and of when."""
 
-    by: Annotated[str, Field(pattern="^(day|model|tool|conversation)(,(day|model|tool|conversation)){0,3}$")] = "day,model"
+    by: Annotated[str, Field(pattern="^(day|model|tool|conversation)(,(day|model|tool|conversation)){0,3}$")] = (
+        "day,model"
+    )
     since: Annotated[float, Field(ge=0, le=10**11)] | None = None
     """Wall-clock seconds."""
     until: Annotated[float, Field(ge=0, le=10**11)] | None = None

@@ -74,4 +74,6 @@ def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def _shown(frames: list[FrameType]) -> str:
-    return "\n".join(f'File "{each.f_code.co_filename}", line {each.f_lineno}, in {each.f_code.co_name}' for each in frames)
+    return "\n".join(
+        f'File "{each.f_code.co_filename}", line {each.f_lineno}, in {each.f_code.co_name}' for each in frames
+    )

@@ -14,7 +14,9 @@ from typing import Literal
 from playwright.sync_api import Browser, Page, Request, sync_playwright
 from support.running_daemon import RunningDaemon, running_daemon
 
-CHROMIUM = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), "")
+CHROMIUM = next(
+    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), ""
+)
 PROGRAM = (sys.executable, str(Path(__file__).with_name("board_daemon.py")))
 #: A busy machine takes seconds.
 DEADLINE_MS = 20_000
@@ -61,11 +63,17 @@ def board_daemon(folder: Path, port: int = 0) -> Iterator[RunningDaemon]:
 
 @contextlib.contextmanager
 def opened_board(
-    chromium: Browser, daemon: RunningDaemon, *, scheme: Literal["light", "dark"] = "light", token: str | None = None
+    chromium: Browser,
+    daemon: RunningDaemon,
+    *,
+    scheme: Literal["light", "dark"] = "light",
+    token: str | None = None,
+    script: str = "",
 ) -> Iterator[Opened]:
-    """By the login link, in a browser without a past."""
+    """By the login link, in a browser without a past. `script`: runs in the page before anything else."""
     context = chromium.new_context(color_scheme=scheme, viewport={"width": 1280, "height": 860})
     context.set_default_timeout(DEADLINE_MS)
+    context.add_init_script(script)
     page = context.new_page()
     opened = Opened(page, daemon)
     page.on("console", lambda message: opened.errors.append(message.text) if message.type == "error" else None)
