@@ -7,6 +7,7 @@ done: then nothing has changed.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Final
@@ -23,6 +24,8 @@ from callboard.protocol.ids import RequestId
 STACK_SECONDS: Final = 2.0
 #: For an actor to stop, be killed where it does not, and run again: its own deadline is 5 s at most.
 RESTART_SECONDS: Final = 10.0
+#: Between two looks at whether it was.
+LOOK_SECONDS: Final = 0.005
 ROOT: Final = "root"
 SESSIONS: Final = "root/sessions"
 #: Actors that are neither restarted nor killed, and what to do instead.
@@ -74,17 +77,16 @@ def restart_actor(running: StartedRuntime, path: str) -> None:
     if running.system.restart_of(ref) is kernel.Restart.TEMPORARY:
         raise UsageError(f"{path} is temporary: its supervisor does not start it again; kill it, or restart its pool")
     supervisor, _, name = path.rpartition("/")
-    stopped = threading.Event()
-    monitor = running.system.watch(ref, lambda _: stopped.set())
+    before, until, pause = running.system.incarnation(ref), time.monotonic() + RESTART_SECONDS, threading.Event()
     kernel.restart_child(running.system.ref(supervisor), name)
+    while running.system.incarnation(ref) == before and ref.is_alive():
+        if time.monotonic() > until:
+            raise RuntimeFailure(f"{path} was not started again within {RESTART_SECONDS:g} s")
+        pause.wait(LOOK_SECONDS)
     try:
-        if not stopped.wait(RESTART_SECONDS):
-            raise RuntimeFailure(f"{path} has not stopped within {RESTART_SECONDS:g} s")
         running.system.wait_until_started(ref, RESTART_SECONDS)
     except kernel.StartFailed as error:
         raise RuntimeFailure(f"{path} has stopped, and could not be started again: {error}") from error
-    finally:
-        monitor.cancel()
 
 
 def replay_dead_letter(running: StartedRuntime, number: int) -> kernel.DeadLetter:

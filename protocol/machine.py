@@ -46,6 +46,7 @@ from callboard.protocol.states import CallState, RequestState
 from callboard.protocol.step import CallFailure, OpenCall, Turn, TurnVerdict
 from callboard.protocol.step_log import StepLog
 from callboard.protocol.tools import wait_fault
+from callboard.protocol.turn_text import TurnText
 
 #: Of a model that is known to take no tools, or no schema, its holder says so without asking it.
 _SAID_UNASKED: Final = frozenset({ErrorKind.TOOLS_UNSUPPORTED, ErrorKind.SCHEMA_UNSUPPORTED})
@@ -94,9 +95,7 @@ class Session:
         self._batch = step.NO_CALLS
         self._has_read_untrusted = False
         """The prompt has held text from outside, or what was said after such text; known where the options ask it."""
-        self._partial: list[str] = []
-        self._partial_size = 0
-        self._has_streamed = False
+        self._streamed = TurnText()
         self._notices: tuple[Message, ...] = ()
         """What came from outside for the model to read, and is not recorded yet."""
         self._text = ""
@@ -156,14 +155,12 @@ class Session:
         Deltas need not be written one by one: what was streamed of a turn that is cut short by this event comes as one
         ModelStreamed before it, and is nothing to write when the turn arrives whole.
         """
-        if type(event) is events.ModelStreamed:
-            size = self._partial_size + sum(len(delta.text) for delta in event.events if type(delta) is TextDelta)
-            if size <= limits.MAX_ANSWER_BYTES:
-                return ()
-        if not self._has_streamed or type(event) is events.ModelResponded:
+        if type(event) is events.ModelStreamed and not self._streamed.would_be_too_long(event.events):
+            return ()
+        if not self._streamed.has_begun or type(event) is events.ModelResponded:
             return (event,)
         # Restarted: an earlier line may hold some of it already, or text that is void by now.
-        so_far = (Restarted("journal"), TextDelta("".join(self._partial)))
+        so_far = (Restarted("journal"), TextDelta(self._streamed.text))
         return (events.ModelStreamed(self.step, event.at, so_far), event)
 
     @classmethod
@@ -277,7 +274,7 @@ class Session:
         request, not_before_at = self._due
         self._due = None
         self.step = self.tag.at_step(self.step.step + 1)
-        self._forget_partial()
+        self._streamed.forget()
         self._sent_now, self._waits_until_at, self._finish_reason = 0, not_before_at, FinishReason.OTHER
         asked_at, left = max(event.at, not_before_at), self._options.max_attempts - self._sent
         is_summary = self._purpose is CallPurpose.SUMMARY
@@ -298,17 +295,9 @@ class Session:
             self._check_step(event)
         if self._purpose is CallPurpose.SUMMARY:
             return []  # no part of the answer
-        self._has_streamed = True
-        for delta in event.events:
-            if type(delta) is TextDelta:
-                self._partial.append(delta.text)
-                self._partial_size += len(delta.text)
-            elif type(delta) is Restarted:
-                self._partial.clear()
-                self._partial_size = 0
-        if self._partial_size > limits.MAX_ANSWER_BYTES:
-            # Characters: the adapter counts bytes, and comes first. What no person could read is not recorded.
-            self._forget_partial()
+        self._streamed.add(event.events)
+        if self._streamed.is_too_long:
+            self._streamed.forget()  # what no person could read is not recorded
             return [commands.StopModel(self.step), *self._end(Outcome.FAILED, step.TOO_LONG)]
         return []
 
@@ -337,7 +326,7 @@ class Session:
         response = event.response
         is_too_long = step.is_too_long(response)
         turn = step.tidy(ModelResponse() if is_too_long else response)
-        self._forget_partial()
+        self._streamed.forget()
         doubt = self._prompt.charge(response.usage, event.cost, turn.message)
         self._log.responded(event, self.spent.last_usage, self.spent.last_cost)
         notes = self._told_left_out(response.notes)
@@ -346,7 +335,7 @@ class Session:
         if is_too_long:
             return notes + self._end(Outcome.FAILED, step.TOO_LONG)
         text = turn.message.text
-        self._partial = [text]
+        self._streamed.forget(text)
         if response.error is not None:
             return notes + self._model_error(response.error)
         self._finish_reason = response.finish_reason
@@ -357,7 +346,7 @@ class Session:
             return notes + self._end(Outcome.FAILED, reason)
         self._sent, self._has_cut_harder = 0, False
         self._prompt.go_on_from(response.response_id)
-        self._partial = []
+        self._streamed.forget()
         self._text = text
         if reason:
             notes.append(commands.Note(self.step, reason, NoteKind.CUT))
@@ -651,30 +640,18 @@ class Session:
     def _finish(self, event: Event) -> list[Command]:
         """The last commands. What was streamed of a cut turn stays in the history: the person has read it."""
         todo: list[Command] = []
-        partial = "".join(self._partial)
+        partial = self._streamed.text
         if partial or (self._notices and not self._is_recorded):
             todo.append(self._record((AssistantMessage((Text(partial),)),) if partial else ()))
             self._text = partial or self._text
-        self._forget_partial()
+        self._streamed.forget()
         outcome = self._facts.outcome
         assert outcome is not None
         spent, steps = self.spent, self._log.reports(event.at)
-        finish = commands.Finish(
-            self.tag,
-            outcome,
-            self._text,
-            spent.usage,
-            spent.cost,
-            steps,
-            self._reason,
-            self._finish_reason,
-            self._open_turn,
-        )
+        ending = (self._reason, self._finish_reason, self._open_turn)
+        finish = commands.Finish(self.tag, outcome, self._text, spent.usage, spent.cost, steps, *ending)
         self._last = (commands.ClearTimer(self.tag), finish)
         return [*todo, *self._last]
-
-    def _forget_partial(self) -> None:
-        self._partial, self._partial_size, self._has_streamed = [], 0, False
 
 
 _Handler = Callable[[Session, Any], list[Command]]

@@ -52,6 +52,8 @@ class OutputSpec:
     max_tries: int = limits.OUTPUT_TRIES
     """Answers that may fail to fit; with the last of them the request has failed."""
     tool_name: ToolName = OUTPUT_TOOL
+    is_raw: bool = False
+    """The schema is all there is of the type: the answer is plain JSON data."""
 
     @property
     def tool(self) -> ToolDefinition:

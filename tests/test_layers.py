@@ -46,6 +46,7 @@ INSIDE_FUNCTIONS = {
         "callboard.actors.journal.sqlite_journal",
     },
     "actors/mcp/remote_tools.py": {"callboard.actors.mcp.remote_schema"},  # the extra `mcp`
+    "actors/requests/json_schema.py": {"callboard.actors.mcp.remote_schema"},  # the extra `daemon`
     "actors/mcp/server_hub.py": {"callboard.actors.mcp"},  # likewise
     "actors/policy/shell_grammar.py": {"semble_grammars", "tree_sitter"},
     "actors/telemetry/extras.py": {"callboard.actors.telemetry", "opentelemetry"},

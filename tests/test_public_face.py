@@ -16,13 +16,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 from support.imports import imports
 
 FRONT = """
-    AnthropicOptions Approval AskApproval AskOptions Audio BedrockOptions CallReport CallResult CallboardError
-    Catalog CodeFence Compaction Connection Conversation Decision Deferred Document ErrorKind GeminiOptions Image
+    AnthropicOptions Approval AskApproval AskOptions Audio BedrockOptions CallAnswer CallReport CallResult
+    CallResults CallboardError Catalog ClientTool CodeFence Compaction Connection Conversation Decision Deferred Document ErrorKind GeminiOptions Image
     MalformedFence McpServer Metrics Mode ModelCallFailed ModelInfo OpenAIOptions OpenRequest OpenRouterOptions
     OpenState Origin Outcome Output PartialOutput PendingCall Policy Prices Proposal ProposalState Reply
     RequestEnded RequestLogFilter Risk Rule RunTool Runtime RuntimeFailure Sampling Settings StepReport Stream
     SyncStream TextDelta Tool ToolCallCompleted ToolCallDeferred ToolCallFailed ToolContext ToolError ToolProgressed
-    Trust UsageError UserQuestion Video __version__ ask_sync freeze_support stream_sync tool
+    Trust UsageError UserQuestion Video __version__ ask_sync freeze_support json_schema stream_sync tool
 """
 FACES = {
     "callboard": FRONT,

@@ -129,9 +129,14 @@ def error_body(api: Api, error: ApiError) -> dict[str, object]:
     return {"error": inner}
 
 
+#: What of the request is still to come is not read then.
+_HANGS_UP: Final = frozenset((408, 413, 414, 431))
+
+
 def error_response(api: Api, error: ApiError) -> Response:
     """The whole answer."""
-    return json_response(error_body(api, error), error.status, error.headers)
+    headers = {**error.headers, "Connection": "close"} if error.status in _HANGS_UP else error.headers
+    return json_response(error_body(api, error), error.status, headers)
 
 
 def json_response(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

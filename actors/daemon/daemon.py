@@ -8,6 +8,7 @@ from typing import Final
 from callboard.actors.daemon.access_tokens import AccessToken, AccessTokens, Scope, given_token
 from callboard.actors.daemon.board_feed import BoardFeeds
 from callboard.actors.daemon.daemon_settings import DaemonPlan
+from callboard.actors.daemon.quotas import Quotas
 from callboard.actors.daemon.tenants import Tenants
 from callboard.actors.daemon.token_rates import TokenRates
 from callboard.protocol.errors import UsageError
@@ -28,6 +29,7 @@ class Daemon:
         given: tuple[AccessToken, ...] = (given_token(token, first),) if token else ()
         self.tokens = AccessTokens(plan.state_dir / "tokens.json", given)
         self.rates = TokenRates()
+        self.quotas = Quotas()
         self.tenants = Tenants(plan.tenants)
         self.boards = BoardFeeds()
         named = (*self.settings.allowed_hosts, self.settings.host)

@@ -12,6 +12,7 @@ from typing import Final
 import uvicorn
 
 from callboard.actors.daemon.app import make_app
+from callboard.actors.daemon.bounded_http import BoundedHttp
 from callboard.actors.daemon.daemon import Daemon
 from callboard.protocol.errors import UsageError
 
@@ -46,8 +47,14 @@ def _listening(daemon: Daemon) -> socket.socket:
 
 
 def _config(daemon: Daemon) -> uvicorn.Config:
+    class Bounded(BoundedHttp):
+        max_header_bytes = daemon.settings.limits.max_header_bytes
+        head_seconds = daemon.settings.limits.head_seconds
+
     return uvicorn.Config(
         make_app(daemon),
+        http=Bounded,
+        ws="none",
         log_config=None,
         access_log=False,
         server_header=False,

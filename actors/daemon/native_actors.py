@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from starlette.responses import Response
@@ -11,16 +12,18 @@ from callboard.actors.daemon.access_tokens import Scope
 from callboard.actors.daemon.api_errors import ApiError, not_found
 from callboard.actors.daemon.endpoint import Endpoint, HttpCall
 from callboard.actors.daemon.native_answers import (
+    Done,
+)
+from callboard.actors.daemon.native_bodies import ActorPath, Nothing
+from callboard.actors.daemon.native_io import answered, body_as, waited
+from callboard.actors.daemon.system_answers import (
     ActorShown,
     ActorsShown,
     DeadLetterShown,
     DeadLettersShown,
-    Done,
     ToolShown,
     ToolsShown,
 )
-from callboard.actors.daemon.native_bodies import ActorPath, Nothing
-from callboard.actors.daemon.native_io import answered, body_as, waited
 from callboard.protocol.errors import UsageError, said
 
 
@@ -43,15 +46,23 @@ async def list_actors(call: HttpCall) -> Response:
 async def restart_actor(call: HttpCall) -> Response:
     """Stop it in order and start it again."""
     path, runtime = _known_path(call), call.tenant.runtime
-    await waited(lambda: runtime.restart_actor(path))
+    await _done(lambda: runtime.restart_actor(path))
     return answered(Done(done=True))
 
 
 async def kill_actor(call: HttpCall) -> Response:
     """End it as a crash would; its supervisor sees to the rest."""
     path, runtime = _known_path(call), call.tenant.runtime
-    await waited(lambda: runtime.kill_actor(path))
+    await _done(lambda: runtime.kill_actor(path))
     return answered(Done(done=True))
+
+
+async def _done(do: Callable[[], None]) -> None:
+    """An actor that lives may be one that is spared."""
+    try:
+        await waited(do)
+    except UsageError as error:
+        raise ApiError(409, "not_done", said(error)) from None
 
 
 def _known_path(call: HttpCall) -> str:

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Final
+from urllib.parse import quote
 
-import orjson
-from pydantic import JsonValue
-
-from callboard.actors import kernel
 from callboard.actors.calls.approvals import ApprovalKind
 from callboard.actors.daemon.approval_desk import OpenApproval
 from callboard.actors.daemon.native_io import NativeAnswer
 from callboard.actors.edits.proposals import Proposal
 from callboard.actors.journal.journal_handle import RequestInfo
 from callboard.actors.journal.saved_conversations import ConversationInfo, FoundMessage
-from callboard.actors.journal.usage_report import UsageLine, UsageReport
 from callboard.actors.requests.open_requests import OpenRequest
 from callboard.actors.requests.replies import Reply
 from callboard.protocol.content import AssistantMessage, Message, ToolMessage
-from callboard.protocol.ids import Tag
 from callboard.protocol.masking import mask
-from callboard.protocol.options import ToolOffer
-from callboard.protocol.policy import Decision
 
 ENDED: Final = "ended"
 
@@ -41,6 +33,8 @@ class Done(NativeAnswer):
 
 
 class PendingCallShown(NativeAnswer):
+    """A call that has no result yet."""
+
     call_id: str
     name: str
     state: str
@@ -102,6 +96,8 @@ class RequestShown(NativeAnswer):
 
 
 class RequestsShown(NativeAnswer):
+    """Requests of a tenant."""
+
     open: list[RequestShown]
     """The oldest first."""
     recent: list[RequestShown]
@@ -109,6 +105,8 @@ class RequestsShown(NativeAnswer):
 
 
 class FailureShown(NativeAnswer):
+    """A call that failed."""
+
     tool: str
     code: str
     message: str
@@ -159,6 +157,8 @@ class RequestDetail(NativeAnswer):
 
 
 class StackShown(NativeAnswer):
+    """Where the code of one call is."""
+
     call_id: str
     name: str
     step: int
@@ -216,16 +216,20 @@ class ApprovalShown(NativeAnswer):
             since=found.since,
             until=found.since + timeout_seconds,
             answers=[each.value for each in ApprovalKind],
-            url=f"/api/approvals/{request_id}/{step}/{call_id}",
+            url=f"/api/approvals/{quote(request_id)}/{step}/{quote(call_id)}",
         )
 
 
 class ApprovalsShown(NativeAnswer):
+    """All that wait for a person."""
+
     approvals: list[ApprovalShown]
     """The oldest first."""
 
 
 class EditShown(NativeAnswer):
+    """A staged edit."""
+
     id: str
     state: str
     tool: str
@@ -255,11 +259,15 @@ class EditShown(NativeAnswer):
 
 
 class EditsShown(NativeAnswer):
+    """Staged edits."""
+
     edits: list[EditShown]
     """The oldest first."""
 
 
 class ConversationShown(NativeAnswer):
+    """A saved conversation, without its messages."""
+
     id: str
     title: str
     begun_at: float
@@ -277,16 +285,22 @@ class ConversationShown(NativeAnswer):
 
 
 class ConversationsShown(NativeAnswer):
+    """Saved conversations, the newest question first."""
+
     conversations: list[ConversationShown]
 
 
 class CallShown(NativeAnswer):
+    """A call that a model has asked for."""
+
     call_id: str
     name: str
     arguments: str
 
 
 class MessageShown(NativeAnswer):
+    """One message."""
+
     id: str
     role: str
     """user, assistant, tool or system."""
@@ -300,28 +314,33 @@ class MessageShown(NativeAnswer):
     @classmethod
     def of(cls, message_id: str, message: Message) -> MessageShown:
         """One of a conversation."""
-        is_result = isinstance(message, ToolMessage)
         calls = message.tool_calls if isinstance(message, AssistantMessage) else ()
         return cls(
             id=message_id,
             role=type(message).__name__.removesuffix("Message").lower(),
             text=message.content if isinstance(message, ToolMessage) else message.text,
-            calls=[CallShown(call_id=each.id, name=each.name, arguments=each.arguments) for each in calls],
+            calls=[CallShown(call_id=each.call_id, name=each.name, arguments=each.arguments) for each in calls],
             call_id=message.call_id if isinstance(message, ToolMessage) else "",
-            is_error=is_result and message.is_error,
+            is_error=isinstance(message, ToolMessage) and message.is_error,
         )
 
 
 class ConversationRead(NativeAnswer):
+    """A conversation with its messages."""
+
     id: str
     messages: list[MessageShown]
 
 
 class Forked(NativeAnswer):
+    """The new conversation."""
+
     conversation_id: str
 
 
 class FoundShown(NativeAnswer):
+    """A message that a search has found."""
+
     conversation_id: str
     message_id: str
     role: str
@@ -335,151 +354,13 @@ class FoundShown(NativeAnswer):
 
 
 class SearchShown(NativeAnswer):
+    """What a search has found."""
+
     found: list[FoundShown]
 
 
 class Deleted(NativeAnswer):
+    """It is deleted."""
+
     remark: str
     """What could not be seen to; "" where nothing is left."""
-
-
-class ToolShown(NativeAnswer):
-    name: str
-    description: str
-    parameters: dict[str, JsonValue]
-    risk: str
-    isolation: str
-    timeout_seconds: float
-    decision: str
-    rule: str
-    confinement: str
-    is_offered: bool
-    """False: the policy denies it, or it has failed too often and is withdrawn for a while."""
-
-    @classmethod
-    def of(cls, offer: ToolOffer, offered: frozenset[str]) -> ToolShown:
-        """One of a runtime, of which these are offered now."""
-        definition, contract = offer.definition, offer.contract
-        return cls(
-            name=definition.name,
-            description=definition.description,
-            parameters=orjson.loads(orjson.dumps(definition.parameters, default=dict)),
-            risk=contract.risk.value,
-            isolation=contract.isolation.value,
-            timeout_seconds=contract.timeout_seconds,
-            decision=offer.decision.value,
-            rule=offer.rule,
-            confinement=offer.confinement,
-            is_offered=offer.decision is not Decision.DENY and definition.name in offered,
-        )
-
-
-class ToolsShown(NativeAnswer):
-    tools: list[ToolShown]
-
-
-class ActorShown(NativeAnswer):
-    path: str
-    state: str
-    mailbox_depth: int
-    restarts: int
-    handled: int
-    handling: str | None
-    """The kind of message it works on."""
-    handling_seconds: float
-    children: list[ActorShown]
-
-    @classmethod
-    def of(cls, info: kernel.ActorInfo) -> ActorShown:
-        """One, with those below it."""
-        return cls(
-            path=info.name,
-            state=info.state,
-            mailbox_depth=info.mailbox_depth,
-            restarts=info.restarts,
-            handled=info.handled,
-            handling=info.handling,
-            handling_seconds=info.handling_seconds,
-            children=[cls.of(child) for child in info.children],
-        )
-
-
-class ActorsShown(NativeAnswer):
-    actors: list[ActorShown]
-
-
-class DeadLetterShown(NativeAnswer):
-    number: int
-    kind: str
-    """The type of the message. Its content is not shown: it may hold anything."""
-    reason: str
-    recipient: str
-    age_seconds: float
-    note: str
-    may_replay: bool
-    request_id: str
-    step: int
-    call_id: str
-
-    @classmethod
-    def of(cls, letter: kernel.DeadLetter, now: float, *, may_replay: bool) -> DeadLetterShown:
-        """`now`: by the scheduler's clock."""
-        tag = getattr(letter.message, "tag", None)
-        known = tag if isinstance(tag, Tag) else None
-        return cls(
-            number=letter.serial,
-            kind=type(letter.message).__name__,
-            reason=letter.reason.value,
-            recipient=letter.recipient,
-            age_seconds=max(0.0, now - letter.at_seconds),
-            note=mask(letter.note),
-            may_replay=may_replay,
-            request_id=known.request_id if known is not None else "",
-            step=known.step if known is not None else 0,
-            call_id=known.shown_call_id if known is not None else "",
-        )
-
-
-class DeadLettersShown(NativeAnswer):
-    dead_letters: list[DeadLetterShown]
-    """The oldest first."""
-
-
-class UsageLineShown(NativeAnswer):
-    day: str
-    model: str
-    tool: str
-    conversation: str
-    requests: int
-    model_calls: int
-    tool_calls: int
-    failed_tool_calls: int
-    usage: dict[str, int] | None
-    cost: float | None
-    unknown_usage: int
-    unknown_cost: int
-    seconds: float
-
-    @classmethod
-    def of(cls, line: UsageLine) -> UsageLineShown:
-        """One line of a report."""
-        return cls(**asdict(line))
-
-
-class UsageShown(NativeAnswer):
-    by: list[str]
-    lines: list[UsageLineShown]
-    total: UsageLineShown
-    running: int
-    unreadable: int
-
-    @classmethod
-    def of(cls, report: UsageReport) -> UsageShown:
-        """A report of the journal."""
-        return cls(
-            by=list(report.by),
-            lines=[UsageLineShown.of(line) for line in report.lines],
-            total=UsageLineShown.of(report.total),
-            running=report.running,
-            unreadable=report.unreadable,
-        )

@@ -69,7 +69,7 @@ async def deny_edits(call: HttpCall) -> Response:
 def _with_workspace(call: HttpCall) -> Runtime:
     runtime = call.tenant.runtime
     if runtime.settings.workspace is None:
-        raise ApiError(400, "no_workspace", "this tenant has no workspace, and so no edits")
+        raise ApiError(409, "no_workspace", "this tenant has no workspace, and so no edits")
     return runtime
 
 

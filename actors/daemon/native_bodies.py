@@ -55,7 +55,7 @@ class ApproveEdits(NativeBody):
 
     ids: list[Name] | None = None
     """None: all that are pending."""
-    contents: dict[str, str] = {}
+    contents: dict[str, str] = Field(default_factory=dict)
     """New whole texts of files by their paths, in place of what was proposed."""
 
 
@@ -107,7 +107,7 @@ class FollowQuery(NativeQuery):
     """Where to go on."""
 
     after: Annotated[str, Field(max_length=200)] = ""
-    """The id of the last event that was seen; the header Last-Event-ID says the same, and counts where both are there."""
+    """The id of the last event that was seen. The header Last-Event-ID says the same, and counts where both are."""
 
 
 class RequestsQuery(NativeQuery):

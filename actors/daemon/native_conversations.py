@@ -18,10 +18,10 @@ from callboard.actors.daemon.native_answers import (
     FoundShown,
     MessageShown,
     SearchShown,
-    UsageShown,
 )
 from callboard.actors.daemon.native_bodies import ConversationsQuery, ForkConversation, SearchQuery, UsageQuery
 from callboard.actors.daemon.native_io import answered, body_as, query_as, waited
+from callboard.actors.daemon.system_answers import UsageShown
 from callboard.actors.journal.journal_handle import JournalHandle
 from callboard.protocol.errors import UsageError, said
 

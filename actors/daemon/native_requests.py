@@ -46,7 +46,7 @@ async def start(call: HttpCall) -> Response:
     options: AskOptions = {}
     for name in _OPTIONS:
         if (value := getattr(body, name)) is not None:
-            options[name] = value  # type: ignore[literal-required]  # the names are those of AskOptions, see its test
+            options[name] = value
     if body.model is not None:
         options["model"] = call.daemon.settings.models.get(body.model, body.model)
     if body.conversation is not None:

@@ -5,7 +5,8 @@
 - To ask: a prompt is text, or a list with `Image`, `Document`, `Audio` and `Video`. `Sampling` sets how the answer is
   drawn; `OpenAIOptions`, `AnthropicOptions`, `GeminiOptions`, `OpenRouterOptions` and `BedrockOptions` say what only
   one API has. A `Connection` says how one provider is reached. For an object instead of a text: `output=` with a type;
-  `Output` beside it says how it is asked for, and a stream shows it as far as it is known, as `PartialOutput`.
+  `Output` beside it says how it is asked for, and a stream shows it as far as it is known, as `PartialOutput`;
+  `json_schema` makes such a type of a JSON Schema.
 - What comes of a request: a `Reply` with its `Outcome`, a `StepReport` for each model call and a `CallReport` for each
   tool call, or a `Stream` (`SyncStream` without an event loop) of events. A `Conversation` lasts over several requests;
   its `Compaction` keeps a long one within the model's window. The code in an answer is a `CodeFence` each, or a
@@ -16,7 +17,8 @@
   a `Catalog` of `ModelInfo` tells the `Prices` and windows of those that the price list does not know.
 - To write tools: `tool` makes a `Tool` of a function, `ToolContext` tells it about its call, and a `ToolError` that it
   raises tells the model what went wrong. One that returns `Deferred` leaves its result to `Runtime.complete_call`.
-  `Runtime.call_tool` runs one without a model and gives a `CallResult`.
+  `Runtime.call_tool` runs one without a model and gives a `CallResult`. A `ClientTool` is run by the asker: its calls
+  end a request, and `CallResults`, a `CallAnswer` each, are asked in place of a question.
   An `McpServer` among the settings brings the tools of another program.
 - To decide what tools may do: a `Policy` is a table by `Risk`, `Trust` and where a path leads, each `Rule` of the owner
   and a `Mode`; each ends in a `Decision`, where tools of an `Origin` may be apart. An `approve` callback is given
@@ -48,8 +50,10 @@ if TYPE_CHECKING:
     from callboard.actors.one_question import ask_sync, stream_sync
     from callboard.actors.processes.spawning import freeze_support
     from callboard.actors.requests.asking import AskOptions
+    from callboard.actors.requests.client_tools import CallAnswer, CallResults, ClientTool
     from callboard.actors.requests.conversation import Conversation
     from callboard.actors.requests.direct_calls import CallResult
+    from callboard.actors.requests.json_schema import json_schema
     from callboard.actors.requests.open_requests import OpenRequest, OpenState, PendingCall
     from callboard.actors.requests.outputs import Output
     from callboard.actors.requests.partial_outputs import PartialOutput
@@ -82,15 +86,16 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "AnthropicOptions", "Approval", "AskApproval", "AskOptions", "Audio", "BedrockOptions", "CallReport", "CallResult",
-    "CallboardError", "Catalog", "CodeFence", "Compaction", "Connection", "Conversation", "Decision", "Deferred",
-    "Document", "ErrorKind", "GeminiOptions", "Image", "MalformedFence", "McpServer", "Metrics", "Mode",
-    "ModelCallFailed", "ModelInfo", "OpenAIOptions", "OpenRequest", "OpenRouterOptions", "OpenState", "Origin",
-    "Outcome", "Output", "PartialOutput", "PendingCall", "Policy", "Prices", "Proposal", "ProposalState", "Reply",
-    "RequestEnded", "RequestLogFilter", "Risk", "Rule", "RunTool", "Runtime", "RuntimeFailure", "Sampling", "Settings",
-    "StepReport", "Stream", "SyncStream", "TextDelta", "Tool", "ToolCallCompleted", "ToolCallDeferred",
-    "ToolCallFailed", "ToolContext", "ToolError", "ToolProgressed", "Trust", "UsageError", "UserQuestion", "Video",
-    "__version__", "ask_sync", "freeze_support", "stream_sync", "tool",
+    "AnthropicOptions", "Approval", "AskApproval", "AskOptions", "Audio", "BedrockOptions", "CallAnswer",
+    "CallReport", "CallResult", "CallResults", "CallboardError", "Catalog", "ClientTool", "CodeFence", "Compaction",
+    "Connection", "Conversation", "Decision", "Deferred", "Document", "ErrorKind", "GeminiOptions", "Image",
+    "MalformedFence", "McpServer", "Metrics", "Mode", "ModelCallFailed", "ModelInfo", "OpenAIOptions",
+    "OpenRequest", "OpenRouterOptions", "OpenState", "Origin", "Outcome", "Output", "PartialOutput", "PendingCall",
+    "Policy", "Prices", "Proposal", "ProposalState", "Reply", "RequestEnded", "RequestLogFilter", "Risk", "Rule",
+    "RunTool", "Runtime", "RuntimeFailure", "Sampling", "Settings", "StepReport", "Stream", "SyncStream",
+    "TextDelta", "Tool", "ToolCallCompleted", "ToolCallDeferred", "ToolCallFailed", "ToolContext", "ToolError",
+    "ToolProgressed", "Trust", "UsageError", "UserQuestion", "Video", "__version__", "ask_sync", "freeze_support",
+    "json_schema", "stream_sync", "tool",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # a type checker that saw this function would accept every name
@@ -113,8 +118,10 @@ def _homes() -> Iterator[ModuleType]:
     from callboard.actors.builtins import asking_user  # noqa: PLC0415
     from callboard.actors.calls import approvals  # noqa: PLC0415
     from callboard.actors.requests import (  # noqa: PLC0415
+        client_tools,
         conversation,
         direct_calls,
+        json_schema,
         open_requests,
         outputs,
         partial_outputs,
@@ -135,7 +142,7 @@ def _homes() -> Iterator[ModuleType]:
     from callboard.actors.edits import proposals  # noqa: PLC0415
 
     yield from (conversation, replies, direct_calls, outputs, partial_outputs, approvals, asking_user, proposals)
-    yield open_requests
+    yield from (open_requests, client_tools, json_schema)
     from callboard.providers import catalog  # noqa: PLC0415
 
     yield catalog

@@ -16,6 +16,7 @@ import orjson
 
 from callboard.actors.journal.journal_records import EffectWrite, Needs, RequestLog
 from callboard.actors.requests.conversation import Conversation
+from callboard.actors.requests.json_schema import raw_output
 from callboard.actors.requests.outputs import OutputType
 from callboard.actors.requests.session_messages import ReplayedSession, TakenUp
 from callboard.actors.tools import Tool
@@ -112,6 +113,8 @@ def _check_tool(offer: ToolOffer, tool: Tool | None, *, is_own: bool) -> None:
 
 
 def _output_of(spec: OutputSpec, outputs: Mapping[str, OutputType[object]]) -> OutputType[object]:
+    if spec.is_raw:
+        return raw_output(spec)
     form = outputs.get(spec.title)
     if form is None:
         raise CannotGoOn(

@@ -148,7 +148,7 @@ def stop_child(supervisor: Ref[SupervisorMessage], child_id: str) -> None:
 
 def restart_child(supervisor: Ref[SupervisorMessage], child_id: str) -> None:
     """Stop a child, killed where it does not stop in its time, and start it again. It counts as no failure, and no
-    other child restarts with it. Returns at once; a child that does not run now is left as it is."""
+    other child restarts with it. One that waits for its restart is started at once. Returns at once."""
     supervisor.tell_control(_RestartChild(child_id))
 
 
@@ -252,9 +252,15 @@ class Supervisor(Actor[SupervisorMessage]):
     @handles(_RestartChild)
     def _restart_one(self, message: _RestartChild) -> None:
         child = self._children.get(message.child_id)
-        if child is not None and child.running is not None and not (child.leaving or self._ending):
+        if child is None or child.leaving or self._ending:
+            return
+        if child.running is not None:
             child.again = True
             self._stop_one(child)
+        elif child.backoff is not None:
+            child.backoff.cancel()
+            child.backoff = None
+            self._launch(child)
 
     # -- ends -------------------------------------------------------------------------------------------------
 

@@ -134,6 +134,10 @@ class ActorSystem:
         with self.lock:
             return tuple(cell.info(now) for cell in self._cells.values() if cell.parent is None)
 
+    def incarnation(self, ref: Ref[Never]) -> int:
+        """How often it was started again; it goes up with each start."""
+        return cell_of(ref).restarts
+
     def restart_of(self, ref: Ref[Never]) -> Restart:
         """Whether its supervisor starts it again when it ends."""
         return cell_of(ref).restart

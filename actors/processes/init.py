@@ -145,7 +145,7 @@ class Init:
             send_if_heard(self._runtime, Message(Kind.NOT_SIGNALLED, message.number))
 
     def _tell_stack(self, number: int, *, begins: bool) -> None:
-        """A process that has no handler for the signal, as its tool has taken it away, would die of it: it is spared."""
+        """A process whose tool has taken the handler for the signal away would die of it: it is spared."""
         pid, why = self._pids.get(number), ""
         if pid is None:
             why = "the tool's process has ended"

@@ -70,6 +70,10 @@ class Output:
     description: str = ""
 
 
+#: Beside a type that its JSON Schema says all of (json_schema.py).
+RAW: Final = "callboard: the schema is all there is of this type"
+
+
 class OutputType(Generic[T_co]):
     """One type of answers. See `output_type`."""
 
@@ -194,7 +198,8 @@ def _looked_at(kind: Any) -> OutputType[Any]:
         rooted = {**rooted, "description": told.description}
     description = str(rooted.get("description", ""))
     modes = (OutputMode(told.mode),) if told.mode else tuple(OutputMode)
-    return OutputType(plain, wrapped, OutputSpec(rooted, name, description, modes, max_tries=told.tries))
+    spec = OutputSpec(rooted, name, description, modes, max_tries=told.tries, is_raw=RAW in beside)
+    return OutputType(plain, wrapped, spec)
 
 
 def _check_told(told: Output) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from callboard.actors.journal.journal_records import RequestEnd, RequestLog
+from callboard.actors.requests.json_schema import raw_output
 from callboard.actors.requests.outputs import MisfitError, OutputType
 from callboard.actors.requests.replies import Reply, error_of
 from callboard.protocol.commands import Finish, Outcome
 from callboard.protocol.errors import RuntimeFailure, UsageError
+from callboard.protocol.events import RequestStarted
 
 
 def recorded_reply(log: RequestLog, end: RequestEnd, outputs: Mapping[str, OutputType[object]]) -> Reply[object]:
@@ -28,7 +30,7 @@ def recorded_reply(log: RequestLog, end: RequestEnd, outputs: Mapping[str, Outpu
         finish.steps,
         finish.cost,
         tuple(message for _, message in log.messages),
-        _output(log.begins.needs.output, finish, outputs),
+        _output(log, finish, outputs),
         finish.reason,
         finish.finish_reason,
         end.notes,
@@ -41,12 +43,15 @@ def recorded_reply(log: RequestLog, end: RequestEnd, outputs: Mapping[str, Outpu
     return reply
 
 
-def _output(title: str, finish: Finish, outputs: Mapping[str, OutputType[object]]) -> object:
+def _output(log: RequestLog, finish: Finish, outputs: Mapping[str, OutputType[object]]) -> object:
+    title = log.begins.needs.output
     if not title:
         return finish.text
     if finish.outcome is not Outcome.ANSWERED:
         return None
-    form = outputs.get(title)
+    started = log.records[0].event if log.records else None
+    spec = started.options.output if isinstance(started, RequestStarted) else None
+    form = raw_output(spec) if spec is not None and spec.is_raw else outputs.get(title)
     if form is None:
         raise UsageError(
             f"the answer of this request is a {title}, a type that this runtime does not know: start it with "

@@ -48,6 +48,11 @@ FLOORS: Mapping[Row, int] = MappingProxyType(
         ("sent", "ToolCallCompleted", "failed"): 0,
         ("running", "ToolCallCompleted", "failed"): 0,
         ("deferred", "ToolCallCompleted", "failed"): 0,
+        # Scenarios have no tools of the one who asks; tests/protocol/test_outside_calls.py draws such steps.
+        ("requested", "ModelResponded", "outside"): 0,
+        ("outside", "ToolsLost", "outside"): 0,
+        ("outside", "CancelRequested", "cancelled"): 0,
+        ("outside", "DeadlinePassed", "timed_out"): 0,
         ("sent", "ToolCallDeferred", "deferred"): 1,  # as above: only a slow session
         ("deferred", "CancelRequested", "cancelled"): 5,
     }

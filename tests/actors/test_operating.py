@@ -298,3 +298,11 @@ def test_a_message_that_would_do_its_work_twice_is_not_sent_again() -> None:
         with pytest.raises(UsageError, match="could do its work twice"):
             runtime.replay_dead_letter(letter.serial)
         assert runtime.dead_letters() == (letter,)
+
+
+def test_an_actor_that_waits_for_its_restart_is_started_at_once() -> None:
+    with Runtime(Settings(model="scripted/model", script=(ScriptedTurn(text="a"),))) as runtime:
+        for _ in range(3):
+            runtime.kill_actor("root/telemetry")
+            runtime.restart_actor("root/telemetry")
+            assert restarts(runtime, "root/telemetry") > 0

@@ -64,18 +64,21 @@ TRUNCATED = Error(ErrorKind.TRUNCATED, "cut off")
 REQUEST_SECONDS, SECONDS, BACKSTOP_SECONDS = 100.0, 10.0, 2.0
 #: For a person, and for a result from outside.
 APPROVAL_SECONDS, OPEN_SECONDS = 5_000.0, 50.0
-OFFERS = tuple(
-    ToolOffer(
-        ToolDefinition(ToolName(name), ""),
-        ToolContract(timeout_seconds=SECONDS, effect=Effect.REPEAT if again else Effect.ONCE),
-        decision,
-    )
-    for name, again, decision in (
-        ("look", False, Decision.ALLOW),
-        ("again", True, Decision.ALLOW),
-        ("write", False, Decision.ASK),
-        ("never", False, Decision.DENY),
-    )
+OFFERS = (
+    *(
+        ToolOffer(
+            ToolDefinition(ToolName(name), ""),
+            ToolContract(timeout_seconds=SECONDS, effect=Effect.REPEAT if again else Effect.ONCE),
+            decision,
+        )
+        for name, again, decision in (
+            ("look", False, Decision.ALLOW),
+            ("again", True, Decision.ALLOW),
+            ("write", False, Decision.ASK),
+            ("never", False, Decision.DENY),
+        )
+    ),
+    ToolOffer(ToolDefinition(ToolName("mine"), ""), ToolContract(is_outside=True)),
 )
 
 # -- a session in each state -------------------------------------------------------------------------------------------
@@ -202,9 +205,11 @@ WAITING = Situation(TOOLS, CallState.AWAITING_APPROVAL, "write")
 SENT = Situation(TOOLS, CallState.SENT)
 RUNNING = Situation(TOOLS, CallState.RUNNING)
 DEFERRED = Situation(TOOLS, CallState.DEFERRED)
+#: Alone, it would be handed out at once.
+OUTSIDE = Situation(TOOLS, CallState.OUTSIDE, "mine", beside="look")
 ENDED = {
     state: Situation(TOOLS, state, "write" if state is CallState.DENIED else "look", beside="look")
-    for state in sorted(TERMINAL_CALL_STATES)
+    for state in sorted(TERMINAL_CALL_STATES - {CallState.HANDED_OUT})
 }
 
 
@@ -402,6 +407,26 @@ def waiting_calls() -> Iterable[Row]:
     yield Row(replace(DEFERRED, beside="look"), at_end, OVER, CallState.TIMED_OUT, both)
 
 
+def outside_calls() -> Iterable[Row]:
+    """Those of the one who asks wait for the others, and then the request ends by them."""
+    handed_out = "CallOutside RecordStep ClearTimer Finish"
+    yield Row(IDLE, responded(call("a", "mine")), OVER, None, handed_out)
+    yield Row(IDLE, responded(call("a", "mine"), call("b", "never")), OVER, None, f"ReportFailure {handed_out}")
+    yield Row(IDLE, responded(call("a", "mine"), call("b", "look")), TOOLS, CallState.OUTSIDE, "RunTool SetTimer")
+    yield Row(OUTSIDE, of_request(NoticeCame, "news"), TOOLS, CallState.OUTSIDE, "")
+    yield Row(OUTSIDE, of_step(ToolsLost), TOOLS, CallState.OUTSIDE, "RunTool SetTimer")
+    for kind, values in ((ToolCallCompleted, ("1",)), (ToolCallFailed, (FAILURE,)), (ToolCallCancelled, ())):
+        last = Said(kind, lambda session, kind=kind, values=values: kind(a(session, "b"), 1.0, *values))
+        yield Row(OUTSIDE, last, OVER, None, f"ClearTimer {handed_out}")
+    stopped = "ReportFailure CancelTool ReportFailure ClearTimer RecordStep ClearTimer Finish"
+    yield Row(OUTSIDE, of_request(CancelRequested), OVER, CallState.CANCELLED, stopped)
+    yield Row(OUTSIDE, of_request(DeadlinePassed, at=REQUEST_SECONDS), OVER, CallState.TIMED_OUT, stopped)
+    both = replace(IDLE, output=OutputSpec({"type": "object"}, max_tries=2))
+    answer_beside = answered(FITS, call("c", "final_answer"), call("a", "mine"))
+    given_up = "ReportFailure RecordStep ClearTimer Finish"
+    yield Row(both, answer_beside, OVER, CallState.CANCELLED, given_up)
+
+
 def ended_calls() -> Iterable[Row]:
     """What happens to the rest of the step leaves a call that has ended as it is."""
     for state, situation in ENDED.items():
@@ -413,7 +438,7 @@ def ended_calls() -> Iterable[Row]:
         yield Row(situation, of_request(DeadlinePassed, at=REQUEST_SECONDS), OVER, state, stopped)
 
 
-ROWS = (*without_calls(), *beginnings(), *answers(), *held_calls(), *waiting_calls(), *ended_calls())
+ROWS = (*without_calls(), *beginnings(), *answers(), *held_calls(), *waiting_calls(), *outside_calls(), *ended_calls())
 
 #: The end of a call, by the failure that the model reads.
 END_BY_CODE = {
@@ -534,4 +559,6 @@ def test_the_table_of_calls_is_what_a_call_does_and_no_more() -> None:
 
 
 def test_nothing_else_ends_a_call() -> None:
-    assert {state for state, row in CALL_TRANSITIONS.items() if not row} == TERMINAL_CALL_STATES == set(ENDED)
+    assert {state for state, row in CALL_TRANSITIONS.items() if not row} == TERMINAL_CALL_STATES
+    # By the end of the last other call of its step.
+    assert {*ENDED, CallState.HANDED_OUT} == TERMINAL_CALL_STATES

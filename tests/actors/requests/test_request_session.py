@@ -40,6 +40,7 @@ from callboard.actors.testing.simulation import SimulatedScheduler
 from callboard.protocol.commands import (
     AskApproval,
     CallModel,
+    CallOutside,
     CancelTool,
     ClearTimer,
     Command,
@@ -223,6 +224,10 @@ WHO_IS_TOLD: list[tuple[Command, set[str]]] = [
     (SetTimer(STEP, 9.0), set()),
     (ClearTimer(STEP), set()),
     (Note(STEP, "look"), {"telemetry Note", "subscriber Note"}),
+    (
+        CallOutside(CALL, ToolCall(CallId("c"), ToolName("mine"), "{}")),
+        {"telemetry CallOutside", "subscriber CallOutside"},
+    ),
     (RecordStep(STEP, ()), {"record UserMessage"}),
     (RecordCompaction(STEP, Compacted()), {"record Compacted"}),
     (Finish(TAG, Outcome.FAILED, "", Usage(), 0.0, ()), {"telemetry Finish", "subscriber Finish"}),
