@@ -60,6 +60,7 @@ from callboard.actors.settings import Settings
 from callboard.actors.taking_up import TakingUp
 from callboard.actors.telemetry import extras
 from callboard.actors.telemetry.metrics import Metrics
+from callboard.actors.telemetry.timelines import RequestTimelines
 from callboard.actors.tools import Tool
 from callboard.actors.tools.progress import ToolProgressed
 from callboard.actors.topology import journal_handle
@@ -631,6 +632,19 @@ class Runtime(Operated):
         docs/telemetry.md lists them. Raises UsageError when it does not run.
         """
         return self._live().metrics()
+
+    def record_timelines(self) -> RequestTimelines:
+        """Write from now on what each request does and when, to be read on any thread: those that run, and the last 200
+        that have ended. To be called before `start`; raises UsageError afterwards."""
+        if self._running is not None:
+            raise UsageError("this runtime runs already: call record_timelines() before it is started")
+        if self._wiring.timelines is None:
+            self._wiring.timelines = RequestTimelines(kernel.LoopScheduler.now)
+        return self._wiring.timelines
+
+    def left_open(self) -> tuple[OpenRequest, ...]:
+        """Of `open_requests`, those of earlier processes that this runtime cannot go on with, and what is missing."""
+        return tuple(self._live().left_open.values())
 
     def prometheus(self) -> str:
         """The metrics as a scrape of Prometheus reads them (text format 0.0.4).

@@ -50,6 +50,7 @@ from callboard.actors.telemetry.metrics import Metrics
 from callboard.actors.telemetry.sampling import samples
 from callboard.actors.telemetry.spans import BeginSpans
 from callboard.actors.telemetry.telemetry import Telemetry
+from callboard.actors.telemetry.timelines import RequestTimelines
 from callboard.actors.tools import Tool
 from callboard.actors.tools.decorator import as_tool
 from callboard.actors.topology import JournalPlan, Plan
@@ -138,6 +139,8 @@ class Wiring:
         check_confinement(settings.confine)
         workspace = Workspace.at(settings.workspace, settings.secret_rules) if settings.workspace else None
         builtins = builtin_tools(workspace) if workspace else ()
+        self.timelines: RequestTimelines | None = None
+        """Where what each request does is written, where that is wanted."""
         self.conversations: dict[RequestId, Conversation] = {}
         """Of the requests that run, where a tool may read them."""
         compaction = settings.compaction
@@ -371,7 +374,7 @@ class Wiring:
         start, retry, cost = start_on(scheduler.loop), RetryPolicy(), settings.catalog.cost_of
         code_actors = self._code_actors(system, scheduler, approver)
         return Plan(
-            telemetry=lambda: Telemetry(settings.log_content, counted, sample, self._find_export),
+            telemetry=lambda: Telemetry(settings.log_content, counted, sample, self._find_export, self.timelines),
             llm_manager=lambda: LlmManager(
                 self._routes, start, retry, cost, self._token_ratios, self._refusals, self._renewed
             ),

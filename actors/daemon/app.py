@@ -15,6 +15,7 @@ from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
 from callboard.actors.daemon import (
+    board_pages,
     chat_completions,
     embeddings_endpoint,
     health,
@@ -42,6 +43,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     *messages_endpoint.ENDPOINTS,
     *models_endpoint.ENDPOINTS,
     *embeddings_endpoint.ENDPOINTS,
+    *board_pages.ENDPOINTS,
     *native_requests.ENDPOINTS,
     *native_approvals.ENDPOINTS,
     *native_conversations.ENDPOINTS,

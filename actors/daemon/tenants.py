@@ -16,6 +16,7 @@ from callboard.actors.daemon.approval_desk import ApprovalDesk
 from callboard.actors.daemon.daemon_settings import TenantPlan
 from callboard.actors.daemon.recorded_turns import RecordedTurns
 from callboard.actors.runtime import Runtime
+from callboard.actors.telemetry.timelines import RequestTimelines
 from callboard.actors.tools.decorator import Tool
 from callboard.actors.tools.tool_file import tools_of_files
 from callboard.protocol.errors import UsageError
@@ -31,6 +32,8 @@ class Tenant:
     plan: TenantPlan
     runtime: Runtime
     desk: ApprovalDesk
+    timelines: RequestTimelines
+    """What its requests do, for the board."""
     turns: RecordedTurns = field(default_factory=RecordedTurns)
     """Turns that wait for results of the client, of the stateless APIs."""
 
@@ -42,8 +45,8 @@ class Tenant:
 def made(plan: TenantPlan) -> Tenant:
     """Its runtime, which is not started yet. Raises UsageError."""
     desk = ApprovalDesk()
-    tools = tools_of(plan)
-    return Tenant(plan, Runtime(plan.settings, tools, approve=desk.approve), desk)
+    runtime = Runtime(plan.settings, tools_of(plan), approve=desk.approve)
+    return Tenant(plan, runtime, desk, runtime.record_timelines())
 
 
 def tools_of(plan: TenantPlan) -> tuple[Tool, ...]:
