@@ -146,10 +146,7 @@ class Wiring:
         compaction = settings.compaction
         reads = (read_tool(self.conversations.get),) if compaction is not None and compaction.read_back else ()
         self.tools = _checked([*map(as_tool, tools), *builtins, *reads], ADDED_AT_START if workspace else ())
-        for each in self.tools:
-            held_to = confinement_of(each.contract, kernel_support(), settings.confine, settings.workspace)
-            check_hosts(each.name, held_to, settings.confine)
-            self._check_effect(each)
+        self._check_tools()
         limits = RateLimits(kernel.LoopScheduler.now, settings.rate_limits)
         self._router = Router(settings, limits, providers)
         self._earlier = EarlierProviders()
@@ -166,11 +163,11 @@ class Wiring:
         """That of the settings."""
         if compaction is not None and compaction.model:
             self.known(compaction.model)
-        options = self.model.options
-        self._asks_for_more = _first_request(_TRIAL, options) != _first_request(_TRIAL, RequestOptions(""))
+        trial = _first_request(_TRIAL, self.model.options)
+        self._asks_for_more = trial != _first_request(_TRIAL, RequestOptions(""))
         """Do the settings ask for what not every model can do?"""
         if self._asks_for_more:
-            suitable(self.model.routes, _first_request(_TRIAL, options))
+            suitable(self.model.routes, trial)
         self._embeddings: EmbeddingApi | None = None
         if model := settings.embedding_model:
             self._embeddings = embedding_api(settings, model)
@@ -286,6 +283,13 @@ class Wiring:
         offered = tuple(offer.definition for offer in started.tools if offer.is_shown)
         routes = model.routes if is_direct else suitable(model.routes, _first_request(user, options, offered))[0]
         return Asked(user, started.at, model, options, routes)
+
+    def _check_tools(self) -> None:
+        settings = self.settings
+        for each in self.tools:
+            held_to = confinement_of(each.contract, kernel_support(), settings.confine, settings.workspace)
+            check_hosts(each.name, held_to, settings.confine)
+            self._check_effect(each)
 
     def _check_effect(self, tool: Tool) -> None:
         place = self.settings.journal

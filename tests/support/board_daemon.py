@@ -1,4 +1,4 @@
-"""A program: `callboard serve` whose model is a script, for the tests of the board. Its arguments are those of the command.
+"""A program: `callboard serve` whose model is a script, for the tests of the board, with the command's arguments.
 
 The words of a question decide what the model does. `POST /test/start` asks as many questions as its body says.
 """
@@ -134,8 +134,8 @@ def main(arguments: list[str]) -> None:
     rows = {(each.method, each.path): each for module in modules for each in module.ENDPOINTS}
     rows |= {(each.method, each.path): each for each in (*app.ENDPOINTS, *own)}
     http_server.make_app = lambda daemon: app.make_app(daemon, rows.values())  # type: ignore[assignment]
-    daemon = Daemon(plan, token_of_environment())
-    asyncio.run(http_server.serve(daemon, lambda url: print(f"callboard: ready: {url}", file=sys.stderr, flush=True)))
+    daemon = Daemon(lambda: plan, token_of_environment())
+    asyncio.run(http_server.serve(daemon, lambda url: sys.stderr.write(f"callboard: ready: {url}\n")))
 
 
 if __name__ == "__main__":
