@@ -13,7 +13,6 @@ import os
 import threading
 import time
 import uuid
-import warnings
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextvars import copy_context
@@ -25,15 +24,18 @@ from typing_extensions import TypeForm
 from callboard.actors import kernel
 from callboard.actors.builtins.asking_user import AskUserCallback, UserQuestions
 from callboard.actors.calls.approvals import ApprovalCallback
-from callboard.actors.calls.dispatcher import ReadOffers
+from callboard.actors.calls.dispatcher import ReadOffers, ReplaceTools
+from callboard.actors.calls.registry import GIVEN
 from callboard.actors.edits.proposals import DecideEdits
 from callboard.actors.following import Following
+from callboard.actors.host_process import check_for_asyncio, end_dropped
 from callboard.actors.journal.journal_handle import JournalHandle
 from callboard.actors.journal.journal_records import Needs
 from callboard.actors.journal.recovery import needs_of
 from callboard.actors.mcp.mcp_handle import McpHandle
 from callboard.actors.mcp.remote_values import ServerStatus
 from callboard.actors.models.routing import OwnProviders
+from callboard.actors.operating import Operated
 from callboard.actors.requests.asking import AskOptions, Prompt, check_names, identity_of, user_message
 from callboard.actors.requests.client_tools import WENT_ON, CallResults
 from callboard.actors.requests.direct_calls import (
@@ -48,7 +50,7 @@ from callboard.actors.requests.direct_calls import (
 from callboard.actors.requests.feed_positions import Position
 from callboard.actors.requests.open_requests import OpenRequest
 from callboard.actors.requests.output_checks import OutputChecker
-from callboard.actors.requests.outputs import OutputType, output_type
+from callboard.actors.requests.outputs import by_title, output_type
 from callboard.actors.requests.recorded_reply import recorded_reply
 from callboard.actors.requests.replies import Answer, Question, Reply, RequestEnded, Stream, SyncStream, T
 from callboard.actors.requests.request_feed import Followed, RequestFeed
@@ -58,6 +60,7 @@ from callboard.actors.settings import Settings
 from callboard.actors.taking_up import TakingUp
 from callboard.actors.telemetry import extras
 from callboard.actors.telemetry.metrics import Metrics
+from callboard.actors.telemetry.timelines import RequestTimelines
 from callboard.actors.tools import Tool
 from callboard.actors.tools.progress import ToolProgressed
 from callboard.actors.topology import journal_handle
@@ -84,7 +87,7 @@ REFRESH_TIMEOUT_SECONDS: Final = 3_600.0
 OFFERS_TIMEOUT_SECONDS: Final = 5.0
 
 
-class Runtime:
+class Runtime(Operated):
     """Runs requests under supervision.
 
         async with Runtime(Settings(model="openai/gpt-6.1-sol"), tools=[lookup]) as runtime:
@@ -111,13 +114,14 @@ class Runtime:
         outputs: Iterable[object] = (),
     ) -> None:
         self.settings = settings or Settings()
-        self._outputs = _by_title(outputs)
+        self._outputs = by_title(outputs)
         self._approve = approve
         questions = UserQuestions(ask_user, self.settings.approval_timeout_seconds) if ask_user is not None else None
         if questions is not None:
             tools = (*tools, questions.tool)
         self._questions = questions
-        self._wiring = Wiring(self.settings, tools, providers)
+        self._given, self._providers = tuple(tools), providers
+        self._wiring = Wiring(self.settings, self._given, providers)
         self._running: StartedRuntime | None = None
         self._changing = threading.Lock()
         self._dropped: weakref.finalize[[StartedRuntime], Runtime] | None = None
@@ -135,7 +139,7 @@ class Runtime:
                 self._live()  # says so where it runs in another process
                 raise UsageError("this runtime is running already")
             self._running = running = StartedRuntime(self._wiring, self._approve, self._begin_work)
-            self._dropped = weakref.finalize(self, _end_dropped, running)
+            self._dropped = weakref.finalize(self, end_dropped, running)
         return self
 
     def _begin_work(self, running: StartedRuntime, begun: contextlib.ExitStack) -> None:
@@ -163,6 +167,55 @@ class Runtime:
                     self._dropped.detach()
                 running.close()
 
+    async def reload(
+        self,
+        settings: Settings,
+        tools: Iterable[Callable[..., object]] | None = None,
+        *,
+        providers: OwnProviders | None = None,
+    ) -> None:
+        """Go on with these settings, tools (None: the same ones) and providers (likewise), while requests run.
+
+        A request that runs keeps the tools that it was offered, and its next model call goes by the new addresses, keys
+        and limits; a call of a tool that is gone is answered so. All is checked first: raises UsageError, and changes
+        nothing, for what is wrong and for a setting that only a start can change (its name is in the message).
+        """
+        await asyncio.to_thread(self.reload_sync, settings, tools, providers=providers)
+
+    def reload_sync(
+        self,
+        settings: Settings,
+        tools: Iterable[Callable[..., object]] | None = None,
+        *,
+        providers: OwnProviders | None = None,
+    ) -> None:
+        """`reload`, for code without an event loop."""
+        with self._changing:
+            asks = () if self._questions is None else (self._questions.tool,)
+            given = self._given if tools is None else (*tools, *asks)
+            own = self._providers if providers is None else providers
+            self._wiring.reload(settings, given, own)
+            self.settings, self._given, self._providers = settings, given, own
+            if self._running is not None:
+                self._live().peers.dispatcher.tell_control(ReplaceTools(GIVEN, self._wiring.given_tools))
+
+    async def drain(self, deadline_seconds: float) -> bool:
+        """Take no new requests from now on, and wait for those that run; `stop` comes after it.
+
+        False where some have not ended by the deadline, or wait for someone outside while there is a journal, which
+        keeps them: `stop` leaves them there for the next start. New ones raise RuntimeFailure ("draining").
+        """
+        return await asyncio.to_thread(self.drain_sync, deadline_seconds)
+
+    def drain_sync(self, deadline_seconds: float) -> bool:
+        """`drain`, for code without an event loop."""
+        return self._live().drain(deadline_seconds)
+
+    @property
+    def is_draining(self) -> bool:
+        """`drain` was called: no new requests are taken."""
+        return self._running is not None and self._running.is_draining
+
     def __enter__(self) -> Self:
         return self.start()
 
@@ -170,7 +223,7 @@ class Runtime:
         self.stop()
 
     async def __aenter__(self) -> Self:
-        _check_for_asyncio("async with Runtime(...)")
+        check_for_asyncio("async with Runtime(...)")
         starting = asyncio.ensure_future(asyncio.to_thread(self.start))
         try:
             return await asyncio.shield(starting)
@@ -205,7 +258,7 @@ class Runtime:
         UsageError for an empty prompt, for options that are wrong or contradict each other, and for a conversation that
         no provider would accept: then nothing was sent.
         """
-        _check_for_asyncio("await runtime.ask(...)")
+        check_for_asyncio("await runtime.ask(...)")
         asked, answer = self._prepare(prompt, options, output)
         self._begin(asked, answer, answer)
         try:
@@ -242,7 +295,7 @@ class Runtime:
         Call it where an event loop runs. Raises what `ask` raises: a UsageError at once, the rest from the iteration. A
         reader that leaves more than MAX_UNREAD_BYTES unread loses the request.
         """
-        _check_for_asyncio("runtime.stream(...)")
+        check_for_asyncio("runtime.stream(...)")
         asked, answer = self._prepare(prompt, options, output)
         stream = Stream(answer, self._live().cancel)
         self._begin(asked, answer, stream)
@@ -283,7 +336,7 @@ class Runtime:
         Raises UsageError for an `after` that is no id, and from the iteration: UsageError for a request that is not
         known, FollowerTooSlow for a follower that leaves MAX_UNREAD_BYTES unread, and what `result` raises.
         """
-        _check_for_asyncio("runtime.follow(...)")
+        check_for_asyncio("runtime.follow(...)")
         return Following(self._live(), self._outputs).follow(RequestId(request_id), Position.read(after))
 
     def complete_call(self, request_id: str, step: int, call_id: str, result: object) -> bool:
@@ -334,7 +387,7 @@ class Runtime:
         for an id that neither this runtime nor its journal has, for a request that ended and was not journalled, and
         for an answer of a type that is not among `outputs`.
         """
-        _check_for_asyncio("await runtime.result(...)")
+        check_for_asyncio("await runtime.result(...)")
         answer = self._answer_of(request_id)
         if answer is not None:
             return await answer.wait_async()
@@ -375,6 +428,8 @@ class Runtime:
         if options:
             check_names(options)
         running = self._live()
+        if running.is_draining:
+            raise RuntimeFailure("draining: this runtime takes no new requests, since it is about to stop")
         if len(running.sessions) >= self.settings.max_concurrent_requests:
             raise RuntimeFailure(f"overloaded: {len(running.sessions)} requests are running; try again later")
         form = output_type(output) if output is not None else None
@@ -459,7 +514,7 @@ class Runtime:
         Raises UsageError for arguments that are not JSON and for wrong options, RequestEnded when the runtime stops
         before the call has begun, RuntimeFailure when callboard could not finish it.
         """
-        _check_for_asyncio("await runtime.call_tool(...)")
+        check_for_asyncio("await runtime.call_tool(...)")
         call = tool_call(name, arguments)
         asked, answer = self._prepare(f"Call {call.name}.", said_with(call, options), None)
         shown: Subscriber = answer
@@ -578,6 +633,19 @@ class Runtime:
         """
         return self._live().metrics()
 
+    def record_timelines(self) -> RequestTimelines:
+        """Write from now on what each request does and when, to be read on any thread: those that run, and the last 200
+        that have ended. To be called before `start`; raises UsageError afterwards."""
+        if self._running is not None:
+            raise UsageError("this runtime runs already: call record_timelines() before it is started")
+        if self._wiring.timelines is None:
+            self._wiring.timelines = RequestTimelines(kernel.LoopScheduler.now)
+        return self._wiring.timelines
+
+    def left_open(self) -> tuple[OpenRequest, ...]:
+        """Of `open_requests`, those of earlier processes that this runtime cannot go on with, and what is missing."""
+        return tuple(self._live().left_open.values())
+
     def prometheus(self) -> str:
         """The metrics as a scrape of Prometheus reads them (text format 0.0.4).
 
@@ -620,20 +688,6 @@ class Runtime:
         return running
 
 
-def _by_title(outputs: Iterable[object]) -> dict[str, OutputType[object]]:
-    """Raises UsageError for what is no type of an answer, and for two of one name."""
-    found: dict[str, OutputType[object]] = {}
-    for kind in outputs:
-        form = output_type(cast("TypeForm[object]", kind))
-        if form is None:
-            continue
-        title = form.spec.title
-        if title in found and found[title].spec.schema != form.spec.schema:
-            raise UsageError(f"outputs: two different types are called {title!r}; rename one")
-        found[title] = form
-    return found
-
-
 def _decision(
     ids: Iterable[str] | None, *, is_approved: bool, reason: str = "", contents: Mapping[str, str] | None = None
 ) -> DecideEdits:
@@ -641,28 +695,3 @@ def _decision(
     if isinstance(ids, str):
         raise UsageError(f"ids must be a list of ids, not the text {ids!r}; put it into a list")
     return DecideEdits(None if ids is None else tuple(ids), is_approved, "owner", reason, contents or {})
-
-
-def _end_dropped(running: StartedRuntime) -> None:
-    """Its runtime was collected, or the process ends, without stop()."""
-    if running.process_id != os.getpid():
-        return  # the exit of a fork, which has none of the threads
-    try:
-        dropped = "a Runtime was dropped without stop(); use it as `with Runtime(...) as runtime:`"
-        warnings.warn(dropped, ResourceWarning, stacklevel=2)
-    finally:
-        if threading.main_thread().is_alive():
-            # Not here: garbage is collected on any thread, also on the one that close() waits for.
-            threading.Thread(target=running.close, name="callboard-close").start()
-        else:
-            running.close()
-
-
-def _check_for_asyncio(what: str) -> None:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        raise UsageError(
-            f"{what} needs a running asyncio event loop; without one use ask_sync() in `with Runtime(...)`, in another "
-            "async library on a thread: `await trio.to_thread.run_sync(runtime.ask_sync, text)`"
-        ) from None

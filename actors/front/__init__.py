@@ -89,17 +89,16 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "AnthropicOptions", "Approval", "AskApproval", "AskOptions", "Audio", "BedrockOptions", "CallAnswer",
-    "CallReport", "CallResult", "CallResults", "CallboardError", "Catalog", "ClientTool", "CodeFence", "Compaction",
-    "Connection", "Conversation", "Decision", "Deferred", "Document", "ErrorKind", "Followed", "FollowerTooSlow",
-    "GeminiOptions", "Image",
-    "MalformedFence", "McpServer", "Metrics", "Mode", "ModelCallFailed", "ModelInfo", "OpenAIOptions",
+    "AnthropicOptions", "Approval", "AskApproval", "AskOptions", "Audio", "BedrockOptions", "CallAnswer", "CallReport",
+    "CallResult", "CallResults", "CallboardError", "Catalog", "ClientTool", "CodeFence", "Compaction", "Connection",
+    "Conversation", "Decision", "Deferred", "Document", "ErrorKind", "Followed", "FollowerTooSlow", "GeminiOptions",
+    "Image", "MalformedFence", "McpServer", "Metrics", "Mode", "ModelCallFailed", "ModelInfo", "OpenAIOptions",
     "OpenRequest", "OpenRouterOptions", "OpenState", "Origin", "Outcome", "Output", "PartialOutput", "PendingCall",
     "Policy", "Prices", "Proposal", "ProposalState", "Reply", "RequestEnded", "RequestLogFilter", "Risk", "Rule",
-    "RunTool", "Runtime", "RuntimeFailure", "Sampling", "Settings", "StepReport", "Stream", "SyncStream",
-    "TextDelta", "Tool", "ToolCallCompleted", "ToolCallDeferred", "ToolCallFailed", "ToolContext", "ToolError",
-    "ToolProgressed", "Trust", "UsageError", "UserQuestion", "Video", "__version__", "ask_sync", "freeze_support",
-    "json_schema", "stream_sync", "tool",
+    "RunTool", "Runtime", "RuntimeFailure", "Sampling", "Settings", "StepReport", "Stream", "SyncStream", "TextDelta",
+    "Tool", "ToolCallCompleted", "ToolCallDeferred", "ToolCallFailed", "ToolContext", "ToolError", "ToolProgressed",
+    "Trust", "UsageError", "UserQuestion", "Video", "__version__", "ask_sync", "freeze_support", "json_schema",
+    "stream_sync", "tool",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # a type checker that saw this function would accept every name
