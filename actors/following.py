@@ -55,7 +55,7 @@ class Following:
         if reader is None:
             kept_from, reader = feed.reader_of_kept()
             try:
-                history = await self._history(request_id, after, kept_from)
+                history = await self._history(request_id, after, kept_from, begins=kept_from == feed.begins)
             except BaseException:
                 reader.leave()
                 raise
@@ -108,9 +108,11 @@ class Following:
 
     # -- from the journal
 
-    async def _history(self, request_id: RequestId, after: Position, up_to: Position) -> tuple[Item, ...]:
-        """What comes behind `after`, up to where a feed is kept."""
-        if self._running.records is None and after == Position():
+    async def _history(
+        self, request_id: RequestId, after: Position, up_to: Position, *, begins: bool
+    ) -> tuple[Item, ...]:
+        """What comes behind `after`, up to where a feed is kept; `begins`: all of it is."""
+        if self._running.records is None and begins and after == Position():
             return ()
         if up_to.is_partial or self._running.records is None:
             raise FollowerTooSlow("what comes behind this id is no longer kept in memory, and is not in a journal yet")
@@ -126,7 +128,8 @@ class Following:
         """A request that does not run here."""
         log = await asyncio.to_thread(self._log, request_id)
         is_partial = after.is_partial
-        for position, item in await asyncio.to_thread(self._items, log):
+        is_from_start = after == Position()
+        for position, item in await asyncio.to_thread(self._items, log) if log.records or is_from_start else ():
             if not comes_after(position, after):
                 continue
             if is_partial:

@@ -13,7 +13,6 @@ import os
 import threading
 import time
 import uuid
-import warnings
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextvars import copy_context
@@ -29,6 +28,7 @@ from callboard.actors.calls.dispatcher import ReadOffers, ReplaceTools
 from callboard.actors.calls.registry import GIVEN
 from callboard.actors.edits.proposals import DecideEdits
 from callboard.actors.following import Following
+from callboard.actors.host_process import check_for_asyncio, end_dropped
 from callboard.actors.journal.journal_handle import JournalHandle
 from callboard.actors.journal.journal_records import Needs
 from callboard.actors.journal.recovery import needs_of
@@ -50,7 +50,7 @@ from callboard.actors.requests.direct_calls import (
 from callboard.actors.requests.feed_positions import Position
 from callboard.actors.requests.open_requests import OpenRequest
 from callboard.actors.requests.output_checks import OutputChecker
-from callboard.actors.requests.outputs import OutputType, output_type
+from callboard.actors.requests.outputs import by_title, output_type
 from callboard.actors.requests.recorded_reply import recorded_reply
 from callboard.actors.requests.replies import Answer, Question, Reply, RequestEnded, Stream, SyncStream, T
 from callboard.actors.requests.request_feed import Followed, RequestFeed
@@ -114,7 +114,7 @@ class Runtime(Operated):
         outputs: Iterable[object] = (),
     ) -> None:
         self.settings = settings or Settings()
-        self._outputs = _by_title(outputs)
+        self._outputs = by_title(outputs)
         self._approve = approve
         questions = UserQuestions(ask_user, self.settings.approval_timeout_seconds) if ask_user is not None else None
         if questions is not None:
@@ -139,7 +139,7 @@ class Runtime(Operated):
                 self._live()  # says so where it runs in another process
                 raise UsageError("this runtime is running already")
             self._running = running = StartedRuntime(self._wiring, self._approve, self._begin_work)
-            self._dropped = weakref.finalize(self, _end_dropped, running)
+            self._dropped = weakref.finalize(self, end_dropped, running)
         return self
 
     def _begin_work(self, running: StartedRuntime, begun: contextlib.ExitStack) -> None:
@@ -223,7 +223,7 @@ class Runtime(Operated):
         self.stop()
 
     async def __aenter__(self) -> Self:
-        _check_for_asyncio("async with Runtime(...)")
+        check_for_asyncio("async with Runtime(...)")
         starting = asyncio.ensure_future(asyncio.to_thread(self.start))
         try:
             return await asyncio.shield(starting)
@@ -258,7 +258,7 @@ class Runtime(Operated):
         UsageError for an empty prompt, for options that are wrong or contradict each other, and for a conversation that
         no provider would accept: then nothing was sent.
         """
-        _check_for_asyncio("await runtime.ask(...)")
+        check_for_asyncio("await runtime.ask(...)")
         asked, answer = self._prepare(prompt, options, output)
         self._begin(asked, answer, answer)
         try:
@@ -295,7 +295,7 @@ class Runtime(Operated):
         Call it where an event loop runs. Raises what `ask` raises: a UsageError at once, the rest from the iteration. A
         reader that leaves more than MAX_UNREAD_BYTES unread loses the request.
         """
-        _check_for_asyncio("runtime.stream(...)")
+        check_for_asyncio("runtime.stream(...)")
         asked, answer = self._prepare(prompt, options, output)
         stream = Stream(answer, self._live().cancel)
         self._begin(asked, answer, stream)
@@ -336,7 +336,7 @@ class Runtime(Operated):
         Raises UsageError for an `after` that is no id, and from the iteration: UsageError for a request that is not
         known, FollowerTooSlow for a follower that leaves MAX_UNREAD_BYTES unread, and what `result` raises.
         """
-        _check_for_asyncio("runtime.follow(...)")
+        check_for_asyncio("runtime.follow(...)")
         return Following(self._live(), self._outputs).follow(RequestId(request_id), Position.read(after))
 
     def complete_call(self, request_id: str, step: int, call_id: str, result: object) -> bool:
@@ -387,7 +387,7 @@ class Runtime(Operated):
         for an id that neither this runtime nor its journal has, for a request that ended and was not journalled, and
         for an answer of a type that is not among `outputs`.
         """
-        _check_for_asyncio("await runtime.result(...)")
+        check_for_asyncio("await runtime.result(...)")
         answer = self._answer_of(request_id)
         if answer is not None:
             return await answer.wait_async()
@@ -514,7 +514,7 @@ class Runtime(Operated):
         Raises UsageError for arguments that are not JSON and for wrong options, RequestEnded when the runtime stops
         before the call has begun, RuntimeFailure when callboard could not finish it.
         """
-        _check_for_asyncio("await runtime.call_tool(...)")
+        check_for_asyncio("await runtime.call_tool(...)")
         call = tool_call(name, arguments)
         asked, answer = self._prepare(f"Call {call.name}.", said_with(call, options), None)
         shown: Subscriber = answer
@@ -688,20 +688,6 @@ class Runtime(Operated):
         return running
 
 
-def _by_title(outputs: Iterable[object]) -> dict[str, OutputType[object]]:
-    """Raises UsageError for what is no type of an answer, and for two of one name."""
-    found: dict[str, OutputType[object]] = {}
-    for kind in outputs:
-        form = output_type(cast("TypeForm[object]", kind))
-        if form is None:
-            continue
-        title = form.spec.title
-        if title in found and found[title].spec.schema != form.spec.schema:
-            raise UsageError(f"outputs: two different types are called {title!r}; rename one")
-        found[title] = form
-    return found
-
-
 def _decision(
     ids: Iterable[str] | None, *, is_approved: bool, reason: str = "", contents: Mapping[str, str] | None = None
 ) -> DecideEdits:
@@ -709,28 +695,3 @@ def _decision(
     if isinstance(ids, str):
         raise UsageError(f"ids must be a list of ids, not the text {ids!r}; put it into a list")
     return DecideEdits(None if ids is None else tuple(ids), is_approved, "owner", reason, contents or {})
-
-
-def _end_dropped(running: StartedRuntime) -> None:
-    """Its runtime was collected, or the process ends, without stop()."""
-    if running.process_id != os.getpid():
-        return  # the exit of a fork, which has none of the threads
-    try:
-        dropped = "a Runtime was dropped without stop(); use it as `with Runtime(...) as runtime:`"
-        warnings.warn(dropped, ResourceWarning, stacklevel=2)
-    finally:
-        if threading.main_thread().is_alive():
-            # Not here: garbage is collected on any thread, also on the one that close() waits for.
-            threading.Thread(target=running.close, name="callboard-close").start()
-        else:
-            running.close()
-
-
-def _check_for_asyncio(what: str) -> None:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        raise UsageError(
-            f"{what} needs a running asyncio event loop; without one use ask_sync() in `with Runtime(...)`, in another "
-            "async library on a thread: `await trio.to_thread.run_sync(runtime.ask_sync, text)`"
-        ) from None

@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 import inspect
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import lru_cache, partial
 from types import GenericAlias, UnionType
-from typing import Any, Final, Generic, Literal, NotRequired, Required, TypeVar, Union, get_args, get_origin
+from typing import Any, Final, Generic, Literal, NotRequired, Required, TypeVar, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.json_schema import GenerateJsonSchema
@@ -385,3 +385,17 @@ def _fault(fault: ErrorDetails, document: str) -> str:
 def _may_hold_bad_number(document: str) -> bool:
     """Cheaply: only then is it worth to read the document once more."""
     return "NaN" in document or "Infinity" in document or _EXPONENT.search(document) is not None
+
+
+def by_title(outputs: Iterable[object]) -> dict[str, OutputType[object]]:
+    """By the titles of their forms. Raises UsageError for what is no type of an answer, and for two of one name."""
+    found: dict[str, OutputType[object]] = {}
+    for kind in outputs:
+        form = output_type(cast("TypeForm[object]", kind))
+        if form is None:
+            continue
+        title = form.spec.title
+        if title in found and found[title].spec.schema != form.spec.schema:
+            raise UsageError(f"outputs: two different types are called {title!r}; rename one")
+        found[title] = form
+    return found

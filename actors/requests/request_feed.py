@@ -93,6 +93,8 @@ class RequestFeed:
         self.size_bytes = 0
         self.kept_from = Position()
         """All items behind this position are kept."""
+        self.begins = Position()
+        """Behind this position it heard of the request."""
         self._last = Position()
         self._is_skipping = False
         """The turn that is streamed began before this feed."""
@@ -104,7 +106,9 @@ class RequestFeed:
     def begins_at(self, start: FeedStart) -> None:
         """Added to a request that runs, before it hears anything."""
         # Everything that these events have led to was shown before.
-        self.kept_from = self._last = Position(start.number, SHOWN, BEHIND_ALL) if start.number else Position()
+        self.begins = self.kept_from = self._last = (
+            Position(start.number, SHOWN, BEHIND_ALL) if start.number else Position()
+        )
         self._is_skipping = start.asks_for is CallPurpose.TURN
         self._is_summary = start.asks_for is CallPurpose.SUMMARY
 

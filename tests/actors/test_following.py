@@ -195,7 +195,9 @@ def test_a_follower_that_reads_too_little_is_cut_and_the_request_goes_on(monkeyp
 def test_a_request_that_ends_without_an_answer_raises_what_ask_raises(tmp_path: Path) -> None:
     async def followed() -> None:
         never = Settings(
-            model="scripted/x", script=lambda request: ScriptedTurn("x", delay_seconds=600), journal=tmp_path / "j.db"
+            model="scripted/x",
+            script=lambda request: ScriptedTurn("xyz", chunk_chars=1, delay_seconds=600),
+            journal=tmp_path / "j.db",
         )
         async with Runtime(never) as runtime:
             request_id = runtime.start_request("?")
