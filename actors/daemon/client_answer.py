@@ -11,6 +11,7 @@ import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol
 
 import orjson
@@ -166,17 +167,17 @@ async def _streamed(
 
     source = told.events(stream, ended)
     first = asyncio.ensure_future(anext(source, b""))
+    # A generator that was never started is closed without running: so the request is cancelled by its name besides.
+    begun = _Begun(first, source, partial(call.tenant.runtime.cancel, request_id, "its client has left"))
     try:
         await _begun_or_gone(call.request, first)
         if first.done():
             first.result()
     except BaseException:
-        first.cancel()
-        await asyncio.gather(first, return_exceptions=True)
-        await source.aclose()
+        await begun.aclose()
         raise
     told.is_open = True
-    return EventStream(_from(first, source), headers, heartbeat=api.heartbeat)
+    return EventStream(begun, headers, heartbeat=api.heartbeat)
 
 
 async def _begun_or_gone(request: Request, first: asyncio.Future[bytes]) -> None:
@@ -191,17 +192,28 @@ async def _begun_or_gone(request: Request, first: asyncio.Future[bytes]) -> None
         await asyncio.gather(gone, return_exceptions=True)
 
 
-async def _from(first: asyncio.Future[bytes], rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """What `first` brings, and what follows it."""
-    try:
-        yield await first
-        async for data in rest:
-            yield data
-    finally:
-        first.cancel()
-        close = getattr(rest, "aclose", None)
-        if close is not None:
-            await close()
+class _Begun(AsyncIterator[bytes]):
+    """What `first` brings, and what follows it. Closed before its end, also before its start, it ends the request."""
+
+    def __init__(
+        self, first: asyncio.Future[bytes], rest: AsyncGenerator[bytes, None], cancel: Callable[[], object]
+    ) -> None:
+        self._first: asyncio.Future[bytes] | None = first
+        self._rest, self._cancel = rest, cancel
+
+    async def __anext__(self) -> bytes:
+        if self._first is None:
+            return await anext(self._rest)
+        data = await self._first
+        self._first = None
+        return data
+
+    async def aclose(self) -> None:
+        if self._first is not None:
+            self._first.cancel()
+            await asyncio.gather(self._first, return_exceptions=True)
+        await self._rest.aclose()
+        self._cancel()
 
 
 class _Told:

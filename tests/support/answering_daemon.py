@@ -1,8 +1,8 @@
 """`callboard serve` before a scripted model that answers by what it is asked: run it with the arguments of `callboard`.
 
 What the last user's message begins with decides: "call [[NAME, ARGUMENTS], ...]" asks for tools, "fail KIND" fails,
-"wait" says nothing for a minute, "think" thinks first, "see" names the parts of the message. Anything else is answered
-with "You said: ...", and results of tools with "The tools said: ...".
+"wait" says nothing for a minute, "slow" a letter each half minute, "think" thinks first, "see" names the parts of the
+message. Anything else is answered with "You said: ...", and results of tools with "The tools said: ...".
 """
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ def play(request: ModelRequest) -> ScriptedTurn:
             return ScriptedTurn(rest, chunk_chars=3, error=Error(ErrorKind.OTHER, "the model broke off"))
         case "wait":
             return ScriptedTurn("late", first_delay_seconds=60.0)
+        case "slow":
+            return ScriptedTurn(rest, chunk_chars=1, delay_seconds=30.0)
         case "think":
             return ScriptedTurn(f"You said: {rest}", thinking="Let me think.", chunk_chars=4, usage=USAGE)
         case "see":

@@ -168,6 +168,16 @@ def test_a_client_that_leaves_ends_its_request(is_streamed: bool, daemon: Runnin
     raise AssertionError("the request runs on")
 
 
+def test_a_client_that_leaves_in_the_middle_ends_its_request(client: openai.OpenAI, daemon: RunningDaemon) -> None:
+    before = ended_requests(daemon, "cancelled")
+    with client.chat.completions.create(model="model", messages=asked("slow hello"), stream=True) as stream:
+        assert next(iter(stream)).choices[0].delta.role == "assistant"
+    for _ in range(100):  # each look takes some milliseconds
+        if ended_requests(daemon, "cancelled") > before:
+            return
+    raise AssertionError("the request runs on")
+
+
 def test_models_are_listed_with_what_they_can(client: openai.OpenAI, daemon: RunningDaemon) -> None:
     assert [model.id for model in client.models.list()] == ["gpt-4o", "scripted/model"]
     model = client.models.retrieve("scripted/model")

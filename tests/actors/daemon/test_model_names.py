@@ -1,0 +1,62 @@
+"""Which model a client means."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from callboard.actors.connection import Connection
+from callboard.actors.daemon.api_errors import ApiError
+from callboard.actors.daemon.daemon import Daemon
+from callboard.actors.daemon.daemon_settings import DaemonPlan, DaemonSettings, TenantPlan
+from callboard.actors.daemon.model_names import listed_models, model_of
+from callboard.actors.settings import Settings
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Daemon:
+    for name in ("OPENAI_API_KEY", "GROQ_API_KEY", "CALLBOARD_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("MISTRAL_API_KEY", "a-key-of-mistral")
+    settings = Settings(
+        model="anthropic/claude-sonnet-5-5",
+        api_key="k",
+        fallback_models=("openrouter/vendor/model",),
+        connections={"openrouter": Connection(api_key="k")},
+        state_dir=tmp_path,
+    )
+    own = DaemonSettings(models={"fast": "groq/small"})
+    plan = DaemonPlan(own, (TenantPlan("default", settings),), tmp_path)
+    return Daemon(lambda: plan)
+
+
+MEANT = {
+    "fast": "groq/small",
+    "anthropic/claude-sonnet-5-5": "anthropic/claude-sonnet-5-5",
+    "claude-sonnet-5-5": "anthropic/claude-sonnet-5-5",
+    "vendor/model": "openrouter/vendor/model",
+    "anthropic/another": "anthropic/another",
+    "openrouter/any/other": "openrouter/any/other",
+    "mistral/large": "mistral/large",
+}
+
+
+@pytest.mark.parametrize("name", MEANT)
+def test_a_name_is_a_model(name: str, daemon: Daemon) -> None:
+    assert model_of(daemon, daemon.tenants["default"], name) == MEANT[name]
+
+
+@pytest.mark.parametrize(
+    "name", ["", "another", "openai/gpt-6.1-sol", "groq/small", "mistral/", "nowhere/x", "/", "x" * 9_999]
+)
+def test_other_names_are_unknown(name: str, daemon: Daemon) -> None:
+    with pytest.raises(ApiError) as caught:
+        model_of(daemon, daemon.tenants["default"], name)
+    assert (caught.value.status, caught.value.code, caught.value.param) == (404, "model_not_found", "model")
+    assert len(caught.value.message) < 300
+
+
+def test_aliases_and_the_tenants_own_are_listed(daemon: Daemon) -> None:
+    listed = listed_models(daemon, daemon.tenants["default"])
+    assert list(listed) == ["fast", "anthropic/claude-sonnet-5-5", "openrouter/vendor/model"]
