@@ -17,7 +17,8 @@ from support.imports import imports
 
 FRONT = """
     AnthropicOptions Approval AskApproval AskOptions Audio BedrockOptions CallAnswer CallReport CallResult
-    CallResults CallboardError Catalog ClientTool CodeFence Compaction Connection Conversation Decision Deferred Document ErrorKind GeminiOptions Image
+    CallResults CallboardError Catalog ClientTool CodeFence Compaction Connection Conversation Decision Deferred
+    Document ErrorKind Followed FollowerTooSlow GeminiOptions Image
     MalformedFence McpServer Metrics Mode ModelCallFailed ModelInfo OpenAIOptions OpenRequest OpenRouterOptions
     OpenState Origin Outcome Output PartialOutput PendingCall Policy Prices Proposal ProposalState Reply
     RequestEnded RequestLogFilter Risk Rule RunTool Runtime RuntimeFailure Sampling Settings StepReport Stream
@@ -38,7 +39,7 @@ FACES = {
         DeadLetter DeadLetterReason DeadLetters DeadlockError DependencyLost Down ExitReason Held History
         IntensityExceeded KernelError LoopScheduler MailboxFull Monitor NameTaken NoSuchActor NotSpawned OutOfThreads
         Ref Rejected Restart Scheduler StartFailed Statistics Strategy Supervisor SupervisorMessage Timer
-        Watchdog ask_pykka children_of handles logger_of start_child stop_child
+        Watchdog ask_pykka children_of handles logger_of restart_child start_child stop_child
     """,
     "callboard.actors.tools": """
         Tool ToolContext tool
