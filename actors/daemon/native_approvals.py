@@ -10,7 +10,7 @@ from callboard.actors.calls.approvals import Approval
 from callboard.actors.daemon.access_tokens import Scope
 from callboard.actors.daemon.api_errors import ApiError, not_found
 from callboard.actors.daemon.endpoint import Endpoint, HttpCall
-from callboard.actors.daemon.native_answers import ApprovalShown, ApprovalsShown, WasDone, EditShown, EditsShown
+from callboard.actors.daemon.native_answers import ApprovalShown, ApprovalsShown, EditShown, EditsShown, WasDone
 from callboard.actors.daemon.native_bodies import (
     AnswerApproval,
     ApproveEdits,

@@ -11,7 +11,6 @@ from callboard.actors.daemon.access_tokens import Scope
 from callboard.actors.daemon.api_errors import Api, ApiError, error_body, error_of, json_response
 from callboard.actors.daemon.endpoint import Endpoint, HttpCall
 from callboard.actors.daemon.native_answers import (
-    WasDone,
     ReplyShown,
     RequestDetail,
     RequestShown,
@@ -19,6 +18,7 @@ from callboard.actors.daemon.native_answers import (
     StackShown,
     StacksShown,
     Started,
+    WasDone,
 )
 from callboard.actors.daemon.native_bodies import CancelRequest, FollowQuery, RequestsQuery, StartRequest
 from callboard.actors.daemon.native_io import answered, body_as, known_request, query_as, waited
