@@ -39,7 +39,7 @@ FACES = {
         DeadLetter DeadLetterReason DeadLetters DeadlockError DependencyLost Down ExitReason Held History
         IntensityExceeded KernelError LoopScheduler MailboxFull Monitor NameTaken NoSuchActor NotSpawned OutOfThreads
         Ref Rejected Restart Scheduler StartFailed Statistics Strategy Supervisor SupervisorMessage Timer
-        Watchdog ask_pykka children_of handles logger_of start_child stop_child
+        Watchdog ask_pykka children_of handles logger_of restart_child start_child stop_child
     """,
     "callboard.actors.tools": """
         Tool ToolContext tool

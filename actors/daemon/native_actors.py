@@ -12,7 +12,7 @@ from callboard.actors.daemon.access_tokens import Scope
 from callboard.actors.daemon.api_errors import ApiError, not_found
 from callboard.actors.daemon.endpoint import Endpoint, HttpCall
 from callboard.actors.daemon.native_answers import (
-    Done,
+    WasDone,
 )
 from callboard.actors.daemon.native_bodies import ActorPath, Nothing
 from callboard.actors.daemon.native_io import answered, body_as, waited
@@ -47,14 +47,14 @@ async def restart_actor(call: HttpCall) -> Response:
     """Stop it in order and start it again."""
     path, runtime = _known_path(call), call.tenant.runtime
     await _done(lambda: runtime.restart_actor(path))
-    return answered(Done(done=True))
+    return answered(WasDone(done=True))
 
 
 async def kill_actor(call: HttpCall) -> Response:
     """End it as a crash would; its supervisor sees to the rest."""
     path, runtime = _known_path(call), call.tenant.runtime
     await _done(lambda: runtime.kill_actor(path))
-    return answered(Done(done=True))
+    return answered(WasDone(done=True))
 
 
 async def _done(do: Callable[[], None]) -> None:
@@ -94,7 +94,7 @@ async def replay_dead_letter(call: HttpCall) -> Response:
         await waited(lambda: runtime.replay_dead_letter(number))
     except UsageError as error:
         raise ApiError(409, "not_replayable", said(error)) from None
-    return answered(Done(done=True))
+    return answered(WasDone(done=True))
 
 
 _ADMIN: Final = Scope.ADMIN
@@ -103,10 +103,10 @@ ENDPOINTS: Final = (
     Endpoint("GET", "/api/actors", list_actors, scope=_ADMIN, summary="The supervision tree", answer=ActorsShown),
     Endpoint(
         "POST", "/api/actors/restart", restart_actor, scope=_ADMIN, summary="Restart an actor", body=ActorPath,
-        answer=Done, may_be_large=False,
+        answer=WasDone, may_be_large=False,
     ),
     Endpoint(
-        "POST", "/api/actors/kill", kill_actor, scope=_ADMIN, summary="Kill an actor", body=ActorPath, answer=Done,
+        "POST", "/api/actors/kill", kill_actor, scope=_ADMIN, summary="Kill an actor", body=ActorPath, answer=WasDone,
         may_be_large=False,
     ),
     Endpoint(
@@ -115,6 +115,6 @@ ENDPOINTS: Final = (
     ),
     Endpoint(
         "POST", "/api/dead-letters/{number:int}/replay", replay_dead_letter, scope=_ADMIN,
-        summary="Send a dead letter again", body=Nothing, answer=Done, may_be_large=False,
+        summary="Send a dead letter again", body=Nothing, answer=WasDone, may_be_large=False,
     ),
 )  # fmt: skip

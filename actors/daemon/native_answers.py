@@ -26,7 +26,7 @@ class Started(NativeAnswer):
     request_id: str
 
 
-class Done(NativeAnswer):
+class WasDone(NativeAnswer):
     """Was it done?"""
 
     done: bool

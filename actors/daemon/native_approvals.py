@@ -10,7 +10,7 @@ from callboard.actors.calls.approvals import Approval
 from callboard.actors.daemon.access_tokens import Scope
 from callboard.actors.daemon.api_errors import ApiError, not_found
 from callboard.actors.daemon.endpoint import Endpoint, HttpCall
-from callboard.actors.daemon.native_answers import ApprovalShown, ApprovalsShown, Done, EditShown, EditsShown
+from callboard.actors.daemon.native_answers import ApprovalShown, ApprovalsShown, EditShown, EditsShown, WasDone
 from callboard.actors.daemon.native_bodies import (
     AnswerApproval,
     ApproveEdits,
@@ -37,7 +37,7 @@ async def answer_approval(call: HttpCall) -> Response:
     approval = Approval(body.answer, body.reason, body.arguments)
     if not call.tenant.desk.answer(call.path("request_id"), step, call.path("call_id"), approval):
         raise not_found("no such call waits for approval: it was answered, has timed out, or never was")
-    return answered(Done(done=True))
+    return answered(WasDone(done=True))
 
 
 # -- edits
@@ -115,7 +115,7 @@ def _open_call(call: HttpCall) -> tuple[str, int, str]:
 def _taken(was_taken: bool) -> Response:
     if not was_taken:
         raise _no_call()
-    return answered(Done(done=True))
+    return answered(WasDone(done=True))
 
 
 def _no_call() -> ApiError:
@@ -131,7 +131,7 @@ ENDPOINTS: Final = (
     ),
     Endpoint(
         "POST", f"/api/approvals/{_CALL}", answer_approval, scope=_APPROVE, summary="Approve or deny a call",
-        body=AnswerApproval, answer=Done,
+        body=AnswerApproval, answer=WasDone,
     ),
     Endpoint("GET", "/api/edits", list_edits, summary="Staged edits", query=EditsQuery, answer=EditsShown),
     Endpoint(
@@ -144,14 +144,14 @@ ENDPOINTS: Final = (
     ),
     Endpoint(
         "POST", f"/api/calls/{_CALL}/complete", complete_call, scope=_APPROVE, summary="The result of a deferred call",
-        body=CompleteCall, answer=Done,
+        body=CompleteCall, answer=WasDone,
     ),
     Endpoint(
         "POST", f"/api/calls/{_CALL}/fail", fail_call, scope=_APPROVE, summary="A deferred call has failed",
-        body=FailCall, answer=Done, may_be_large=False,
+        body=FailCall, answer=WasDone, may_be_large=False,
     ),
     Endpoint(
         "POST", f"/api/calls/{_CALL}/progress", report_progress, scope=_APPROVE,
-        summary="How far a deferred call is", body=ProgressOfCall, answer=Done, may_be_large=False,
+        summary="How far a deferred call is", body=ProgressOfCall, answer=WasDone, may_be_large=False,
     ),
 )  # fmt: skip

@@ -11,7 +11,6 @@ from callboard.actors.daemon.access_tokens import Scope
 from callboard.actors.daemon.api_errors import Api, ApiError, error_body, error_of, json_response
 from callboard.actors.daemon.endpoint import Endpoint, HttpCall
 from callboard.actors.daemon.native_answers import (
-    Done,
     ReplyShown,
     RequestDetail,
     RequestShown,
@@ -19,6 +18,7 @@ from callboard.actors.daemon.native_answers import (
     StackShown,
     StacksShown,
     Started,
+    WasDone,
 )
 from callboard.actors.daemon.native_bodies import CancelRequest, FollowQuery, RequestsQuery, StartRequest
 from callboard.actors.daemon.native_io import answered, body_as, known_request, query_as, waited
@@ -138,7 +138,7 @@ async def cancel(call: HttpCall) -> Response:
     body = body_as(call, CancelRequest)
     request_id = await known_request(call)
     reason = body.reason or "cancelled by a client"
-    return answered(Done(done=call.tenant.runtime.cancel(request_id, reason)))
+    return answered(WasDone(done=call.tenant.runtime.cancel(request_id, reason)))
 
 
 async def stacks(call: HttpCall) -> Response:
@@ -194,7 +194,7 @@ ENDPOINTS: Final = (
         is_stream=True,
     ),
     Endpoint(
-        "POST", f"{_ONE}/cancel", cancel, summary="Cancel a request", body=CancelRequest, answer=Done,
+        "POST", f"{_ONE}/cancel", cancel, summary="Cancel a request", body=CancelRequest, answer=WasDone,
         may_be_large=False,
     ),
     Endpoint(

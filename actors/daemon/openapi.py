@@ -12,7 +12,6 @@ from pydantic.json_schema import JsonSchemaMode, models_json_schema
 from starlette.requests import Request
 from starlette.responses import Response
 
-from callboard import __version__
 from callboard.actors.daemon.api_errors import Api
 from callboard.actors.daemon.daemon import Daemon
 from callboard.actors.daemon.endpoint import Endpoint
@@ -21,6 +20,8 @@ Json = dict[str, object]
 Names = Mapping[tuple[type[BaseModel], str], Json]
 """A reference to the schema of each model, by how it is used."""
 
+#: It goes up where a client of before would not get on any more.
+API_VERSION: Final = "1"
 _REF: Final = "#/components/schemas/"
 _VARIABLE: Final = re.compile(r"{(\w+)(?::(\w+))?}")
 #: Of a path's variable, by the convertor that reads it.
@@ -103,7 +104,7 @@ def openapi_document(endpoints: Iterable[Endpoint]) -> Json:
         "openapi": "3.1.0",
         "info": {
             "title": "callboard",
-            "version": __version__,
+            "version": API_VERSION,
             "description": "Supervised tool calls over HTTP. The scopes of tokens are use, approve and admin; each "
             "includes those before it.",
             "license": {"name": "Apache License 2.0", "identifier": "Apache-2.0"},

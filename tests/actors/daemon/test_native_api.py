@@ -102,6 +102,27 @@ def test_following_to_the_end(ann: Client) -> None:
     assert names == [each["type"] for each in data]
 
 
+def test_following_goes_on_behind_the_last_event_that_was_seen(ann: Client) -> None:
+    request_id = ann.start("call quick")
+    ann.ended(request_id)
+
+    def events(headers: dict[str, str] | None = None, query: str = "") -> list[str]:
+        answer = ann.http.get(f"/api/requests/{request_id}/events{query}", headers=headers)
+        assert answer.status_code == 200, answer.text
+        return [line for line in answer.text.splitlines() if line.startswith(("id: ", "event: "))]
+
+    whole = events()
+    ids = [line.removeprefix("id: ") for line in whole if line.startswith("id: ")]
+    assert len(set(ids)) == len(ids) > 3
+    for at in (0, len(ids) // 2, len(ids) - 2):
+        rest = whole[whole.index(f"id: {ids[at]}") + 2 :]
+        assert events({"Last-Event-ID": ids[at]}) == rest
+        assert events(None, f"?after={ids[at]}") == rest
+    for wrong in ("nonsense", "1", "-1", "x" * 300):
+        answer = ann.http.get(f"/api/requests/{request_id}/events", headers={"Last-Event-ID": wrong})
+        assert answer.status_code == 400, (wrong, answer.text)
+
+
 def test_an_approval_shows_what_and_is_answered_once(ann: Client) -> None:
     request_id = ann.start('call dangerous {"what": "it"}')
     wait_until(lambda: ann.get("/api/approvals")["approvals"])
