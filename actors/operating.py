@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from typing import Final
 
 from callboard.actors import kernel
+from callboard.actors.requests.open_requests import OpenRequest
 from callboard.actors.requests.outside import ReportProgress, ResolveCall
 from callboard.actors.running import StartedRuntime, tag_of_call
 from callboard.actors.workers.call_stacks import NoStack, ReadStack
@@ -50,6 +51,62 @@ _SENT_AGAIN: Final = (
     ReportProgress,
     ResolveCall,
 )
+
+
+class Operated:
+    """The part of a Runtime that its operator uses."""
+
+    def _live(self) -> StartedRuntime:
+        raise NotImplementedError
+
+    def open_request(self, request_id: str) -> OpenRequest | None:
+        """Where a request is that has not ended; None where it has, or is not known here."""
+        running = self._live()
+        opened = running.requests.get(RequestId(request_id))
+        found = opened.described() if opened is not None else None
+        return found if found is not None else running.left_open.get(RequestId(request_id))
+
+    def is_running(self, request_id: str) -> bool:
+        """Has a request of this id begun here, and not ended? It waits for nothing."""
+        return RequestId(request_id) in self._live().requests
+
+    @property
+    def running_requests(self) -> int:
+        """How many have not ended, without those that wait for another process. It waits for nothing."""
+        return len(self._live().requests)
+
+    def restart_actor(self, path: str) -> None:
+        """Stop the actor of this path, such as "root/rag" (`tree` shows them), and start it again; returns when it
+        runs. What it worked on ends as when it crashes. Raises UsageError where there is none, and for one that cannot
+        be started again: `root`, `root/sessions`, a request, a worker; RuntimeFailure when it does not run in time."""
+        restart_actor(self._live(), path)
+
+    def kill_actor(self, path: str) -> None:
+        """End the actor of this path at once, as a crash would: its supervisor starts it again, or (of a worker) its
+        call ends. A request is cancelled. Raises UsageError where there is none, and for `root` and `root/sessions`."""
+        kill_actor(self._live(), path)
+
+    def replay_dead_letter(self, number: int) -> kernel.DeadLetter:
+        """Send the message of one of `dead_letters` (its `serial`) again, once, to the actor that has the name now.
+
+        Raises UsageError, and keeps it, for a message that could do its work twice (`may_replay` says so beforehand),
+        and where the actor has ended; UsageError also where there is no such letter.
+        """
+        return replay_dead_letter(self._live(), number)
+
+    @staticmethod
+    def may_replay(letter: kernel.DeadLetter) -> bool:
+        """May the message of this dead letter be sent again?"""
+        return may_be_replayed(letter)
+
+    def stack_of(self, request_id: str, step: int, call_id: str) -> str:
+        """Where the code of a running tool is now: its frames by file, line and function, of a tool in a process as
+        Python's faulthandler writes them. The call goes on as it was; but C code of a tool in a process that sleeps or
+        waits may return early, as by any signal (Python's own code goes on waiting). Blocks for some milliseconds.
+
+        Raises UsageError where no code of such a call runs, or none can say where it is; RuntimeFailure after 2 s.
+        """
+        return stack_of(self._live(), request_id, step, call_id)
 
 
 def may_be_replayed(letter: kernel.DeadLetter) -> bool:

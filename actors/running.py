@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -18,10 +19,12 @@ from callboard.actors.journal.records_of_runtime import JournalRecords
 from callboard.actors.journal.recovery import Rebuilt
 from callboard.actors.kernel.reply import Reply as AskReply
 from callboard.actors.models.windows import Windows
-from callboard.actors.requests.open_requests import OpenRequest, waits_for
+from callboard.actors.requests.ended_feeds import EndedFeeds, process_name
+from callboard.actors.requests.open_requests import OpenRequest, OpenState, waits_for
 from callboard.actors.requests.output_checks import CheckThreads
 from callboard.actors.requests.outside import OutsideCalls
 from callboard.actors.requests.replies import Answer, Question, T
+from callboard.actors.requests.request_feed import RequestFeed
 from callboard.actors.requests.request_session import RequestSession
 from callboard.actors.requests.session_messages import ReadWork, SessionMessage, Subscriber
 from callboard.actors.requests.write_ahead import WriteAhead
@@ -48,6 +51,8 @@ DEAD_LETTERS_KEPT: Final = 256
 TELL_SECONDS: Final = 2.0
 #: A session says where it is within milliseconds; a wait this long means that something holds the loop.
 READ_SECONDS: Final = 5.0
+#: Between two looks at what requests wait for while a runtime drains.
+DRAIN_LOOK_SECONDS: Final = 0.5
 #: A snapshot is a copy of some counters; a wait this long means that something holds the loop.
 METRICS_TIMEOUT_SECONDS: Final = 5.0
 
@@ -65,9 +70,16 @@ class StartedRuntime:
         self.process_id = os.getpid()
         self.has_approver = approve is not None
         self.begin_spans = wiring.begin_spans
+        self.process_name = process_name()
+        self.ended_feeds = EndedFeeds()
+        self.adding_feeds = threading.Lock()
         self.sessions: dict[RequestId, kernel.Ref[SessionMessage]] = {}
         self.requests: dict[RequestId, StartedRequest[object]] = {}
         """Those that have not ended."""
+        self.is_draining = False
+        """No new requests are taken."""
+        self.has_none = threading.Event()
+        """No request runs; looked at while it drains."""
         self.left_open: dict[RequestId, OpenRequest] = {}
         """Those of earlier processes that this one cannot go on with."""
         self.conversations = wiring.conversations
@@ -128,6 +140,19 @@ class StartedRuntime:
             self.conversations[request_id] = answer.conversation
         self.system.watch(ref, opened.ended)
 
+    def drain(self, deadline_seconds: float) -> bool:
+        """See `Runtime.drain`. Blocks."""
+        self.is_draining = True
+        until = time.monotonic() + deadline_seconds
+        while (left := until - time.monotonic()) > 0:
+            if not self.requests:
+                return True
+            self.has_none.wait(min(left, DRAIN_LOOK_SECONDS))
+            open_ones = [opened.described() for opened in tuple(self.requests.values())]
+            if self.outbox is not None and all(each is None or each.state is OpenState.WAITING for each in open_ones):
+                break
+        return not self.requests
+
     def metrics(self) -> Metrics:
         return self.peers.telemetry.ask(ReadMetrics(self.system.now()), METRICS_TIMEOUT_SECONDS)
 
@@ -171,6 +196,8 @@ class StartedRequest(Generic[T]):
     rebuilt: Rebuilt | None = None
     """Of a request that was taken up from the journal: what it was there."""
     ref: kernel.Ref[SessionMessage] | None = None
+    feed: RequestFeed | None = None
+    """Where it is followed, or may be."""
 
     def make_session(self) -> RequestSession:
         running, question, model, direct = self.running, self.question, self.model, self.needs.direct
@@ -226,9 +253,13 @@ class StartedRequest(Generic[T]):
     def ended(self, down: kernel.Down) -> None:
         """Its session has."""
         running, request_id = self.running, self.question.tag.request_id
+        if self.feed is not None:
+            running.ended_feeds.add(request_id, self.feed, running.system.now())
         if running.sessions.get(request_id) is self.ref:  # the name is free before the asker knows
             del running.sessions[request_id], running.requests[request_id]
             running.conversations.pop(request_id, None)
+            if running.is_draining and not running.requests:
+                running.has_none.set()
         if self.answer.session_ended(down):
             with contextlib.suppress(kernel.MailboxFull):
                 running.peers.telemetry.tell(RequestLost(self.question))

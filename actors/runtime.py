@@ -15,24 +15,27 @@ import time
 import uuid
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextvars import copy_context
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Self, Unpack, cast, overload
 
 from typing_extensions import TypeForm
 
-from callboard.actors import kernel, operating
+from callboard.actors import kernel
 from callboard.actors.builtins.asking_user import AskUserCallback, UserQuestions
 from callboard.actors.calls.approvals import ApprovalCallback
-from callboard.actors.calls.dispatcher import ReadOffers
+from callboard.actors.calls.dispatcher import ReadOffers, ReplaceTools
+from callboard.actors.calls.registry import GIVEN
 from callboard.actors.edits.proposals import DecideEdits
+from callboard.actors.following import Following
 from callboard.actors.journal.journal_handle import JournalHandle
 from callboard.actors.journal.journal_records import Needs
 from callboard.actors.journal.recovery import needs_of
 from callboard.actors.mcp.mcp_handle import McpHandle
 from callboard.actors.mcp.remote_values import ServerStatus
 from callboard.actors.models.routing import OwnProviders
+from callboard.actors.operating import Operated
 from callboard.actors.requests.asking import AskOptions, Prompt, check_names, identity_of, user_message
 from callboard.actors.requests.client_tools import WENT_ON, CallResults
 from callboard.actors.requests.direct_calls import (
@@ -44,11 +47,13 @@ from callboard.actors.requests.direct_calls import (
     said_with,
     tool_call,
 )
+from callboard.actors.requests.feed_positions import Position
 from callboard.actors.requests.open_requests import OpenRequest
 from callboard.actors.requests.output_checks import OutputChecker
 from callboard.actors.requests.outputs import OutputType, output_type
 from callboard.actors.requests.recorded_reply import recorded_reply
 from callboard.actors.requests.replies import Answer, Question, Reply, RequestEnded, Stream, SyncStream, T
+from callboard.actors.requests.request_feed import Followed, RequestFeed
 from callboard.actors.requests.session_messages import Subscriber
 from callboard.actors.running import StartedRequest, StartedRuntime, tag_of, tag_of_call
 from callboard.actors.settings import Settings
@@ -82,7 +87,7 @@ REFRESH_TIMEOUT_SECONDS: Final = 3_600.0
 OFFERS_TIMEOUT_SECONDS: Final = 5.0
 
 
-class Runtime:
+class Runtime(Operated):
     """Runs requests under supervision.
 
         async with Runtime(Settings(model="openai/gpt-6.1-sol"), tools=[lookup]) as runtime:
@@ -115,7 +120,8 @@ class Runtime:
         if questions is not None:
             tools = (*tools, questions.tool)
         self._questions = questions
-        self._wiring = Wiring(self.settings, tools, providers)
+        self._given, self._providers = tuple(tools), providers
+        self._wiring = Wiring(self.settings, self._given, providers)
         self._running: StartedRuntime | None = None
         self._changing = threading.Lock()
         self._dropped: weakref.finalize[[StartedRuntime], Runtime] | None = None
@@ -160,6 +166,55 @@ class Runtime:
                 if self._dropped is not None:
                     self._dropped.detach()
                 running.close()
+
+    async def reload(
+        self,
+        settings: Settings,
+        tools: Iterable[Callable[..., object]] | None = None,
+        *,
+        providers: OwnProviders | None = None,
+    ) -> None:
+        """Go on with these settings, tools (None: the same ones) and providers (likewise), while requests run.
+
+        A request that runs keeps the tools that it was offered, and its next model call goes by the new addresses, keys
+        and limits; a call of a tool that is gone is answered so. All is checked first: raises UsageError, and changes
+        nothing, for what is wrong and for a setting that only a start can change (its name is in the message).
+        """
+        await asyncio.to_thread(self.reload_sync, settings, tools, providers=providers)
+
+    def reload_sync(
+        self,
+        settings: Settings,
+        tools: Iterable[Callable[..., object]] | None = None,
+        *,
+        providers: OwnProviders | None = None,
+    ) -> None:
+        """`reload`, for code without an event loop."""
+        with self._changing:
+            asks = () if self._questions is None else (self._questions.tool,)
+            given = self._given if tools is None else (*tools, *asks)
+            own = self._providers if providers is None else providers
+            self._wiring.reload(settings, given, own)
+            self.settings, self._given, self._providers = settings, given, own
+            if self._running is not None:
+                self._live().peers.dispatcher.tell_control(ReplaceTools(GIVEN, self._wiring.given_tools))
+
+    async def drain(self, deadline_seconds: float) -> bool:
+        """Take no new requests from now on, and wait for those that run; `stop` comes after it.
+
+        False where some have not ended by the deadline, or wait for someone outside while there is a journal, which
+        keeps them: `stop` leaves them there for the next start. New ones raise RuntimeFailure ("draining").
+        """
+        return await asyncio.to_thread(self.drain_sync, deadline_seconds)
+
+    def drain_sync(self, deadline_seconds: float) -> bool:
+        """`drain`, for code without an event loop."""
+        return self._live().drain(deadline_seconds)
+
+    @property
+    def is_draining(self) -> bool:
+        """`drain` was called: no new requests are taken."""
+        return self._running is not None and self._running.is_draining
 
     def __enter__(self) -> Self:
         return self.start()
@@ -260,6 +315,30 @@ class Runtime:
         self._begin(asked, answer, stream)
         return stream
 
+    def start_request(self, prompt: Prompt, *, output: TypeForm[T] | None = None, **options: Unpack[AskOptions]) -> str:
+        """Begin a request that no one waits for, and return its id: for `follow`, `result` and `cancel`.
+
+        Raises a UsageError as `ask` does. It goes on without any follower.
+        """
+        asked, answer = self._prepare(prompt, options, output)
+        feed = Following(self._live(), self._outputs).feed(cast("Answer[object]", answer), answer)
+        self._begin(asked, answer, feed, feed=feed)
+        return answer.tag.request_id
+
+    def follow(self, request_id: str, after: str = "") -> AsyncIterator[Followed]:
+        """Read along any request of this runtime or its journal, running or ended: `async for each in
+        runtime.follow(request_id)`. Each `Followed` has an `item` of a stream and an `id`; the Reply comes last.
+
+        `after` is the id to go on behind, also one of an earlier process: what is durable comes once. A turn of which
+        that follower has seen a part comes again from its beginning behind a `Restarted`, where its pieces are no
+        longer kept. Any number may follow a request, and leaving does not end it. docs/embedding.md says more.
+
+        Raises UsageError for an `after` that is no id, and from the iteration: UsageError for a request that is not
+        known, FollowerTooSlow for a follower that leaves MAX_UNREAD_BYTES unread, and what `result` raises.
+        """
+        _check_for_asyncio("runtime.follow(...)")
+        return Following(self._live(), self._outputs).follow(RequestId(request_id), Position.read(after))
+
     def complete_call(self, request_id: str, step: int, call_id: str, result: object) -> bool:
         """Give a deferred call its result, from any thread. The three ids are those of `ToolContext.tag` in the tool,
         and of `ToolCallDeferred.tag` in a stream.
@@ -300,22 +379,6 @@ class Runtime:
         running = self._live()
         found = [opened.described() for opened in tuple(running.requests.values())]
         return tuple(each for each in (*found, *running.left_open.values()) if each is not None)
-
-    def open_request(self, request_id: str) -> OpenRequest | None:
-        """The same of one; None where it has ended, or is not known here."""
-        running = self._live()
-        opened = running.requests.get(RequestId(request_id))
-        found = opened.described() if opened is not None else None
-        return found if found is not None else running.left_open.get(RequestId(request_id))
-
-    def is_running(self, request_id: str) -> bool:
-        """Has a request of this id begun here, and not ended? It waits for nothing."""
-        return RequestId(request_id) in self._live().requests
-
-    @property
-    def running_requests(self) -> int:
-        """How many have not ended, without those that wait for another process. It waits for nothing."""
-        return len(self._live().requests)
 
     async def result(self, request_id: str) -> Reply[object]:
         """The reply of any request: of one that runs when it has ended, of an ended one from the journal.
@@ -365,6 +428,8 @@ class Runtime:
         if options:
             check_names(options)
         running = self._live()
+        if running.is_draining:
+            raise RuntimeFailure("draining: this runtime takes no new requests, since it is about to stop")
         if len(running.sessions) >= self.settings.max_concurrent_requests:
             raise RuntimeFailure(f"overloaded: {len(running.sessions)} requests are running; try again later")
         form = output_type(output) if output is not None else None
@@ -380,7 +445,14 @@ class Runtime:
             asked = replace(asked, added=conversation.going_on(None), notes=(*asked.notes, WENT_ON))
         return asked, Answer(conversation, tag, asked.options.timeout_seconds, checker, running.post)
 
-    def _begin(self, asked: Asked, answer: Answer[T], subscriber: Subscriber, direct: ToolCall | None = None) -> None:
+    def _begin(
+        self,
+        asked: Asked,
+        answer: Answer[T],
+        subscriber: Subscriber,
+        direct: ToolCall | None = None,
+        feed: RequestFeed | None = None,
+    ) -> None:
         """`direct`: the call that is run without a model."""
         running = self._live()
         answer.conversation.take(answer.tag.request_id)
@@ -413,7 +485,8 @@ class Runtime:
             needs = Needs(direct=direct)
         try:
             begun_at = time.time() - running.system.now() + asked.at
-            running.begin(StartedRequest(running, question, asked.model, answer, subscriber, begun_at, needs))
+            opened = StartedRequest(running, question, asked.model, answer, subscriber, begun_at, needs, feed=feed)
+            running.begin(opened)
         except BaseException as error:
             answer.conversation.release()
             if isinstance(error, kernel.NameTaken):
@@ -605,41 +678,6 @@ class Runtime:
     def dead_letters(self) -> tuple[kernel.DeadLetter, ...]:
         """The latest messages that no actor handled, with the reason."""
         return self._live().system.dead_letters.list()
-
-    # -- operating
-
-    def restart_actor(self, path: str) -> None:
-        """Stop the actor of this path, such as "root/rag" (`tree` shows them), and start it again; returns when it
-        runs. What it worked on ends as when it crashes. Raises UsageError where there is none, and for one that cannot
-        be started again: `root`, `root/sessions`, a request, a worker; RuntimeFailure when it does not run in time."""
-        operating.restart_actor(self._live(), path)
-
-    def kill_actor(self, path: str) -> None:
-        """End the actor of this path at once, as a crash would: its supervisor starts it again, or (of a worker) its
-        call ends. A request is cancelled. Raises UsageError where there is none, and for `root` and `root/sessions`."""
-        operating.kill_actor(self._live(), path)
-
-    def replay_dead_letter(self, number: int) -> kernel.DeadLetter:
-        """Send the message of one of `dead_letters` (its `serial`) again, once, to the actor that has the name now.
-
-        Raises UsageError, and keeps it, for a message that could do its work twice (`may_replay` says so beforehand),
-        and where the actor has ended; UsageError also where there is no such letter.
-        """
-        return operating.replay_dead_letter(self._live(), number)
-
-    @staticmethod
-    def may_replay(letter: kernel.DeadLetter) -> bool:
-        """May the message of this dead letter be sent again?"""
-        return operating.may_be_replayed(letter)
-
-    def stack_of(self, request_id: str, step: int, call_id: str) -> str:
-        """Where the code of a running tool is now: its frames by file, line and function, of a tool in a process as
-        Python's faulthandler writes them. The call goes on as it was; but C code of a tool in a process that sleeps or
-        waits may return early, as by any signal (Python's own code goes on waiting). Blocks for some milliseconds.
-
-        Raises UsageError where no code of such a call runs, or none can say where it is; RuntimeFailure after 2 s.
-        """
-        return operating.stack_of(self._live(), request_id, step, call_id)
 
     def _live(self) -> StartedRuntime:
         running = self._running

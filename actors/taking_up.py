@@ -16,6 +16,7 @@ import orjson
 
 from callboard.actors import kernel
 from callboard.actors.builtins.asking_user import UserQuestion, UserQuestions
+from callboard.actors.following import Following
 from callboard.actors.journal.journal_records import RequestEnd, RequestLog, SetAside, Write
 from callboard.actors.journal.outbox import AppendWrite, Outbox
 from callboard.actors.journal.records_of_runtime import JournalRecords
@@ -24,6 +25,7 @@ from callboard.actors.requests.open_requests import OpenRequest, OpenState
 from callboard.actors.requests.output_checks import OutputChecker
 from callboard.actors.requests.outputs import OutputType
 from callboard.actors.requests.replies import Answer, Question
+from callboard.actors.requests.session_messages import FeedStart
 from callboard.actors.running import StartedRequest
 from callboard.actors.wiring import Asked
 from callboard.protocol.errors import RuntimeFailure, UsageError, said
@@ -147,8 +149,11 @@ class TakingUp:
         for seen in (*found.events, *found.notes):
             answer(seen)
         found.conversation.take(log.request_id, found.recorded)
+        # It is read along, for the followers of the process that has ended will come back.
+        feed = Following(running, self._outputs).feed(answer, answer)
+        feed.begins_at(FeedStart(found.taken_up.number))
         opened = StartedRequest(
-            running, question, asked.model, answer, answer, log.begins.begun_at, log.begins.needs, found
+            running, question, asked.model, answer, feed, log.begins.begun_at, log.begins.needs, found, feed=feed
         )
         put_again = self._questions_of(found)  # before its actor has the session, and changes it
         try:
@@ -186,7 +191,6 @@ def _question(
         started.options,
         started.at,
         context,
-        is_read_along=False,
         routes=asked.routes,
         metadata=log.begins.metadata,
         compacted=started.compacted,

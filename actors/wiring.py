@@ -20,12 +20,12 @@ from callboard.actors.calls.approvals import Approver
 from callboard.actors.calls.dispatcher import ReplaceTools
 from callboard.actors.calls.ledger import Ledger
 from callboard.actors.calls.registry import offer_of
-from callboard.actors.connection import Connection
 from callboard.actors.journal.opening import journal_plan
 from callboard.actors.journal.places import is_server
 from callboard.actors.journal.transactions import transaction_fault
 from callboard.actors.mcp.server_hub import ServerHub
 from callboard.actors.mcp.server_link import ServerLink
+from callboard.actors.models.embedding_access import embedding_api
 from callboard.actors.models.llm_manager import LlmManager, Route, start_on
 from callboard.actors.models.refusals import Refusals
 from callboard.actors.models.routing import OwnProviders, Router
@@ -38,6 +38,7 @@ from callboard.actors.policy.saved_rules import SavedRules
 from callboard.actors.processes.confinement import check_hosts, confinement_of, kernel_support
 from callboard.actors.processes.keeper import check_confinement, masks_secrets
 from callboard.actors.processes.supply import ProcessOptions
+from callboard.actors.reloading import EarlierProviders, check_reload, close_provider
 from callboard.actors.requests import asking
 from callboard.actors.requests.asking import AskOptions
 from callboard.actors.requests.conversation import Conversation
@@ -57,7 +58,7 @@ from callboard.actors.workers.kinds import kinds
 from callboard.protocol.budgets import MIN_OUTPUT_TOKENS
 from callboard.protocol.compaction import READ_TOOL
 from callboard.protocol.content import Message, SystemMessage, Text, UserMessage
-from callboard.protocol.errors import UsageError, missing_extra, said
+from callboard.protocol.errors import UsageError, missing_extra
 from callboard.protocol.events import RequestStarted
 from callboard.protocol.ids import RequestId, ToolName
 from callboard.protocol.limits import MAX_CALL_TOKENS
@@ -67,11 +68,9 @@ from callboard.protocol.output import OutputMode, OutputSpec
 from callboard.protocol.prompt import request_of
 from callboard.protocol.prompt_tokens import TokenCounter, estimate_tokens, message_tokens
 from callboard.protocol.tools import ToolDefinition
-from callboard.providers.adapter import Provider
 from callboard.providers.catalog import Prices
 from callboard.providers.local.offline import CONTEXT_TOOL
 from callboard.providers.output_modes import output_modes
-from callboard.providers.provider_registry import ENVIRONMENT, embeddings_for
 from callboard.providers.rate_limit import RateLimits
 from callboard.providers.retry import RetryPolicy
 from callboard.providers.tokenizers import counter_for, encoding_of
@@ -133,6 +132,9 @@ _TRIAL: Final = UserMessage.of("?")
 class Wiring:
     """The parts of one runtime; they outlive its starts and stops. Raises UsageError for bad settings or tools."""
 
+    timelines: RequestTimelines | None = None
+    """Where what each request does is written, where that is wanted."""
+
     def __init__(
         self, settings: Settings, tools: Iterable[Callable[..., object]], providers: OwnProviders | None = None
     ) -> None:
@@ -140,8 +142,6 @@ class Wiring:
         check_confinement(settings.confine)
         workspace = Workspace.at(settings.workspace, settings.secret_rules) if settings.workspace else None
         builtins = builtin_tools(workspace) if workspace else ()
-        self.timelines: RequestTimelines | None = None
-        """Where what each request does is written, where that is wanted."""
         self.conversations: dict[RequestId, Conversation] = {}
         """Of the requests that run, where a tool may read them."""
         compaction = settings.compaction
@@ -153,6 +153,8 @@ class Wiring:
             self._check_effect(each)
         limits = RateLimits(kernel.LoopScheduler.now, settings.rate_limits)
         self._router = Router(settings, limits, providers)
+        self._earlier = EarlierProviders()
+        """Of settings that were replaced."""
         self._models: dict[str, KnownModel] = {}
         self._learning = Lock()
         self._last_options: tuple[dict[str, Any], RequestOptions] | None = None
@@ -172,7 +174,7 @@ class Wiring:
             suitable(self.model.routes, _first_request(_TRIAL, options))
         self._embeddings: EmbeddingApi | None = None
         if model := settings.embedding_model:
-            self._embeddings = _embeddings(settings, model)
+            self._embeddings = embedding_api(settings, model)
         tracing = extras.tracing(settings.log_content)
         self.begin_spans: BeginSpans | None = None if tracing is None else tracing.begin
         self._find_export = extras.find_export()
@@ -192,6 +194,34 @@ class Wiring:
         )
         if settings.workspace is not None:
             _import_index(settings)
+
+    def reload(self, settings: Settings, tools: Iterable[Callable[..., object]], own: OwnProviders | None) -> None:
+        """Requests that begin from now on are as these say; those that run ask by these at their next model call.
+
+        The dispatcher must be told of the tools (`given_tools`). Raises UsageError, and changes nothing then.
+        """
+        check_reload(self.settings, settings)
+        new = Wiring(settings, tools, own)
+        with self._learning:
+            earlier = self._router.providers
+            self.settings, self.tools = settings, new.tools
+            self._router, self._models, self._last_options = new._router, new._models, None
+            self.model, self._asks_for_more = new.model, new._asks_for_more
+        self._earlier.add(earlier, own or {})
+
+    @property
+    def given_tools(self) -> tuple[Tool, ...]:
+        """Those of the program that has made the runtime, and those that the workspace adds."""
+        return (*self.tools, *self.code_tools)
+
+    def _renewed(self, route: Route) -> Route:
+        """As it is now, where the settings were reloaded since; as it was where it is gone."""
+        if not self._earlier.were_replaced:
+            return route
+        try:
+            return self._router.route(route.name)
+        except UsageError:
+            return route
 
     @property
     def offered_tools(self) -> dict[ToolName, Tool]:
@@ -331,6 +361,7 @@ class Wiring:
     def plan(self, system: kernel.ActorSystem, scheduler: kernel.LoopScheduler, approver: Approver) -> Plan:
         """The tree of a runtime that starts now."""
         settings, counted, calls = self.settings, Metrics(), Ledger()
+        self._earlier.loop = scheduler.loop
         sample = partial(samples, system, calls, lambda: scheduler.held)
         processes = ProcessOptions(
             settings.process_workers,
@@ -345,9 +376,11 @@ class Wiring:
         code_actors = self._code_actors(system, scheduler, approver)
         return Plan(
             telemetry=lambda: Telemetry(settings.log_content, counted, sample, self._find_export, self.timelines),
-            llm_manager=lambda: LlmManager(self._routes, start, retry, cost, self._token_ratios, self._refusals),
+            llm_manager=lambda: LlmManager(
+                self._routes, start, retry, cost, self._token_ratios, self._refusals, self._renewed
+            ),
             workers=kinds(processes),
-            tools=(*self.tools, *self.code_tools),
+            tools=self.given_tools,
             approver=approver,
             policy=settings.policy,
             workspace=settings.workspace,
@@ -414,17 +447,9 @@ class Wiring:
         if self.edits is not None:
             self.edits.close()
 
-        async def close(held: Provider | EmbeddingApi) -> None:
-            try:
-                await held.aclose()
-            except asyncio.CancelledError:
-                raise
-            except BaseException as error:  # noqa: BLE001 - of a provider written by a user, which may raise SystemExit
-                logger.warning("a provider's connections could not be closed: %s", said(error))
-
         async def close_all() -> None:
-            held = [*self._router.providers] + ([self._embeddings] if self._embeddings else [])
-            await asyncio.gather(*map(close, held))
+            held = [*self._router.providers, *self._earlier.open, *([self._embeddings] if self._embeddings else [])]
+            await asyncio.gather(*map(close_provider, held))
 
         try:
             asyncio.run_coroutine_threadsafe(close_all(), scheduler.loop).result(CLOSE_PROVIDERS_SECONDS)
@@ -441,21 +466,6 @@ def _replace_tools(system: kernel.ActorSystem, link: ServerLink) -> None:
 def _post(api: EmbeddingApi, scheduler: kernel.LoopScheduler, body: Mapping[str, object]) -> Mapping[str, object]:
     """For the index's own thread, which may block: the request itself runs on the loop."""
     return asyncio.run_coroutine_threadsafe(api.post(body), scheduler.loop).result(EMBEDDING_WAIT_SECONDS)
-
-
-def _embeddings(settings: Settings, model: str) -> EmbeddingApi:
-    provider = model.partition("/")[0]
-    connection = settings.connection(provider)
-    if callable(connection.api_key):
-        raise UsageError(f"embedding_model: the key of {provider} comes from a callback, which embeddings cannot use")
-    return embeddings_for(
-        model,
-        base_url=settings.embedding_base_url or settings.connections.get(provider, Connection()).base_url,
-        api_key=settings.key_for(provider),
-        headers=connection.headers,
-        proxy=ENVIRONMENT if connection.proxy is None else connection.proxy,
-        verify=True if connection.verify is None else connection.verify,
-    )
 
 
 def _import_index(settings: Settings) -> None:

@@ -19,6 +19,8 @@ from callboard.protocol.masking import mask
 
 #: A client that is refused for want of room may try again after this time.
 RETRY_SECONDS: Final = 1
+#: One that comes while the daemon stops, to be started again.
+DRAIN_RETRY_SECONDS: Final = 5
 
 
 class Api(StrEnum):
@@ -94,6 +96,8 @@ def error_of(error: BaseException) -> ApiError:
             return ApiError(row.status, row.code, said(error), headers=headers)
         case UsageError():
             return ApiError(400, "invalid_request", said(error))
+        case RuntimeFailure() if str(error).startswith("draining"):
+            return ApiError(503, "draining", said(error), headers={"Retry-After": str(DRAIN_RETRY_SECONDS)})
         case RuntimeFailure() if str(error).startswith("overloaded"):
             return overloaded(said(error))
         case RuntimeFailure():

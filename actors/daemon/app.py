@@ -16,12 +16,17 @@ from starlette.types import Receive, Scope, Send
 
 from callboard.actors.daemon import (
     board_pages,
+    chat_completions,
+    embeddings_endpoint,
     health,
+    messages_endpoint,
+    models_endpoint,
     native_actors,
     native_approvals,
     native_conversations,
     native_requests,
     openapi,
+    reloads,
 )
 from callboard.actors.daemon.api_errors import Api, ApiError, error_of, error_response
 from callboard.actors.daemon.daemon import Daemon
@@ -33,6 +38,11 @@ logger = logging.getLogger("callboard.daemon")
 #: Everything that the daemon answers.
 ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     *health.ENDPOINTS,
+    *reloads.ENDPOINTS,
+    *chat_completions.ENDPOINTS,
+    *messages_endpoint.ENDPOINTS,
+    *models_endpoint.ENDPOINTS,
+    *embeddings_endpoint.ENDPOINTS,
     *board_pages.ENDPOINTS,
     *native_requests.ENDPOINTS,
     *native_approvals.ENDPOINTS,

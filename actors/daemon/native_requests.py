@@ -28,6 +28,7 @@ from callboard.actors.journal.journal_handle import RequestInfo
 from callboard.actors.requests.asking import AskOptions
 from callboard.actors.requests.conversation import Conversation
 from callboard.actors.requests.replies import ModelCallFailed, RequestEnded
+from callboard.actors.requests.request_feed import Followed
 from callboard.actors.runtime import Runtime
 from callboard.protocol.errors import CallboardError, RuntimeFailure, UsageError, said
 from callboard.protocol.masking import mask
@@ -117,13 +118,13 @@ async def follow(call: HttpCall) -> Response:
     after = call.request.headers.get("last-event-id", query.after)
     if len(after) > FollowQuery.model_fields["after"].metadata[0].max_length or not after.isprintable():
         raise ApiError(400, "invalid_request", "that is no id of an event", param="after")
-    return EventStream(_events(call.tenant.runtime, request_id, after))
+    return EventStream(_events(call.tenant.runtime.follow(request_id, after)))
 
 
-async def _events(runtime: Runtime, request_id: str, after: str) -> AsyncIterator[bytes]:
+async def _events(following: AsyncIterator[Followed]) -> AsyncIterator[bytes]:
     """What goes wrong on the way is the last event, `error`: the client may come back behind the last id it has."""
     try:
-        async for followed in runtime.follow(request_id, after=after):
+        async for followed in following:
             yield server_event(event_data(followed.item), name=event_name(followed.item), event_id=followed.id)
     except (RequestEnded, ModelCallFailed) as ended:
         yield server_event(event_data(ended.reply), name="reply")

@@ -11,6 +11,8 @@
   tool call, or a `Stream` (`SyncStream` without an event loop) of events. A `Conversation` lasts over several requests;
   its `Compaction` keeps a long one within the model's window. The code in an answer is a `CodeFence` each, or a
   `MalformedFence`.
+- `Runtime.start_request` begins a request that no one waits for; `Runtime.follow` gives a `Followed` for each of its
+  items, to any number of readers, and ends with FollowerTooSlow for one that leaves too much unread.
 - With a journal, `Settings(journal=...)`: `Runtime.open_requests` gives an `OpenRequest` for each that has not ended,
   with its `OpenState` and each `PendingCall`; `Runtime.result` the reply of any, also of an earlier process.
 - What a runtime did: `Metrics`; `RequestLogFilter` adds the ids of a request to log records. What models cost and take:
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
     from callboard.actors.requests.outputs import Output
     from callboard.actors.requests.partial_outputs import PartialOutput
     from callboard.actors.requests.replies import ModelCallFailed, Reply, RequestEnded, Stream, SyncStream
+    from callboard.actors.requests.request_feed import Followed, FollowerTooSlow
     from callboard.actors.runtime import Runtime
     from callboard.actors.settings import Settings
     from callboard.actors.telemetry.metrics import Metrics
@@ -86,16 +89,16 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "AnthropicOptions", "Approval", "AskApproval", "AskOptions", "Audio", "BedrockOptions", "CallAnswer",
-    "CallReport", "CallResult", "CallResults", "CallboardError", "Catalog", "ClientTool", "CodeFence", "Compaction",
-    "Connection", "Conversation", "Decision", "Deferred", "Document", "ErrorKind", "GeminiOptions", "Image",
-    "MalformedFence", "McpServer", "Metrics", "Mode", "ModelCallFailed", "ModelInfo", "OpenAIOptions",
+    "AnthropicOptions", "Approval", "AskApproval", "AskOptions", "Audio", "BedrockOptions", "CallAnswer", "CallReport",
+    "CallResult", "CallResults", "CallboardError", "Catalog", "ClientTool", "CodeFence", "Compaction", "Connection",
+    "Conversation", "Decision", "Deferred", "Document", "ErrorKind", "Followed", "FollowerTooSlow", "GeminiOptions",
+    "Image", "MalformedFence", "McpServer", "Metrics", "Mode", "ModelCallFailed", "ModelInfo", "OpenAIOptions",
     "OpenRequest", "OpenRouterOptions", "OpenState", "Origin", "Outcome", "Output", "PartialOutput", "PendingCall",
     "Policy", "Prices", "Proposal", "ProposalState", "Reply", "RequestEnded", "RequestLogFilter", "Risk", "Rule",
-    "RunTool", "Runtime", "RuntimeFailure", "Sampling", "Settings", "StepReport", "Stream", "SyncStream",
-    "TextDelta", "Tool", "ToolCallCompleted", "ToolCallDeferred", "ToolCallFailed", "ToolContext", "ToolError",
-    "ToolProgressed", "Trust", "UsageError", "UserQuestion", "Video", "__version__", "ask_sync", "freeze_support",
-    "json_schema", "stream_sync", "tool",
+    "RunTool", "Runtime", "RuntimeFailure", "Sampling", "Settings", "StepReport", "Stream", "SyncStream", "TextDelta",
+    "Tool", "ToolCallCompleted", "ToolCallDeferred", "ToolCallFailed", "ToolContext", "ToolError", "ToolProgressed",
+    "Trust", "UsageError", "UserQuestion", "Video", "__version__", "ask_sync", "freeze_support", "json_schema",
+    "stream_sync", "tool",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # a type checker that saw this function would accept every name
@@ -126,6 +129,7 @@ def _homes() -> Iterator[ModuleType]:
         outputs,
         partial_outputs,
         replies,
+        request_feed,
     )
     from callboard.actors.telemetry import metrics, request_log  # noqa: PLC0415
     from callboard.protocol import (  # noqa: PLC0415
@@ -142,7 +146,7 @@ def _homes() -> Iterator[ModuleType]:
     from callboard.actors.edits import proposals  # noqa: PLC0415
 
     yield from (conversation, replies, direct_calls, outputs, partial_outputs, approvals, asking_user, proposals)
-    yield from (open_requests, client_tools, json_schema)
+    yield from (open_requests, client_tools, json_schema, request_feed)
     from callboard.providers import catalog  # noqa: PLC0415
 
     yield catalog

@@ -25,7 +25,15 @@ from callboard.protocol.compaction import Compacted
 from callboard.protocol.content import ToolCall
 from callboard.protocol.direct_call import DirectCall
 from callboard.protocol.errors import RuntimeFailure, said
-from callboard.protocol.events import Event, ModelFailed, RequestStarted, ToolCallEnd, ToolCallFailed, shifted
+from callboard.protocol.events import (
+    Event,
+    ModelFailed,
+    ModelStreamed,
+    RequestStarted,
+    ToolCallEnd,
+    ToolCallFailed,
+    shifted,
+)
 from callboard.protocol.ids import RequestId, ToolName
 from callboard.protocol.machine import Session
 from callboard.protocol.options import RequestOptions, ToolOffer
@@ -210,7 +218,8 @@ def rebuilt(log: RequestLog, count_tokens: TokenCounter, now: float, wall_now: f
         (*log.history_ids, *(each for each, _ in log.messages)),
         compacted or started.compacted,
     )
-    taken_up = TakenUp(session, started, outcomes)
+    acted_on = sum(not isinstance(record.event, ModelStreamed) for record in log.records)
+    taken_up = TakenUp(session, started, outcomes, acted_on)
     return Rebuilt(taken_up, conversation, len(log.records), len(own), tuple(told), tuple(notes), finish)
 
 

@@ -378,7 +378,7 @@ class EventReader(Generic[T]):
             if isinstance(seen, ToolProgressed):
                 self._forget_progress(seen.tag)
             self._unread.extend(items)
-            self._unread_bytes += sum(map(_size, items))
+            self._unread_bytes += sum(map(size_of, items))
         if self._unread_bytes > MAX_UNREAD_BYTES:
             self._give_up(f"its reader has left {MAX_UNREAD_BYTES / 1024**2:g} MiB of its events unread")
         self._notify()
@@ -391,7 +391,7 @@ class EventReader(Generic[T]):
         """Of a call, the latest is enough for one who reads seldom."""
         last = self._unread[-1] if self._unread else None
         if isinstance(last, ToolProgressed) and last.tag == tag:
-            self._unread_bytes -= _size(self._unread.pop())
+            self._unread_bytes -= size_of(self._unread.pop())
 
     def _begin_reading(self) -> None:
         """Raise UsageError where it was read before: its events are gone, and a second reader would wait for them."""
@@ -509,7 +509,7 @@ class SyncStream(EventReader[T], SyncEvents[T]):
             self._give_up("its reader has left")
 
 
-def _size(item: StreamItem[object]) -> int:
+def size_of(item: StreamItem[object]) -> int:
     """About how much memory an event keeps: its texts, and a little for the rest."""
     if isinstance(item, TextDelta):  # nearly all of them: 0.2 us instead of 2
         return _EVENT_BYTES + getsizeof(item.text)

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from callboard.actors.calls import dispatcher
-from callboard.actors.calls.dispatcher import StopsTold, ToolsOffered
+from callboard.actors.calls.approvals import SeekApproval
+from callboard.actors.calls.dispatcher import DispatchCall, StopsTold, ToolsOffered
 from callboard.actors.journal.outbox import NotWritten, Written
 from callboard.actors.kernel import Asks, DependencyLost, Down, Ref
-from callboard.actors.models.llm_manager import LlmMessage
+from callboard.actors.models.llm_manager import LlmMessage, StartModel
 from callboard.actors.models.windows import Window
 from callboard.actors.requests.open_requests import OpenWork
 from callboard.actors.requests.outside import OutsideMessage
 from callboard.actors.requests.replies import Seen
 from callboard.actors.telemetry.telemetry import TelemetryMessage
 from callboard.actors.tools.progress import ProgressMade
-from callboard.protocol import events
-from callboard.protocol.commands import Command
+from callboard.protocol import commands, events
+from callboard.protocol.commands import CallPurpose, Command
 from callboard.protocol.compaction import Compacted
 from callboard.protocol.content import Message, ToolCall
 from callboard.protocol.errors import RuntimeFailure
@@ -31,6 +32,21 @@ Subscriber = Callable[[Seen], None]
 Note, the timer of the request when it is set and cleared, and Finish last. It must not block."""
 Record = Callable[[tuple[Message, ...] | Compacted, RequestId], None]
 """Takes the messages of each finished step, and what was cleared or summarised of those before it."""
+
+#: What is shown also without a reader: how the request ended, and what its asker should know of that and of its time.
+ALWAYS_SHOWN: Final = (
+    events.ModelFailed, events.ToolCallFailed, commands.ReportFailure, commands.Note, commands.Finish,
+    commands.SetTimer, commands.ClearTimer,
+)  # fmt: skip
+BEGINS_WORK: Final = (commands.CallModel, commands.RunTool, commands.AskApproval)
+Order = StartModel | DispatchCall | SeekApproval
+"""What others work at for a request."""
+Stop = commands.StopModel | commands.CancelTool | commands.WithdrawApproval
+STOPS: Final[Mapping[type[Order], type[Stop]]] = {
+    StartModel: commands.StopModel,
+    DispatchCall: commands.CancelTool,
+    SeekApproval: commands.WithdrawApproval,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +83,26 @@ class ReadWork(Asks[OpenWork]):
 
 
 @dataclass(frozen=True, slots=True)
+class FeedStart:
+    """Where a feed begins that is added to a request that runs."""
+
+    number: int = 0
+    """The events that the request has acted on, without ModelStreamed."""
+    asks_for: CallPurpose | None = None
+    """Of the model call that is open. A part of a turn may have been streamed already: the feed has it at its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadAlong(Asks[bool]):
+    """The request is read from now on."""
+
+    subscriber: Subscriber
+    """In place of the one that it had, which it tells of all that it hears."""
+    begins_at: Callable[[FeedStart], None]
+    """Called before the first that it hears."""
+
+
+@dataclass(frozen=True, slots=True)
 class LookForWrites:
     """To itself: is the journal late?"""
 
@@ -76,7 +112,7 @@ class LookForWrites:
 
 SessionMessage = (
     AnswersChecked | Event | ToolsOffered | WindowFound | StopsTold | Down | ProgressMade | OutsideMessage | Written
-    | NotWritten | LookForWrites | GoOn | ReadWork
+    | NotWritten | LookForWrites | GoOn | ReadWork | ReadAlong
 )  # fmt: skip
 
 
@@ -125,3 +161,5 @@ class TakenUp:
     started: events.RequestStarted
     outcomes: tuple[ToolCallEnd, ...] = ()
     """Of calls with the effect `transaction`, as they were committed; what is among the events already is ignored."""
+    number: int = 0
+    """So many events it has acted on, without ModelStreamed."""

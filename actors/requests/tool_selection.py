@@ -49,7 +49,7 @@ def selection_of(
     outside: dict[ToolName, ToolOffer] = {}
     for each in given:
         if isinstance(each, ClientTool):
-            _add_outside(each, outside, {**of_runtime, **own})
+            _add_outside(each, outside)
         elif not isinstance(each, str):
             found = as_tool(each)
             if of_runtime.get(found.name) is found.owned:
@@ -64,6 +64,9 @@ def selection_of(
             raise UsageError(f"tools names {each!r} twice; leave one out")
         else:
             names.add(ToolName(each))
+    chosen = (set(of_runtime) if ALL in names else names) | own.keys()
+    if both := sorted(chosen & outside.keys()):
+        raise UsageError(f"two tools are called {both[0]!r}; rename one, or name the runtime's tools without it")
     offers = (*map(offer, own.values()), *outside.values())
     return ToolSelection(None if ALL in names else frozenset(names), own, offers)
 
@@ -72,9 +75,9 @@ def _example(given: object) -> str:
     return repr(given) if isinstance(given, str) else given.name if isinstance(given, Tool) else '"weather"'
 
 
-def _add_outside(tool: ClientTool, outside: dict[ToolName, ToolOffer], known: Mapping[ToolName, Tool]) -> None:
+def _add_outside(tool: ClientTool, outside: dict[ToolName, ToolOffer]) -> None:
     name = ToolName(tool.name)
-    if name in outside or name in known:
+    if name in outside:
         raise UsageError(f"two tools are called {tool.name!r}; rename one")
     outside[name] = tool.offer
 

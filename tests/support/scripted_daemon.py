@@ -72,29 +72,10 @@ def scripted_daemon(
         yield found
 
 
-def _stand_in(runtime: type) -> None:
-    """For Runtime.start_request and follow, until they are there: only the end of a request is followed."""
-    import uuid  # noqa: PLC0415
-    from types import SimpleNamespace  # noqa: PLC0415
-
-    def start_request(self, prompt, **options):  # type: ignore[no-untyped-def]
-        asked, answer = self._prepare(
-            prompt, {**options, "request_id": options.get("request_id") or uuid.uuid4().hex}, None
-        )
-        self._begin(asked, answer, answer)
-        return answer.tag.request_id
-
-    async def follow(self, request_id, after=""):  # type: ignore[no-untyped-def]
-        yield SimpleNamespace(id="1", item=await self.result(request_id))
-
-    runtime.start_request, runtime.follow = start_request, follow
-
-
 def main() -> int:
     from callboard.actors.cli.__main__ import main as command  # noqa: PLC0415 - only the program needs it
     from callboard.actors.daemon import tenants  # noqa: PLC0415
     from callboard.actors.daemon.daemon_settings import TenantPlan  # noqa: PLC0415
-    from callboard.actors.runtime import Runtime  # noqa: PLC0415
     from callboard.protocol.content import ToolMessage, UserMessage  # noqa: PLC0415
     from callboard.protocol.model import ModelRequest, Usage  # noqa: PLC0415
     from callboard.providers.local.scripted import ScriptedCall, ScriptedTurn  # noqa: PLC0415
@@ -112,8 +93,6 @@ def main() -> int:
             return ScriptedTurn(calls=(ScriptedCall(name, arguments or "{}", id="c1"),), usage=used)
         return ScriptedTurn(text=f"you said {text}", usage=used)
 
-    if not hasattr(Runtime, "start_request"):
-        _stand_in(Runtime)
     original = tenants.made
 
     def made(plan: TenantPlan) -> tenants.Tenant:

@@ -163,7 +163,7 @@ def test_conversations_are_read_gone_on_with_forked_searched_and_deleted(ann: Cl
     ann.ended(ann.start("and then", conversation=first))
     read = ann.get(f"/api/conversations/{first}")["messages"]
     assert [each["role"] for each in read] == ["user", "assistant", "user", "assistant"]
-    assert [each["text"] for each in read][0] == "the umbrella"
+    assert read[0]["text"] == "the umbrella"
     assert first in [each["conversation_id"] for each in ann.get("/api/search?text=umbrella")["found"]]
     assert first in [each["id"] for each in ann.get("/api/conversations?text=umbrella")["conversations"]]
     forked = ann.post(f"/api/conversations/{first}/fork", {"at": read[1]["id"]}, 201)["conversation_id"]

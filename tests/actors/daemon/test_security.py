@@ -87,9 +87,11 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
 def assert_shaped(endpoint: Endpoint | None, answer: httpx.Response) -> None:
     """An error as the API of this endpoint writes it; without a traceback."""
     body = answer.json()
-    assert "Traceback" not in answer.text and ".py" not in answer.text
+    assert not re.search(r"Traceback|\.py\b", answer.text)
     if endpoint is not None and endpoint.api is Api.ANTHROPIC:
-        assert body["type"] == "error" and body["error"]["type"] and body["error"]["message"]
+        assert body["type"] == "error"
+        assert body["error"]["type"]
+        assert body["error"]["message"]
     else:
         assert set(body["error"]) >= {"message", "type", "param", "code"}, body
 
@@ -132,7 +134,7 @@ def test_what_a_scope_may_do() -> None:
         if re.search("actors|dead-letters|/stack|/metrics|/reload", name):
             assert scope is Scope.ADMIN, name
         if re.match("POST /api/(approvals|edits|calls)", name) or name.startswith("DELETE /api"):
-            assert scope is not None and scope >= Scope.APPROVE, name
+            assert (scope or 0) >= Scope.APPROVE, name
 
 
 def test_all_that_asks_models_is_under_the_quotas() -> None:
@@ -171,19 +173,19 @@ def test_a_preflight_is_answered_with_no_permission(guarded: Guarded) -> None:
 # -- bodies
 
 
-@pytest.mark.parametrize("endpoint", WITH_BODY, ids=name_of)
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"{", b"[]", b"null", b'"x"', b"1", b'{"no_such_field": 1}', b'{"prompt": 1, "messages": 1, "input": 1}',
-        b"\xff\xfe", b'{"a": "\xc3\x28"}', b'{"a": "\\ud800"}', b"[" * 5_000, b'{"a":' * 5_000, b'{"a": NaN}',
-        b'{"prompt": null}', b'{"ids": {}}', b"\x00", b'{"prompt": "x", "timeout": -1}',
-    ],
+BAD_BODIES = (
+    b"{", b"[]", b"null", b'"x"', b"1", b'{"no_such_field": 1}', b'{"prompt": 1, "messages": 1, "input": 1}',
+    b"\xff\xfe", b'{"a": "\xc3\x28"}', b'{"a": "\\ud800"}', b"[" * 5_000, b'{"a":' * 5_000, b'{"a": NaN}',
+    b'{"prompt": null}', b'{"ids": {}}', b"\x00", b'{"prompt": "x", "timeout": -1}',
 )  # fmt: skip
-def test_bad_bodies(guarded: Guarded, endpoint: Endpoint, content: bytes) -> None:
-    answer = guarded.ask(endpoint, guarded.secrets["ann", Scope.ADMIN], content=content)
-    assert 400 <= answer.status_code < 500, answer.text
-    assert_shaped(endpoint, answer)
+
+
+@pytest.mark.parametrize("endpoint", WITH_BODY, ids=name_of)
+def test_bad_bodies(guarded: Guarded, endpoint: Endpoint) -> None:
+    for content in BAD_BODIES:
+        answer = guarded.ask(endpoint, guarded.secrets["ann", Scope.ADMIN], content=content)
+        assert 400 <= answer.status_code < 500, (content[:30], answer.text)
+        assert_shaped(endpoint, answer)
 
 
 def test_nothing_was_started_by_bad_bodies(guarded: Guarded) -> None:
@@ -267,17 +269,18 @@ def test_headers_that_are_too_large(guarded: Guarded) -> None:
         "/api/calls/a/99999999999999999999/c/complete", "/api/dead-letters/0x1/replay", "/api/requests?limit=x",
         "/api/requests?limit=1&limit=2", "/api/requests?nothing=1", "/api/conversations/%f0%9f%92%a9",
         "/api/conversations/'%20OR%201=1--", "/v1/..%2fapi/requests", "http://evil.example/api/requests", "*",
-        "/api/usage?since=nan", "/api/usage?by=secret", "/api/search", "/.git/config", "/api/requests/x/events?after=%0a",
+        "/api/usage?since=nan", "/api/usage?by=secret", "/api/search", "/.git/config",
+        "/api/requests/x/events?after=%0a",
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
 def test_path_tricks(guarded: Guarded, method: str, target: str) -> None:
     secret = guarded.secrets["ann", Scope.ADMIN]
-    lines = f"{method} {target} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {secret}\r\nContent-Length: 2\r\nConnection: close"
-    found = guarded.raw(f"{lines}\r\n\r\n{{}}".encode())
+    headers = ("Host: localhost", f"Authorization: Bearer {secret}", "Content-Length: 2", "Connection: close", "", "{}")
+    found = guarded.raw("\r\n".join((f"{method} {target} HTTP/1.1", *headers)).encode())
     assert 400 <= status_of(found) < 500, found[:300]
     assert b'"error"' in found
-    assert b"Traceback" not in found and b"root:" not in found
+    assert not re.search(b"Traceback|root:", found)
 
 
 # -- anything

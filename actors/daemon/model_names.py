@@ -1,0 +1,55 @@
+"""Which model a client means: an alias of the daemon's, "provider/model", or the name of the default model alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from callboard.actors.daemon.api_errors import ApiError
+from callboard.actors.daemon.daemon import Daemon
+from callboard.actors.daemon.tenants import Tenant
+from callboard.actors.settings import Settings
+from callboard.protocol.errors import UsageError
+
+
+def model_of(daemon: Daemon, tenant: Tenant, name: str) -> str:
+    """The "provider/model" that a client means by `name`. Raises ApiError (404) where there is none."""
+    settings = tenant.runtime.settings
+    if (aliased := daemon.settings.models.get(name)) is not None:
+        return aliased
+    known = tuple(own_models(settings))
+    if name in known:
+        return name
+    for model in known:
+        if name == model.partition("/")[2]:
+            return model
+    provider, _, rest = name.partition("/")
+    if rest and _is_configured(settings, provider):
+        return name
+    raise unknown_model(name)
+
+
+def unknown_model(name: str) -> ApiError:
+    """There is no such model here."""
+    said = f"the model {name[:100]!r} does not exist here, or has no key; GET /v1/models lists those that are set up"
+    return ApiError(404, "model_not_found", said, param="model")
+
+
+def listed_models(daemon: Daemon, tenant: Tenant) -> dict[str, str]:
+    """The names of models that are set up, with the "provider/model" of each: aliases first, then the tenant's own."""
+    return {**daemon.settings.models, **{model: model for model in own_models(tenant.runtime.settings)}}
+
+
+def own_models(settings: Settings) -> Iterator[str]:
+    """The tenant's default model and its fallbacks."""
+    yield settings.model
+    yield from settings.fallback_models
+
+
+def _is_configured(settings: Settings, provider: str) -> bool:
+    """Is there a key, a connection or a model of this provider?"""
+    if provider in settings.connections or provider in {model.partition("/")[0] for model in own_models(settings)}:
+        return True
+    try:
+        return bool(settings.key_source(provider) and settings.key_for(provider))
+    except UsageError:
+        return False

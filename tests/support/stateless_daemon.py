@@ -1,0 +1,31 @@
+"""A daemon before the scripted model of answering_daemon.py, for the tests of its stateless APIs."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from support.running_daemon import RunningDaemon, running_daemon
+
+_SUPPORT = Path(__file__).parent
+CONFIG = """
+[daemon]
+models = {"gpt-4o" = "scripted/model"}
+"""
+
+
+@contextlib.contextmanager
+def stateless_daemon(folder: Path, config: str = CONFIG) -> Iterator[RunningDaemon]:
+    """It has the tools of daemon_tools.py."""
+    program = (sys.executable, str(_SUPPORT / "answering_daemon.py"))
+    with running_daemon(folder, "--tools", str(_SUPPORT / "daemon_tools.py"), program=program, config=config) as found:
+        yield found
+
+
+def ended_requests(daemon: RunningDaemon, outcome: str) -> float:
+    """How many requests have ended so, by its metrics."""
+    lines = daemon.get("/metrics").text.splitlines()
+    counted = [line for line in lines if line.startswith("callboard_requests_total") and f'"{outcome}"' in line]
+    return sum(float(line.rpartition(" ")[2]) for line in counted)
