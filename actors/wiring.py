@@ -132,6 +132,9 @@ _TRIAL: Final = UserMessage.of("?")
 class Wiring:
     """The parts of one runtime; they outlive its starts and stops. Raises UsageError for bad settings or tools."""
 
+    timelines: RequestTimelines | None = None
+    """Where what each request does is written, where that is wanted."""
+
     def __init__(
         self, settings: Settings, tools: Iterable[Callable[..., object]], providers: OwnProviders | None = None
     ) -> None:
@@ -139,8 +142,6 @@ class Wiring:
         check_confinement(settings.confine)
         workspace = Workspace.at(settings.workspace, settings.secret_rules) if settings.workspace else None
         builtins = builtin_tools(workspace) if workspace else ()
-        self.timelines: RequestTimelines | None = None
-        """Where what each request does is written, where that is wanted."""
         self.conversations: dict[RequestId, Conversation] = {}
         """Of the requests that run, where a tool may read them."""
         compaction = settings.compaction

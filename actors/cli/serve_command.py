@@ -29,7 +29,7 @@ async def run(options: argparse.Namespace, known: dict[str, object]) -> None:
     secret = daemon.first_token()
     if secret:
         _show(secret, daemon.plan.state_dir)
-    await serve(daemon, lambda url: _say(f"ready: {url}"))
+    await serve(daemon, lambda url: _ready(url, secret))
 
 
 def plan_of(options: argparse.Namespace) -> DaemonPlan:
@@ -53,6 +53,13 @@ def _show(secret: str, state_dir: Path) -> None:
     except OSError as error:
         raise UsageError(f"the first token cannot be written: {path}: {error.strerror or error}") from None
     _say(f"the first token is in {path}")
+
+
+def _ready(url: str, secret: str) -> None:
+    """A new token opens the board by a link, which the page takes out of the address bar."""
+    if secret and sys.stderr.isatty():
+        _say(f"the board, by that token: {url}/#token={secret}")
+    _say(f"ready: {url}")
 
 
 def _say(line: str) -> None:

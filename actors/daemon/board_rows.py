@@ -180,7 +180,7 @@ def _late(tenant: Tenant, now: float) -> Iterator[Row]:
     for line in tenant.timelines.running():
         for mark in line.open_marks:
             if mark.kind in (MarkKind.TOOL, MarkKind.DEFERRED):
-                if _is_late(mark, now):
+                if is_late(mark, now):
                     words = "a call against its deadline"
                     if mark.kind is MarkKind.DEFERRED:
                         words = "waits for its result from outside"
@@ -194,7 +194,8 @@ def _late(tenant: Tenant, now: float) -> Iterator[Row]:
         yield from sorted(rows, key=lambda row: str(row["since"]))
 
 
-def _is_late(mark: Mark, now: float) -> bool:
+def is_late(mark: Mark, now: float) -> bool:
+    """Is it against its deadline?"""
     took = now - mark.begun_at
     if mark.deadline_at is None:
         return took > LATE_SECONDS

@@ -303,10 +303,7 @@ _TOOL_ENDS: Final[Mapping[type, str]] = {
 
 
 def _tool_ended(growing: _Growing, event: events.ToolCallEnd, at: float, _: float) -> None:
-    if isinstance(event, events.ToolCallFailed):
-        ending = event.failure.code.value
-    else:
-        ending = _TOOL_ENDS[type(event)]
+    ending = event.failure.code.value if isinstance(event, events.ToolCallFailed) else _TOOL_ENDS[type(event)]
     for kind in (MarkKind.TOOL, MarkKind.DEFERRED):
         growing.end(kind, event.tag, at, ending)
 

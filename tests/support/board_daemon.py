@@ -1,4 +1,4 @@
-"""A program: `callboard serve` whose model is a script, for the tests of the board, with the command's arguments.
+"""A program: `callboard serve` whose model is a script, for the tests of the board. Its arguments are the command's.
 
 The words of a question decide what the model does. `POST /test/start` asks as many questions as its body says.
 """
@@ -11,21 +11,16 @@ from pathlib import Path
 
 from starlette.responses import Response
 
-from callboard.actors.daemon import (
-    app,
-    http_server,
-    native_actors,
-    native_approvals,
-    native_conversations,
-    native_requests,
-)
+from callboard.actors.daemon import app, http_server
 from callboard.actors.daemon.api_errors import json_response
 from callboard.actors.daemon.daemon import Daemon
 from callboard.actors.daemon.daemon_settings import read_plan
 from callboard.actors.daemon.endpoint import Endpoint, HttpCall
 from callboard.actors.settings import token_of_environment
 from callboard.protocol.content import UserMessage
+from callboard.protocol.errors import ErrorKind
 from callboard.protocol.model import ModelRequest, Usage
+from callboard.providers.http_errors import make_error
 from callboard.providers.local.scripted import ScriptedCall, ScriptedTurn
 
 TOOLS = '''
@@ -89,6 +84,8 @@ def script(request: ModelRequest) -> ScriptedTurn:
     for word, calls in CALLS.items():
         if word in last.text:
             return ScriptedTurn("I will see.", calls=calls, usage=USED, first_delay_seconds=0.3)
+    if "limited" in last.text:
+        return ScriptedTurn(error=make_error(ErrorKind.RATE_LIMITED, "too many", retry_after=50.0))
     if "think" in last.text:
         return ScriptedTurn("At last.", first_delay_seconds=600)
     return ScriptedTurn("Here it is.", usage=USED)
@@ -130,10 +127,7 @@ def main(arguments: list[str]) -> None:
         Path(options["--config"]), given=runtimes, daemon={"port": int(options["--port"])}, tools=[tools.resolve()]
     )
     own = (Endpoint("POST", "/test/start", start), Endpoint("POST", "/test/end", end_all))
-    modules = (native_actors, native_approvals, native_conversations, native_requests)
-    rows = {(each.method, each.path): each for module in modules for each in module.ENDPOINTS}
-    rows |= {(each.method, each.path): each for each in (*app.ENDPOINTS, *own)}
-    http_server.make_app = lambda daemon: app.make_app(daemon, rows.values())  # type: ignore[assignment]
+    http_server.make_app = lambda daemon: app.make_app(daemon, (*app.ENDPOINTS, *own))  # type: ignore[assignment]
     daemon = Daemon(lambda: plan, token_of_environment())
     asyncio.run(http_server.serve(daemon, lambda url: sys.stderr.write(f"callboard: ready: {url}\n")))
 

@@ -402,11 +402,10 @@ function dirty(...names) {
 }
 
 function showNext() {
-  frame = 0;
   const [name] = waiting;
   waiting.delete(name);
   if (SHOW[name]()) waiting.add(name); // it has more rows than one frame makes
-  if (waiting.size) frame = requestAnimationFrame(showNext);
+  frame = waiting.size ? requestAnimationFrame(showNext) : 0;
 }
 
 const MOVING = [lists.stuck, lists.approvals, lists.requests, lists.tools];

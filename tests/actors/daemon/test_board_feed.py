@@ -15,7 +15,8 @@ from support.running_daemon import RunningDaemon, running_daemon
 
 from callboard.actors.daemon.access_tokens import Scope
 from callboard.actors.daemon.board_feed import Snapshot, changes_of
-from callboard.actors.daemon.board_rows import SECTION_SCOPES, Row, Rows
+from callboard.actors.daemon.board_rows import SECTION_SCOPES, Row, Rows, is_late
+from callboard.actors.telemetry.timelines import Mark, MarkKind
 
 PROGRAM = Path(__file__).parents[2] / "support/board_daemon.py"
 ROWS = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 2)).flatmap(
@@ -106,8 +107,21 @@ def test_what_is_stuck_says_why(tmp_path: Path) -> None:
         (row,) = daemon.get("/api/board").json()["sections"]["stuck"]
         assert (row["kind"], row["what"]) == ("approval", "publish")
         assert "waits for a person" in row["why"]
+        daemon.post("/test/start", {"prompt": "limited"})
+        wait_until(lambda: len(daemon.get("/api/board").json()["sections"]["stuck"]) == 2)
+        row = daemon.get("/api/board").json()["sections"]["stuck"][1]
+        assert (row["kind"], row["what"]) == ("retry", "scripted/model")
+        assert "50" in row["why"]
         daemon.post("/test/end", {})
         wait_until(lambda: not daemon.get("/api/board").json()["sections"]["stuck"])
+
+
+def test_a_call_is_late_when_half_of_its_time_is_over() -> None:
+    call = Mark(1, MarkKind.TOOL, "slow", 1, "c", begun_at=100.0, deadline_at=160.0)
+    assert not is_late(call, 129.0)
+    assert is_late(call, 131.0)
+    short = Mark(1, MarkKind.TOOL, "quick", 1, "c", begun_at=100.0, deadline_at=101.0)
+    assert not is_late(short, 102.0)
 
 
 def test_the_page_is_served_without_a_token_and_allows_nothing_from_elsewhere(tmp_path: Path) -> None:
