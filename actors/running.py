@@ -83,7 +83,7 @@ class StartedRuntime:
             raise cause if isinstance(cause, CallboardError) else failure from error
 
     def _start(self, begun: contextlib.ExitStack, wiring: Wiring, approve: ApprovalCallback | None) -> None:
-        scheduler = kernel.LoopScheduler("callboard")
+        self.scheduler = scheduler = kernel.LoopScheduler("callboard")
         begun.callback(scheduler.stop, SHUTDOWN_SECONDS)
         scheduler.start()
         begun.callback(wiring.close, scheduler)

@@ -114,7 +114,10 @@ class Runtime:
         if questions is not None:
             tools = (*tools, questions.tool)
         self._questions = questions
-        self._wiring = Wiring(self.settings, tools, providers)
+        self._tools = tuple(tools)
+        self._wiring = Wiring(self.settings, self._tools, providers)
+        self.is_draining = False
+        """It takes no new requests; a new start takes them again."""
         self._running: StartedRuntime | None = None
         self._changing = threading.Lock()
         self._dropped: weakref.finalize[[StartedRuntime], Runtime] | None = None
@@ -132,6 +135,7 @@ class Runtime:
                 self._live()  # says so where it runs in another process
                 raise UsageError("this runtime is running already")
             self._running = running = StartedRuntime(self._wiring, self._approve, self._begin_work)
+            self.is_draining = False
             self._dropped = weakref.finalize(self, _end_dropped, running)
         return self
 
@@ -159,6 +163,60 @@ class Runtime:
                 if self._dropped is not None:
                     self._dropped.detach()
                 running.close()
+
+    async def reload(
+        self,
+        settings: Settings | None = None,
+        *,
+        tools: Iterable[Callable[..., object]] | None = None,
+        providers: OwnProviders | None = None,
+    ) -> None:
+        """Change settings, tools and providers while requests run. None: as they were.
+
+        New requests use the new ones. A request that runs keeps its options and the tools that it was offered, and
+        makes its next model call with the new keys, addresses and limits; a call of a tool that is gone or has changed
+        is refused, and the model reads that. A call that runs ends as it began. Connections of providers that are no
+        longer used are closed when their last answer has ended. Raises UsageError, and nothing has changed, for what
+        is wrong, and for settings that need a new start: those that are not among
+        `callboard.actors.reloading.RELOADABLE`.
+        """
+        await asyncio.shield(asyncio.to_thread(self.reload_sync, settings, tools=tools, providers=providers))
+
+    def reload_sync(
+        self,
+        settings: Settings | None = None,
+        *,
+        tools: Iterable[Callable[..., object]] | None = None,
+        providers: OwnProviders | None = None,
+    ) -> None:
+        """`reload`, for code without an event loop."""
+        with self._changing:
+            running = self._live()
+            after, given = settings or self.settings, self._tools
+            if tools is not None:
+                given = (*tools, self._questions.tool) if self._questions is not None else tuple(tools)
+            new = self._wiring.reloaded(after, given, providers)
+            self._wiring.adopt(new, running.scheduler, running.system)
+            self.settings, self._tools = after, given
+
+    async def drain(self, deadline_seconds: float) -> bool:
+        """Take no new requests from now on (RuntimeFailure "draining"), and wait for those that run.
+
+        True when all have ended by the deadline. What is left goes on running until `stop`, which leaves it open in the
+        journal, where there is one.
+        """
+        running = self._live()
+        self.is_draining = True
+        waits = [asyncio.ensure_future(each.answer.wait_async()) for each in tuple(running.requests.values())]
+        if not waits:
+            return True
+        try:
+            ended, left = await asyncio.wait(waits, timeout=deadline_seconds)
+        finally:
+            for each in waits:
+                each.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)  # how each ended is for those who have asked
+        return len(ended) == len(waits) and not left
 
     def __enter__(self) -> Self:
         return self.start()
@@ -348,6 +406,8 @@ class Runtime:
         if options:
             check_names(options)
         running = self._live()
+        if self.is_draining:
+            raise RuntimeFailure("draining: this runtime takes no new requests; ask another, or try again later")
         if len(running.sessions) >= self.settings.max_concurrent_requests:
             raise RuntimeFailure(f"overloaded: {len(running.sessions)} requests are running; try again later")
         form = output_type(output) if output is not None else None

@@ -19,7 +19,7 @@ from callboard.actors.builtins.tool_set import ADDED_AT_START
 from callboard.actors.calls.approvals import Approver
 from callboard.actors.calls.dispatcher import ReplaceTools
 from callboard.actors.calls.ledger import Ledger
-from callboard.actors.calls.registry import offer_of
+from callboard.actors.calls.registry import OWN_TOOLS, offer_of
 from callboard.actors.connection import Connection
 from callboard.actors.journal.opening import journal_plan
 from callboard.actors.journal.places import is_server
@@ -38,6 +38,7 @@ from callboard.actors.policy.saved_rules import SavedRules
 from callboard.actors.processes.confinement import check_hosts, confinement_of, kernel_support
 from callboard.actors.processes.keeper import check_confinement, masks_secrets
 from callboard.actors.processes.supply import ProcessOptions
+from callboard.actors.reloading import ProvidersInUse, check_reloadable
 from callboard.actors.requests import asking
 from callboard.actors.requests.asking import AskOptions
 from callboard.actors.requests.conversation import Conversation
@@ -133,13 +134,17 @@ class Wiring:
     """The parts of one runtime; they outlive its starts and stops. Raises UsageError for bad settings or tools."""
 
     def __init__(
-        self, settings: Settings, tools: Iterable[Callable[..., object]], providers: OwnProviders | None = None
+        self,
+        settings: Settings,
+        tools: Iterable[Callable[..., object]],
+        providers: OwnProviders | None = None,
+        conversations: dict[RequestId, Conversation] | None = None,
     ) -> None:
-        self.settings = settings
+        self.settings, self._own_providers = settings, providers
         check_confinement(settings.confine)
         workspace = Workspace.at(settings.workspace, settings.secret_rules) if settings.workspace else None
         builtins = builtin_tools(workspace) if workspace else ()
-        self.conversations: dict[RequestId, Conversation] = {}
+        self.conversations: dict[RequestId, Conversation] = {} if conversations is None else conversations
         """Of the requests that run, where a tool may read them."""
         compaction = settings.compaction
         reads = (read_tool(self.conversations.get),) if compaction is not None and compaction.read_back else ()
@@ -150,6 +155,9 @@ class Wiring:
             self._check_effect(each)
         limits = RateLimits(kernel.LoopScheduler.now, settings.rate_limits)
         self._router = Router(settings, limits, providers)
+        self._in_use: ProvidersInUse | None = None
+        """Of the tree that was started last."""
+        self._was_reloaded = False
         self._models: dict[str, KnownModel] = {}
         self._learning = Lock()
         self._last_options: tuple[dict[str, Any], RequestOptions] | None = None
@@ -194,6 +202,33 @@ class Wiring:
     def offered_tools(self) -> dict[ToolName, Tool]:
         """Those given, those that the workspace adds, and what the MCP servers offer now."""
         return {tool.name: tool for tool in (*self.tools, *self.code_tools, *self.servers.tools)}
+
+    def reloaded(
+        self, settings: Settings, tools: Iterable[Callable[..., object]], providers: OwnProviders | None
+    ) -> Wiring:
+        """All that `adopt` needs; nothing has changed yet. Raises UsageError."""
+        check_reloadable(self.settings, settings)
+        own = self._own_providers if providers is None else providers
+        return Wiring(settings, tools, own, self.conversations)
+
+    def adopt(self, new: Wiring, scheduler: kernel.LoopScheduler, system: kernel.ActorSystem) -> None:
+        """From now on requests and model calls use the new settings, tools and providers."""
+        with self._learning:
+            before = self._router.providers
+            self.settings, self._own_providers, self.tools = new.settings, new._own_providers, new.tools
+            self._router, self._models, self.model = new._router, new._models, new.model
+            self._asks_for_more, self._last_options, self._was_reloaded = new._asks_for_more, None, True
+        kept = {id(provider) for provider in self._router.providers}
+        gone = [provider for provider in before if id(provider) not in kept]
+        if self._in_use is not None:
+            scheduler.loop.call_soon_threadsafe(self._in_use.retire, gone)
+        with contextlib.suppress(kernel.NoSuchActor, kernel.ActorDeadError):  # a new dispatcher finds them itself
+            tools_now = (*self.tools, *self.code_tools)
+            system.ref("root/dispatcher").tell_control(ReplaceTools(OWN_TOOLS, tools_now))
+
+    def _current(self, route: Route) -> Route:
+        """The route to the same model by the settings of now. Raises UsageError where these have no way to it."""
+        return self._router.route(route.name) if self._was_reloaded else route
 
     def _own_names(self) -> tuple[ToolName, ...]:
         return tuple(tool.name for tool in (*self.tools, *self.code_tools))
@@ -338,11 +373,14 @@ class Wiring:
             workspace=settings.workspace,
             secrets=settings.secret_rules,
         )
-        start, retry, cost = start_on(scheduler.loop), RetryPolicy(), settings.catalog.cost_of
+        self._in_use = in_use = ProvidersInUse(start_on(scheduler.loop))
+        start, retry, cost = in_use.start, RetryPolicy(), settings.catalog.cost_of
         code_actors = self._code_actors(system, scheduler, approver)
         return Plan(
             telemetry=lambda: Telemetry(settings.log_content, counted, sample, self._find_export),
-            llm_manager=lambda: LlmManager(self._routes, start, retry, cost, self._token_ratios, self._refusals),
+            llm_manager=lambda: LlmManager(
+                self._routes, start, retry, cost, self._token_ratios, self._refusals, self._current
+            ),
             workers=kinds(processes),
             tools=(*self.tools, *self.code_tools),
             approver=approver,
@@ -352,7 +390,10 @@ class Wiring:
             threads=code_actors,
             calls=calls,
             servers=self.servers.specs(approver, partial(_replace_tools, system)),
-            tools_that_change=lambda: {name: link.tools for name, link in self.servers.links.items()},
+            tools_that_change=lambda: {
+                OWN_TOOLS: (*self.tools, *self.code_tools),
+                **{name: link.tools for name, link in self.servers.links.items()},
+            },
             may_deny=self.saved_rules.may_deny,
             journal=self.make_journal(),
         )
@@ -420,7 +461,8 @@ class Wiring:
                 logger.warning("a provider's connections could not be closed: %s", said(error))
 
         async def close_all() -> None:
-            held = [*self._router.providers] + ([self._embeddings] if self._embeddings else [])
+            retired = self._in_use.retired if self._in_use is not None else ()
+            held = [*self._router.providers, *retired] + ([self._embeddings] if self._embeddings else [])
             await asyncio.gather(*map(close, held))
 
         try:

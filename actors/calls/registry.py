@@ -24,6 +24,8 @@ from callboard.protocol.tools import Decision, FailureCode, ToolDefinition, Tool
 
 logger = logger_of("callboard.tools")
 
+#: The source of the tools that the runtime was given; others are MCP servers, by their names.
+OWN_TOOLS = ""
 ToolKey = ToolName | Tool
 """What calls, lanes and health are kept by: the name of one of the runtime's tools; of one that a question has brought
 with it, the tool itself, since another question may bring another one of that name."""
@@ -162,6 +164,7 @@ class Registry:
         """By worker: the tool of each thread that an ended call holds."""
         for tool in tools:
             self.add(tool)
+        self._sources[OWN_TOOLS] = frozenset(name_of(key) for key in self.entries)
 
     def add(self, tool: Tool) -> None:
         """One more tool. Raises UsageError when its name is taken."""

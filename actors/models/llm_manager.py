@@ -219,7 +219,10 @@ class LlmManager(Actor[LlmMessage]):
         cost: Cost,
         ratios: TokenRatios | None = None,
         refusals: Refusals | None = None,
+        current: Callable[[Route], Route] = lambda route: route,
     ) -> None:
+        """`current`: the way to the route's model as it is now, where the settings have changed since it was found."""
+        self._current = current
         self._ratios = ratios or TokenRatios()
         self._refusals = refusals or Refusals()
         self._routes = routes
@@ -340,6 +343,8 @@ class LlmManager(Actor[LlmMessage]):
         if call.has_emitted and not self._told_restart(call):
             call.timer = self.tell_after(FULL_PAUSE_SECONDS, TryAgain(call.tag))
             return
+        call.doing = "looking up the model"
+        call.routes = tuple(map(self._current, call.routes))
         route, wait = call.routes[call.route], 0.0
         if refused := self._refused_before(call.asked.call.request, route.name):
             self._end(call, refused)
