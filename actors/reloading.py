@@ -80,9 +80,7 @@ class ProvidersInUse:
         """Those that still have calls under way."""
         return tuple(self._retired.values())
 
-    def start(
-        self, provider: Provider, request: ModelRequest, emit: Emit, end: End, asker: Context | None
-    ) -> Attempt:
+    def start(self, provider: Provider, request: ModelRequest, emit: Emit, end: End, asker: Context | None) -> Attempt:
         """See `StartAttempt`."""
         attempt, key = self._start(provider, request, emit, end, asker), id(provider)
         self._running[key] += 1

@@ -199,6 +199,11 @@ class Runtime:
             self._wiring.adopt(new, running.scheduler, running.system)
             self.settings, self._tools = after, given
 
+    def check_reload(self, settings: Settings, tools: Iterable[Callable[..., object]]) -> None:
+        """Raise UsageError where `reload` with these would; nothing changes."""
+        own = (self._questions.tool,) if self._questions is not None else ()
+        self._wiring.reloaded(settings, (*tools, *own), None)
+
     async def drain(self, deadline_seconds: float) -> bool:
         """Take no new requests from now on (RuntimeFailure "draining"), and wait for those that run.
 

@@ -64,6 +64,29 @@ class Tenants:
                     raise UsageError(f"tenant {each.name}: {error}") from None
             begun.pop_all()
 
+    def reload(self, plans: Iterable[TenantPlan]) -> None:
+        """Change settings and tools of all while requests run; blocks while the files of tools are read.
+
+        Raises UsageError, and nothing has changed, for a plan that one of them cannot take.
+        """
+        found = tuple(plans)
+        if {each.name for each in found} != set(self._by_name):
+            raise UsageError("tenants cannot come or go while the daemon runs: restart it")
+        tools = {plan.name: tools_of_files(list(plan.own.tools)) for plan in found}
+        for plan in found:
+            try:
+                self._by_name[plan.name].runtime.check_reload(plan.settings, tools[plan.name])
+            except UsageError as error:
+                raise UsageError(f"tenant {plan.name}: {error}") from None
+        for plan in found:
+            tenant = self._by_name[plan.name]
+            tenant.runtime.reload_sync(plan.settings, tools=tools[plan.name])
+            tenant.plan = plan
+
+    async def drain(self, deadline_seconds: float) -> bool:
+        """No new requests. True when all that ran have ended by the deadline."""
+        return all(await asyncio.gather(*(each.runtime.drain(deadline_seconds) for each in self)))
+
     async def stop(self) -> None:
         """All, side by side; open requests stay in their journals."""
         await asyncio.gather(*(asyncio.to_thread(each.runtime.stop) for each in self._by_name.values()))
