@@ -22,7 +22,7 @@ _OF_DAEMON = ("host", "port", "log_format")
 async def run(options: argparse.Namespace, known: dict[str, object]) -> None:
     """Serve until SIGINT or SIGTERM. What a person must know goes to stderr."""
     with contextlib.redirect_stdout(sys.stderr):  # what files of tools print while they are loaded
-        daemon = Daemon(plan_of(options), token_of_environment())
+        daemon = Daemon(plan_of(options), token_of_environment(), lambda: plan_of(options))
     secret = daemon.first_token()
     if secret:
         _show(secret, daemon.plan.state_dir)

@@ -96,6 +96,8 @@ def error_of(error: BaseException) -> ApiError:
             return ApiError(400, "invalid_request", said(error))
         case RuntimeFailure() if str(error).startswith("overloaded"):
             return overloaded(said(error))
+        case RuntimeFailure() if str(error).startswith("draining"):
+            return ApiError(503, "draining", said(error), headers={"Retry-After": "5"})
         case RuntimeFailure():
             return ApiError(503, "unavailable", said(error))
     return ApiError(500, "internal_error", "a fault in callboard; its log has the rest")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -11,15 +14,24 @@ from callboard.actors.daemon.tenants import Tenants
 from callboard.actors.daemon.token_rates import TokenRates
 from callboard.protocol.errors import UsageError
 
+logger = logging.getLogger("callboard.daemon")
+
+#: Of `[daemon]`; all else needs a new start.
+RELOADABLE_OF_DAEMON: Final = frozenset({"limits", "models", "allowed_origins", "drain_seconds"})
 LOOPBACK_NAMES: Final = ("127.0.0.1", "localhost", "[::1]")
 
 
 class Daemon:
     """One daemon."""
 
-    def __init__(self, plan: DaemonPlan, token: str = "") -> None:
-        """`token`: one that may do all, of the first tenant (CALLBOARD_TOKEN). Raises UsageError."""
+    def __init__(
+        self, plan: DaemonPlan, token: str = "", read_again: Callable[[], DaemonPlan] | None = None
+    ) -> None:
+        """`token`: one that may do all, of the first tenant (CALLBOARD_TOKEN). `read_again` reads the configuration for
+        a reload; None: the plan that it has. Raises UsageError."""
         self.plan = plan
+        self._read_again = read_again or (lambda: plan)
+        self._reloading = asyncio.Lock()
         self.settings = plan.daemon
         self.state = "starting"
         _make_folder(plan.state_dir)
@@ -39,6 +51,26 @@ class Daemon:
     def is_ready(self) -> bool:
         """Does it take requests?"""
         return self.state == "running"
+
+    async def reload(self) -> None:
+        """Read the configuration and the tokens again, while requests run. Raises UsageError; then nothing changes but
+        the tokens."""
+        async with self._reloading:
+            self.tokens.reload()
+            plan = await asyncio.to_thread(self._read_again)
+            names = [name for name in type(plan.daemon).model_fields if name not in RELOADABLE_OF_DAEMON]
+            changed = [name for name in names if getattr(plan.daemon, name) != getattr(self.settings, name)]
+            if changed:
+                raise UsageError(f"{', '.join(changed)} in [daemon] cannot be changed while it runs: restart it")
+            await asyncio.to_thread(self.tenants.reload, plan.tenants)
+            self.plan, self.settings = plan, plan.daemon
+            logger.info("reloaded")
+
+    async def drain(self) -> None:
+        """Take no new requests, and wait for those that run, for `drain_seconds`; what is left waits in the journal."""
+        self.state = "draining"
+        if not await self.tenants.drain(self.settings.drain_seconds):
+            logger.warning("some requests had not ended after %g s", self.settings.drain_seconds)
 
     def first_token(self) -> str:
         """The secret of a new token that may do all, where there is none yet; else ""."""

@@ -29,8 +29,22 @@ async def metrics(call: HttpCall) -> Response:
     return PlainTextResponse(call.tenant.runtime.prometheus(), media_type="text/plain; version=0.0.4")
 
 
+async def reload(call: HttpCall) -> Response:
+    """Read the configuration again."""
+    await call.daemon.reload()
+    return json_response({"status": "reloaded"})
+
+
 ENDPOINTS: Final = (
     Endpoint("GET", "/healthz", handle_open=healthz, scope=None, summary="Does the process answer?"),
     Endpoint("GET", "/readyz", handle_open=readyz, scope=None, summary="Does it take requests?"),
+    Endpoint(
+        "POST",
+        "/reload",
+        reload,
+        scope=Scope.ADMIN,
+        summary="Read the configuration again, while requests run",
+        may_be_large=False,
+    ),
     Endpoint("GET", "/metrics", metrics, scope=Scope.ADMIN, summary="Metrics of the tenant, for Prometheus"),
 )
