@@ -24,9 +24,7 @@ LOOPBACK_NAMES: Final = ("127.0.0.1", "localhost", "[::1]")
 class Daemon:
     """One daemon."""
 
-    def __init__(
-        self, plan: DaemonPlan, token: str = "", read_again: Callable[[], DaemonPlan] | None = None
-    ) -> None:
+    def __init__(self, plan: DaemonPlan, token: str = "", read_again: Callable[[], DaemonPlan] | None = None) -> None:
         """`token`: one that may do all, of the first tenant (CALLBOARD_TOKEN). `read_again` reads the configuration for
         a reload; None: the plan that it has. Raises UsageError."""
         self.plan = plan

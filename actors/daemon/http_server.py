@@ -113,4 +113,4 @@ class _Uvicorn(uvicorn.Server):
         try:
             await self._daemon.reload()
         except UsageError as error:
-            logger.error("not reloaded, and nothing has changed: %s", error)  # noqa: TRY400 - it is no fault of ours
+            logger.error("not reloaded, and nothing has changed: %s", error)
