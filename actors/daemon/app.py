@@ -14,7 +14,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from callboard.actors.daemon import chat_completions, embeddings_endpoint, health, messages_endpoint, models_endpoint
+from callboard.actors.daemon import (
+    chat_completions,
+    embeddings_endpoint,
+    health,
+    messages_endpoint,
+    models_endpoint,
+    responses_endpoint,
+)
 from callboard.actors.daemon.api_errors import Api, ApiError, error_of, error_response
 from callboard.actors.daemon.daemon import Daemon
 from callboard.actors.daemon.endpoint import Endpoint
@@ -27,6 +34,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     *health.ENDPOINTS,
     *chat_completions.ENDPOINTS,
     *messages_endpoint.ENDPOINTS,
+    *responses_endpoint.ENDPOINTS,
     *models_endpoint.ENDPOINTS,
     *embeddings_endpoint.ENDPOINTS,
 )

@@ -154,7 +154,9 @@ async def _streamed(
     asked = await asked_of(call, question, request_id)
     form = form_of(question.output)
     stream = call.tenant.runtime.stream(asked.prompt, output=form, **asked.options)
-    told = _Told(api, api.stream(request_id, question), AnswerStream(request_id, holds_text=question.output is not None))
+    told = _Told(
+        api, api.stream(request_id, question), AnswerStream(request_id, holds_text=question.output is not None)
+    )
 
     def ended(reply: Reply[object]) -> str | None:
         turn = turn_of(reply, asked.conversation)

@@ -9,10 +9,12 @@ import asyncio
 import contextlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from callboard.actors.daemon.approval_desk import ApprovalDesk
 from callboard.actors.daemon.daemon_settings import TenantPlan
 from callboard.actors.daemon.recorded_turns import RecordedTurns
+from callboard.actors.daemon.response_records import ResponseRecords
 from callboard.actors.runtime import Runtime
 from callboard.actors.tools.tool_file import tools_of_files
 from callboard.protocol.errors import UsageError
@@ -25,6 +27,8 @@ class Tenant:
     plan: TenantPlan
     runtime: Runtime
     desk: ApprovalDesk
+    responses: ResponseRecords
+    """Of the Responses API."""
     turns: RecordedTurns = field(default_factory=RecordedTurns)
     """Turns that wait for results of the client, of the stateless APIs."""
 
@@ -37,7 +41,15 @@ def made(plan: TenantPlan) -> Tenant:
     """Its runtime, which is not started yet. Raises UsageError."""
     desk = ApprovalDesk()
     tools = tools_of_files(list(plan.own.tools))
-    return Tenant(plan, Runtime(plan.settings, tools, approve=desk.approve), desk)
+    return Tenant(
+        plan, Runtime(plan.settings, tools, approve=desk.approve), desk, ResponseRecords(_responses_file(plan))
+    )
+
+
+def _responses_file(plan: TenantPlan) -> Path | None:
+    """Where its responses are found again: nowhere without a journal."""
+    settings = plan.settings
+    return None if settings.journal is None else settings.state_dir / "daemon" / f"{plan.name}-responses.db"
 
 
 class Tenants:
@@ -70,3 +82,6 @@ class Tenants:
     async def stop(self) -> None:
         """All, side by side; open requests stay in their journals."""
         await asyncio.gather(*(asyncio.to_thread(each.runtime.stop) for each in self._by_name.values()))
+        for each in self._by_name.values():
+            await asyncio.gather(*each.responses.attending.values(), return_exceptions=True)
+            each.responses.close()
