@@ -11,18 +11,26 @@ from typing import Any
 
 import openai
 import pytest
-from support.patience import until
+
 from support.running_daemon import RunningDaemon
 from support.stateless_daemon import stateless_daemon
 
 MODEL = "gpt-4o"
+#: llm-comply skips the tests of thinking for models whose names do not promise any.
+THINKING_MODEL = "gpt-5-claude-sonnet-4"
+CONFIG = f"""
+[daemon]
+models = {{"{MODEL}" = "scripted/model", "{THINKING_MODEL}" = "scripted/model"}}
+"""
+#: Of llm-comply 0.5: POST /v1/responses/compact is not here, since callboard compacts conversations by itself.
+NOT_HERE = {"compact-response", "compact-missing-model"}
 CITY: Any = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 CALENDAR: Any = {"type": "function", "name": "calendar", "description": "", "parameters": CITY, "strict": False}
 
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
-    with stateless_daemon(tmp_path_factory.mktemp("daemon")) as found:
+    with stateless_daemon(tmp_path_factory.mktemp("daemon"), CONFIG) as found:
         yield found
 
 
@@ -96,7 +104,7 @@ def test_errors_are_as_the_api_has_them(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match=r"input\.0\.type"):
         client.responses.create(model=MODEL, input=[{"type": "unknown"}])  # type: ignore[list-item,misc]
     with pytest.raises(openai.RateLimitError):
-        client.responses.create(model=MODEL, input="fail rate_limit")
+        client.responses.create(model=MODEL, input="fail rate_limited")
     with pytest.raises(openai.NotFoundError, match="model"):
         client.responses.create(model="none", input="x")
 
@@ -113,21 +121,25 @@ def test_a_response_in_the_background_outlives_a_killed_daemon(tmp_path: Path) -
         client = client_of(daemon)
         done = client.responses.create(model=MODEL, input="before")
         waits = client.responses.create(model=MODEL, input="slow", background=True)
+        runs = client.responses.create(model=MODEL, input="wait", background=True)
         daemon.process.kill()
         daemon.process.wait(timeout=20)
     with stateless_daemon(tmp_path) as daemon:
         client = client_of(daemon)
-        until(lambda: client.responses.retrieve(waits.id).status == "completed")
+        events = list(client.responses.retrieve(waits.id, stream=True))  # until it has ended
+        assert events[-1].type == "response.completed"
         assert client.responses.retrieve(waits.id).output_text == "You said: slow"
+        assert client.responses.retrieve(runs.id).status == "in_progress"
+        assert client.responses.cancel(runs.id).status == "cancelled"
         after = client.responses.create(model=MODEL, input="after", previous_response_id=done.id)
         assert after.output_text == "You said: after"
 
 
 def test_llm_comply_passes(daemon: RunningDaemon) -> None:
     program = str(Path(sys.executable).with_name("llm-comply"))
-    where = ["-u", f"{daemon.url}/v1", "-k", daemon.token, "-m", MODEL]
+    where = ["-u", f"{daemon.url}/v1", "-k", daemon.token, "-m", THINKING_MODEL]
     command = [program, *where, "--format", "open-responses", "--json"]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     found = json.loads(ran.stdout)
     failed = {each["id"]: each for each in found["results"] if each["status"] != "passed"}
-    assert not failed, failed
+    assert failed.keys() <= NOT_HERE, failed
