@@ -27,6 +27,7 @@ from callboard.actors.daemon import (
     native_requests,
     openapi,
     reloads,
+    responses_endpoint,
 )
 from callboard.actors.daemon.api_errors import Api, ApiError, error_of, error_response
 from callboard.actors.daemon.daemon import Daemon
@@ -41,6 +42,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     *reloads.ENDPOINTS,
     *chat_completions.ENDPOINTS,
     *messages_endpoint.ENDPOINTS,
+    *responses_endpoint.ENDPOINTS,
     *models_endpoint.ENDPOINTS,
     *embeddings_endpoint.ENDPOINTS,
     *board_pages.ENDPOINTS,

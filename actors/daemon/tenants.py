@@ -10,11 +10,13 @@ import contextlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
+from pathlib import Path
 from typing import Final
 
 from callboard.actors.daemon.approval_desk import ApprovalDesk
 from callboard.actors.daemon.daemon_settings import TenantPlan
 from callboard.actors.daemon.recorded_turns import RecordedTurns
+from callboard.actors.daemon.response_records import ResponseRecords
 from callboard.actors.runtime import Runtime
 from callboard.actors.telemetry.timelines import RequestTimelines
 from callboard.actors.tools.decorator import Tool
@@ -34,6 +36,8 @@ class Tenant:
     desk: ApprovalDesk
     timelines: RequestTimelines
     """What its requests do, for the board."""
+    responses: ResponseRecords
+    """Of the Responses API."""
     turns: RecordedTurns = field(default_factory=RecordedTurns)
     """Turns that wait for results of the client, of the stateless APIs."""
 
@@ -46,12 +50,18 @@ def made(plan: TenantPlan) -> Tenant:
     """Its runtime, which is not started yet. Raises UsageError."""
     desk = ApprovalDesk()
     runtime = Runtime(plan.settings, tools_of(plan), approve=desk.approve)
-    return Tenant(plan, runtime, desk, runtime.record_timelines())
+    return Tenant(plan, runtime, desk, runtime.record_timelines(), ResponseRecords(_responses_file(plan)))
 
 
 def tools_of(plan: TenantPlan) -> tuple[Tool, ...]:
     """The tools of its files, which are run again each time. Raises UsageError."""
     return tools_of_files(plan.own.tools, f"callboard_{plan.name.replace('-', '_')}_{next(_LOADED)}_")
+
+
+def _responses_file(plan: TenantPlan) -> Path | None:
+    """Where its responses are found again: nowhere without a journal."""
+    settings = plan.settings
+    return None if settings.journal is None else settings.state_dir / "daemon" / f"{plan.name}-responses.db"
 
 
 class Tenants:
@@ -84,3 +94,6 @@ class Tenants:
     async def stop(self) -> None:
         """All, side by side; open requests stay in their journals."""
         await asyncio.gather(*(asyncio.to_thread(each.runtime.stop) for each in self._by_name.values()))
+        for each in self._by_name.values():
+            await asyncio.gather(*each.responses.attending.values(), return_exceptions=True)
+            each.responses.close()

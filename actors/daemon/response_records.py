@@ -1,0 +1,123 @@
+"""What the Responses API keeps of the responses of one tenant: what was asked, and the object that came of it.
+
+The journal has the request itself. A file beside it has what only this API knows, so that a response is found after a
+restart. Without a journal, all of it is in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import Final
+
+import orjson
+
+from callboard import Reply
+from callboard.actors.daemon.api_errors import ApiError
+
+#: OpenAI keeps responses for 30 days ("Your data", API guide).
+KEPT_SECONDS: Final = 30 * 24 * 3600.0
+#: Replies in memory of one tenant, for the responses that follow on them: some kB each.
+MAX_REPLIES: Final = 2_000
+_TABLE: Final = """
+CREATE TABLE IF NOT EXISTS responses (
+    id TEXT PRIMARY KEY, created_at REAL NOT NULL, previous TEXT NOT NULL, input BLOB NOT NULL, first BLOB NOT NULL,
+    shows_encrypted INTEGER NOT NULL, has_form INTEGER NOT NULL, final BLOB
+) STRICT
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseRecord:
+    """One response."""
+
+    request_id: str
+    created_at: float
+    """Seconds since 1970."""
+    previous: str
+    """The request that it follows on; "": none."""
+    items: list[dict[str, object]]
+    """Its own input."""
+    first: dict[str, object]
+    """The response object at its beginning."""
+    shows_encrypted: bool
+    has_form: bool
+    final: dict[str, object] | None = None
+    """The response object at its end; None: it has not ended, or its end was not seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttendedResponse:
+    """What came of a response that was waited for."""
+
+    final: dict[str, object]
+    error: ApiError | None
+    """Why there is no answer, for the client that waits."""
+
+
+class ResponseRecords:
+    """Those of one tenant. Each method may wait for the disk, some milliseconds."""
+
+    def __init__(self, path: Path | None) -> None:
+        """`path`: its file, made with access for its owner only; None: in memory. Raises OSError, sqlite3.Error."""
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+        self._lock = Lock()
+        self._file = sqlite3.connect(path or ":memory:", check_same_thread=False, isolation_level=None)
+        self._file.execute("PRAGMA journal_mode=WAL")
+        self._file.execute(_TABLE)
+        self._file.execute("DELETE FROM responses WHERE created_at < ?", (time.time() - KEPT_SECONDS,))
+        self._replies = OrderedDict[str, Reply[object]]()
+        self.attending: dict[str, asyncio.Task[AttendedResponse]] = {}
+        """Who waits for the end of a response, by its request."""
+
+    def add(self, record: ResponseRecord) -> None:
+        """Before its request begins."""
+        row = (record.request_id, record.created_at, record.previous, orjson.dumps(record.items))
+        flags = (orjson.dumps(record.first), record.shows_encrypted, record.has_form)
+        with self._lock:
+            self._file.execute("INSERT INTO responses VALUES (?, ?, ?, ?, ?, ?, ?, NULL)", (*row, *flags))
+
+    def end(self, request_id: str, final: dict[str, object]) -> None:
+        """The object at its end. One that was deleted stays so."""
+        with self._lock:
+            self._file.execute("UPDATE responses SET final = ? WHERE id = ?", (orjson.dumps(final), request_id))
+
+    def remove(self, request_id: str) -> None:
+        """As if it had never been; the journal keeps its request."""
+        self._replies.pop(request_id, None)
+        with self._lock:
+            self._file.execute("DELETE FROM responses WHERE id = ?", (request_id,))
+
+    def find(self, request_id: str) -> ResponseRecord | None:
+        """The response; None where there is none."""
+        with self._lock:
+            row = self._file.execute("SELECT * FROM responses WHERE id = ?", (request_id,)).fetchone()
+        if row is None:
+            return None
+        name, created_at, previous, items, first, shows_encrypted, has_form, final = row
+        known = None if final is None else orjson.loads(final)
+        flags = (bool(shows_encrypted), bool(has_form))
+        return ResponseRecord(name, created_at, previous, orjson.loads(items), orjson.loads(first), *flags, known)
+
+    def keep_reply(self, reply: Reply[object]) -> None:
+        """For the responses that follow on it, in place of the oldest where there are too many."""
+        self._replies[reply.request_id] = reply
+        if len(self._replies) > MAX_REPLIES:
+            self._replies.popitem(last=False)
+
+    def reply(self, request_id: str) -> Reply[object] | None:
+        """The reply, where memory has it."""
+        return self._replies.get(request_id)
+
+    def close(self) -> None:
+        """No more is kept."""
+        with self._lock:
+            self._file.close()

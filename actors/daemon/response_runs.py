@@ -1,0 +1,169 @@
+"""A response from its beginning to its end: begun, attended by a task of the daemon, and read along by its clients."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+import orjson
+
+from callboard import Conversation, ModelCallFailed, Outcome, Reply, RequestEnded
+from callboard.actors.daemon.answer_forms import form_of
+from callboard.actors.daemon.api_errors import ApiError
+from callboard.actors.daemon.asked_question import asked_of
+from callboard.actors.daemon.chat_completions import CHAT
+from callboard.actors.daemon.client_answer import failure_of, text_of
+from callboard.actors.daemon.client_question import AnswerFormat, ClientQuestion
+from callboard.actors.daemon.endpoint import HttpCall
+from callboard.actors.daemon.recorded_turns import turn_of
+from callboard.actors.daemon.response_objects import ended, failed, running
+from callboard.actors.daemon.response_records import AttendedResponse, ResponseRecord
+from callboard.actors.daemon.responses_stream import ResponseStream
+from callboard.actors.daemon.server_events import server_event
+from callboard.actors.daemon.tenants import Tenant
+
+logger = logging.getLogger("callboard.daemon")
+
+Fields = dict[str, object]
+#: The form of an answer whose form is known to the runtime.
+_SOME_FORM = AnswerFormat({})
+
+
+class ResponseLeft(Exception):
+    """The response goes on without this process: the journal has its request."""
+
+
+async def begin(call: HttpCall, question: ClientQuestion, record: ResponseRecord) -> None:
+    """Ask, and attend. Raises ApiError and what `ask` raises, and then nothing is kept."""
+    tenant = call.tenant
+    asked = await asked_of(call, question, record.request_id)
+    form = form_of(question.output) if question.output is not None else None
+    is_stored = bool(record.first["store"])
+    if is_stored:
+        await asyncio.to_thread(tenant.responses.add, record)
+    try:
+        tenant.runtime.start_request(asked.prompt, output=form, **asked.options)
+    except BaseException:
+        if is_stored:
+            await asyncio.to_thread(tenant.responses.remove, record.request_id)
+        raise
+    attend(tenant, record, asked.conversation)
+
+
+def attend(tenant: Tenant, record: ResponseRecord, conversation: Conversation | None) -> asyncio.Task[AttendedResponse]:
+    """A task that waits for the end and keeps what came of it; it gives what came of it."""
+    attending = tenant.responses.attending
+    task = asyncio.create_task(_attend(tenant, record, conversation), name=f"response {record.request_id}")
+    attending[record.request_id] = task
+
+    def over(done: asyncio.Task[AttendedResponse]) -> None:
+        attending.pop(record.request_id, None)
+        if not done.cancelled() and (error := done.exception()) is not None and not isinstance(error, ResponseLeft):
+            logger.error("a response could not be kept", exc_info=error)
+
+    task.add_done_callback(over)
+    return task
+
+
+async def _attend(tenant: Tenant, record: ResponseRecord, conversation: Conversation | None) -> AttendedResponse:
+    made = stream_of(record)
+    final: Fields | None = None
+    async with aclosing(events_of(tenant, record, made)) as events:
+        async for event in events:
+            found = event.get("response")
+            final = found if isinstance(found, dict) else final
+    reply = made.reply
+    if reply is not None and conversation is not None and (turn := turn_of(reply, conversation)) is not None:
+        tenant.turns.keep(record.request_id, turn)
+    if reply is not None:
+        tenant.responses.keep_reply(reply)
+    assert final is not None
+    if record.first["store"]:
+        await asyncio.to_thread(tenant.responses.end, record.request_id, final)
+    return AttendedResponse(final, made.error)
+
+
+class RepliedStream(ResponseStream):
+    """The events of a response, and the reply at its end."""
+
+    reply: Reply[object] | None = None
+    error: ApiError | None = None
+    """Why there is no answer."""
+
+
+def stream_of(record: ResponseRecord) -> RepliedStream:
+    """The events of this response, from its beginning."""
+    form = (lambda reply: text_of(reply, _SOME_FORM)) if record.has_form else None
+    return RepliedStream(record.request_id, shows_encrypted=record.shows_encrypted, text_of=form)
+
+
+async def events_of(tenant: Tenant, record: ResponseRecord, made: RepliedStream) -> AsyncGenerator[Fields, None]:
+    """All events from the beginning to the end of the response. Raises ResponseLeft where the runtime stops before."""
+    first = running(record.first)
+    yield made.event("response.created", response=record.first)
+    yield made.event("response.in_progress", response=first)
+    try:
+        async with aclosing(_followed(tenant, record.request_id)) as items:
+            async for item in items:
+                if isinstance(item, Reply):
+                    made.reply = item
+                for event in made.feed(item):
+                    yield event
+    except (RequestEnded, ModelCallFailed) as error:
+        if "the runtime is stopping" in str(error):
+            raise ResponseLeft from None
+        made.reply = error.reply
+        made.error = failure_of(error, CHAT)
+    except ApiError as error:
+        made.error = error
+    if made.reply is not None and (made.error is None or made.reply.outcome is Outcome.CANCELLED):
+        last = ended(first, made.output, made.reply)
+    else:
+        found = made.error or ApiError(500, "internal_error", "the request ended without a reply")
+        last = failed(first, made.output, found)
+    # The API has no event of its own for a response that was cancelled.
+    kind = "incomplete" if last["status"] == "cancelled" else last["status"]
+    yield made.event(f"response.{kind}", response=last)
+
+
+async def _followed(tenant: Tenant, request_id: str) -> AsyncGenerator[object, None]:
+    async for followed in tenant.runtime.follow(request_id):
+        yield followed.item
+
+
+async def sent_events(tenant: Tenant, record: ResponseRecord, after: int = -1) -> AsyncGenerator[bytes, None]:
+    """As bytes, from behind this sequence number on."""
+    made = stream_of(record)
+    try:
+        async for event in events_of(tenant, record, made):
+            number = event["sequence_number"]
+            assert isinstance(number, int)
+            if number > after:
+                yield _sent(event)
+    except Exception as error:
+        if isinstance(error, ResponseLeft):
+            found = ApiError(503, "stopping", "the server is stopping; follow the response when it is back")
+        else:
+            found = failure_of(error, CHAT)
+        if found.status == 500:
+            logger.exception("a response could not be streamed")
+        yield _sent(made.event("error", code=found.code, message=found.message, param=found.param or None))
+
+
+def _sent(event: Fields) -> bytes:
+    return server_event(orjson.dumps(event), name=str(event["type"]))
+
+
+async def final_of(tenant: Tenant, record: ResponseRecord) -> Fields:
+    """The response object as it is now. Raises ApiError."""
+    if record.final is not None:
+        return record.final
+    task = tenant.responses.attending.get(record.request_id)
+    if task is None:
+        opened = {each.request_id for each in tenant.runtime.open_requests()}
+        task = attend(tenant, record, None)  # it ran in an earlier process
+        if record.request_id not in opened:
+            return (await asyncio.shield(task)).final
+    return running(record.first)

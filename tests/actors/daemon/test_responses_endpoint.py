@@ -1,0 +1,145 @@
+"""/v1/responses before the official client, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from support.running_daemon import RunningDaemon
+from support.stateless_daemon import stateless_daemon
+
+MODEL = "gpt-4o"
+#: llm-comply skips the tests of thinking for models whose names do not promise any.
+THINKING_MODEL = "gpt-5-claude-sonnet-4"
+CONFIG = f"""
+[daemon]
+models = {{"{MODEL}" = "scripted/model", "{THINKING_MODEL}" = "scripted/model"}}
+"""
+#: Of llm-comply 0.5: POST /v1/responses/compact is not here, since callboard compacts conversations by itself.
+NOT_HERE = {"compact-response", "compact-missing-model"}
+CITY: Any = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+CALENDAR: Any = {"type": "function", "name": "calendar", "description": "", "parameters": CITY, "strict": False}
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
+    with stateless_daemon(tmp_path_factory.mktemp("daemon"), CONFIG) as found:
+        yield found
+
+
+def client_of(daemon: RunningDaemon) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{daemon.url}/v1", api_key=daemon.token, max_retries=0)
+
+
+@pytest.fixture
+def client(daemon: RunningDaemon) -> openai.OpenAI:
+    return client_of(daemon)
+
+
+def test_an_answer_is_found_again_with_its_input_and_deleted(client: openai.OpenAI) -> None:
+    made = client.responses.create(model=MODEL, input="hello", metadata={"who": "me"})
+    assert (made.status, made.output_text, made.metadata) == ("completed", "You said: hello", {"who": "me"})
+    assert made.usage is not None
+    assert made.usage.total_tokens == 18
+    assert client.responses.retrieve(made.id).output_text == "You said: hello"
+    (item,) = client.responses.input_items.list(made.id).data
+    assert item.to_dict()["content"] == [{"type": "input_text", "text": "hello"}]
+    client.responses.delete(made.id)
+    with pytest.raises(openai.NotFoundError, match="not found"):
+        client.responses.retrieve(made.id)
+
+
+def test_an_answer_comes_in_events_whose_numbers_follow_each_other(client: openai.OpenAI) -> None:
+    with client.responses.stream(model=MODEL, input="think hello") as stream:
+        events = list(stream)
+        final = stream.get_final_response()
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert [event.type for event in events[:2]] == ["response.created", "response.in_progress"]
+    assert [item.type for item in final.output] == ["reasoning", "message"]
+    assert final.output_text == "You said: hello"
+    again = list(client.responses.retrieve(final.id, stream=True, starting_after=1))
+    assert [event.sequence_number for event in again] == list(range(2, len(again) + 2))
+    assert again[-1].type == "response.completed"
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_tools_of_both_kinds_in_one_turn(client: openai.OpenAI, is_stored: bool) -> None:
+    asked: Any = f"call {json.dumps([['weather', {'city': 'Oslo'}], ['calendar', {'city': 'Rome'}]])}"
+    first = client.responses.create(model=MODEL, input=asked, tools=[CALENDAR], store=is_stored)
+    assert [item.type for item in first.output] == ["reasoning", "message", "mcp_call", "function_call"]
+    mine = first.output[-1]
+    assert mine.type == "function_call"
+    result: Any = {"type": "function_call_output", "call_id": mine.call_id, "output": "free"}
+    if is_stored:
+        more: Any = {"previous_response_id": first.id, "input": [result]}
+    else:
+        more = {"input": [{"role": "user", "content": asked}, *(each.to_dict() for each in first.output), result]}
+    second = client.responses.create(model=MODEL, tools=[CALENDAR], **more)
+    assert second.output_text == "The tools said: rain in Oslo and free"
+
+
+def test_two_responses_follow_on_one(client: openai.OpenAI) -> None:
+    first = client.responses.create(model=MODEL, input="one")
+    for word in ("two", "three"):
+        made = client.responses.create(model=MODEL, input=word, previous_response_id=first.id)
+        assert made.output_text == f"You said: {word}"
+
+
+def test_an_answer_has_the_form_that_was_asked_for(client: openai.OpenAI) -> None:
+    form: Any = {"format": {"type": "json_schema", "name": "place", "schema": CITY, "strict": True}}
+    made = client.responses.create(model=MODEL, input="where?", text=form)
+    assert json.loads(made.output_text) == {"city": "Oslo"}
+
+
+def test_errors_are_as_the_api_has_them(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError, match="Previous response"):
+        client.responses.create(model=MODEL, input="x", previous_response_id="resp_none")
+    with pytest.raises(openai.BadRequestError, match=r"input\.0\.type"):
+        client.responses.create(model=MODEL, input=[{"type": "unknown"}])  # type: ignore[list-item,misc]
+    with pytest.raises(openai.RateLimitError):
+        client.responses.create(model=MODEL, input="fail rate_limited")
+    with pytest.raises(openai.NotFoundError, match="model"):
+        client.responses.create(model="none", input="x")
+
+
+def test_a_response_in_the_background_is_cancelled(client: openai.OpenAI) -> None:
+    made = client.responses.create(model=MODEL, input="wait", background=True)
+    assert made.status == "queued"
+    assert client.responses.cancel(made.id).status == "cancelled"
+    assert client.responses.retrieve(made.id).status == "cancelled"
+
+
+def test_a_response_in_the_background_outlives_a_killed_daemon(tmp_path: Path) -> None:
+    with stateless_daemon(tmp_path) as daemon:
+        client = client_of(daemon)
+        done = client.responses.create(model=MODEL, input="before")
+        waits = client.responses.create(model=MODEL, input="slow", background=True)
+        runs = client.responses.create(model=MODEL, input="wait", background=True)
+        daemon.process.kill()
+        daemon.process.wait(timeout=20)
+    with stateless_daemon(tmp_path) as daemon:
+        client = client_of(daemon)
+        events = list(client.responses.retrieve(waits.id, stream=True))  # until it has ended
+        assert events[-1].type == "response.completed"
+        assert client.responses.retrieve(waits.id).output_text == "You said: slow"
+        assert client.responses.retrieve(runs.id).status == "in_progress"
+        assert client.responses.cancel(runs.id).status == "cancelled"
+        after = client.responses.create(model=MODEL, input="after", previous_response_id=done.id)
+        assert after.output_text == "You said: after"
+
+
+def test_llm_comply_passes(daemon: RunningDaemon) -> None:
+    program = str(Path(sys.executable).with_name("llm-comply"))
+    where = ["-u", f"{daemon.url}/v1", "-k", daemon.token, "-m", THINKING_MODEL]
+    command = [program, *where, "--format", "open-responses", "--json"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    found = json.loads(ran.stdout)
+    failed = {each["id"]: each for each in found["results"] if each["status"] != "passed"}
+    assert failed.keys() <= NOT_HERE, failed
