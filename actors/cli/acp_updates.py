@@ -30,9 +30,7 @@ _KINDS: Final[Mapping[Risk, schema.ToolKind]] = {
     Risk.WRITE: "edit",
     Risk.EXECUTE: "execute",
 }
-_STATES: Final[Mapping[str, schema.PlanEntryStatus]] = {
-    state: state for state in get_args(schema.PlanEntryStatus)
-}
+_STATES: Final[Mapping[str, schema.PlanEntryStatus]] = {state: state for state in get_args(schema.PlanEntryStatus)}
 #: Arguments of the built-in tools, and of most others, that name a file.
 _PATHS: Final = ("path", "file", "file_path")
 

@@ -132,5 +132,3 @@ class PipeInput:
 
         threading.Thread(target=block, name="callboard-chat-input", daemon=True).start()
         return await read
-
-

@@ -32,7 +32,7 @@ async def run(options: argparse.Namespace, known: dict[str, object]) -> None:
         agent = EditorAgent(settings, given.tools)
         try:
             reader, writer = await _streams(output)
-            await run_agent(agent, writer, reader)
+            await run_agent(agent, writer, reader)  # type: ignore[arg-type]  # the calls of the protocol that we answer
         finally:
             await agent.close()
 

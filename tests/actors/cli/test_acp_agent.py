@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ import pytest
 from acp import RequestError, helpers, schema
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.shared_double import shared_double
 
-from callboard.actors.testing.wire_double import Call, Turn, WireDouble
+from callboard.actors.testing.wire_double import Call, Turn
 
 TOOLS = '''
 import time
@@ -69,34 +71,29 @@ class Editor(acp.Client):
         return [each.status for each in self.updates if isinstance(each, schema.ToolCallProgress) and each.status]
 
 
-@pytest.fixture
-def double() -> Any:
-    with WireDouble() as double:
-        yield double
-
-
 @asynccontextmanager
-async def editing(callboard: Any, editor: Editor, url: str, *arguments: str) -> AsyncIterator[Any]:
+async def editing(callboard: Any, editor: Editor, turns: Sequence[Turn], *arguments: str) -> AsyncIterator[Any]:
     (callboard.workspace / "own_tools.py").write_text(TOOLS)
-    command = ["-m", "callboard.actors.cli", "acp", "--model", "openai-compatible/any", "--base-url", url]
-    command += ["--tools", str(callboard.workspace / "own_tools.py"), *arguments]
     environment = {"HOME": str(callboard.home), "PYTHONPATH": ":".join(sys.path), **callboard.environment}
-    async with acp.spawn_agent_process(editor, sys.executable, *command, env=environment) as (connection, _):
-        found = await connection.initialize(protocol_version=acp.PROTOCOL_VERSION)
-        assert found.protocol_version == acp.PROTOCOL_VERSION
-        yield connection
+    with shared_double(turns) as double:
+        command = ["-m", "callboard.actors.cli", "acp", "--model", "openai-compatible/any"]
+        command += ["--base-url", double.base_url(), "--tools", str(callboard.workspace / "own_tools.py"), *arguments]
+        async with acp.spawn_agent_process(editor, sys.executable, *command, env=environment) as (connection, _):
+            found = await connection.initialize(protocol_version=acp.PROTOCOL_VERSION)
+            assert found.protocol_version == acp.PROTOCOL_VERSION
+            yield connection
 
 
 def run(talk: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(talk, 50))
 
 
-def test_a_prompt_with_a_tool_call(callboard: Any, double: Any) -> None:
-    double.play(Turn(calls=(Call("look", {"path": "a.py"}),)), Turn("It is fine."))
+def test_a_prompt_with_a_tool_call(callboard: Any) -> None:
+    turns = (Turn("", (Call("look", {"path": "a.py"}),)), Turn("It is fine."))
 
     async def talk() -> None:
         editor = Editor()
-        async with editing(callboard, editor, double.base_url) as agent:
+        async with editing(callboard, editor, turns) as agent:
             session = await agent.new_session(cwd=str(callboard.workspace))
             reply = await agent.prompt(session_id=session.session_id, prompt=[helpers.text_block("look at a.py")])
             assert reply.stop_reason == "end_turn"
@@ -111,19 +108,22 @@ def test_a_prompt_with_a_tool_call(callboard: Any, double: Any) -> None:
 
 
 @pytest.mark.parametrize(("answer", "after"), [("once", "two = 2\n"), ("deny", "one = 1\n")])
-def test_an_edit_is_shown_as_a_diff_and_applied_or_not(callboard: Any, double: Any, answer: str, after: str) -> None:
+def test_an_edit_is_shown_as_a_diff_and_applied_or_not(callboard: Any, answer: str, after: str) -> None:
     path = callboard.workspace / "a.py"
     path.write_text("one = 1\n")
-    arguments = {"path": "a.py", "edits": [{"old_text": "one = 1", "new_text": "two = 2"}]}
-    double.play(Turn(calls=(Call("edit_file", arguments),)), Turn("Done."))
+    patch = "--- a/a.py\n+++ b/a.py\n@@ -1 +1 @@\n-one = 1\n+two = 2\n"
+    arguments = {"patch": patch}
+    turns = (Turn("", (Call("apply_patch", arguments),)), Turn("Done."))
 
     async def talk() -> None:
         editor = Editor(answer)
-        async with editing(callboard, editor, double.base_url) as agent:
+        async with editing(callboard, editor, turns) as agent:
             session = await agent.new_session(cwd=str(callboard.workspace))
             await agent.prompt(session_id=session.session_id, prompt=[helpers.text_block("change it")])
         assert editor.questions, editor.updates
-        [diff] = [each for each in editor.questions[0].content or [] if isinstance(each, schema.FileEditToolCallContent)]
+        [diff] = [
+            each for each in editor.questions[0].content or [] if isinstance(each, schema.FileEditToolCallContent)
+        ]
         assert (diff.path, diff.old_text, diff.new_text) == (str(path), "one = 1", "two = 2")
         assert editor.statuses()[-1] == ("completed" if answer == "once" else "failed")
         assert path.read_text() == after
@@ -131,12 +131,12 @@ def test_an_edit_is_shown_as_a_diff_and_applied_or_not(callboard: Any, double: A
     run(talk())
 
 
-def test_cancel_ends_the_tool(callboard: Any, double: Any) -> None:
-    double.play(Turn(calls=(Call("sleeps", {}),)), Turn("Never."))
+def test_cancel_ends_the_tool(callboard: Any) -> None:
+    turns = (Turn("", (Call("sleeps", {}),)), Turn("Never."))
 
     async def talk() -> None:
         editor = Editor()
-        async with editing(callboard, editor, double.base_url) as agent:
+        async with editing(callboard, editor, turns) as agent:
             session = await agent.new_session(cwd=str(callboard.workspace))
             asked = asyncio.create_task(
                 agent.prompt(session_id=session.session_id, prompt=[helpers.text_block("sleep")])
@@ -148,20 +148,20 @@ def test_cancel_ends_the_tool(callboard: Any, double: Any) -> None:
     run(talk())
 
 
-def test_a_session_is_loaded_from_the_journal(callboard: Any, double: Any, tmp_path: Path) -> None:
-    double.play(Turn("The first answer."))
+def test_a_session_is_loaded_from_the_journal(callboard: Any, tmp_path: Path) -> None:
+    turns = (Turn("The first answer."),)
     journal = ("--journal", str(tmp_path / "own.db"))
     names: list[str] = []
 
     async def first() -> None:
-        async with editing(callboard, Editor(), double.base_url, *journal) as agent:
+        async with editing(callboard, Editor(), turns, *journal) as agent:
             session = await agent.new_session(cwd=str(callboard.workspace))
             await agent.prompt(session_id=session.session_id, prompt=[helpers.text_block("the first question")])
             names.append(session.session_id)
 
     async def second() -> None:
         editor = Editor()
-        async with editing(callboard, editor, double.base_url, *journal) as agent:
+        async with editing(callboard, editor, turns, *journal) as agent:
             await agent.load_session(cwd=str(callboard.workspace), session_id=names[0])
             await editor.until(lambda: "The first answer." in editor.text())
             said = [each.content.text for each in editor.updates if isinstance(each, schema.UserMessageChunk)]
@@ -173,9 +173,11 @@ def test_a_session_is_loaded_from_the_journal(callboard: Any, double: Any, tmp_p
     run(second())
 
 
-def test_what_is_wrong_is_said_in_one_line(callboard: Any, double: Any) -> None:
+def test_what_is_wrong_is_said_in_one_line(callboard: Any) -> None:
+    turns = (Turn("Never."),)
+
     async def talk() -> None:
-        async with editing(callboard, Editor(), double.base_url) as agent:
+        async with editing(callboard, Editor(), turns) as agent:
             with pytest.raises(RequestError, match="no absolute path"):
                 await agent.new_session(cwd="not/there")
             with pytest.raises(RequestError, match="there is no session"):
@@ -204,12 +206,25 @@ LINES = st.one_of(
 )
 
 
+def fed(callboard: Any, text: str) -> Any:
+    """What `callboard acp` says to this, and how it ends."""
+    path = callboard.home / "lines"
+    path.write_text(text, errors="replace")
+    reading = subprocess.Popen(["cat", str(path)], stdout=subprocess.PIPE)
+    try:
+        return callboard.finish(callboard.start("acp", stdin=reading.stdout))
+    finally:
+        if reading.stdout is not None:
+            reading.stdout.close()
+        reading.wait(30)
+
+
 @settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
 @given(lines=st.lists(LINES, min_size=20, max_size=60))
 def test_no_line_kills_it(callboard: Any, lines: list[str]) -> None:
     ask = {"jsonrpc": "2.0", "id": 4711, "method": "initialize", "params": {"protocolVersion": 1}}
     sent = "".join(f"{line.replace(chr(10), ' ')}\n" for line in [*lines, json.dumps(ask)])
-    done = callboard.run("acp", stdin=sent.encode(errors="replace"))
+    done = fed(callboard, sent)
     assert done.status == 0, done.err
     answers = [json.loads(line) for line in done.out.splitlines()]  # nothing else is on stdout
     assert [each for each in answers if each.get("id") == 4711 and "result" in each]
