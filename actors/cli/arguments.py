@@ -62,12 +62,11 @@ def parser() -> CommandParser:
         )
     _add_tools(asking)
     _add_journal(asking, "keep the question and its answer in this journal (CALLBOARD_JOURNAL)")
-    going_on = asking.add_mutually_exclusive_group()
-    going_on.add_argument("--conversation", metavar="ID", help="go on with this conversation of the journal")
-    going_on.add_argument(
-        "--continue", dest="goes_on", action="store_true", help="go on with the conversation asked last"
-    )
+    _add_going_on(asking)
     asking.add_argument("--json", action="store_true", help="print one JSON object, also when it fails")
+
+    _add_chat(commands.add_parser("chat", help="a conversation at the terminal", allow_abbrev=False))
+    _add_acp(commands.add_parser("acp", help="serve an editor, by the Agent Client Protocol", allow_abbrev=False))
 
     indexing = commands.add_parser(
         "index", help="index a workspace, so that questions start at once", allow_abbrev=False
@@ -225,6 +224,32 @@ def _add_tokens(keeping: argparse.ArgumentParser) -> None:
     making.add_argument("--note", metavar="TEXT", default="", help="what it is for")
     removing = actions.add_parser("remove", help="let a token count no more", allow_abbrev=False)
     removing.add_argument("id", metavar="ID", help="of the token, as `list` shows it")
+
+
+def _add_going_on(command: argparse.ArgumentParser) -> None:
+    going_on = command.add_mutually_exclusive_group()
+    going_on.add_argument("--conversation", metavar="ID", help="go on with this conversation of the journal")
+    going_on.add_argument(
+        "--continue", dest="goes_on", action="store_true", help="go on with the conversation asked last"
+    )
+
+
+def _add_chat(chatting: argparse.ArgumentParser) -> None:
+    _add_workspace(chatting, "the folder to talk about (CALLBOARD_WORKSPACE, else this one)")
+    _add_model(chatting, "the model to ask (CALLBOARD_MODEL, else offline/code-context)")
+    chatting.add_argument("--instructions", metavar="TEXT", help="instructions in place of those of the settings")
+    _add_tools(chatting)
+    _add_journal(chatting, "keep the conversation in this journal (CALLBOARD_JOURNAL)")
+    _add_going_on(chatting)
+    chatting.add_argument("--url", metavar="URL", help="ask the daemon there, not a model of this process")
+    chatting.add_argument("--token-file", type=Path, metavar="FILE", help="its bearer token (CALLBOARD_TOKEN)")
+
+
+def _add_acp(serving: argparse.ArgumentParser) -> None:
+    _add_workspace(serving, "the folder of sessions that name none (CALLBOARD_WORKSPACE, else this one)")
+    _add_model(serving, "the model to ask (CALLBOARD_MODEL, else offline/code-context)")
+    _add_tools(serving)
+    _add_journal(serving, "keep sessions in this journal, so that they can be loaded (CALLBOARD_JOURNAL)")
 
 
 def _add_serve(serving: argparse.ArgumentParser) -> None:

@@ -88,7 +88,7 @@ async def _ask(
     ask_user = approver.answer if isinstance(approver, TerminalApprover) else None
     async with Runtime(settings, given.tools, approve=approver, ask_user=ask_user) as runtime:
         said["conversation"] = conversation = await asyncio.to_thread(wanted.of, runtime)
-        if note := await _refreshed(runtime):
+        if note := await refreshed(runtime):
             screen.remark(note)
         if report is not None:
             report.begin(settings)
@@ -113,7 +113,7 @@ async def _ask(
             print_json(report.known)
 
 
-async def _refreshed(runtime: Runtime) -> str:
+async def refreshed(runtime: Runtime) -> str:
     """Bring the index up to date. What is to be said about that: a full disk is no reason not to answer."""
     try:
         with IndexProgress() as progress:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from callboard import Reply, RunTool
+from callboard import Reply, RunTool, ToolProgressed
 from callboard.actors.cli.terminal import DIM, PLAIN, YELLOW, TerminalText, print_line, printable, shows_colour
 from callboard.protocol.commands import Note, ReportFailure
 from callboard.protocol.events import ToolCallCancelled, ToolCallCompleted, ToolCallFailed, ToolCallTimedOut
@@ -21,20 +22,23 @@ SHOWN_ARGUMENTS_CHARS: Final = 80
 
 
 class Screen:
-    """Shows the events of one request. `quiet` leaves stdout alone. A pipe gets the answer as it is.
+    """Shows the events of requests. `quiet` leaves stdout alone; `timed` shows how far calls are and how long they took.
+    A pipe gets the answer as it is.
 
     A question to the person (`held`) comes from another thread: what happens meanwhile is shown behind it.
     """
 
-    def __init__(self, *, quiet: bool) -> None:
+    def __init__(self, *, quiet: bool, timed: bool = False) -> None:
         self._quiet = quiet
+        self._timed = timed
         self.is_coloured = shows_colour(sys.stderr)
         self._lock = threading.RLock()
         self._waiting: list[tuple[str, str]] | None = None
         """Remarks that wait for the end of a question; None while there is no question."""
         self._terminal = TerminalText() if sys.stdout.isatty() else None
         self._at_line_start = True
-        self._running: dict[Tag, str] = {}
+        self._running: dict[Tag, tuple[str, float]] = {}
+        """The name of each call, and when it was sent."""
 
     def show(self, event: object) -> None:
         """Show one event, if it is of a kind that people want to see."""
@@ -42,14 +46,13 @@ class Screen:
             case TextDelta():
                 self._write(event.text if self._terminal is None else self._terminal.feed(event.text))
             case RunTool(tag, name, arguments):
-                self._running[tag] = name
+                self._running[tag] = name, time.monotonic()
                 cut = "..." if len(arguments) > SHOWN_ARGUMENTS_CHARS else ""
                 self.remark(f"> {name} {arguments[:SHOWN_ARGUMENTS_CHARS]}{cut}", DIM)
             case ToolCallCompleted():
                 self.remark(f"< {self._ended(event.tag)}: {len(event.content):,} characters", DIM)
             case ToolCallFailed(failure=failure):
-                self._ended(event.tag)
-                self.remark(f"< {failure.tool}: {failure.code}: {failure.message}")
+                self.remark(f"< {self._ended(event.tag, failure.tool)}: {failure.code}: {failure.message}")
             case ReportFailure(failure=failure):
                 self._running.pop(event.tag, None)
                 self.remark(f"< {failure.tool}: {failure.code}: {failure.message}")
@@ -57,6 +60,10 @@ class Screen:
                 self.remark(f"< {self._ended(event.tag)}: ended at its deadline")
             case ToolCallCancelled():
                 self.remark(f"< {self._ended(event.tag)}: cancelled")
+            case ToolProgressed() if self._timed:
+                called, _ = self._running.get(event.tag, ("tool", 0.0))
+                done = "" if event.fraction is None else f" {event.fraction:.0%}"
+                self.remark(f"  {called}:{done} {event.message}", DIM)
             case Note():
                 self.remark(event.text)
             case Restarted():
@@ -103,8 +110,10 @@ class Screen:
             sys.stdout.flush()
             self._at_line_start = text.endswith("\n")
 
-    def _ended(self, tag: Tag) -> str:
-        return self._running.pop(tag, "tool")
+    def _ended(self, tag: Tag, otherwise: str = "tool") -> str:
+        """The name of the call, and where it is wanted how long it took."""
+        name, sent = self._running.pop(tag, (otherwise, 0.0))
+        return f"{name} ({time.monotonic() - sent:.1f} s)" if self._timed and sent else name
 
 
 def _write_error(text: str) -> None:

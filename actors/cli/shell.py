@@ -79,6 +79,16 @@ def _command(name: str) -> RunCommand:
         from callboard.actors.cli import provider_list  # noqa: PLC0415
 
         return provider_list.run
+    if name == "chat":
+        from callboard.actors.cli import chat  # noqa: PLC0415
+
+        return chat.run
+    if name == "acp":
+        try:
+            from callboard.actors.cli import serve_acp  # noqa: PLC0415
+        except ImportError as missing:
+            raise UsageError(missing_extra(f"callboard acp ({missing})", "acp")) from missing
+        return serve_acp.run
     if name == "mcp":
         try:
             from callboard.actors.cli import serve_mcp  # noqa: PLC0415

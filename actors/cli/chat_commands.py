@@ -1,0 +1,189 @@
+"""The slash commands of `callboard chat`: one table."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from callboard import UsageError
+from callboard.actors.cli.attachments import Part, attached
+from callboard.actors.cli.chat_partner import AnswerEnded, ChatPartner, StagedEdit
+from callboard.actors.cli.terminal import cleaned, printable, table
+from callboard.actors.config_file import similar
+from callboard.protocol.masking import mask
+
+
+@dataclass(slots=True)
+class ChatState:
+    """What the commands read and change."""
+
+    partner: ChatPartner
+    ended: list[AnswerEnded] = field(default_factory=list)
+    attachments: list[Part] = field(default_factory=list)
+    """Go with the next question."""
+    is_over: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SlashCommand:
+    """One command."""
+
+    argument: str
+    """What may follow its name, for /help; "" nothing."""
+    help_text: str
+    run: Callable[[ChatState, str], Awaitable[str]]
+    """Given the rest of the line; what it returns is shown."""
+
+
+async def run_slash_command(state: ChatState, line: str) -> str:
+    """The text to show. Raises UsageError for a line that is no command."""
+    name, _, rest = line.strip().partition(" ")
+    command = SLASH_COMMANDS.get(name)
+    if command is None:
+        near = similar(name, SLASH_COMMANDS)
+        raise UsageError(f"there is no command {name!r:.60}{near}; /help lists them")
+    if rest.strip() and not command.argument:
+        raise UsageError(f"{name} takes nothing behind it")
+    return await command.run(state, rest.strip())
+
+
+async def _help(_: ChatState, __: str) -> str:
+    rows = [(f"{name} {each.argument}".rstrip(), each.help_text) for name, each in SLASH_COMMANDS.items()]
+    return f"{table(rows)}\n{_KEYS}"
+
+
+async def _model(state: ChatState, name: str) -> str:
+    if name and "/" not in name:
+        raise UsageError(f"{name!r:.60} is no model: write provider/model, such as openai/gpt-6.1-sol")
+    if name:
+        state.partner.model = name
+    return f"model: {state.partner.model or 'as the daemon has it'}"
+
+
+async def _tools(state: ChatState, _: str) -> str:
+    return _rows(await state.partner.tools()) or "the model is offered no tool"
+
+
+async def _edits(state: ChatState, _: str) -> str:
+    found = await state.partner.edits()
+    return "\n".join(f"{_edit(each)}\n{each.diff}" for each in found) or "no edit waits"
+
+
+async def _approve(state: ChatState, ids: str) -> str:
+    return _decided(await state.partner.decide(ids.split() or None, approve=True))
+
+
+async def _deny(state: ChatState, ids: str) -> str:
+    return _decided(await state.partner.decide(ids.split() or None, approve=False))
+
+
+def _decided(edits: Sequence[StagedEdit]) -> str:
+    return "\n".join(map(_edit, edits)) or "no edit waits"
+
+
+def _edit(edit: StagedEdit) -> str:
+    return f"{edit.id}  {edit.state}  {', '.join(edit.files)}{f'  ({edit.reason})' if edit.reason else ''}"
+
+
+async def _usage(state: ChatState, _: str) -> str:
+    costs = [each.cost for each in state.ended if each.cost is not None]
+    spent = f"{sum(costs):.4f} US dollars" if costs else "cost not known"
+    tokens = f"{sum(each.input_tokens for each in state.ended):,} tokens in, "
+    tokens += f"{sum(each.output_tokens for each in state.ended):,} out"
+    return f"{len(state.ended)} answers, {tokens}, {spent}"
+
+
+async def _conversations(state: ChatState, _: str) -> str:
+    return _rows(await state.partner.conversations()) or "there is no conversation yet"
+
+
+async def _open(state: ChatState, conversation_id: str) -> str:
+    if not conversation_id:
+        raise UsageError("which one? /conversations lists their ids: /open ID")
+    await state.partner.go_on_with(conversation_id)
+    return f"conversation: {conversation_id}"
+
+
+async def _new(state: ChatState, _: str) -> str:
+    await state.partner.go_on_with("")
+    return "a new conversation"
+
+
+async def _fork(state: ChatState, _: str) -> str:
+    await state.partner.fork()
+    return f"conversation: {state.partner.conversation_id}, a copy"
+
+
+async def _export(state: ChatState, path: str) -> str:
+    document = await state.partner.export()
+    if not path:
+        return document
+    try:
+        with open(path, "x", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+            file.write(document + "\n")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror or error}") from None
+    return f"written to {path}"
+
+
+async def _image(state: ChatState, path: str) -> str:
+    return _attach(state, images=[Path(_named(path))])
+
+
+async def _file(state: ChatState, path: str) -> str:
+    return _attach(state, files=[Path(_named(path))])
+
+
+def _named(path: str) -> str:
+    if not path:
+        raise UsageError("name the file behind the command")
+    return path
+
+
+def _attach(state: ChatState, images: Sequence[Path] = (), files: Sequence[Path] = ()) -> str:
+    state.attachments += attached(images, files)
+    return f"{len(state.attachments)} attached to the next question"
+
+
+async def _cancel(state: ChatState, _: str) -> str:
+    had = len(state.attachments)
+    state.attachments.clear()
+    return f"{had} attachments dropped" if had else "nothing runs; Ctrl-C cancels an answer while it comes"
+
+
+async def _quit(state: ChatState, _: str) -> str:
+    state.is_over = True
+    return ""
+
+
+def _rows(rows: Sequence[tuple[str, ...]]) -> str:
+    return table([tuple(map(printable, row)) for row in rows]) if rows else ""
+
+
+def shown_result(text: str) -> str:
+    """What a command gave, for a terminal: titles, diffs and names were written by models."""
+    return mask(cleaned(text))
+
+
+_KEYS: Final = "Enter sends, Alt-Enter or Ctrl-J begins a new line; Ctrl-C cancels, Ctrl-D leaves"
+SLASH_COMMANDS: Final[Mapping[str, SlashCommand]] = {
+    "/help": SlashCommand("", "these commands", _help),
+    "/model": SlashCommand("[PROVIDER/MODEL]", "which model answers; choose another", _model),
+    "/tools": SlashCommand("", "what the model is offered", _tools),
+    "/edits": SlashCommand("", "edits that wait, with their diffs", _edits),
+    "/approve": SlashCommand("[ID ...]", "apply these edits, or all that wait", _approve),
+    "/deny": SlashCommand("[ID ...]", "give these edits up, or all that wait", _deny),
+    "/usage": SlashCommand("", "tokens and cost since the start", _usage),
+    "/conversations": SlashCommand("", "the latest of the journal", _conversations),
+    "/open": SlashCommand("ID", "go on with one of them", _open),
+    "/new": SlashCommand("", "begin a new conversation", _new),
+    "/fork": SlashCommand("", "go on in a copy of this conversation", _fork),
+    "/export": SlashCommand("[FILE]", "this conversation as JSON", _export),
+    "/image": SlashCommand("FILE", "show the model a picture with the next question", _image),
+    "/file": SlashCommand("FILE", "show the model a file with the next question", _file),
+    "/cancel": SlashCommand("", "drop what is attached", _cancel),
+    "/quit": SlashCommand("", "leave", _quit),
+}

@@ -1,0 +1,149 @@
+"""Who answers in `callboard chat`: a runtime of this process, or a daemon. The same few operations for both."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Protocol
+
+from callboard import AskOptions, Conversation, Reply, Runtime, UsageError
+from callboard.actors.cli.arguments import place_of
+from callboard.actors.edits.proposals import Proposal, ProposalState
+from callboard.actors.requests.asking import Prompt
+from callboard.protocol.model import Usage
+
+#: So many conversations are listed.
+SHOWN_CONVERSATIONS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerEnded:
+    """The last item of an answer."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost: float | None = None
+    """US dollars; None: not known."""
+    error: str = ""
+    """Why there is no whole answer; "" where there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedEdit:
+    """An edit that a tool has proposed."""
+
+    id: str
+    state: str
+    files: tuple[str, ...]
+    diff: str
+    reason: str = ""
+
+
+class ChatPartner(Protocol):
+    """Answers questions of one conversation at a time. Each method raises CallboardError for what went wrong."""
+
+    model: str
+    """ "provider/model"; "": as the daemon has it."""
+
+    @property
+    def conversation_id(self) -> str:
+        """Empty before the first question."""
+        ...
+
+    def ask(self, prompt: Prompt) -> AsyncGenerator[object, None]:
+        """Items as `Runtime.stream` gives them, and AnswerEnded last. Closing it early cancels the request."""
+        ...
+
+    async def tools(self) -> Sequence[tuple[str, ...]]:
+        """A row for each: name, risk, what the policy says."""
+        ...
+
+    async def edits(self) -> Sequence[StagedEdit]:
+        """Those that wait."""
+        ...
+
+    async def decide(self, ids: Sequence[str] | None, *, approve: bool, reason: str = "") -> Sequence[StagedEdit]:
+        """Apply edits or give them up; None: all that wait."""
+        ...
+
+    async def conversations(self) -> Sequence[tuple[str, ...]]:
+        """A row for each, the newest first: id, title."""
+        ...
+
+    async def go_on_with(self, conversation_id: str) -> None:
+        """The next question belongs to this conversation; "": to a new one."""
+        ...
+
+    async def fork(self) -> None:
+        """The next question belongs to a copy of this conversation."""
+        ...
+
+    async def export(self) -> str:
+        """The conversation as JSON."""
+        ...
+
+
+class LocalPartner:
+    """A runtime of this process."""
+
+    def __init__(self, runtime: Runtime, conversation: Conversation, options: AskOptions) -> None:
+        self._runtime = runtime
+        self._conversation = conversation
+        self._options = options
+        self.model = runtime.settings.model
+
+    @property
+    def conversation_id(self) -> str:
+        return self._conversation.id
+
+    async def ask(self, prompt: Prompt) -> AsyncGenerator[object, None]:
+        """As a ChatPartner does."""
+        options: AskOptions = {**self._options, "conversation": self._conversation}
+        if self.model != self._runtime.settings.model:
+            options["model"] = self.model
+        async with aclosing(aiter(self._runtime.stream(prompt, **options))) as stream:
+            async for item in stream:
+                yield item
+                if isinstance(item, Reply):
+                    used = item.usage or Usage()
+                    yield AnswerEnded(used.input_tokens, used.output_tokens, item.cost)
+
+    async def tools(self) -> Sequence[tuple[str, ...]]:
+        return [(each.definition.name, str(each.contract.risk), str(each.decision)) for each in self._runtime.offered()]
+
+    async def edits(self) -> Sequence[StagedEdit]:
+        found = await asyncio.to_thread(self._runtime.proposals)
+        return [_staged(each) for each in found if each.state is ProposalState.PENDING]
+
+    async def decide(self, ids: Sequence[str] | None, *, approve: bool, reason: str = "") -> Sequence[StagedEdit]:
+        if approve:
+            return [_staged(each) for each in await self._runtime.approve_edits(ids)]
+        return [_staged(each) for each in await self._runtime.deny_edits(ids, reason)]
+
+    async def conversations(self) -> Sequence[tuple[str, ...]]:
+        place_of(self._runtime.settings)
+        found = await asyncio.to_thread(self._runtime.journal.conversations, SHOWN_CONVERSATIONS)
+        return [(each.id, each.title) for each in found]
+
+    async def go_on_with(self, conversation_id: str) -> None:
+        if not conversation_id:
+            self._conversation = Conversation()
+            return
+        place_of(self._runtime.settings)
+        self._conversation = await asyncio.to_thread(self._runtime.journal.conversation, conversation_id)
+
+    async def fork(self) -> None:
+        if not self._conversation.ids:
+            raise UsageError("nothing was said in this conversation yet: there is nothing to fork")
+        self._conversation = self._conversation.fork(self._conversation.ids[-1])
+
+    async def export(self) -> str:
+        return self._conversation.to_json()
+
+
+def _staged(proposal: Proposal) -> StagedEdit:
+    return StagedEdit(
+        proposal.id, str(proposal.state), tuple(each.path for each in proposal.files), proposal.diff, proposal.reason
+    )

@@ -1,0 +1,123 @@
+"""The server-sent events of a daemon's request (WHATWG HTML, "Server-sent events"), as what a runtime's stream gives."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from pydantic import TypeAdapter, ValidationError
+
+from callboard import AskApproval, RunTool, RuntimeFailure, ToolProgressed
+from callboard.actors.cli.chat_partner import AnswerEnded
+from callboard.protocol.commands import Note, Outcome, ReportFailure
+from callboard.protocol.events import ToolCallCancelled, ToolCallCompleted, ToolCallFailed, ToolCallTimedOut
+from callboard.protocol.model import Restarted, TextDelta
+
+#: One event holds at most the result of one call; a daemon's own bound for those is far below.
+MAX_EVENT_BYTES: Final = 64 * 1024**2
+
+
+@dataclass(frozen=True, slots=True)
+class SentEvent:
+    """One server-sent event."""
+
+    id: str
+    name: str
+    data: str
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonEvent:
+    """`error`: the daemon cannot go on with the stream."""
+
+    message: str
+
+
+async def sent_events(pieces: AsyncIterator[bytes]) -> AsyncIterator[SentEvent]:
+    """The whole events of a byte stream; an event that is cut is not given. Raises RuntimeFailure for a huge one."""
+    waiting = b""
+    async for piece in pieces:
+        waiting += piece
+        *blocks, waiting = waiting.replace(b"\r\n", b"\n").split(b"\n\n")
+        if len(waiting) > MAX_EVENT_BYTES:
+            raise RuntimeFailure(f"the daemon sent an event of more than {MAX_EVENT_BYTES:,} bytes")
+        for block in blocks:
+            if (event := _event(block.decode("utf-8", "replace"))) is not None:
+                yield event
+
+
+def _event(block: str) -> SentEvent | None:
+    """None for a block without data, such as a comment."""
+    fields: dict[str, list[str]] = {}
+    for line in block.split("\n"):
+        name, _, value = line.partition(":")
+        fields.setdefault(name, []).append(value.removeprefix(" "))
+    if "data" not in fields:
+        return None
+    return SentEvent(
+        (fields.get("id") or [""])[-1], (fields.get("event") or ["message"])[-1], "\n".join(fields["data"])
+    )
+
+
+def item_of(event: SentEvent) -> object | None:
+    """What a person is shown of it; None for what only programs read.
+
+    Raises RuntimeFailure for an event of a known name that has another form.
+    """
+    if event.name not in _FORMS and event.name not in _ENDS:
+        return None
+    try:
+        if event.name == "reply":
+            return _reply(_OBJECT.validate_json(event.data))
+        if event.name == "error":
+            return DaemonEvent(_error(_OBJECT.validate_json(event.data)))
+        fields = _OBJECT.validate_json(event.data)
+        if isinstance(tag := fields.get("tag"), dict):
+            fields["tag"] = {"parent_id": "", **tag}  # which a client has no use for
+        return _FORMS[event.name].validate_python(fields)
+    except ValidationError as error:
+        raise RuntimeFailure(
+            f"the daemon's event {event.name!r} has another form than this callboard knows: "
+            f"{error.errors(include_url=False, include_input=False)[0]['msg']}"
+        ) from None
+
+
+def _reply(fields: Mapping[str, object]) -> AnswerEnded:
+    usage, cost = fields.get("usage"), fields.get("cost")
+    counts = _COUNTS.validate_python(usage) if usage is not None else {}
+    outcome = str(fields.get("outcome", ""))
+    reason = str(fields.get("reason", ""))
+    return AnswerEnded(
+        counts.get("input_tokens", 0),
+        counts.get("output_tokens", 0),
+        cost if isinstance(cost, float | int) else None,
+        "" if outcome in _ANSWERED else f"the request ended: {outcome}{f': {reason}' if reason else ''}",
+    )
+
+
+def _error(fields: Mapping[str, object]) -> str:
+    error = fields.get("error")
+    message = str(error.get("message", "")) if isinstance(error, dict) else ""
+    return message or "the daemon has ended the stream"
+
+
+_OBJECT: Final = TypeAdapter(dict[str, object])
+_COUNTS: Final = TypeAdapter(dict[str, int])
+_ENDS: Final = ("reply", "error")
+#: Outcomes that leave nothing to say.
+_ANSWERED: Final = ("", Outcome.ANSWERED, Outcome.CALLS_OUTSIDE)
+#: By the names that the daemon gives them.
+_FORMS: Final[Mapping[str, TypeAdapter[object]]] = {
+    "text_delta": TypeAdapter(TextDelta),
+    "restarted": TypeAdapter(Restarted),
+    "run_tool": TypeAdapter(RunTool),
+    "tool_progressed": TypeAdapter(ToolProgressed),
+    "tool_call_completed": TypeAdapter(ToolCallCompleted),
+    "tool_call_failed": TypeAdapter(ToolCallFailed),
+    "tool_call_timed_out": TypeAdapter(ToolCallTimedOut),
+    "tool_call_cancelled": TypeAdapter(ToolCallCancelled),
+    "report_failure": TypeAdapter(ReportFailure),
+    "ask_approval": TypeAdapter(AskApproval),
+    "note": TypeAdapter(Note),
+}
