@@ -8,7 +8,7 @@ from typing import Final
 
 from pydantic import TypeAdapter, ValidationError
 
-from callboard import AskApproval, RunTool, RuntimeFailure, ToolProgressed
+from callboard import AskApproval, RuntimeFailure, RunTool, ToolProgressed
 from callboard.actors.cli.chat_partner import AnswerEnded
 from callboard.protocol.commands import Note, Outcome, ReportFailure
 from callboard.protocol.events import ToolCallCancelled, ToolCallCompleted, ToolCallFailed, ToolCallTimedOut
