@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -13,13 +14,13 @@ from typing import Final, Generic, cast
 
 from callboard.actors import kernel
 from callboard.actors.calls.approvals import ApprovalCallback, Approver, CallbackApprover, NobodyToAsk
-from callboard.actors.following import EndedFeeds, process_name
 from callboard.actors.journal.journal_records import Needs
 from callboard.actors.journal.records_of_runtime import JournalRecords
 from callboard.actors.journal.recovery import Rebuilt
 from callboard.actors.kernel.reply import Reply as AskReply
 from callboard.actors.models.windows import Windows
-from callboard.actors.requests.open_requests import OpenRequest, waits_for
+from callboard.actors.requests.ended_feeds import EndedFeeds, process_name
+from callboard.actors.requests.open_requests import OpenRequest, OpenState, waits_for
 from callboard.actors.requests.output_checks import CheckThreads
 from callboard.actors.requests.outside import OutsideCalls
 from callboard.actors.requests.replies import Answer, Question, T
@@ -50,6 +51,8 @@ DEAD_LETTERS_KEPT: Final = 256
 TELL_SECONDS: Final = 2.0
 #: A session says where it is within milliseconds; a wait this long means that something holds the loop.
 READ_SECONDS: Final = 5.0
+#: Between two looks at what requests wait for while a runtime drains.
+DRAIN_LOOK_SECONDS: Final = 0.5
 #: A snapshot is a copy of some counters; a wait this long means that something holds the loop.
 METRICS_TIMEOUT_SECONDS: Final = 5.0
 
@@ -73,10 +76,15 @@ class StartedRuntime:
         self.sessions: dict[RequestId, kernel.Ref[SessionMessage]] = {}
         self.requests: dict[RequestId, StartedRequest[object]] = {}
         """Those that have not ended."""
+        self.is_draining = False
+        """No new requests are taken."""
+        self.has_none = threading.Event()
+        """No request runs; looked at while it drains."""
         self.left_open: dict[RequestId, OpenRequest] = {}
         """Those of earlier processes that this one cannot go on with."""
         self.conversations = wiring.conversations
         self.check_threads = CheckThreads()
+        self.reading_stack = threading.Lock()
         try:
             with contextlib.ExitStack() as begun:  # what fails here ends what has begun before it
                 self._start(begun, wiring, approve)
@@ -131,6 +139,19 @@ class StartedRuntime:
         if question.options.compaction is not None:
             self.conversations[request_id] = answer.conversation
         self.system.watch(ref, opened.ended)
+
+    def drain(self, deadline_seconds: float) -> bool:
+        """See `Runtime.drain`. Blocks."""
+        self.is_draining = True
+        until = time.monotonic() + deadline_seconds
+        while (left := until - time.monotonic()) > 0:
+            if not self.requests:
+                return True
+            self.has_none.wait(min(left, DRAIN_LOOK_SECONDS))
+            open_ones = [opened.described() for opened in tuple(self.requests.values())]
+            if self.outbox is not None and all(each is None or each.state is OpenState.WAITING for each in open_ones):
+                break
+        return not self.requests
 
     def metrics(self) -> Metrics:
         return self.peers.telemetry.ask(ReadMetrics(self.system.now()), METRICS_TIMEOUT_SECONDS)
@@ -237,6 +258,8 @@ class StartedRequest(Generic[T]):
         if running.sessions.get(request_id) is self.ref:  # the name is free before the asker knows
             del running.sessions[request_id], running.requests[request_id]
             running.conversations.pop(request_id, None)
+            if running.is_draining and not running.requests:
+                running.has_none.set()
         if self.answer.session_ended(down):
             with contextlib.suppress(kernel.MailboxFull):
                 running.peers.telemetry.tell(RequestLost(self.question))

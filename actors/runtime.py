@@ -25,7 +25,8 @@ from typing_extensions import TypeForm
 from callboard.actors import kernel
 from callboard.actors.builtins.asking_user import AskUserCallback, UserQuestions
 from callboard.actors.calls.approvals import ApprovalCallback
-from callboard.actors.calls.dispatcher import ReadOffers
+from callboard.actors.calls.dispatcher import ReadOffers, ReplaceTools
+from callboard.actors.calls.registry import GIVEN
 from callboard.actors.edits.proposals import DecideEdits
 from callboard.actors.following import Following
 from callboard.actors.journal.journal_handle import JournalHandle
@@ -34,6 +35,7 @@ from callboard.actors.journal.recovery import needs_of
 from callboard.actors.mcp.mcp_handle import McpHandle
 from callboard.actors.mcp.remote_values import ServerStatus
 from callboard.actors.models.routing import OwnProviders
+from callboard.actors.operating import Operated
 from callboard.actors.requests.asking import AskOptions, Prompt, check_names, identity_of, user_message
 from callboard.actors.requests.client_tools import WENT_ON, CallResults
 from callboard.actors.requests.direct_calls import (
@@ -58,6 +60,7 @@ from callboard.actors.settings import Settings
 from callboard.actors.taking_up import TakingUp
 from callboard.actors.telemetry import extras
 from callboard.actors.telemetry.metrics import Metrics
+from callboard.actors.telemetry.timelines import RequestTimelines
 from callboard.actors.tools import Tool
 from callboard.actors.tools.progress import ToolProgressed
 from callboard.actors.topology import journal_handle
@@ -84,7 +87,7 @@ REFRESH_TIMEOUT_SECONDS: Final = 3_600.0
 OFFERS_TIMEOUT_SECONDS: Final = 5.0
 
 
-class Runtime:
+class Runtime(Operated):
     """Runs requests under supervision.
 
         async with Runtime(Settings(model="openai/gpt-6.1-sol"), tools=[lookup]) as runtime:
@@ -117,7 +120,8 @@ class Runtime:
         if questions is not None:
             tools = (*tools, questions.tool)
         self._questions = questions
-        self._wiring = Wiring(self.settings, tools, providers)
+        self._given, self._providers = tuple(tools), providers
+        self._wiring = Wiring(self.settings, self._given, providers)
         self._running: StartedRuntime | None = None
         self._changing = threading.Lock()
         self._dropped: weakref.finalize[[StartedRuntime], Runtime] | None = None
@@ -162,6 +166,55 @@ class Runtime:
                 if self._dropped is not None:
                     self._dropped.detach()
                 running.close()
+
+    async def reload(
+        self,
+        settings: Settings,
+        tools: Iterable[Callable[..., object]] | None = None,
+        *,
+        providers: OwnProviders | None = None,
+    ) -> None:
+        """Go on with these settings, tools (None: the same ones) and providers (likewise), while requests run.
+
+        A request that runs keeps the tools that it was offered, and its next model call goes by the new addresses, keys
+        and limits; a call of a tool that is gone is answered so. All is checked first: raises UsageError, and changes
+        nothing, for what is wrong and for a setting that only a start can change (its name is in the message).
+        """
+        await asyncio.to_thread(self.reload_sync, settings, tools, providers=providers)
+
+    def reload_sync(
+        self,
+        settings: Settings,
+        tools: Iterable[Callable[..., object]] | None = None,
+        *,
+        providers: OwnProviders | None = None,
+    ) -> None:
+        """`reload`, for code without an event loop."""
+        with self._changing:
+            asks = () if self._questions is None else (self._questions.tool,)
+            given = self._given if tools is None else (*tools, *asks)
+            own = self._providers if providers is None else providers
+            self._wiring.reload(settings, given, own)
+            self.settings, self._given, self._providers = settings, given, own
+            if self._running is not None:
+                self._live().peers.dispatcher.tell_control(ReplaceTools(GIVEN, self._wiring.given_tools))
+
+    async def drain(self, deadline_seconds: float) -> bool:
+        """Take no new requests from now on, and wait for those that run; `stop` comes after it.
+
+        False where some have not ended by the deadline, or wait for someone outside while there is a journal, which
+        keeps them: `stop` leaves them there for the next start. New ones raise RuntimeFailure ("draining").
+        """
+        return await asyncio.to_thread(self.drain_sync, deadline_seconds)
+
+    def drain_sync(self, deadline_seconds: float) -> bool:
+        """`drain`, for code without an event loop."""
+        return self._live().drain(deadline_seconds)
+
+    @property
+    def is_draining(self) -> bool:
+        """`drain` was called: no new requests are taken."""
+        return self._running is not None and self._running.is_draining
 
     def __enter__(self) -> Self:
         return self.start()
@@ -375,6 +428,8 @@ class Runtime:
         if options:
             check_names(options)
         running = self._live()
+        if running.is_draining:
+            raise RuntimeFailure("draining: this runtime takes no new requests, since it is about to stop")
         if len(running.sessions) >= self.settings.max_concurrent_requests:
             raise RuntimeFailure(f"overloaded: {len(running.sessions)} requests are running; try again later")
         form = output_type(output) if output is not None else None
@@ -577,6 +632,19 @@ class Runtime:
         docs/telemetry.md lists them. Raises UsageError when it does not run.
         """
         return self._live().metrics()
+
+    def record_timelines(self) -> RequestTimelines:
+        """Write from now on what each request does and when, to be read on any thread: those that run, and the last 200
+        that have ended. To be called before `start`; raises UsageError afterwards."""
+        if self._running is not None:
+            raise UsageError("this runtime runs already: call record_timelines() before it is started")
+        if self._wiring.timelines is None:
+            self._wiring.timelines = RequestTimelines(kernel.LoopScheduler.now)
+        return self._wiring.timelines
+
+    def left_open(self) -> tuple[OpenRequest, ...]:
+        """Of `open_requests`, those of earlier processes that this runtime cannot go on with, and what is missing."""
+        return tuple(self._live().left_open.values())
 
     def prometheus(self) -> str:
         """The metrics as a scrape of Prometheus reads them (text format 0.0.4).

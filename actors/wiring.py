@@ -38,6 +38,7 @@ from callboard.actors.policy.saved_rules import SavedRules
 from callboard.actors.processes.confinement import check_hosts, confinement_of, kernel_support
 from callboard.actors.processes.keeper import check_confinement, masks_secrets
 from callboard.actors.processes.supply import ProcessOptions
+from callboard.actors.reloading import EarlierProviders, check_reload, close_provider
 from callboard.actors.requests import asking
 from callboard.actors.requests.asking import AskOptions
 from callboard.actors.requests.conversation import Conversation
@@ -49,6 +50,7 @@ from callboard.actors.telemetry.metrics import Metrics
 from callboard.actors.telemetry.sampling import samples
 from callboard.actors.telemetry.spans import BeginSpans
 from callboard.actors.telemetry.telemetry import Telemetry
+from callboard.actors.telemetry.timelines import RequestTimelines
 from callboard.actors.tools import Tool
 from callboard.actors.tools.decorator import as_tool
 from callboard.actors.topology import JournalPlan, Plan
@@ -56,7 +58,7 @@ from callboard.actors.workers.kinds import kinds
 from callboard.protocol.budgets import MIN_OUTPUT_TOKENS
 from callboard.protocol.compaction import READ_TOOL
 from callboard.protocol.content import Message, SystemMessage, Text, UserMessage
-from callboard.protocol.errors import UsageError, missing_extra, said
+from callboard.protocol.errors import UsageError, missing_extra
 from callboard.protocol.events import RequestStarted
 from callboard.protocol.ids import RequestId, ToolName
 from callboard.protocol.limits import MAX_CALL_TOKENS
@@ -66,7 +68,6 @@ from callboard.protocol.output import OutputMode, OutputSpec
 from callboard.protocol.prompt import request_of
 from callboard.protocol.prompt_tokens import TokenCounter, estimate_tokens, message_tokens
 from callboard.protocol.tools import ToolDefinition
-from callboard.providers.adapter import Provider
 from callboard.providers.catalog import Prices
 from callboard.providers.local.offline import CONTEXT_TOOL
 from callboard.providers.output_modes import output_modes
@@ -138,6 +139,8 @@ class Wiring:
         check_confinement(settings.confine)
         workspace = Workspace.at(settings.workspace, settings.secret_rules) if settings.workspace else None
         builtins = builtin_tools(workspace) if workspace else ()
+        self.timelines: RequestTimelines | None = None
+        """Where what each request does is written, where that is wanted."""
         self.conversations: dict[RequestId, Conversation] = {}
         """Of the requests that run, where a tool may read them."""
         compaction = settings.compaction
@@ -149,6 +152,8 @@ class Wiring:
             self._check_effect(each)
         limits = RateLimits(kernel.LoopScheduler.now, settings.rate_limits)
         self._router = Router(settings, limits, providers)
+        self._earlier = EarlierProviders()
+        """Of settings that were replaced."""
         self._models: dict[str, KnownModel] = {}
         self._learning = Lock()
         self._last_options: tuple[dict[str, Any], RequestOptions] | None = None
@@ -188,6 +193,34 @@ class Wiring:
         )
         if settings.workspace is not None:
             _import_index(settings)
+
+    def reload(self, settings: Settings, tools: Iterable[Callable[..., object]], own: OwnProviders | None) -> None:
+        """Requests that begin from now on are as these say; those that run ask by these at their next model call.
+
+        The dispatcher must be told of the tools (`given_tools`). Raises UsageError, and changes nothing then.
+        """
+        check_reload(self.settings, settings)
+        new = Wiring(settings, tools, own)
+        with self._learning:
+            earlier = self._router.providers
+            self.settings, self.tools = settings, new.tools
+            self._router, self._models, self._last_options = new._router, new._models, None
+            self.model, self._asks_for_more = new.model, new._asks_for_more
+        self._earlier.add(earlier, own or {})
+
+    @property
+    def given_tools(self) -> tuple[Tool, ...]:
+        """Those of the program that has made the runtime, and those that the workspace adds."""
+        return (*self.tools, *self.code_tools)
+
+    def _renewed(self, route: Route) -> Route:
+        """As it is now, where the settings were reloaded since; as it was where it is gone."""
+        if not self._earlier.were_replaced:
+            return route
+        try:
+            return self._router.route(route.name)
+        except UsageError:
+            return route
 
     @property
     def offered_tools(self) -> dict[ToolName, Tool]:
@@ -327,6 +360,7 @@ class Wiring:
     def plan(self, system: kernel.ActorSystem, scheduler: kernel.LoopScheduler, approver: Approver) -> Plan:
         """The tree of a runtime that starts now."""
         settings, counted, calls = self.settings, Metrics(), Ledger()
+        self._earlier.loop = scheduler.loop
         sample = partial(samples, system, calls, lambda: scheduler.held)
         processes = ProcessOptions(
             settings.process_workers,
@@ -340,10 +374,12 @@ class Wiring:
         start, retry, cost = start_on(scheduler.loop), RetryPolicy(), settings.catalog.cost_of
         code_actors = self._code_actors(system, scheduler, approver)
         return Plan(
-            telemetry=lambda: Telemetry(settings.log_content, counted, sample, self._find_export),
-            llm_manager=lambda: LlmManager(self._routes, start, retry, cost, self._token_ratios, self._refusals),
+            telemetry=lambda: Telemetry(settings.log_content, counted, sample, self._find_export, self.timelines),
+            llm_manager=lambda: LlmManager(
+                self._routes, start, retry, cost, self._token_ratios, self._refusals, self._renewed
+            ),
             workers=kinds(processes),
-            tools=(*self.tools, *self.code_tools),
+            tools=self.given_tools,
             approver=approver,
             policy=settings.policy,
             workspace=settings.workspace,
@@ -410,17 +446,9 @@ class Wiring:
         if self.edits is not None:
             self.edits.close()
 
-        async def close(held: Provider | EmbeddingApi) -> None:
-            try:
-                await held.aclose()
-            except asyncio.CancelledError:
-                raise
-            except BaseException as error:  # noqa: BLE001 - of a provider written by a user, which may raise SystemExit
-                logger.warning("a provider's connections could not be closed: %s", said(error))
-
         async def close_all() -> None:
-            held = [*self._router.providers] + ([self._embeddings] if self._embeddings else [])
-            await asyncio.gather(*map(close, held))
+            held = [*self._router.providers, *self._earlier.open, *([self._embeddings] if self._embeddings else [])]
+            await asyncio.gather(*map(close_provider, held))
 
         try:
             asyncio.run_coroutine_threadsafe(close_all(), scheduler.loop).result(CLOSE_PROVIDERS_SECONDS)

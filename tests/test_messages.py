@@ -31,7 +31,7 @@ from callboard.providers.provider_table import ROWS
 
 PRODUCT = [path for path in SOURCES if "testing" not in path.parts]
 #: Variables that belong to no field.
-OTHER_VARIABLES = {"CALLBOARD_API_KEY", "CALLBOARD_PROFILE"}
+OTHER_VARIABLES = {"CALLBOARD_API_KEY", "CALLBOARD_PROFILE", "CALLBOARD_TOKEN"}
 #: Words that say less than the plain ones.
 PRIVATE_WORDS = re.compile(r"\b(nobody|whoever|whatever|anew|for ever|is told|asked wrongly)\b")
 COMMAND = re.compile(r"(?:`|type: |\| |: )callboard ((?!\.)[^`]*)")

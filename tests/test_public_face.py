@@ -17,7 +17,8 @@ from support.imports import imports
 
 FRONT = """
     AnthropicOptions Approval AskApproval AskOptions Audio BedrockOptions CallAnswer CallReport CallResult
-    CallResults CallboardError Catalog ClientTool CodeFence Compaction Connection Conversation Decision Deferred Document ErrorKind GeminiOptions Image
+    CallResults CallboardError Catalog ClientTool CodeFence Compaction Connection Conversation Decision Deferred
+    Document ErrorKind Followed FollowerTooSlow GeminiOptions Image
     MalformedFence McpServer Metrics Mode ModelCallFailed ModelInfo OpenAIOptions OpenRequest OpenRouterOptions
     OpenState Origin Outcome Output PartialOutput PendingCall Policy Prices Proposal ProposalState Reply
     RequestEnded RequestLogFilter Risk Rule RunTool Runtime RuntimeFailure Sampling Settings StepReport Stream

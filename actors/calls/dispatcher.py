@@ -43,6 +43,7 @@ from callboard.actors.telemetry.request_log import metadata_in, trace_headers_in
 from callboard.actors.tools import Tool, ToolContext
 from callboard.actors.tools.invoke import Result, text_of
 from callboard.actors.workers import messages
+from callboard.actors.workers.call_stacks import ReadStack
 from callboard.protocol import events
 from callboard.protocol.commands import CancelTool, RunTool, WithdrawApproval
 from callboard.protocol.ids import Tag, ToolName
@@ -147,6 +148,7 @@ DispatcherMessage = (
     | WithdrawApproval
     | WorkerState
     | EffectCommitted
+    | ReadStack
     | Down
     | _Due
 )
@@ -349,6 +351,16 @@ class ToolDispatcher(Actor[DispatcherMessage]):
     @handles(ConfirmStops)
     def _confirm_stops(self, message: ConfirmStops) -> None:
         message.reply_to.tell_control(StopsTold(message.tag))
+
+    @handles(ReadStack)
+    def _read_stack(self, message: ReadStack) -> None:
+        call = self.ledger.calls.get(message.tag)
+        if call is None:
+            message.refuse("there is no such call, or it has ended")
+        elif call.seat is None:
+            message.refuse("the call waits for its turn: none of its code runs yet")
+        else:
+            call.seat.worker.tell_control(message)
 
     @handles(_Due)
     def _due(self, message: _Due) -> None:

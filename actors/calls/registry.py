@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from callboard.actors.kernel import logger_of
 from callboard.actors.tools import Tool
@@ -51,6 +51,8 @@ TOLERATED_SHARE = 0.1
 #: Threads of a pool (64) that abandoned calls of one tool may hold before it is withdrawn: seven such tools still leave
 #: others room.
 MAX_HELD_THREADS = 8
+#: The source of the tools with which the runtime was made.
+GIVEN = ""
 #: The first withdrawal; it doubles with each failed probe.
 WITHDRAWN_SECONDS = 30.0
 MAX_WITHDRAWN_SECONDS = 600.0
@@ -162,6 +164,7 @@ class Registry:
         """By worker: the tool of each thread that an ended call holds."""
         for tool in tools:
             self.add(tool)
+        self._sources[GIVEN] = frozenset(name_of(key) for key in self.entries)
 
     def add(self, tool: Tool) -> None:
         """One more tool. Raises UsageError when its name is taken."""
@@ -190,7 +193,7 @@ class Registry:
             if kept is None:
                 self.add(tool)
             else:
-                self.entries[name] = Entry(tool, kept.health)
+                self.entries[name] = replace(self._entry(tool), health=kept.health)
         gone = tuple(name for name in before if name not in now)
         for name in gone:
             del self.entries[name]

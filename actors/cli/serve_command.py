@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
+from functools import partial
 from pathlib import Path
 
 from callboard import UsageError
@@ -12,6 +13,7 @@ from callboard.actors.daemon.access_tokens import for_owner
 from callboard.actors.daemon.daemon import Daemon
 from callboard.actors.daemon.daemon_settings import DaemonPlan, read_plan
 from callboard.actors.daemon.http_server import serve
+from callboard.actors.daemon.log_lines import log_to_stderr
 from callboard.actors.settings import token_of_environment
 
 #: Settings of the runtimes, and of the daemon, that can be typed.
@@ -22,7 +24,8 @@ _OF_DAEMON = ("host", "port", "log_format")
 async def run(options: argparse.Namespace, known: dict[str, object]) -> None:
     """Serve until SIGINT or SIGTERM. What a person must know goes to stderr."""
     with contextlib.redirect_stdout(sys.stderr):  # what files of tools print while they are loaded
-        daemon = Daemon(plan_of(options), token_of_environment())
+        daemon = Daemon(partial(plan_of, options), token_of_environment())
+    log_to_stderr(daemon.settings.log_format)
     secret = daemon.first_token()
     if secret:
         _show(secret, daemon.plan.state_dir)

@@ -20,7 +20,7 @@ SIGNED_BY: Final = "anthropic"
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerText:
+class TextPiece:
     """A piece of the answer."""
 
     text: str
@@ -31,7 +31,7 @@ class AnswerText:
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerThinking:
+class ThinkingPiece:
     """A piece of the model's thinking."""
 
     text: str
@@ -43,14 +43,14 @@ class AnswerThinking:
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerCall:
+class CallPiece:
     """A call that the client is to run, whole, under the id by which the client knows it."""
 
     call: ToolCall
     turn: int = 0
 
 
-Piece = AnswerText | AnswerThinking | AnswerCall
+Piece = TextPiece | ThinkingPiece | CallPiece
 
 
 def pieces_of(turns: Iterable[Message], request_id: str, outside: Sequence[ToolCall], text: str | None) -> list[Piece]:
@@ -66,23 +66,23 @@ def pieces_of(turns: Iterable[Message], request_id: str, outside: Sequence[ToolC
             if isinstance(part, Thinking):
                 found += _thinking(part.text, part.replay, turn, block)
             elif isinstance(part, Text) and part.text and text is None:
-                found.append(AnswerText(part.text, turn, block))
+                found.append(TextPiece(part.text, turn, block))
     if text:
-        found.append(AnswerText(text, max(turn, 0)))
+        found.append(TextPiece(text, max(turn, 0)))
     return [*found, *calls_of(outside, request_id, max(turn, 0))]
 
 
-def calls_of(calls: Iterable[ToolCall], request_id: str, turn: int = 0, first: int = 0) -> Iterator[AnswerCall]:
+def calls_of(calls: Iterable[ToolCall], request_id: str, turn: int = 0, first: int = 0) -> Iterator[CallPiece]:
     """Calls for the client, from the number `first` on."""
     for number, call in enumerate(calls, first):
-        yield AnswerCall(replace(call, call_id=outside_call_id(request_id, number), replay=None), turn)
+        yield CallPiece(replace(call, call_id=outside_call_id(request_id, number), replay=None), turn)
 
 
-def _thinking(text: str, replay: Replay | None, turn: int, block: int) -> Iterator[AnswerThinking]:
+def _thinking(text: str, replay: Replay | None, turn: int, block: int) -> Iterator[ThinkingPiece]:
     own = replay.data if replay is not None and replay.origin == SIGNED_BY else {}
     signature, redacted = own.get("signature", ""), own.get("data", "")
     if text or signature or redacted:
-        yield AnswerThinking(text, str(signature), str(redacted), turn, block)
+        yield ThinkingPiece(text, str(signature), str(redacted), turn, block)
 
 
 class AnswerStream:
@@ -120,7 +120,7 @@ class AnswerStream:
     def end(self, outside: Sequence[ToolCall], text: str | None) -> Iterator[Piece]:
         """What is left at the end: calls that were not shown, and the text of an answer that has a form."""
         if text:
-            yield AnswerText(text, self._turn)
+            yield TextPiece(text, self._turn)
         for call in outside[self._calls :]:
             yield from self.call(call)
 
@@ -132,7 +132,7 @@ class AnswerStream:
             self._again = self._again[len(known) :]
         if text:
             self._said += text
-            yield AnswerText(text, self._turn, block)
+            yield TextPiece(text, self._turn, block)
 
     def _end_turn(self) -> None:
         if self._again:

@@ -19,6 +19,8 @@ from callboard.protocol.masking import mask
 
 #: A client that is refused for want of room may try again after this time.
 RETRY_SECONDS: Final = 1
+#: One that comes while the daemon stops, to be started again.
+DRAIN_RETRY_SECONDS: Final = 5
 
 
 class Api(StrEnum):
@@ -94,6 +96,8 @@ def error_of(error: BaseException) -> ApiError:
             return ApiError(row.status, row.code, said(error), headers=headers)
         case UsageError():
             return ApiError(400, "invalid_request", said(error))
+        case RuntimeFailure() if str(error).startswith("draining"):
+            return ApiError(503, "draining", said(error), headers={"Retry-After": str(DRAIN_RETRY_SECONDS)})
         case RuntimeFailure() if str(error).startswith("overloaded"):
             return overloaded(said(error))
         case RuntimeFailure():
@@ -129,9 +133,14 @@ def error_body(api: Api, error: ApiError) -> dict[str, object]:
     return {"error": inner}
 
 
+#: What of the request is still to come is not read then.
+_HANGS_UP: Final = frozenset((408, 413, 414, 431))
+
+
 def error_response(api: Api, error: ApiError) -> Response:
     """The whole answer."""
-    return json_response(error_body(api, error), error.status, error.headers)
+    headers = {**error.headers, "Connection": "close"} if error.status in _HANGS_UP else error.headers
+    return json_response(error_body(api, error), error.status, headers)
 
 
 def json_response(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

@@ -11,15 +11,22 @@ from typing import Final
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
 from callboard.actors.daemon import (
+    board_pages,
     chat_completions,
     embeddings_endpoint,
     health,
     messages_endpoint,
     models_endpoint,
+    native_actors,
+    native_approvals,
+    native_conversations,
+    native_requests,
+    openapi,
+    reloads,
     responses_endpoint,
 )
 from callboard.actors.daemon.api_errors import Api, ApiError, error_of, error_response
@@ -32,11 +39,18 @@ logger = logging.getLogger("callboard.daemon")
 #: Everything that the daemon answers.
 ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     *health.ENDPOINTS,
+    *reloads.ENDPOINTS,
     *chat_completions.ENDPOINTS,
     *messages_endpoint.ENDPOINTS,
     *responses_endpoint.ENDPOINTS,
     *models_endpoint.ENDPOINTS,
     *embeddings_endpoint.ENDPOINTS,
+    *board_pages.ENDPOINTS,
+    *native_requests.ENDPOINTS,
+    *native_approvals.ENDPOINTS,
+    *native_conversations.ENDPOINTS,
+    *native_actors.ENDPOINTS,
+    *openapi.ENDPOINTS,
 )
 #: Paths of other APIs, whose clients read errors in their own shape also where the path is wrong.
 _APIS: Final = (("/v1/messages", Api.ANTHROPIC), ("/v1/", Api.OPENAI))
@@ -49,9 +63,12 @@ def make_app(daemon: Daemon, endpoints: Iterable[Endpoint] = ENDPOINTS) -> Starl
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         yield
 
-    routes = [Route(each.path, Served(daemon, each), methods=[each.method], name=each.path) for each in endpoints]
+    rows = tuple(endpoints)
+    routes = [Route(each.path, Served(daemon, each), methods=[each.method], name=each.path) for each in rows]
     handlers = {404: _wrong_path, 405: _wrong_path, 500: _wrong_path}
-    return Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
+    app = Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
+    app.state.endpoints = rows
+    return app
 
 
 class Served:
@@ -94,5 +111,14 @@ async def _wrong_path(request: Request, error: Exception) -> Response:
     api = next((api for start, api in _APIS if request.url.path.startswith(start)), Api.NATIVE)
     words = {404: "there is nothing at this path", 405: "this path does not take this method"}
     codes = {404: "not_found", 405: "method_not_allowed"}
-    found = ApiError(status, codes.get(status, "internal_error"), words.get(status, "a fault in callboard"))
+    headers = {"Allow": ", ".join(_methods(request))} if status == 405 else None
+    message = words.get(status, "a fault in callboard")
+    found = ApiError(status, codes.get(status, "internal_error"), message, headers=headers)
     return error_response(api, found)
+
+
+def _methods(request: Request) -> list[str]:
+    """Those that its path takes."""
+    routes = [each for each in request.app.routes if isinstance(each, Route)]
+    fit = [each for each in routes if each.matches(request.scope)[0] is not Match.NONE]
+    return sorted({method for each in fit for method in each.methods or ()})

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from callboard import AskOptions, Conversation
 from callboard.actors.daemon.client_question import ClientQuestion
 from callboard.actors.daemon.endpoint import HttpCall
 from callboard.actors.daemon.model_names import model_of
 from callboard.actors.daemon.recorded_turns import requests_in, with_recorded_turns
 from callboard.actors.daemon.tenants import Tenant
-from callboard.actors.requests.asking import Prompt
+from callboard.actors.requests.asking import AskOptions, Prompt
 from callboard.actors.requests.client_tools import CallResults, ClientTool
+from callboard.actors.requests.conversation import Conversation
 from callboard.protocol.content import Message, UserMessage
 from callboard.protocol.tools import ToolDefinition
 

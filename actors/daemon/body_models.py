@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Callable, Iterator
 from typing import Annotated, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import from_json
 
 from callboard.actors.daemon.api_errors import ApiError, bad_field
+from callboard.actors.tools.invoke import safe_text
 
 M = TypeVar("M", bound=BaseModel)
+Q = TypeVar("Q")
+#: Of a body that is read at once: it takes about a millisecond.
+SMALL_BYTES: Final = 128 * 1024
 #: What all APIs take as the name of a tool (OpenAI, API reference: `tools[].function.name`; Anthropic allows 128).
 ToolNameField = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,128}$")]
 #: Of the value that was wrong, in the message about it.
@@ -32,6 +37,11 @@ class RunTools(ApiBody):
     """Names of the daemon's own tools that may run here for this question; null: all, []: none."""
 
 
+async def parsed(parse: Callable[[bytes], Q], body: bytes) -> Q:
+    """What a parser makes of a body: a large one is read beside the event loop, which others wait for."""
+    return parse(body) if len(body) <= SMALL_BYTES else await asyncio.to_thread(parse, body)
+
+
 def read_body(kind: type[M], body: bytes) -> M:
     """The body as `kind`. Raises ApiError (400), with the field's path as `param`."""
     try:
@@ -45,13 +55,13 @@ def read_body(kind: type[M], body: bytes) -> M:
 
 
 def _wrong_field(body: bytes, place: tuple[int | str, ...], fault: str, message: str, given: object) -> ApiError:
-    path = ".".join(_path_of(json.loads(body), place, is_missing=fault == "missing"))
+    path = ".".join(_path_of(from_json(body), place, is_missing=fault == "missing"))
     said = message.removeprefix("Value error, ")
     if not path:
         return ApiError(400, "invalid_request", f"the body must be a JSON object of the API's: {said}")
     if fault == "missing":
         return bad_field(path, f"{path} is missing")
-    shown = repr(given)
+    shown = safe_text(repr, given, _MAX_SHOWN_CHARS + 1)
     shown = f", not {shown}" if len(shown) <= _MAX_SHOWN_CHARS else ""
     return bad_field(path, f"{path}: {said}{shown}")
 

@@ -11,7 +11,7 @@ from typing import Final
 
 import orjson
 
-from callboard.actors.daemon.answer_pieces import AnswerCall, AnswerText, AnswerThinking, Piece
+from callboard.actors.daemon.answer_pieces import CallPiece, Piece, TextPiece, ThinkingPiece
 from callboard.actors.daemon.api_errors import Api, ApiError, error_body
 from callboard.actors.daemon.server_events import server_event
 from callboard.protocol.content import Citation
@@ -45,11 +45,11 @@ class ChatStream:
     def write(self, piece: Piece) -> bytes:
         """A piece of the answer."""
         match piece:
-            case AnswerText(text=text, turn=turn):
+            case TextPiece(text=text, turn=turn):
                 between = BETWEEN_TURNS if self._text_turn not in (None, turn) else ""
                 self._text_turn = turn
                 return self._chunk({"content": between + text})
-            case AnswerThinking(text=text):
+            case ThinkingPiece(text=text):
                 return self._chunk({"reasoning_content": text}) if text else b""
         index, self._calls = self._calls, self._calls + 1
         return self._chunk({"tool_calls": [{"index": index, **_call(piece)}]})
@@ -83,8 +83,8 @@ def whole_chat(
     citations: Iterable[Citation] = (),
 ) -> Fields:
     """A whole answer. The places of `citations` are in its text."""
-    text, thinking = joined_text(pieces), "".join(p.text for p in pieces if isinstance(p, AnswerThinking))
-    calls: list[Fields] = [_call(piece) for piece in pieces if isinstance(piece, AnswerCall)]
+    text, thinking = joined_text(pieces), "".join(p.text for p in pieces if isinstance(p, ThinkingPiece))
+    calls: list[Fields] = [_call(piece) for piece in pieces if isinstance(piece, CallPiece)]
     message: Fields = {
         "role": "assistant",
         "content": text or (None if calls else ""),
@@ -105,7 +105,7 @@ def joined_text(pieces: Iterable[Piece]) -> str:
     """All text, turns apart by an empty line, as a stream has it."""
     found, last = "", None
     for piece in pieces:
-        if isinstance(piece, AnswerText):
+        if isinstance(piece, TextPiece):
             found += (BETWEEN_TURNS if last not in (None, piece.turn) else "") + piece.text
             last = piece.turn
     return found
@@ -131,7 +131,7 @@ def _head(request_id: str, model: str, kind: str) -> Fields:
     return {"id": f"chatcmpl-{request_id}", "object": kind, "created": int(time.time()), "model": model}
 
 
-def _call(piece: AnswerCall) -> Fields:
+def _call(piece: CallPiece) -> Fields:
     call = piece.call
     return {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 

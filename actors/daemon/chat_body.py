@@ -150,9 +150,8 @@ class _NamedTool(ApiBody):
 
 
 class _Schema(ApiBody):
-    name: str = ""
+    name: ToolNameField = "answer"
     schema_: dict[str, object] = Field(default_factory=dict, alias="schema")
-    strict: bool | None = None
 
 
 class _AnyText(ApiBody):
@@ -326,9 +325,9 @@ def _tool(declared: _Declared) -> ToolDefinition:
 def _format(read: ChatBody) -> AnswerFormat | None:
     match read.response_format:
         case _BySchema(json_schema=given):
-            return AnswerFormat(given.schema_ or {"type": "object"}, given.name, bool(given.strict))
+            return AnswerFormat(given.schema_ or {"type": "object"}, given.name)
         case _AnyObject():
-            return AnswerFormat({"type": "object"}, is_strict=False)
+            return AnswerFormat({"type": "object"})
     return None
 
 

@@ -7,6 +7,7 @@ from typing import Final
 from starlette.responses import Response
 
 from callboard.actors.daemon.api_errors import Api
+from callboard.actors.daemon.body_models import parsed
 from callboard.actors.daemon.chat_answers import ChatStream, whole_chat
 from callboard.actors.daemon.chat_body import ChatBody, chat_question
 from callboard.actors.daemon.client_answer import StatelessApi, WholeAnswer, answer
@@ -29,7 +30,7 @@ CHAT: Final = StatelessApi(Api.OPENAI, _stream, _whole, b": waiting\n\n", "x-req
 
 async def chat_completions(call: HttpCall) -> Response:
     """Answers a body of Chat Completions, whole or streamed."""
-    return await answer(call, CHAT, chat_question(call.body))
+    return await answer(call, CHAT, await parsed(chat_question, call.body))
 
 
 ENDPOINTS: Final = (

@@ -16,9 +16,8 @@ from typing import Final, Protocol
 import orjson
 from starlette.requests import Request
 from starlette.responses import Response
+from typing_extensions import TypeForm
 
-from callboard import ModelCallFailed, Outcome, Reply, RequestEnded, Stream
-from callboard.actors.daemon.answer_forms import form_of
 from callboard.actors.daemon.answer_pieces import AnswerStream, Piece, pieces_of
 from callboard.actors.daemon.api_errors import Api, ApiError, error_of, json_response
 from callboard.actors.daemon.asked_question import asked_of
@@ -27,7 +26,9 @@ from callboard.actors.daemon.client_question import AnswerFormat, ClientQuestion
 from callboard.actors.daemon.endpoint import HttpCall
 from callboard.actors.daemon.recorded_turns import turn_of
 from callboard.actors.daemon.server_events import EventStream
-from callboard.protocol.commands import CallOutside
+from callboard.actors.requests.json_schema import json_schema
+from callboard.actors.requests.replies import ModelCallFailed, Reply, RequestEnded, Stream
+from callboard.protocol.commands import CallOutside, Outcome
 from callboard.protocol.content import Citation
 from callboard.protocol.model import FinishReason, Usage
 
@@ -154,9 +155,8 @@ async def _streamed(
     asked = await asked_of(call, question, request_id)
     form = form_of(question.output)
     stream = call.tenant.runtime.stream(asked.prompt, output=form, **asked.options)
-    told = _Told(
-        api, api.stream(request_id, question), AnswerStream(request_id, holds_text=question.output is not None)
-    )
+    pieces = AnswerStream(request_id, holds_text=question.output is not None)
+    told = _Told(api, api.stream(request_id, question), pieces)
 
     def ended(reply: Reply[object]) -> str | None:
         turn = turn_of(reply, asked.conversation)
@@ -242,6 +242,11 @@ class _Told:
 
 
 # -- what is said of it
+
+
+def form_of(output: AnswerFormat | None) -> TypeForm[object]:
+    """What `output=` is for an answer of this form; str for any text. Raises UsageError for what is no schema."""
+    return str if output is None else json_schema({"type": "object", **output.schema}, name=output.name or "answer")
 
 
 def text_of(reply: Reply[object], form: AnswerFormat | None) -> str | None:

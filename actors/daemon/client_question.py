@@ -36,7 +36,6 @@ class AnswerFormat:
 
     schema: Mapping[str, object]
     name: str = ""
-    is_strict: bool = True
 
 
 @dataclass(frozen=True, slots=True)

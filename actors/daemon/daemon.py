@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from callboard.actors.daemon.access_tokens import AccessToken, AccessTokens, Scope, given_token
+from callboard.actors.daemon.board_feed import BoardFeeds
 from callboard.actors.daemon.daemon_settings import DaemonPlan
+from callboard.actors.daemon.quotas import Quotas
 from callboard.actors.daemon.tenants import Tenants
 from callboard.actors.daemon.token_rates import TokenRates
 from callboard.protocol.errors import UsageError
@@ -17,18 +21,27 @@ LOOPBACK_NAMES: Final = ("127.0.0.1", "localhost", "[::1]")
 class Daemon:
     """One daemon."""
 
-    def __init__(self, plan: DaemonPlan, token: str = "") -> None:
-        """`token`: one that may do all, of the first tenant (CALLBOARD_TOKEN). Raises UsageError."""
-        self.plan = plan
-        self.settings = plan.daemon
+    def __init__(self, read_plan: Callable[[], DaemonPlan], token: str = "") -> None:
+        """`read_plan` reads the configuration, now and at each reload. `token`: one that may do all, of the first
+        tenant (CALLBOARD_TOKEN). Raises UsageError."""
+        self.read_plan = read_plan
+        plan = read_plan()
+        self.take(plan)
+        self.reloading = asyncio.Lock()
         self.state = "starting"
         _make_folder(plan.state_dir)
         first = plan.tenants[0].name
         given: tuple[AccessToken, ...] = (given_token(token, first),) if token else ()
         self.tokens = AccessTokens(plan.state_dir / "tokens.json", given)
         self.rates = TokenRates()
+        self.quotas = Quotas()
         self.tenants = Tenants(plan.tenants)
-        named = (*self.settings.allowed_hosts, self.settings.host)
+        self.boards = BoardFeeds()
+
+    def take(self, plan: DaemonPlan) -> None:
+        """Go by this plan from now on, as far as it is about the daemon itself."""
+        self.plan, self.settings = plan, plan.daemon
+        named = (*plan.daemon.allowed_hosts, plan.daemon.host)
         self.host_names = {
             *LOOPBACK_NAMES,
             *(host_name(f"[{each}]" if each.count(":") > 1 else each) for each in named),

@@ -42,6 +42,8 @@ class DaemonLimits(BaseModel, frozen=True, extra="forbid"):
     max_body_bytes: int = Field(default=32 * 1024 * 1024, ge=1_024)
     """Pictures and files come as base64 in the body; Anthropic takes 32 MB."""
     max_header_bytes: int = Field(default=64 * 1024, ge=1_024)
+    head_seconds: float = Field(default=20.0, gt=0)
+    """The head of a request must have come by then, from the connection or its first byte on."""
     body_seconds: float = Field(default=30.0, gt=0)
     """A body must have come by then."""
     requests_per_minute: int = Field(default=6_000, ge=1)

@@ -81,5 +81,9 @@ class Endpoint:
     """The model of its answer, likewise."""
     is_stream: bool = False
     """Does it answer with server-sent events?"""
+    query: type[BaseModel] | None = None
+    """The model of what may follow the "?", likewise."""
+    status: int = 200
+    """Of the answer when all is well."""
     may_be_large: bool = True
     """May its body be as large as `max_body_bytes`? Else 64 KiB."""

@@ -99,5 +99,9 @@ async def let_in(daemon: Daemon, endpoint: Endpoint, request: Request) -> HttpCa
     daemon.rates.check(token.id, daemon.settings.limits.requests_per_minute)
     if token.tenant not in daemon.tenants:
         raise ApiError(403, "no_tenant", f"the tenant of this token, {token.tenant!r}, is not served here")
+    tenant = daemon.tenants[token.tenant]
+    if (most := tenant.plan.own.requests_per_minute) is not None:
+        daemon.rates.check(f"tenant/{tenant.name}", most, "this tenant")
+    await daemon.quotas.check(endpoint.method, endpoint.path, tenant)
     body = await body_of(daemon, endpoint, request)
-    return HttpCall(daemon, request, token, daemon.tenants[token.tenant], body)
+    return HttpCall(daemon, request, token, tenant, body)

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Final
 
 import uvicorn
 
 from callboard.actors.daemon.app import make_app
+from callboard.actors.daemon.bounded_http import BoundedHttp
 from callboard.actors.daemon.daemon import Daemon
+from callboard.actors.daemon.reloads import reload_daemon
 from callboard.protocol.errors import UsageError
+
+logger = logging.getLogger("callboard.daemon")
 
 ENDING_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 #: Connections that wait to be taken.
@@ -30,10 +35,19 @@ async def serve(daemon: Daemon, started: Callable[[str], object]) -> None:
             daemon.state = "running"
             port = sockets.getsockname()[1]
             host = f"[{daemon.settings.host}]" if ":" in daemon.settings.host else daemon.settings.host
-            await _Uvicorn(_config(daemon), lambda: started(f"http://{host}:{port}")).serve(sockets=[sockets])
+            server = _Uvicorn(_config(daemon), daemon, lambda: started(f"http://{host}:{port}"))
+            await server.serve(sockets=[sockets])
         finally:
             daemon.state = "stopping"
             await daemon.tenants.stop()
+
+
+async def drain(daemon: Daemon) -> None:
+    """Take no new requests; those that run may end within `drain_seconds`, and the journals keep what is left."""
+    daemon.state = "draining"
+    logger.info("draining: %s s at the most", daemon.settings.drain_seconds)
+    drained = await asyncio.gather(*(each.runtime.drain(daemon.settings.drain_seconds) for each in daemon.tenants))
+    logger.info("drained" if all(drained) else "not all requests have ended; the journal keeps the others")
 
 
 def _listening(daemon: Daemon) -> socket.socket:
@@ -46,8 +60,14 @@ def _listening(daemon: Daemon) -> socket.socket:
 
 
 def _config(daemon: Daemon) -> uvicorn.Config:
+    class Bounded(BoundedHttp):
+        max_header_bytes = daemon.settings.limits.max_header_bytes
+        head_seconds = daemon.settings.limits.head_seconds
+
     return uvicorn.Config(
         make_app(daemon),
+        http=Bounded,
+        ws="none",
         log_config=None,
         access_log=False,
         server_header=False,
@@ -59,11 +79,16 @@ def _config(daemon: Daemon) -> uvicorn.Config:
 
 
 class _Uvicorn(uvicorn.Server):
-    """uvicorn, which would end the process by the signal that has ended it: here what is around it ends in order."""
+    """uvicorn, which would end the process by the signal that has ended it: here what is around it ends in order.
 
-    def __init__(self, config: uvicorn.Config, has_started: Callable[[], object]) -> None:
+    The first SIGTERM or SIGINT drains, a second one ends at once. SIGHUP reads the configuration again.
+    """
+
+    def __init__(self, config: uvicorn.Config, daemon: Daemon, has_started: Callable[[], object]) -> None:
         super().__init__(config)
+        self._daemon = daemon
         self._has_started = has_started
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """`has_started` is called once requests are taken."""
@@ -75,9 +100,33 @@ class _Uvicorn(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         loop = asyncio.get_running_loop()
         for number in ENDING_SIGNALS:
-            loop.add_signal_handler(number, self.handle_exit, number, None)
+            loop.add_signal_handler(number, self._end)
+        loop.add_signal_handler(signal.SIGHUP, self._do, self._reload)
         try:
             yield
         finally:
-            for number in ENDING_SIGNALS:
+            for number in (*ENDING_SIGNALS, signal.SIGHUP):
                 loop.remove_signal_handler(number)
+
+    def _do(self, what: Callable[[], Coroutine[object, object, None]]) -> None:
+        task = asyncio.ensure_future(what())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _end(self) -> None:
+        if self._daemon.state == "draining":
+            self.should_exit = self.force_exit = True
+        else:
+            self._do(self._drain)
+
+    async def _drain(self) -> None:
+        try:
+            await drain(self._daemon)
+        finally:
+            self.should_exit = True
+
+    async def _reload(self) -> None:
+        try:
+            await reload_daemon(self._daemon)
+        except UsageError as error:
+            logger.error("the configuration was not taken, and nothing has changed: %s", error)

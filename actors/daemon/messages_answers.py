@@ -10,7 +10,7 @@ from typing import Final
 
 import orjson
 
-from callboard.actors.daemon.answer_pieces import AnswerCall, AnswerText, AnswerThinking, Piece
+from callboard.actors.daemon.answer_pieces import CallPiece, Piece, TextPiece, ThinkingPiece
 from callboard.actors.daemon.api_errors import Api, ApiError, error_body
 from callboard.actors.daemon.server_events import server_event
 from callboard.protocol.model import FinishReason, Usage
@@ -44,12 +44,12 @@ class MessageStream:
     def write(self, piece: Piece) -> bytes:
         """A piece of the answer."""
         match piece:
-            case AnswerText(text=text, turn=turn, block=block):
+            case TextPiece(text=text, turn=turn, block=block):
                 begun = self._in_block(("text", turn, block), {"type": "text", "text": ""})
                 return begun + self._delta({"type": "text_delta", "text": text})
-            case AnswerThinking(redacted=redacted, turn=turn, block=block) if redacted:
+            case ThinkingPiece(redacted=redacted, turn=turn, block=block) if redacted:
                 return self._in_block(("redacted", turn, block), {"type": "redacted_thinking", "data": redacted})
-            case AnswerThinking(text=text, signature=signature, turn=turn, block=block):
+            case ThinkingPiece(text=text, signature=signature, turn=turn, block=block):
                 begun = self._in_block(("thinking", turn, block), {"type": "thinking", "thinking": "", "signature": ""})
                 said = self._delta({"type": "thinking_delta", "thinking": text}) if text else b""
                 signed = self._delta({"type": "signature_delta", "signature": signature}) if signature else b""
@@ -132,13 +132,13 @@ def _message(request_id: str, model: str, content: list[Block], stop: str | None
 
 def _block(piece: Piece) -> Block:
     match piece:
-        case AnswerText(text=text):
+        case TextPiece(text=text):
             return {"type": "text", "text": text, "citations": None}
-        case AnswerThinking(redacted=redacted) if redacted:
+        case ThinkingPiece(redacted=redacted) if redacted:
             return {"type": "redacted_thinking", "data": redacted}
-        case AnswerThinking(text=text, signature=signature):
+        case ThinkingPiece(text=text, signature=signature):
             return {"type": "thinking", "thinking": text, "signature": signature}
-        case AnswerCall(call=call):
+        case CallPiece(call=call):
             arguments = orjson.loads(call.arguments)
             return {"type": "tool_use", "id": call.call_id, "name": call.name, "input": arguments, **_CALLER}
 

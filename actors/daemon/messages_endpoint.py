@@ -7,6 +7,7 @@ from typing import Final
 from starlette.responses import Response
 
 from callboard.actors.daemon.api_errors import Api, json_response
+from callboard.actors.daemon.body_models import parsed
 from callboard.actors.daemon.client_answer import StatelessApi, WholeAnswer, answer
 from callboard.actors.daemon.client_question import ClientQuestion
 from callboard.actors.daemon.endpoint import Endpoint, HttpCall
@@ -34,13 +35,13 @@ MESSAGES: Final = StatelessApi(Api.ANTHROPIC, _stream, _whole, PING, "request-id
 
 async def messages(call: HttpCall) -> Response:
     """Answers a body of the Messages API, whole or streamed."""
-    return await answer(call, MESSAGES, messages_question(call.body))
+    return await answer(call, MESSAGES, await parsed(messages_question, call.body))
 
 
 async def count_tokens(call: HttpCall) -> Response:
     """Tokens of a prompt by our own count: with the model's tokenizer where it is loaded, else estimated, rather too
     many than too few. The daemon's own tools are in it, as they are in the prompt."""
-    question = count_question(call.body)
+    question = await parsed(count_question, call.body)
     count = counter_for(model_of(call.daemon, call.tenant, question.model), may_load=False)
     told = [] if question.instructions is None else [SystemMessage(question.instructions)]
     theirs = {tool.name for tool in question.tools}

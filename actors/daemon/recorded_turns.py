@@ -14,9 +14,12 @@ from typing import Final
 
 import orjson
 
-from callboard import Conversation, Reply, Runtime, UsageError
 from callboard.actors.daemon.client_question import outside_call_id, request_of_call, results_at
+from callboard.actors.requests.conversation import Conversation
+from callboard.actors.requests.replies import Reply
+from callboard.actors.runtime import Runtime
 from callboard.protocol.content import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage, UserMessage
+from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import CallId
 
 #: Turns of one tenant that are kept in memory: as many as come in ten minutes at 3 a second. Some kB each.

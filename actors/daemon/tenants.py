@@ -9,15 +9,22 @@ import asyncio
 import contextlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
+from typing import Final
 
 from callboard.actors.daemon.approval_desk import ApprovalDesk
 from callboard.actors.daemon.daemon_settings import TenantPlan
 from callboard.actors.daemon.recorded_turns import RecordedTurns
 from callboard.actors.daemon.response_records import ResponseRecords
 from callboard.actors.runtime import Runtime
+from callboard.actors.telemetry.timelines import RequestTimelines
+from callboard.actors.tools.decorator import Tool
 from callboard.actors.tools.tool_file import tools_of_files
 from callboard.protocol.errors import UsageError
+
+#: Two tenants may have one file of tools, and a reload runs it again: the modules have names of their own.
+_LOADED: Final = count(1)
 
 
 @dataclass(slots=True)
@@ -27,6 +34,8 @@ class Tenant:
     plan: TenantPlan
     runtime: Runtime
     desk: ApprovalDesk
+    timelines: RequestTimelines
+    """What its requests do, for the board."""
     responses: ResponseRecords
     """Of the Responses API."""
     turns: RecordedTurns = field(default_factory=RecordedTurns)
@@ -40,16 +49,19 @@ class Tenant:
 def made(plan: TenantPlan) -> Tenant:
     """Its runtime, which is not started yet. Raises UsageError."""
     desk = ApprovalDesk()
-    tools = tools_of_files(list(plan.own.tools))
-    return Tenant(
-        plan, Runtime(plan.settings, tools, approve=desk.approve), desk, ResponseRecords(_responses_file(plan))
-    )
+    runtime = Runtime(plan.settings, tools_of(plan), approve=desk.approve)
+    return Tenant(plan, runtime, desk, runtime.record_timelines(), ResponseRecords(_responses_file(plan)))
 
 
 def _responses_file(plan: TenantPlan) -> Path | None:
     """Where its responses are found again: nowhere without a journal."""
     settings = plan.settings
     return None if settings.journal is None else settings.state_dir / "daemon" / f"{plan.name}-responses.db"
+
+
+def tools_of(plan: TenantPlan) -> tuple[Tool, ...]:
+    """The tools of its files, which are run again each time. Raises UsageError."""
+    return tools_of_files(plan.own.tools, f"callboard_{plan.name.replace('-', '_')}_{next(_LOADED)}_")
 
 
 class Tenants:

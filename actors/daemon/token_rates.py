@@ -43,7 +43,7 @@ class TokenRates:
         self._buckets: dict[str, TokenBucket] = {}
         """One a token that exists: as many as there are tokens."""
 
-    def check(self, key: str, per_minute: int) -> None:
+    def check(self, key: str, per_minute: int, whose: str = "this token") -> None:
         """Take one. Raises ApiError, with how long to wait."""
         now = self._clock()
         bucket = self._buckets.get(key)
@@ -51,4 +51,4 @@ class TokenRates:
             room = max(1.0, per_minute / 60 * BURST_SECONDS)
             bucket = self._buckets[key] = TokenBucket(per_minute / 60, room, now)
         if wait := bucket.take(now):
-            raise overloaded(f"this token may send {per_minute} requests a minute", wait)
+            raise overloaded(f"{whose} may send {per_minute} requests a minute", wait)

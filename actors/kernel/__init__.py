@@ -32,7 +32,16 @@ from .ref import Down, Monitor, Ref, ask_pykka
 from .reply import Asks
 from .restart import Backoff, Budget, ExitReason, History, Restart
 from .scheduler import Held, LoopScheduler, Scheduler, Timer, Watchdog
-from .supervisor import ChildSpec, Strategy, Supervisor, SupervisorMessage, children_of, start_child, stop_child
+from .supervisor import (
+    ChildSpec,
+    Strategy,
+    Supervisor,
+    SupervisorMessage,
+    children_of,
+    restart_child,
+    start_child,
+    stop_child,
+)
 from .system import ActorSystem
 
 __all__ = [
@@ -41,5 +50,5 @@ __all__ = [
     "DependencyLost", "Down", "ExitReason", "Held", "History", "IntensityExceeded", "KernelError", "LoopScheduler",
     "MailboxFull", "Monitor", "NameTaken", "NoSuchActor", "NotSpawned", "OutOfThreads", "Ref", "Rejected", "Restart",
     "Scheduler", "StartFailed", "Statistics", "Strategy", "Supervisor", "SupervisorMessage", "Timer", "Watchdog",
-    "ask_pykka", "children_of", "handles", "logger_of", "start_child", "stop_child",
+    "ask_pykka", "children_of", "handles", "logger_of", "restart_child", "start_child", "stop_child",
 ]  # fmt: skip

@@ -78,6 +78,11 @@ class _StopChild:
 
 
 @dataclass(frozen=True, slots=True)
+class _RestartChild:
+    child_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class _WhichChildren(Asks[Mapping[str, Ref]]):
     pass
 
@@ -109,12 +114,16 @@ class _Child:
     """The incarnation we have started and not yet heard the end of."""
     leaving: bool = False
     """To be removed when it has stopped."""
+    again: bool = False
+    """To be started again when it has stopped, as somebody has asked for it: that is no failure."""
     backoff: Timer | None = None
     overdue: Timer | None = None
     """Its deadline, while it is stopping because we told it to."""
 
 
-SupervisorMessage = ChildExited | ChildStarted | _Adopt | _StopChild | _WhichChildren | _Overdue | _StartNow
+SupervisorMessage = (
+    ChildExited | ChildStarted | _Adopt | _StopChild | _RestartChild | _WhichChildren | _Overdue | _StartNow
+)
 """What a supervisor takes: from its children, from `start_child`, `stop_child` and `children_of`, from its timers."""
 
 
@@ -135,6 +144,12 @@ def start_child(supervisor: Ref[SupervisorMessage], spec: ChildSpec[Message]) ->
 def stop_child(supervisor: Ref[SupervisorMessage], child_id: str) -> None:
     """Stop a child for good: asked first, then killed. Returns at once; an unknown id is fine."""
     supervisor.tell_control(_StopChild(child_id))
+
+
+def restart_child(supervisor: Ref[SupervisorMessage], child_id: str) -> None:
+    """Stop a child, killed where it does not stop in its time, and start it again. It counts as no failure, and no
+    other child restarts with it. One that waits for its restart is started at once. Returns at once."""
+    supervisor.tell_control(_RestartChild(child_id))
 
 
 def children_of(supervisor: Ref[SupervisorMessage], timeout_seconds: float = ASK_TIMEOUT_SECONDS) -> Mapping[str, Ref]:
@@ -234,6 +249,19 @@ class Supervisor(Actor[SupervisorMessage]):
             self._remove(child)
             self._go_on()
 
+    @handles(_RestartChild)
+    def _restart_one(self, message: _RestartChild) -> None:
+        child = self._children.get(message.child_id)
+        if child is None or child.leaving or self._ending:
+            return
+        if child.running is not None:
+            child.again = True
+            self._stop_one(child)
+        elif child.backoff is not None:
+            child.backoff.cancel()
+            child.backoff = None
+            self._launch(child)
+
     # -- ends -------------------------------------------------------------------------------------------------
 
     @handles(_Overdue)
@@ -253,6 +281,9 @@ class Supervisor(Actor[SupervisorMessage]):
             deadline.cancel()
         if child.leaving or child.cell.state is State.DEAD:
             self._remove(child)
+        elif child.again and not self._ending:
+            child.again = False
+            self._launch(child)
         elif deadline is None and not self._ending:
             self._failed(child, message)
         self._go_on()
@@ -357,7 +388,7 @@ class Supervisor(Actor[SupervisorMessage]):
     def _stop_one(self, child: _Child) -> None:
         if child.overdue is None:
             child.overdue = self.tell_after(child.spec.shutdown_seconds, _Overdue(child))
-            gone = child.leaving or child.dynamic or child.spec.restart is Restart.TEMPORARY
+            gone = child.leaving or (child.dynamic and not child.again) or child.spec.restart is Restart.TEMPORARY
             child.cell.ask_to_stop(keep=not gone)  # kept: its address stays valid for its next incarnation
 
     def _remove(self, child: _Child) -> None:

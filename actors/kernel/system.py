@@ -134,6 +134,25 @@ class ActorSystem:
         with self.lock:
             return tuple(cell.info(now) for cell in self._cells.values() if cell.parent is None)
 
+    def incarnation(self, ref: Ref[Never]) -> int:
+        """How often it was started again; it goes up with each start."""
+        return cell_of(ref).restarts
+
+    def restart_of(self, ref: Ref[Never]) -> Restart:
+        """Whether its supervisor starts it again when it ends."""
+        return cell_of(ref).restart
+
+    def kill(self, ref: Ref[Never]) -> None:
+        """End an actor's incarnation without asking it; its supervisor sees that as a failure. Returns when it is done.
+
+        Not from the loop thread. Raises AskTimeout when a handler holds the loop for KILL_SECONDS.
+        """
+        if self.scheduler.is_current():
+            raise AskOnLoopError("a kill happens on the loop; call this from another thread")
+        killed: Reply = Reply(self.scheduler.block_until)
+        self.scheduler.call_soon(lambda: self._kill([cell_of(ref)], killed))
+        killed.get(timeout=KILL_SECONDS)
+
     def replay(self, serial: int) -> DeadLetter:
         """Send one kept dead letter again, to the actor that has the recipient's name now.
 

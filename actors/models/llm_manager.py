@@ -49,6 +49,8 @@ ModelEvent = ModelStreamed | ModelNoted | ModelResponded | ModelFailed
 """What a session hears of its model call."""
 Routes = Callable[[str], Sequence["Route"]]
 """From "provider/model" to the routes to try in turn: the model itself, then its fallbacks."""
+Renewed = Callable[["Route"], "Route"]
+"""A route that a question has brought along, as the settings have it now."""
 Cost = Callable[[str, Usage | None, Mapping[str, object], str], float | None]
 """US dollars for one call, None where that is not known: of the name of the route that answered, the tokens used, the
 provider's own account of them, and the model that answered in the provider's words."""
@@ -208,6 +210,10 @@ class _AttemptReports:
         self.manager.tell_control(AttemptEnded(tag, self.number, response, has_emitted, self.first_event_at))
 
 
+def _as_it_is(route: Route) -> Route:
+    return route
+
+
 class LlmManager(Actor[LlmMessage]):
     """See the module."""
 
@@ -219,7 +225,10 @@ class LlmManager(Actor[LlmMessage]):
         cost: Cost,
         ratios: TokenRatios | None = None,
         refusals: Refusals | None = None,
+        renewed: Renewed = _as_it_is,
     ) -> None:
+        """`renewed`: a route of a question as it is now."""
+        self._renewed = renewed
         self._ratios = ratios or TokenRatios()
         self._refusals = refusals or Refusals()
         self._routes = routes
@@ -319,7 +328,8 @@ class LlmManager(Actor[LlmMessage]):
     def _begin(self, call: _OpenCall) -> None:
         asked = call.asked.call
         call.doing = f"looking up the model {asked.request.model}"
-        call.routes = _from(asked.request.model, call.asked.routes) or self._routes(asked.request.model)
+        brought = tuple(map(self._renewed, _from(asked.request.model, call.asked.routes)))
+        call.routes = brought or self._routes(asked.request.model)
         self._look_not_after(call.overdue_at)
         self._take_route(call)
         if asked.not_before_at > self.now():

@@ -29,7 +29,7 @@ _SECRET: Final = "secret files: no tool shows or changes them (Settings.secret_f
 
 
 @dataclass(frozen=True, slots=True)
-class Followed:
+class FollowedPath:
     """Where a path leads."""
 
     place: str
@@ -38,7 +38,7 @@ class Followed:
     """Why that is not certain."""
 
 
-def follow(path: str) -> Followed:
+def follow(path: str) -> FollowedPath:
     """Where the kernel would end up by this absolute path; what does not exist is taken as it is written."""
     rest, here, links = path.split("/")[::-1], "/", 0
     while rest:
@@ -50,23 +50,23 @@ def follow(path: str) -> Followed:
             continue
         following = os.path.join(here, name)
         if any(here == each or here.startswith(f"{each}/") for each in MAGIC_FOLDERS):
-            return Followed(following, "a path through /proc or /dev/fd")
+            return FollowedPath(following, "a path through /proc or /dev/fd")
         try:
             is_link = stat.S_ISLNK(os.lstat(following).st_mode)
             target = os.readlink(following) if is_link else ""
         except (FileNotFoundError, NotADirectoryError):
             is_link = False
         except OSError as error:
-            return Followed(os.path.normpath(os.path.join(following, *rest[::-1])), error.strerror or "a path")
+            return FollowedPath(os.path.normpath(os.path.join(following, *rest[::-1])), error.strerror or "a path")
         if not is_link:
             here = following
             continue
         links += 1
         if links > MAX_LINKS:
-            return Followed(following, "too many links")
+            return FollowedPath(following, "too many links")
         here = "/" if target.startswith("/") else here
         rest += target.split("/")[::-1]
-    return Followed(here)
+    return FollowedPath(here)
 
 
 class Paths:
@@ -102,7 +102,7 @@ class Paths:
         if value.startswith("~") and (expanded := os.path.expanduser(value)) != value:
             yield expanded
 
-    def _judged(self, kind: AccessKind, path: str, found: Followed) -> Touch:
+    def _judged(self, kind: AccessKind, path: str, found: FollowedPath) -> Touch:
         is_inside = self._root is not None and _is_below(found.place, self._root)
         hides = self._secrets.hides if kind is AccessKind.READ else self._secrets.is_protected
         written = os.path.normpath(path)

@@ -45,7 +45,8 @@ class CallEnded(BaseException):
 class Child:
     """Made in the fork, on its only thread, with the call socket on descriptor 3."""
 
-    def __init__(self, output: int, load: Callable[[], Invoker]) -> None:
+    def __init__(self, output: int, load: Callable[[], Invoker], stacks: int = -1) -> None:
+        """`stacks`: a pipe for where its code is, when STACK_SIGNAL asks for that; -1: there is none."""
         self._pid = os.getpid()
         self._calls = socket.socket(fileno=3)
         self._load = load
@@ -56,6 +57,8 @@ class Child:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, _end_call)
         faulthandler.enable()
+        if stacks >= 0:  # written in C, at once, also where Python code would not get its turn
+            faulthandler.register(STACK_SIGNAL, file=stacks, all_threads=True, chain=False)
         # Python's own generator seeds itself in a fork; generators that a tool keeps are out of reach.
         if (numpy_random := sys.modules.get("numpy.random")) is not None:
             numpy_random.seed()
@@ -132,6 +135,8 @@ def _call(tool: Invoker, context: ToolContext, report: Report) -> Result:
     return tool.call(run.arguments, context, report)
 
 
+#: Asks a child where its code is. The last of the real-time signals, which no library is known to use.
+STACK_SIGNAL: Final = signal.SIGRTMAX
 #: How a child ends that a secret file is not covered in any more: its template ends too, since its next child would be
 #: like it.
 LOST_COVER: Final = 77

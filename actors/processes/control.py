@@ -51,6 +51,9 @@ class Kind(IntEnum):
     KILL = 3
     END = 4
     """Kill everything and end."""
+    STACK = 7
+    """`value` 1: have the process write down where its code is. 0: tell what it has written. Answered by the same, with
+    the text; `value` -1 where the text says why there is none."""
     FORK = 5
     """Fork a child with this call socket and output pipe; and with this tool, which it loads, from a fork server that
     has none. To the init process: it is forked; `value` is the process id."""

@@ -46,6 +46,9 @@ class Limits:
     """A folder for the scratch folders of confined tools."""
     places: int = -1
     """A file in which templates share where secret files are."""
+    stacks: int = -1
+    """The writing end of a pipe, for where a child's code is when it is asked. A pipe: what is in a file in memory
+    could be run as a program, which no confinement sees."""
 
 
 class ForkServer:
@@ -135,7 +138,7 @@ class ForkServer:
             end.close()
         take_place(calls, self._control.detach())
         inherit_orphans()
-        Child(output, self._loader(*tool)).serve()
+        Child(output, self._loader(*tool), self._limits.stacks).serve()
 
     def _loader(self, *tool: int) -> Callable[[], Invoker]:
         """Of a child, which is held to what its tool may do. It raises what went wrong with that."""

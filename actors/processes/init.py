@@ -19,23 +19,38 @@ import socket
 import time
 from typing import Final, NoReturn
 
-from callboard.actors.processes.child import rehearse
-from callboard.actors.processes.control import UNKNOWN_STATUS, Kind, Message, hear, pair, receive, send_if_heard
+from callboard.actors.processes.child import STACK_SIGNAL, rehearse
+from callboard.actors.processes.control import (
+    UNKNOWN_STATUS,
+    Kind,
+    Message,
+    hear,
+    pair,
+    pipe,
+    receive,
+    send_if_heard,
+)
 from callboard.actors.processes.fork_server import CONTROL, ForkServer, Limits, take_place
-from callboard.actors.processes.linux import children, kill_all, kill_each, processes, shared_memory_bytes
+from callboard.actors.processes.linux import catches, children, kill_all, kill_each, processes, shared_memory_bytes
 
 #: Orphans that do not die of SIGKILL at once (they are in an uninterruptible system call) are looked for this often.
 SWEEP_SECONDS: Final = 0.005
 #: How often the shared memory of processes is looked at, while there are children: one can fill 0.2 GB in that time.
 LOOK_SECONDS: Final = 0.1
+#: Of a stack: with the rest, one message (control.py) takes it. The outermost of a hundred frames may be missing.
+STACK_BYTES: Final = 8_000
 
 
 class Init:
     """One runs per process pool."""
 
-    def __init__(self, runtime: socket.socket, limits: Limits) -> None:
+    def __init__(self, runtime: socket.socket, limits: Limits, stacks: int) -> None:
+        """`stacks`: the reading end of the pipe into which children write down where their code is."""
         self._runtime = runtime
         self._limits = limits
+        self._stacks = stacks
+        self._stack = b""
+        """What has come of the one that was asked for last."""
         self._registry, self._theirs = pair()
         self._woken, self._waker = pair()
         self._pids: dict[int, int] = {}
@@ -83,6 +98,8 @@ class Init:
         message, descriptors = order
         if message.kind is Kind.START:
             self._start(message.number, descriptors[0])
+        elif message.kind is Kind.STACK:
+            self._tell_stack(message.number, begins=message.value == 1)
         elif message.number in self._pids:
             self._signal(message)
         else:  # it has ended, or was never forked: in either case this is its end
@@ -106,6 +123,7 @@ class Init:
             signal.set_wakeup_fd(-1)
             for end in (self._runtime, self._registry, self._woken, self._waker):
                 os.close(end.detach())
+            os.close(self._stacks)
             take_place(control, CONTROL)
             os.setsid()
             ForkServer(self._theirs.detach(), self._limits).run()
@@ -125,6 +143,30 @@ class Init:
             return
         except PermissionError:
             send_if_heard(self._runtime, Message(Kind.NOT_SIGNALLED, message.number))
+
+    def _tell_stack(self, number: int, *, begins: bool) -> None:
+        """A process whose tool has taken the handler for the signal away would die of it: it is spared."""
+        pid, why = self._pids.get(number), ""
+        if pid is None:
+            why = "the tool's process has ended"
+        elif begins and not catches(pid, STACK_SIGNAL):
+            why = "the tool's process does not write down where it is: its code has removed the handler for that"
+        elif begins:
+            self._stack_written()
+            self._stack = b""
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, STACK_SIGNAL)
+        else:
+            self._stack = (self._stack + self._stack_written())[:STACK_BYTES]
+        text = why or self._stack.decode(errors="replace")
+        send_if_heard(self._runtime, Message(Kind.STACK, number, -1 if why else 0, text))
+
+    def _stack_written(self) -> bytes:
+        """What is in the pipe; b"" where nothing is."""
+        try:
+            return os.read(self._stacks, STACK_BYTES)
+        except BlockingIOError:
+            return b""
 
     def _limit_shared_memory(self, pids: frozenset[int]) -> None:
         """Of each process. No limit that the kernel has for a process counts it, and /dev/shm is not all of it."""
@@ -211,7 +253,10 @@ def main(runtime: int, namespaces: str, memory_bytes: int, scratch: str) -> None
     take_place(runtime, CONTROL)  # no other descriptor of ours may be where those of the fork servers will be
     with socket.socket(fileno=CONTROL) as end:
         places = os.memfd_create("secret places")
-        Init(end, Limits(memory_bytes, bool(namespaces), scratch, places)).run(namespaces)
+        stacks, writes = pipe()
+        for descriptor in (stacks, writes):
+            os.set_blocking(descriptor, False)  # a dump that finds it full is cut, and never waits
+        Init(end, Limits(memory_bytes, bool(namespaces), scratch, places, writes), stacks).run(namespaces)
         signal.set_wakeup_fd(-1)
     if not namespaces:
         kill_all()

@@ -48,6 +48,7 @@ LOOK_AGAIN_SECONDS: Final = 0.002
 KILL_ALL_SECONDS: Final = 2.0
 
 #: In kB; since Linux 4.5.
+_CAUGHT: Final = re.compile(rb"^SigCgt:\s*([0-9a-f]+)$", re.MULTILINE)
 _SHARED: Final = re.compile(rb"^RssShmem:\s*(\d+) kB$", re.MULTILINE)
 #: States of a process that has ended and may still have to be reaped.
 _ENDED: Final = (b"", b"Z", b"X")
@@ -87,6 +88,16 @@ def shared_memory_bytes(pid: int) -> int:
     except (FileNotFoundError, ProcessLookupError):
         return 0
     return int(found[1]) * 1024 if found else 0
+
+
+def catches(pid: int, number: int) -> bool:
+    """Has this process a handler for the signal? False when it has ended."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as status:
+            found = _CAUGHT.search(status.read())
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return found is not None and bool(int(found[1], 16) >> (number - 1) & 1)
 
 
 def kill_each(pids: Iterable[int]) -> set[int]:

@@ -74,7 +74,7 @@ class _Launch:
     pass
 
 
-FromWorkers = supply.Obtain | supply.Withdraw | supply.Release | supply.End
+FromWorkers = supply.Obtain | supply.Withdraw | supply.Release | supply.End | supply.WriteStack
 SourceMessage = FromWorkers | Heard | KeeperEnded | _Tick | _ForkAhead | _LookForIdle | _Launch
 
 
@@ -278,6 +278,11 @@ class ProcessSource(Actor[SourceMessage]):
             self._order(Kind.TERMINATE, child.ends.number)
         self._later(_Tick)
 
+    @handles(supply.WriteStack)
+    def _write_stack(self, message: supply.WriteStack) -> None:
+        if message.number in self._children:
+            self._order(Kind.STACK, message.number, int(message.begins))
+
     # -- templates and spares -------------------------------------------------------------------------------------
 
     def _serve_all(self) -> None:
@@ -421,6 +426,10 @@ class ProcessSource(Actor[SourceMessage]):
             if (child := self._children.get(said.number)) is not None:
                 logger.warning("a process of %s runs as another user and cannot be ended", child.template.tool.name)
                 self._child_gone(child, "runs as another user and could not be ended; it is left alone")
+        elif said.kind is Kind.STACK:
+            child = self._children.get(said.number)
+            if child is not None and child.worker is not None:
+                child.worker.tell_control(supply.StackWritten(said.number, said.text, said.value >= 0))
         elif said.number == self._ping:
             self._ping = None
         elif said.number in self._servers:
@@ -579,8 +588,8 @@ class ProcessSource(Actor[SourceMessage]):
             self._init.send(Message(Kind.START, number), (theirs.fileno(),))
         self._base = self._servers[number] = _Server(number, connection, None)
 
-    def _order(self, kind: Kind, number: int) -> None:
-        if self._init is not None and not self._init.send(Message(kind, number)):
+    def _order(self, kind: Kind, number: int, value: int = 0) -> None:
+        if self._init is not None and not self._init.send(Message(kind, number, value)):
             self._init.kill()  # it has not read for 200 messages
 
     def _kill(self, child: _Child) -> None:

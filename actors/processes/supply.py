@@ -85,7 +85,26 @@ class End:
     kill: bool
 
 
+@dataclass(frozen=True, slots=True)
+class WriteStack:
+    """Have the child write down where its code is, or (`begins` False) tell what it has written. StackWritten follows,
+    unless the child ends meanwhile."""
+
+    number: int
+    begins: bool
+
+
 # -- what it hears
+
+
+@dataclass(frozen=True, slots=True)
+class StackWritten:
+    """What there is of it now."""
+
+    number: int
+    text: str
+    is_to_be_had: bool
+    """False: the text says why not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,5 +130,5 @@ class ChildEnded:
     """"was killed by SIGSEGV"."""
 
 
-ChildUser = Ref[Obtained | NotObtained | ChildEnded]
+ChildUser = Ref[Obtained | NotObtained | ChildEnded | StackWritten]
 """The address of a worker."""

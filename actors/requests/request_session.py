@@ -31,16 +31,21 @@ from callboard.actors.requests.output_checks import ChecksAnswers
 from callboard.actors.requests.outside import CalledTool, FindCall, ReportProgress, ResolveCall
 from callboard.actors.requests.replies import STOPPING, SUSPENDED, Question, Seen
 from callboard.actors.requests.session_messages import (
+    ALWAYS_SHOWN,
+    BEGINS_WORK,
+    STOPS,
     AnswersChecked,
     FeedStart,
     GoOn,
     LookForWrites,
+    Order,
     Peers,
     ReadAlong,
     ReadWork,
     Record,
     SessionLike,
     SessionMessage,
+    Stop,
     Subscriber,
     TakenUp,
     Unwritten,
@@ -65,26 +70,10 @@ from callboard.protocol.states import CallState
 from callboard.protocol.tools import Effect, FailureCode, ToolFailure
 
 logger = logger_of("callboard")
-
 #: For the dispatcher to say that the tools of a cancelled request were asked to stop; then it is answered anyway.
 STOPS_TOLD_SECONDS = 1.0
 #: Between the two looks that find the journal late before its request ends.
 SECOND_LOOK_SECONDS = 5.0
-
-#: What is shown also without a reader: how the request ended, and what its asker should know of that and of its time.
-_ALWAYS_SHOWN: Final = (
-    events.ModelFailed, events.ToolCallFailed, commands.ReportFailure, commands.Note, commands.Finish,
-    commands.SetTimer, commands.ClearTimer,
-)  # fmt: skip
-_BEGINS_WORK: Final = (commands.CallModel, commands.RunTool, commands.AskApproval)
-Order = StartModel | DispatchCall | SeekApproval
-"""What others work at for a request."""
-Stop = commands.StopModel | commands.CancelTool | commands.WithdrawApproval
-_STOPS: Final[Mapping[type[Order], type[Stop]]] = {
-    StartModel: commands.StopModel,
-    DispatchCall: commands.CancelTool,
-    SeekApproval: commands.WithdrawApproval,
-}
 
 
 class RequestSession(Actor[SessionMessage]):
@@ -200,7 +189,7 @@ class RequestSession(Actor[SessionMessage]):
 
     def _stop_open_work(self) -> None:
         for tag, (order, _) in tuple(self._open.items()):
-            self._stop_work(_STOPS[type(order)](tag))
+            self._stop_work(STOPS[type(order)](tag))
 
     @handles(GoOn)
     def _go_on(self, _: GoOn) -> None:
@@ -240,8 +229,8 @@ class RequestSession(Actor[SessionMessage]):
     @handles(ReadAlong)
     def _is_read(self, message: ReadAlong) -> bool:
         """From now on: the next model calls are streamed."""
-        called = next((order.call.purpose for order, _ in self._open.values() if isinstance(order, StartModel)), None)
-        message.begins_at(FeedStart(self._acted_on, called))
+        called = [order.call.purpose for order, _ in self._open.values() if isinstance(order, StartModel)]
+        message.begins_at(FeedStart(self._acted_on, *called))
         self._subscriber, self._is_read_along = message.subscriber, True
         return True
 
@@ -326,7 +315,7 @@ class RequestSession(Actor[SessionMessage]):
                 continue
             name = order.run.name if isinstance(order, DispatchCall) else order.question.name
             why = f"each of {sends} dispatchers that {name} was sent to was lost"
-            self._stop_work(_STOPS[type(order)](tag))
+            self._stop_work(STOPS[type(order)](tag))
             lost = events.ToolCallFailed(tag, self.now(), ToolFailure(name, FailureCode.INTERNAL_ERROR, why))
             with suppress(Rejected):  # the step may have ended, and the stop of its calls waits for the journal
                 self._apply(lost)
@@ -422,7 +411,7 @@ class RequestSession(Actor[SessionMessage]):
 
     def _without_work(self, given: tuple[Command, ...]) -> tuple[Command, ...]:
         """The runtime stops: what would begin now is begun by the next one."""
-        return tuple(command for command in given if not isinstance(command, _BEGINS_WORK))
+        return tuple(command for command in given if not isinstance(command, BEGINS_WORK))
 
     @handles(NotWritten)
     def _not_written(self, message: NotWritten) -> None:
@@ -668,7 +657,7 @@ class RequestSession(Actor[SessionMessage]):
 
     def _show(self, seen: Seen) -> None:
         """A subscriber that fails costs its reader the events, not the request its answer."""
-        if not (self._is_read_along or isinstance(seen, _ALWAYS_SHOWN)):
+        if not (self._is_read_along or isinstance(seen, ALWAYS_SHOWN)):
             return
         try:
             self._trace.context.run(self._subscriber, seen)

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from callboard.actors.calls import dispatcher
-from callboard.actors.calls.dispatcher import StopsTold, ToolsOffered
+from callboard.actors.calls.approvals import SeekApproval
+from callboard.actors.calls.dispatcher import DispatchCall, StopsTold, ToolsOffered
 from callboard.actors.journal.outbox import NotWritten, Written
 from callboard.actors.kernel import Asks, DependencyLost, Down, Ref
-from callboard.actors.models.llm_manager import LlmMessage
+from callboard.actors.models.llm_manager import LlmMessage, StartModel
 from callboard.actors.models.windows import Window
 from callboard.actors.requests.open_requests import OpenWork
 from callboard.actors.requests.outside import OutsideMessage
 from callboard.actors.requests.replies import Seen
 from callboard.actors.telemetry.telemetry import TelemetryMessage
 from callboard.actors.tools.progress import ProgressMade
-from callboard.protocol import events
+from callboard.protocol import commands, events
 from callboard.protocol.commands import CallPurpose, Command
 from callboard.protocol.compaction import Compacted
 from callboard.protocol.content import Message, ToolCall
@@ -31,6 +32,21 @@ Subscriber = Callable[[Seen], None]
 Note, the timer of the request when it is set and cleared, and Finish last. It must not block."""
 Record = Callable[[tuple[Message, ...] | Compacted, RequestId], None]
 """Takes the messages of each finished step, and what was cleared or summarised of those before it."""
+
+#: What is shown also without a reader: how the request ended, and what its asker should know of that and of its time.
+ALWAYS_SHOWN: Final = (
+    events.ModelFailed, events.ToolCallFailed, commands.ReportFailure, commands.Note, commands.Finish,
+    commands.SetTimer, commands.ClearTimer,
+)  # fmt: skip
+BEGINS_WORK: Final = (commands.CallModel, commands.RunTool, commands.AskApproval)
+Order = StartModel | DispatchCall | SeekApproval
+"""What others work at for a request."""
+Stop = commands.StopModel | commands.CancelTool | commands.WithdrawApproval
+STOPS: Final[Mapping[type[Order], type[Stop]]] = {
+    StartModel: commands.StopModel,
+    DispatchCall: commands.CancelTool,
+    SeekApproval: commands.WithdrawApproval,
+}
 
 
 @dataclass(frozen=True, slots=True)

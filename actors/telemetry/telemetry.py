@@ -35,6 +35,7 @@ from callboard.actors.telemetry.notices import (
 )
 from callboard.actors.telemetry.request_log import TRACE_HEADERS, WORK, metadata_in
 from callboard.actors.telemetry.spans import BeginSpans, RequestSpans, Work
+from callboard.actors.telemetry.timelines import RequestTimelines
 from callboard.protocol import events
 from callboard.protocol.commands import AskApproval, CallModel, Finish, Outcome, ReportFailure, RunTool
 from callboard.protocol.events import ApprovalDenied, ApprovalGranted, Event, ToolCallDeferred
@@ -207,13 +208,16 @@ class Telemetry(Actor[TelemetryMessage]):
         counted: Metrics | None = None,
         sample: Callable[[], Iterable[Sample]] = tuple,
         find_export: Callable[[], Export | None] = _no_export,
+        timelines: RequestTimelines | None = None,
     ) -> None:
         """`counted` is by former incarnations, `sample` gives what is looked up when they are read, and
-        `find_export` what takes each number for the host's own metrics, if there is such a thing now."""
+        `find_export` what takes each number for the host's own metrics, if there is such a thing now. `timelines`:
+        where what each request does is written, where that is wanted."""
         self._log_content = log_content
         self._metrics = Metrics() if counted is None else counted
         self._sample = sample
         self._find_export = find_export
+        self._timelines = timelines
         self._export: Export | None = None
         self._open: dict[RequestId, _OpenRequest] = {}
 
@@ -246,7 +250,10 @@ class Telemetry(Actor[TelemetryMessage]):
             opened = self._open[tag.request_id] = _OpenRequest(message.question, message.context)
         opened.spans, opened.offers = message.spans, message.offers
         for what in message.happened:
-            _HEARD[type(what)](self, opened, what, getattr(what, "at", message.at))
+            at = getattr(what, "at", message.at)
+            _HEARD[type(what)](self, opened, what, at)
+            if self._timelines is not None:
+                self._timelines.heard(tag.request_id, what, at)
 
     def _asked(self, opened: _OpenRequest, question: Question, _: float) -> None:
         opened.works[question.tag] = _Begun("request", "", question.asked_at)
@@ -301,6 +308,8 @@ class Telemetry(Actor[TelemetryMessage]):
         if opened is None:
             opened = _OpenRequest(question, question.asker.copy())
         self._close(opened, "lost", self.now(), {}, False)
+        if self._timelines is not None:
+            self._timelines.lost(question.tag.request_id, self.now())
 
     def _tracing_failed(self, opened: _OpenRequest, _: TracingFailed, __: float) -> None:
         self._add(metrics.TELEMETRY_FAILED)

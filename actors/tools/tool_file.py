@@ -22,22 +22,23 @@ from callboard.protocol.ids import ToolName
 _PREFIX: Final = "callboard_workspace_"
 
 
-def load_tool_file(path: Path) -> ModuleType:
-    """Run the file as a module of its own name, beside which it may import others.
+def load_tool_file(path: Path, prefix: str = "") -> ModuleType:
+    """Run the file as a module of its own name, with `prefix` before it, beside which it may import others.
 
     Raises UsageError, in one sentence with the line, for a file that cannot be run.
     """
     if not path.is_file() or path.suffix != ".py":
         why = "it is not a Python file (.py)" if path.exists() else "there is no such file"
         raise UsageError(f"--tools {path}: {why}")
-    name, place = path.stem, path.resolve()
+    name, place = f"{prefix}{path.stem}", path.resolve()
     if name in sys.modules:
         raise UsageError(f"--tools {path}: it would be the module {name!r}, which there is already; rename the file")
     spec = importlib.util.spec_from_file_location(name, place)
     if spec is None or spec.loader is None:
         raise UsageError(f"--tools {path}: it cannot be loaded; is its name a Python name?")
     module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(place.parent))
+    if str(place.parent) not in sys.path:
+        sys.path.insert(0, str(place.parent))
     loader = spec.loader
     return _run(module, f"--tools {path}", place, lambda: loader.exec_module(module))
 
@@ -59,11 +60,14 @@ def tools_in(module: ModuleType) -> tuple[Tool, ...]:
     return tuple({id(each): each for each in own}.values())
 
 
-def tools_of_files(files: Iterable[Path]) -> tuple[Tool, ...]:
-    """The tools of files that were named on the command line. Raises UsageError, also for two tools of one name."""
+def tools_of_files(files: Iterable[Path], prefix: str = "") -> tuple[Tool, ...]:
+    """The tools of files that were named on the command line. Raises UsageError, also for two tools of one name.
+
+    A `prefix` of their modules' names, another one each time, lets the same file be run again.
+    """
     found: dict[ToolName, tuple[Path, Tool]] = {}
     for file in files:
-        for tool in tools_in(load_tool_file(file)):
+        for tool in tools_in(load_tool_file(file, prefix)):
             if tool.name in found:
                 raise UsageError(f"two tools are called {tool.name!r}: in {found[tool.name][0]} and {file}; rename one")
             found[tool.name] = file, tool

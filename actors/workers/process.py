@@ -15,10 +15,22 @@ from callboard.actors.calls.ledger import CallReports, Ending, Outcome
 from callboard.actors.kernel import Actor, Down, Ref, Timer, handles
 from callboard.actors.processes.handle import READ_BYTES, BrokenFrame, ChildEnds, Reply
 from callboard.actors.processes.source import SourceMessage
-from callboard.actors.processes.supply import After, ChildEnded, End, NotObtained, Obtain, Obtained, Release, Withdraw
+from callboard.actors.processes.supply import (
+    After,
+    ChildEnded,
+    End,
+    NotObtained,
+    Obtain,
+    Obtained,
+    Release,
+    StackWritten,
+    Withdraw,
+    WriteStack,
+)
 from callboard.actors.tools.progress import CallProgress
 from callboard.actors.tools.tracebacks import told_of_crash
 from callboard.actors.tools.transaction import MAX_STATEMENTS_BYTES, Statements
+from callboard.actors.workers.call_stacks import ReadStack
 from callboard.actors.workers.messages import BeginCode, KillCall, RunCall, StopCall, ToWorker, WorkerLost
 from callboard.protocol.limits import MAX_RESULT_BYTES, PROGRESS_PAUSE_SECONDS
 from callboard.protocol.tools import FailureCode, ToolFailure
@@ -31,6 +43,8 @@ FLOOD_PAUSE_SECONDS: Final = 0.01
 #: Frames of a child in one read: more than its progress may have at once. One that sends more (its tool writes to our
 #: socket) is read from a timer.
 MAX_FRAMES: Final = 32
+#: A child writes down where its code is within a millisecond of its turn; what has not changed for this long is all.
+STACK_PAUSE_SECONDS: Final = 0.02
 #: When a child has ended, its socket may still hold the last of a large result; each read takes READ_BYTES of it.
 LAST_READS: Final = (MAX_RESULT_BYTES + MAX_STATEMENTS_BYTES) // READ_BYTES + 2
 
@@ -50,7 +64,26 @@ class _Writable:
     """There is room for more of the order."""
 
 
-ProcessMessage = ToWorker | Obtained | NotObtained | ChildEnded | Down | _Spoke | _Printed | _Writable
+@dataclass(frozen=True, slots=True)
+class _LookAtStack:
+    """Is the stack of this child written by now?"""
+
+    number: int
+
+
+ProcessMessage = (
+    ToWorker
+    | ReadStack
+    | Obtained
+    | NotObtained
+    | ChildEnded
+    | StackWritten
+    | Down
+    | _Spoke
+    | _Printed
+    | _Writable
+    | _LookAtStack
+)
 
 
 class ProcessWorker(Actor[ProcessMessage]):
@@ -67,6 +100,9 @@ class ProcessWorker(Actor[ProcessMessage]):
         """For a child."""
         self._paused: Timer | None = None
         self._reading: Timer | None = None
+        self._asked: ReadStack | None = None
+        """Who wants to know where the code of the call is."""
+        self._stack = ""
 
     def on_start(self) -> None:
         self._source: Ref[SourceMessage] = self.system.ref(f"{self._pool}/source")
@@ -168,6 +204,36 @@ class ProcessWorker(Actor[ProcessMessage]):
         if self._child is not None and self._call is not None and self._call.run.tag == message.tag:
             self._source.tell_control(End(self._child.number, kill=True))
 
+    @handles(ReadStack)
+    def _read_stack(self, message: ReadStack) -> None:
+        """What a former one waits for and does not get: its deadline ends that."""
+        call, child = self._call, self._child
+        if call is None or child is None or call.run.tag != message.tag or not child.orders:
+            message.refuse("the tool's code does not run now")
+        else:
+            self._asked, self._stack = message, ""
+            self._source.tell_control(WriteStack(child.number, begins=True))
+
+    @handles(StackWritten)
+    def _stack_written(self, message: StackWritten) -> None:
+        asked, child = self._asked, self._child
+        if asked is None or child is None or message.number != child.number:
+            return
+        if not message.is_to_be_had:
+            self._asked = None
+            asked.refuse(message.text)
+        elif message.text and message.text == self._stack:
+            self._asked = None
+            asked.tell(message.text)
+        elif not asked.answer.done():
+            self._stack = message.text
+            self.tell_after(STACK_PAUSE_SECONDS, _LookAtStack(child.number))
+
+    @handles(_LookAtStack)
+    def _look_at_stack(self, message: _LookAtStack) -> None:
+        if self._child is not None and self._child.number == message.number:
+            self._source.tell_control(WriteStack(message.number, begins=False))
+
     @handles(ChildEnded)
     def _child_ended(self, message: ChildEnded) -> None:
         call, child = self._call, self._child
@@ -210,6 +276,9 @@ class ProcessWorker(Actor[ProcessMessage]):
 
     def _end(self, outcome: Outcome, printed: str = "", after: After = After.KILL) -> None:
         call, self._call = self._call, None
+        asked, self._asked = self._asked, None
+        if asked is not None:
+            asked.refuse("the call has ended meanwhile")
         for timer in (self._paused, self._reading):
             if timer is not None:
                 timer.cancel()

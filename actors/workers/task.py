@@ -24,6 +24,7 @@ from callboard.actors.kernel import Actor, Ref, Timer, handles, logger_of
 from callboard.actors.kernel.scheduler import EventLoop
 from callboard.actors.tools.context import context_of
 from callboard.actors.tools.invoke import Result
+from callboard.actors.workers.call_stacks import ReadStack, frames_of_task, frames_of_thread
 from callboard.actors.workers.messages import NO_RESOURCES, BeginCode, KillCall, RunCall, StopCall, ToWorker
 from callboard.protocol.ids import Tag
 from callboard.protocol.tools import FailureCode, ToolFailure
@@ -148,6 +149,15 @@ class ToolLoop:
             self._is_woken = True
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._obey_all)
+
+    def frames(self, job: Job) -> str:
+        """Where its code is; "" where it has not begun or has ended."""
+        task = job.task
+        if task is None or task.done():
+            return ""
+        if asyncio.current_task(self._loop) is task:
+            return frames_of_thread(self._thread.ident)
+        return frames_of_task(task)
 
     def take_unbegun(self) -> list[Job]:
         """Jobs that have not begun and will not here, in the order in which they came."""
@@ -308,7 +318,7 @@ class _Look:
     """Time to see whether the loop gets on."""
 
 
-class TaskWorker(Actor[ToWorker | _Finished | _LoopGone | _Wake | _Look]):
+class TaskWorker(Actor[ToWorker | ReadStack | _Finished | _LoopGone | _Wake | _Look]):
     """See the module."""
 
     def __init__(self, reports: CallReports) -> None:
@@ -382,6 +392,15 @@ class TaskWorker(Actor[ToWorker | _Finished | _LoopGone | _Wake | _Look]):
             self._loop.give_up()
             self._tell_holds()
             self._reports.end(job.call.record, Ending.CANCELLED)
+
+    @handles(ReadStack)
+    def _read_stack(self, message: ReadStack) -> None:
+        job = self._jobs.get(message.tag)
+        found = self._loop.frames(job) if job is not None and self._loop is not None else ""
+        if found:
+            message.tell(found)
+        else:
+            message.refuse("the tool's code does not run now")
 
     @handles(_Finished)
     def _finished(self, message: _Finished) -> None:

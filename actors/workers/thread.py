@@ -15,6 +15,7 @@ from callboard.actors.calls.ledger import CallReports, Ending
 from callboard.actors.kernel import Actor, Ref, handles
 from callboard.actors.tools.context import context_of
 from callboard.actors.tools.invoke import Result
+from callboard.actors.workers.call_stacks import ReadStack, frames_of_thread
 from callboard.actors.workers.messages import NO_RESOURCES, BeginCode, KillCall, RunCall, StopCall, ToWorker
 
 #: Threads per pool, abandoned ones included.
@@ -31,12 +32,13 @@ class _Returned:
 Orders = queue.SimpleQueue[RunCall | None]
 
 
-class ThreadWorker(Actor[ToWorker | _Returned]):
+class ThreadWorker(Actor[ToWorker | ReadStack | _Returned]):
     """See the module."""
 
     def __init__(self, reports: CallReports) -> None:
         self._reports = reports
         self._orders: Orders | None = None
+        self._thread: threading.Thread | None = None
         self._call: RunCall | None = None
         """What the thread runs, also when that call has ended."""
         self._is_abandoned = False
@@ -82,6 +84,14 @@ class ThreadWorker(Actor[ToWorker | _Returned]):
             self._reports.state(0, (call.record.lane.key,))
             self._reports.end(call.record, Ending.CANCELLED)
 
+    @handles(ReadStack)
+    def _read_stack(self, message: ReadStack) -> None:
+        call, thread = self._call, self._thread
+        if call is None or thread is None or call.run.tag != message.tag or self._is_held:
+            message.refuse("the tool's code does not run now")
+        else:
+            message.tell(frames_of_thread(thread.ident))
+
     @handles(_Returned)
     def _returned(self, message: _Returned) -> None:
         call, self._call = self._call, None
@@ -100,7 +110,9 @@ class ThreadWorker(Actor[ToWorker | _Returned]):
     def _new_thread(self) -> Orders:
         orders: Orders = queue.SimpleQueue()
         # A daemon, since a tool that never returns must not keep the process from ending.
-        threading.Thread(target=_main, args=(orders, self.ref), name="callboard-tool", daemon=True).start()
+        thread = threading.Thread(target=_main, args=(orders, self.ref), name="callboard-tool", daemon=True)
+        thread.start()
+        self._thread = thread
         self.at_end(lambda: orders.put(None))
         self._orders = orders
         return orders

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from hypothesis import strategies as st
 
-from callboard.actors.daemon.answer_pieces import AnswerCall, AnswerText, AnswerThinking, Piece
+from callboard.actors.daemon.answer_pieces import CallPiece, Piece, TextPiece, ThinkingPiece
 from callboard.actors.daemon.client_question import outside_call_id
 from callboard.protocol.content import ToolCall
 from callboard.protocol.ids import ToolName
@@ -33,11 +33,11 @@ def pieces(draw: st.DrawFn) -> list[Piece]:
         for block, kind in enumerate(draw(st.lists(st.sampled_from(("text", "thinking")), max_size=3))):
             for text in draw(st.lists(_WORDS, min_size=1, max_size=3)):
                 found.append(
-                    AnswerText(text, turn, block) if kind == "text" else AnswerThinking(text, turn=turn, block=block)
+                    TextPiece(text, turn, block) if kind == "text" else ThinkingPiece(text, turn=turn, block=block)
                 )
     for number in range(draw(st.integers(0, 2))):
         call = ToolCall(outside_call_id("r1", number), ToolName(draw(st.sampled_from(("f", "g")))), '{"a":1}')
-        found.append(AnswerCall(call, turns - 1))
+        found.append(CallPiece(call, turns - 1))
     return found
 
 
@@ -58,11 +58,11 @@ def told(found: Iterable[object]) -> tuple[str, str, list[tuple[str, str, str]]]
     whole: set[str] = set()
     for each in found:
         match each:
-            case AnswerText(text=said) | TextDelta(text=said):
+            case TextPiece(text=said) | TextDelta(text=said):
                 text += said
-            case AnswerThinking(text=said) | ThinkingDelta(text=said):
+            case ThinkingPiece(text=said) | ThinkingDelta(text=said):
                 thinking += said
-            case AnswerCall(call=call):
+            case CallPiece(call=call):
                 calls[call.call_id] = call.name, call.arguments
                 whole.add(call.call_id)
             case ToolCallStart(id=call_id, name=name):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard.actors.daemon.answer_pieces import AnswerCall, AnswerStream, AnswerText, AnswerThinking, pieces_of
+from callboard.actors.daemon.answer_pieces import AnswerStream, CallPiece, TextPiece, ThinkingPiece, pieces_of
 from callboard.actors.daemon.api_errors import ApiError
 from callboard.actors.daemon.client_question import outside_call_id, request_of_call
 from callboard.protocol.content import AssistantMessage, Text, Thinking, ToolCall
@@ -18,7 +18,7 @@ CALL = ToolCall(CallId("upstream_7"), ToolName("f"), "{}")
 
 def shown(stream: AnswerStream, *events: object) -> str:
     pieces = [piece for event in events for piece in stream.feed(event)]
-    return "".join(piece.text for piece in pieces if isinstance(piece, AnswerText | AnswerThinking))
+    return "".join(piece.text for piece in pieces if isinstance(piece, TextPiece | ThinkingPiece))
 
 
 @given(st.lists(st.text(min_size=1)), st.lists(st.text(min_size=1)), st.integers(0, 20))
@@ -53,23 +53,23 @@ def test_thinking_is_not_shown_twice() -> None:
 def test_text_that_must_have_a_form_comes_at_the_end() -> None:
     stream = AnswerStream("r", holds_text=True)
     assert shown(stream, TextDelta("{")) == ""
-    assert list(stream.end((), '{"a":1}')) == [AnswerText('{"a":1}', 0)]
+    assert list(stream.end((), '{"a":1}')) == [TextPiece('{"a":1}', 0)]
 
 
 def test_each_call_is_shown_once_under_our_own_id() -> None:
     stream = AnswerStream("r")
     (first,) = stream.call(CALL)
-    assert isinstance(first, AnswerCall)
+    assert isinstance(first, CallPiece)
     assert first.call.call_id == outside_call_id("r", 0)
     (second,) = stream.end((CALL, CALL), None)
-    assert isinstance(second, AnswerCall)
+    assert isinstance(second, CallPiece)
     assert second.call.call_id == outside_call_id("r", 1)
 
 
 def test_a_whole_answer_has_the_pieces_of_the_stream() -> None:
     turns = (AssistantMessage((Thinking("hm"), Text("a"))), AssistantMessage((Text("b"),)))
     found = pieces_of(turns, "r", (CALL,), None)
-    assert [type(each) for each in found] == [AnswerThinking, AnswerText, AnswerText, AnswerCall]
+    assert [type(each) for each in found] == [ThinkingPiece, TextPiece, TextPiece, CallPiece]
     assert [each.turn for each in found] == [0, 0, 1, 1]
 
 

@@ -52,6 +52,22 @@ def test_any_json_is_a_question_or_an_error_of_400(document: dict[str, Any]) -> 
     assert found.message
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        body(seed=None)[:-1] + b', "seed": ' + b"9" * 6_000 + b"}",
+        body()[:-1] + b', "metadata": ' + b"[" * 500 + b"]" * 500 + b"}",
+        body()[:-1] + b', "temperature": NaN}',
+        body()[:-1] + b', "user": "\\ud800"}',
+    ],
+    ids=["a huge number", "deeply nested", "no number", "half a character"],
+)
+def test_json_that_few_parsers_survive_is_an_error(data: bytes) -> None:
+    with pytest.raises(ApiError) as caught:
+        chat_question(data)
+    assert caught.value.status == 400
+
+
 @given(st.binary(max_size=200))
 def test_any_bytes_are_an_error(data: bytes) -> None:
     with pytest.raises(ApiError) as caught:
@@ -101,9 +117,9 @@ def test_options_are_taken() -> None:
 def test_forms_of_an_answer() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
     given_schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": True}}
-    assert chat_question(body(response_format=given_schema)).output == AnswerFormat(schema, "x", is_strict=True)
+    assert chat_question(body(response_format=given_schema)).output == AnswerFormat(schema, "x")
     free = chat_question(body(response_format={"type": "json_object"})).output
-    assert free == AnswerFormat({"type": "object"}, is_strict=False)
+    assert free == AnswerFormat({"type": "object"})
     assert chat_question(body(response_format={"type": "text"})).output is None
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from support.answer_samples import ABOUT, pieces, reasons, told, usages
 from support.client_wires import read_by
 
-from callboard.actors.daemon.answer_pieces import AnswerText, AnswerThinking, Piece
+from callboard.actors.daemon.answer_pieces import Piece, TextPiece, ThinkingPiece
 from callboard.actors.daemon.api_errors import ApiError
 from callboard.actors.daemon.messages_answers import MessageStream, whole_message
 from callboard.protocol.content import Replay
@@ -42,10 +42,10 @@ def test_a_whole_answer_says_what_the_stream_says(
 def test_signatures_are_read_as_they_were() -> None:
     writer = MessageStream("r1", "m")
     found = [
-        AnswerThinking("hm"),
-        AnswerThinking("", "abc"),
-        AnswerThinking("", redacted="xyz", block=1),
-        AnswerText("a"),
+        ThinkingPiece("hm"),
+        ThinkingPiece("", "abc"),
+        ThinkingPiece("", redacted="xyz", block=1),
+        TextPiece("a"),
     ]
     data = b"".join((writer.begin(), *map(writer.write, found), writer.end(FinishReason.STOP, Usage(1, 1), ABOUT)))
     replays = [each.replay for each in read_by(ADAPTER, data, streaming=True) if isinstance(each, ThinkingDelta)]
@@ -54,7 +54,7 @@ def test_signatures_are_read_as_they_were() -> None:
 
 def test_every_block_ends_before_the_next_begins() -> None:
     writer = MessageStream("r1", "m")
-    found = [AnswerText("a"), AnswerText("b", turn=1), AnswerThinking("c", turn=1, block=1)]
+    found = [TextPiece("a"), TextPiece("b", turn=1), ThinkingPiece("c", turn=1, block=1)]
     data = b"".join((writer.begin(), *map(writer.write, found), writer.end(FinishReason.STOP, None, ABOUT)))
     names = [line.removeprefix(b"event: ").decode() for line in data.split(b"\n") if line.startswith(b"event: ")]
     block = ["content_block_start", "content_block_delta", "content_block_stop"]

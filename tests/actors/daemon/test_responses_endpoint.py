@@ -11,7 +11,6 @@ from typing import Any
 
 import openai
 import pytest
-
 from support.running_daemon import RunningDaemon
 from support.stateless_daemon import stateless_daemon
 

@@ -14,7 +14,7 @@ from anthropic.types import MessageParam, ThinkingBlock, ToolParam
 from support.running_daemon import RunningDaemon, running_daemon
 from support.shared_double import shared_double
 
-from callboard.actors.testing.wire_double import Api, Call, Fault, FaultKind, Turn
+from callboard.actors.testing.wire_double import Api, Call, Fault, FaultKind, RawAnswer, Turn
 
 SUPPORT = Path(__file__).parents[2] / "support"
 CALENDAR: ToolParam = {
@@ -27,6 +27,7 @@ UPSTREAMS = {
     Api.CHAT: "openai-compatible/m",
     Api.RESPONSES: "openai/gpt-5",
 }
+EMBEDDINGS = "openai-compatible/small"
 BOTH = Turn("One moment.", (Call("calendar", {"day": "1"}), Call("weather", {"city": "Oslo"})), thinking="Which?")
 
 
@@ -34,7 +35,7 @@ BOTH = Turn("One moment.", (Call("calendar", {"day": "1"}), Call("weather", {"ci
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
     """A daemon before the double, by each of its APIs."""
     with shared_double() as double:
-        lines = [f'[default]\nmodel = "{UPSTREAMS[Api.ANTHROPIC]}"\n']
+        lines = [f'[default]\nmodel = "{UPSTREAMS[Api.ANTHROPIC]}"\n[daemon]\nembedding_model = "{EMBEDDINGS}"\n']
         for api, model in UPSTREAMS.items():
             url, provider = double.base_url(api), model.partition("/")[0]
             lines.append(f'[default.connections.{provider}]\nbase_url = "{url}"\napi_key = "a-key-for-the-double"\n')
@@ -115,3 +116,27 @@ def test_a_connection_that_breaks_is_retried_and_not_seen(gpt: openai.OpenAI) ->
         )
         said = "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices)
     assert said == "You are free."
+
+
+def test_texts_are_embedded_by_the_model_of_the_daemon(gpt: openai.OpenAI) -> None:
+    usage = {"prompt_tokens": 2, "total_tokens": 2}
+    vectors = {"object": "list", "data": [{"object": "embedding", "index": 0, "embedding": [1.0, 0.5]}], "usage": usage}
+    with shared_double([RawAnswer(vectors)]) as double:
+        found = gpt.embeddings.create(model="small", input=["hello"], encoding_format="float")
+        sent = double.traffic().bodies
+    assert found.data[0].embedding == [1.0, 0.5]
+    assert found.model == "small"
+    assert sent == [{"model": "small", "input": ["hello"], "encoding_format": "float"}]
+    with pytest.raises(openai.NotFoundError):
+        gpt.embeddings.create(model="large", input="hello")
+    with pytest.raises(openai.BadRequestError) as caught:
+        gpt.embeddings.create(model="small", input=[])
+    assert caught.value.param == "input"
+
+
+def test_an_embedding_model_that_refuses_is_an_error_without_its_key(gpt: openai.OpenAI) -> None:
+    refused = RawAnswer({"error": {"message": "bad key a-key-for-the-double"}}, 401)
+    with shared_double([refused]), pytest.raises(openai.InternalServerError) as caught:
+        gpt.embeddings.create(model="small", input="hello")
+    assert caught.value.code == "provider_authentication"
+    assert "a-key-for-the-double" not in caught.value.response.text

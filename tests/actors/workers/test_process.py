@@ -404,7 +404,7 @@ def test_a_child_inherits_nothing(stage: ToolStage, monkeypatch: pytest.MonkeyPa
     assert {"PATH", "EXTRA"} <= environment
     descriptors = found.pop("descriptors")
     assert descriptors[:4] == ["0", "1", "2", "3"]
-    assert len(descriptors) == 5, "one more, to list them"
+    assert len(descriptors) == 6, "one more to list them, and the pipe for where its code is"
     assert found == {
         "stdin": "",
         "leads its session": True,

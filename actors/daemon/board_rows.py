@@ -1,0 +1,303 @@
+"""The rows of the board: what a tenant's runtime says of itself, as JSON values with a key each.
+
+A row changes only when something has happened: times are given as points in time, and who shows them counts on.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict
+from typing import Final
+
+from callboard.actors.daemon.access_tokens import Scope
+from callboard.actors.daemon.approval_desk import OpenApproval
+from callboard.actors.daemon.tenants import Tenant
+from callboard.actors.kernel import ActorInfo
+from callboard.actors.telemetry.timelines import Mark, MarkKind, RequestTimeline
+from callboard.protocol.commands import NoteKind
+from callboard.protocol.masking import mask
+
+Row = Mapping[str, object]
+Rows = Mapping[str, Row]
+"""By their keys, in the order in which they are shown."""
+
+#: What a token must have to see a section.
+SECTION_SCOPES: Final[Mapping[str, Scope]] = {
+    "stuck": Scope.USE,
+    "approvals": Scope.APPROVE,
+    "requests": Scope.USE,
+    "actors": Scope.ADMIN,
+    "usage": Scope.USE,
+    "dead_letters": Scope.ADMIN,
+}
+#: Rows of a section; more are counted. The oldest of what waits come first.
+MAX_STUCK: Final = 100
+MAX_APPROVALS: Final = 50
+MAX_SESSIONS: Final = 20
+#: Of a diff or of arguments; /api/approvals has all of it.
+MAX_SHOWN_CHARS: Final = 20_000
+#: A call that has used this part of its time is shown as stuck.
+LATE_FRACTION: Final = 0.5
+#: A call is not stuck before this time, whatever its deadline.
+LATE_SECONDS: Final = 5.0
+#: An actor whose handler takes this long, or that has so many messages before it, is stuck.
+HANDLING_SECONDS: Final = 2.0
+MAILBOX_DEPTH: Final = 1_000
+_WAITING_NOTES: Final = {
+    NoteKind.RATE_LIMIT.value: "rate_limit",
+    NoteKind.RETRY.value: "retry",
+    NoteKind.FALLBACK.value: "retry",
+}
+
+
+def requests(tenant: Tenant, rows: dict[int, Row]) -> Rows:
+    """Those that run, the oldest first, and the last that have ended. `rows`: made before, by version."""
+    found = (*tenant.timelines.running(), *tenant.timelines.ended())
+    made = {each.version: rows.get(each.version) or _request(each) for each in found}
+    rows.clear()
+    rows.update(made)
+    return {each.request_id: made[each.version] for each in found}
+
+
+def _request(line: RequestTimeline) -> Row:
+    at = line.open_marks
+    return {
+        "key": line.request_id,
+        "model": line.model,
+        "begun_at": round(line.begun_at, 3),
+        "ended_at": line.ended_at and round(line.ended_at, 3),
+        "outcome": line.outcome,
+        "reason": mask(line.reason),
+        "state": _state(line.outcome, at),
+        "marks": [_mark(each) for each in line.marks],
+        "dropped": line.dropped,
+    }
+
+
+#: What a request is at, by its open marks: the first that there is.
+_STATES: Final = (
+    (MarkKind.APPROVAL, "waits for approval"),
+    (MarkKind.TOOL, "runs tools"),
+    (MarkKind.DEFERRED, "waits for a result"),
+    (MarkKind.MODEL, "calls the model"),
+)
+
+
+def _state(outcome: str, at: Iterable[Mark]) -> str:
+    kinds = {each.kind for each in at}
+    return outcome or next((words for kind, words in _STATES if kind in kinds), "starts")
+
+
+def _mark(mark: Mark) -> Row:
+    return {
+        "number": mark.number,
+        "kind": mark.kind.value,
+        "name": mark.name,
+        "step": mark.step,
+        "call_id": mark.call_id,
+        "from": round(mark.begun_at, 3),
+        "to": mark.ended_at and round(mark.ended_at, 3),
+        "ending": mark.ending,
+        "deadline": mark.deadline_at and round(mark.deadline_at, 3),
+        "text": mask(mark.text),
+    }
+
+
+def approvals(tenant: Tenant) -> Rows:
+    """What waits for a person, with what it would do."""
+    return {_key(each): _approval(each) for each in tenant.desk.open[:MAX_APPROVALS]}
+
+
+def _key(opened: OpenApproval) -> str:
+    return "/".join(map(str, opened.key))
+
+
+def _approval(opened: OpenApproval) -> Row:
+    (request_id, step, call_id), asked = opened.key, opened.question
+    return {
+        "key": _key(opened),
+        "request_id": request_id,
+        "step": step,
+        "call_id": call_id,
+        "tool": asked.name,
+        "risk": asked.risk.value,
+        "why": asked.rule,
+        "confinement": asked.confinement,
+        "after_untrusted": asked.is_after_untrusted,
+        "arguments": _shown(mask(_indented(asked.arguments))),
+        "diff": _shown(mask(asked.preview)),
+        "since": round(opened.since, 3),
+    }
+
+
+def _indented(arguments: str) -> str:
+    try:
+        return json.dumps(json.loads(arguments), indent=2, ensure_ascii=False)
+    except ValueError:
+        return arguments
+
+
+def _shown(text: str) -> str:
+    rest = len(text) - MAX_SHOWN_CHARS
+    return text if rest <= 0 else f"{text[:MAX_SHOWN_CHARS]}\n... and {rest:,} more characters: see /api/approvals"
+
+
+def stuck(tenant: Tenant, withdrawn: Iterable[str], tree: Iterable[ActorInfo]) -> Rows:
+    """What waits or takes long, and why: approvals first, then calls against their deadlines, what waits for rate
+    limits, tools that are withdrawn, what this process cannot go on with, and actors; each the oldest first."""
+    sources: tuple[Callable[[], Iterator[Row]], ...] = (
+        lambda: _approvals_waiting(tenant),
+        lambda: _late(tenant, time.time()),
+        lambda: _withdrawn(withdrawn),
+        lambda: _left(tenant),
+        lambda: _servers(tenant),
+        lambda: _busy(tree),
+    )
+    found = [row for source in sources for row in source()]
+    return {str(row["key"]): row for row in found[:MAX_STUCK]}
+
+
+def _approvals_waiting(tenant: Tenant) -> Iterator[Row]:
+    for each in tenant.desk.open:
+        request_id, step, call_id = each.key
+        yield {
+            "key": f"approval/{_key(each)}",
+            "kind": "approval",
+            "what": each.question.name,
+            "why": f"waits for a person: {each.question.rule or 'its risk is ' + each.question.risk.value}",
+            "since": round(each.since, 3),
+            "request_id": request_id,
+            "step": step,
+            "call_id": call_id,
+        }
+
+
+def _late(tenant: Tenant, now: float) -> Iterator[Row]:
+    calls: list[Row] = []
+    waits: list[Row] = []
+    for line in tenant.timelines.running():
+        for mark in line.open_marks:
+            if mark.kind in (MarkKind.TOOL, MarkKind.DEFERRED):
+                if _is_late(mark, now):
+                    words = "a call against its deadline"
+                    if mark.kind is MarkKind.DEFERRED:
+                        words = "waits for its result from outside"
+                    kind = "deferred" if mark.kind is MarkKind.DEFERRED else "deadline"
+                    calls.append(_of_mark(line, mark, kind, mark.begun_at, words))
+            elif mark.kind is MarkKind.MODEL:
+                note = next((each for each in reversed(line.marks) if each.kind is MarkKind.NOTE), None)
+                if note is not None and note.begun_at >= mark.begun_at and note.name in _WAITING_NOTES:
+                    waits.append(_of_mark(line, mark, _WAITING_NOTES[note.name], note.begun_at, note.text))
+    for rows in (calls, waits):
+        yield from sorted(rows, key=lambda row: str(row["since"]))
+
+
+def _is_late(mark: Mark, now: float) -> bool:
+    took = now - mark.begun_at
+    if mark.deadline_at is None:
+        return took > LATE_SECONDS
+    return took > max(LATE_SECONDS, LATE_FRACTION * (mark.deadline_at - mark.begun_at))
+
+
+def _of_mark(line: RequestTimeline, mark: Mark, kind: str, since: float, why: str) -> Row:
+    return {
+        "key": f"{kind}/{line.request_id}/{mark.number}",
+        "kind": kind,
+        "what": mark.name,
+        "why": mask(why),
+        "since": round(since, 3),
+        "deadline": mark.deadline_at and round(mark.deadline_at, 3),
+        "request_id": line.request_id,
+        "step": mark.step,
+        "call_id": mark.call_id,
+    }
+
+
+def _withdrawn(names: Iterable[str]) -> Iterator[Row]:
+    for name in names:
+        why = "the tool broke down too often and is not offered for a while"
+        yield {"key": f"withdrawn/{name}", "kind": "withdrawn", "what": name, "why": why}
+
+
+def _left(tenant: Tenant) -> Iterator[Row]:
+    for each in tenant.runtime.left_open():
+        yield {
+            "key": f"left/{each.request_id}",
+            "kind": "left_open",
+            "what": each.request_id,
+            "why": mask(each.waits_for),
+            "since": round(each.begun_at, 3),
+            "request_id": each.request_id,
+        }
+
+
+def _servers(tenant: Tenant) -> Iterator[Row]:
+    for each in tenant.runtime.mcp_servers():
+        if each.reason and each.state.value != "ready":
+            why = f"the MCP server is {each.state.value}: {each.reason}"
+            yield {"key": f"server/{each.name}", "kind": "server", "what": each.name, "why": mask(why)}
+
+
+def _busy(tree: Iterable[ActorInfo]) -> Iterator[Row]:
+    for each in _all_actors(tree):
+        if each.mailbox_depth > MAILBOX_DEPTH:
+            why = f"more than {MAILBOX_DEPTH:,} messages wait in its mailbox"
+            yield {"key": f"mailbox/{each.name}", "kind": "mailbox", "what": each.name, "why": why}
+        if each.handling_seconds > HANDLING_SECONDS:
+            why = f"it has been at one {each.handling} for more than {HANDLING_SECONDS:g} s"
+            yield {"key": f"busy/{each.name}", "kind": "busy", "what": each.name, "why": why}
+
+
+def _all_actors(tree: Iterable[ActorInfo]) -> Iterator[ActorInfo]:
+    for each in tree:
+        yield each
+        yield from _all_actors(each.children)
+
+
+def actors(tree: Iterable[ActorInfo]) -> Rows:
+    """Every actor, each before those that it supervises; of the sessions of requests the first few."""
+    return {str(row["key"]): row for row in _actors(tree, 0)}
+
+
+def _actors(tree: Iterable[ActorInfo], depth: int) -> Iterator[Row]:
+    for each in tree:
+        is_sessions = each.name == "root/sessions"
+        shown = each.children[:MAX_SESSIONS] if is_sessions else each.children
+        yield {
+            "key": each.name,
+            "name": each.name.rpartition("/")[2],
+            "depth": depth,
+            "state": each.state,
+            "mailbox": each.mailbox_depth,
+            "restarts": each.restarts,
+            "children": len(each.children),
+            "hidden": len(each.children) - len(shown),
+            "is_request": each.name.startswith("root/sessions/"),
+        }
+        yield from _actors(shown, depth + 1)
+
+
+def usage(tenant: Tenant) -> Rows:
+    """By minute and model."""
+    return {f"{each.minute_at:.0f}/{each.model}": _used(asdict(each)) for each in tenant.timelines.usage()}
+
+
+def _used(fields: dict[str, object]) -> Row:
+    return {"key": f"{fields['minute_at']:.0f}/{fields['model']}", **fields}
+
+
+def dead_letters(tenant: Tenant, offset: float) -> Rows:
+    """The latest first. `offset`: what makes a wall-clock time of the runtime's."""
+    return {
+        str(each.serial): {
+            "key": str(each.serial),
+            "at": round(each.at_seconds + offset, 1),
+            "reason": each.reason.value,
+            "recipient": each.recipient,
+            "message": type(each.message).__name__,
+            "note": mask(each.note),
+        }
+        for each in reversed(tenant.runtime.dead_letters())
+    }

@@ -1,0 +1,59 @@
+"""The daemon's log on stderr: a line a record, as text or as JSON, with the ids of what it is about.
+
+What looks like a key is masked, whichever way it came into a record.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import Final
+
+from callboard.protocol.content import json_text
+from callboard.protocol.masking import mask
+
+#: What every record has; all else was added where it was written, and is shown.
+_OF_ANY_RECORD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+class JsonLines(logging.Formatter):
+    """A JSON object a record."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """With the time in UTC, and the traceback of what went wrong."""
+        line: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **_added(record),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return mask(json_text(line))
+
+
+class TextLines(logging.Formatter):
+    """A line a record, for a terminal or the journal of systemd."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Control characters, such as those that move a terminal's cursor, are written out."""
+        added = " ".join(f"{name}={value}" for name, value in _added(record).items())
+        text = f"{record.levelname.lower()}: {record.getMessage()}{' ' if added else ''}{added}"
+        shown = "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+        trace = f"\n{self.formatException(record.exc_info)}" if record.exc_info else ""
+        return mask(f"callboard: {shown}{trace}")
+
+
+def _added(record: logging.LogRecord) -> dict[str, object]:
+    return {name: value for name, value in vars(record).items() if name not in _OF_ANY_RECORD}
+
+
+def log_to_stderr(log_format: str) -> None:
+    """From now on, all of callboard's records from INFO on."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines() if log_format == "json" else TextLines())
+    logger = logging.getLogger("callboard")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)

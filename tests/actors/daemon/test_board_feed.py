@@ -1,0 +1,124 @@
+"""What the board is told: a client that keeps a copy by the changes has what a new one is given whole."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import httpx
+import orjson
+from hypothesis import given
+from hypothesis import strategies as st
+from support.conditions import wait_until
+from support.running_daemon import RunningDaemon, running_daemon
+
+from callboard.actors.daemon.access_tokens import Scope
+from callboard.actors.daemon.board_feed import Snapshot, changes_of
+from callboard.actors.daemon.board_rows import SECTION_SCOPES, Row, Rows
+
+PROGRAM = Path(__file__).parents[2] / "support/board_daemon.py"
+ROWS = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 2)).flatmap(
+    lambda found: st.permutations(list(found.items()))
+)
+
+
+def as_rows(pairs: list[tuple[str, int]]) -> dict[str, Row]:
+    return {key: {"key": key, "value": value} for key, value in pairs}
+
+
+def followed(seen: Mapping[str, Row], change: Mapping[str, object]) -> dict[str, Row]:
+    """What the page's `heard` does."""
+    rows = dict(seen)
+    for key in orjson.loads(orjson.dumps(change.get("gone", []))):
+        del rows[key]
+    for row in orjson.loads(orjson.dumps(change.get("set", []))):
+        rows[row["key"]] = row
+    if "order" in change:
+        rows = {key: rows[key] for key in orjson.loads(orjson.dumps(change["order"]))}
+    return rows
+
+
+@given(st.lists(ROWS, min_size=1, max_size=6))
+def test_changes_lead_from_each_snapshot_to_the_next(moments: list[list[tuple[str, int]]]) -> None:
+    before: dict[str, Rows] = {}
+    copy: dict[str, Row] = {}
+    for pairs in moments:
+        after = {"requests": as_rows(pairs)}
+        changes = changes_of(before, after)
+        copy = followed(copy, changes.get("requests", {}))
+        assert list(copy.items()) == list(after["requests"].items())
+        before = dict(after)
+        assert changes_of(before, after) == {}
+
+
+def test_a_scope_sees_its_sections_only() -> None:
+    sections: dict[str, Rows] = {name: {"a": {"key": "a"}} for name in SECTION_SCOPES}
+    found = Snapshot(1, 1.0, sections, changes_of({}, sections))
+    for scope in Scope:
+        seen = {name for name, needed in SECTION_SCOPES.items() if scope >= needed}
+        shown = found.whole(scope)["sections"]
+        assert isinstance(shown, dict)
+        assert set(shown) == seen
+        data = found.changed(scope).split(b"data: ")[1]
+        assert set(orjson.loads(data)["changes"]) == seen
+
+
+def events(daemon: RunningDaemon, answer: httpx.Response) -> Iterator[tuple[str, dict[str, object]]]:
+    name = ""
+    for line in answer.iter_lines():
+        if line.startswith("event: "):
+            name = line[7:]
+        elif line.startswith("data: "):
+            yield name, orjson.loads(line[6:])
+
+
+def test_a_follower_hears_the_whole_and_then_what_changes(tmp_path: Path) -> None:
+    import_path = (sys.executable, str(PROGRAM))
+    with running_daemon(tmp_path, program=import_path) as daemon:
+        assert httpx.get(f"{daemon.url}/api/board/events").status_code == 401
+        with httpx.stream("GET", f"{daemon.url}/api/board/events", headers=daemon.headers, timeout=30) as answer:
+            heard = events(daemon, answer)
+            name, first = next(heard)
+            assert (name, first["scope"]) == ("board", "admin")
+            daemon.post("/test/start", {"prompt": "hello", "count": 100})
+            numbers = [first["number"]]
+            done: set[object] = set()
+            for name, each in heard:
+                assert name == "changes"
+                numbers.append(each["number"])
+                changes = each["changes"]
+                assert isinstance(changes, dict)
+                done |= {row["key"] for row in changes.get("requests", {}).get("set", []) if row["ended_at"]}
+                if len(done) == 100:
+                    break
+            assert numbers == list(range(int(str(numbers[0])), int(str(numbers[0])) + len(numbers)))
+            assert len(numbers) < 60  # not one for each of some thousand events
+        used = daemon.get("/api/board").json()["sections"]["usage"]
+        assert sum(row["requests"] for row in used) == 100
+        assert sum(row["input_tokens"] for row in used) == 100 * 1_200
+
+
+def test_what_is_stuck_says_why(tmp_path: Path) -> None:
+    with running_daemon(tmp_path, program=(sys.executable, str(PROGRAM))) as daemon:
+        daemon.post("/test/start", {"prompt": "publish"})
+        wait_until(lambda: daemon.get("/api/board").json()["sections"]["approvals"])
+        (row,) = daemon.get("/api/board").json()["sections"]["stuck"]
+        assert (row["kind"], row["what"]) == ("approval", "publish")
+        assert "waits for a person" in row["why"]
+        daemon.post("/test/end", {})
+        wait_until(lambda: not daemon.get("/api/board").json()["sections"]["stuck"])
+
+
+def test_the_page_is_served_without_a_token_and_allows_nothing_from_elsewhere(tmp_path: Path) -> None:
+    with running_daemon(tmp_path) as daemon:
+        for path in ("/", "/board/board.css", "/board/board.js", "/board/dom.js", "/board/icon.svg"):
+            found = httpx.get(daemon.url + path)
+            assert found.status_code == 200
+            policy = found.headers["content-security-policy"]
+            assert "default-src 'none'" in policy
+            assert "unsafe" not in policy
+            assert "http" not in policy
+        page = httpx.get(daemon.url + "/").text
+        assert "style=" not in page
+        assert "onclick" not in page

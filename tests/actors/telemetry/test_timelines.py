@@ -1,0 +1,71 @@
+"""What each request has done, as a runtime writes it down where that is wanted."""
+
+from __future__ import annotations
+
+import pytest
+from support.conditions import wait_until
+
+from callboard import Runtime, Settings, UsageError, tool
+from callboard.actors.telemetry.timelines import ENDED_KEPT, MAX_MARKS, MarkKind, RequestTimelines
+from callboard.providers.local.scripted import ScriptedCall, ScriptedTurn
+
+
+@tool(isolation="thread")
+def weather(city: str) -> str:
+    """The weather of a city."""
+    if city == "Atlantis":
+        raise LookupError("it has sunk")
+    return "rain"
+
+
+@tool(isolation="thread", risk="write")
+def book(city: str) -> str:
+    """Books a flight."""
+    return "booked"
+
+
+def asked(*turns: ScriptedTurn, times: int = 1) -> RequestTimelines:
+    settings = Settings(model="scripted/model", script=turns * times)
+    runtime = Runtime(settings, tools=[weather, book], approve=lambda _: False)
+    timelines = runtime.record_timelines()
+    with runtime:
+        for number in range(times):
+            runtime.ask_sync("What is the weather?", request_id=f"request-{number}")
+        wait_until(lambda: not timelines.running())
+    return timelines
+
+
+def test_each_piece_of_work_with_its_end() -> None:
+    cities = ("Oslo", "Atlantis")
+    calls = (*(ScriptedCall("weather", {"city": city}) for city in cities), ScriptedCall("book", {"city": "Oslo"}))
+    (line,) = asked(ScriptedTurn(calls=calls), ScriptedTurn("Rain.")).ended()
+    assert (line.request_id, line.outcome, line.dropped) == ("request-0", "answered", 0)
+    found = [(mark.kind, mark.name, mark.step, mark.ending) for mark in line.marks if mark.kind is not MarkKind.NOTE]
+    assert found == [
+        (MarkKind.MODEL, "scripted/model", 1, "ok"),
+        (MarkKind.TOOL, "weather", 1, "ok"),
+        (MarkKind.TOOL, "weather", 1, "tool_error"),
+        (MarkKind.APPROVAL, "book", 1, "denied"),
+        (MarkKind.MODEL, "scripted/model", 2, "ok"),
+    ]
+    for mark in line.marks:
+        assert mark.ended_at is not None
+        assert line.ended_at is not None
+        assert line.begun_at <= mark.begun_at <= mark.ended_at <= line.ended_at
+
+
+def test_it_is_bounded() -> None:
+    calls = tuple(ScriptedCall("weather", {"city": f"city {number}"}, id=f"c{number}") for number in range(MAX_MARKS))
+    (line,) = asked(ScriptedTurn(calls=calls), ScriptedTurn("Rain.")).ended()
+    assert len(line.marks) <= MAX_MARKS
+    assert line.dropped > 0
+    assert line.marks[-1].kind is MarkKind.MODEL
+    many = asked(ScriptedTurn("Rain."), times=ENDED_KEPT + 5)
+    assert len(many.ended()) == ENDED_KEPT
+    assert many.ended()[0].request_id == f"request-{ENDED_KEPT + 4}"
+    assert sum(each.requests for each in many.usage()) == ENDED_KEPT + 5
+
+
+def test_it_must_be_wanted_before_the_start() -> None:
+    with Runtime(Settings(model="scripted/model")) as runtime, pytest.raises(UsageError, match="before it is started"):
+        runtime.record_timelines()

@@ -1,0 +1,142 @@
+"""A program: `callboard serve` whose model is a script, for the tests of the board. Its arguments are those of the command.
+
+The words of a question decide what the model does. `POST /test/start` asks as many questions as its body says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+from starlette.responses import Response
+
+from callboard.actors.daemon import (
+    app,
+    http_server,
+    native_actors,
+    native_approvals,
+    native_conversations,
+    native_requests,
+)
+from callboard.actors.daemon.api_errors import json_response
+from callboard.actors.daemon.daemon import Daemon
+from callboard.actors.daemon.daemon_settings import read_plan
+from callboard.actors.daemon.endpoint import Endpoint, HttpCall
+from callboard.actors.settings import token_of_environment
+from callboard.protocol.content import UserMessage
+from callboard.protocol.model import ModelRequest, Usage
+from callboard.providers.local.scripted import ScriptedCall, ScriptedTurn
+
+TOOLS = '''
+"""Tools for the board's tests."""
+import time
+
+from callboard import tool
+
+
+@tool(timeout=120, risk="read")
+def slow(seconds: float = 60.0) -> str:
+    """Takes its time."""
+    time.sleep(seconds)
+    return "awake"
+
+
+@tool(timeout=1, risk="read")
+def hangs() -> str:
+    """Longer than it may."""
+    time.sleep(60)
+    return "never"
+
+
+@tool(risk="read")
+def breaks() -> str:
+    """Raises."""
+    raise RuntimeError("no luck")
+
+
+@tool(risk="write", isolation="thread")
+def publish(text: str) -> str:
+    """Sends it to everyone."""
+    return "sent"
+
+
+@tool(risk="read", isolation="task")
+async def quick(word: str) -> str:
+    """Says a word."""
+    return word
+'''
+CALLS = {
+    "edit": (ScriptedCall("create_file", {"path": "plan.txt", "content": "first line\nsecond line\n"}),),
+    "publish": (ScriptedCall("publish", {"text": "to all"}),),
+    "slow": (ScriptedCall("slow", {"seconds": 90.0}),),
+    "several": (
+        ScriptedCall("slow", {"seconds": 1.5}),
+        ScriptedCall("breaks", {}),
+        ScriptedCall("hangs", {}),
+        ScriptedCall("quick", {"word": "hello"}),
+    ),
+}
+USED = Usage(input_tokens=1_200, output_tokens=180)
+tasks: set[asyncio.Task[object]] = set()
+
+
+def script(request: ModelRequest) -> ScriptedTurn:
+    """What the last question wants, then an answer."""
+    last = request.messages[-1]
+    if not isinstance(last, UserMessage):
+        return ScriptedTurn("Done.", usage=USED, first_delay_seconds=0.3)
+    for word, calls in CALLS.items():
+        if word in last.text:
+            return ScriptedTurn("I will see.", calls=calls, usage=USED, first_delay_seconds=0.3)
+    if "think" in last.text:
+        return ScriptedTurn("At last.", first_delay_seconds=600)
+    return ScriptedTurn("Here it is.", usage=USED)
+
+
+async def start(call: HttpCall) -> Response:
+    """{"prompt", "count"}: ask it so often, and do not wait."""
+    body = call.json()
+    for _ in range(int(str(body.get("count", 1)))):
+        task: asyncio.Task[object] = asyncio.ensure_future(call.tenant.runtime.ask(str(body["prompt"])))
+        tasks.add(task)
+        task.add_done_callback(ended)
+    return json_response({}, 202)
+
+
+def ended(task: asyncio.Task[object]) -> None:
+    """How a question ended is on the board."""
+    tasks.discard(task)
+    if not task.cancelled():
+        task.exception()
+
+
+async def end_all(_: HttpCall) -> Response:
+    """Cancel all questions."""
+    for task in tuple(tasks):
+        task.cancel()
+    return json_response({}, 202)
+
+
+def main(arguments: list[str]) -> None:
+    """As the command does."""
+    options = dict(zip(arguments[1::2], arguments[2::2], strict=True))
+    workspace = Path("workspace")
+    workspace.mkdir(exist_ok=True)
+    tools = Path("board_tools.py")
+    tools.write_text(TOOLS)
+    runtimes = {"script": script, "model": "scripted/model", "workspace": workspace.resolve(), "confine": "off"}
+    plan = read_plan(
+        Path(options["--config"]), given=runtimes, daemon={"port": int(options["--port"])}, tools=[tools.resolve()]
+    )
+    own = (Endpoint("POST", "/test/start", start), Endpoint("POST", "/test/end", end_all))
+    modules = (native_actors, native_approvals, native_conversations, native_requests)
+    rows = {(each.method, each.path): each for module in modules for each in module.ENDPOINTS}
+    rows |= {(each.method, each.path): each for each in (*app.ENDPOINTS, *own)}
+    http_server.make_app = lambda daemon: app.make_app(daemon, rows.values())  # type: ignore[assignment]
+    daemon = Daemon(plan, token_of_environment())
+    asyncio.run(http_server.serve(daemon, lambda url: print(f"callboard: ready: {url}", file=sys.stderr, flush=True)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

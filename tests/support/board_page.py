@@ -1,0 +1,96 @@
+"""The board in a real Chromium, before a real daemon, for tests."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from playwright.sync_api import Browser, Page, Request, sync_playwright
+from support.running_daemon import RunningDaemon, running_daemon
+
+CHROMIUM = next(
+    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), ""
+)
+PROGRAM = (sys.executable, str(Path(__file__).with_name("board_daemon.py")))
+#: A busy machine takes seconds.
+DEADLINE_MS = 20_000
+#: Chromium's sandbox cannot be had by root, who runs the tests in containers.
+ARGUMENTS = ("--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu")
+
+
+@dataclass
+class Opened:
+    """A page, and what it has done that it should not."""
+
+    page: Page
+    daemon: RunningDaemon
+    errors: list[str] = field(default_factory=list)
+    """Errors on its console, and those that nothing caught."""
+    foreign: list[str] = field(default_factory=list)
+    """Requests to anywhere but the daemon."""
+
+    def ask(self, prompt: str, count: int = 1) -> None:
+        assert self.daemon.post("/test/start", {"prompt": prompt, "count": count}).status_code == 202
+
+
+@contextlib.contextmanager
+def browser() -> Iterator[Browser]:
+    """Raises where there is none and CI is set; the tests say what is skipped."""
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=CHROMIUM or None, args=list(ARGUMENTS))
+        try:
+            yield started
+        finally:
+            started.close()
+
+
+@contextlib.contextmanager
+def board_daemon(folder: Path, port: int = 0) -> Iterator[RunningDaemon]:
+    """A daemon whose model is a script."""
+    with running_daemon(folder, program=PROGRAM, port=port) as daemon:
+        try:
+            yield daemon
+        finally:
+            with contextlib.suppress(Exception):  # a test may have ended it
+                daemon.post("/test/end", {})
+
+
+@contextlib.contextmanager
+def opened_board(
+    chromium: Browser,
+    daemon: RunningDaemon,
+    *,
+    scheme: Literal["light", "dark"] = "light",
+    token: str | None = None,
+    script: str = "",
+) -> Iterator[Opened]:
+    """By the login link, in a browser without a past. `script`: runs in the page before anything else."""
+    context = chromium.new_context(color_scheme=scheme, viewport={"width": 1280, "height": 860})
+    context.set_default_timeout(DEADLINE_MS)
+    context.add_init_script(script)
+    page = context.new_page()
+    opened = Opened(page, daemon)
+    page.on("console", lambda message: opened.errors.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: opened.errors.append(str(error)))
+
+    def note(request: Request) -> None:
+        if not request.url.startswith(daemon.url + "/"):
+            opened.foreign.append(request.url)
+
+    page.on("request", note)
+    try:
+        page.goto(f"{daemon.url}/#token={daemon.token if token is None else token}")
+        yield opened
+    finally:
+        context.close()
+
+
+def is_needed() -> bool:
+    """In CI there is a browser; elsewhere its tests are skipped where there is none."""
+    return bool(CHROMIUM or os.environ.get("CI"))
