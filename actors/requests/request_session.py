@@ -505,9 +505,7 @@ class RequestSession(Actor[SessionMessage]):
         is_turn = command.purpose is commands.CallPurpose.TURN
         if not is_turn:
             self._show(command)
-        start = StartModel(
-            command, self.ref, self._context_for(command), self._is_read_along and is_turn, self._question.routes
-        )
+        start = StartModel(command, self.ref, self._context_for(command), self._is_read_along and is_turn, self._question.routes)
         self._open[command.tag] = start, 1
         self._peers.llm_manager.tell_control(start)
 
