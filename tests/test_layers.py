@@ -79,7 +79,7 @@ BY_STRING = {
     "actors/testing/runtimes/harness.py": "one runtime of the extra `runtimes`",
 }
 #: Files of the product that open connections, or that read the environment; no others do.
-ONLY_CONNECTS = {"providers/transport.py"}
+ONLY_CONNECTS = {"providers/transport.py", "actors/cli/daemon_client.py"}
 ONLY_READS_ENVIRONMENT = {
     "actors/mcp/mcp_servers.py": "variables that the owner names in a server's settings, and the harmless ones",
     "actors/settings.py": "all that sets up a runtime",

@@ -199,7 +199,7 @@ def diff_blocks(diff: str, folder: Path) -> Sequence[schema.FileEditToolCallCont
 
     in_hunk = False
     for line in diff.split("\n"):
-        if line.startswith("diff --git ") or (not in_hunk and line.startswith("--- ")):
+        if line.startswith("diff -") or (not in_hunk and line.startswith("--- ")):
             end_hunk()
             in_hunk, is_new = False, line == "--- /dev/null"
             path = line.removeprefix("--- ").removeprefix("a/") if line.startswith("--- ") and not is_new else path
