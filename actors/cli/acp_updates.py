@@ -35,6 +35,10 @@ _STATES: Final[Mapping[str, schema.PlanEntryStatus]] = {state: state for state i
 _PATHS: Final = ("path", "file", "file_path")
 
 
+#: Why a call has no result, where its event says no more.
+_ENDINGS: Final[Mapping[type, str]] = {ToolCallTimedOut: "ended at its deadline", ToolCallCancelled: "cancelled"}
+
+
 class SessionUpdates:
     """Of one session. `risk_of` tells what a tool may do."""
 
@@ -73,10 +77,8 @@ class SessionUpdates:
             case ToolCallFailed() | ReportFailure():
                 yield from self.call(item.tag, item.failure.tool, "{}")
                 yield _told(item.tag, "failed", f"{item.failure.code}: {item.failure.message}")
-            case ToolCallTimedOut():
-                yield _told(item.tag, "failed", "ended at its deadline")
-            case ToolCallCancelled():
-                yield _told(item.tag, "failed", "cancelled")
+            case ToolCallTimedOut() | ToolCallCancelled():
+                yield _told(item.tag, "failed", _ENDINGS[type(item)])
 
     def call(self, tag: Tag, name: str, arguments: str) -> Iterator[Update]:
         """The call, where the editor does not know it yet."""
