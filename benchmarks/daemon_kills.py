@@ -4,9 +4,9 @@
     python benchmarks/daemon_kills.py --kills 3            # a short one
 
 Each request calls a tool twice, whose effect is a line in a file (`effect="once"`), and then answers. Its follower
-reads the events by HTTP, and after each kill goes on behind the last one that it has seen (`Last-Event-ID`). At the end
-each request must have its end; each follower must have read what one that begins now reads, each event once and in order,
-but for what was only streamed (deltas of a model turn that a kill has cut); and no effect is there twice.
+reads the events by HTTP, and after each kill goes on behind the last one that it has seen (`Last-Event-ID`). At the
+end each request must have its end; each follower must have read what one that begins now reads, each event once and
+in order, but for what was only streamed (deltas of a model turn that a kill has cut); and no effect is there twice.
 """
 
 from __future__ import annotations
