@@ -26,11 +26,12 @@ class JsonLines(logging.Formatter):
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
-            **_added(record),
+            # Masked as texts, too: in JSON a line's end before a key would be a letter, and hide where the key begins.
+            "message": mask(record.getMessage()),
+            **{name: mask(value) if isinstance(value, str) else value for name, value in _added(record).items()},
         }
         if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
+            line["exception"] = mask(self.formatException(record.exc_info))
         return mask(json_text(line))
 
 
@@ -51,9 +52,8 @@ def _added(record: logging.LogRecord) -> dict[str, object]:
 
 
 def log_to_stderr(log_format: str) -> None:
-    """From now on, all of callboard's records from INFO on."""
+    """From now on: callboard's records from INFO on, those of all others (uvicorn, asyncio, tools) from WARNING on."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if log_format == "json" else TextLines())
-    logger = logging.getLogger("callboard")
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
+    logging.getLogger().addHandler(handler)
+    logging.getLogger("callboard").setLevel(logging.INFO)
