@@ -78,6 +78,7 @@ class StartedRuntime:
         """Those that have not ended."""
         self.is_draining = False
         """No new requests are taken."""
+        self._is_stopping = False
         self.has_none = threading.Event()
         """No request runs; looked at while it drains."""
         self.left_open: dict[RequestId, OpenRequest] = {}
@@ -145,13 +146,18 @@ class StartedRuntime:
         self.is_draining = True
         until = time.monotonic() + deadline_seconds
         while (left := until - time.monotonic()) > 0:
-            if not self.requests:
-                return True
+            if not self.requests or self._is_stopping:
+                break
             self.has_none.wait(min(left, DRAIN_LOOK_SECONDS))
             open_ones = [opened.described() for opened in tuple(self.requests.values())]
             if self.outbox is not None and all(each is None or each.state is OpenState.WAITING for each in open_ones):
                 break
         return not self.requests
+
+    def end_drain(self) -> None:
+        """The runtime stops now: what waits for its requests waits no longer."""
+        self._is_stopping = True
+        self.has_none.set()
 
     def metrics(self) -> Metrics:
         return self.peers.telemetry.ask(ReadMetrics(self.system.now()), METRICS_TIMEOUT_SECONDS)

@@ -165,6 +165,7 @@ class Runtime(Operated):
             if running is not None:
                 if self._dropped is not None:
                     self._dropped.detach()
+                running.end_drain()
                 running.close()
 
     async def reload(

@@ -66,10 +66,11 @@ INSIDE_FUNCTIONS = {
     "actors/testing/pytest_plugin.py": {"callboard.protocol.testing"},
     # A command is loaded when it is called, and after Ctrl-C is looked after.
     "actors/cli/__main__.py": {"callboard.actors.cli.shell"},
-    "actors/cli/shell.py": {"callboard.actors.cli", "callboard.actors.index"},
+    "actors/cli/shell.py": {"callboard.actors.index"},
 }
 #: Imports by a name that is made at run time: neither mypy nor this file sees them.
 BY_STRING = {
+    "actors/cli/shell.py": "the module of a command, by its table",
     "actors/tools/shipping.py": "the module of a user's tool",
     "actors/mcp/server_hub.py": "asks whether the extra `mcp` is installed",
     "actors/index/dense.py": "asks whether the modules of an extra are installed",
@@ -79,7 +80,7 @@ BY_STRING = {
     "actors/testing/runtimes/harness.py": "one runtime of the extra `runtimes`",
 }
 #: Files of the product that open connections, or that read the environment; no others do.
-ONLY_CONNECTS = {"providers/transport.py"}
+ONLY_CONNECTS = {"providers/transport.py", "actors/cli/daemon_client.py"}
 ONLY_READS_ENVIRONMENT = {
     "actors/mcp/mcp_servers.py": "variables that the owner names in a server's settings, and the harmless ones",
     "actors/settings.py": "all that sets up a runtime",

@@ -162,7 +162,7 @@ class EditorAgent:
         if len(self._sessions) >= MAX_SESSIONS and conversation_id not in self._sessions:
             raise RequestError(-32600, f"there are {MAX_SESSIONS} sessions already; start callboard acp again")
         folder = Path(cwd)
-        if not folder.is_absolute() or not folder.is_dir():
+        if not folder.is_absolute() or not await asyncio.to_thread(folder.is_dir):
             raise RequestError(-32602, f"cwd: {cwd!r:.200} is no absolute path of a folder")
         try:
             runtime = await self._runtime(folder)

@@ -35,6 +35,10 @@ _STATES: Final[Mapping[str, schema.PlanEntryStatus]] = {state: state for state i
 _PATHS: Final = ("path", "file", "file_path")
 
 
+#: Why a call has no result, where its event says no more.
+_ENDINGS: Final[Mapping[type, str]] = {ToolCallTimedOut: "ended at its deadline", ToolCallCancelled: "cancelled"}
+
+
 class SessionUpdates:
     """Of one session. `risk_of` tells what a tool may do."""
 
@@ -73,10 +77,8 @@ class SessionUpdates:
             case ToolCallFailed() | ReportFailure():
                 yield from self.call(item.tag, item.failure.tool, "{}")
                 yield _told(item.tag, "failed", f"{item.failure.code}: {item.failure.message}")
-            case ToolCallTimedOut():
-                yield _told(item.tag, "failed", "ended at its deadline")
-            case ToolCallCancelled():
-                yield _told(item.tag, "failed", "cancelled")
+            case ToolCallTimedOut() | ToolCallCancelled():
+                yield _told(item.tag, "failed", _ENDINGS[type(item)])
 
     def call(self, tag: Tag, name: str, arguments: str) -> Iterator[Update]:
         """The call, where the editor does not know it yet."""
@@ -199,7 +201,7 @@ def diff_blocks(diff: str, folder: Path) -> Sequence[schema.FileEditToolCallCont
 
     in_hunk = False
     for line in diff.split("\n"):
-        if line.startswith("diff --git ") or (not in_hunk and line.startswith("--- ")):
+        if line.startswith("diff -") or (not in_hunk and line.startswith("--- ")):
             end_hunk()
             in_hunk, is_new = False, line == "--- /dev/null"
             path = line.removeprefix("--- ").removeprefix("a/") if line.startswith("--- ") and not is_new else path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -121,12 +122,17 @@ async def _export(state: ChatState, path: str) -> str:
     document = await state.partner.export()
     if not path:
         return document
+    await asyncio.to_thread(_write_new, path, document)
+    return f"written to {path}"
+
+
+def _write_new(path: str, document: str) -> None:
+    """A new file for its owner. Raises UsageError."""
     try:
         with open(path, "x", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
             file.write(document + "\n")
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror or error}") from None
-    return f"written to {path}"
 
 
 async def _image(state: ChatState, path: str) -> str:

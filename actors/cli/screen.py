@@ -22,8 +22,8 @@ SHOWN_ARGUMENTS_CHARS: Final = 80
 
 
 class Screen:
-    """Shows the events of requests. `quiet` leaves stdout alone; `timed` shows how far calls are and how long they took.
-    A pipe gets the answer as it is.
+    """Shows the events of requests. `quiet` leaves stdout alone; `timed` shows how far calls are and how long they
+    took. A pipe gets the answer as it is.
 
     A question to the person (`held`) comes from another thread: what happens meanwhile is shown behind it.
     """

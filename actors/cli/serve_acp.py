@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Iterator
 
+import orjson
 from acp import run_agent
 
 from callboard.actors.cli.acp_agent import EditorAgent
@@ -32,7 +33,7 @@ async def run(options: argparse.Namespace, known: dict[str, object]) -> None:
         agent = EditorAgent(settings, given.tools)
         try:
             reader, writer = await _streams(output)
-            await run_agent(agent, writer, reader)  # type: ignore[arg-type]  # the calls of the protocol that we answer
+            await run_agent(agent, JsonLines(reader, writer))  # type: ignore[arg-type]  # it has what we answer
         finally:
             await agent.close()
 
@@ -56,6 +57,41 @@ async def _streams(output: int) -> tuple[asyncio.StreamReader, asyncio.StreamWri
     file = os.fdopen(output, "wb", buffering=0, closefd=False)
     transport, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, file)
     return reader, asyncio.StreamWriter(transport, protocol, None, loop)
+
+
+class JsonLines:
+    """Messages as lines of JSON. A line that is no object is left out: the SDK's own reader ends at one."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    async def send(self, message: dict[str, object]) -> None:
+        """Raises ConnectionError when the editor is gone."""
+        self._writer.write(orjson.dumps(message) + b"\n")
+        await self._writer.drain()
+
+    async def receive(self) -> dict[str, object] | None:
+        """The next message; None at the end."""
+        while True:
+            try:
+                line = await self._reader.readline()
+            except ValueError:  # longer than MAX_MESSAGE_BYTES: the reader has dropped it
+                logging.getLogger(__name__).warning("a message of more than %d bytes was left out", MAX_MESSAGE_BYTES)
+                continue
+            if not line:
+                return None
+            try:
+                found = orjson.loads(line)
+            except orjson.JSONDecodeError:
+                found = None
+            if isinstance(found, dict):
+                return found
+            logging.getLogger(__name__).warning("a line that is no JSON object was left out")
+
+    async def close(self) -> None:
+        """The editor reads the end."""
+        self._writer.close()
 
 
 @contextlib.contextmanager

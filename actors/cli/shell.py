@@ -8,6 +8,8 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Coroutine, Sequence
+from importlib import import_module
+from typing import Final
 
 from callboard.actors.cli import DONE, FAILED
 from callboard.actors.cli.arguments import parser, wants_json
@@ -54,63 +56,43 @@ def _run_command(arguments: Sequence[str]) -> int:
     return DONE
 
 
+#: Each command, and the module in this package whose `run` it is.
+_MODULES: Final = {
+    "acp": "serve_acp",
+    "ask": "ask",
+    "chat": "chat",
+    "completion": "completion",
+    "doctor": "doctor",
+    "edits": "edit_list",
+    "index": "indexing",
+    "journal": "journal_command",
+    "login": "login",
+    "mcp": "serve_mcp",
+    "models": "provider_list",
+    "rules": "rule_list",
+    "serve": "serve_command",
+    "tokens": "token_command",
+    "tools": "tool_list",
+    "trust": "workspace_setup",
+}
+#: What a command needs besides the extra `cli`.
+_EXTRAS: Final = {"acp": "acp", "mcp": "mcp", "serve": "daemon", "tokens": "daemon"}
+
+
 def _command(name: str) -> RunCommand:
     """Imported when it is called: a warm question takes well under a second, and all imports half of that."""
     if name == "ask":
         from callboard.actors.index import token_count  # noqa: PLC0415
 
         token_count.load_ahead()  # its child loads the vocabulary while this process imports the rest
-        from callboard.actors.cli import ask  # noqa: PLC0415
-
-        return ask.run
-    if name == "index":
-        from callboard.actors.cli import indexing  # noqa: PLC0415
-
-        return indexing.run
-    if name == "journal":
-        from callboard.actors.cli import journal_command  # noqa: PLC0415
-
-        return journal_command.run
-    if name == "completion":
-        from callboard.actors.cli import completion  # noqa: PLC0415
-
-        return completion.run
-    if name == "models":
-        from callboard.actors.cli import provider_list  # noqa: PLC0415
-
-        return provider_list.run
-    if name == "chat":
-        from callboard.actors.cli import chat  # noqa: PLC0415
-
-        return chat.run
-    if name == "acp":
-        try:
-            from callboard.actors.cli import serve_acp  # noqa: PLC0415
-        except ImportError as missing:
-            raise UsageError(missing_extra(f"callboard acp ({missing})", "acp")) from missing
-        return serve_acp.run
-    if name == "mcp":
-        try:
-            from callboard.actors.cli import serve_mcp  # noqa: PLC0415
-        except ImportError as missing:
-            raise UsageError(missing_extra(f"callboard mcp ({missing})", "mcp")) from missing
-        return serve_mcp.run
-    if name in ("serve", "tokens"):
-        try:
-            from callboard.actors.cli import serve_command, token_command  # noqa: PLC0415
-        except ImportError as missing:
-            raise UsageError(missing_extra(f"callboard {name} ({missing})", "daemon")) from missing
-        return serve_command.run if name == "serve" else token_command.run
-    from callboard.actors.cli import doctor, edit_list, login, rule_list, tool_list, workspace_setup  # noqa: PLC0415
-
-    return {
-        "doctor": doctor.run,
-        "edits": edit_list.run,
-        "login": login.run,
-        "rules": rule_list.run,
-        "tools": tool_list.run,
-        "trust": workspace_setup.run,
-    }[name]
+    try:
+        module = import_module(f"callboard.actors.cli.{_MODULES[name]}")
+    except ImportError as missing:
+        if name not in _EXTRAS:
+            raise
+        raise UsageError(missing_extra(f"callboard {name} ({missing})", _EXTRAS[name])) from missing
+    run_command: RunCommand = module.run
+    return run_command
 
 
 def _prepare_streams() -> None:

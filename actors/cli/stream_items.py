@@ -1,4 +1,4 @@
-"""The server-sent events of a daemon's request (WHATWG HTML, "Server-sent events"), as what a runtime's stream gives."""
+"""The events of a daemon's request (WHATWG HTML, "Server-sent events"), as what a runtime's stream gives."""
 
 from __future__ import annotations
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 from starlette.applications import Starlette
@@ -65,11 +64,6 @@ _APIS: Final = (("/v1/messages", Api.ANTHROPIC), ("/v1/", Api.OPENAI))
 
 def make_app(daemon: Daemon, endpoints: Iterable[Endpoint] = ENDPOINTS) -> Starlette:
     """For uvicorn."""
-
-    @contextlib.asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        yield
-
     rows = tuple(endpoints)
     routes = [Route(each.path, Served(daemon, each), methods=[each.method], name=each.path) for each in rows]
 
@@ -82,7 +76,7 @@ def make_app(daemon: Daemon, endpoints: Iterable[Endpoint] = ENDPOINTS) -> Starl
         return found
 
     handlers = {404: wrong_path, 405: wrong_path, 500: wrong_path}
-    app = Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
+    app = Starlette(routes=routes, exception_handlers=handlers)
     app.state.endpoints = rows
     return app
 
@@ -95,34 +89,35 @@ class Served:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         began, request = time.monotonic(), Request(scope, receive)
+        told: dict[str, object] = {}
         try:
-            response = await self._answer(request)
+            response = await self._answer(request, told)
         except Exception as error:
             found = error_of(error)
             if found.status == 500:
                 logger.exception("%s %s failed", self._endpoint.method, self._endpoint.path)
             response = error_response(self._endpoint.api, found)
-        logger.info(
-            "%s %s %s",
-            self._endpoint.method,
-            self._endpoint.path,
-            response.status_code,
-            extra={"status": response.status_code, "seconds": time.monotonic() - began},
-        )
+        told |= {"status": response.status_code, "seconds": round(time.monotonic() - began, 6)}
+        if (request_id := response.headers.get("x-callboard-request-id")) is not None:
+            told["request_id"] = request_id
+        logger.info("%s %s", self._endpoint.method, self._endpoint.path, extra=told)
         response.headers.update(cors_headers(self._daemon, request))
         try:
             await response(scope, receive, send)
         except TimeoutError:  # uvicorn closes its connection then, bounded_http.py ends it
-            logger.info("a client that does not read was cut: %s %s", self._endpoint.method, self._endpoint.path)
+            logger.info("a client that does not read was cut", extra=told)
 
-    async def _answer(self, request: Request) -> Response:
+    async def _answer(self, request: Request, told: dict[str, object]) -> Response:
+        """`told`: for the log, whose call it is."""
         endpoint = self._endpoint
         if endpoint.scope is None:
             check_headers(self._daemon, request)
             check_host(self._daemon, request)
             check_origin(self._daemon, request)
             return await endpoint.handle_open(self._daemon, request)
-        return await endpoint.handle(await let_in(self._daemon, endpoint, request))
+        call = await let_in(self._daemon, endpoint, request)
+        told |= {"tenant": call.tenant.name, "token": call.token.id}
+        return await endpoint.handle(call)
 
 
 async def _wrong_path(request: Request, error: Exception) -> Response:

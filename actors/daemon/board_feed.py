@@ -89,7 +89,7 @@ class BoardFeed:
     """Of one tenant."""
 
     def __init__(self, tenant: Tenant) -> None:
-        self._tenant = tenant
+        self.tenant = tenant
         self._snapshot = Snapshot(0, 0.0, {}, {})
         self._viewers = 0
         self._next: asyncio.Future[None] | None = None
@@ -137,7 +137,7 @@ class BoardFeed:
         await asyncio.shield(self._next)
 
     def _make(self) -> Snapshot:
-        tenant, before = self._tenant, self._snapshot
+        tenant, before = self.tenant, self._snapshot
         tree = tenant.runtime.tree()
         sections: dict[str, Rows] = {
             "stuck": board_rows.stuck(tenant, self._withdrawn_tools(), tree),
@@ -153,7 +153,7 @@ class BoardFeed:
         at, names = self._withdrawn
         now = time.monotonic()
         if not at or now - at > WITHDRAWN_SECONDS:
-            runtime = self._tenant.runtime
+            runtime = self.tenant.runtime
             offered = {each.definition.name for each in runtime.offered()}
             names = tuple(
                 each.definition.name
@@ -172,7 +172,7 @@ class BoardFeeds:
 
     def of(self, tenant: Tenant) -> BoardFeed:
         found = self._by_tenant.get(tenant.name)
-        if found is None:
+        if found is None or found.tenant is not tenant:  # it was taken out and came back by a reload
             found = self._by_tenant[tenant.name] = BoardFeed(tenant)
         return found
 

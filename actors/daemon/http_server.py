@@ -69,6 +69,7 @@ def _config(daemon: Daemon) -> uvicorn.Config:
         http=Bounded,
         ws="none",
         log_config=None,
+        lifespan="off",
         access_log=False,
         server_header=False,
         date_header=True,

@@ -17,7 +17,7 @@ from callboard.protocol.masking import mask
 _OF_ANY_RECORD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
-class JsonLines(logging.Formatter):
+class JsonRecords(logging.Formatter):
     """A JSON object a record."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -35,7 +35,7 @@ class JsonLines(logging.Formatter):
         return mask(json_text(line))
 
 
-class TextLines(logging.Formatter):
+class TextRecords(logging.Formatter):
     """A line a record, for a terminal or the journal of systemd."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -54,6 +54,6 @@ def _added(record: logging.LogRecord) -> dict[str, object]:
 def log_to_stderr(log_format: str) -> None:
     """From now on: callboard's records from INFO on, those of all others (uvicorn, asyncio, tools) from WARNING on."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines() if log_format == "json" else TextLines())
+    handler.setFormatter(JsonRecords() if log_format == "json" else TextRecords())
     logging.getLogger().addHandler(handler)
     logging.getLogger("callboard").setLevel(logging.INFO)

@@ -6,14 +6,16 @@ import asyncio
 from dataclasses import replace
 from typing import Final
 
-from callboard import ModelCallFailed, Outcome, Reply, RequestEnded, UsageError
 from callboard.actors.daemon.api_errors import ApiError
 from callboard.actors.daemon.client_question import outside_call_id
 from callboard.actors.daemon.response_objects import PREFIX
 from callboard.actors.daemon.response_records import ResponseRecord
 from callboard.actors.daemon.responses_input import Items, messages_of, requests_of
 from callboard.actors.daemon.tenants import Tenant
+from callboard.actors.requests.replies import ModelCallFailed, Reply, RequestEnded
+from callboard.protocol.commands import Outcome
 from callboard.protocol.content import AssistantMessage, Message, UserMessage
+from callboard.protocol.errors import UsageError
 
 #: Responses that follow each other, at most: each is read from the journal.
 MAX_CHAIN: Final = 1_000

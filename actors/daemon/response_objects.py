@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from callboard import Outcome, Reply
 from callboard.actors.daemon.api_errors import ApiError
 from callboard.actors.daemon.client_answer import about_request
 from callboard.actors.daemon.responses_body import ResponsesBody
 from callboard.actors.daemon.responses_stream import INCOMPLETE
+from callboard.actors.requests.replies import Reply
+from callboard.protocol.commands import Outcome
 from callboard.protocol.masking import mask
 from callboard.protocol.model import Usage
 

@@ -18,8 +18,8 @@ from typing import Final
 
 import orjson
 
-from callboard import Reply
 from callboard.actors.daemon.api_errors import ApiError
+from callboard.actors.requests.replies import Reply
 
 #: OpenAI keeps responses for 30 days ("Your data", API guide).
 KEPT_SECONDS: Final = 30 * 24 * 3600.0

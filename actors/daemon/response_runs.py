@@ -9,12 +9,10 @@ from contextlib import aclosing
 
 import orjson
 
-from callboard import Conversation, ModelCallFailed, Outcome, Reply, RequestEnded
-from callboard.actors.daemon.answer_forms import form_of
 from callboard.actors.daemon.api_errors import ApiError
 from callboard.actors.daemon.asked_question import asked_of
 from callboard.actors.daemon.chat_completions import CHAT
-from callboard.actors.daemon.client_answer import failure_of, text_of
+from callboard.actors.daemon.client_answer import failure_of, form_of, text_of
 from callboard.actors.daemon.client_question import AnswerFormat, ClientQuestion
 from callboard.actors.daemon.endpoint import HttpCall
 from callboard.actors.daemon.recorded_turns import turn_of
@@ -23,6 +21,9 @@ from callboard.actors.daemon.response_records import AttendedResponse, ResponseR
 from callboard.actors.daemon.responses_stream import ResponseStream
 from callboard.actors.daemon.server_events import server_event
 from callboard.actors.daemon.tenants import Tenant
+from callboard.actors.requests.conversation import Conversation
+from callboard.actors.requests.replies import ModelCallFailed, Reply, RequestEnded
+from callboard.protocol.commands import Outcome
 
 logger = logging.getLogger("callboard.daemon")
 

@@ -140,9 +140,9 @@ def format_in(read: ResponsesBody) -> AnswerFormat | None:
     """The form of the answer; None: any text."""
     match read.text.format if read.text is not None else None:
         case _BySchema() as given:
-            return AnswerFormat(given.schema_ or {"type": "object"}, given.name, bool(given.strict))
+            return AnswerFormat(given.schema_ or {"type": "object"}, given.name)
         case _AnyObject():
-            return AnswerFormat({"type": "object"}, is_strict=False)
+            return AnswerFormat({"type": "object"})
     return None
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from callboard import Reply
-from callboard.actors.daemon.answer_pieces import AnswerCall, AnswerStream, AnswerText, AnswerThinking, Piece
+from callboard.actors.daemon.answer_pieces import AnswerStream, CallPiece, Piece, TextPiece, ThinkingPiece
 from callboard.actors.daemon.responses_input import closed
+from callboard.actors.requests.replies import Reply
 from callboard.protocol.commands import CallOutside, RunTool
 from callboard.protocol.content import Replay
 from callboard.protocol.events import (
@@ -77,7 +77,7 @@ class ResponseStream:
         if isinstance(item, ThinkingDelta) and item.replay is not None:
             self._replays[self._turn, item.block] = item.replay
             if self._shows_encrypted and not item.text and (self._turn, item.block) != self._place:
-                yield from self._write(iter((AnswerThinking("", turn=self._turn, block=item.block),)))
+                yield from self._write(iter((ThinkingPiece("", turn=self._turn, block=item.block),)))
         yield from self._write(self._pieces.feed(item))
         if isinstance(item, Done):
             yield from self._close()
@@ -86,13 +86,13 @@ class ResponseStream:
     def _write(self, pieces: Iterator[Piece]) -> Iterator[Fields]:
         for piece in pieces:
             match piece:
-                case AnswerText(text=text, turn=turn, block=block):
+                case TextPiece(text=text, turn=turn, block=block):
                     yield from self._begin("message", (turn, block))
                     yield from self._text(text)
-                case AnswerThinking(text=text, turn=turn, block=block):
+                case ThinkingPiece(text=text, turn=turn, block=block):
                     yield from self._begin("reasoning", (turn, block))
                     yield from self._thinking(text)
-                case AnswerCall():
+                case CallPiece():
                     yield from self._close()
                     yield from self._call(piece)
 
@@ -169,7 +169,7 @@ class ResponseStream:
                 item["encrypted_content"] = closed(replay)
         yield self._done(item)
 
-    def _call(self, piece: AnswerCall) -> Iterator[Fields]:
+    def _call(self, piece: CallPiece) -> Iterator[Fields]:
         """A call for the client."""
         call = piece.call
         known: Fields = {"call_id": call.call_id, "name": call.name}

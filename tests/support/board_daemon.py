@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from functools import partial
 from pathlib import Path
 
 from starlette.responses import Response
@@ -123,9 +124,8 @@ def main(arguments: list[str]) -> None:
     tools = Path("board_tools.py")
     tools.write_text(TOOLS)
     runtimes = {"script": script, "model": "scripted/model", "workspace": workspace.resolve(), "confine": "off"}
-    plan = read_plan(
-        Path(options["--config"]), given=runtimes, daemon={"port": int(options["--port"])}, tools=[tools.resolve()]
-    )
+    config, daemons = Path(options["--config"]).resolve(), {"port": int(options["--port"])}
+    plan = partial(read_plan, config, given=runtimes, daemon=daemons, tools=[tools.resolve()])
     own = (Endpoint("POST", "/test/start", start), Endpoint("POST", "/test/end", end_all))
     http_server.make_app = lambda daemon: app.make_app(daemon, (*app.ENDPOINTS, *own))  # type: ignore[assignment]
     daemon = Daemon(lambda: plan, token_of_environment())

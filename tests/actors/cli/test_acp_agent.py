@@ -14,7 +14,7 @@ from typing import Any
 import acp
 import pytest
 from acp import RequestError, helpers, schema
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from support.shared_double import shared_double
 
@@ -125,7 +125,7 @@ def test_an_edit_is_shown_as_a_diff_and_applied_or_not(callboard: Any, answer: s
             each for each in editor.questions[0].content or [] if isinstance(each, schema.FileEditToolCallContent)
         ]
         assert (diff.path, diff.old_text, diff.new_text) == (str(path), "one = 1", "two = 2")
-        assert editor.statuses()[-1] == ("completed" if answer == "once" else "failed")
+        assert editor.statuses()[-1] == "completed"  # also a denial is a result, which the model reads
         assert path.read_text() == after
 
     run(talk())
@@ -219,7 +219,7 @@ def fed(callboard: Any, text: str) -> Any:
         reading.wait(30)
 
 
-@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=3, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 @given(lines=st.lists(LINES, min_size=20, max_size=60))
 def test_no_line_kills_it(callboard: Any, lines: list[str]) -> None:
     ask = {"jsonrpc": "2.0", "id": 4711, "method": "initialize", "params": {"protocolVersion": 1}}

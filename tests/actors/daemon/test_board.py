@@ -124,6 +124,20 @@ def test_a_reload_of_the_page_loses_nothing(board: Opened) -> None:
     expect(page.locator(".card")).to_have_count(0)
 
 
+def test_a_reload_of_the_configuration_loses_nothing(board: Opened) -> None:
+    page = board.page
+    board.ask("publish")
+    expect(page.locator(".card")).to_have_count(1)
+    ids = page.locator("#request-rows .id").all_inner_texts()
+    assert board.daemon.post("/reload", {}).status_code == 200
+    board.ask("hello")
+    expect(page.locator("#request-rows .id")).to_have_count(len(ids) + 1)
+    page.get_by_role("button", name="Approve", exact=True).click()
+    expect(page.locator(".card")).to_have_count(0)
+    row = page.locator("#request-rows > li").filter(has_text=ids[0])
+    expect(row.locator(".state")).to_have_text("answered")
+
+
 def test_by_keyboard_only(board: Opened) -> None:
     page = board.page
     board.ask("publish")

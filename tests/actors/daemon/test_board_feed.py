@@ -111,7 +111,7 @@ def test_what_is_stuck_says_why(tmp_path: Path) -> None:
         wait_until(lambda: len(daemon.get("/api/board").json()["sections"]["stuck"]) == 2)
         row = daemon.get("/api/board").json()["sections"]["stuck"][1]
         assert (row["kind"], row["what"]) == ("retry", "scripted/model")
-        assert "50" in row["why"]
+        assert "it is asked again in 5" in row["why"]
         daemon.post("/test/end", {})
         wait_until(lambda: not daemon.get("/api/board").json()["sections"]["stuck"])
 
