@@ -139,4 +139,5 @@ async def let_in(daemon: Daemon, endpoint: Endpoint, request: Request) -> HttpCa
         daemon.rates.check(f"tenant/{tenant.name}", most, "this tenant")
     await daemon.quotas.check(endpoint.method, endpoint.path, tenant)
     body = await body_of(daemon, endpoint, request)
+    await daemon.quotas.check(endpoint.method, endpoint.path, tenant)  # others may have begun while the body came
     return HttpCall(daemon, request, token, tenant, body)

@@ -42,7 +42,8 @@ class TextRecords(logging.Formatter):
         """Control characters, such as those that move a terminal's cursor, are written out."""
         added = " ".join(f"{name}={value}" for name, value in _added(record).items())
         text = f"{record.levelname.lower()}: {record.getMessage()}{' ' if added else ''}{added}"
-        shown = "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+        # Masked before that, too: "\\r" before a key ends in a letter, and would hide where the key begins.
+        shown = "".join(each if each.isprintable() else repr(each)[1:-1] for each in mask(text))
         trace = f"\n{self.formatException(record.exc_info)}" if record.exc_info else ""
         return mask(f"callboard: {shown}{trace}")
 

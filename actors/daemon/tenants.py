@@ -59,8 +59,8 @@ def tools_of(plan: TenantPlan) -> tuple[Tool, ...]:
 
 
 def _responses_file(plan: TenantPlan) -> Path | None:
-    """Where its responses are found again: nowhere without a journal. No tenant's name has a dot, so that the file is no
-    other tenant's journal."""
+    """Where its responses are found again: nowhere without a journal. No tenant's name has a dot, so the file is never
+    another tenant's journal."""
     settings = plan.settings
     return None if settings.journal is None else settings.state_dir / "daemon" / f"{plan.name}.responses.db"
 
