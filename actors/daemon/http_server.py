@@ -16,7 +16,7 @@ from callboard.actors.daemon.app import make_app
 from callboard.actors.daemon.bounded_http import BoundedHttp
 from callboard.actors.daemon.daemon import Daemon
 from callboard.actors.daemon.reloads import reload_daemon
-from callboard.protocol.errors import UsageError
+from callboard.protocol.errors import CallboardError, UsageError
 
 logger = logging.getLogger("callboard.daemon")
 
@@ -129,5 +129,5 @@ class _Uvicorn(uvicorn.Server):
     async def _reload(self) -> None:
         try:
             await reload_daemon(self._daemon)
-        except UsageError as error:
+        except CallboardError as error:
             logger.error("the configuration was not taken, and nothing has changed: %s", error)
