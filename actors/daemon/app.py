@@ -33,6 +33,7 @@ from callboard.actors.daemon.api_errors import Api, ApiError, error_of, error_re
 from callboard.actors.daemon.daemon import Daemon
 from callboard.actors.daemon.endpoint import Endpoint
 from callboard.actors.daemon.guard import check_headers, check_host, check_origin, let_in
+from callboard.actors.daemon.server_events import EventStream
 
 logger = logging.getLogger("callboard.daemon")
 
@@ -93,7 +94,9 @@ class Served:
             response.status_code,
             extra={"status": response.status_code, "seconds": time.monotonic() - began},
         )
-        await response(scope, receive, send)
+        self._daemon.numbers.answered(self._endpoint.method, self._endpoint.path, response.status_code)
+        with self._daemon.numbers.follower() if isinstance(response, EventStream) else contextlib.nullcontext():
+            await response(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response:
         endpoint = self._endpoint
