@@ -26,7 +26,7 @@ class DaemonNumbers(Collector):
         self._followers = 0
 
     def answered(self, method: str, path: str, status: int) -> None:
-        """An answer has begun; `path` is that of the endpoint, so that there are as many as the daemon has endpoints."""
+        """An answer has begun; `path` is of the endpoint: so many labels, and no more."""
         self._answers[method, path, str(status)] += 1
 
     @contextlib.contextmanager
