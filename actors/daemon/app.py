@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Iterable
@@ -39,6 +40,7 @@ from callboard.actors.daemon.guard import (
     let_in,
     preflight,
 )
+from callboard.actors.daemon.server_events import EventStream
 
 logger = logging.getLogger("callboard.daemon")
 
@@ -102,8 +104,11 @@ class Served:
             told["request_id"] = request_id
         logger.info("%s %s", self._endpoint.method, self._endpoint.path, extra=told)
         response.headers.update(cors_headers(self._daemon, request))
+        numbers = self._daemon.numbers
+        numbers.answered(self._endpoint.method, self._endpoint.path, response.status_code)
         try:
-            await response(scope, receive, send)
+            with numbers.follower() if isinstance(response, EventStream) else contextlib.nullcontext():
+                await response(scope, receive, send)
         except TimeoutError:  # uvicorn closes its connection then, bounded_http.py ends it
             logger.info("a client that does not read was cut", extra=told)
 
