@@ -29,5 +29,6 @@ def test_it_has_the_process_answers_connections_and_followers(tmp_path: Path) ->
             assert found[name] > 0, name
         assert found["callboard_daemon_threads"] > 1
         with httpx.stream("GET", f"{daemon.url}/api/board/events", headers=daemon.headers, timeout=30) as follower:
-            next(follower.iter_raw())
+            chunks = follower.iter_raw()  # kept: the stream is closed with it
+            assert next(chunks)
             assert samples(daemon)["callboard_daemon_followers"] == 1
