@@ -123,29 +123,34 @@ class DaemonPartner:
             self.conversation_id = str(found.get("conversation_id") or self.conversation_id)
 
     async def _follow(self, request_id: str) -> AsyncIterator[object]:
-        """All items, each once: a lost connection is gone on with behind the last event that came."""
+        """All items, each once: a lost connection is gone on with behind the last event that came.
+
+        So is a stream that the daemon ends before the reply, as for a reader that was too slow, or while it stops.
+        """
         after, until = "", 0.0
         while True:
+            why = "the connection to the daemon is lost"
             try:
                 async for event in self._events(request_id, after):
-                    after, until = event.id or after, 0.0
                     item = item_of(event)
                     if isinstance(item, DaemonEvent):
-                        raise RuntimeFailure(item.message)
+                        why = item.message
+                        break
+                    after, until = event.id or after, 0.0
                     if item is not None:
                         yield item
                     if isinstance(item, AnswerEnded):
                         if item.error:
                             raise RuntimeFailure(item.error)
                         return
-            except httpx.HTTPError:
-                pass
+            except httpx.HTTPError as error:
+                why = f"{why} ({str(error) or type(error).__name__})"
             now = asyncio.get_running_loop().time()
             if not until:
                 until = now + RESUME_SECONDS
-                self._remark("the connection to the daemon is lost; trying to go on")
+                self._remark(f"{why}; trying to go on")
             if now >= until:
-                raise RuntimeFailure(f"the daemon at {self._url} is gone; the request is {request_id}")
+                raise RuntimeFailure(f"{why}; the request is {request_id}")
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _events(self, request_id: str, after: str) -> AsyncIterator[SentEvent]:
@@ -163,19 +168,19 @@ class DaemonPartner:
 
     async def _decide_call(self, item: AskApproval) -> None:
         """Ask the person, and hand the answer on. The daemon has the whole question, with its diff."""
-        question = await self._question_of(item)
-        if question is None:
-            return
-        answer = await self._approve(question)
-        body: dict[str, object] = {"answer": str(answer.kind), "reason": answer.reason}
-        if answer.arguments is not None:
-            body["arguments"] = dict(answer.arguments)
         tag = item.tag
         try:
+            question = await self._question_of(item)
+            if question is None:
+                return
+            answer = await self._approve(question)
+            body: dict[str, object] = {"answer": str(answer.kind), "reason": answer.reason}
+            if answer.arguments is not None:
+                body["arguments"] = dict(answer.arguments)
             path = f"{_path('approvals', tag.request_id)}/{tag.step}/{quote(str(tag.call_id), safe='')}"
             await self._post(path, body)
-        except RuntimeFailure as failure:
-            self._remark(str(failure))
+        except (RuntimeFailure, OSError) as failure:  # OSError: the terminal is gone
+            self._remark(f"the question about {item.name} is still open in the daemon: {failure}")
 
     async def _question_of(self, item: AskApproval) -> AskApproval | None:
         """It is on the daemon's list a moment after the event; None where it never comes."""
@@ -291,11 +296,12 @@ def _question(tag: Tag, shown: Mapping[str, object]) -> AskApproval:
     touches = shown.get("touches")
     pairs = [str(each).partition(" ") for each in touches] if isinstance(touches, list) else []
     kinds = {str(kind): kind for kind in AccessKind}
+    risks = {str(risk): risk for risk in Risk}
     return AskApproval(
         tag=tag,
         name=ToolName(str(shown.get("tool", ""))),
         arguments=str(shown.get("arguments", "")),
-        risk=Risk(str(shown.get("risk", Risk.UNDECLARED))),
+        risk=risks.get(str(shown.get("risk")), Risk.UNDECLARED),
         is_after_untrusted=shown.get("is_after_untrusted") is True,
         rule=str(shown.get("why", "")),
         accesses=tuple(Access(kinds[kind], value) for kind, _, value in pairs if kind in kinds),

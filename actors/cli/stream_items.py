@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+import codecs
+import io
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -35,29 +37,33 @@ class DaemonEvent:
 
 
 async def sent_events(pieces: AsyncIterator[bytes]) -> AsyncIterator[SentEvent]:
-    """The whole events of a byte stream; an event that is cut is not given. Raises RuntimeFailure for a huge one."""
-    waiting = b""
-    async for piece in pieces:
-        waiting += piece
-        *blocks, waiting = waiting.replace(b"\r\n", b"\n").split(b"\n\n")
-        if len(waiting) > MAX_EVENT_BYTES:
-            raise RuntimeFailure(f"the daemon sent an event of more than {MAX_EVENT_BYTES:,} bytes")
-        for block in blocks:
-            if (event := _event(block.decode("utf-8", "replace"))) is not None:
-                yield event
-
-
-def _event(block: str) -> SentEvent | None:
-    """None for a block without data, such as a comment."""
+    """The whole events of a byte stream, without one that is cut at its end. Raises RuntimeFailure for a huge one."""
+    # Lines end with LF, CR or CR LF, wherever a piece ends.
+    decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8-sig")("replace"), translate=True)
+    line: list[str] = []
     fields: dict[str, list[str]] = {}
-    for line in block.split("\n"):
-        name, _, value = line.partition(":")
-        fields.setdefault(name, []).append(value.removeprefix(" "))
-    if "data" not in fields:
-        return None
-    return SentEvent(
-        (fields.get("id") or [""])[-1], (fields.get("event") or ["message"])[-1], "\n".join(fields["data"])
-    )
+    held_bytes = 0
+    async for piece in pieces:
+        held_bytes += len(piece)
+        *ends, rest = decoder.decode(piece).split("\n")
+        for end in ends:
+            whole = "".join((*line, end))
+            line = []
+            if whole:
+                name, _, value = whole.partition(":")
+                fields.setdefault(name, []).append(value.removeprefix(" "))
+                continue
+            if "data" in fields:  # else it was a comment, or nothing
+                yield _event(fields)
+            fields, held_bytes = {}, len(piece)
+        line.append(rest)
+        if held_bytes > MAX_EVENT_BYTES:
+            raise RuntimeFailure(f"the daemon sent an event of more than {MAX_EVENT_BYTES:,} bytes")
+
+
+def _event(fields: Mapping[str, Sequence[str]]) -> SentEvent:
+    last = {name: values[-1] for name, values in fields.items()}
+    return SentEvent(last.get("id", ""), last.get("event") or "message", "\n".join(fields["data"]))
 
 
 def item_of(event: SentEvent) -> object | None:

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import signal
-import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from support.own_terminal import QUESTION_PROMPT, OwnTerminal
 from support.shared_double import shared_double
 
 from callboard.actors.testing.wire_double import Call, Turn, WireDouble
 
 MODEL = "openai-compatible/any"
-PROMPT = "[?] "
 TOOLS = '''
 from pathlib import Path
 
@@ -32,60 +29,12 @@ def note(path: str, text: str = "") -> str:
 '''
 
 
-class Terminal:
-    """`callboard` with a terminal as its input and output."""
-
-    def __init__(self, callboard: Any, *arguments: str) -> None:
-        callboard.environment.setdefault("TERM", "xterm")
-        self._ours, theirs = os.openpty()
-        self.process: subprocess.Popen[bytes] = callboard.start(*arguments, stdin=theirs, stdout=theirs, stderr=theirs)
-        os.close(theirs)
-        self.shown = ""
-        self._seen = 0
-
-    def next_prompt(self, prompt: str = PROMPT) -> str:
-        """What is shown from the last prompt to the next one."""
-        end, start = time.monotonic() + 50, self._seen
-        while (found := self.shown.find(prompt, start)) < 0:
-            assert time.monotonic() < end, f"no question was shown: {self.shown!r}"
-            assert self._read(), f"no question was shown, and it ended: {self.shown!r}"
-        self._seen = found + len(prompt)
-        return self.shown[start : self._seen]
-
-    def next_question(self, path: str) -> str:
-        shown = self.next_prompt()
-        assert f"  path: {path}\n" in shown
-        return shown
-
-    def type(self, line: str) -> None:
-        os.write(self._ours, f"{line}\n".encode())
-
-    def press(self, key: bytes) -> None:
-        os.write(self._ours, key)
-
-    def finish(self) -> int:
-        while self._read():
-            pass
-        os.close(self._ours)
-        return self.process.wait(30)
-
-    def _read(self) -> bool:
-        if not select.select([self._ours], [], [], 50)[0]:
-            return False
-        try:
-            data = os.read(self._ours, 65536)
-        except OSError:  # Linux says EIO when the other end is closed
-            return False
-        self.shown += data.decode(errors="replace").replace("\r\n", "\n")
-        return bool(data)
-
-
 @contextmanager
-def asked(callboard: Any, *turns: Turn, extra: tuple[str, ...] = ()) -> Iterator[tuple[Terminal, WireDouble]]:
+def asked(callboard: Any, *turns: Turn, extra: tuple[str, ...] = ()) -> Iterator[tuple[OwnTerminal, WireDouble]]:
     (callboard.workspace / "my_tools.py").write_text(TOOLS)
     with shared_double(turns) as server:
         where = ("--model", MODEL, "--base-url", server.base_url(), "--tools", "my_tools.py", *extra)
-        terminal = Terminal(callboard, "ask", "x", *where)
+        terminal = OwnTerminal(callboard, "ask", "x", *where)
         try:
             yield terminal, server
         finally:
@@ -208,7 +157,7 @@ def test_an_answer_for_the_request_is_not_asked_for_again_and_is_not_kept(callbo
             assert shown.count("? note") == 1
             terminal.type("r" if "  path: a.txt\n" in shown else "n")
         assert terminal.finish() == 0
-        assert terminal.shown.count(PROMPT) == 2
+        assert terminal.shown.count(QUESTION_PROMPT) == 2
     assert ran(callboard) == "a.txt=x;" * 3
     assert not list(callboard.home.rglob("saved_rules.json"))
 
