@@ -66,8 +66,8 @@ class _Part:
     is_diff: bool = False
 
 
-class _Turn:
-    """One question at a time, also of those on different loops."""
+class TerminalTurn:
+    """Held by the one who reads the terminal: one question at a time, also of those on different loops."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -90,11 +90,12 @@ class TerminalApprover:
     def __init__(self, screen: Screen, *, coloured: bool) -> None:
         self._screen = screen
         self._coloured = coloured
-        self._turn = _Turn()
+        self.turn = TerminalTurn()
+        """What else reads the terminal takes it, too."""
 
     async def answer(self, question: UserQuestion) -> str | None:
         """What the person answers to a question of the model's; None where they type nothing."""
-        async with self._turn:
+        async with self.turn:
             with self._screen.held() as write:
                 lines = [f"? {visible(line)}" for line in mask(question.question).split("\n")]
                 lines += [f"  {number}  {visible(choice)}" for number, choice in enumerate(question.choices, 1)]
@@ -108,7 +109,7 @@ class TerminalApprover:
 
     async def __call__(self, question: AskApproval) -> Approval:
         """Raises OSError when the terminal is gone: the call is denied then."""
-        async with self._turn:
+        async with self.turn:
             with self._screen.held() as write:
                 return await self._ask(question, write)
 

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 
 from callboard import AskOptions, CallboardError, Runtime, Settings, UsageError
-from callboard.actors.cli.approval_prompt import TerminalApprover, approver_for, has_terminal
+from callboard.actors.cli.approval_prompt import TerminalApprover, Unasked, approver_for
 from callboard.actors.cli.ask import Wanted, refreshed
 from callboard.actors.cli.chat_commands import ChatState, run_slash_command, shown_result
 from callboard.actors.cli.chat_input import ChatInput, PipeInput, TerminalInput
@@ -50,15 +50,20 @@ def _check_daemon_options(options: argparse.Namespace) -> None:
 
 async def _chat(options: argparse.Namespace, given: WorkspaceSetup | None) -> None:
     screen = Screen(quiet=False, timed=True)
-    is_terminal = has_terminal()
+    approver = approver_for(screen)
     settings = Settings() if given is None else given.settings
     reader: ChatInput = (
-        TerminalInput(screen, settings.state_dir / "chat-history") if is_terminal else PipeInput(sys.stdin.fileno())
+        TerminalInput(screen, settings.state_dir / "chat-history", approver.turn)
+        if isinstance(approver, TerminalApprover)
+        else PipeInput(sys.stdin.fileno())
     )
+    is_terminal = isinstance(reader, TerminalInput)
     async with AsyncExitStack() as stack:
         wanted = Wanted(options.conversation, options.goes_on)
         partner = await stack.enter_async_context(
-            _daemon(options, wanted, screen) if given is None else _local(options, wanted, given, screen)
+            _daemon(options, wanted, screen, approver)
+            if given is None
+            else _local(options, wanted, given, screen, approver)
         )
         if is_terminal:
             screen.remark(f"{partner.model or options.url}; /help lists the commands, Ctrl-D leaves")
@@ -67,12 +72,15 @@ async def _chat(options: argparse.Namespace, given: WorkspaceSetup | None) -> No
 
 @asynccontextmanager
 async def _local(
-    options: argparse.Namespace, wanted: Wanted, given: WorkspaceSetup, screen: Screen
+    options: argparse.Namespace,
+    wanted: Wanted,
+    given: WorkspaceSetup,
+    screen: Screen,
+    approver: TerminalApprover | Unasked,
 ) -> AsyncIterator[ChatPartner]:
     settings = await with_model(given.settings)
     if given.note:
         screen.remark(given.note)
-    approver = approver_for(screen)
     ask_user = approver.answer if isinstance(approver, TerminalApprover) else None
     said: AskOptions = {} if options.instructions is None else {"instructions": options.instructions}
     async with Runtime(settings, given.tools, approve=approver, ask_user=ask_user) as runtime:
@@ -83,9 +91,11 @@ async def _local(
 
 
 @asynccontextmanager
-async def _daemon(options: argparse.Namespace, wanted: Wanted, screen: Screen) -> AsyncIterator[ChatPartner]:
+async def _daemon(
+    options: argparse.Namespace, wanted: Wanted, screen: Screen, approver: TerminalApprover | Unasked
+) -> AsyncIterator[ChatPartner]:
     async with DaemonPartner(
-        options.url, daemon_token(options.token_file), approver_for(screen), screen.remark, model=options.model or ""
+        options.url, daemon_token(options.token_file), approver, screen.remark, model=options.model or ""
     ) as partner:
         await partner.check()
         if wanted.latest:

@@ -15,6 +15,7 @@ from prompt_toolkit.history import FileHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
 from callboard import UsageError
+from callboard.actors.cli.approval_prompt import TerminalTurn
 from callboard.actors.cli.chat_commands import SLASH_COMMANDS
 from callboard.actors.cli.question import MAX_INPUT_BYTES
 from callboard.actors.cli.screen import Screen
@@ -31,10 +32,11 @@ class ChatInput(Protocol):
 
 
 class TerminalInput:
-    """A person at a terminal."""
+    """A person at a terminal. A question for approval that is still open when an answer has ended comes first."""
 
-    def __init__(self, screen: Screen, history: Path) -> None:
+    def __init__(self, screen: Screen, history: Path, turn: TerminalTurn) -> None:
         self._screen = screen
+        self._turn = turn
         self._session: PromptSession[str] = PromptSession(
             history=FileHistory(_own_file(history)),
             completer=WordCompleter([*SLASH_COMMANDS], sentence=True),
@@ -49,7 +51,8 @@ class TerminalInput:
         was_interrupted = False
         while True:
             try:
-                return await self._session.prompt_async(PROMPT)
+                async with self._turn:
+                    return await self._session.prompt_async(PROMPT)
             except EOFError:
                 return None
             except KeyboardInterrupt:
