@@ -8,6 +8,7 @@ import pytest
 
 from callboard import Conversation, Runtime, Settings, UsageError, tool
 from callboard.actors.requests.client_tools import WENT_ON, CallAnswer, CallResults, ClientTool
+from callboard.actors.telemetry.metrics import ASKERS_TOOL
 from callboard.actors.testing.wire_double import Call, Turn, WireDouble
 from callboard.protocol.commands import CallOutside, Outcome
 from callboard.protocol.content import AssistantMessage, ToolMessage, UserMessage
@@ -49,6 +50,15 @@ def test_a_call_of_the_askers_tool_ends_the_request_and_its_result_goes_on() -> 
         assert [each.content for each in results] == ["nothing on Monday", "rain in Oslo"]
         sent = double.traffic().bodies[-1]["messages"]
         assert [each["role"] for each in sent] == ["user", "assistant", "tool", "tool"]
+
+
+def test_a_request_that_hands_its_calls_out_is_counted_and_over() -> None:
+    with WireDouble([BOTH]) as double, runtime(double) as running:
+        running.ask_sync("Am I free on Monday?", tools=["*", CALENDAR])
+        metrics = running.metrics()
+    assert metrics.counts("callboard.requests") == {("calls_outside",): 1}
+    assert metrics.count("callboard.requests.open") == 0
+    assert metrics.counts("callboard.tool.calls") == {("weather", "ok"): 1, (ASKERS_TOOL, "handed_out"): 1}
 
 
 def test_a_conversation_of_the_journal_goes_on_in_another_process(tmp_path: Path) -> None:
