@@ -11,7 +11,8 @@ from callboard.actors.requests.client_tools import WENT_ON, CallAnswer, CallResu
 from callboard.actors.telemetry.metrics import ASKERS_TOOL
 from callboard.actors.testing.wire_double import Call, Turn, WireDouble
 from callboard.protocol.commands import CallOutside, Outcome
-from callboard.protocol.content import AssistantMessage, ToolMessage, UserMessage
+from callboard.protocol.content import AssistantMessage, ToolCall, ToolMessage, UserMessage
+from callboard.protocol.ids import CallId, ToolName
 
 CALENDAR = ClientTool("calendar", "What is in the calendar.", {"properties": {"day": {"type": "string"}}})
 BOTH = Turn(calls=(Call("calendar", {"day": "Monday"}, "c1"), Call("weather", {"city": "Oslo"}, "c2")))
@@ -75,6 +76,21 @@ def test_a_conversation_of_the_journal_goes_on_in_another_process(tmp_path: Path
             assert reply.text == "You are free, and it rains."
         with runtime(double, journal) as running:
             assert running.journal.conversation(talk.id).messages == again.messages
+
+
+def test_a_turn_waits_in_the_journal_though_its_request_has_added_no_message(tmp_path: Path) -> None:
+    journal = tmp_path / "journal.db"
+    call = AssistantMessage((ToolCall(CallId("c0"), ToolName("calendar"), "{}"),))
+    result = ToolMessage(CallId("c0"), ToolName("calendar"), "ask for Monday")
+    with WireDouble([ONE, SAYS]) as double:
+        with runtime(double, journal) as running:
+            talk = Conversation([UserMessage.of("Am I free?"), call, result])
+            running.ask_sync(CallResults(), tools=[CALENDAR], conversation=talk)
+        with runtime(double, journal) as running:
+            again = running.journal.conversation(talk.id)
+            assert again.open_turn == talk.open_turn is not None
+            reply = running.ask_sync(CallResults((CallAnswer("c1", "no"),)), tools=[CALENDAR], conversation=again)
+            assert reply.text == SAYS.text
 
 
 def test_messages_that_end_with_results_go_on_without_a_question() -> None:
