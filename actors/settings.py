@@ -565,6 +565,11 @@ def token_of_environment() -> str:
     return os.environ.get("CALLBOARD_TOKEN", "")
 
 
+def notify_socket_of_environment() -> str:
+    """NOTIFY_SOCKET: where systemd wants to hear that the daemon is ready (sd_notify(3))."""
+    return os.environ.get("NOTIFY_SOCKET", "")
+
+
 def _config_dir() -> Path:
     if given := os.environ.get("CALLBOARD_CONFIG_DIR"):
         return Path(given).expanduser()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Iterable
@@ -31,7 +32,15 @@ from callboard.actors.daemon import (
 from callboard.actors.daemon.api_errors import Api, ApiError, error_of, error_response
 from callboard.actors.daemon.daemon import Daemon
 from callboard.actors.daemon.endpoint import Endpoint
-from callboard.actors.daemon.guard import check_headers, check_host, check_origin, let_in
+from callboard.actors.daemon.guard import (
+    check_headers,
+    check_host,
+    check_origin,
+    cors_headers,
+    let_in,
+    preflight,
+)
+from callboard.actors.daemon.server_events import EventStream
 
 logger = logging.getLogger("callboard.daemon")
 
@@ -57,10 +66,18 @@ _APIS: Final = (("/v1/messages", Api.ANTHROPIC), ("/v1/", Api.OPENAI))
 
 def make_app(daemon: Daemon, endpoints: Iterable[Endpoint] = ENDPOINTS) -> Starlette:
     """For uvicorn."""
-
     rows = tuple(endpoints)
     routes = [Route(each.path, Served(daemon, each), methods=[each.method], name=each.path) for each in rows]
-    handlers = {404: _wrong_path, 405: _wrong_path, 500: _wrong_path}
+
+    async def wrong_path(request: Request, error: Exception) -> Response:
+        try:
+            found = preflight(daemon, request) or await _wrong_path(request, error)
+        except ApiError as refused:
+            found = error_response(Api.NATIVE, refused)
+        found.headers.update(cors_headers(daemon, request))
+        return found
+
+    handlers = {404: wrong_path, 405: wrong_path, 500: wrong_path}
     app = Starlette(routes=routes, exception_handlers=handlers)
     app.state.endpoints = rows
     return app
@@ -86,7 +103,14 @@ class Served:
         if (request_id := response.headers.get("x-callboard-request-id")) is not None:
             told["request_id"] = request_id
         logger.info("%s %s", self._endpoint.method, self._endpoint.path, extra=told)
-        await response(scope, receive, send)
+        response.headers.update(cors_headers(self._daemon, request))
+        numbers = self._daemon.numbers
+        numbers.answered(self._endpoint.method, self._endpoint.path, response.status_code)
+        try:
+            with numbers.follower() if isinstance(response, EventStream) else contextlib.nullcontext():
+                await response(scope, receive, send)
+        except TimeoutError:  # uvicorn closes its connection then, bounded_http.py ends it
+            logger.info("a client that does not read was cut", extra=told)
 
     async def _answer(self, request: Request, told: dict[str, object]) -> Response:
         """`told`: for the log, whose call it is."""

@@ -17,6 +17,10 @@ from callboard.actors.daemon.api_errors import Api, ApiError, error_response
 MAX_TARGET_BYTES: Final = 8 * 1024
 
 
+#: A client that has taken nothing of an answer for this time does not read.
+UNREAD_SECONDS: Final = 30.0
+
+
 class BoundedHttp(HttpToolsProtocol):
     """One connection."""
 
@@ -24,7 +28,9 @@ class BoundedHttp(HttpToolsProtocol):
     head_seconds = 20.0
     _head_bytes = 0
     _is_in_head = True
+    unread_seconds = UNREAD_SECONDS
     _late: asyncio.TimerHandle | None = None
+    _unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """The head of the first request is due."""
@@ -34,7 +40,47 @@ class BoundedHttp(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Nothing is due any more."""
         self._head_came()
+        self._is_read()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """The client reads more slowly than is written, or not at all."""
+        super().pause_writing()
+        self._must_read(self.transport.get_write_buffer_size())
+
+    def resume_writing(self) -> None:
+        """It reads."""
+        self._is_read()
+        super().resume_writing()
+
+    def on_response_complete(self) -> None:
+        """The rest of an answer is sent while a connection closes: a client that does not read it would keep it."""
+        super().on_response_complete()
+        if self.transport.is_closing():
+            self._must_read(self.transport.get_write_buffer_size())
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Likewise, where the connection was kept for another request."""
+        super().timeout_keep_alive_handler()
+        self._must_read(self.transport.get_write_buffer_size())
+
+    def _must_read(self, left_bytes: int) -> None:
+        """Some of what is left must be taken in time: closing alone would wait for its last byte."""
+        self._is_read()
+        if left_bytes:
+            self._unread = self.loop.call_later(self.unread_seconds, self._was_read, left_bytes)
+
+    def _was_read(self, before_bytes: int) -> None:
+        left = self.transport.get_write_buffer_size()
+        if left < before_bytes:
+            self._must_read(left)
+        else:
+            self.transport.abort()
+
+    def _is_read(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
 
     def data_received(self, data: bytes) -> None:
         """Bytes of a head are counted before they are read."""

@@ -9,6 +9,7 @@ from typing import Final
 
 from callboard.actors.daemon.access_tokens import AccessToken, AccessTokens, Scope, given_token
 from callboard.actors.daemon.board_feed import BoardFeeds
+from callboard.actors.daemon.daemon_numbers import DaemonNumbers
 from callboard.actors.daemon.daemon_settings import DaemonPlan
 from callboard.actors.daemon.quotas import Quotas
 from callboard.actors.daemon.tenants import Tenants
@@ -37,6 +38,7 @@ class Daemon:
         self.quotas = Quotas()
         self.tenants = Tenants(plan.tenants)
         self.boards = BoardFeeds()
+        self.numbers = DaemonNumbers()
 
     def take(self, plan: DaemonPlan) -> None:
         """Go by this plan from now on, as far as it is about the daemon itself."""

@@ -140,7 +140,23 @@ def read_plan(
     own = _checked(DaemonSettings, "daemon", {**tables.daemon, **(daemon or {})}, file)
     names = tables.tenants or {DEFAULT_TENANT: {}}
     tenants = tuple(_tenant(name, table, found, given or {}, tools) for name, table in names.items())
+    _check_journals(tenants, file)
     return DaemonPlan(own, tenants, tenants[0].settings.state_dir / "daemon")
+
+
+def _check_journals(tenants: Sequence[TenantPlan], file: Path) -> None:
+    """Raise UsageError for two tenants with one journal: each would see the requests of the other."""
+    seen: dict[str, str] = {}
+    for each in tenants:
+        journal = each.settings.journal
+        if not journal:
+            continue
+        first = seen.setdefault(str(journal), each.name)
+        if first != each.name:
+            raise UsageError(
+                f"the tenants {first!r} and {each.name!r} of {file} have one journal; "
+                f"give each its own in [tenants.NAME], or leave `journal` out: each has its own file then"
+            )
 
 
 def _tenant(

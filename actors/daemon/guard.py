@@ -8,9 +8,12 @@ change something, so a request with a foreign one is refused, with or without a 
 from __future__ import annotations
 
 import asyncio
+import re
+from collections.abc import Mapping
 from typing import Final
 
 from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
 
 from callboard.actors.daemon.access_tokens import AccessToken
 from callboard.actors.daemon.api_errors import ApiError
@@ -67,6 +70,38 @@ def check_scope(endpoint: Endpoint, token: AccessToken) -> None:
         raise ApiError(403, "missing_scope", f"this needs a token with the scope {needed!r}")
 
 
+#: What a page of an allowed origin may send, and read of an answer (WHATWG Fetch, "CORS protocol").
+_PREFLIGHT: Final[Mapping[str, str]] = {
+    "Access-Control-Allow-Methods": "GET, POST, DELETE",
+    "Access-Control-Max-Age": "600",
+}
+#: A browser's list of headers is sent back to it, if it looks like one: clients of OpenAI and Anthropic send their own.
+_HEADER_NAMES: Final = re.compile(r"[A-Za-z0-9, _-]{1,1000}")
+
+
+def cors_headers(daemon: Daemon, request: Request) -> dict[str, str]:
+    """Of every answer: what lets a page of one of the `allowed_origins` read it; nothing for others."""
+    if not daemon.settings.allowed_origins:
+        return {}
+    origin = request.headers.get("origin", "")
+    if origin not in daemon.settings.allowed_origins:
+        return {"Vary": "Origin"}
+    return {"Vary": "Origin", "Access-Control-Allow-Origin": origin, "Access-Control-Expose-Headers": "*"}
+
+
+def preflight(daemon: Daemon, request: Request) -> Response | None:
+    """The answer to a browser's question before a call of an allowed origin's page; None for all else."""
+    asks_method = "access-control-request-method" in request.headers
+    allowed = cors_headers(daemon, request)
+    if request.method != "OPTIONS" or not asks_method or "Access-Control-Allow-Origin" not in allowed:
+        return None
+    check_headers(daemon, request)
+    check_host(daemon, request)
+    asked = request.headers.get("access-control-request-headers", "")
+    names = {"Access-Control-Allow-Headers": asked} if _HEADER_NAMES.fullmatch(asked) else {}
+    return Response(status_code=204, headers={**allowed, **_PREFLIGHT, **names})
+
+
 async def body_of(daemon: Daemon, endpoint: Endpoint, request: Request) -> bytes:
     """The body, bounded in bytes and time. Raises ApiError."""
     limits = daemon.settings.limits
@@ -104,4 +139,5 @@ async def let_in(daemon: Daemon, endpoint: Endpoint, request: Request) -> HttpCa
         daemon.rates.check(f"tenant/{tenant.name}", most, "this tenant")
     await daemon.quotas.check(endpoint.method, endpoint.path, tenant)
     body = await body_of(daemon, endpoint, request)
+    await daemon.quotas.check(endpoint.method, endpoint.path, tenant)  # others may have begun while the body came
     return HttpCall(daemon, request, token, tenant, body)

@@ -10,6 +10,7 @@ from starlette.responses import PlainTextResponse, Response
 from callboard.actors.daemon.access_tokens import Scope
 from callboard.actors.daemon.api_errors import json_response
 from callboard.actors.daemon.daemon import Daemon
+from callboard.actors.daemon.daemon_numbers import exposition_with
 from callboard.actors.daemon.endpoint import Endpoint, HttpCall
 
 
@@ -25,8 +26,9 @@ async def readyz(daemon: Daemon, _: Request) -> Response:
 
 
 async def metrics(call: HttpCall) -> Response:
-    """Of the tenant, as Prometheus reads them."""
-    return PlainTextResponse(call.tenant.runtime.prometheus(), media_type="text/plain; version=0.0.4")
+    """Of the tenant, of the daemon and of its process, as Prometheus reads them."""
+    text = exposition_with(call.tenant.runtime.prometheus_collector(), call.daemon.numbers)
+    return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
 
 ENDPOINTS: Final = (

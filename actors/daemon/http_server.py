@@ -16,7 +16,9 @@ from callboard.actors.daemon.app import make_app
 from callboard.actors.daemon.bounded_http import BoundedHttp
 from callboard.actors.daemon.daemon import Daemon
 from callboard.actors.daemon.reloads import reload_daemon
-from callboard.protocol.errors import UsageError
+from callboard.actors.daemon.service_notify import ServiceNotify
+from callboard.actors.settings import notify_socket_of_environment
+from callboard.protocol.errors import CallboardError, UsageError
 
 logger = logging.getLogger("callboard.daemon")
 
@@ -89,6 +91,8 @@ class _Uvicorn(uvicorn.Server):
         super().__init__(config)
         self._daemon = daemon
         self._has_started = has_started
+        self._manager = ServiceNotify(notify_socket_of_environment())
+        daemon.numbers.connections = self.server_state.connections
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -96,6 +100,7 @@ class _Uvicorn(uvicorn.Server):
         await super().startup(sockets)
         if self.started:
             self._has_started()
+            self._manager.ready()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -121,13 +126,17 @@ class _Uvicorn(uvicorn.Server):
             self._do(self._drain)
 
     async def _drain(self) -> None:
+        self._manager.stopping()
         try:
             await drain(self._daemon)
         finally:
             self.should_exit = True
 
     async def _reload(self) -> None:
+        self._manager.reloading()
         try:
             await reload_daemon(self._daemon)
-        except UsageError as error:
+        except CallboardError as error:
             logger.error("the configuration was not taken, and nothing has changed: %s", error)
+        finally:
+            self._manager.ready()

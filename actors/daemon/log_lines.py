@@ -26,11 +26,12 @@ class JsonRecords(logging.Formatter):
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
-            **_added(record),
+            # Masked as texts, too: in JSON a line's end before a key would be a letter, and hide where the key begins.
+            "message": mask(record.getMessage()),
+            **{name: mask(value) if isinstance(value, str) else value for name, value in _added(record).items()},
         }
         if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
+            line["exception"] = mask(self.formatException(record.exc_info))
         return mask(json_text(line))
 
 
@@ -41,7 +42,8 @@ class TextRecords(logging.Formatter):
         """Control characters, such as those that move a terminal's cursor, are written out."""
         added = " ".join(f"{name}={value}" for name, value in _added(record).items())
         text = f"{record.levelname.lower()}: {record.getMessage()}{' ' if added else ''}{added}"
-        shown = "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+        # Masked before that, too: "\\r" before a key ends in a letter, and would hide where the key begins.
+        shown = "".join(each if each.isprintable() else repr(each)[1:-1] for each in mask(text))
         trace = f"\n{self.formatException(record.exc_info)}" if record.exc_info else ""
         return mask(f"callboard: {shown}{trace}")
 
@@ -51,9 +53,8 @@ def _added(record: logging.LogRecord) -> dict[str, object]:
 
 
 def log_to_stderr(log_format: str) -> None:
-    """From now on, all of callboard's records from INFO on."""
+    """From now on: callboard's records from INFO on, those of all others (uvicorn, asyncio, tools) from WARNING on."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonRecords() if log_format == "json" else TextRecords())
-    logger = logging.getLogger("callboard")
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
+    logging.getLogger().addHandler(handler)
+    logging.getLogger("callboard").setLevel(logging.INFO)

@@ -41,7 +41,7 @@ _OPTIONS: Final = (
 
 
 async def start(call: HttpCall) -> Response:
-    """Begin a request, which nobody has to read."""
+    """Begin a request, which no one has to read."""
     body = body_as(call, StartRequest)
     runtime = call.tenant.runtime
     options: AskOptions = {}

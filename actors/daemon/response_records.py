@@ -25,6 +25,10 @@ from callboard.actors.requests.replies import Reply
 KEPT_SECONDS: Final = 30 * 24 * 3600.0
 #: Replies in memory of one tenant, for the responses that follow on them: some kB each.
 MAX_REPLIES: Final = 2_000
+#: Between two looks for what is too old.
+FORGET_SECONDS: Final = 3600.0
+#: Of all responses of one tenant that has no journal, with their inputs, which may have pictures.
+MAX_MEMORY_BYTES: Final = 64 * 1024 * 1024
 _TABLE: Final = """
 CREATE TABLE IF NOT EXISTS responses (
     id TEXT PRIMARY KEY, created_at REAL NOT NULL, previous TEXT NOT NULL, input BLOB NOT NULL, first BLOB NOT NULL,
@@ -73,7 +77,9 @@ class ResponseRecords:
         self._file = sqlite3.connect(path or ":memory:", check_same_thread=False, isolation_level=None)
         self._file.execute("PRAGMA journal_mode=WAL")
         self._file.execute(_TABLE)
-        self._file.execute("DELETE FROM responses WHERE created_at < ?", (time.time() - KEPT_SECONDS,))
+        self._is_in_memory = path is None
+        self._forgot_at = 0.0
+        self._forget()
         self._replies = OrderedDict[str, Reply[object]]()
         self.attending: dict[str, asyncio.Task[AttendedResponse]] = {}
         """Who waits for the end of a response, by its request."""
@@ -84,11 +90,30 @@ class ResponseRecords:
         flags = (orjson.dumps(record.first), record.shows_encrypted, record.has_form)
         with self._lock:
             self._file.execute("INSERT INTO responses VALUES (?, ?, ?, ?, ?, ?, ?, NULL)", (*row, *flags))
+            self._forget(but=record.request_id)
 
     def end(self, request_id: str, final: dict[str, object]) -> None:
         """The object at its end. One that was deleted stays so."""
         with self._lock:
             self._file.execute("UPDATE responses SET final = ? WHERE id = ?", (orjson.dumps(final), request_id))
+            self._forget(but=request_id)
+
+    def _forget(self, but: str = "") -> None:
+        """What is too old, and, in memory, the oldest where it is too much."""
+        now = time.time()
+        if now - self._forgot_at > FORGET_SECONDS:
+            self._forgot_at = now
+            self._file.execute("DELETE FROM responses WHERE created_at < ?", (now - KEPT_SECONDS,))
+        while self._is_in_memory and self._used_bytes() > MAX_MEMORY_BYTES:
+            oldest = "SELECT id FROM responses WHERE id != ? ORDER BY created_at LIMIT 1"
+            if not self._file.execute(f"DELETE FROM responses WHERE id = ({oldest})", (but,)).rowcount:
+                return
+
+    def _used_bytes(self) -> int:
+        pages, free, size = (
+            self._file.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")
+        )
+        return int((pages - free) * size)
 
     def remove(self, request_id: str) -> None:
         """As if it had never been; the journal keeps its request."""

@@ -89,7 +89,8 @@ class EventStream(Response):
         finally:
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        async with asyncio.timeout(self._write_seconds):
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 async def _until_gone(receive: Receive) -> None:

@@ -59,9 +59,10 @@ def tools_of(plan: TenantPlan) -> tuple[Tool, ...]:
 
 
 def _responses_file(plan: TenantPlan) -> Path | None:
-    """Where its responses are found again: nowhere without a journal."""
+    """Where its responses are found again: nowhere without a journal. No tenant's name has a dot, so the file is never
+    another tenant's journal."""
     settings = plan.settings
-    return None if settings.journal is None else settings.state_dir / "daemon" / f"{plan.name}-responses.db"
+    return None if settings.journal is None else settings.state_dir / "daemon" / f"{plan.name}.responses.db"
 
 
 class Tenants:

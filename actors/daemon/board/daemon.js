@@ -40,9 +40,10 @@ export async function post(path, body = {}) {
 
 /** The same call for a terminal. */
 export function curl(method, path, body) {
+  const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`; // ids of calls are a model's
   const words = ["curl", '-H "Authorization: Bearer $CALLBOARD_TOKEN"'];
-  if (method !== "GET") words.push(`-H 'Content-Type: application/json' -d '${JSON.stringify(body ?? {}).replaceAll("'", "'\\''")}'`);
-  words.push(`'${location.origin}${path}'`);
+  if (method !== "GET") words.push(`-H 'Content-Type: application/json' -d ${quoted(JSON.stringify(body ?? {}))}`);
+  words.push(quoted(location.origin + path));
   return words.join(" ");
 }
 
