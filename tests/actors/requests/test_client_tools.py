@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from callboard import Conversation, Runtime, Settings, UsageError, tool
+from callboard import Conversation, RequestEnded, Runtime, Settings, UsageError, tool
 from callboard.actors.requests.client_tools import WENT_ON, CallAnswer, CallResults, ClientTool
 from callboard.actors.telemetry.metrics import ASKERS_TOOL
 from callboard.actors.testing.wire_double import Call, Turn, WireDouble
 from callboard.protocol.commands import CallOutside, Outcome
-from callboard.protocol.content import AssistantMessage, ToolCall, ToolMessage, UserMessage
-from callboard.protocol.ids import CallId, ToolName
+from callboard.protocol.content import AssistantMessage, ToolMessage, UserMessage
 
 CALENDAR = ClientTool("calendar", "What is in the calendar.", {"properties": {"day": {"type": "string"}}})
 BOTH = Turn(calls=(Call("calendar", {"day": "Monday"}, "c1"), Call("weather", {"city": "Oslo"}, "c2")))
@@ -80,12 +79,15 @@ def test_a_conversation_of_the_journal_goes_on_in_another_process(tmp_path: Path
 
 def test_a_turn_waits_in_the_journal_though_its_request_has_added_no_message(tmp_path: Path) -> None:
     journal = tmp_path / "journal.db"
-    call = AssistantMessage((ToolCall(CallId("c0"), ToolName("calendar"), "{}"),))
-    result = ToolMessage(CallId("c0"), ToolName("calendar"), "ask for Monday")
-    with WireDouble([ONE, SAYS]) as double:
+    looks = Turn(calls=(Call("weather", {"city": "Oslo"}, "c0"),))
+    with WireDouble([looks, ONE, SAYS]) as double:
         with runtime(double, journal) as running:
-            talk = Conversation([UserMessage.of("Am I free?"), call, result])
+            talk = Conversation()
+            with pytest.raises(RequestEnded, match="step"):
+                running.ask_sync("Am I free?", max_steps=1, conversation=talk)
+            before = talk.messages
             running.ask_sync(CallResults(), tools=[CALENDAR], conversation=talk)
+            assert talk.messages == before
         with runtime(double, journal) as running:
             again = running.journal.conversation(talk.id)
             assert again.open_turn == talk.open_turn is not None
