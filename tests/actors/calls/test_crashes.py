@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -84,7 +85,7 @@ class CrashingRun(SimulatedRun):
         ended = Tag(RequestId("?"), MessageId("?"))
         self.system.ref("root/dispatcher").tell_control(ConfirmStops(ended, nobody))
         self.system.ref("root/dispatcher").tell_control(EffectCommitted(ended))
-        self.system.ref("root/dispatcher").tell_control(ReadStack(ended))
+        self.system.ref("root/dispatcher").tell_control(ReadStack(ended, Future()))
 
 
 def planned(rng: random.Random, number: int) -> PlannedCall:
