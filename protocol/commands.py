@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from callboard.protocol.compaction import Compacted
 from callboard.protocol.content import AssistantMessage, Message, ToolCall, ToolMessage
@@ -222,6 +223,10 @@ class Outcome(StrEnum):
     REPEATED_CALLS = "repeated_calls"
     CALLS_OUTSIDE = "calls_outside"
     """The model has called tools of the one who asks: the results come with the next request."""
+
+
+#: Of requests that went well: the model has said all it had to say, or waits for results of the one who asks.
+WENT_WELL: Final = frozenset({Outcome.ANSWERED, Outcome.CALLS_OUTSIDE})
 
 
 @dataclass(frozen=True, slots=True)

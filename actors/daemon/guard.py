@@ -8,6 +8,7 @@ change something, so a request with a foreign one is refused, with or without a 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 from collections.abc import Mapping
 from typing import Final
@@ -22,6 +23,10 @@ from callboard.actors.daemon.endpoint import Endpoint, HttpCall
 
 #: Bodies of endpoints that take a few words.
 SMALL_BODY_BYTES: Final = 64 * 1024
+#: Of a body that is refused for its size, so much is read and thrown away, for at most this time: a connection that is
+#: closed with bytes unread is reset (RFC 9112, 9.6), and its client may never see why.
+LINGER_BYTES: Final = 1024 * 1024
+LINGER_SECONDS: Final = 1.0
 
 
 def check_headers(daemon: Daemon, request: Request) -> None:
@@ -108,6 +113,7 @@ async def body_of(daemon: Daemon, endpoint: Endpoint, request: Request) -> bytes
     most = limits.max_body_bytes if endpoint.may_be_large else min(SMALL_BODY_BYTES, limits.max_body_bytes)
     declared = request.headers.get("content-length", "0")
     if not declared.isdigit() or int(declared) > most:
+        await _throw_away(request)
         raise ApiError(413, "request_too_large", f"the body may have at most {most:,} bytes")
     parts, size = [], 0
     try:
@@ -122,6 +128,17 @@ async def body_of(daemon: Daemon, endpoint: Endpoint, request: Request) -> bytes
     except ClientDisconnect:
         raise ApiError(400, "client_left", "the client left before its body had come") from None
     return b"".join(parts)
+
+
+async def _throw_away(request: Request) -> None:
+    """The beginning of a body, as far as it comes in time."""
+    size = 0
+    with contextlib.suppress(TimeoutError, ClientDisconnect):
+        async with asyncio.timeout(LINGER_SECONDS):
+            async for part in request.stream():
+                size += len(part)
+                if size > LINGER_BYTES:
+                    return
 
 
 async def let_in(daemon: Daemon, endpoint: Endpoint, request: Request) -> HttpCall:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from callboard.protocol.commands import Finish
@@ -125,6 +125,17 @@ class Recorded:
     led_to: tuple[str, ...] = ()
     """Of the last event of its Write."""
     written_at: float = 0.0
+
+
+def own_messages(
+    added: Sequence[tuple[MessageId, Message]], parent: MessageId | None
+) -> tuple[tuple[MessageId, Message], ...]:
+    """Of the messages that a request's writes have brought, in order, those that are its own.
+
+    Its first write brings also what the journal did not have of its history, which ends with `parent`.
+    """
+    first = next((place for place, (own, _) in enumerate(added, 1) if own == parent), 0)
+    return tuple(added[first:])
 
 
 @dataclass(frozen=True, slots=True)

@@ -238,7 +238,7 @@ def saved_conversation(reader: SqlReader, conversation_id: str, at: str | None =
     if at is None and (faults := history_faults(messages)):
         raise DamagedRecord("; ".join(faults[:3]))
     compacted = _compacted(database, own, requests, messages)
-    open_turn = _open_turn(database, requests, path) if at is None else None
+    open_turn = _open_turn(database, own, requests, path) if at is None else None
     return SavedConversation(messages, tuple(new.message_id for new in path), compacted, conversation_id, open_turn)
 
 
@@ -285,10 +285,17 @@ def _path(rows: Mapping[str, Sequence[object]], last: str | None) -> tuple[list[
     return path, requests
 
 
-def _open_turn(database: JournalDatabase, requests: Mapping[str, None], path: Sequence[NewMessage]) -> OpenTurn | None:
-    """Of the request that has added the last message, where it has ended with calls for the one who asked."""
-    latest = next(iter(requests), None)
-    rows = database.query(f"{ENDS.select} WHERE request_id = ?", (latest,)) if path else []
+def _open_turn(
+    database: JournalDatabase, own: str, requests: Mapping[str, None], path: Sequence[NewMessage]
+) -> OpenTurn | None:
+    """Of the request that has added the last message, or begun behind it and added none: where it has ended with calls
+    for the one who asked."""
+    if not path:
+        return None
+    behind = database.query(f"{REQUESTS.select} {_OF_ONE} ORDER BY begun_at DESC, request_id LIMIT 1", (own,))
+    begins_here = bool(behind) and read_beginning(behind[0])[0].parent == path[-1].message_id
+    latest = str(behind[0][0]) if begins_here else next(iter(requests))
+    rows = database.query(f"{ENDS.select} WHERE request_id = ?", (latest,))
     finish = read_end(rows[0]).finish if rows else None
     return None if finish is None else finish.open_turn
 

@@ -27,6 +27,7 @@ from callboard.actors.journal.journal_records import (
     RequestEnd,
     RequestLog,
     SetAside,
+    own_messages,
 )
 from callboard.actors.journal.tables import (
     ENDS,
@@ -168,7 +169,7 @@ class SqlReader:
                 added.append((new.message_id, new.message))
             except DamagedRecord as error:
                 damage = str(error)
-        found.messages = tuple(added)
+        found.messages = own_messages(added, found.begins.parent)
         return damage
 
     def _read_end(self, found: _Found, key: Sequence[str]) -> str:

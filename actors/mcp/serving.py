@@ -161,6 +161,7 @@ async def serve_http(tools: ToolServer, address: Address, token: str, started: C
         raise UsageError(f"--http: {address.host}:{address.port} cannot be listened on ({error.strerror})") from None
     config = uvicorn.Config(
         http_app(tools, address, token),
+        http="h11",  # httptools, where it is installed, refuses a header's value that begins with a space (SEP-2243)
         log_config=None,
         access_log=False,
         server_header=False,

@@ -101,6 +101,18 @@ def given_up(turn: OpenTurn) -> CallResults:
     return CallResults(tuple(answers))
 
 
+def open_turn_faults(turn: OpenTurn) -> list[str]:
+    """What keeps a turn from being answered, one sentence each; empty for one that a request has ended with."""
+    if not turn.outside:
+        return ["none of its calls waits for a result"]
+    known = {result.call_id: result for result in turn.results}
+    calls = turn.message.tool_calls
+    if len(known) < len(turn.results) or known.keys() - {call.call_id for call in calls}:
+        return ["its results must be of its calls, at most one each"]
+    whole = [known.get(call.call_id) or ToolMessage(call.call_id, call.name, "") for call in calls]
+    return history_faults((turn.message, *whole))
+
+
 def check_goes_on(messages: Sequence[Message]) -> None:
     """Raise UsageError where a model could not go on from these without a question."""
     last = next((each for each in reversed(messages) if not isinstance(each, SystemMessage)), None)

@@ -10,7 +10,7 @@ from threading import Lock
 from typing import Final, Self
 
 from callboard.actors.journal.journal_records import NewMessage
-from callboard.actors.requests.client_tools import CallResults, check_goes_on, closed_turn, given_up
+from callboard.actors.requests.client_tools import CallResults, check_goes_on, closed_turn, given_up, open_turn_faults
 from callboard.protocol.codec import SavedConversation, decode_conversation, encode_conversation
 from callboard.protocol.commands import OpenTurn
 from callboard.protocol.compaction import Compacted, compacted_faults
@@ -141,6 +141,8 @@ class Conversation:
             raise UsageError(f"no provider would accept this conversation: {faults}; correct its messages")
         if faults := "; ".join(compacted_faults(saved.compacted, saved.messages)):
             raise UsageError(f"compacted: {faults}; correct it, or leave it out: it is made again when it is needed")
+        if saved.open_turn is not None and (faults := "; ".join(open_turn_faults(saved.open_turn)[:3])):
+            raise UsageError(f"open_turn: {faults}; correct it, or leave it out: its calls are forgotten then")
         return cls.from_saved(saved)
 
     @classmethod

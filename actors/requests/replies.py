@@ -31,6 +31,7 @@ from callboard.actors.requests.tool_selection import ToolSelection
 from callboard.actors.tools.progress import ToolProgressed
 from callboard.protocol.code_fences import CodeFence, MalformedFence, parse_fences
 from callboard.protocol.commands import (
+    WENT_WELL,
     AskApproval,
     CallOutside,
     ClearTimer,
@@ -215,7 +216,7 @@ class ModelCallFailed(ProviderError):
 
 def error_of(end: Reply[object], error: Error | None) -> ModelCallFailed | RequestEnded | None:
     """What its asker gets in place of a reply that holds no answer; `error`: why the model could not be asked last."""
-    if end.outcome in (Outcome.ANSWERED, Outcome.CALLS_OUTSIDE):
+    if end.outcome in WENT_WELL:
         return None
     has_turn = bool(end.steps) and end.steps[-1].is_whole
     if end.outcome is Outcome.FAILED and error is not None and not has_turn:

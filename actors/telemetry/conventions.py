@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from callboard.actors.telemetry.message_json import instructions_json, messages_json, output_json, shown_text
 from callboard.actors.telemetry.metrics import Labels, Metric
 from callboard.protocol import events
-from callboard.protocol.commands import AskApproval, CallModel, CallPurpose, Finish, Outcome, RunTool
+from callboard.protocol.commands import WENT_WELL, AskApproval, CallModel, CallPurpose, Finish, RunTool
 from callboard.protocol.content import SystemMessage
 from callboard.protocol.ids import Tag
 from callboard.protocol.model import Usage
@@ -114,7 +114,7 @@ def finish_attributes(finish: Finish) -> Attributes:
         found |= usage_attributes(finish.usage)
     if finish.cost is not None:
         found["callboard.cost_usd"] = finish.cost
-    if finish.outcome is not Outcome.ANSWERED:
+    if finish.outcome not in WENT_WELL:
         found["error.type"] = finish.outcome.value
     else:
         found["gen_ai.response.finish_reasons"] = (finish.finish_reason.value,)

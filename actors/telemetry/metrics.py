@@ -20,6 +20,8 @@ MAX_SERIES: Final = 1_000
 OTHER: Final = "(other)"
 #: A model can write any name where a tool's belongs; that is content, and as a label it has no bound.
 UNKNOWN: Final = "(unknown)"
+#: In place of the names of the askers' own tools, of which there may be any number.
+ASKERS_TOOL: Final = "(asker's)"
 #: The label `outcome` of a model call or tool call that went well.
 OK: Final = "ok"
 
@@ -83,7 +85,9 @@ REQUESTS = _counter(
 )
 REQUESTS_OPEN = _gauge("callboard.requests.open", "{request}", "", "Requests that are running.")
 REQUEST_SECONDS = _seconds(
-    "gen_ai.invoke_agent.duration", "error", "From the question to the reply, by the outcome where it was not answered."
+    "gen_ai.invoke_agent.duration",
+    "error",
+    "From the question to the reply, by the outcome where that is neither `answered` nor `calls_outside`.",
 )
 PEERS_LOST = _counter(
     "callboard.requests.peer_lost", "{loss}", "", "Times that an actor which worked for a request was lost."
@@ -123,7 +127,8 @@ TOOL_CALLS = _counter(
     "callboard.tool.calls",
     "{call}",
     "tool outcome",
-    "Tool calls that have ended: `ok` or the failure code; also those that were never run.",
+    "Tool calls that have ended: `ok` or the failure code; also those that were never run. `handed_out`: "
+    "a call of the asker's own tool.",
 )
 TOOL_SECONDS = _seconds(
     "gen_ai.execute_tool.duration",

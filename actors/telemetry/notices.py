@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, get_args
 from callboard.actors.calls.registry import ToolRestored, ToolWithdrawn
 from callboard.actors.telemetry import metrics
 from callboard.actors.telemetry.metrics import UNKNOWN, Metric
-from callboard.protocol.commands import AskApproval, Note, NoteKind, ReportFailure
+from callboard.protocol.commands import AskApproval, CallOutside, Note, NoteKind, ReportFailure
 from callboard.protocol.events import ApprovalDenied, ApprovalGranted, ToolCallDeferred
 from callboard.protocol.ids import Tag, ToolName
 
@@ -82,7 +82,15 @@ class TracingFailed:
 
 
 InRequest = (
-    AskApproval | ApprovalGranted | ApprovalDenied | ToolCallDeferred | ReportFailure | Note | PeerLost | ToolStopped
+    AskApproval
+    | ApprovalGranted
+    | ApprovalDenied
+    | ToolCallDeferred
+    | ReportFailure
+    | CallOutside
+    | Note
+    | PeerLost
+    | ToolStopped
 )
 """What is about a request, or a piece of its work."""
 InRuntime = ToolWithdrawn | ToolRestored | EmbedderFailed | JournalUnwritten
@@ -136,6 +144,10 @@ def _of_failure(report: ReportFailure) -> Fields:
     return {"tool": report.failure.tool, "code": report.failure.code.value}
 
 
+def _of_call_outside(handed: CallOutside) -> Fields:
+    return {"tool": handed.call.name}
+
+
 #: Notes in our own words. The others quote what a provider or a model said.
 _OWN_WORDS: Final = frozenset(NoteKind) - {NoteKind.ASKED_AGAIN, NoteKind.OTHER}
 #: Notes of what happens every day, and costs an answer nothing but time.
@@ -172,6 +184,10 @@ def _arguments(asked: AskApproval) -> str:
 
 def _reason(denied: ApprovalDenied) -> str:
     return denied.reason
+
+
+def _arguments_outside(handed: CallOutside) -> str:
+    return handed.call.arguments
 
 
 def _noted(deferred: ToolCallDeferred) -> str:
@@ -226,6 +242,14 @@ NOTICES: Final[Mapping[type, NoticeRule]] = MappingProxyType(
             "tool.{tool} {code}",
             _of_failure,
             _message,
+        ),
+        CallOutside: NoticeRule(
+            "call.handed_out",
+            ((metrics.TOOL_CALLS, (metrics.ASKERS_TOOL, "handed_out")),),
+            logging.INFO,
+            "{tool} is the asker's to run",
+            _of_call_outside,
+            _arguments_outside,
         ),
         Note: NoticeRule(
             "note",

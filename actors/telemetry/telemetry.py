@@ -37,7 +37,7 @@ from callboard.actors.telemetry.request_log import TRACE_HEADERS, WORK, metadata
 from callboard.actors.telemetry.spans import BeginSpans, RequestSpans, Work
 from callboard.actors.telemetry.timelines import RequestTimelines
 from callboard.protocol import events
-from callboard.protocol.commands import AskApproval, CallModel, Finish, Outcome, ReportFailure, RunTool
+from callboard.protocol.commands import WENT_WELL, AskApproval, CallModel, Finish, ReportFailure, RunTool
 from callboard.protocol.events import ApprovalDenied, ApprovalGranted, Event, ToolCallDeferred
 from callboard.protocol.ids import RequestId, Tag
 from callboard.protocol.masking import LONGEST_KEY_BYTES, mask
@@ -299,7 +299,7 @@ class Telemetry(Actor[TelemetryMessage]):
         if command.cost is None:
             self._add(metrics.COST_UNKNOWN)
         attributes = finish_attributes(command) if opened.spans is not None else {}
-        self._close(opened, command.outcome.value, at, attributes, command.outcome is Outcome.ANSWERED)
+        self._close(opened, command.outcome.value, at, attributes, command.outcome in WENT_WELL)
 
     @handles(RequestLost)
     def _request_lost(self, message: RequestLost) -> None:
@@ -437,7 +437,7 @@ class Telemetry(Actor[TelemetryMessage]):
             extra = {**extra, "tool": work.removeprefix("tool."), "rule": rule}
         self._log(opened.context, tag, level, f"{text}\n{told.rstrip()}" if told else text, extra)
 
-    def _close(self, opened: _OpenRequest, ending: str, at: float, attributes: Attributes, is_answered: bool) -> None:
+    def _close(self, opened: _OpenRequest, ending: str, at: float, attributes: Attributes, went_well: bool) -> None:
         """End the request, and what it leaves open."""
         request = opened.question.tag
         opened.works.pop(request, None)
@@ -447,10 +447,10 @@ class Telemetry(Actor[TelemetryMessage]):
             self._approval_over(opened, tag, "withdrawn", at)
         seconds = at - opened.question.asked_at
         self._add(metrics.REQUESTS, (ending,))
-        self._record(metrics.REQUEST_SECONDS, ("" if is_answered else ending,), seconds)
+        self._record(metrics.REQUEST_SECONDS, ("" if went_well else ending,), seconds)
         if opened.spans is not None:
-            self._outside(opened.context, partial(opened.spans.end, ok=is_answered), request, ending, attributes, at)
-        self._log_end(opened, request, ("request", ending, seconds), is_answered)
+            self._outside(opened.context, partial(opened.spans.end, ok=went_well), request, ending, attributes, at)
+        self._log_end(opened, request, ("request", ending, seconds), went_well)
         self._open.pop(request.request_id, None)
 
     # -- where the numbers, spans and log records go

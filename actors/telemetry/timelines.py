@@ -16,7 +16,7 @@ from typing import Final
 
 from callboard.actors.requests.replies import Question
 from callboard.protocol import events
-from callboard.protocol.commands import AskApproval, CallModel, Finish, Note, ReportFailure, RunTool
+from callboard.protocol.commands import AskApproval, CallModel, CallOutside, Finish, Note, ReportFailure, RunTool
 from callboard.protocol.ids import RequestId, Tag
 from callboard.protocol.tools import FailureCode
 
@@ -270,6 +270,11 @@ def _failed_before(growing: _Growing, report: ReportFailure, at: float, _: float
         growing.begin(MarkKind.NOTE, report.tag, code, at, ended_at=at, ending=code)
 
 
+def _handed_out(growing: _Growing, handed: CallOutside, at: float, _: float) -> None:
+    text = f"{handed.call.name} is the asker's to run"[:MAX_TEXT_CHARS]
+    growing.begin(MarkKind.NOTE, handed.tag, "handed_out", at, ended_at=at, text=text)
+
+
 def _granted(growing: _Growing, verdict: events.ApprovalGranted, at: float, _: float) -> None:
     growing.end(MarkKind.APPROVAL, verdict.tag, at, OK, f"approved by {verdict.by}" if verdict.by else "")
 
@@ -314,6 +319,7 @@ _WRITES: Final[Mapping[type, Callable[..., None]]] = {
     AskApproval: _asked_approval,
     Note: _noted,
     ReportFailure: _failed_before,
+    CallOutside: _handed_out,
     events.ApprovalGranted: _granted,
     events.ApprovalDenied: _denied,
     events.ToolCallDeferred: _deferred,

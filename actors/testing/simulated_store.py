@@ -26,6 +26,7 @@ from callboard.actors.journal.journal_records import (
     SetAside,
     Statement,
     Write,
+    own_messages,
 )
 from callboard.actors.journal.journal_store import ChangeRefused, JournalFailed
 from callboard.actors.testing.faults import JournalFaults, Remains
@@ -375,7 +376,7 @@ class SimulatedReader:
             kept.begins,
             tuple(whole),
             tuple(each for tag, each in self._disk.outcomes.items() if tag.request_id == request_id),
-            tuple((each.message_id, each.message) for each in kept.messages),
+            own_messages([(each.message_id, each.message) for each in kept.messages], kept.begins.parent),
             kept.end,
             kept.takings_up,
             damage,

@@ -128,7 +128,7 @@ def main(arguments: list[str]) -> None:
     plan = partial(read_plan, config, given=runtimes, daemon=daemons, tools=[tools.resolve()])
     own = (Endpoint("POST", "/test/start", start), Endpoint("POST", "/test/end", end_all))
     http_server.make_app = lambda daemon: app.make_app(daemon, (*app.ENDPOINTS, *own))  # type: ignore[assignment]
-    daemon = Daemon(lambda: plan, token_of_environment())
+    daemon = Daemon(plan, token_of_environment())
     asyncio.run(http_server.serve(daemon, lambda url: sys.stderr.write(f"callboard: ready: {url}\n")))
 
 

@@ -463,9 +463,15 @@ def slow_down_the_parent(_: Scene) -> object:
 
 @escape(HELD_ANYWAY)
 def use_an_inherited_descriptor(_: Scene) -> object:
-    """Besides its output, /dev/null, and the socket of its call."""
+    """Besides its output, /dev/null, the socket of its call, and the pipe that its own stack is written to on demand,
+    which cannot be read."""
     found = {number for number in map(int, os.listdir("/proc/self/fd")) if _is_open(number)}
-    return found - {0, 1, 2, 3}
+    return {number for number in found - {0, 1, 2, 3} if not _is_write_only_pipe(number)}
+
+
+def _is_write_only_pipe(number: int) -> bool:
+    is_pipe = stat.S_ISFIFO(os.fstat(number).st_mode)
+    return is_pipe and fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY
 
 
 def _is_open(number: int) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -15,6 +16,7 @@ from callboard.actors.testing.faults import Faults, WorkerFate, WorkerFaults
 from callboard.actors.testing.simulated_run import SimulatedRun
 from callboard.actors.testing.simulated_world import PlannedFailure
 from callboard.actors.topology import Plan
+from callboard.actors.workers.call_stacks import ReadStack
 from callboard.protocol.ids import MessageId, RequestId, Tag, ToolName
 from callboard.protocol.testing.scenario import STANDARD_TOOLS, PersonDoes, PlannedCall, PlannedTurn, Scenario, ToolDoes
 from callboard.protocol.tools import Effect, Isolation
@@ -83,6 +85,7 @@ class CrashingRun(SimulatedRun):
         ended = Tag(RequestId("?"), MessageId("?"))
         self.system.ref("root/dispatcher").tell_control(ConfirmStops(ended, nobody))
         self.system.ref("root/dispatcher").tell_control(EffectCommitted(ended))
+        self.system.ref("root/dispatcher").tell_control(ReadStack(ended, Future()))
 
 
 def planned(rng: random.Random, number: int) -> PlannedCall:

@@ -119,7 +119,7 @@ def test_a_response_in_the_background_outlives_a_killed_daemon(tmp_path: Path) -
     with stateless_daemon(tmp_path) as daemon:
         client = client_of(daemon)
         done = client.responses.create(model=MODEL, input="before")
-        waits = client.responses.create(model=MODEL, input="slow", background=True)
+        waits = client.responses.create(model=MODEL, input="soon", background=True)
         runs = client.responses.create(model=MODEL, input="wait", background=True)
         daemon.process.kill()
         daemon.process.wait(timeout=20)
@@ -127,7 +127,7 @@ def test_a_response_in_the_background_outlives_a_killed_daemon(tmp_path: Path) -
         client = client_of(daemon)
         events = list(client.responses.retrieve(waits.id, stream=True))  # until it has ended
         assert events[-1].type == "response.completed"
-        assert client.responses.retrieve(waits.id).output_text == "You said: slow"
+        assert client.responses.retrieve(waits.id).output_text == "You said: soon"
         assert client.responses.retrieve(runs.id).status == "in_progress"
         assert client.responses.cancel(runs.id).status == "cancelled"
         after = client.responses.create(model=MODEL, input="after", previous_response_id=done.id)

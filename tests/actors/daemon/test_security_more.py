@@ -73,6 +73,18 @@ def test_pages_of_allowed_origins_only(tmp_path: Path) -> None:
         assert "access-control-allow-origin" not in daemon.get("/v1/models").headers
 
 
+# -- bodies that are too large
+
+
+def test_a_client_reads_that_its_body_was_too_large(tmp_path: Path) -> None:
+    """A connection closed with bytes unread is reset, and the answer can be lost with it."""
+    with scripted_daemon(tmp_path, daemon="limits = {max_body_bytes = 100000}") as daemon, httpx.Client() as client:
+        for size in (100_001, 300_000, 800_000) * 4:
+            body = {"a": "x" * size}
+            answer = client.post(f"{daemon.url}/v1/chat/completions", json=body, headers=daemon.headers)
+            assert answer.json()["error"]["code"] == "request_too_large"
+
+
 # -- tenants
 
 

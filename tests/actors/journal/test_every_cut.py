@@ -11,12 +11,24 @@ from pathlib import Path
 
 import pytest
 
-from callboard import Approval, AskApproval, Deferred, Outcome, Runtime, Settings, tool
+from callboard import (
+    Approval,
+    AskApproval,
+    CallAnswer,
+    CallResults,
+    ClientTool,
+    Conversation,
+    Deferred,
+    Outcome,
+    Runtime,
+    Settings,
+    tool,
+)
 from callboard.actors.journal.journal_records import Change, EffectWrite, Write
 from callboard.actors.journal.journal_store import ChangeRefused
 from callboard.actors.journal.sqlite_journal import SqliteJournal
 from callboard.actors.tools import ToolContext
-from callboard.protocol.content import AssistantMessage, ToolCall, ToolMessage, history_faults
+from callboard.protocol.content import AssistantMessage, Text, ToolCall, ToolMessage, UserMessage, history_faults
 from callboard.protocol.events import ToolCallCompleted, ToolCallDeferred, ToolCallStarted
 from callboard.protocol.ids import Tag
 from callboard.protocol.model import ModelRequest
@@ -178,3 +190,80 @@ def goes_on_from(durable: tuple[Change, ...], path: Path) -> None:
             assert result.content == "seen"
         else:
             assert ran[name] == (0 if name in began else 1), "at most once, and surely if it had not begun"
+
+
+# -- a request that ends with calls of its asker's tools, and the one that brings their results
+
+MINE = ClientTool("mine", "What the asker runs.")
+BOTH = {"f": "mine", "g": "pay"}
+
+
+def hands_out(request: ModelRequest) -> ScriptedTurn:
+    """A step with a call outside and one of ours, then the answer."""
+    if any(isinstance(message, ToolMessage) for message in request.messages):
+        return ScriptedTurn("done")
+    return ScriptedTurn("both", tuple(ScriptedCall(name, id=own) for own, name in BOTH.items()))
+
+
+def outside_settings(journal: Path) -> Settings:
+    return Settings(model="scripted/x", journal=journal, script=hands_out, trust="careful", durability="process")
+
+
+@pytest.fixture(scope="module")
+def outside_writes(tmp_path_factory: pytest.TempPathFactory) -> tuple[tuple[Change, ...], str]:
+    """Of a request that hands a call out and of the next one, and their conversation's id."""
+    kept: list[Change] = []
+
+    class Keeping(SqliteJournal):
+        def commit(self, batch: Sequence[Change]) -> Sequence[ChangeRefused | None]:
+            kept.extend(batch)
+            return super().commit(batch)
+
+    talk = Conversation([UserMessage.of("hello"), AssistantMessage((Text("hi"),))])
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("callboard.actors.journal.sqlite_journal.SqliteJournal", Keeping)
+        with Runtime(outside_settings(tmp_path_factory.mktemp("outside") / "j.db"), TOOLS, approve=approves) as runtime:
+            runtime.ask_sync("?", tools=["*", MINE], conversation=talk, request_id="r1")
+            runtime.ask_sync(RESULTS, tools=["*", MINE], conversation=talk, request_id="r2")
+    return tuple(kept), talk.id
+
+
+RESULTS = CallResults((CallAnswer("f", "what it came to"),))
+
+
+def test_a_turn_that_waits_for_its_asker_goes_on_from_every_cut(
+    outside_writes: tuple[tuple[Change, ...], str], tmp_path: Path
+) -> None:
+    writes, conversation_id = outside_writes
+    assert len(writes) >= 6
+    for cut in range(1, len(writes) + 1):
+        hands_out_from(writes[:cut], conversation_id, tmp_path / f"{cut}.db")
+
+
+def hands_out_from(durable: tuple[Change, ...], conversation_id: str, path: Path) -> None:
+    store = SqliteJournal(path, durability="process")
+    store.open()
+    assert not any(store.commit(durable))
+    store.close()
+    written = [write for write in durable if isinstance(write, Write)]
+    began = any(isinstance(event, ToolCallStarted) for write in written for event in write.events)
+    is_asked = any(write.request_id == "r2" for write in written)
+    ran.clear()
+    with Runtime(outside_settings(path), TOOLS, approve=approves) as runtime:
+        finished(runtime)
+        handed = runtime.result_sync("r1")
+        assert (handed.outcome, [call.call_id for call in handed.outside_calls]) == (Outcome.CALLS_OUTSIDE, ["f"])
+        assert ran["pay"] == (0 if began else 1), "at most once, and surely if it had not begun"
+        talk = runtime.journal.conversation(conversation_id)
+        if not is_asked:
+            assert talk.open_turn is not None
+            runtime.ask_sync(RESULTS, tools=["*", MINE], conversation=talk, request_id="r2")
+        assert runtime.result_sync("r2").text == "done"
+        assert runtime.result_sync("r1") == handed, "what was handed out stays so"
+    with Runtime(outside_settings(path), TOOLS, approve=approves) as runtime:
+        whole = runtime.journal.conversation(conversation_id)
+    assert whole.open_turn is None
+    assert not history_faults(whole.messages)
+    results = [message for message in whole.messages if isinstance(message, ToolMessage)]
+    assert [result.call_id for result in results] == list(BOTH), "one result a call, in order"
+    assert results[0].content == "what it came to"

@@ -18,7 +18,7 @@ from callboard.actors.requests.replies import SUSPENDED, RequestEnded
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
 from callboard.actors.tools import tool
-from callboard.protocol.content import ToolMessage
+from callboard.protocol.content import AssistantMessage, Text, ToolMessage, UserMessage
 from callboard.protocol.errors import UsageError
 from callboard.protocol.events import RequestStarted, ToolCallCompleted, ToolCallDeferred, ToolCallStarted
 from callboard.protocol.ids import CallId, RequestId
@@ -79,6 +79,16 @@ def test_all_that_a_request_did_is_in_the_file_and_gives_its_answer_again(tmp_pa
     for each in (log, later):
         rebuilt = Session.replay(record.event for record in each.records)
         assert rebuilt.recorded == tuple(message for _, message in each.messages)[1:]
+
+
+def test_messages_that_a_conversation_was_begun_with_are_not_the_requests_own(tmp_path: Path) -> None:
+    given = (UserMessage.of("hello"), AssistantMessage((Text("hi"),)))
+    settings = Settings(model="scripted/x", journal=tmp_path / "j.db", script=["done"])
+    with Runtime(settings) as runtime:
+        reply = runtime.ask_sync("?", conversation=Conversation(given), request_id="r1")
+    assert len(reply.messages) == 2
+    with Runtime(settings) as runtime:
+        assert runtime.result_sync("r1") == reply
 
 
 def test_many_requests_share_commits_and_each_ends(tmp_path: Path) -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from callboard import Conversation, Runtime, Settings, UsageError, tool
+from callboard import Conversation, RequestEnded, Runtime, Settings, UsageError, tool
 from callboard.actors.requests.client_tools import WENT_ON, CallAnswer, CallResults, ClientTool
+from callboard.actors.telemetry.metrics import ASKERS_TOOL
 from callboard.actors.testing.wire_double import Call, Turn, WireDouble
 from callboard.protocol.commands import CallOutside, Outcome
 from callboard.protocol.content import AssistantMessage, ToolMessage, UserMessage
@@ -51,6 +52,15 @@ def test_a_call_of_the_askers_tool_ends_the_request_and_its_result_goes_on() -> 
         assert [each["role"] for each in sent] == ["user", "assistant", "tool", "tool"]
 
 
+def test_a_request_that_hands_its_calls_out_is_counted_and_over() -> None:
+    with WireDouble([BOTH]) as double, runtime(double) as running:
+        running.ask_sync("Am I free on Monday?", tools=["*", CALENDAR])
+        metrics = running.metrics()
+    assert metrics.counts("callboard.requests") == {("calls_outside",): 1}
+    assert metrics.count("callboard.requests.open") == 0
+    assert metrics.counts("callboard.tool.calls") == {("weather", "ok"): 1, (ASKERS_TOOL, "handed_out"): 1}
+
+
 def test_a_conversation_of_the_journal_goes_on_in_another_process(tmp_path: Path) -> None:
     journal = tmp_path / "journal.db"
     with WireDouble([BOTH, SAYS]) as double:
@@ -65,6 +75,24 @@ def test_a_conversation_of_the_journal_goes_on_in_another_process(tmp_path: Path
             assert reply.text == "You are free, and it rains."
         with runtime(double, journal) as running:
             assert running.journal.conversation(talk.id).messages == again.messages
+
+
+def test_a_turn_waits_in_the_journal_though_its_request_has_added_no_message(tmp_path: Path) -> None:
+    journal = tmp_path / "journal.db"
+    looks = Turn(calls=(Call("weather", {"city": "Oslo"}, "c0"),))
+    with WireDouble([looks, ONE, SAYS]) as double:
+        with runtime(double, journal) as running:
+            talk = Conversation()
+            with pytest.raises(RequestEnded, match="step"):
+                running.ask_sync("Am I free?", max_steps=1, conversation=talk)
+            before = talk.messages
+            running.ask_sync(CallResults(), tools=[CALENDAR], conversation=talk)
+            assert talk.messages == before
+        with runtime(double, journal) as running:
+            again = running.journal.conversation(talk.id)
+            assert again.open_turn == talk.open_turn is not None
+            reply = running.ask_sync(CallResults((CallAnswer("c1", "no"),)), tools=[CALENDAR], conversation=again)
+            assert reply.text == SAYS.text
 
 
 def test_messages_that_end_with_results_go_on_without_a_question() -> None:

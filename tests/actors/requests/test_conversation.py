@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 
 from callboard.actors.requests.conversation import Conversation
 from callboard.protocol import codec
+from callboard.protocol.codec import SavedConversation, encode_conversation
+from callboard.protocol.commands import OpenTurn
 from callboard.protocol.compaction import Compacted
 from callboard.protocol.content import (
     AssistantMessage,
@@ -267,12 +269,20 @@ def row(place: int, **changes: Any) -> str:
     return json.dumps(whole)
 
 
+def waits(turn: AssistantMessage, *results: ToolMessage) -> str:
+    """A conversation of no messages whose last request has ended with this turn."""
+    saved = SavedConversation((), (), open_turn=OpenTurn(turn, results))
+    return encode_conversation(saved)
+
+
 def nested(depth: int) -> dict[str, Any]:
     value: dict[str, Any] = {}
     for _ in range(depth - 1):
         value = {"a": value}
     return value
 
+
+CALLS_ONE = AssistantMessage((ToolCall(CallId("c1"), ToolName("look"), "{}"),))
 
 BAD: dict[str, tuple[str, str]] = {
     "empty": ("", "this is not the JSON of a conversation"),
@@ -304,6 +314,17 @@ BAD: dict[str, tuple[str, str]] = {
     "no-place": (
         changed(compacted={"summary": "x", "summarised_to": "r1/1", "left_out_to": "r1/1"}),
         "compacted: what is left out ends between a call and its result",
+    ),
+    "no-turn": (changed(open_turn={"$": "Text", "text": "x"}), "open_turn is a Text, not an OpenTurn"),
+    "no-call-waits": (waits(AssistantMessage((Text("x"),))), "open_turn: none of its calls waits for a result"),
+    "another-calls-result": (
+        waits(CALLS_ONE, ToolMessage(CallId("c9"), ToolName("look"), "x")),
+        "open_turn: its results must be of its calls",
+    ),
+    "a-call-twice": (waits(AssistantMessage(CALLS_ONE.parts * 2)), "open_turn: .*two calls of one turn share an id"),
+    "no-arguments": (
+        waits(AssistantMessage((ToolCall(CallId("c1"), ToolName("look"), "{"),))),
+        "open_turn: .*the arguments of 'c1' are not a JSON object",
     ),
     "deep": ('{"a":' * 5_000 + "1" + "}" * 5_000, "this is not the JSON of a conversation"),
 }

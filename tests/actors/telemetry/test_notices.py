@@ -24,7 +24,18 @@ from callboard.actors.telemetry.notices import (
     ToolStopped,
 )
 from callboard.actors.telemetry.telemetry import MAX_PRINTED_BYTES, MAX_PRINTED_LINES
-from callboard.protocol.commands import AskApproval, CallModel, Finish, Note, NoteKind, Outcome, ReportFailure, RunTool
+from callboard.protocol.commands import (
+    AskApproval,
+    CallModel,
+    CallOutside,
+    Finish,
+    Note,
+    NoteKind,
+    Outcome,
+    ReportFailure,
+    RunTool,
+)
+from callboard.protocol.content import ToolCall
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.events import ApprovalDenied, ApprovalGranted, ModelFailed, ToolCallDeferred, ToolCallFailed
 from callboard.protocol.ids import ToolName
@@ -83,6 +94,12 @@ IN_REQUEST: Final[list[tuple[Any, str, str, dict[str, str]]]] = [
         "callboard.tool.deferred{tool=look} 1",
         "look waits up to 60 s for its result from outside",
         {"tool": "look", "timeout": "60"},
+    ),
+    (
+        CallOutside(CALL, ToolCall(CALL.call_id, LOOK, f'{{"x":"{SECRET}"}}')),
+        "callboard.tool.calls{tool=(asker's), outcome=handed_out} 1",
+        "look is the asker's to run",
+        {"tool": "look"},
     ),
     (
         Note(STEP, "p/m failed (server, status 500) after 1 of 4 requests", NoteKind.RETRY),

@@ -16,6 +16,7 @@ from callboard.actors.calls.registry import ToolRestored, ToolWithdrawn
 from callboard.actors.kernel import ActorSystem
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
+from callboard.actors.telemetry.conventions import finish_attributes
 from callboard.actors.telemetry.metrics import Metrics
 from callboard.actors.telemetry.telemetry import Observed, RequestLost, Telemetry
 from callboard.actors.testing.simulation import SimulatedScheduler
@@ -33,7 +34,7 @@ from callboard.protocol.events import (
     ToolCallTimedOut,
 )
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag
-from callboard.protocol.model import Error, ModelRequest, ModelResponse, Usage
+from callboard.protocol.model import Error, FinishReason, ModelRequest, ModelResponse, Usage
 from callboard.protocol.reports import StepReport
 from callboard.protocol.tools import FailureCode, ToolFailure
 from callboard.providers.local.scripted import ScriptedCall, ScriptedTurn
@@ -137,6 +138,18 @@ def test_what_was_told_before_a_stop_is_heard(simulated: ActorSystem) -> None:
     simulated.scheduler.run_until_idle()
     assert metrics.count("callboard.requests", outcome="answered") == 200
     assert not ref.is_alive()
+
+
+def test_a_request_that_hands_its_calls_out_went_well(
+    simulated: ActorSystem, records: Callable[[], list[logging.LogRecord]]
+) -> None:
+    finish = Finish(REQUEST, Outcome.CALLS_OUTSIDE, "", Usage(), 0.0, (), finish_reason=FinishReason.TOOL_CALLS)
+    metrics = TelemetryStand(simulated).tell(STARTED, finish)
+    assert metrics.counts("callboard.requests") == {("calls_outside",): 1}
+    assert metrics.histogram("gen_ai.invoke_agent.duration", error="").count == 1
+    assert [record.levelno for record in records()] == [logging.INFO]
+    assert finish_attributes(finish)["gen_ai.response.finish_reasons"] == ("tool_calls",)
+    assert "error.type" not in finish_attributes(finish)
 
 
 def test_a_second_end_is_not_counted(simulated: ActorSystem) -> None:
