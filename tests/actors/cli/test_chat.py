@@ -12,6 +12,7 @@ from typing import Any
 
 from support.conditions import wait_until
 from support.own_terminal import QUESTION_PROMPT, OwnTerminal
+from support.scripted_daemon import scripted_daemon
 from support.shared_double import shared_double, stall
 
 from callboard.actors.testing.wire_double import Call, Turn, WireDouble
@@ -119,6 +120,32 @@ def test_a_conversation_at_a_terminal(callboard: Any) -> None:
     (history,) = callboard.home.rglob("chat-history")
     assert history.stat().st_mode & 0o777 == 0o600
     assert "+look around" in history.read_text()
+
+
+def test_ctrl_c_at_a_question_ends_its_request_and_not_the_chat(callboard: Any, tmp_path: Path) -> None:
+    with scripted_daemon(tmp_path) as daemon:
+        callboard.environment |= {"PROMPT_TOOLKIT_NO_CPR": "1", "CALLBOARD_TOKEN": daemon.token}
+        terminal = OwnTerminal(callboard, "chat", "--url", daemon.url)
+        try:
+            terminal.next_prompt(LINE_PROMPT)
+            enter(terminal, 'call dangerous {"what": "it"}')
+            terminal.next_prompt(QUESTION_PROMPT)
+            os.killpg(terminal.process.pid, signal.SIGINT)
+            assert "(the question is withdrawn)" in terminal.next_prompt("cancelled")
+            terminal.next_prompt(LINE_PROMPT)
+            assert daemon.get("/api/approvals").json()["approvals"] == []
+            enter(terminal, 'call dangerous {"what": "it"}')
+            terminal.next_prompt(QUESTION_PROMPT)
+            terminal.type("y")
+            terminal.next_prompt("the tool said did it")
+            terminal.next_prompt(LINE_PROMPT)
+            terminal.press(b"\x04")
+            assert terminal.finish() == 0
+        finally:
+            if terminal.process.poll() is None:
+                terminal.process.kill()
+                terminal.process.wait(30)
+    assert "Traceback" not in terminal.shown
 
 
 def test_going_on_with_the_latest_conversation(callboard: Any, tmp_path: Path) -> None:
