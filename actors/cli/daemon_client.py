@@ -286,7 +286,11 @@ def _refused(answer: httpx.Response) -> RuntimeFailure:
     except ValidationError:
         error = None
     message = str(error.get("message", "")) if isinstance(error, dict) else ""
-    advice = {401: "; check CALLBOARD_TOKEN or --token-file", 403: "; the token may not do this"}
+    advice = {
+        401: "; check CALLBOARD_TOKEN or --token-file",
+        403: "; the token may not do this",
+        404: '; a daemon with `journal = "off"` keeps nothing that has ended, and cannot be talked to in this way',
+    }
     return RuntimeFailure(
         f"the daemon says {answer.status_code}: {message or answer.reason_phrase}{advice.get(answer.status_code, '')}"
     )

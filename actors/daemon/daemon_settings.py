@@ -24,6 +24,7 @@ from typing import Final, Literal, TypeVar
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from callboard.actors.config_file import CONFIG_FILE, Profile, Section, read_profile, read_tables, similar
+from callboard.actors.journal.places import checked_place
 from callboard.actors.settings import Settings
 from callboard.protocol.errors import UsageError
 
@@ -175,7 +176,7 @@ def _tenant(
 
 def _with_journal(settings: Settings, tenant: str) -> Settings:
     """The journal is on: where none is named, it is among the daemon's own files."""
-    if settings.journal == NO_JOURNAL:
+    if settings.journal == checked_place(NO_JOURNAL):  # the settings have made a path of the word
         return settings.model_copy(update={"journal": None})
     if settings.journal is None:
         return settings.model_copy(update={"journal": settings.state_dir / "daemon" / f"{tenant}.db"})

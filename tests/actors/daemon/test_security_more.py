@@ -118,6 +118,17 @@ def test_two_tenants_with_one_journal_are_refused(tmp_path: Path, journal: str) 
     assert len(read_plan(path).tenants) == 2
 
 
+def test_off_is_no_journal_and_no_file_of_that_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "callboard.toml"
+    path.write_text('[default]\njournal = "off"\n[tenants.ann]\n[tenants.bob]\n')
+    path.chmod(0o600)
+    assert [each.settings.journal for each in read_plan(path).tenants] == [None, None]
+    path.write_text("")
+    assert read_plan(path, given={"journal": "off"}).tenants[0].settings.journal is None
+    monkeypatch.setenv("CALLBOARD_JOURNAL", "off")
+    assert read_plan(path).tenants[0].settings.journal is None
+
+
 def test_no_file_of_one_tenant_is_another_tenants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The responses of `ann` were in the journal of `ann-responses`."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
