@@ -494,7 +494,7 @@ const KEYS = {
 SECTIONS.forEach((id, at) => (KEYS[at + 1] = () => $(`#${id}`).focus()));
 
 document.addEventListener("keydown", (event) => {
-  const isTyping = event.target.closest("input:not([type=checkbox]), select, dialog");
+  const isTyping = event.target.closest("input:not([type=checkbox]), select, dialog[open]");
   if (isTyping || event.ctrlKey || event.metaKey || event.altKey || !$("#shortcuts-on").checked || $("#board").hidden) return;
   const found = KEYS[event.key];
   if (!found) return;
