@@ -46,6 +46,14 @@ class Section:
 
 
 @dataclass(frozen=True, slots=True)
+class DaemonTables:
+    """What a configuration file says of a daemon, unchecked: `[daemon]`, and each `[tenants.NAME]` by its name."""
+
+    daemon: Mapping[str, object] = field(default_factory=dict)
+    tenants: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Profile:
     """What a configuration file says for one profile: its sections, the one that counts most last."""
 
@@ -53,6 +61,9 @@ class Profile:
     sections: tuple[Section, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
     """What fields that were given are called where they were typed."""
+    of_daemon: DaemonTables = field(default_factory=DaemonTables)
+    is_empty: bool = True
+    """There is no file, or nothing in it."""
 
     def place(self, name: str) -> str:
         """Where the value of a field is, for a message."""
@@ -79,7 +90,7 @@ def read_profile(path: Path, name: str = "", *, chosen_by: str = "--profile") ->
     everywhere = [document.get("default"), *profiles.values()]  # also in a profile that is not chosen
     if any(map(_has_secret, everywhere)):
         _check_private(path)
-    return Profile(path, sections)
+    return Profile(path, sections, of_daemon=_daemon_tables(document, path), is_empty=not document)
 
 
 def _document(path: Path) -> Mapping[str, object]:
@@ -103,18 +114,7 @@ def _document(path: Path) -> Mapping[str, object]:
         raise UsageError(f"the configuration file {path} is not valid TOML: {error}; correct it") from None
 
 
-@dataclass(frozen=True, slots=True)
-class DaemonTables:
-    """What a configuration file says of a daemon, unchecked: `[daemon]`, and each `[tenants.NAME]` by its name."""
-
-    daemon: Mapping[str, object]
-    tenants: Mapping[str, Mapping[str, object]]
-
-
-def read_tables(path: Path) -> DaemonTables:
-    """What the file says of a daemon; no file says nothing. Raises UsageError as `read_profile` does."""
-    document = _document(path)
-    _check_sections(document, path)
+def _daemon_tables(document: Mapping[str, object], path: Path) -> DaemonTables:
     tenants = _table(document, "tenants", path)
     sections = [Section(f"tenants.{name}", _table(tenants, name, path, "tenants.")) for name in tenants]
     if any(map(_has_secret, tenants.values())):

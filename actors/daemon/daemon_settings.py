@@ -23,7 +23,7 @@ from typing import Final, Literal, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
-from callboard.actors.config_file import CONFIG_FILE, Profile, Section, read_profile, read_tables, similar
+from callboard.actors.config_file import CONFIG_FILE, Profile, Section, read_profile, similar
 from callboard.actors.journal.places import checked_place
 from callboard.actors.settings import Settings
 from callboard.protocol.errors import UsageError
@@ -119,6 +119,9 @@ class DaemonPlan:
     tenants: tuple[TenantPlan, ...]
     state_dir: Path
     """Tokens and journals are here."""
+    file: Path
+    is_empty: bool
+    """There is no such file, or nothing in it."""
 
 
 def read_plan(
@@ -137,12 +140,11 @@ def read_plan(
         raise UsageError(f"--config: there is no file {path}")
     file = path or Settings().config_dir / CONFIG_FILE
     found = read_profile(file, profile)
-    tables = read_tables(file)
-    own = _checked(DaemonSettings, "daemon", {**tables.daemon, **(daemon or {})}, file)
-    names = tables.tenants or {DEFAULT_TENANT: {}}
+    own = _checked(DaemonSettings, "daemon", {**found.of_daemon.daemon, **(daemon or {})}, file)
+    names = found.of_daemon.tenants or {DEFAULT_TENANT: {}}
     tenants = tuple(_tenant(name, table, found, given or {}, tools) for name, table in names.items())
     _check_journals(tenants, file)
-    return DaemonPlan(own, tenants, tenants[0].settings.state_dir / "daemon")
+    return DaemonPlan(own, tenants, tenants[0].settings.state_dir / "daemon", file, found.is_empty)
 
 
 def _check_journals(tenants: Sequence[TenantPlan], file: Path) -> None:

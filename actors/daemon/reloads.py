@@ -43,6 +43,8 @@ async def reload_daemon(daemon: Daemon) -> None:
 
 
 def _check(daemon: Daemon, plan: DaemonPlan) -> None:
+    if plan.is_empty and not daemon.plan.is_empty:  # many programs empty a file before they write it
+        raise UsageError(f"{plan.file} is empty or gone; reload when it is written")
     changed = [name for name in _FIXED if getattr(plan.daemon, name) != getattr(daemon.settings, name)]
     if changed:
         raise UsageError(f"{', '.join(changed)} in [daemon] cannot change while it serves; restart it for that")

@@ -176,15 +176,31 @@ def test_a_follower_that_reads_too_little_is_cut_and_the_request_goes_on(monkeyp
     monkeypatch.setattr(request_feed, "MAX_UNREAD_BYTES", 20_000)
 
     async def followed() -> None:
-        talks = Settings(model="scripted/x", script=lambda request: ScriptedTurn("word " * 5_000, chunk_chars=5))
-        async with Runtime(talks) as runtime:
+        may_talk = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        @tool(risk="read")
+        async def wait() -> str:
+            """Wait."""
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(may_talk.wait(), loop))
+            return "now"
+
+        asks, talks = ScriptedTurn("", calls=(ScriptedCall("wait", {}),)), ScriptedTurn("word " * 5_000, chunk_chars=5)
+        async with Runtime(Settings(model="scripted/x", script=[asks, talks]), tools=[wait]) as runtime:
             request_id = runtime.start_request("talk")
             follower = runtime.follow(request_id)
             first = await anext(follower)
+            may_talk.set()
             reply = await runtime.result(request_id)
-            with pytest.raises(FollowerTooSlow, match=f"after='{first.id}"):
-                async for _ in follower:
-                    pass
+            read = [first]
+
+            async def read_on() -> None:
+                async for each in follower:
+                    read.append(each)
+
+            with pytest.raises(FollowerTooSlow) as cut:
+                await read_on()
+            assert f"after={read[-1].id!r}" in str(cut.value)
             assert len(reply.text) == 25_000
             with pytest.raises(FollowerTooSlow, match="no longer kept"):
                 await all_of(runtime, request_id, first.id)
