@@ -5,8 +5,9 @@
 
 Each request calls a tool twice, whose effect is a line in a file (`effect="once"`), and then answers. Its follower
 reads the events by HTTP, and after each kill goes on behind the last one that it has seen (`Last-Event-ID`). At the
-end each request must have its end; each follower must have read what one that begins now reads, each event once and
-in order, but for what was only streamed (deltas of a model turn that a kill has cut); and no effect is there twice.
+end each request must have its whole answer; each follower must have read what one that begins now reads, each event
+once and in order, but for what was only streamed (deltas of a model turn that a kill has cut), and must have put the
+answer together from what was streamed; no effect is there twice, and none that was reported as done is missing.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -25,6 +27,7 @@ import tempfile
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -32,6 +35,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from daemon_clients import answer, request
 from daemon_load import TOKEN, wait_for
 
+from callboard.actors.requests.feed_positions import Position, comes_after
 from callboard.actors.testing.wire_double import Call, Script, Tokens, Turn, WireDouble
 
 WORDS = "one two three four five six seven eight nine ten eleven twelve"
@@ -43,6 +47,7 @@ RETRY_SECONDS = 0.05
 STREAMED = frozenset(
     {"text_delta", "thinking_delta", "tool_call_start", "tool_call_delta", "tool_call_complete", "restarted"}
 )
+TIME = re.compile(r'"(?:at|[a-z_]+_at)":[0-9.e+]+,?')
 TOOLS = '''
 import asyncio, os
 from callboard import ToolContext, tool
@@ -67,12 +72,12 @@ class Follower:
     ids: list[str] = field(default_factory=list)
     events: list[tuple[str, str]] = field(default_factory=list)
     """Names and data."""
-    has_ended: bool = False
+    reply: dict[str, object] = field(default_factory=dict)
     connections: int = 0
 
     async def follow(self, port: int) -> None:
         """Until the reply, over any number of connections."""
-        while not self.has_ended:
+        while not self.reply:
             with contextlib.suppress(TimeoutError, OSError, asyncio.IncompleteReadError):  # the daemon is away
                 await self._read(port)
             await asyncio.sleep(RETRY_SECONDS)
@@ -101,17 +106,31 @@ class Follower:
         for block in whole:
             lines = [line.partition(b": ") for line in block.split(b"\n") if b": " in line]
             fields = {name.decode(): value.decode() for name, _, value in lines if name}
-            if "data" in fields:
-                if "id" in fields:
-                    self.ids.append(fields["id"])
-                self.events.append((fields.get("event", ""), fields["data"]))
-                self.has_ended = self.has_ended or fields.get("event") in ("reply", "error")
+            name = fields.get("event", "")
+            if "data" not in fields or name == "error":  # the stream broke; the request goes on
+                continue
+            if "id" in fields:
+                self.ids.append(fields["id"])
+            self.events.append((name, fields["data"]))
+            if name == "reply":
+                self.reply = json.loads(fields["data"])
         return rest
 
     @property
     def durable(self) -> list[tuple[str, str]]:
-        """Without what is only streamed."""
-        return [each for each in self.events if each[0] not in STREAMED]
+        """Without what is only streamed, and without times: each process has a clock of its own for them."""
+        return [(name, TIME.sub("", data)) for name, data in self.events if name not in STREAMED]
+
+    @property
+    def streamed_text(self) -> str:
+        """What a reader has on the screen: a `restarted` takes back what was streamed of its turn."""
+        text = ""
+        for name, data in self.events:
+            if name == "restarted":
+                text = ""
+            elif name == "text_delta":
+                text += json.loads(data)["text"]
+        return text
 
 
 class Daemons:
@@ -181,21 +200,27 @@ async def campaign(daemons: Daemons, kills: int, requests: int, rng: random.Rand
 async def fresh(daemons: Daemons, followers: list[Follower]) -> list[Follower]:
     """What one who begins now reads of each."""
     again = [Follower(each.request_id) for each in followers]
-    async with asyncio.timeout(END_SECONDS):
-        await asyncio.gather(*(each.follow(daemons.port) for each in again))
+    reading = [asyncio.ensure_future(each.follow(daemons.port)) for each in again]
+    _, late = await asyncio.wait(reading, timeout=END_SECONDS)
+    for each in late:
+        each.cancel()
+    await asyncio.gather(*reading, return_exceptions=True)
     return again
 
 
 def faults_of(follower: Follower, whole: Follower) -> list[str]:
     """What is wrong with what it has read."""
-    faults = []
-    if not follower.has_ended:
-        faults.append("no end")
-    if len(set(follower.ids)) < len(follower.ids):
-        faults.append("an id twice")
-    if follower.has_ended and follower.durable != whole.durable:
-        faults.append("other events than a new follower reads")
-    return faults
+    if not follower.reply or not whole.reply:
+        return ["no end"]
+    places = [Position.read(each) for each in follower.ids]
+    checks = {
+        f"ended as {follower.reply['outcome']}": follower.reply["text"] == WORDS,
+        "an id twice": len(set(follower.ids)) == len(follower.ids),
+        "ids out of order": all(comes_after(two, one) or two.process != one.process for one, two in pairwise(places)),
+        "other events than a new follower reads": follower.durable == whole.durable,
+        "another text than the answer was streamed": follower.streamed_text == WORDS,
+    }
+    return [fault for fault, is_right in checks.items() if not is_right]
 
 
 def main() -> int:
@@ -218,14 +243,17 @@ def main() -> int:
                 daemons.kill(signal.SIGTERM)
         effects = Counter((Path(folder) / "effects").read_text().split())
     faults = Counter(fault for one, other in zip(followers, whole, strict=True) for fault in faults_of(one, other))
-    answered = sum(WORDS in each.events[-1][1] for each in followers if each.events)
+    answered = sum(each.reply.get("text") == WORDS for each in followers)
+    done = sum('"booked"' in data for each in followers for name, data in each.events if name == "tool_call_completed")
+    lost = max(0, done - sum(effects.values()))
     print(f"seed {options.seed}: {options.kills} kills, {len(followers)} requests in {time.monotonic() - began:.0f} s")
     print(
         f"answered {answered}, connections of a follower {sum(f.connections for f in followers) / len(followers):.1f}"
     )
-    print(f"effects {sum(effects.values())}, there twice {sum(count > 1 for count in effects.values())}")
+    print(f"effects {sum(effects.values())}, there twice {sum(count > 1 for count in effects.values())}", end="")
+    print(f", reported as done and not there {lost}")
     print(f"faults of followers: {dict(faults) or 'none'}")
-    return 1 if faults or any(count > 1 for count in effects.values()) else 0
+    return 1 if faults or lost or any(count > 1 for count in effects.values()) else 0
 
 
 if __name__ == "__main__":
