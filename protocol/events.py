@@ -104,6 +104,9 @@ class ModelLost(_Event):
     For calls that were merely there: of the one that made its holder crash, where that is known, say ModelFailed.
     """
 
+    with_process: bool = False
+    """The whole process has ended: that says nothing of the call, and is no request of the step's `max_attempts`."""
+
 
 @dataclass(frozen=True, slots=True)
 class ApprovalGranted(_Event):

@@ -46,6 +46,9 @@ MAX_CALL_SENDS: Final = 4
 #: Before a lost model call is asked again, by the losses in a row: a crashed actor is back within milliseconds; one
 #: that crashes again needs longer, and a restart of the whole tree takes about a second.
 MODEL_LOST_PAUSES_SECONDS: Final = (0.1, 0.4, 1.6)
+#: Losses of a step's model call in a row. A process that ends (a deploy, a kill) is no fault of the requests in it, so
+#: they outlive many of these; but one that makes its process crash each time must end.
+MAX_MODEL_LOSSES: Final = 32
 #: Tokens that one model call can have used. The largest contexts hold 10 million: a provider that says more is wrong.
 MAX_CALL_TOKENS: Final = 100_000_000
 #: US dollars that one model call can have cost; the dearest full context costs less than 1,000.

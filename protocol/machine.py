@@ -185,7 +185,7 @@ class Session:
     def loss_event(self, at: float) -> Event | None:
         """After a crash, this session's open work is lost: the event that says so; None when it had none."""
         if self.state is RequestState.CALLING_MODEL:
-            return events.ModelLost(self.step, at)
+            return events.ModelLost(self.step, at, with_process=True)
         if self.state is RequestState.RUNNING_TOOLS:
             return events.ToolsLost(self.step, at)
         return None
@@ -403,17 +403,19 @@ class Session:
 
         A request that is beside one that crashes the holder of all model calls must outlive that, so it is asked again
         as often as any step is. The one at fault must not be: for it, and it alone, ModelFailed says `internal_error`.
-        Nothing says whether another request was under way, so one more counts than is known of.
+        Nothing says whether another request was under way, so one more counts than is known of; none does where the
+        whole process has ended.
         """
         self._check_step(event)
-        self._call_ended_after(self._sent_now + 1)
+        self._call_ended_after(self._sent_now + (not event.with_process), least=0)
         self._log.lost(event.at)
         self._losses += 1
-        if not self._may_ask_again and self._purpose is CallPurpose.SUMMARY:
-            return self._summary_failed(f"the model call was lost {self._losses} times")
-        if not self._may_ask_again:
-            why = f"{ErrorKind.INTERNAL}: after {self._sent} tries: the model call was lost {self._losses} times"
-            return self._end(Outcome.FAILED, why)
+        if not self._may_ask_again or self._losses > limits.MAX_MODEL_LOSSES:
+            tries = f"after {self._sent} tries: " if self._sent else ""
+            told = f"{tries}the model call was lost {self._losses} times"
+            if self._purpose is CallPurpose.SUMMARY:
+                return self._summary_failed(told)
+            return self._end(Outcome.FAILED, f"{ErrorKind.INTERNAL}: {told}")
         pause = limits.MODEL_LOST_PAUSES_SECONDS[min(self._losses, len(limits.MODEL_LOST_PAUSES_SECONDS)) - 1]
         not_before_at = max(event.at + pause, self._waits_until_at)
         told = f"the model call was lost; it is asked again after {not_before_at - event.at:.4g} s."

@@ -24,7 +24,7 @@ from callboard.protocol.content import (
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.events import ModelFailed, ModelLost, ModelResponded
 from callboard.protocol.ids import Tag, ToolName
-from callboard.protocol.limits import MAX_CALLS_PER_STEP
+from callboard.protocol.limits import MAX_CALLS_PER_STEP, MAX_MODEL_LOSSES
 from callboard.protocol.model import Error, FinishReason, ModelResponse
 from callboard.protocol.options import ToolFallback, ToolOffer
 from callboard.protocol.output import OutputMode
@@ -174,7 +174,7 @@ def _expected_turns(story: Story) -> Iterator[ExpectedTurn]:
     options, window = story.start.options, story.start.options.context_tokens
     told = begins_without_tools(story)
     offers = {} if told else dict(story.offers)
-    sent, steps, again, has_cut, failed = 0, 0, False, False, 0
+    sent, losses, steps, again, has_cut, failed = 0, 0, 0, False, False, 0
     left = options.output.modes if options.output is not None else ()
     steps_made: list[_Made] = []
     for model in story.models:
@@ -182,9 +182,11 @@ def _expected_turns(story: Story) -> Iterator[ExpectedTurn]:
         if model.end is None:
             return
         before, sent = sent, sent + model.requests
+        losses = losses + 1 if isinstance(model.end.event, ModelLost) else 0
+        may_retry = sent < options.max_attempts and losses <= MAX_MODEL_LOSSES
         turn = ExpectedTurn(model, Follows.FAIL, before, [], steps=steps, context_tokens=window, told_in_words=told)
         turn.mode = mode_now(options, left, has_tools=_are_shown(offers), takes_tools=not told)
-        turn.follows = follows = _follows(story, turn, offers, sent < options.max_attempts, may_cut=not has_cut)
+        turn.follows = follows = _follows(story, turn, offers, may_retry, may_cut=not has_cut)
         if follows in _TAKEN:
             failed += _expect_answer(story, turn, failed)
             follows = turn.follows

@@ -39,6 +39,7 @@ FLOORS: Mapping[Row, int] = MappingProxyType(
         ("running_tools", "ToolCallFailed", "finished"): 1,
         ("running_tools", "ToolCallCancelled", "finished"): 1,
         ("running_tools", "ToolsLost", "finished"): 3,
+        ("calling_model", "ModelLost", "finished"): 3,
         ("sent", "ToolsLost", "failed"): 3,
         ("sent", "ToolCallCompleted", "completed"): 5,  # only a slow session hears of the start after the end
         ("sent", "CancelRequested", "cancelled"): 5,

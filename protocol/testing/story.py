@@ -131,13 +131,15 @@ class ModelRun:
 
     @property
     def requests(self) -> int:
-        """Those that it took, as far as the session can know; of a lost call one more than was said. A model that is
-        known to take no tools, or no schema, may have been asked not at all."""
+        """Those that it took, as far as the session can know; of a lost call one more than was said, but for one that
+        was lost with its process. A model that is known to take no tools, or no schema, may not have been asked."""
         assert self.end is not None
         event = self.end.event
-        told = event.requests if isinstance(event, ModelResponded | ModelFailed) else self.noted + 1
+        assert isinstance(event, ModelResponded | ModelFailed | ModelLost)
+        if isinstance(event, ModelLost):
+            return self.noted + (not event.with_process)
         unasked = isinstance(event, ModelFailed) and event.error.kind in _SAID_UNASKED
-        return max(0 if unasked else 1, told, self.noted)
+        return max(0 if unasked else 1, event.requests, self.noted)
 
     @property
     def response(self) -> ModelResponse | None:

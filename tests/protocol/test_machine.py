@@ -60,7 +60,13 @@ from callboard.protocol.events import (
     shifted,
 )
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
-from callboard.protocol.limits import CALL_BACKSTOP_SECONDS, MAX_ANSWER_BYTES, MAX_CALLS_PER_STEP, MAX_RESULT_BYTES
+from callboard.protocol.limits import (
+    CALL_BACKSTOP_SECONDS,
+    MAX_ANSWER_BYTES,
+    MAX_CALLS_PER_STEP,
+    MAX_MODEL_LOSSES,
+    MAX_RESULT_BYTES,
+)
 from callboard.protocol.machine import Session
 from callboard.protocol.model import (
     Error,
@@ -465,6 +471,21 @@ def test_a_model_call_that_is_lost_each_time_ends_its_request_with_our_fault_nam
     finish = only(talk.say(ModelLost), Finish)
     assert (finish.outcome, len(finish.steps)) == (Outcome.FAILED, 4)
     assert finish.reason == "internal_error: after 4 tries: the model call was lost 4 times"
+
+
+def test_a_model_call_that_is_lost_with_its_process_is_asked_again_many_times() -> None:
+    """A deploy or a kill says nothing of the call; one that kills its process each time must end."""
+    talk = Talk()
+    asked = [only(talk.say(ModelLost, True), CallModel) for _ in range(MAX_MODEL_LOSSES)]
+    assert {each.attempts for each in asked} == {OPTIONS.max_attempts}, "it is no request of the step"
+    finish = only(talk.say(ModelLost, True), Finish)
+    assert finish.reason == "internal_error: the model call was lost 33 times"
+
+
+def test_what_a_call_was_known_to_have_taken_counts_also_when_its_process_ends() -> None:
+    talk = Talk()
+    talk.say(ModelNoted, NoteKind.RETRY, "again", 3)
+    assert only(talk.say(ModelLost, True), CallModel).attempts == OPTIONS.max_attempts - 3
 
 
 def test_a_model_call_that_made_its_holder_crash_is_never_asked_again() -> None:
