@@ -36,6 +36,7 @@ from callboard.actors.requests.replies import Answer as RequestAnswer
 from callboard.actors.requests.replies import Question
 from callboard.actors.requests.request_session import RequestSession
 from callboard.actors.requests.session_messages import Peers, Record, TakenUp
+from callboard.actors.requests.tool_selection import ToolSelection
 from callboard.actors.requests.write_ahead import WriteAhead
 from callboard.actors.telemetry.telemetry import Telemetry
 from callboard.actors.testing.faults import Faults, seeded_faults
@@ -202,6 +203,7 @@ class SimulatedRun:
             self.scheduler.now(),
             Context(),
             is_read_along,
+            tools=ToolSelection(own_offers=plan.askers_tools),
             compacted=plan.compacted,
             checker=checker,
         )

@@ -164,7 +164,7 @@ class Driver:
     def _arrange(self) -> None:
         plan = self._scenario
         tag = plan.tag
-        start = RequestStarted(tag, 0.0, plan.history, plan.user, plan.options, plan.tools, compacted=plan.compacted)
+        start = RequestStarted(tag, 0.0, plan.history, plan.user, plan.options, plan.offers, compacted=plan.compacted)
         self._post(0.0, ("outside", tag), lambda at: start)
         for when, number in plan.strays:
             self._schedule(when, partial(self._stray, start, number))
@@ -235,7 +235,8 @@ class Driver:
         if self._session.state is RequestState.NEW:
             return
         waiting = {tag for kind, tag in self._owned if kind == "person"}
-        strays = list(stray_events(start, self._session.step, list(self._plans.of_call), waiting, self.now))
+        asked, askers = list(self._plans.of_call), self._plans.askers_calls(self._session.step)
+        strays = list(stray_events(start, self._session.step, asked, waiting, self.now, askers))
         self.deliver(strays[number % len(strays)])
 
     # Carrying out commands.

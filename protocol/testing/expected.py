@@ -74,6 +74,8 @@ ASKED_AGAIN: Final = frozenset({Follows.AGAIN, Follows.WITHOUT_TOOLS, Follows.OT
 _ASKED_AGAIN: Final = frozenset({ErrorKind.TRUNCATED, ErrorKind.MALFORMED_TOOL_CALL})
 #: What is shown in place of a key; written back, it would take the key's place.
 _COVERED: Final = "\u2327"
+#: How a call of the asker's own tools begins.
+OUTSIDE: Final = "outside"
 _BY_DECISION: Final = {Decision.ALLOW: "run", Decision.ASK: "ask"}
 
 
@@ -84,7 +86,7 @@ _Made = dict[_Signature, set[str]]
 
 @dataclass(frozen=True, slots=True)
 class ExpectedCall:
-    """One call of a turn: handed out ("run", "ask"), or ended at once with a failure code."""
+    """One call of a turn: begun ("run", "ask"), left to the asker ("outside"), or ended at once with a failure code."""
 
     call: ToolCall
     offer: ToolOffer | None
@@ -124,9 +126,23 @@ class ExpectedTurn:
         return self.follows in _TAKEN
 
     @property
+    def begun(self) -> list[ExpectedCall]:
+        """The calls that a dispatcher or a person gets."""
+        return [call for call in self.calls if call.begins in _BY_DECISION.values()]
+
+    @property
+    def outside(self) -> list[ExpectedCall]:
+        """The calls that wait for the others, and are the asker's then."""
+        return [call for call in self.calls if call.begins == OUTSIDE]
+
+    @property
     def ends_as(self) -> Outcome | None:
         """How the request ends when the calls of the turn have ended; None: it goes on."""
-        return self.answer.ends if self.answer is not None and self.follows is Follows.CALLS else None
+        if self.follows is not Follows.CALLS:
+            return None
+        if self.answer is not None and self.answer.ends is not None:
+            return self.answer.ends
+        return Outcome.CALLS_OUTSIDE if self.outside else None
 
 
 @lru_cache(maxsize=1)
@@ -385,8 +401,7 @@ def _what_came(turn: ExpectedTurn) -> _Made:
     """What each call of a step gave, as the model reads it; of one that was refused as a repetition, nothing."""
     answers = turn.answer.calls if turn.answer is not None else {}
     came: _Made = {signature(made.call): set() for place, made in enumerate(turn.calls) if place not in answers}
-    record = turn.model.record
-    results = [message.content for message in record.messages if isinstance(message, ToolMessage)] if record else []
+    results = [message.content for message in turn.model.recorded if isinstance(message, ToolMessage)]
     for place, (expected, result) in enumerate(zip(turn.calls, results, strict=False)):
         if expected.code is not FailureCode.REPEATED and place not in answers:
             came[signature(expected.call)].add(result)
@@ -419,7 +434,7 @@ def _brought_news(steps_made: list[_Made], number: int) -> bool:
 
 def decision_of(offer: ToolOffer, *, is_wary: bool) -> Decision:
     """Who decides on a call of this tool."""
-    may_harm = offer.contract.risk is not Risk.READ
+    may_harm = offer.contract.risk is not Risk.READ and not offer.contract.is_outside
     return Decision.ASK if is_wary and may_harm and offer.decision is Decision.ALLOW else offer.decision
 
 
@@ -430,6 +445,8 @@ def _expect_call(call: ToolCall, offer: ToolOffer | None, *, is_wary: bool) -> E
         no_json = holds_nan(call.arguments)
         code = FailureCode.INVALID_ARGUMENTS if no_json else FailureCode.INCOMPLETE_CALL
         return ExpectedCall(call, offer, code=code)
+    if offer.contract.is_outside and offer.decision is Decision.ALLOW:
+        return ExpectedCall(call, offer, OUTSIDE)
     begins = _BY_DECISION.get(decision_of(offer, is_wary=is_wary), "")
     if begins and offer.contract.risk is not Risk.READ and _COVERED in "".join(signature(call)):
         return ExpectedCall(call, offer, code=FailureCode.INVALID_ARGUMENTS)

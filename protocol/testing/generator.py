@@ -32,6 +32,7 @@ from callboard.protocol.options import RequestOptions, ToolFallback, ToolOffer
 from callboard.protocol.output import OUTPUT_TOOL, OutputMode, OutputSpec
 from callboard.protocol.provider_options import ExtraFields
 from callboard.protocol.testing.scenario import (
+    ASKERS_TOOLS,
     STANDARD_TOOLS,
     ModelDoes,
     OutsideDoes,
@@ -46,7 +47,7 @@ from callboard.protocol.testing.scenario import (
 from callboard.protocol.tools import Effect
 
 #: Raise it whenever the same seed gives another scenario: an old seed is then refused instead of telling another story.
-VERSION: Final = 6
+VERSION: Final = 7
 
 MAX_TURNS: Final = 12
 MAX_PARALLEL_CALLS: Final = 8
@@ -128,7 +129,41 @@ def draw_scenario(
     drawn = _with_output(choices, drawn) if _chance(choices, 12) else drawn
     drawn = _wary(choices, drawn) if _chance(choices, 15) else drawn
     drawn = _with_changes(drawn) if _chance(choices, 8) else drawn
-    return replace(drawn, notices_at=_moments(choices, 6))
+    drawn = replace(drawn, notices_at=_moments(choices, 6))
+    return _with_askers_tools(choices, drawn) if _chance(choices, 15) else drawn
+
+
+def _with_askers_tools(choices: Choices, drawn: Scenario) -> Scenario:
+    """Calls of tools that the asker runs, alone or beside others. They end a request: some turns come before them."""
+    befalls = choices.pick(("", "answered", "lost", "cancelled", "cancelled", "late"))
+    first = choices.number(0, min(1 if befalls else 3, len(drawn.turns) - 1))
+    asking = (_asking_back(choices, turn) for turn in drawn.turns[first:])
+    drawn = replace(drawn, turns=(*drawn.turns[:first], *asking), askers_tools=ASKERS_TOOLS)
+    if befalls == "answered":  # too early: the first strays are results of the asker's calls
+        return replace(drawn, strays=tuple((at / 2, choices.pick((0, 0, 1, 2))) for at in range(3, 17)))
+    if befalls == "lost":
+        return replace(drawn, tools_lost_at=tuple(float(at) for at in range(2, 14, 2)))
+    if befalls == "cancelled":
+        return replace(drawn, cancel_at=choices.pick((2.5, 4.0, 6.0, 9.0)))
+    if befalls == "late":
+        return replace(drawn, options=replace(drawn.options, timeout_seconds=choices.pick((4.0, 6.0, 12.0))))
+    return drawn
+
+
+def _asking_back(choices: Choices, turn: PlannedTurn) -> PlannedTurn:
+    """Some of its calls are the asker's; the others take long, or never end, so that much can happen meanwhile."""
+    tool, is_alone = choices.pick(ASKERS_TOOLS).definition.name, _chance(choices, 20)
+    planned, calls = turn.calls, []
+    does = choices.pick((None, None, None, ToolDoes.FAIL, ToolDoes.FAIL, ToolDoes.STOPPED, ToolDoes.VANISH))
+    if len(planned) == 1 and not is_alone:
+        planned = (*planned, replace(draw_call(choices), tool=choices.pick(_TOOLS[:7]), call_id="z"))
+    for place, call in enumerate(planned):
+        if call.tool != OUTPUT_TOOL and (is_alone or place == 0 or choices.pick((False, False, True))):
+            calls.append(replace(call, tool=tool))
+        else:
+            person, took = choices.pick((call.person, PersonDoes.DENY)), choices.pick((call.seconds, 4.0))
+            calls.append(replace(call, does=does or call.does, person=person, seconds=took))
+    return replace(turn, calls=tuple(choices.pick((calls, calls[::-1]))))
 
 
 def _wary(choices: Choices, drawn: Scenario) -> Scenario:

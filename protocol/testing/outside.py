@@ -92,6 +92,8 @@ class Plans:
         self._turns = iter(scenario.turns)
         self._summaries = iter(scenario.summaries)
         self._calls: dict[int, list[PlannedCall]] = {}
+        self._asked: dict[int, PlannedTurn] = {}
+        self._askers = {offer.definition.name for offer in scenario.askers_tools}
         self.of_call: dict[Tag, PlannedCall] = {}
         """The calls asked for so far."""
 
@@ -101,7 +103,18 @@ class Plans:
             return next(self._summaries, _LAST_SUMMARY)
         turn = next(self._turns, _LAST_TURN)
         self._calls[command.tag.step] = list(turn.calls)
+        self._asked[command.tag.step] = turn
         return turn
+
+    def askers_calls(self, step: Tag) -> list[Tag]:
+        """The calls of this step that are the asker's to run, but for those whose ids are made unique first."""
+        planned = self._asked[step.step].calls if step.step in self._asked else ()
+        ids = [call.call_id for call in planned]
+        return [
+            step._replace(call_id=CallId(call.call_id))
+            for call in planned
+            if call.tool in self._askers and call.call_id and "_" not in call.call_id and ids.count(call.call_id) == 1
+        ]
 
     def of(self, command: RunTool | AskApproval) -> PlannedCall:
         """The plan of this call, by its id; where that was minted anew, by tool and arguments."""
@@ -336,12 +349,22 @@ def person_answers(plan: PlannedCall, command: AskApproval, now: float) -> Itera
 
 
 def stray_events(
-    start: RequestStarted, step: Tag, asked: Sequence[Tag], waiting: Collection[Tag], now: float
+    start: RequestStarted,
+    step: Tag,
+    asked: Sequence[Tag],
+    waiting: Collection[Tag],
+    now: float,
+    askers: Sequence[Tag] = (),
 ) -> Iterator[Event]:
     """Events of this very request that are not due: early timers, stale answers, results before leave.
 
-    `asked` are the calls handed out so far, `waiting` those whose question is open.
+    `asked` are the calls handed out so far, `waiting` those whose question is open, `askers` those of the step that the
+    asker runs: their results come with another request.
     """
+    for call in askers[:2]:
+        yield ToolCallCompleted(call, now, result_of(call))
+        yield ToolCallStarted(call, now)
+        yield ApprovalGranted(call, now, "stray")
     yield start
     yield DeadlinePassed(start.tag, now)
     yield DeadlinePassed(step, now)

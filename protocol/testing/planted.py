@@ -57,6 +57,7 @@ from callboard.protocol.testing.driver import drive
 from callboard.protocol.testing.mutation import Mutation
 from callboard.protocol.testing.planted_compaction import COMPACTION_FAULTS
 from callboard.protocol.testing.planted_outputs import OUTPUT_FAULTS
+from callboard.protocol.testing.planted_outside import OUTSIDE_FAULTS
 from callboard.protocol.testing.planting import (
     FAULTS,
     Fault,
@@ -665,3 +666,7 @@ _fault_of_the_runtime(
         else entry
     ),
 )
+
+
+for _invariant, _name, _mutation in OUTSIDE_FAULTS:
+    plant(_invariant, _name, _mutation)

@@ -18,8 +18,10 @@ from callboard.protocol.states import (
     CallTable,
     RequestState,
     RequestTable,
+    handed_out,
 )
 from callboard.protocol.testing.expected import expected_turns
+from callboard.protocol.testing.rules_outside import rows_outside
 from callboard.protocol.testing.story import Reaction, Story
 from callboard.protocol.testing.trace import Trace, Verb
 from callboard.protocol.tools import FailureCode
@@ -49,11 +51,16 @@ FLOORS: Mapping[Row, int] = MappingProxyType(
         ("sent", "ToolCallCompleted", "failed"): 0,
         ("running", "ToolCallCompleted", "failed"): 0,
         ("deferred", "ToolCallCompleted", "failed"): 0,
-        # Scenarios have no tools of the one who asks; tests/protocol/test_outside_calls.py draws such steps.
-        ("requested", "ModelResponded", "outside"): 0,
-        ("outside", "ToolsLost", "outside"): 0,
-        ("outside", "CancelRequested", "cancelled"): 0,
-        ("outside", "DeadlinePassed", "timed_out"): 0,
+        # Calls of the asker's tools end a request: each is met at most once in it, and by one event.
+        ("outside", "CancelRequested", "cancelled"): 10,
+        ("outside", "DeadlinePassed", "timed_out"): 2,
+        ("outside", "ApprovalDenied", "handed_out"): 1,
+        ("outside", "ToolCallCompleted", "handed_out"): 2,
+        ("outside", "ToolCallFailed", "handed_out"): 2,
+        ("outside", "ToolCallTimedOut", "handed_out"): 4,
+        ("outside", "ToolCallCancelled", "handed_out"): 1,
+        ("outside", "ToolsLost", "handed_out"): 8,
+        ("outside", "DeadlinePassed", "handed_out"): 5,
         ("sent", "ToolCallDeferred", "deferred"): 1,  # as above: only a slow session
         ("deferred", "CancelRequested", "cancelled"): 5,
     }
@@ -71,7 +78,16 @@ def rows_of(table: RequestTable | CallTable) -> Iterator[Row]:
 
 
 REQUEST_ROWS: Final = tuple(rows_of(REQUEST_TRANSITIONS))
-CALL_ROWS: Final = tuple(rows_of(CALL_TRANSITIONS))
+#: Not in the table of calls: what ends the last other call of the step hands those of the asker out.
+HANDED_OUT_ROWS: Final = tuple(
+    (str(CallState.OUTSIDE), kind.__name__, str(CallState.HANDED_OUT))
+    for kind, arrows in (
+        *REQUEST_TRANSITIONS[RequestState.CALLING_MODEL].items(),
+        *REQUEST_TRANSITIONS[RequestState.RUNNING_TOOLS].items(),
+    )
+    if any(guard is handed_out for guard, _ in arrows)
+)
+CALL_ROWS: Final = (*rows_of(CALL_TRANSITIONS), *HANDED_OUT_ROWS)
 
 
 class Reach:
@@ -100,6 +116,7 @@ class Reach:
             ends = [_AT_ONCE.get(code, "failed") for code in codes]
             ends += ["completed" for call in turn.calls if call.result is not None]
             self.calls.update((str(CallState.REQUESTED), "ModelResponded", end) for end in ends)
+        self.calls.update(rows_outside(story))
         self._walk(trace, story)
 
     def _walk(self, trace: Trace, story: Story) -> None:

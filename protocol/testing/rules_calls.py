@@ -97,12 +97,13 @@ def _ended_at_once(story: Story) -> dict[Tag, ExpectedCall]:
     """The calls that were never handed out, by the tags that their results have."""
     found: dict[Tag, ExpectedCall] = {}
     for turn in expected_turns(story):
-        record = turn.model.record
-        results = [message for message in record.messages if isinstance(message, ToolMessage)] if record else []
-        if record is not None and len(results) == len(turn.calls):
-            for result, expected in zip(results, turn.calls, strict=True):
+        results = [message for message in turn.model.recorded if isinstance(message, ToolMessage)]
+        # Of the calls that were handed out there are none.
+        ended = [call for call in turn.calls if turn.model.open_turn is None or call not in turn.outside]
+        if len(results) == len(ended):
+            for result, expected in zip(results, ended, strict=True):
                 if expected.code is not None or expected.result is not None:
-                    found[record.tag._replace(call_id=result.call_id)] = expected
+                    found[turn.model.command.tag._replace(call_id=result.call_id)] = expected
     return found
 
 
@@ -232,13 +233,13 @@ def _wrong_beginnings(turn: ExpectedTurn) -> Iterator[str]:
         for command in reaction.commands
         if isinstance(command, RunTool | AskApproval)
     ]
-    expected = [(one.begins, one.call.name, one.call.arguments) for one in turn.calls if one.begins]
+    expected = [(one.begins, one.call.name, one.call.arguments) for one in turn.begun]
     if begun != expected:
         yield f"step {turn.model.command.tag.step} began {begun}, the turn asks for {expected}"
         return
     tags = [command.tag for command in reaction.commands if isinstance(command, RunTool | AskApproval)]
     asked = [call.call.call_id for call in turn.calls]
-    for tag, call in zip(tags, [one for one in turn.calls if one.begins], strict=True):
+    for tag, call in zip(tags, turn.begun, strict=True):
         own = call.call.call_id
         if tag.step != turn.model.command.tag.step or (asked.count(own) == 1 and not tag.call_id.startswith(own)):
             yield f"call {own!r} of step {turn.model.command.tag.step} was handed out as {tag}"

@@ -139,21 +139,22 @@ def recorded_truly(story: Story) -> Iterator[str]:
 
 
 def _wrong_turn(story: Story, turn: ExpectedTurn) -> Iterator[str]:
-    step, record, response = turn.model.command.tag.step, turn.model.record, turn.model.response
+    step, recorded, response = turn.model.command.tag.step, turn.model.recorded, turn.model.response
     assert response is not None
     still_open = any(call.open for call in story.calls.values() if call.tag.step == step)
-    if record is None:
+    if not recorded:
         if not still_open:
             yield f"the turn of step {step} was not recorded"
         return
-    first, *rest = record.messages
+    first, *rest = recorded
+    results = len(turn.calls) - (len(turn.outside) if turn.model.open_turn is not None else 0)
     if not isinstance(first, AssistantMessage) or _plain(first.parts, None) != _plain(response.parts, response):
         yield f"step {step} was recorded as {first!r:.300}, the model said {response.parts!r:.300}"
     notes = [message for message in without_notices(rest) if not isinstance(message, ToolMessage)]
     rest = without_notices(rest)
-    if len(rest) - len(notes) != len(turn.calls):
-        yield f"step {step} has {len(turn.calls)} calls and {len(rest) - len(notes)} results"
-    if any(isinstance(message, ToolMessage) for message in rest[len(turn.calls) :]):
+    if len(rest) - len(notes) != results:
+        yield f"step {step} has {results} calls that ended here, and {len(rest) - len(notes)} results"
+    if any(isinstance(message, ToolMessage) for message in rest[results:]):
         yield f"step {step}: a note stands before the last result"
     cut = response.finish_reason in CUT and any(not is_whole(call) for call in response.tool_calls)
     cut = cut or turn.follows is Follows.MISFIT
@@ -231,7 +232,8 @@ def _wrong_partial(story: Story) -> Iterator[str]:
     whole = () if model.record is None else tuple(without_notices(model.record.messages))
     if said and whole != (AssistantMessage((Text(said),)),):
         yield f"{said!r} was streamed and is recorded as {model.record and model.record.messages!r:.200}"
-    turns = [turn for record in story.records for turn in record.messages if isinstance(turn, AssistantMessage)]
+    kept = (*(message for record in story.records for message in record.messages), *model.recorded)
+    turns = [turn for turn in kept if isinstance(turn, AssistantMessage)]
     texts = [turn.text for turn in turns] + [call.arguments for turn in turns for call in turn.tool_calls]
     if finish.text and finish.text not in texts:
         yield f"the text {finish.text!r} of the finished request is not in the history"

@@ -128,9 +128,9 @@ class Spending:
         )
         if reported is None or not reported.total_tokens:
             self.reported = False
-            output = message_tokens(model.record.messages[0], estimate_tokens) if model.record else 0
+            output = message_tokens(model.recorded[0], estimate_tokens) if model.recorded else 0
             usage = Usage(input_tokens(model.command.request), output)
-            self.exact = self.exact and taken and model.record is not None
+            self.exact = self.exact and taken and bool(model.recorded)
         else:
             usage = reported
             if not usage.input_tokens:
@@ -309,12 +309,12 @@ def _wrong_calls(turn: ExpectedTurn, reaction: Reaction, outcome: Outcome | None
         if outcome is not Outcome.REPEATED_CALLS:
             yield f"{told}: a call was repeated too often, and it went on or ended as {outcome}"
         return
-    begun = any(call.begins for call in turn.calls)
+    begun = bool(turn.begun)
     if begun and (reaction.given(CallModel) or reaction.given(RecordStep) or outcome is not None):
         yield f"{told}: it went on while its calls are open"
     if not begun and turn.ends_as is not None:
         if outcome is not turn.ends_as:
-            yield f"{told}: its answer ends the request as {turn.ends_as}, and it ended as {outcome}"
+            yield f"{told}: it ends the request as {turn.ends_as}, and it ended as {outcome}"
     elif not begun and not reaction.given(CallModel) and outcome not in LIMITS:
         yield f"{told}: all its calls have ended, and it did not go on"
 

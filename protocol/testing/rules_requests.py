@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from callboard.protocol.commands import (
+    WENT_WELL,
     AskApproval,
     CallModel,
     CancelTool,
@@ -164,8 +165,8 @@ def true_finish(story: Story) -> Iterator[str]:
 
 
 def _needs_reason(story: Story, finish: Finish) -> bool:
-    """Every end but a whole answer is explained."""
-    return finish.outcome is not Outcome.ANSWERED or _is_short(story)
+    """Every end but a whole answer, and calls for the asker, is explained."""
+    return finish.outcome not in WENT_WELL or _is_short(story)
 
 
 def _is_short(story: Story) -> bool:

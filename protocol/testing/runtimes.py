@@ -66,7 +66,7 @@ def _unseen(trace: Trace, scenario: Scenario) -> list[Violation]:
     played = (start.history, start.compacted, start.user, replace(start.options, model=""))
     if played != (scenario.history, scenario.compacted, scenario.user, replace(scenario.options, model="")):
         return [Violation("played", "the request was started with another history, user message or options")]
-    if {offer.definition.name for offer in start.tools} != {offer.definition.name for offer in scenario.tools}:
+    if {offer.definition.name for offer in start.tools} != {offer.definition.name for offer in scenario.offers}:
         return [Violation("played", "the request was started with other tools")]
     lost = any(entry.verb is Verb.LOST for entry in trace.entries)
     if not applied and not lost:

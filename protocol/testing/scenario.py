@@ -159,6 +159,8 @@ class Scenario:
     user: UserMessage = UserMessage.of("go")
     options: RequestOptions = RequestOptions("sim/model")
     tools: tuple[ToolOffer, ...] = ()
+    askers_tools: tuple[ToolOffer, ...] = ()
+    """Those that the asker runs: their calls are handed out, and end the request."""
     cancel_at: float | None = None
     restart_at: tuple[float, ...] = ()
     """The process dies at these times and comes back from its journal."""
@@ -183,6 +185,11 @@ class Scenario:
         return Tag(self.request_id, MessageId("m"))
 
     @property
+    def offers(self) -> tuple[ToolOffer, ...]:
+        """All tools that the request offers."""
+        return (*self.tools, *self.askers_tools)
+
+    @property
     def planned_calls(self) -> int:
         return sum(len(turn.calls) for turn in self.turns)
 
@@ -196,6 +203,7 @@ def offer(
     risk: Risk | None = None,
     origin: Origin = Origin.OWNER,
     isolation: Isolation = Isolation.PROCESS,
+    is_outside: bool = False,
 ) -> ToolOffer:
     """A tool on offer in a scenario."""
     contract = ToolContract(
@@ -204,6 +212,7 @@ def offer(
         isolation=isolation,
         effect=effect,
         origin=origin,
+        is_outside=is_outside,
     )
     return ToolOffer(ToolDefinition(ToolName(name), f"The tool {name}."), contract, decision)
 
@@ -218,4 +227,8 @@ STANDARD_TOOLS: tuple[ToolOffer, ...] = (
     offer("quick", timeout_seconds=1.0, risk=Risk.NETWORK, isolation=Isolation.TASK),
     offer("patient", timeout_seconds=600.0, effect=Effect.REPEAT, isolation=Isolation.THREAD),
     offer("deploy", Decision.ASK, timeout_seconds=60.0, risk=Risk.UNDECLARED, origin=Origin.ELSEWHERE),
+)
+#: Tools of the one who asks.
+ASKERS_TOOLS: tuple[ToolOffer, ...] = tuple(
+    offer(name, risk=Risk.UNDECLARED, origin=Origin.ELSEWHERE, is_outside=True) for name in ("mine", "yours")
 )

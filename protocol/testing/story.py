@@ -21,6 +21,7 @@ from callboard.protocol.commands import (
     CancelTool,
     Command,
     Finish,
+    OpenTurn,
     RecordCompaction,
     RecordStep,
     ReportFailure,
@@ -29,7 +30,14 @@ from callboard.protocol.commands import (
     WithdrawApproval,
 )
 from callboard.protocol.compaction import Compacted
-from callboard.protocol.content import Message, SystemMessage, ToolCall, ToolMessage, is_json_object
+from callboard.protocol.content import (
+    AssistantMessage,
+    Message,
+    SystemMessage,
+    ToolCall,
+    ToolMessage,
+    is_json_object,
+)
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.events import (
     ApprovalDenied,
@@ -107,6 +115,8 @@ class ModelRun:
     end: Reaction | None = None
     """The reaction to its ModelResponded, ModelFailed or ModelLost."""
     record: RecordStep | None = None
+    open_turn: OpenTurn | None = None
+    """Where the request ended with calls for the asker: its turn, which is not recorded."""
     noted: int = 0
     """Requests that it was said to have taken, before it ended."""
     waits_until_at: float = field(init=False)
@@ -124,6 +134,13 @@ class ModelRun:
             self.waits_until_at = event.until_at
         else:
             self.end = reaction
+
+    @property
+    def recorded(self) -> tuple[Message, ...]:
+        """The turn, and what stands behind it as far as it is known; () where the turn was not kept."""
+        if self.open_turn is not None:
+            return (self.open_turn.message, *self.open_turn.results, *map(SystemMessage, self.open_turn.notes))
+        return self.record.messages if self.record is not None else ()
 
     @property
     def is_summary(self) -> bool:
@@ -340,6 +357,8 @@ class Story:
                 self.compacted = command.compacted
             case Finish() if self._finish is None:
                 self._finish = reaction.at, command
+                for model in self.models[-1:]:
+                    model.open_turn = command.open_turn
             case CancelTool() | WithdrawApproval():
                 self._close(self.calls.get(command.tag), reaction, event)
             case ReportFailure():  # of a deferred call, nothing else says that the session has ended it
@@ -357,7 +376,9 @@ class Story:
     def _see_record(self, record: RecordStep) -> None:
         self.records.append(record)
         for model in self.models[-1:]:
-            if model.command.tag == record.tag:
+            # With the question of a turn that is handed out, there may be none but notices.
+            has_turn = any(isinstance(message, AssistantMessage) for message in record.messages)
+            if model.command.tag == record.tag and (has_turn or model.record is None):
                 model.record = record
 
     def _call(self, command: RunTool | AskApproval) -> CallRun:
@@ -429,11 +450,13 @@ class Story:
             yield f"the conversation after step {record.tag.step}", kept
 
     def results(self) -> list[tuple[Tag, ToolMessage]]:
-        """Every result that was recorded, by its call's tag."""
+        """Every result that was recorded or given back in an open turn, by its call's tag."""
+        kept = [(record.tag, record.messages) for record in self.records]
+        kept += [(model.command.tag, model.recorded) for model in self.models if model.open_turn is not None]
         return [
-            (record.tag._replace(call_id=message.call_id), message)
-            for record in self.records
-            for message in record.messages
+            (tag._replace(call_id=message.call_id), message)
+            for tag, messages in kept
+            for message in messages
             if isinstance(message, ToolMessage)
         ]
 

@@ -58,6 +58,7 @@ RARE = {
     "ForgetsRequestsOfLostCalls": 225,
     "ForgetsTheWindowThatWasNamed": 190,
     "TakesFilteredTurns": 115,
+    "a result is taken for a call that was not handed out": 205,
 }
 #: One fault of each rule.
 FIRST_OF_THEIR_RULE = {fault.invariant: fault for fault in reversed(FAULTS)}
@@ -105,7 +106,15 @@ def test_each_rule_has_a_planted_fault() -> None:
 def test_a_planted_fault_is_found_and_shrunk(fault: Fault) -> None:
     steps = LONGER.get(fault.name, MAX_STEPS)
     is_shrunk = IS_DEEP or fault is FIRST_OF_THEIR_RULE[fault.invariant]
-    found = find(fault.play, invariant=fault.invariant, max_scenarios=400, shorten=is_shrunk, short_steps=steps)
+    first = 0 if is_shrunk else RARE.get(fault.name, 0)
+    found = find(
+        fault.play,
+        invariant=fault.invariant,
+        max_scenarios=400,
+        first_seed=first,
+        shorten=is_shrunk,
+        short_steps=steps,
+    )
     assert found is not None, "not found"
     assert not is_shrunk or found.trace.steps <= steps, found.trace.story()
     again = Token.parse(str(found.token))
