@@ -118,8 +118,12 @@ class Follower:
 
     @property
     def durable(self) -> list[tuple[str, str]]:
-        """Without what is only streamed, and without times: each process has a clock of its own for them."""
-        return [(name, TIME.sub("", data)) for name, data in self.events if name not in STREAMED]
+        """Without what is only streamed, and without times: each process has a clock of its own for them.
+
+        What a provider says at the end of a turn is kept as its reason and its usage.
+        """
+        kept = [each for each in self.events if each[0] not in STREAMED]
+        return [(name, end_of(data) if name == "done" else TIME.sub("", data)) for name, data in kept]
 
     @property
     def streamed_text(self) -> str:
@@ -131,6 +135,12 @@ class Follower:
             elif name == "text_delta":
                 text += json.loads(data)["text"]
         return text
+
+
+def end_of(done: str) -> str:
+    """Of a turn."""
+    told = json.loads(done)
+    return f"{told['finish_reason']} {told['usage']}"
 
 
 class Daemons:
