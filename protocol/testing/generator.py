@@ -137,7 +137,7 @@ def _with_askers_tools(choices: Choices, drawn: Scenario) -> Scenario:
     """Calls of tools that the asker runs, alone or beside others. They end a request: some turns come before them."""
     befalls = choices.pick(("", "answered", "lost", "cancelled", "cancelled", "late"))
     first = choices.number(0, min(1 if befalls else 3, len(drawn.turns) - 1))
-    asking = (_asking_back(choices, turn) for turn in drawn.turns[first:])
+    asking = (ask_back(choices, turn) for turn in drawn.turns[first:])
     drawn = replace(drawn, turns=(*drawn.turns[:first], *asking), askers_tools=ASKERS_TOOLS)
     if befalls == "answered":  # too early: the first strays are results of the asker's calls
         return replace(drawn, strays=tuple((at / 2, choices.pick((0, 0, 1, 2))) for at in range(3, 17)))
@@ -150,7 +150,7 @@ def _with_askers_tools(choices: Choices, drawn: Scenario) -> Scenario:
     return drawn
 
 
-def _asking_back(choices: Choices, turn: PlannedTurn) -> PlannedTurn:
+def ask_back(choices: Choices, turn: PlannedTurn) -> PlannedTurn:
     """Some of its calls are the asker's; the others take long, or never end, so that much can happen meanwhile."""
     tool, is_alone = choices.pick(ASKERS_TOOLS).definition.name, _chance(choices, 20)
     planned, calls = turn.calls, []
