@@ -176,7 +176,7 @@ _RICH_SHAPE: Final = (
     [False, True, False],
 )
 #: Only texts, several in a message: an adapter may write these in another way than those beside a picture.
-_PLAIN_SHAPE: Final = (False, [([False, False], False, [], False)], [False, False])
+_PLAIN_SHAPE: Final[Any] = (False, [([False, False], False, [], False)], [False, False])
 
 
 def _history(shape: Any) -> Iterator[Message]:
