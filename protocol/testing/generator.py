@@ -130,7 +130,24 @@ def draw_scenario(
     drawn = _wary(choices, drawn) if _chance(choices, 15) else drawn
     drawn = _with_changes(drawn) if _chance(choices, 8) else drawn
     drawn = replace(drawn, notices_at=_moments(choices, 6))
-    return _with_askers_tools(choices, drawn) if _chance(choices, 15) else drawn
+    drawn = _with_askers_tools(choices, drawn) if _chance(choices, 15) else drawn
+    return _going_on(choices, drawn) if drawn.options.compaction is None and _chance(choices, 5) else drawn
+
+
+def _going_on(choices: Choices, drawn: Scenario) -> Scenario:
+    """No question: the model goes on from a turn whose calls the asker has answered."""
+    calls = [
+        ToolCall(CallId(f"o{number}"), choices.pick(ASKERS_TOOLS).definition.name, choices.pick(GOOD_ARGUMENTS))
+        for number in range(choices.number(1, 3))
+    ]
+    results = [
+        ToolMessage(call.call_id, call.name, choices.pick(("nothing", "x" * 1_500)), is_error=_chance(choices, 20))
+        for call in calls
+    ]
+    notes = [SystemMessage("A note after the results.")] if _chance(choices, 20) else []
+    asked = UserMessage.of("what is in my calendar?")
+    history = (*drawn.history, asked, AssistantMessage(tuple(calls)), *results, *notes)
+    return replace(drawn, history=history, user=UserMessage(()))
 
 
 def _with_askers_tools(choices: Choices, drawn: Scenario) -> Scenario:
