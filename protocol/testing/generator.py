@@ -159,7 +159,7 @@ def _with_askers_tools(choices: Choices, drawn: Scenario) -> Scenario:
     if befalls == "answered":  # too early: the first strays are results of the asker's calls
         return replace(drawn, strays=tuple((at / 2, choices.pick((0, 0, 1, 2))) for at in range(3, 17)))
     if befalls == "lost":
-        return replace(drawn, tools_lost_at=tuple(float(at) for at in range(2, 14, 2)))
+        return replace(drawn, tools_lost_at=(2.5, 5.0, 8.0))
     if befalls == "cancelled":
         return replace(drawn, cancel_at=choices.pick((2.5, 4.0, 6.0, 9.0)))
     if befalls == "late":
