@@ -128,7 +128,7 @@ TOOL_CALLS = _counter(
     "{call}",
     "tool outcome",
     "Tool calls that have ended: `ok` or the failure code; also those that were never run. `handed_out`: "
-    "a call of the asker's own tool.",
+    "a call of the asker's own tool; these share the name `(asker's)`.",
 )
 TOOL_SECONDS = _seconds(
     "gen_ai.execute_tool.duration",

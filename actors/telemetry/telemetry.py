@@ -21,7 +21,16 @@ from callboard.actors.requests.replies import SUSPENDED, Question
 from callboard.actors.telemetry import metrics
 from callboard.actors.telemetry.conventions import Attributes, end_attributes, finish_attributes
 from callboard.actors.telemetry.message_json import shown_text
-from callboard.actors.telemetry.metrics import OK, UNKNOWN, Export, Labels, Metric, Metrics, Sample
+from callboard.actors.telemetry.metrics import (
+    ASKERS_TOOL,
+    OK,
+    UNKNOWN,
+    Export,
+    Labels,
+    Metric,
+    Metrics,
+    Sample,
+)
 from callboard.actors.telemetry.notices import (
     NOTICES,
     Fields,
@@ -198,6 +207,11 @@ class _OpenRequest:
         """As it may be shown: the name of a tool that there is not was made up by the model."""
         return tool if any(offer.definition.name == tool for offer in self.offers) else UNKNOWN
 
+    def counted(self, fields: Fields) -> Fields:
+        """With one name for all of the asker's own tools: each question may bring others."""
+        askers = {offer.definition.name for offer in self.offers if offer.contract.is_outside}
+        return {**fields, "tool": ASKERS_TOOL} if fields.get("tool") in askers else fields
+
 
 class Telemetry(Actor[TelemetryMessage]):
     """See the module."""
@@ -351,7 +365,7 @@ class Telemetry(Actor[TelemetryMessage]):
 
     def _notice(self, opened: _OpenRequest | None, message: InRequest, fields: Fields, at: float) -> None:
         rule, tag = NOTICES[type(message)], message.tag
-        self._count(rule, fields)
+        self._count(rule, fields if opened is None else opened.counted(fields))
         if opened is not None and opened.spans is not None:
             attributes = _attributes(tag, fields)
             self._outside(opened.context, opened.spans.note, tag, rule.event, attributes, at)

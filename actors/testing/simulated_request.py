@@ -179,7 +179,8 @@ class SimulatedRequest:
         """Whole steps, each once, in order; all of them, unless the session was lost."""
         kept, history = self.kept, self.scenario.history
         session = self.trace.session if self.lost is None else self._session
-        recorded = (self.scenario.user, *session.recorded) if session is not None else ()
+        question = (self.scenario.user,) if self.scenario.user.parts else ()
+        recorded = (*question, *session.recorded) if session is not None else ()
         if history_faults(kept):
             yield f"I2 valid history: the next request cannot go on from {kept!r:.200}"
         new = kept[len(history) :]

@@ -39,6 +39,7 @@ from callboard.actors.requests.session_messages import Peers, Record, TakenUp
 from callboard.actors.requests.tool_selection import ToolSelection
 from callboard.actors.requests.write_ahead import WriteAhead
 from callboard.actors.telemetry.telemetry import Telemetry
+from callboard.actors.testing.answered_calls import next_request, taken_wrongly
 from callboard.actors.testing.faults import Faults, seeded_faults
 from callboard.actors.testing.replay_token import Chosen, RunToken
 from callboard.actors.testing.schedules import smallest
@@ -110,6 +111,9 @@ class SimulatedRun:
         self.world = World([request.scenario for request in self.requests.values()], self.faults, self.scheduler)
         self.world.traces = {request_id: request.trace for request_id, request in self.requests.items()}
         self._tools: tuple[ToolOffer, ...] = scenarios[0].tools if scenarios else ()
+        self.answering: dict[RequestId, SimulatedRequest] = {}
+        """Requests that go on from calls which others have handed out."""
+        self._taken_wrongly: list[str] = []
 
     @property
     def system(self) -> ActorSystem:
@@ -133,17 +137,19 @@ class SimulatedRun:
                 break
             self._die(death.down_seconds)
         self._run_until(float("inf"))
-        for request in self.requests.values():
+        self._answer_calls()
+        for request in (*self.requests.values(), *self.answering.values()):
             request.close(self.world)
         self.scheduler.close()  # the journal's thread
         return self.traces
 
     def problems(self) -> list[str]:
         """Every rule that this run has broken, one sentence each, with the request's id in front."""
-        found = [f"{request_id} {problem}" for request_id, each in self.requests.items() for problem in each.problems()]
+        requests = {**self.requests, **self.answering}
+        found = [f"{request_id} {problem}" for request_id, each in requests.items() for problem in each.problems()]
         if self.world.ahead is not None:
-            found += self.world.ahead.problems({name: each.finish for name, each in self.requests.items()})
-        return [*found, *problems_of_the_whole(self.world, self.requests, self._tools)]
+            found += self.world.ahead.problems({name: each.finish for name, each in requests.items()})
+        return [*self._taken_wrongly, *found, *problems_of_the_whole(self.world, self.requests, self._tools)]
 
     def _run_until(self, seconds: float, steps: int = MAX_STEPS + 1) -> bool:
         """False: nothing is left to do until then; True: it has taken so many steps."""
@@ -153,6 +159,19 @@ class SimulatedRun:
             if self.scheduler.steps > MAX_STEPS:
                 raise AssertionError(f"the run does not end: {MAX_STEPS} steps, at {self.scheduler.now():g} s")
         return True
+
+    def _answer_calls(self) -> None:
+        """The askers answer the calls that were handed out, and the model goes on."""
+        for request_id, request in self.requests.items():
+            talk = request.answer.conversation if request.answer is not None else None
+            if talk is None or talk.open_turn is None:
+                continue
+            self._taken_wrongly += [f"{request_id} {problem}" for problem in taken_wrongly(talk)]
+            answering = SimulatedRequest(_with_own_model(next_request(request.scenario, talk)))
+            self.answering[answering.scenario.request_id] = answering
+            self.world.add(answering.scenario, answering.trace)
+            self._begin(answering, is_read_along=True)
+        self._run_until(float("inf"))
 
     # -- the tree
 

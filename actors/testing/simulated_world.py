@@ -115,6 +115,11 @@ class World:
         ahead = 0.0 if self.faults.deaths else WALL_CLOCK_AHEAD
         return SimulatedDisk(lambda: self.scheduler.now() + ahead, wait, faults)
 
+    def add(self, scenario: Scenario, trace: Trace) -> None:
+        """One more request, which begins later than the others."""
+        self.scenarios[scenario.request_id], self.traces[scenario.request_id] = scenario, trace
+        self.plans[scenario.request_id] = Plans(scenario)
+
     # -- what workers need (simulated_workers.World)
 
     def plan_of(self, run: RunTool | AskApproval) -> PlannedCall:

@@ -138,7 +138,8 @@ def check_encode(adapter: Any, model: str, quiet: Callable[[Any], Any]) -> None:
         taken = history if shown else map(_without_pictures, history)
         _encode(adapter, ModelRequest(model, (*taken, UserMessage.of("go")), TOOLS))
 
-    carries(_RICH_SHAPE)
+    for shape in (_RICH_SHAPE, _PLAIN_SHAPE):
+        carries(shape)
     quiet(given(_SHAPES)(carries))()
     is_steady()
     _check_tools(adapter, model)
@@ -174,6 +175,8 @@ _RICH_SHAPE: Final = (
     [([False, False, True], True, [*_TOOL_NAMES, _TOOL_NAMES[0]], True)] * 2,
     [False, True, False],
 )
+#: Only texts, several in a message: an adapter may write these in another way than those beside a picture.
+_PLAIN_SHAPE: Final[Any] = (False, [([False, False], False, [], False)], [False, False])
 
 
 def _history(shape: Any) -> Iterator[Message]:

@@ -20,6 +20,7 @@ from callboard.protocol.content import (
     ToolCall,
     ToolMessage,
     UserMessage,
+    split_atoms,
 )
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.events import ModelFailed, ModelLost, ModelResponded
@@ -300,14 +301,15 @@ def _can_cut(story: Story, turn: ExpectedTurn) -> bool:
     assert story.start is not None
     request, model = turn.model.command.request, turn.model
     messages = request.messages
-    question = max(place for place, message in enumerate(messages) if message == story.start.user)
+    question = max(place for place, message in enumerate(messages) if message == story.question)
     first = next(place for place, message in enumerate(messages) if not isinstance(message, SystemMessage))
     turns = [place for place, message in enumerate(messages) if isinstance(message, AssistantMessage)]
     turns = [place for place in turns if place > question]
     last = messages[turns[-1] :] if turns else ()
     shortest = last
     if turns:
-        recorded = tuple(map(shorten_result, story.records[model.records_before - 1].messages))
+        steps = [*split_atoms(story.begun), *(record.messages for record in story.records[: model.records_before])]
+        recorded = tuple(map(shorten_result, steps[-1]))
         recorded = in_words(recorded) if turn.told_in_words else recorded
         shortest = min(last, recorded, key=_tokens)
     least = replace(request, messages=(*messages[:first], messages[question], *shortest))

@@ -130,19 +130,36 @@ def draw_scenario(
     drawn = _wary(choices, drawn) if _chance(choices, 15) else drawn
     drawn = _with_changes(drawn) if _chance(choices, 8) else drawn
     drawn = replace(drawn, notices_at=_moments(choices, 6))
-    return _with_askers_tools(choices, drawn) if _chance(choices, 15) else drawn
+    drawn = _with_askers_tools(choices, drawn) if _chance(choices, 15) else drawn
+    return _going_on(choices, drawn) if drawn.options.compaction is None and _chance(choices, 5) else drawn
+
+
+def _going_on(choices: Choices, drawn: Scenario) -> Scenario:
+    """No question: the model goes on from a turn whose calls the asker has answered."""
+    calls = [
+        ToolCall(CallId(f"o{number}"), choices.pick(ASKERS_TOOLS).definition.name, choices.pick(GOOD_ARGUMENTS))
+        for number in range(choices.number(1, 3))
+    ]
+    results = [
+        ToolMessage(call.call_id, call.name, choices.pick(("nothing", "x" * 1_500)), is_error=_chance(choices, 20))
+        for call in calls
+    ]
+    notes = [SystemMessage("A note after the results.")] if _chance(choices, 20) else []
+    asked = UserMessage.of("what is in my calendar?")
+    history = (*drawn.history, asked, AssistantMessage(tuple(calls)), *results, *notes)
+    return replace(drawn, history=history, user=UserMessage(()))
 
 
 def _with_askers_tools(choices: Choices, drawn: Scenario) -> Scenario:
     """Calls of tools that the asker runs, alone or beside others. They end a request: some turns come before them."""
     befalls = choices.pick(("", "answered", "lost", "cancelled", "cancelled", "late"))
     first = choices.number(0, min(1 if befalls else 3, len(drawn.turns) - 1))
-    asking = (_asking_back(choices, turn) for turn in drawn.turns[first:])
+    asking = (ask_back(choices, turn) for turn in drawn.turns[first:])
     drawn = replace(drawn, turns=(*drawn.turns[:first], *asking), askers_tools=ASKERS_TOOLS)
     if befalls == "answered":  # too early: the first strays are results of the asker's calls
         return replace(drawn, strays=tuple((at / 2, choices.pick((0, 0, 1, 2))) for at in range(3, 17)))
     if befalls == "lost":
-        return replace(drawn, tools_lost_at=tuple(float(at) for at in range(2, 14, 2)))
+        return replace(drawn, tools_lost_at=(2.5, 5.0, 8.0))
     if befalls == "cancelled":
         return replace(drawn, cancel_at=choices.pick((2.5, 4.0, 6.0, 9.0)))
     if befalls == "late":
@@ -150,7 +167,7 @@ def _with_askers_tools(choices: Choices, drawn: Scenario) -> Scenario:
     return drawn
 
 
-def _asking_back(choices: Choices, turn: PlannedTurn) -> PlannedTurn:
+def ask_back(choices: Choices, turn: PlannedTurn) -> PlannedTurn:
     """Some of its calls are the asker's; the others take long, or never end, so that much can happen meanwhile."""
     tool, is_alone = choices.pick(ASKERS_TOOLS).definition.name, _chance(choices, 20)
     planned, calls = turn.calls, []

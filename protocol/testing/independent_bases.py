@@ -10,6 +10,7 @@ from callboard.protocol.commands import CallModel, Command, Finish, RecordStep
 from callboard.protocol.content import (
     AssistantPart,
     Message,
+    UserMessage,
 )
 from callboard.protocol.events import (
     Event,
@@ -134,7 +135,13 @@ class ChangedPrompt(Mutation):
 
     def question_at(self, messages: Messages) -> int:
         """Where the user's message is; it is always among them."""
-        return max(index for index, message in enumerate(messages) if message == self.started.user)
+        return max(index for index, message in enumerate(messages) if message == self.question)
+
+    @property
+    def question(self) -> UserMessage:
+        """The user's message; of a request that goes on from results, the last one of its history."""
+        known = (*self.started.history, *([self.started.user] if self.started.user.parts else []))
+        return next(message for message in reversed(known) if isinstance(message, UserMessage))
 
 
 class ChangedFinish(Mutation):

@@ -162,7 +162,7 @@ class RepeatsTheQuestionWhenAskingAgain(ChangedPrompt):
 
     def shown(self, event: Event, messages: Messages) -> Messages:
         again = isinstance(event, ModelLost | ModelFailed)
-        return (*messages, self.started.user) if again else messages
+        return (*messages, self.question) if again else messages
 
 
 class ForgetsTheQuestion(ChangedPrompt):

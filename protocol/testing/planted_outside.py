@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from callboard.protocol.commands import CallOutside, Command, Finish, OpenTurn, Outcome, RecordStep, RunTool
-from callboard.protocol.content import AssistantMessage, ToolCall, ToolMessage
+from callboard.protocol.content import AssistantMessage, ToolCall, ToolMessage, UserMessage
 from callboard.protocol.errors import ProtocolError
 from callboard.protocol.events import (
     CancelRequested,
@@ -20,7 +20,7 @@ from callboard.protocol.events import (
 )
 from callboard.protocol.ids import Tag, ToolName
 from callboard.protocol.testing.mutation import Mutation
-from callboard.protocol.testing.planting import changing, saying
+from callboard.protocol.testing.planting import believing, changing, saying
 
 
 class _KnowsTheAsker(Mutation):
@@ -147,6 +147,17 @@ def _without_question(_: Event, commands: list[Command]) -> list[Command]:
     return [command for command in commands if not (is_end and isinstance(command, RecordStep))]
 
 
+def _with_an_empty_question(start: RequestStarted) -> RequestStarted:
+    return start if start.user.parts else replace(start, user=UserMessage.of(""))
+
+
+def _without_what_it_goes_on_from(start: RequestStarted) -> RequestStarted:
+    if start.user.parts:
+        return start
+    question = max(at for at, message in enumerate(start.history) if isinstance(message, UserMessage))
+    return replace(start, history=start.history[: question + 1])
+
+
 #: With the rule that must notice each, and its name.
 OUTSIDE_FAULTS: Final[tuple[tuple[str, str, type[Mutation]], ...]] = (
     ("I31 handed out", "a call is handed out twice", _in_turn(lambda calls: [*calls, *calls[:1]])),
@@ -180,4 +191,6 @@ OUTSIDE_FAULTS: Final[tuple[tuple[str, str, type[Mutation]], ...]] = (
     ("I2 valid history", "a turn that waits for results is recorded", _ending(_recorded_too)),
     ("I2 valid history", "a cancelled step has no results of the asker's calls", LeavesTheAskersCallsUnanswered),
     ("I25 taken or refused", "a result is taken for a call that was not handed out", TakesResultsForWaitingCalls),
+    ("I18 shown as recorded", "what goes on from results has an empty question", believing(_with_an_empty_question)),
+    ("I18 shown as recorded", "what goes on from results forgets them", believing(_without_what_it_goes_on_from)),
 )

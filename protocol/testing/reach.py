@@ -59,7 +59,7 @@ FLOORS: Mapping[Row, int] = MappingProxyType(
         ("outside", "ToolCallFailed", "handed_out"): 2,
         ("outside", "ToolCallTimedOut", "handed_out"): 4,
         ("outside", "ToolCallCancelled", "handed_out"): 1,
-        ("outside", "ToolsLost", "handed_out"): 8,
+        ("outside", "ToolsLost", "handed_out"): 2,
         ("outside", "DeadlinePassed", "handed_out"): 5,
         ("sent", "ToolCallDeferred", "deferred"): 1,  # as above: only a slow session
         ("deferred", "CancelRequested", "cancelled"): 5,

@@ -8,7 +8,7 @@ from typing import Final
 
 from callboard.protocol.commands import CallModel, Note, NoteKind, RecordCompaction
 from callboard.protocol.compaction import Compacted, Compaction
-from callboard.protocol.content import Message, SystemMessage, ToolMessage, UserMessage
+from callboard.protocol.content import Message, SystemMessage, ToolMessage, UserMessage, split_atoms
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.events import ModelFailed, ModelLost, ModelResponded
 from callboard.protocol.model import FinishReason, ModelResponse
@@ -29,7 +29,7 @@ _REPEATED: Final = frozenset({ErrorKind.TRUNCATED, ErrorKind.MALFORMED_TOOL_CALL
 def compacted_history(story: Story, compacted: Compacted, leading: int, *, told: bool) -> tuple[Message, ...]:
     """The history behind its leading instructions: one message for what is left out, and results that are cleared."""
     assert story.start is not None
-    history, reads = story.start.history, _reads(story, told=told)
+    history, reads = story.earlier, _reads(story, told=told)
     begin = max(leading, compacted.left_out)
     rest = _cleared(history[begin:], begin + 1, compacted.cleared, reads=reads)
     return (*_in_their_place(leading + 1, compacted, reads=reads), *rest)
@@ -38,10 +38,10 @@ def compacted_history(story: Story, compacted: Compacted, leading: int, *, told:
 def shown_steps(story: Story, model: ModelRun, *, told: bool) -> list[tuple[Message, ...]]:
     """The finished steps before this model call, with the results that are cleared."""
     assert story.start is not None
-    number, reads, shown = len(story.start.history) + 2, _reads(story, told=told), []
-    for record in story.records[: model.records_before]:
-        shown.append(_cleared(record.messages, number, model.compacted.cleared, reads=reads))
-        number += len(record.messages)
+    number, reads, shown = len(story.earlier) + 2, _reads(story, told=told), []
+    for step in (*split_atoms(story.begun), *(record.messages for record in story.records[: model.records_before])):
+        shown.append(_cleared(step, number, model.compacted.cleared, reads=reads))
+        number += len(step)
     return shown
 
 

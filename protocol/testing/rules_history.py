@@ -339,7 +339,7 @@ def _head_and_old(
     """Instructions with the history's own leading ones, and the rest of the history, as far as it is not left out.
     `told`: without tools."""
     assert story.start is not None
-    history, options = story.start.history, story.start.options
+    history, options = story.earlier, story.start.options
     are_shown = not told and any(offer.decision is not Decision.DENY for offer in story.start.tools)
     prompt = options.system_prompt
     if options.tool_prompt and are_shown:
@@ -357,7 +357,7 @@ def _full_history(story: Story, model: ModelRun, told: bool, mode: OutputMode | 
     return (
         *head,
         *old,
-        story.start.user,
+        story.question,
         *(message for step in shown_steps(story, model, told=told) for message in step),
     )
 
@@ -374,7 +374,7 @@ def _is_cut_of(story: Story, model: ModelRun, shown: tuple[Message, ...], told: 
         tail = tuple(message for record in records[len(records) - steps :] for message in record)
         tail = in_words(tail) if told else tail
         place = len(rest) - len(tail) - 1
-        if place >= 0 and rest[place] == story.start.user and all(map(_alike, rest[place + 1 :], tail)):
+        if place >= 0 and rest[place] == story.question and all(map(_alike, rest[place + 1 :], tail)):
             kept = old[len(old) - place :] if place else ()
             shortened = place == len(old) or not any(map(_is_long, rest[:place]))
             return place <= len(old) and shortened and all(map(_alike, rest[:place], kept))

@@ -50,8 +50,14 @@ from callboard.protocol.testing.outside import cost_of, respond, result_of
 from callboard.protocol.testing.reach import Reach
 from callboard.protocol.testing.rules_journal import fingerprint
 from callboard.protocol.testing.rules_requests import ExpectedEvents
-from callboard.protocol.testing.scenario import STANDARD_TOOLS, PlannedTurn, Scenario
-from callboard.protocol.testing.strategies import histories, model_turns, request_options, seconds
+from callboard.protocol.testing.scenario import ASKERS_TOOLS, STANDARD_TOOLS, PlannedTurn, Scenario
+from callboard.protocol.testing.strategies import (
+    histories,
+    model_turns,
+    request_options,
+    seconds,
+    turns_that_ask_back,
+)
 from callboard.protocol.testing.trace import Trace, Verb
 from callboard.protocol.tools import FailureCode, ToolFailure
 
@@ -75,7 +81,8 @@ class Request:
     def __init__(self, number: int, session: SessionLike) -> None:
         self.tag = Tag(RequestId(f"r{number}"), MessageId("m"))
         self.session = session
-        self.trace = Trace(Scenario(tools=STANDARD_TOOLS, request_id=self.tag.request_id))
+        plan = Scenario(tools=STANDARD_TOOLS, askers_tools=ASKERS_TOOLS, request_id=self.tag.request_id)
+        self.trace = Trace(plan)
         self.expected = ExpectedEvents(self.tag)
         self.timers: dict[Tag, float] = {}
         self.asked: ModelRequest | None = None
@@ -167,9 +174,8 @@ class SessionMachine(RuleBasedStateMachine):
         request = Request(len(self.all), self.session_type())
         self.all.append(request)
         request.options = options
-        self.send(
-            request, RequestStarted(request.tag, self.now, history, UserMessage.of("go"), options, STANDARD_TOOLS)
-        )
+        offers = request.trace.scenario.offers
+        self.send(request, RequestStarted(request.tag, self.now, history, UserMessage.of("go"), options, offers))
         return request
 
     # What is due.
@@ -214,10 +220,26 @@ class SessionMachine(RuleBasedStateMachine):
                 self.send(request, kind(waiting[0], self.now, *rest))
                 return
         self._model_begins(request)
+        self._model_answers(request, turn)
+
+    def _model_answers(self, request: Request, turn: PlannedTurn) -> None:
         if request.asked is not None and request.expected.model is not None:
             response = respond(turn, request.asked)
             cost = cost_of(response.usage, request.options, turn.extra_cost)
             self.send(request, ModelResponded(request.expected.step, self.now, response, cost))
+
+    @precondition(lambda self: any(request.expected.model and self._has_lived(request) for request in self.all))
+    @rule(turn=turns_that_ask_back())
+    def a_model_asks_back(self, turn: PlannedTurn) -> None:
+        """It calls tools of the asker; a result of such a call comes with another request, and not now."""
+        request = next(each for each in self.all if each.expected.model and self._has_lived(each))
+        self._model_begins(request)
+        step = request.expected.step
+        self._model_answers(request, turn)
+        for call in turn.calls:
+            tag = step._replace(call_id=CallId(call.call_id))
+            if tag not in request.expected.calls:
+                self.send(request, ToolCallCompleted(tag, self.now, result_of(tag)))
 
     def _model_begins(self, request: Request) -> None:
         """A model call that must wait begins when its time has come."""

@@ -36,6 +36,7 @@ from callboard.protocol.content import (
     SystemMessage,
     ToolCall,
     ToolMessage,
+    UserMessage,
     is_json_object,
 )
 from callboard.protocol.errors import ErrorKind
@@ -412,6 +413,29 @@ class Story:
 
     # What was read.
 
+    @property
+    def question(self) -> UserMessage:
+        """What the request answers. One that goes on from results has none of its own: it is in the history."""
+        assert self.start is not None
+        return self.start.user if self.start.user.parts else self.start.history[self._question_at]  # type: ignore[return-value]
+
+    @property
+    def earlier(self) -> tuple[Message, ...]:
+        """The history before the question."""
+        assert self.start is not None
+        return self.start.history if self.start.user.parts else self.start.history[: self._question_at]
+
+    @property
+    def begun(self) -> tuple[Message, ...]:
+        """What earlier requests have done about the question."""
+        assert self.start is not None
+        return () if self.start.user.parts else self.start.history[self._question_at + 1 :]
+
+    @property
+    def _question_at(self) -> int:
+        assert self.start is not None
+        return max(at for at, message in enumerate(self.start.history) if isinstance(message, UserMessage))
+
     def events(self, *kinds: type[Any]) -> Iterator[Any]:
         """The events of these kinds that the session took."""
         return (reaction.event for reaction in self.reactions if isinstance(reaction.event, kinds))
@@ -442,7 +466,7 @@ class Story:
         """Every history that somebody gets to see: each model call's, and the conversation after each step."""
         if self.start is None:
             return
-        kept: tuple[Message, ...] = (*self.start.history, self.start.user)
+        kept: tuple[Message, ...] = (*self.earlier, self.question, *self.begun)
         for model in self.models:
             yield f"the messages of model call {model.command.tag.step}", model.command.request.messages
         for record in self.records:

@@ -126,6 +126,11 @@ def model_turns(max_calls: int = generator.MAX_PARALLEL_CALLS) -> st.SearchStrat
     return _drawn(generator.draw_turn, max_calls)
 
 
+def turns_that_ask_back(max_calls: int = 4) -> st.SearchStrategy[PlannedTurn]:
+    """A turn with calls of the asker's own tools (`ASKERS_TOOLS`), alone or beside others."""
+    return _drawn(lambda choices: generator.ask_back(choices, generator.draw_turn(choices, max_calls)))
+
+
 def request_options() -> st.SearchStrategy[RequestOptions]:
     """Options of a request: mostly generous, sometimes any mixture of tight limits."""
     return _drawn(lambda choices: generator.draw_tool_options(choices, generator.draw_options(choices)))

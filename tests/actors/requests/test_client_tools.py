@@ -149,6 +149,7 @@ def test_a_cut_call_is_not_handed_out() -> None:
         reply = running.ask_sync("Am I free?", tools=[CALENDAR])
         assert reply.outcome is Outcome.ANSWERED
         assert [each.code for each in reply.failures] == ["incomplete_call"]
+        assert running.metrics().counts("callboard.tool.calls") == {(ASKERS_TOOL, "incomplete_call"): 1}
 
 
 def test_tools_that_cannot_be_offered_are_refused() -> None:

@@ -30,7 +30,7 @@ from callboard.actors.testing.faults import (
 )
 from callboard.actors.testing.replay_token import RunToken
 from callboard.actors.testing.simulated_run import SimulatedRun, check, play, run_of, token_of
-from callboard.protocol.commands import Finish, Outcome
+from callboard.protocol.commands import CallModel, Finish, Outcome
 from callboard.protocol.content import ToolMessage
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import RequestId, ToolName
@@ -38,6 +38,7 @@ from callboard.protocol.limits import MAX_CALL_SENDS
 from callboard.protocol.options import RequestOptions
 from callboard.protocol.testing.runtimes import simulate
 from callboard.protocol.testing.scenario import (
+    ASKERS_TOOLS,
     STANDARD_TOOLS,
     ModelDoes,
     PersonDoes,
@@ -184,6 +185,20 @@ def test_scenarios_of_one_run_differ_in_their_request_and_share_their_tools() ->
         SimulatedRun([Scenario(), Scenario()])
     with pytest.raises(UsageError, match="the same tools"):
         SimulatedRun([Scenario(), Scenario(request_id=RequestId("s"), tools=STANDARD_TOOLS)])
+
+
+def test_the_asker_answers_what_was_handed_out_and_the_model_goes_on() -> None:
+    mine = ASKERS_TOOLS[0].definition.name
+    calls = (PlannedCall(mine, call_id="a"), PlannedCall(LOOK, call_id="b"), PlannedCall(mine, '{"x":1}', "c"))
+    run = played(step(*calls, askers_tools=ASKERS_TOOLS))
+    assert outcome(run.traces[0]) is Outcome.CALLS_OUTSIDE
+    assert results(run.traces[0]) == []
+    (answering,) = run.answering.values()
+    assert outcome(answering.trace) is Outcome.ANSWERED
+    shown = next(e.value.request.messages for e in answering.trace.entries if isinstance(e.value, CallModel))
+    told = [message.content for message in shown if isinstance(message, ToolMessage)]
+    assert (told[0], told[2]) == ("the asker's a", "the asker's c")
+    assert '"of":"r/1/b"' in told[1]
 
 
 # -- several requests

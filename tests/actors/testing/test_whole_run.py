@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
 import pytest
 
 from callboard.actors.calls.ledger import Call, CallReports, Ledger, Outcome
+from callboard.actors.requests.client_tools import CallResults, given_up
 from callboard.actors.requests.conversation import Conversation
 from callboard.actors.testing.simulated_run import attempt, token_of
 from callboard.protocol.content import Message
 from callboard.protocol.ids import RequestId
 
 record, give, lose, end, submit = Conversation.record, Ledger.give, Ledger.lose, CallReports.end, Ledger.submit
+going_on = Conversation.going_on
 
 
 def record_twice(self: Conversation, messages: tuple[Message, ...], request_id: RequestId) -> None:
@@ -44,6 +47,19 @@ def swap_results(self: CallReports, call: Call, result: Outcome, printed: str = 
     end(self, call, result.replace(own, other) if isinstance(result, str) else result, printed)
 
 
+def take_some_answers(self: Conversation, given: CallResults | None) -> tuple[Message, ...]:
+    turn = self.open_turn
+    assert turn is not None
+    assert given is not None
+    return going_on(self, CallResults([*given.answers, *given_up(turn).answers[len(given.answers) :]]))
+
+
+def swap_answers(self: Conversation, given: CallResults | None) -> tuple[Message, ...]:
+    answers = given.answers if given is not None else ()
+    texts = [answer.content for answer in answers]
+    return going_on(self, CallResults([replace(a, content=t) for a, t in zip(answers, texts[::-1], strict=True)]))
+
+
 def crash_on_a_full_ledger(self: Any, run: Any, *more: Any) -> Any:
     if len(self.calls) == 3:
         raise SystemExit("planted")
@@ -58,6 +74,8 @@ def crash_on_a_full_ledger(self: Any, run: Any, *more: Any) -> Any:
         (Ledger, "lose", begin_again, "run twice"),
         (CallReports, "end", swap_results, "isolation"),
         (Ledger, "submit", crash_on_a_full_ledger, "crash"),
+        (Conversation, "going_on", take_some_answers, "answers"),
+        (Conversation, "going_on", swap_answers, "answers"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )

@@ -340,6 +340,13 @@ def test_a_broken_adapter_is_found(fault: str) -> None:
     assert "\n" not in str(caught.value).split("assert", 1)[0].strip()
 
 
+def test_texts_without_a_picture_are_always_looked_at() -> None:
+    """One example is too few to draw such a message: it is among those that each check has."""
+    api, broken, told = ENCODERS["glues two texts"]
+    with pytest.raises(AssertionError, match=told):
+        check_provider_adapter(Wrapped(adapter_for(api), **broken), examples=1)
+
+
 class SharedDecoder(Wrapped):
     """All decoders write into one: what one began, the next goes on with."""
 

@@ -26,6 +26,7 @@ def test_sessions_under_fire_live_long_and_keep_all_rules() -> None:
     assert 30 <= sum(Fixed.lengths) / len(Fixed.lengths) <= 60
     assert Fixed.reach.calls["running", "ToolCallCompleted", "completed"] >= 10
     assert Fixed.reach.requests["running_tools", "ToolCallCompleted", "calling_model"] >= 10
+    assert Fixed.reach.calls["requested", "ModelResponded", "outside"] >= 5
 
 
 @pytest.mark.timeout(400)
