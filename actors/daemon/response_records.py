@@ -19,6 +19,7 @@ from typing import Final
 import orjson
 
 from callboard.actors.daemon.api_errors import ApiError
+from callboard.actors.daemon.sealed_summaries import SummarySeal, new_key
 from callboard.actors.requests.replies import Reply
 
 #: OpenAI keeps responses for 30 days ("Your data", API guide).
@@ -35,6 +36,7 @@ CREATE TABLE IF NOT EXISTS responses (
     shows_encrypted INTEGER NOT NULL, has_form INTEGER NOT NULL, final BLOB
 ) STRICT
 """
+_SEAL: Final = "CREATE TABLE IF NOT EXISTS seal (key BLOB NOT NULL) STRICT"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,10 @@ class ResponseRecords:
         self._file = sqlite3.connect(path or ":memory:", check_same_thread=False, isolation_level=None)
         self._file.execute("PRAGMA journal_mode=WAL")
         self._file.execute(_TABLE)
+        self._file.execute(_SEAL)
+        self._file.execute("INSERT INTO seal SELECT ? WHERE NOT EXISTS (SELECT 1 FROM seal)", (new_key(),))
+        self.seal = SummarySeal(self._file.execute("SELECT key FROM seal").fetchone()[0])
+        """Of the summaries that clients of this tenant are given. Without a file it is another one after a restart."""
         self._is_in_memory = path is None
         self._forgot_at = 0.0
         self._forget()
