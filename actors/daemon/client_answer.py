@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
 
-import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 from typing_extensions import TypeForm
@@ -25,6 +24,7 @@ from callboard.actors.daemon.asked_question import asked_of
 from callboard.actors.daemon.chat_answers import joined_text
 from callboard.actors.daemon.client_question import AnswerFormat, ClientQuestion
 from callboard.actors.daemon.endpoint import HttpCall
+from callboard.actors.daemon.json_bytes import json_bytes
 from callboard.actors.daemon.recorded_turns import turn_of
 from callboard.actors.daemon.server_events import EventStream
 from callboard.actors.requests.json_schema import json_schema
@@ -260,7 +260,7 @@ def text_of(reply: Reply[object], form: AnswerFormat | None) -> str | None:
     """The text of an answer that has a form; None: what its turns say."""
     if form is None:
         return None
-    return orjson.dumps(reply.output).decode() if reply.outcome is Outcome.ANSWERED else ""
+    return json_bytes(reply.output).decode() if reply.outcome is Outcome.ANSWERED else ""
 
 
 def _reason(reply: Reply[object]) -> FinishReason:

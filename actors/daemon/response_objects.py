@@ -29,6 +29,8 @@ def begun(read: ResponsesBody, request_id: str, created_at: float) -> Fields:
     text: Fields = {"format": {"type": "text"}}
     if read.text is not None:
         text |= read.text.model_dump(by_alias=True, exclude_none=True)
+    if isinstance(form := text["format"], dict) and form["type"] == "json_schema":
+        text["format"] = {"description": None, "strict": False, **form}
     reasoning = read.reasoning
     choice = read.tool_choice or "auto"
     return {

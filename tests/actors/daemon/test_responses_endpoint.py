@@ -74,6 +74,19 @@ def test_tools_of_both_kinds_in_one_turn(client: openai.OpenAI, is_stored: bool)
     assert second.output_text == "The tools said: rain in Oslo and free"
 
 
+def test_numbers_beyond_64_bits_are_handed_back(client: openai.OpenAI) -> None:
+    """orjson does not write them: such a schema was answered with 500."""
+    schema = {"type": "object", "properties": {"n": {"type": "integer", "maximum": 2**70}}}
+    tools: Any = [{**CALENDAR, "parameters": schema}]
+    items: Any = [{"role": "user", "content": "hello", "further": 2**70}]
+    made = client.responses.create(model=MODEL, input=items, tools=tools)
+    for found in (made, client.responses.retrieve(made.id)):
+        assert found.to_dict()["tools"][0]["parameters"] == schema  # type: ignore[index]
+    assert list(client.responses.create(model=MODEL, input=items, tools=tools, stream=True))[-1].type.endswith(
+        "completed"
+    )
+
+
 def test_two_responses_follow_on_one(client: openai.OpenAI) -> None:
     first = client.responses.create(model=MODEL, input="one")
     for word in ("two", "three"):
