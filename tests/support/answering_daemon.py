@@ -1,15 +1,16 @@
 """`callboard serve` before a scripted model that answers by what it is asked: run it with the arguments of `callboard`.
 
 What the last user's message begins with decides: "call [[NAME, ARGUMENTS], ...]" asks for tools, "fail KIND" fails,
-"wait" says nothing for a minute, "slow" a letter each half minute, "think" thinks first, "see" names the parts of the
-message, "recall" repeats all that was said before, "short" is cut off at the limit of its tokens. Anything else is
-answered with "You said: ...", and results of tools with "The tools said: ...".
+"wait" says nothing for a minute, "gate FILE" nothing until there is the file, "slow" a letter each half minute, "think"
+thinks first, "see" names the parts of the message, "recall" repeats all that was said before, "short" is cut off at the
+limit of its tokens. Anything else is answered with "You said: ...", and results of tools with "The tools said: ...".
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 from callboard.actors.cli import serve_command
@@ -56,6 +57,8 @@ def _told(last: UserMessage, request: ModelRequest) -> ScriptedTurn:
             return ScriptedTurn(rest, chunk_chars=3, error=Error(ErrorKind.OTHER, "the model broke off"))
         case "wait":
             return ScriptedTurn("late", first_delay_seconds=60.0)
+        case "gate":  # closed until there is such a file
+            return ScriptedTurn("through", first_delay_seconds=0.0 if Path(rest).exists() else 600.0, usage=USAGE)
         case "slow":
             return ScriptedTurn(rest, chunk_chars=1, delay_seconds=30.0)
         case "think":

@@ -34,8 +34,9 @@ def client_of(daemon: RunningDaemon) -> openai.OpenAI:
 
 
 @pytest.fixture
-def client(daemon: RunningDaemon) -> openai.OpenAI:
-    return client_of(daemon)
+def client(daemon: RunningDaemon) -> Iterator[openai.OpenAI]:
+    with client_of(daemon) as found:
+        yield found
 
 
 def said(role: str, content: object) -> Any:
@@ -152,10 +153,10 @@ def test_what_cannot_be_compacted_is_refused_by_name(client: openai.OpenAI) -> N
 
 
 def test_a_summary_is_read_back_after_a_restart(tmp_path: Path) -> None:
-    with stateless_daemon(tmp_path) as daemon:
-        made = given_back(client_of(daemon).responses.compact(model=MODEL, input=CONVERSATION))
-    with stateless_daemon(tmp_path) as daemon:
-        assert "support is told first" in recalled(client_of(daemon), made)
+    with stateless_daemon(tmp_path) as daemon, client_of(daemon) as client:
+        made = given_back(client.responses.compact(model=MODEL, input=CONVERSATION))
+    with stateless_daemon(tmp_path) as daemon, client_of(daemon) as client:
+        assert "support is told first" in recalled(client, made)
 
 
 def test_each_tenant_has_a_key_of_its_own(tmp_path: Path) -> None:

@@ -28,8 +28,9 @@ def client_of(daemon: RunningDaemon) -> openai.OpenAI:
 
 
 @pytest.fixture
-def client(daemon: RunningDaemon) -> openai.OpenAI:
-    return client_of(daemon)
+def client(daemon: RunningDaemon) -> Iterator[openai.OpenAI]:
+    with client_of(daemon) as found:
+        yield found
 
 
 def test_an_answer_is_found_again_with_its_input_and_deleted(client: openai.OpenAI) -> None:
