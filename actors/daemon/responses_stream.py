@@ -45,8 +45,8 @@ class ResponseStream:
         self._turn = 0
         self._open: Fields | None = None
         """The message or the reasoning that is being written."""
-        self._place = (0, 0)
-        """Its turn and block."""
+        self._place = (-1, 0)
+        """Its turn and block, or those of the last one; none at first."""
         self._replays: dict[tuple[int, int], Replay] = {}
         self._running: dict[tuple[int, str], Fields] = {}
         """Calls that run here, by step and id."""
