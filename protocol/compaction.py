@@ -180,6 +180,15 @@ def earlier_message(first: int, compacted: Compacted, *, may_read: bool) -> User
     return UserMessage.of(f"{told} {which}]\n<summary>\n{_as_data(compacted.summary)}\n</summary>")
 
 
+def compacted_message(summary: str) -> UserMessage:
+    """What the model reads in place of a conversation that its client has had compacted. A user's message, as above."""
+    told = (
+        "[Note, not written by the user: the conversation up to here was compacted. Of it, only instructions and "
+        "messages of the user's may be shown above. This is a summary of all of it:]"
+    )
+    return UserMessage.of(f"{told}\n<summary>\n{_as_data(summary)}\n</summary>")
+
+
 #: What would end the part of a prompt that is data, if it was said in it.
 _END_OF_DATA: Final = re.compile(r"<(?=\s*/\s*(?:summary|conversation)\b)", re.IGNORECASE)
 

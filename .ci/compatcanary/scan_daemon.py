@@ -22,7 +22,7 @@ HERE: Final = Path(__file__).parent
 ROOT: Final = HERE.parents[1]
 PROGRAM: Final = ROOT / "tests" / "support" / "answering_daemon.py"
 #: "modern" is "chat" with the Responses API.
-PROFILES: Final = ("chat",)
+PROFILES: Final = ("chat", "modern")
 INSTALL_SECONDS: Final = 120
 SCAN_SECONDS: Final = 60
 STOP_SECONDS: Final = 30

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-import orjson
 from starlette.responses import Response
 
+from callboard.actors.daemon.json_bytes import json_bytes
 from callboard.protocol.errors import ErrorKind, ProviderError, RuntimeFailure, UsageError, said
 from callboard.protocol.masking import mask
 
@@ -125,12 +125,15 @@ def _types(status: int) -> tuple[str, str]:
 
 def error_body(api: Api, error: ApiError) -> dict[str, object]:
     """The error as the API writes it. What looks like a key in its message is masked."""
-    of_openai, of_anthropic = _types(error.status)
-    message = mask(error.message)
     if api is Api.ANTHROPIC:
-        return {"type": "error", "error": {"type": of_anthropic, "message": message}}
-    inner = {"message": message, "type": of_openai, "param": error.param or None, "code": error.code}
-    return {"error": inner}
+        return {"type": "error", "error": {"type": _types(error.status)[1], "message": mask(error.message)}}
+    return {"error": error_fields(error)}
+
+
+def error_fields(error: ApiError) -> dict[str, object]:
+    """What OpenAI's `error` has."""
+    kind, message = _types(error.status)[0], mask(error.message)
+    return {"message": message, "type": kind, "param": error.param or None, "code": error.code}
 
 
 #: What of the request is still to come is not read then.
@@ -145,4 +148,4 @@ def error_response(api: Api, error: ApiError) -> Response:
 
 def json_response(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """A value as JSON."""
-    return Response(orjson.dumps(value), status, dict(headers or {}), "application/json")
+    return Response(json_bytes(value), status, dict(headers or {}), "application/json")

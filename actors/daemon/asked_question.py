@@ -29,7 +29,7 @@ class AskedQuestion:
 async def asked_of(call: HttpCall, question: ClientQuestion, request_id: str) -> AskedQuestion:
     """The question as its tenant's runtime takes it. Raises ApiError for an unknown model."""
     model = model_of(call.daemon, call.tenant, question.model)
-    messages = await _with_own_turns(call.tenant, question.messages)
+    messages = await with_own_turns(call.tenant, question.messages)
     last = messages[-1]
     is_asked = isinstance(last, UserMessage)
     conversation = Conversation(messages[:-1] if is_asked else messages)
@@ -55,7 +55,7 @@ def _names_here(tenant: Tenant, question: ClientQuestion) -> list[str]:
     return [name for name in own if name not in theirs] if theirs & set(own) else ["*"]
 
 
-async def _with_own_turns(tenant: Tenant, messages: tuple[Message, ...]) -> tuple[Message, ...]:
+async def with_own_turns(tenant: Tenant, messages: tuple[Message, ...]) -> tuple[Message, ...]:
     """The messages, with what the runtime has of the turns whose calls the client was given."""
     found = {each: await tenant.turns.find(tenant.runtime, each) for each in requests_in(messages)}
     known = {request_id: turn for request_id, turn in found.items() if turn is not None}

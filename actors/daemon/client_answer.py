@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
 
-import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 from typing_extensions import TypeForm
@@ -25,6 +24,7 @@ from callboard.actors.daemon.asked_question import asked_of
 from callboard.actors.daemon.chat_answers import joined_text
 from callboard.actors.daemon.client_question import AnswerFormat, ClientQuestion
 from callboard.actors.daemon.endpoint import HttpCall
+from callboard.actors.daemon.json_bytes import json_bytes
 from callboard.actors.daemon.recorded_turns import turn_of
 from callboard.actors.daemon.server_events import EventStream
 from callboard.actors.requests.json_schema import json_schema
@@ -91,12 +91,7 @@ async def answer(call: HttpCall, api: StatelessApi, question: ClientQuestion) ->
             return await _streamed(call, api, question, request_id, headers)
         return await _whole(call, api, question, request_id, headers)
     except Exception as error:
-        found = failure_of(error, api)
-        if found.status == 500:
-            logger.exception("a question failed")
-        raise ApiError(
-            found.status, found.code, found.message, param=found.param, headers={**found.headers, **headers}
-        ) from None
+        raise refusal_of(error, api, headers) from error
 
 
 # -- whole
@@ -108,7 +103,7 @@ async def _whole(
     asked = await asked_of(call, question, request_id)
     form = form_of(question.output)
     asking = asyncio.ensure_future(call.tenant.runtime.ask(asked.prompt, output=form, **asked.options))
-    reply = await _unless_gone(call.request, asking)
+    reply = await unless_gone(call.request, asking)
     turn = turn_of(reply, asked.conversation)
     if turn is not None:
         call.tenant.turns.keep(request_id, turn)
@@ -122,7 +117,7 @@ async def _whole(
     return json_response(api.whole(found), headers=headers)
 
 
-async def _unless_gone(request: Request, asking: asyncio.Future[Reply[object]]) -> Reply[object]:
+async def unless_gone(request: Request, asking: asyncio.Future[Reply[object]]) -> Reply[object]:
     """The reply; the request is cancelled where its client leaves."""
     gone = asyncio.ensure_future(_disconnected(request))
     gone.add_done_callback(lambda _: asking.cancel())
@@ -265,7 +260,7 @@ def text_of(reply: Reply[object], form: AnswerFormat | None) -> str | None:
     """The text of an answer that has a form; None: what its turns say."""
     if form is None:
         return None
-    return orjson.dumps(reply.output).decode() if reply.outcome is Outcome.ANSWERED else ""
+    return json_bytes(reply.output).decode() if reply.outcome is Outcome.ANSWERED else ""
 
 
 def _reason(reply: Reply[object]) -> FinishReason:
@@ -289,6 +284,14 @@ def about_request(reply: Reply[object]) -> Fields:
         "notes": list(reply.notes),
         "cost": reply.cost,
     }
+
+
+def refusal_of(error: Exception, api: StatelessApi, headers: Mapping[str, str]) -> ApiError:
+    """What went wrong as an answer of its own, with these headers. A fault of ours is logged."""
+    found = failure_of(error, api)
+    if found.status == 500:
+        logger.error("a question failed", exc_info=error)
+    return ApiError(found.status, found.code, found.message, param=found.param, headers={**found.headers, **headers})
 
 
 #: What a request that ended without an answer is to its client.

@@ -69,11 +69,17 @@ def checked_messages(messages: Iterable[Message], param: str = "messages") -> tu
     Results of calls are put into the order of the calls, with the names of the tools. Instructions behind the last
     question are put before it.
     """
+    found = ordered_messages(messages, param)
+    if not found or not isinstance(found[-1], UserMessage | ToolMessage):
+        raise bad_field(param, "the last message must be the user's, or the result of a tool call")
+    return found
+
+
+def ordered_messages(messages: Iterable[Message], param: str = "messages") -> tuple[Message, ...]:
+    """The same of a history that may end with an answer, or be empty."""
     found = _with_notes_before(_with_results_in_order(tuple(messages)))
     if faults := history_faults(found):
         raise bad_field(param, f"this history is not legal: {'; '.join(faults[:_FAULTS_SHOWN])}")
-    if not found or not isinstance(found[-1], UserMessage | ToolMessage):
-        raise bad_field(param, "the last message must be the user's, or the result of a tool call")
     return found
 
 

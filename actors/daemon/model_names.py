@@ -39,6 +39,14 @@ def listed_models(daemon: Daemon, tenant: Tenant) -> dict[str, str]:
     return {**daemon.settings.models, **{model: model for model in own_models(tenant.runtime.settings)}}
 
 
+def window_of(settings: Settings, model: str) -> int | None:
+    """The tokens that "provider/model" takes, its answer included; None where that is not known."""
+    if model == settings.model and settings.context_tokens is not None:
+        return settings.context_tokens
+    provider, _, name = model.partition("/")
+    return settings.catalog.info(provider, name).context_tokens
+
+
 def own_models(settings: Settings) -> Iterator[str]:
     """The tenant's default model and its fallbacks."""
     yield settings.model

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from callboard.actors.daemon.api_errors import Api, json_response
 from callboard.actors.daemon.endpoint import Endpoint, HttpCall
-from callboard.actors.daemon.model_names import listed_models, model_of
+from callboard.actors.daemon.model_names import listed_models, model_of, window_of
 from callboard.actors.settings import Settings
 from callboard.protocol.content import Audio, Document, Image, UserMessage, UserPart
 from callboard.protocol.errors import UsageError
@@ -43,9 +43,7 @@ async def model(call: HttpCall) -> Response:
 
 def _described(settings: Settings, name: str, model: str) -> dict[str, object]:
     provider, _, rest = model.partition("/")
-    known = settings.catalog.info(provider, rest)
-    window = settings.context_tokens if model == settings.model else None
-    prices = known.prices
+    prices = settings.catalog.info(provider, rest).prices
     return {
         "id": name,
         "object": "model",
@@ -55,7 +53,7 @@ def _described(settings: Settings, name: str, model: str) -> dict[str, object]:
         "created_at": CREATED_AT,
         "owned_by": provider,
         "lifecycle": "active",
-        "max_input_tokens": window or known.context_tokens,
+        "max_input_tokens": window_of(settings, model),
         "capabilities": _capabilities(provider),
         "callboard": {
             "model": model,

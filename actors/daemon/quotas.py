@@ -15,7 +15,14 @@ from callboard.actors.daemon.tenants import Tenant
 
 #: What asks models: only this is refused when a quota is used up.
 ASKS_MODELS: Final = frozenset(
-    ("/api/requests", "/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/embeddings")
+    (
+        "/api/requests",
+        "/v1/chat/completions",
+        "/v1/responses",
+        "/v1/responses/compact",
+        "/v1/messages",
+        "/v1/embeddings",
+    )
 )
 #: What was used is read from the journal at most this often; as much may be used beyond a quota meanwhile.
 READ_AGAIN_SECONDS: Final = 5.0

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from callboard.actors.daemon.api_errors import ApiError
@@ -40,26 +41,47 @@ async def input_messages(tenant: Tenant, items: Items) -> tuple[Message, ...]:
     for request_id in requests_of(items):
         if await tenant.turns.find(tenant.runtime, request_id) is not None:
             known.add(request_id)
-    return tuple(messages_of(items, known))
+    return tuple(messages_of(items, known, tenant.responses.seal.open))
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseTurn:
+    """One response of several that follow each other."""
+
+    items: Items
+    """Its own input."""
+    answer: tuple[Message, ...] = ()
+    """What its request added."""
 
 
 async def history_until(tenant: Tenant, response_id: str) -> tuple[Message, ...]:
-    """All messages up to this response's answer. Raises ApiError (404 for an unknown one, 400 for one that has no
-    answer)."""
-    chain: list[tuple[Message, ...]] = []
+    """All messages up to this response's answer. Raises ApiError as `turns_until`."""
+    turns = await turns_until(tenant, response_id)
+    return tuple([message for turn in turns for message in await messages_in(tenant, turn)])
+
+
+async def messages_in(tenant: Tenant, turn: ResponseTurn) -> tuple[Message, ...]:
+    """Of its input and its answer. Raises ApiError."""
+    return (*await input_messages(tenant, turn.items), *turn.answer)
+
+
+async def turns_until(tenant: Tenant, response_id: str) -> Sequence[ResponseTurn]:
+    """This response and all before it, the first of them first. Raises ApiError (404 for an unknown one, 400 for one
+    that has no answer)."""
+    chain: list[ResponseTurn] = []
     request_id = request_id_of(response_id)
     while request_id or not chain:
         record = await asyncio.to_thread(tenant.responses.find, request_id)
         if record is None:
             said = f"Previous response with id '{response_id[:100]}' not found."
             raise ApiError(404, "previous_response_not_found", said, param="previous_response_id")
-        if len(chain) >= 2 * MAX_CHAIN:
+        if len(chain) >= MAX_CHAIN:
             raise _not_possible(f"more than {MAX_CHAIN} responses follow each other; send the messages as input")
-        chain += [_answered(await _reply_of(tenant, request_id)), await input_messages(tenant, record.items)]
+        chain.append(ResponseTurn(record.items, _answered(await _reply_of(tenant, request_id))))
         request_id = record.previous
         if not request_id:
             break
-    return tuple(message for part in reversed(chain) for message in part)
+    return chain[::-1]
 
 
 async def _reply_of(tenant: Tenant, request_id: str) -> Reply[object]:

@@ -29,6 +29,8 @@ def begun(read: ResponsesBody, request_id: str, created_at: float) -> Fields:
     text: Fields = {"format": {"type": "text"}}
     if read.text is not None:
         text |= read.text.model_dump(by_alias=True, exclude_none=True)
+    if isinstance(form := text["format"], dict) and form["type"] == "json_schema":
+        text["format"] = {"description": None, "strict": False, **form}
     reasoning = read.reasoning
     choice = read.tool_choice or "auto"
     return {
@@ -81,7 +83,12 @@ def running(first: Fields) -> Fields:
 
 def ended(first: Fields, output: list[Fields], reply: Reply[object]) -> Fields:
     """The object of a request that has ended with this reply."""
-    known: Fields = {**first, "output": output, "usage": _usage(reply.usage), "callboard": about_request(reply)}
+    known: Fields = {
+        **first,
+        "output": output,
+        "usage": None if reply.usage is None else usage_fields(reply.usage),
+        "callboard": about_request(reply),
+    }
     if reply.outcome not in (Outcome.ANSWERED, Outcome.CALLS_OUTSIDE):
         status = "cancelled" if reply.outcome is Outcome.CANCELLED else "failed"
         error = None if status == "cancelled" else {"code": "server_error", "message": mask(reply.reason)}
@@ -101,9 +108,8 @@ def failed(first: Fields, output: list[Fields], error: ApiError) -> Fields:
     return {**first, "status": "failed", "output": output, "error": {"code": code, "message": mask(error.message)}}
 
 
-def _usage(usage: Usage | None) -> Fields | None:
-    if usage is None:
-        return None
+def usage_fields(usage: Usage) -> Fields:
+    """As the API writes what was used."""
     return {
         "input_tokens": usage.input_tokens,
         "input_tokens_details": {"cached_tokens": usage.cached_tokens},

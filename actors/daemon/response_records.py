@@ -16,9 +16,11 @@ from pathlib import Path
 from threading import Lock
 from typing import Final
 
-import orjson
+from pydantic_core import from_json
 
 from callboard.actors.daemon.api_errors import ApiError
+from callboard.actors.daemon.json_bytes import json_bytes
+from callboard.actors.daemon.sealed_summaries import SummarySeal, new_key
 from callboard.actors.requests.replies import Reply
 
 #: OpenAI keeps responses for 30 days ("Your data", API guide).
@@ -35,6 +37,7 @@ CREATE TABLE IF NOT EXISTS responses (
     shows_encrypted INTEGER NOT NULL, has_form INTEGER NOT NULL, final BLOB
 ) STRICT
 """
+_SEAL: Final = "CREATE TABLE IF NOT EXISTS seal (key BLOB NOT NULL) STRICT"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,10 @@ class ResponseRecords:
         self._file = sqlite3.connect(path or ":memory:", check_same_thread=False, isolation_level=None)
         self._file.execute("PRAGMA journal_mode=WAL")
         self._file.execute(_TABLE)
+        self._file.execute(_SEAL)
+        self._file.execute("INSERT INTO seal SELECT ? WHERE NOT EXISTS (SELECT 1 FROM seal)", (new_key(),))
+        self.seal = SummarySeal(self._file.execute("SELECT key FROM seal").fetchone()[0])
+        """Of the summaries that clients of this tenant are given. Without a file it is another one after a restart."""
         self._is_in_memory = path is None
         self._forgot_at = 0.0
         self._forget()
@@ -86,8 +93,8 @@ class ResponseRecords:
 
     def add(self, record: ResponseRecord) -> None:
         """Before its request begins."""
-        row = (record.request_id, record.created_at, record.previous, orjson.dumps(record.items))
-        flags = (orjson.dumps(record.first), record.shows_encrypted, record.has_form)
+        row = (record.request_id, record.created_at, record.previous, json_bytes(record.items))
+        flags = (json_bytes(record.first), record.shows_encrypted, record.has_form)
         with self._lock:
             self._file.execute("INSERT INTO responses VALUES (?, ?, ?, ?, ?, ?, ?, NULL)", (*row, *flags))
             self._forget(but=record.request_id)
@@ -95,7 +102,7 @@ class ResponseRecords:
     def end(self, request_id: str, final: dict[str, object]) -> None:
         """The object at its end. One that was deleted stays so."""
         with self._lock:
-            self._file.execute("UPDATE responses SET final = ? WHERE id = ?", (orjson.dumps(final), request_id))
+            self._file.execute("UPDATE responses SET final = ? WHERE id = ?", (json_bytes(final), request_id))
             self._forget(but=request_id)
 
     def _forget(self, but: str = "") -> None:
@@ -128,9 +135,9 @@ class ResponseRecords:
         if row is None:
             return None
         name, created_at, previous, items, first, shows_encrypted, has_form, final = row
-        known = None if final is None else orjson.loads(final)
+        known = None if final is None else from_json(final)
         flags = (bool(shows_encrypted), bool(has_form))
-        return ResponseRecord(name, created_at, previous, orjson.loads(items), orjson.loads(first), *flags, known)
+        return ResponseRecord(name, created_at, previous, from_json(items), from_json(first), *flags, known)
 
     def keep_reply(self, reply: Reply[object]) -> None:
         """For the responses that follow on it, in place of the oldest where there are too many."""

@@ -7,14 +7,13 @@ import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-import orjson
-
-from callboard.actors.daemon.api_errors import ApiError
+from callboard.actors.daemon.api_errors import ApiError, error_fields
 from callboard.actors.daemon.asked_question import asked_of
 from callboard.actors.daemon.chat_completions import CHAT
 from callboard.actors.daemon.client_answer import failure_of, form_of, text_of
 from callboard.actors.daemon.client_question import AnswerFormat, ClientQuestion
 from callboard.actors.daemon.endpoint import HttpCall
+from callboard.actors.daemon.json_bytes import json_bytes
 from callboard.actors.daemon.recorded_turns import turn_of
 from callboard.actors.daemon.response_objects import ended, failed, running
 from callboard.actors.daemon.response_records import AttendedResponse, ResponseRecord
@@ -150,11 +149,14 @@ async def sent_events(tenant: Tenant, record: ResponseRecord, after: int = -1) -
             found = failure_of(error, CHAT)
         if found.status == 500:
             logger.exception("a response could not be streamed")
-        yield _sent(made.event("error", code=found.code, message=found.message, param=found.param or None))
+        # OpenAI has the fields in the event, Open Responses in an object in it.
+        inner = error_fields(found)
+        at_top = {name: inner[name] for name in ("code", "message", "param")}
+        yield _sent(made.event("error", **at_top, error=inner))
 
 
 def _sent(event: Fields) -> bytes:
-    return server_event(orjson.dumps(event), name=str(event["type"]))
+    return server_event(json_bytes(event), name=str(event["type"]))
 
 
 async def final_of(tenant: Tenant, record: ResponseRecord) -> Fields:

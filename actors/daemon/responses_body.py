@@ -51,6 +51,7 @@ class _AnyObject(ApiBody):
 class _BySchema(ApiBody):
     type: Literal["json_schema"]
     name: str = ""
+    description: str | None = None
     schema_: dict[str, object] = Field(default_factory=dict, alias="schema")
     strict: bool | None = None
 

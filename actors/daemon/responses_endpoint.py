@@ -13,9 +13,10 @@ from starlette.responses import Response
 
 from callboard.actors.daemon.api_errors import Api, ApiError, bad_field, json_response
 from callboard.actors.daemon.chat_completions import CHAT
-from callboard.actors.daemon.client_answer import failure_of
+from callboard.actors.daemon.client_answer import refusal_of
 from callboard.actors.daemon.client_question import ClientQuestion, checked_messages
 from callboard.actors.daemon.endpoint import Endpoint, HttpCall
+from callboard.actors.daemon.response_compaction import CompactBody, compact
 from callboard.actors.daemon.response_history import history_until, input_messages, record_of, request_id_of
 from callboard.actors.daemon.response_objects import begun
 from callboard.actors.daemon.response_records import ResponseRecord
@@ -46,13 +47,8 @@ async def create(call: HttpCall) -> Response:
     headers = {"x-callboard-request-id": request_id, CHAT.id_header: request_id}
     try:
         return await _created(call, read, request_id, headers)
-    except (ApiError, asyncio.CancelledError):
-        raise
     except Exception as error:
-        found = failure_of(error, CHAT)
-        raise ApiError(
-            found.status, found.code, found.message, param=found.param, headers={**found.headers, **headers}
-        ) from error
+        raise refusal_of(error, CHAT, headers) from error
 
 
 async def _created(call: HttpCall, read: ResponsesBody, request_id: str, headers: dict[str, str]) -> Response:
@@ -210,6 +206,14 @@ ENDPOINTS: Final = (
         summary="Responses: ask, whole, streamed or in the background",
         body=ResponsesBody,
         is_stream=True,
+    ),
+    Endpoint(
+        "POST",
+        "/v1/responses/compact",
+        compact,
+        api=Api.OPENAI,
+        summary="Responses: a conversation made short, to go on from",
+        body=CompactBody,
     ),
     Endpoint(
         "GET", _ONE, retrieve, api=Api.OPENAI, summary="Responses: one as it is now, or its events", is_stream=True

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from typing import Annotated, Literal
 
 import orjson
@@ -18,6 +18,7 @@ from callboard.actors.daemon.api_errors import bad_field
 from callboard.actors.daemon.body_models import ApiBody
 from callboard.actors.daemon.client_media import file_of, image_of
 from callboard.actors.daemon.client_question import request_of_call
+from callboard.protocol.compaction import compacted_message
 from callboard.protocol.content import (
     AssistantMessage,
     AssistantPart,
@@ -92,6 +93,11 @@ class _Reasoning(ApiBody):
     encrypted_content: str | None = None
 
 
+class _Compaction(ApiBody):
+    type: Literal["compaction"]
+    encrypted_content: str
+
+
 class _CallHere(ApiBody):
     type: Literal["mcp_call"]
     id: str = Field(min_length=1)
@@ -111,11 +117,20 @@ _Item = Annotated[
     | Annotated[_Call, Tag("function_call")]
     | Annotated[_CallOutput, Tag("function_call_output")]
     | Annotated[_Reasoning, Tag("reasoning")]
-    | Annotated[_CallHere, Tag("mcp_call")],
+    | Annotated[_CallHere, Tag("mcp_call")]
+    | Annotated[_Compaction, Tag("compaction")],
     Discriminator(_kind),
 ]
-_ITEM: TypeAdapter[_Said | _Call | _CallOutput | _Reasoning | _CallHere] = TypeAdapter(_Item)
+_AnyItem = _Said | _Call | _CallOutput | _Reasoning | _CallHere | _Compaction
+_ITEM: TypeAdapter[_AnyItem] = TypeAdapter(_Item)
 Items = Sequence[dict[str, object]]
+OpenSummary = Callable[[str], str | None]
+"""The summary in the `encrypted_content` of a compaction; None where it is none of ours."""
+
+
+def no_summary(content: str) -> str | None:
+    """Where no compaction is known."""
+    return None
 
 
 def items_of(given: str | Items) -> Items:
@@ -128,7 +143,9 @@ def requests_of(items: Items) -> set[str]:
     return {request_of_call(str(item.get("call_id"))) for item in items if item.get("type") == "function_call"} - {""}
 
 
-def messages_of(items: Items, recorded: Set[str] = frozenset()) -> Iterator[Message]:
+def messages_of(
+    items: Items, recorded: Set[str] = frozenset(), open_summary: OpenSummary = no_summary
+) -> Iterator[Message]:
     """The messages that the items make. Raises ApiError, naming the field.
 
     `recorded`: requests whose turns are known here: of their items, only the calls for the client count, since the
@@ -142,6 +159,9 @@ def messages_of(items: Items, recorded: Set[str] = frozenset()) -> Iterator[Mess
         if isinstance(item, _Said) and item.role != "assistant":
             yield from _turn_of(turn, results)
             yield _said(item, param)
+        elif isinstance(item, _Compaction):
+            yield from _turn_of(turn, results)
+            yield _compacted(item, param, open_summary)
         elif isinstance(item, _CallOutput):
             if not any(isinstance(part, ToolCall) for part in turn):  # the call is in the previous response
                 yield from _turn_of(turn, results)
@@ -157,13 +177,13 @@ def messages_of(items: Items, recorded: Set[str] = frozenset()) -> Iterator[Mess
     yield from _turn_of(turn, results)
 
 
-def _read(given: dict[str, object], place: int) -> _Said | _Call | _CallOutput | _Reasoning | _CallHere:
+def _read(given: dict[str, object], place: int) -> _AnyItem:
     try:
         return _ITEM.validate_python(given)
     except ValidationError as error:
         fault = max(error.errors(include_url=False, include_context=False), key=lambda each: len(each["loc"]))
         if fault["type"].startswith("union_tag"):
-            kinds = "message, function_call, function_call_output, reasoning, mcp_call"
+            kinds = "message, function_call, function_call_output, reasoning, mcp_call, compaction"
             raise bad_field(f"input.{place}.type", f"input.{place}.type must be one of: {kinds}") from None
         path = ".".join([f"input.{place}", *(str(step) for step in fault["loc"][1:])])
         raise bad_field(path, f"{path}: {fault['msg']}") from None
@@ -196,6 +216,14 @@ def _said(item: _Said, param: str) -> Message:
     if isinstance(item.content, str):
         return UserMessage((Text(item.content),))
     return UserMessage(tuple(_part(part, f"{param}.content.{place}") for place, part in enumerate(item.content)))
+
+
+def _compacted(item: _Compaction, param: str, open_summary: OpenSummary) -> Message:
+    summary = open_summary(item.encrypted_content)
+    if summary is None:
+        said = "was not made by this server for this tenant, or was changed; send the conversation itself"
+        raise bad_field(f"{param}.encrypted_content", f"{param}.encrypted_content {said}")
+    return compacted_message(summary)
 
 
 def _text_in(content: str | list[_Part], param: str) -> str:

@@ -45,8 +45,8 @@ class ResponseStream:
         self._turn = 0
         self._open: Fields | None = None
         """The message or the reasoning that is being written."""
-        self._place = (0, 0)
-        """Its turn and block."""
+        self._place = (-1, 0)
+        """Its turn and block, or those of the last one; none at first."""
         self._replays: dict[tuple[int, int], Replay] = {}
         self._running: dict[tuple[int, str], Fields] = {}
         """Calls that run here, by step and id."""
@@ -69,7 +69,7 @@ class ResponseStream:
             case Reply():
                 text = self._text_of(item) if self._text_of is not None else None
                 yield from self._write(self._pieces.end(item.outside_calls, text))
-                yield from self._close("incomplete" if item.finish_reason in INCOMPLETE else "completed")
+                yield from self._close(_status(item.finish_reason))
             case _:
                 yield from self._stream(item)
 
@@ -80,7 +80,7 @@ class ResponseStream:
                 yield from self._write(iter((ThinkingPiece("", turn=self._turn, block=item.block),)))
         yield from self._write(self._pieces.feed(item))
         if isinstance(item, Done):
-            yield from self._close()
+            yield from self._close(_status(item.finish_reason))
             self._turn += 1
 
     def _write(self, pieces: Iterator[Piece]) -> Iterator[Fields]:
@@ -216,6 +216,11 @@ def _failure(end: ToolCallEnd) -> str:
     if isinstance(end, ToolCallFailed):
         return end.failure.message
     return "its time passed" if isinstance(end, ToolCallTimedOut) else "it was cancelled"
+
+
+def _status(reason: FinishReason) -> str:
+    """Of a message that the model has stopped to write for this reason."""
+    return "incomplete" if reason in INCOMPLETE else "completed"
 
 
 def _text_part(text: str) -> Fields:

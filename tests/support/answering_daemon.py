@@ -1,14 +1,16 @@
 """`callboard serve` before a scripted model that answers by what it is asked: run it with the arguments of `callboard`.
 
 What the last user's message begins with decides: "call [[NAME, ARGUMENTS], ...]" asks for tools, "fail KIND" fails,
-"wait" says nothing for a minute, "slow" a letter each half minute, "think" thinks first, "see" names the parts of the
-message. Anything else is answered with "You said: ...", and results of tools with "The tools said: ...".
+"wait" says nothing for a minute, "gate FILE" nothing until there is the file, "slow" a letter each half minute, "think"
+thinks first, "see" names the parts of the message, "recall" repeats all that was said before, "short" is cut off at the
+limit of its tokens. Anything else is answered with "You said: ...", and results of tools with "The tools said: ...".
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 from callboard.actors.cli import serve_command
@@ -16,7 +18,7 @@ from callboard.actors.cli.__main__ import main
 from callboard.actors.daemon.daemon_settings import DaemonPlan, read_plan
 from callboard.protocol.content import Message, Text, ToolMessage, UserMessage
 from callboard.protocol.errors import ErrorKind
-from callboard.protocol.model import Error, ModelRequest, ToolChoiceMode, Usage
+from callboard.protocol.model import Error, FinishReason, ModelRequest, ToolChoiceMode, Usage
 from callboard.providers.local.scripted import ScriptedCall, ScriptedTurn
 
 #: Of each turn.
@@ -37,6 +39,13 @@ def play(request: ModelRequest) -> ScriptedTurn:
         wanted = request.tool_choice.name or request.tools[-1].name
         chosen = next(tool for tool in request.tools if tool.name == wanted)
         return ScriptedTurn(calls=(ScriptedCall(chosen.name, _value_of(chosen.parameters)),), usage=USAGE)
+    if "[1] user: say nothing" in last.text:  # a summary of that is asked for
+        return ScriptedTurn(finish_reason=FinishReason.REFUSAL, usage=USAGE)
+    return _told(last, request)
+
+
+def _told(last: UserMessage, request: ModelRequest) -> ScriptedTurn:
+    """The turn that the words of the last message ask for."""
     word, _, rest = last.text.partition(" ")
     match word:
         case "call":
@@ -48,10 +57,16 @@ def play(request: ModelRequest) -> ScriptedTurn:
             return ScriptedTurn(rest, chunk_chars=3, error=Error(ErrorKind.OTHER, "the model broke off"))
         case "wait":
             return ScriptedTurn("late", first_delay_seconds=60.0)
+        case "gate":  # closed until there is such a file
+            return ScriptedTurn("through", first_delay_seconds=0.0 if Path(rest).exists() else 600.0, usage=USAGE)
         case "slow":
             return ScriptedTurn(rest, chunk_chars=1, delay_seconds=30.0)
         case "think":
             return ScriptedTurn(f"You said: {rest}", thinking="Let me think.", chunk_chars=4, usage=USAGE)
+        case "short":
+            return ScriptedTurn(f"You said: {rest}", chunk_chars=4, usage=USAGE, finish_reason=FinishReason.LENGTH)
+        case "recall":
+            return ScriptedTurn("\n".join(_texts(request.messages[:-1])), usage=USAGE)
         case "see":
             seen = [type(part).__name__ for part in last.parts if not isinstance(part, Text)]
             return ScriptedTurn(f"I see: {', '.join(seen)}", usage=USAGE)
@@ -67,6 +82,10 @@ def _value_of(schema: Any) -> Any:
     if kind == "object":
         return {name: _value_of(each) for name, each in schema.get("properties", {}).items()}
     return VALUES[kind]
+
+
+def _texts(messages: tuple[Message, ...]) -> list[str]:
+    return [message.content if isinstance(message, ToolMessage) else message.text for message in messages]
 
 
 def _results(messages: tuple[Message, ...]) -> list[str]:

@@ -19,7 +19,7 @@ CONFIG = f"""
 models = {{"{MODEL}" = "scripted/model"}}
 """
 #: Tests of each format in llm-comply 0.5.
-FORMATS = {"openai-chat": 9, "anthropic": 9}
+FORMATS = {"openai-chat": 9, "anthropic": 9, "open-responses": 13}
 COMMAND = Path(sys.executable).with_name("llm-comply")
 
 
@@ -47,5 +47,6 @@ def test_all_tests_of_a_format_pass(wire_format: str, daemon: RunningDaemon) -> 
     found = json.loads(ran.stdout)
     failed = {each["id"]: each for each in found["results"] if each["status"] != "passed"}
     assert not failed
+    assert not {each["id"]: each["warnings"] for each in found["results"] if each.get("warnings")}
     assert len(found["results"]) >= FORMATS[wire_format]
     assert ran.returncode == 0

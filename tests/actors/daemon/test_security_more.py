@@ -101,8 +101,9 @@ def test_responses_of_another_tenant_are_unknown(tmp_path: Path) -> None:
         for method, at in (*calls, ("GET", f"{path}?stream=true")):
             assert httpx.request(method, daemon.url + at, headers=foreign).status_code == 404
         follows = {"model": "scripted/model", "input": "more", "previous_response_id": begun["id"]}
-        answer = httpx.post(f"{daemon.url}/v1/responses", json=follows, headers=foreign, timeout=ANSWER_SECONDS)
-        assert answer.status_code == 404
+        for at in ("/v1/responses", "/v1/responses/compact"):
+            answer = httpx.post(f"{daemon.url}{at}", json=follows, headers=foreign, timeout=ANSWER_SECONDS)
+            assert answer.status_code == 404
         assert daemon.get(path).status_code == 200
 
 
@@ -275,6 +276,7 @@ ASKS: dict[str, dict[str, object]] = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "hello"}]},
     "/v1/messages": {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 100},
     "/v1/responses": {"input": "hello"},
+    "/v1/responses/compact": {"input": "hello"},
 }
 
 
