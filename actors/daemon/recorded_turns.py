@@ -7,7 +7,6 @@ are kept: in memory, and in the journal for the time after.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -15,6 +14,7 @@ from typing import Final
 import orjson
 
 from callboard.actors.daemon.client_question import outside_call_id, request_of_call, results_at
+from callboard.actors.daemon.recently_used import RecentlyUsed
 from callboard.actors.requests.conversation import Conversation
 from callboard.actors.requests.replies import Reply
 from callboard.actors.runtime import Runtime
@@ -22,7 +22,8 @@ from callboard.protocol.content import AssistantMessage, Message, SystemMessage,
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import CallId
 
-#: Turns of one tenant that are kept in memory: as many as come in ten minutes at 3 a second. Some kB each.
+#: Turns of one tenant that are kept in memory: as many as come in ten minutes at 3 a second. Some kB each; fewer where
+#: they are large (MAX_BYTES).
 MAX_TURNS: Final = 2_000
 
 
@@ -46,21 +47,25 @@ class RecordedTurns:
     """Those of one tenant, by the ids of their requests."""
 
     def __init__(self) -> None:
-        self._turns = OrderedDict[str, RecordedTurn]()
+        self._turns = RecentlyUsed[RecordedTurn](MAX_TURNS)
+
+    @property
+    def size_bytes(self) -> int:
+        """About so much memory they hold."""
+        return self._turns.size_bytes
 
     def keep(self, request_id: str, turn: RecordedTurn) -> None:
-        """In place of the oldest, where there are too many."""
-        self._turns[request_id] = turn
-        if len(self._turns) > MAX_TURNS:
-            self._turns.popitem(last=False)
+        """In place of those that were not used for the longest time, where there are too many or they are too large."""
+        self._turns.keep(request_id, turn)
 
     async def find(self, runtime: Runtime, request_id: str) -> RecordedTurn | None:
         """The turn; None where neither memory nor journal has it."""
-        if request_id not in self._turns and runtime.settings.journal is not None:
+        found = self._turns.find(request_id)
+        if found is None and runtime.settings.journal is not None:
             found = await asyncio.to_thread(_of_journal, runtime, request_id)
             if found is not None:
                 self.keep(request_id, found)
-        return self._turns.get(request_id)
+        return found
 
 
 def _of_journal(runtime: Runtime, request_id: str) -> RecordedTurn | None:

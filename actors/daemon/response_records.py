@@ -10,7 +10,6 @@ import asyncio
 import os
 import sqlite3
 import time
-from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -21,11 +20,12 @@ from pydantic_core import from_json
 from callboard.actors.daemon.api_errors import ApiError
 from callboard.actors.daemon.json_bytes import json_bytes
 from callboard.actors.daemon.sealed_summaries import SummarySeal, new_key
+from callboard.actors.daemon.recently_used import RecentlyUsed
 from callboard.actors.requests.replies import Reply
 
 #: OpenAI keeps responses for 30 days ("Your data", API guide).
 KEPT_SECONDS: Final = 30 * 24 * 3600.0
-#: Replies in memory of one tenant, for the responses that follow on them: some kB each.
+#: Replies in memory of one tenant, for the responses that follow on them: some kB each; fewer where they are large.
 MAX_REPLIES: Final = 2_000
 #: Between two looks for what is too old.
 FORGET_SECONDS: Final = 3600.0
@@ -87,7 +87,7 @@ class ResponseRecords:
         self._is_in_memory = path is None
         self._forgot_at = 0.0
         self._forget()
-        self._replies = OrderedDict[str, Reply[object]]()
+        self._replies = RecentlyUsed[Reply[object]](MAX_REPLIES)
         self.attending: dict[str, asyncio.Task[AttendedResponse]] = {}
         """Who waits for the end of a response, by its request."""
 
@@ -124,7 +124,7 @@ class ResponseRecords:
 
     def remove(self, request_id: str) -> None:
         """As if it had never been; the journal keeps its request."""
-        self._replies.pop(request_id, None)
+        self._replies.drop(request_id)
         with self._lock:
             self._file.execute("DELETE FROM responses WHERE id = ?", (request_id,))
 
@@ -140,14 +140,17 @@ class ResponseRecords:
         return ResponseRecord(name, created_at, previous, from_json(items), from_json(first), *flags, known)
 
     def keep_reply(self, reply: Reply[object]) -> None:
-        """For the responses that follow on it, in place of the oldest where there are too many."""
-        self._replies[reply.request_id] = reply
-        if len(self._replies) > MAX_REPLIES:
-            self._replies.popitem(last=False)
+        """For the responses that follow on it, in place of those that were not used for the longest time."""
+        self._replies.keep(reply.request_id, reply)
 
     def reply(self, request_id: str) -> Reply[object] | None:
         """The reply, where memory has it."""
-        return self._replies.get(request_id)
+        return self._replies.find(request_id)
+
+    @property
+    def replies_bytes(self) -> int:
+        """About so much memory the replies hold."""
+        return self._replies.size_bytes
 
     def close(self) -> None:
         """No more is kept."""
