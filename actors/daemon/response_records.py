@@ -19,8 +19,8 @@ from pydantic_core import from_json
 
 from callboard.actors.daemon.api_errors import ApiError
 from callboard.actors.daemon.json_bytes import json_bytes
-from callboard.actors.daemon.sealed_summaries import SummarySeal, new_key
 from callboard.actors.daemon.recently_used import RecentlyUsed
+from callboard.actors.daemon.sealed_summaries import SummarySeal, new_key
 from callboard.actors.requests.replies import Reply
 
 #: OpenAI keeps responses for 30 days ("Your data", API guide).
