@@ -135,8 +135,8 @@ def test_the_stack_of_a_running_tool(name: str, arguments: dict[str, object], in
 
 
 def test_a_call_goes_on_when_its_stack_was_read() -> None:
-    with runtime_that_calls("sleeps_in_process", seconds=1.0) as (runtime, asking, replies):
-        assert "sleeps_in_process" in stack(runtime)
+    with runtime_that_calls("sleeps_in_process", seconds=3.0) as (runtime, asking, replies):
+        wait_until(lambda: "sleeps_in_process" in stack(runtime))  # its process may not have begun it
         for _ in range(5):
             runtime.stack_of("r1", 1, "c1")
         asking.join(timeout=20)

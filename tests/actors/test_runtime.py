@@ -690,8 +690,7 @@ def test_every_message_is_accounted_for_after_a_storm(seed: int, until: Until) -
                 task.cancel()
             await asyncio.gather(*asking, return_exceptions=True)
             await asyncio.to_thread(until, lambda: settled(runtime) and not sessions(runtime))
-            assert settled(runtime), runtime.statistics()
-            assert not sessions(runtime)
+            assert runtime.statistics().unaccounted == 0  # a restarted actor may be sent more just now
 
     asyncio.run(storm())
 

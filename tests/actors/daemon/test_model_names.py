@@ -27,7 +27,7 @@ def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Daemon:
         state_dir=tmp_path,
     )
     own = DaemonSettings(models={"fast": "groq/small"})
-    plan = DaemonPlan(own, (TenantPlan("default", settings),), tmp_path)
+    plan = DaemonPlan(own, (TenantPlan("default", settings),), tmp_path, tmp_path / "callboard.toml", is_empty=True)
     return Daemon(lambda: plan)
 
 
