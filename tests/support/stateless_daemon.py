@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import openai
 from support.running_daemon import RunningDaemon, running_daemon
 
 _SUPPORT = Path(__file__).parent
@@ -22,6 +23,11 @@ def stateless_daemon(folder: Path, config: str = CONFIG) -> Iterator[RunningDaem
     program = (sys.executable, str(_SUPPORT / "answering_daemon.py"))
     with running_daemon(folder, "--tools", str(_SUPPORT / "daemon_tools.py"), program=program, config=config) as found:
         yield found
+
+
+def openai_client(daemon: RunningDaemon) -> openai.OpenAI:
+    """The official client of it, which does not try again."""
+    return openai.OpenAI(base_url=f"{daemon.url}/v1", api_key=daemon.token, max_retries=0)
 
 
 def ended_requests(daemon: RunningDaemon, outcome: str) -> float:

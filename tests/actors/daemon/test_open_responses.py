@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 from support.open_responses import OpenResponsesCheck, asked_deeply
 from support.running_daemon import RunningDaemon
+from support.schemathesis_runs import check_with_schemathesis
 from support.stateless_daemon import stateless_daemon
 
 from callboard.actors.daemon import response_runs
@@ -56,7 +56,6 @@ BODIES: dict[str, dict[str, Any]] = {
 }
 #: What schemathesis sends to one operation.
 EXAMPLES = 25
-RUN_SECONDS = 120
 #: The last message may be no question, and a model may be asked for what it does not take.
 ACCEPTED = '[checks]\npositive_data_acceptance.expected-statuses = ["2xx", 400, 404]\n'
 
@@ -126,20 +125,6 @@ def test_an_error_in_a_stream_is_as_both_documents_have_it(
 
 
 def test_schemathesis_finds_nothing_else(daemon: RunningDaemon, tmp_path: Path) -> None:
-    (tmp_path / "document.json").write_text(json.dumps(asked_deeply()))
-    (tmp_path / "schemathesis.toml").write_text(ACCEPTED)
-    found = subprocess.run(
-        [
-            "schemathesis", "--config-file", "schemathesis.toml", "run", "document.json", "--url", f"{daemon.url}/v1",
-            "--header", f"Authorization: Bearer {daemon.token}", "--phases", "fuzzing", "--max-examples", str(EXAMPLES),
-            "--seed", "1", "--no-color", "--generation-database", "none", "--request-timeout", "20",
-        ],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        check=False,
-        timeout=RUN_SECONDS,
-    )  # fmt: skip
-    assert found.returncode == 0, found.stdout[-4_000:]
-    assert "Fuzzing" in found.stdout
-    assert daemon.get("/healthz").status_code == 200
+    document = tmp_path / "document.json"
+    document.write_text(json.dumps(asked_deeply()))
+    check_with_schemathesis(daemon, tmp_path, document, ACCEPTED, EXAMPLES, base="/v1")

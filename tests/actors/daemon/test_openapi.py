@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from pathlib import Path
 
 from openapi_spec_validator import validate
 from support.imports import ROOT
+from support.schemathesis_runs import check_with_schemathesis
 from support.scripted_daemon import scripted_daemon
 
 from callboard.actors.daemon.app import ENDPOINTS
@@ -16,10 +16,8 @@ from callboard.actors.daemon.openapi import as_text, openapi_document
 
 DOCUMENT = openapi_document(ENDPOINTS)
 KEPT = ROOT / "docs/openapi.json"
-#: What schemathesis sends to one operation.
+#: What schemathesis sends to one operation: it takes 8 s.
 EXAMPLES = 4
-#: It takes 8 s.
-RUN_SECONDS = 120
 NATIVE = [
     each for each in ENDPOINTS if each.path.startswith("/api/") and "board" not in each.path and not each.is_stream
 ]
@@ -63,21 +61,6 @@ positive_data_acceptance.expected-statuses = ["2xx", 400, 404, 409]
 
 def test_a_daemon_does_what_the_document_says(tmp_path: Path) -> None:
     """Not its phase `coverage`, which takes 50 s: run it by hand, as it is said in docs/native_api.md."""
-    (tmp_path / "schemathesis.toml").write_text(CONFIGURATION)
+    left_out = ("--include-path-regex", "^/(api/|openapi)", "--exclude-path-regex", "/events$")
     with scripted_daemon(tmp_path, daemon="limits = {requests_per_minute = 1000000}") as daemon:
-        found = subprocess.run(
-            [
-                "schemathesis", "--config-file", "schemathesis.toml", "run", str(KEPT), "--url", daemon.url,
-                "--header", f"Authorization: Bearer {daemon.token}", "--include-path-regex", "^/(api/|openapi)",
-                "--exclude-path-regex", "/events$", "--phases", "fuzzing", "--max-examples", str(EXAMPLES),
-                "--seed", "1", "--no-color", "--generation-database", "none", "--request-timeout", "20",
-            ],
-            capture_output=True,
-            text=True,
-            cwd=tmp_path,
-            check=False,
-            timeout=RUN_SECONDS,
-        )  # fmt: skip
-        assert daemon.get("/healthz").status_code == 200
-    assert found.returncode == 0, found.stdout[-4_000:]
-    assert "Fuzzing" in found.stdout
+        check_with_schemathesis(daemon, tmp_path, KEPT, CONFIGURATION, EXAMPLES, *left_out)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.running_daemon import RunningDaemon
-from support.stateless_daemon import stateless_daemon
+from support.stateless_daemon import openai_client, stateless_daemon
 
 from callboard.actors.daemon.response_records import ResponseRecords
 from callboard.actors.daemon.sealed_summaries import SummarySeal, new_key
@@ -29,13 +29,9 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
         yield found
 
 
-def client_of(daemon: RunningDaemon) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{daemon.url}/v1", api_key=daemon.token, max_retries=0)
-
-
 @pytest.fixture
 def client(daemon: RunningDaemon) -> Iterator[openai.OpenAI]:
-    with client_of(daemon) as found:
+    with openai_client(daemon) as found:
         yield found
 
 
@@ -153,9 +149,9 @@ def test_what_cannot_be_compacted_is_refused_by_name(client: openai.OpenAI) -> N
 
 
 def test_a_summary_is_read_back_after_a_restart(tmp_path: Path) -> None:
-    with stateless_daemon(tmp_path) as daemon, client_of(daemon) as client:
+    with stateless_daemon(tmp_path) as daemon, openai_client(daemon) as client:
         made = given_back(client.responses.compact(model=MODEL, input=CONVERSATION))
-    with stateless_daemon(tmp_path) as daemon, client_of(daemon) as client:
+    with stateless_daemon(tmp_path) as daemon, openai_client(daemon) as client:
         assert "support is told first" in recalled(client, made)
 
 

@@ -15,7 +15,7 @@ import pytest
 from pydantic import BaseModel
 from support.conditions import wait_until
 from support.running_daemon import RunningDaemon
-from support.stateless_daemon import ended_requests, stateless_daemon
+from support.stateless_daemon import ended_requests, openai_client, stateless_daemon
 
 Run = Callable[[Callable[[Any], Any]], Any]
 MODEL = "gpt-4o"
@@ -35,13 +35,9 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
 
 
 @asynccontextmanager
-async def async_client(daemon: RunningDaemon) -> AsyncIterator[openai.AsyncOpenAI]:
+async def aopenai_client(daemon: RunningDaemon) -> AsyncIterator[openai.AsyncOpenAI]:
     async with openai.AsyncOpenAI(base_url=f"{daemon.url}/v1", api_key=daemon.token, max_retries=0) as found:
         yield found
-
-
-def sync_client(daemon: RunningDaemon) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{daemon.url}/v1", api_key=daemon.token, max_retries=0)
 
 
 @pytest.fixture(params=["sync", "async"])
@@ -49,12 +45,12 @@ def run(request: pytest.FixtureRequest, daemon: RunningDaemon) -> Run:
     """Gives a client's call what it needs: `run(lambda client: client.responses.create(...))`."""
 
     def run_sync(ask: Callable[[Any], Any]) -> Any:
-        with sync_client(daemon) as client:
+        with openai_client(daemon) as client:
             return ask(client)
 
     def run_async(ask: Callable[[Any], Awaitable[Any]]) -> Any:
         async def asked() -> Any:
-            async with async_client(daemon) as client:
+            async with aopenai_client(daemon) as client:
                 return await ask(client)
 
         return asyncio.run(asked())
@@ -91,7 +87,7 @@ def test_an_answer_that_is_cut_off_says_so(run: Run) -> None:
 
 
 def test_a_stream_that_is_cut_off_ends_with_it(daemon: RunningDaemon) -> None:
-    with sync_client(daemon) as client, client.responses.stream(model=MODEL, input="short hello") as stream:
+    with openai_client(daemon) as client, client.responses.stream(model=MODEL, input="short hello") as stream:
         last = list(stream)[-1]
     assert last.type == "response.incomplete"
     assert last.response.incomplete_details is not None
@@ -117,7 +113,7 @@ def test_a_response_that_runs_is_deleted_and_ends(run: Run, daemon: RunningDaemo
 def test_a_client_that_leaves_in_the_middle_of_a_stream(daemon: RunningDaemon, is_background: bool) -> None:
     """It ends its request, but for one in the background."""
     before = ended_requests(daemon, "cancelled")
-    with sync_client(daemon) as client:
+    with openai_client(daemon) as client:
         with client.responses.create(model=MODEL, input="slow hello", stream=True, background=is_background) as stream:
             first: Any = next(iter(stream))
         if is_background:
@@ -132,7 +128,7 @@ def test_an_async_client_that_leaves_in_the_middle_of_a_stream(daemon: RunningDa
     before = ended_requests(daemon, "cancelled")
 
     async def leave() -> None:
-        async with async_client(daemon) as client:
+        async with aopenai_client(daemon) as client:
             stream = await client.responses.create(model=MODEL, input="slow hello", stream=True)
             async with stream:
                 await anext(aiter(stream))
@@ -144,13 +140,13 @@ def test_an_async_client_that_leaves_in_the_middle_of_a_stream(daemon: RunningDa
 def test_a_response_that_a_crash_interrupts_runs_to_its_end(tmp_path: Path) -> None:
     """Killed while the model had said nothing yet; the daemon that comes after asks it again."""
     gate = tmp_path / "gate"
-    with stateless_daemon(tmp_path) as daemon, sync_client(daemon) as client:
+    with stateless_daemon(tmp_path) as daemon, openai_client(daemon) as client:
         made = client.responses.create(model=MODEL, input=f"gate {gate}", background=True, metadata={"a": "b"})
         wait_until(lambda: client.responses.retrieve(made.id).status == "in_progress")
         daemon.process.kill()
         daemon.process.wait(timeout=20)
     gate.touch()
-    with stateless_daemon(tmp_path) as daemon, sync_client(daemon) as client:
+    with stateless_daemon(tmp_path) as daemon, openai_client(daemon) as client:
         wait_until(lambda: client.responses.retrieve(made.id).status == "completed")
         found = client.responses.retrieve(made.id)
         assert (found.output_text, found.metadata) == ("through", {"a": "b"})

@@ -10,7 +10,7 @@ from typing import Any
 import openai
 import pytest
 from support.running_daemon import RunningDaemon
-from support.stateless_daemon import stateless_daemon
+from support.stateless_daemon import openai_client, stateless_daemon
 
 MODEL = "gpt-4o"
 CITY: Any = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -23,13 +23,9 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
         yield found
 
 
-def client_of(daemon: RunningDaemon) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{daemon.url}/v1", api_key=daemon.token, max_retries=0)
-
-
 @pytest.fixture
 def client(daemon: RunningDaemon) -> Iterator[openai.OpenAI]:
-    with client_of(daemon) as found:
+    with openai_client(daemon) as found:
         yield found
 
 
@@ -121,14 +117,14 @@ def test_a_response_in_the_background_is_cancelled(client: openai.OpenAI) -> Non
 
 def test_a_response_in_the_background_outlives_a_killed_daemon(tmp_path: Path) -> None:
     with stateless_daemon(tmp_path) as daemon:
-        client = client_of(daemon)
+        client = openai_client(daemon)
         done = client.responses.create(model=MODEL, input="before")
         waits = client.responses.create(model=MODEL, input="soon", background=True)
         runs = client.responses.create(model=MODEL, input="wait", background=True)
         daemon.process.kill()
         daemon.process.wait(timeout=20)
     with stateless_daemon(tmp_path) as daemon:
-        client = client_of(daemon)
+        client = openai_client(daemon)
         events = list(client.responses.retrieve(waits.id, stream=True))  # until it has ended
         assert events[-1].type == "response.completed"
         assert client.responses.retrieve(waits.id).output_text == "You said: soon"
