@@ -171,7 +171,6 @@ class ServerThread:
         except BaseException as raised:  # noqa: BLE001 - likewise; nothing above us on this thread could use it
             error = ConnectionLost(f"{type(raised).__name__}: {raised}")
         with self._lock:
-            self._is_over = True
             left = list(self._errands)
             self._errands.clear()
         for errand in left:
@@ -183,7 +182,11 @@ class ServerThread:
     async def _live(self) -> None:
         with self._lock:
             self._loop = asyncio.get_running_loop()
-        await self._main(self)
+        try:
+            await self._main(self)
+        finally:
+            with self._lock:  # while the loop is still open: a closed one takes no call, and raises RuntimeError
+                self._is_over = True
 
 
 def _lost(errand: AnyErrand) -> RemoteError:
