@@ -101,6 +101,13 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
             del item.config.stash[LIMIT_SECONDS]
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What made a test fail that then passed (`--reruns` in .ci/run) is printed: it is a fault of the test or of the code."""
+    for report in terminalreporter.getreports("rerun"):
+        terminalreporter.write_sep("-", f"the first try of {report.nodeid}")
+        terminalreporter.write_line(report.longreprtext)
+
+
 def pytest_enter_pdb() -> None:
     faulthandler.cancel_dump_traceback_later()  # a person who debugs takes their time
 
