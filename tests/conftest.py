@@ -102,7 +102,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """What made a test fail that then passed (`--reruns` in .ci/run) is printed: it is a fault of the test or of the code."""
+    """What made a test fail that was run again (`--reruns` in .ci/run): it is a fault of the test, or of the code."""
     for report in terminalreporter.getreports("rerun"):
         terminalreporter.write_sep("-", f"the first try of {report.nodeid}")
         terminalreporter.write_line(report.longreprtext)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import sys
 from functools import partial
@@ -14,6 +15,7 @@ from callboard.actors.daemon.daemon import Daemon
 from callboard.actors.daemon.daemon_settings import DaemonPlan, read_plan
 from callboard.actors.daemon.http_server import serve
 from callboard.actors.daemon.log_lines import log_to_stderr
+from callboard.actors.kernel.scheduler import EventLoop
 from callboard.actors.settings import token_of_environment
 
 #: Settings of the runtimes, and of the daemon, that can be typed.
@@ -21,8 +23,13 @@ _OF_RUNTIMES = ("workspace", "model", "base_url", "confine", "journal")
 _OF_DAEMON = ("host", "port", "log_format")
 
 
-async def run(options: argparse.Namespace, known: dict[str, object]) -> None:
+def run(options: argparse.Namespace, known: dict[str, object]) -> None:
     """Serve until SIGINT or SIGTERM. What a person must know goes to stderr."""
+    with asyncio.Runner(loop_factory=EventLoop) as runner:
+        runner.run(_serve(options))
+
+
+async def _serve(options: argparse.Namespace) -> None:
     with contextlib.redirect_stdout(sys.stderr):  # what files of tools print while they are loaded
         daemon = Daemon(partial(plan_of, options), token_of_environment())
     log_to_stderr(daemon.settings.log_format)

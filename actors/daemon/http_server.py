@@ -70,6 +70,7 @@ def _config(daemon: Daemon) -> uvicorn.Config:
         make_app(daemon),
         http=Bounded,
         ws="none",
+        proxy_headers=False,  # an address that a client claims is used for nothing
         log_config=None,
         lifespan="off",
         access_log=False,

@@ -43,7 +43,10 @@ class TextRecords(logging.Formatter):
         added = " ".join(f"{name}={value}" for name, value in _added(record).items())
         text = f"{record.levelname.lower()}: {record.getMessage()}{' ' if added else ''}{added}"
         # Masked before that, too: "\\r" before a key ends in a letter, and would hide where the key begins.
-        shown = "".join(each if each.isprintable() else repr(each)[1:-1] for each in mask(text))
+        shown = mask(text)
+        if shown.isprintable() and not record.exc_info:  # nearly all
+            return f"callboard: {shown}"
+        shown = "".join(each if each.isprintable() else repr(each)[1:-1] for each in shown)
         trace = f"\n{self.formatException(record.exc_info)}" if record.exc_info else ""
         return mask(f"callboard: {shown}{trace}")
 
