@@ -5,6 +5,8 @@
     python benchmarks/daemon_load.py --followers 10000   # so many followers of one idle request: memory of each
     python benchmarks/daemon_load.py --stuck 200         # so many clients that do not read on: are they cut?
 
+The exit status is 1 where a stream failed, a follower did not see the end, or a client that does not read was not cut.
+
 Each contender is a process of its own before the same model server (the wire double, in another process), and gets the
 same requests from the same client, in a third process. All of them share the machine's cores. The overhead is the
 contender's time to the first byte of the answer's text minus that of the model server alone, at the same quantile.
@@ -32,6 +34,10 @@ WORDS = 50
 TICK_SECONDS = 0.04
 RUN_SECONDS = 600.0
 START_SECONDS = 120.0
+#: A model that says nothing more: longer than the followers are watched.
+SILENT_SECONDS = 1_200.0
+#: Clients that behave, while others do not read.
+OTHERS = 20
 #: New connections a second of the client, so that not all handshakes fall into one moment.
 ARRIVALS_PER_SECOND = 200
 LITELLM_PORT = 8_731
@@ -80,12 +86,12 @@ def cpu_of(pid: int) -> float:
 
 
 @contextmanager
-def callboard_before(double: WireDouble, folder: Path, *arguments: str) -> Iterator[Contender]:
-    """The daemon, with its journal, before the model server."""
+def callboard_before(double: WireDouble, folder: Path, *arguments: str, settings: str = "") -> Iterator[Contender]:
+    """The daemon, with its journal, before the model server. `settings`: further lines of its configuration."""
     config = folder / "callboard.toml"
     config.write_text(
         f'[default]\nmodel = "openai-compatible/any"\nbase_url = "{double.base_url()}"\napi_key = "sk-benchmark"\n'
-        "[daemon]\nport = 0\n[daemon.limits]\nrequests_per_minute = 10000000\n"
+        f"{settings}\n[daemon]\nport = 0\n[daemon.limits]\nrequests_per_minute = 10000000\n"
     )
     config.chmod(0o600)
     environment = {**os.environ, "CALLBOARD_TOKEN": TOKEN, "XDG_STATE_HOME": str(folder / "state")}
@@ -185,8 +191,8 @@ class Watch:
         return float(lines[-1]) if lines else 0.0
 
 
-def compare(options: argparse.Namespace, double: WireDouble, folder: Path) -> None:
-    """The table of contenders."""
+def compare(options: argparse.Namespace, double: WireDouble, folder: Path) -> bool:
+    """The table of contenders; True where no stream through the daemon failed."""
     rows = []
     alone = Contender("the model server alone", int(double.base_url().split(":")[2].partition("/")[0]), double.pid, "x")
     rows.append((alone.name, streams(alone, options.streams)))
@@ -204,11 +210,12 @@ def compare(options: argparse.Namespace, double: WireDouble, folder: Path) -> No
         over50, over99 = (seen[key] - bare[key] for key in ("first_p50_ms", "first_p99_ms"))
         print(f"{over50:11.0f} ms{over99:6.0f} ms{seen['cpu_ms_a_stream']:9.1f} ms", end="")
         print(f"{seen['idle_mb']:5.0f} MB{seen['peak_mb']:5.0f} MB")
+    return dict(rows)["callboard"]["failed"] == 0
 
 
-def followers(count: int, double: WireDouble, folder: Path) -> None:
-    """Followers of one request that waits."""
-    with callboard_before(double, folder) as contender:
+def followers(count: int, double: WireDouble, folder: Path) -> bool:
+    """Followers of one request that waits; True where all of them saw its end."""
+    with callboard_before(double, folder, settings=f"stream_idle_timeout_seconds = {SILENT_SECONDS}") as contender:
         before = memory_of(contender.pid)
         seen = client(
             "followers",
@@ -221,21 +228,24 @@ def followers(count: int, double: WireDouble, folder: Path) -> None:
     kb = (seen["with_followers_mb"] - before) * 1024 / count
     print(f"{count} followers of an idle request: {seen['connected']:.0f} connected, {kb:.1f} kB each, ", end="")
     print(f"{seen['cpu_percent']:.1f}% of a core while idle; {seen['told']:.0f} saw its end")
+    return seen["told"] == count
 
 
-def stuck(count: int, double: WireDouble, folder: Path) -> None:
-    """Clients that ask, and do not read the answer."""
+def stuck(count: int, double: WireDouble, folder: Path) -> bool:
+    """Clients that ask, and do not read the answer; True where all of them were cut, and others answered."""
     with callboard_before(double, folder) as contender:
         before = memory_of(contender.pid)
         seen = client(
             "stuck", str(contender.port), contender.key, str(count), str(ARRIVALS_PER_SECOND), str(contender.pid)
         )
     kb = (seen["peak_mb"] - before) * 1024 / count
-    print(f"{count} clients that do not read: {kb:.0f} kB each at the most, {seen['cut']:.0f} cut ", end="")
-    print(f"after {seen['seconds']:.0f} s; another client was answered meanwhile: {seen['other_ok']:.0f} of 20")
+    print(f"{count} clients that do not read: at the most {kb:.0f} kB each in the process and ", end="")
+    print(f"{seen['kernel_bytes'] / 1024 / count:.0f} kB in the kernel; {seen['cut']:.0f} were cut after ", end="")
+    print(f"{seen['seconds']:.0f} s; another client was answered meanwhile: {seen['other_ok']:.0f} of {OTHERS}")
+    return seen["cut"] == count and seen["other_ok"] == OTHERS
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--streams", type=int, default=1_000)
     parser.add_argument("--litellm", metavar="PYTHON", default="", help="of an environment with litellm[proxy]")
@@ -247,16 +257,17 @@ def main() -> None:
     if options.stuck:  # 4 MB, which no socket holds
         says = Turn("word " * 800_000, fragment=4_096, usage=Tokens(100, 50))
     if options.followers:
-        says = Turn(words, fragment=len(words) // 2, pause=60.0, usage=Tokens(100, 50))
+        says = Turn(words, fragment=len(words) // 2, pause=SILENT_SECONDS, usage=Tokens(100, 50))
     with tempfile.TemporaryDirectory() as folder, WireDouble() as double:
         double.play_scripts(Script((says,), by_turn=True))
         if options.followers:
-            followers(options.followers, double, Path(folder))
+            is_right = followers(options.followers, double, Path(folder))
         elif options.stuck:
-            stuck(options.stuck, double, Path(folder))
+            is_right = stuck(options.stuck, double, Path(folder))
         else:
-            compare(options, double, Path(folder))
+            is_right = compare(options, double, Path(folder))
+    return 0 if is_right else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
