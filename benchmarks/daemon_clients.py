@@ -11,8 +11,6 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 DEADLINE_SECONDS = 300.0
-#: How long followers and stuck clients are watched.
-IDLE_SECONDS = 10.0
 
 
 def request(port: int, key: str, method: str, path: str, body: object = None) -> bytes:
@@ -62,7 +60,9 @@ async def streams(port: int, key: str, count: int, per_second: float) -> dict[st
     return {"failed": len(faults), "first_p50_ms": p50 * 1_000, "first_p99_ms": p99 * 1_000}
 
 
-async def followers(port: int, key: str, count: int, per_second: float, pid: int) -> dict[str, float]:
+async def followers(
+    port: int, key: str, count: int, per_second: float, pid: int, idle_seconds: float
+) -> dict[str, float]:
     """They follow one request that waits for its model; at the end it is cancelled, and all should see that."""
     from daemon_load import cpu_of, memory_of  # noqa: PLC0415 - it is a program, and imports the product
 
@@ -88,8 +88,8 @@ async def followers(port: int, key: str, count: int, per_second: float, pid: int
         while connected < count and not all(each.done() for each in following):
             await asyncio.wait(following, timeout=0.1)
     memory, cpu = memory_of(pid), cpu_of(pid)
-    await asyncio.sleep(IDLE_SECONDS)
-    percent = (cpu_of(pid) - cpu) / IDLE_SECONDS * 100
+    await asyncio.sleep(idle_seconds)
+    percent = (cpu_of(pid) - cpu) / idle_seconds * 100
     await answer(port, request(port, key, "POST", f"/api/requests/{begun['request_id']}/cancel", {}))
     await asyncio.wait(following, timeout=DEADLINE_SECONDS)
     return {"connected": connected, "with_followers_mb": memory, "cpu_percent": percent, "told": told}
@@ -153,12 +153,14 @@ async def answer(port: int, asked: bytes) -> bytes:
 
 
 def main() -> None:
-    what, port, key, count, per_second, *pid = sys.argv[1:]
-    run = {"followers": followers, "stuck": stuck}
+    what, port, key, count, per_second, *more = sys.argv[1:]
+    whom = (int(port), key, int(count), float(per_second))
     if what == "streams":
-        seen = asyncio.run(streams(int(port), key, int(count), float(per_second)))
+        seen = asyncio.run(streams(*whom))
+    elif what == "followers":
+        seen = asyncio.run(followers(*whom, int(more[0]), float(more[1])))
     else:
-        seen = asyncio.run(run[what](int(port), key, int(count), float(per_second), int(pid[0])))
+        seen = asyncio.run(stuck(*whom, int(more[0])))
     print(json.dumps(seen))
 
 

@@ -213,7 +213,7 @@ def compare(options: argparse.Namespace, double: WireDouble, folder: Path) -> bo
     return dict(rows)["callboard"]["failed"] == 0
 
 
-def followers(count: int, double: WireDouble, folder: Path) -> bool:
+def followers(count: int, idle_seconds: float, double: WireDouble, folder: Path) -> bool:
     """Followers of one request that waits; True where all of them saw its end."""
     with callboard_before(double, folder, settings=f"stream_idle_timeout_seconds = {SILENT_SECONDS}") as contender:
         before = memory_of(contender.pid)
@@ -224,6 +224,7 @@ def followers(count: int, double: WireDouble, folder: Path) -> bool:
             str(count),
             str(ARRIVALS_PER_SECOND * 5),
             str(contender.pid),
+            str(idle_seconds),
         )
     kb = (seen["with_followers_mb"] - before) * 1024 / count
     print(f"{count} followers of an idle request: {seen['connected']:.0f} connected, {kb:.1f} kB each, ", end="")
@@ -250,6 +251,7 @@ def main() -> int:
     parser.add_argument("--streams", type=int, default=1_000)
     parser.add_argument("--litellm", metavar="PYTHON", default="", help="of an environment with litellm[proxy]")
     parser.add_argument("--followers", type=int, default=0)
+    parser.add_argument("--idle-seconds", type=float, default=10.0, help="how long the followers are watched")
     parser.add_argument("--stuck", type=int, default=0)
     options = parser.parse_args()
     words = " ".join(["word"] * WORDS)
@@ -261,7 +263,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder, WireDouble() as double:
         double.play_scripts(Script((says,), by_turn=True))
         if options.followers:
-            is_right = followers(options.followers, double, Path(folder))
+            is_right = followers(options.followers, options.idle_seconds, double, Path(folder))
         elif options.stuck:
             is_right = stuck(options.stuck, double, Path(folder))
         else:
