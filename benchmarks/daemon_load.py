@@ -15,8 +15,10 @@ contender's time to the first byte of the answer's text minus that of the model 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -117,7 +119,7 @@ def litellm_before(double: WireDouble, folder: Path, python: str) -> Iterator[Co
     for name in ("PYTHONPATH", "MYPYPATH"):
         environment.pop(name, None)
     with running(command, environment, folder / "litellm.log") as process:
-        wait_for(folder / "litellm.log", "Uvicorn running", process)
+        wait_until_it_listens(LITELLM_PORT, folder / "litellm.log", process)
         yield Contender("litellm", LITELLM_PORT, process.pid, TOKEN)
 
 
@@ -145,6 +147,15 @@ def wait_for(log: Path, words: str, process: subprocess.Popen[bytes]) -> str:
                 return line
         time.sleep(0.05)
     raise SystemExit(f"{words!r} was not said: {log.read_text(errors='replace')[-2_000:]}")
+
+
+def wait_until_it_listens(port: int, log: Path, process: subprocess.Popen[bytes]) -> None:
+    until = time.monotonic() + START_SECONDS
+    while time.monotonic() < until and process.poll() is None:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            return
+        time.sleep(0.1)
+    raise SystemExit(f"port {port} was not opened: {log.read_text(errors='replace')[-2_000:]}")
 
 
 def client(*arguments: str) -> dict[str, float]:
