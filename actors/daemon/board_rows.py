@@ -9,6 +9,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
+from operator import itemgetter
 from typing import Final
 
 from callboard.actors.daemon.access_tokens import Scope
@@ -16,7 +17,6 @@ from callboard.actors.daemon.approval_desk import OpenApproval
 from callboard.actors.daemon.tenants import Tenant
 from callboard.actors.kernel import ActorInfo
 from callboard.actors.telemetry.timelines import Mark, MarkKind, RequestTimeline
-from callboard.protocol.commands import NoteKind
 from callboard.protocol.masking import mask
 
 Row = Mapping[str, object]
@@ -45,11 +45,6 @@ LATE_SECONDS: Final = 5.0
 #: An actor whose handler takes this long, or that has so many messages before it, is stuck.
 HANDLING_SECONDS: Final = 2.0
 MAILBOX_DEPTH: Final = 1_000
-_WAITING_NOTES: Final = {
-    NoteKind.RATE_LIMIT.value: "rate_limit",
-    NoteKind.RETRY.value: "retry",
-    NoteKind.FALLBACK.value: "retry",
-}
 
 
 def requests(tenant: Tenant, rows: dict[int, Row]) -> Rows:
@@ -175,23 +170,26 @@ def _approvals_waiting(tenant: Tenant) -> Iterator[Row]:
 
 
 def _late(tenant: Tenant, now: float) -> Iterator[Row]:
-    calls: list[Row] = []
-    waits: list[Row] = []
+    calls: list[tuple[float, Row]] = []
+    waits: list[tuple[float, Row]] = []
     for line in tenant.timelines.running():
         for mark in line.open_marks:
-            if mark.kind in (MarkKind.TOOL, MarkKind.DEFERRED):
-                if is_late(mark, now):
-                    words = "a call against its deadline"
-                    if mark.kind is MarkKind.DEFERRED:
-                        words = "waits for its result from outside"
-                    kind = "deferred" if mark.kind is MarkKind.DEFERRED else "deadline"
-                    calls.append(_of_mark(line, mark, kind, mark.begun_at, words))
-            elif mark.kind is MarkKind.MODEL:
-                note = next((each for each in reversed(line.marks) if each.kind is MarkKind.NOTE), None)
-                if note is not None and note.begun_at >= mark.begun_at and note.name in _WAITING_NOTES:
-                    waits.append(_of_mark(line, mark, _WAITING_NOTES[note.name], note.begun_at, note.text))
+            wait = mark.wait
+            if wait is not None and wait.until > now:
+                row = _of_mark(line, mark, wait.kind.value, wait.why, wait.since)
+                waits.append((wait.since, {**row, "until": round(wait.until, 3)}))
+            elif mark.kind in _LATE and is_late(mark, now):
+                calls.append((mark.begun_at, _of_mark(line, mark, *_LATE[mark.kind], mark.begun_at)))
     for rows in (calls, waits):
-        yield from sorted(rows, key=lambda row: str(row["since"]))
+        yield from (row for _, row in sorted(rows, key=itemgetter(0)))
+
+
+#: What a call that is late is shown as, and the words.
+_LATE: Final[Mapping[MarkKind, tuple[str, str]]] = {
+    MarkKind.TOOL: ("deadline", "a call against its deadline"),
+    MarkKind.MODEL: ("deadline", "a model call against its deadline"),
+    MarkKind.DEFERRED: ("deferred", "waits for its result from outside"),
+}
 
 
 def is_late(mark: Mark, now: float) -> bool:
@@ -202,7 +200,7 @@ def is_late(mark: Mark, now: float) -> bool:
     return took > max(LATE_SECONDS, LATE_FRACTION * (mark.deadline_at - mark.begun_at))
 
 
-def _of_mark(line: RequestTimeline, mark: Mark, kind: str, since: float, why: str) -> Row:
+def _of_mark(line: RequestTimeline, mark: Mark, kind: str, why: str, since: float) -> Row:
     return {
         "key": f"{kind}/{line.request_id}/{mark.number}",
         "kind": kind,

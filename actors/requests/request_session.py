@@ -463,7 +463,7 @@ class RequestSession(Actor[SessionMessage]):
             self._deferred.pop(event.tag, None)
         elif isinstance(event, events.ToolCallDeferred):
             self._has_deferred(event)
-        elif isinstance(event, events.ApprovalGranted | events.ApprovalDenied):
+        elif isinstance(event, events.ApprovalGranted | events.ApprovalDenied | events.ModelNoted):
             self._trace.observe(event)
             if isinstance(event, events.ApprovalDenied):
                 self._open.pop(event.tag, None)

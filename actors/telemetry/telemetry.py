@@ -108,7 +108,7 @@ class BacklogHeard:
 
 WorkEnd = events.ModelResponded | events.ModelFailed | events.ModelLost | events.ToolCallEnd
 """The end of a model call or a tool call."""
-Heard = Question | CallModel | RunTool | WorkEnd | InRequest | TracingFailed | Finish
+Heard = Question | CallModel | RunTool | WorkEnd | InRequest | events.ModelNoted | TracingFailed | Finish
 """What a session tells of its request."""
 _WORK_ENDS = frozenset(get_args(WorkEnd))
 TelemetryMessage = (
@@ -509,6 +509,7 @@ _HEARD: Final[Mapping[type[Heard], Callable[..., None]]] = {
     TracingFailed: Telemetry._tracing_failed,
     **dict.fromkeys(get_args(WorkEnd), Telemetry._work_ended),
     **dict.fromkeys(get_args(InRequest), Telemetry._noticed),
+    events.ModelNoted: lambda *_: None,  # for the timelines; what is counted and logged of it is its Note
 }
 #: What a call is counted and measured by: a model call, a tool call.
 _MEASURES: Final = (

@@ -16,7 +16,16 @@ from typing import Final
 
 from callboard.actors.requests.replies import Question
 from callboard.protocol import events
-from callboard.protocol.commands import AskApproval, CallModel, CallOutside, Finish, Note, ReportFailure, RunTool
+from callboard.protocol.commands import (
+    AskApproval,
+    CallModel,
+    CallOutside,
+    Finish,
+    Note,
+    NoteKind,
+    ReportFailure,
+    RunTool,
+)
 from callboard.protocol.ids import RequestId, Tag
 from callboard.protocol.tools import FailureCode
 
@@ -44,6 +53,17 @@ class MarkKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class ModelWait:
+    """A model call that is not sent before a time. Times are wall-clock seconds."""
+
+    kind: NoteKind
+    """`rate_limit` or `retry`."""
+    why: str
+    since: float
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
 class Mark:
     """One piece of a request's work. Times are wall-clock seconds."""
 
@@ -61,6 +81,8 @@ class Mark:
     """"ok", or the code of what went wrong; "" while it goes on."""
     deadline_at: float | None = None
     text: str = ""
+    wait: ModelWait | None = None
+    """The latest one of a model call; it may be over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +139,7 @@ class _Growing:
     open: dict[tuple[MarkKind, Tag], int] = field(default_factory=dict)
     made: int = 0
 
-    def begin(self, kind: MarkKind, tag: Tag, name: str, at: float, **more: float | str) -> None:
+    def begin(self, kind: MarkKind, tag: Tag, name: str, at: float, **more: float | str | ModelWait | None) -> None:
         self.made += 1
         mark = Mark(self.made, kind, name, tag.step, str(tag.call_id or ""), at)
         self.marks[self.made] = replace(mark, **more)  # type: ignore[arg-type]
@@ -246,8 +268,22 @@ class RequestTimelines:
 # -- how each message of a session is written: its wall-clock time, and what makes such a time of the runtime's
 
 
-def _called_model(growing: _Growing, command: CallModel, at: float, _: float) -> None:
-    growing.begin(MarkKind.MODEL, command.tag, command.request.model, at)
+def _called_model(growing: _Growing, command: CallModel, at: float, offset: float) -> None:
+    wait = None
+    if command.not_before_at:
+        why = "the model call before it was lost; it is sent again"
+        wait = ModelWait(NoteKind.RETRY, why, at, command.not_before_at + offset)
+    model = command.request.model
+    growing.begin(MarkKind.MODEL, command.tag, model, at, deadline_at=command.deadline_at + offset, wait=wait)
+
+
+def _model_waits(growing: _Growing, noted: events.ModelNoted, at: float, offset: float) -> None:
+    """A note without a time says that the wait before it is over."""
+    number = growing.open.get((MarkKind.MODEL, noted.tag), 0)
+    if number in growing.marks:
+        text = noted.text[:MAX_TEXT_CHARS]
+        wait = ModelWait(noted.kind, text, at, noted.until_at + offset) if noted.until_at else None
+        growing.marks[number] = replace(growing.marks[number], wait=wait)
 
 
 def _ran_tool(growing: _Growing, command: RunTool, at: float, offset: float) -> None:
@@ -320,6 +356,7 @@ _WRITES: Final[Mapping[type, Callable[..., None]]] = {
     Note: _noted,
     ReportFailure: _failed_before,
     CallOutside: _handed_out,
+    events.ModelNoted: _model_waits,
     events.ApprovalGranted: _granted,
     events.ApprovalDenied: _denied,
     events.ToolCallDeferred: _deferred,

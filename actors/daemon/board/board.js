@@ -84,10 +84,15 @@ function stuckRow(row) {
   );
   let at = row;
   const tick = () => {
-    const left = at.deadline ? `, ${seconds(at.deadline - now())} left` : "";
-    write(since, at.since ? `${seconds(now() - at.since)}${left}` : "");
+    write(since, at.since ? `${seconds(now() - at.since)}${rest(at)}` : "");
   };
   return { element, tick, update: (next) => { at = next; write(why, next.why); tick(); } };
+}
+
+/** What is left of a wait, or of the time that a call has. */
+function rest({ until, deadline }) {
+  if (until) return `, goes on in ${seconds(until - now())}`;
+  return deadline ? `, ${seconds(deadline - now())} left` : "";
 }
 
 function find(event, id) {

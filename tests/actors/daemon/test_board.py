@@ -62,6 +62,13 @@ def test_an_approval_by_click_with_the_diff_seen(board: Opened) -> None:
     assert written.read_text() == "first line\nsecond line\n"
 
 
+def test_a_wait_for_a_rate_limit_says_when_it_goes_on(board: Opened) -> None:
+    board.ask("limited")
+    row = board.page.locator("#stuck-rows > *").filter(has_text="it is asked again in")
+    expect(row).to_contain_text("scripted/model")
+    expect(row).to_contain_text(re.compile(r"goes on in 5\d"))
+
+
 def test_a_denial_reaches_the_model_with_its_reason_and_the_lane_shows_the_wait(board: Opened) -> None:
     page = board.page
     board.ask("publish")

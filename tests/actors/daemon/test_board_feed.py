@@ -112,6 +112,7 @@ def test_what_is_stuck_says_why(tmp_path: Path) -> None:
         row = daemon.get("/api/board").json()["sections"]["stuck"][1]
         assert (row["kind"], row["what"]) == ("retry", "scripted/model")
         assert "it is asked again in 5" in row["why"]
+        assert 49 < row["until"] - row["since"] < 61
         daemon.post("/test/end", {})
         wait_until(lambda: not daemon.get("/api/board").json()["sections"]["stuck"])
 

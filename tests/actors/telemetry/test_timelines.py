@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from support.conditions import wait_until
 
 from callboard import Runtime, Settings, UsageError, tool
 from callboard.actors.telemetry.timelines import ENDED_KEPT, MAX_MARKS, MarkKind, RequestTimelines
+from callboard.protocol.commands import NoteKind
+from callboard.protocol.errors import ErrorKind
+from callboard.providers.http_errors import make_error
 from callboard.providers.local.scripted import ScriptedCall, ScriptedTurn
 
 
@@ -52,6 +57,19 @@ def test_each_piece_of_work_with_its_end() -> None:
         assert mark.ended_at is not None
         assert line.ended_at is not None
         assert line.begun_at <= mark.begun_at <= mark.ended_at <= line.ended_at
+
+
+def test_a_model_call_that_waits_says_until_when() -> None:
+    error = replace(make_error(ErrorKind.RATE_LIMITED, "slow down"), retry_after=0.05)
+    (line,) = asked(ScriptedTurn(error=error), ScriptedTurn("Rain.")).ended()
+    (model,) = (mark for mark in line.marks if mark.kind is MarkKind.MODEL)
+    assert model.wait is not None
+    assert model.wait.kind is NoteKind.RETRY
+    assert "asked again" in model.wait.why
+    assert model.ended_at is not None
+    assert model.begun_at <= model.wait.since < model.wait.until <= model.ended_at
+    assert model.deadline_at is not None
+    assert model.deadline_at > model.ended_at
 
 
 def test_it_is_bounded() -> None:
