@@ -25,6 +25,9 @@ logger = logging.getLogger("callboard.daemon")
 ENDING_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 #: Connections that wait to be taken.
 BACKLOG: Final = 4_096
+#: What the kernel takes of an answer before it can send it. Else it takes 4 MiB for a client that does not read, and
+#: one that reads seems not to until it has read 1.5 MiB (measured on Linux).
+UNSENT_BYTES: Final = 64 * 1024
 #: For answers under way once the tenants have drained.
 GRACE_SECONDS: Final = 2
 
@@ -56,15 +59,19 @@ def _listening(daemon: Daemon) -> socket.socket:
     host, port = daemon.settings.host, daemon.settings.port
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+        listening = socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
         raise UsageError(f"{host}:{port} cannot be listened on ({error.strerror or error})") from None
+    if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # accepted connections have it, too
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+    return listening
 
 
 def _config(daemon: Daemon) -> uvicorn.Config:
     class Bounded(BoundedHttp):
         max_header_bytes = daemon.settings.limits.max_header_bytes
         head_seconds = daemon.settings.limits.head_seconds
+        unread_seconds = daemon.settings.limits.unread_seconds
 
     return uvicorn.Config(
         make_app(daemon),
