@@ -16,7 +16,7 @@ from callboard.actors.requests.outputs import OutputType
 from callboard.actors.requests.recorded_feed import Item, recorded_items
 from callboard.actors.requests.recorded_reply import recorded_reply
 from callboard.actors.requests.replies import Answer
-from callboard.actors.requests.request_feed import RECORDED_AGAIN, Followed, FollowerTooSlow, RequestFeed
+from callboard.actors.requests.request_feed import RECORDED_AGAIN, FeedReader, Followed, FollowerTooSlow, RequestFeed
 from callboard.actors.requests.session_messages import ReadAlong, Subscriber
 from callboard.protocol.errors import RuntimeFailure, UsageError
 from callboard.protocol.ids import RequestId
@@ -70,14 +70,9 @@ class Following:
                 ended = await reader.wait()
                 if ended:
                     watch.cancel()
-                found = reader.take()
-                if found is None:
-                    raise FollowerTooSlow(
-                        "this follower has left too much unread; the request goes on: follow it again with "
-                        f"after={str(last)!r}"
-                    )
-                for last, item in found:
-                    yield Followed(str(last), item)
+                while found := _taken(reader, last):
+                    for last, item in found:
+                        yield Followed(str(last), item)
             if last != END:
                 yield Followed(str(END), feed.answer.future.result())
         finally:
@@ -161,3 +156,13 @@ class Following:
 def _restarted(after: Position, process: str) -> Followed:
     """For a follower that has seen a part of a turn which it now reads from its beginning."""
     return Followed(str(replace(after.durable, process=process)), RECORDED_AGAIN)
+
+
+def _taken(reader: FeedReader, last: Position) -> list[Item]:
+    """What it reads next; [] where it has read all. Raises FollowerTooSlow."""
+    found = reader.take()
+    if found is None:
+        raise FollowerTooSlow(
+            f"this follower has left too much unread; the request goes on: follow it again with after={str(last)!r}"
+        )
+    return found

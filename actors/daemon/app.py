@@ -106,11 +106,8 @@ class Served:
         response.headers.update(cors_headers(self._daemon, request))
         numbers = self._daemon.numbers
         numbers.answered(self._endpoint.method, self._endpoint.path, response.status_code)
-        try:
-            with numbers.follower() if isinstance(response, EventStream) else contextlib.nullcontext():
-                await response(scope, receive, send)
-        except TimeoutError:  # uvicorn closes its connection then, bounded_http.py ends it
-            logger.info("a client that does not read was cut", extra=told)
+        with numbers.follower() if isinstance(response, EventStream) else contextlib.nullcontext():
+            await response(scope, receive, send)
 
     async def _answer(self, request: Request, told: dict[str, object]) -> Response:
         """`told`: for the log, whose call it is."""

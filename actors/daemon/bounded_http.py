@@ -1,24 +1,25 @@
-"""uvicorn's HTTP/1.1 by httptools, with bounds on what comes before a request is known: its bytes, and its time.
+"""uvicorn's HTTP/1.1 by httptools, with bounds on heads that come slowly, and on answers that are read slowly.
 
-uvicorn has neither (0.54): a client that sends a header without end, or a byte now and then, would cost memory or a
-connection for as long as it likes.
+uvicorn has none (0.54): a client that sends a header without end, or sends or reads a byte now and then, would cost
+memory or a connection for as long as it likes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import socket
 from typing import Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from callboard.actors.daemon.api_errors import Api, ApiError, error_response
+from callboard.actors.daemon.daemon_settings import DaemonLimits
+
+logger = logging.getLogger("callboard.daemon")
 
 #: The request line comes on top of the headers: a path of this length.
 MAX_TARGET_BYTES: Final = 8 * 1024
-
-
-#: A client that has taken nothing of an answer for this time does not read.
-UNREAD_SECONDS: Final = 30.0
 
 
 class BoundedHttp(HttpToolsProtocol):
@@ -26,15 +27,27 @@ class BoundedHttp(HttpToolsProtocol):
 
     max_header_bytes = 64 * 1024
     head_seconds = 20.0
+    unread_seconds = 30.0
+    min_read_bytes = 16 * 1024
+    """In each `unread_seconds` a client must take this much of an answer that waits for it, or all that is left: at a
+    byte now and then, a large answer would be held for days."""
     _head_bytes = 0
     _is_in_head = True
-    unread_seconds = UNREAD_SECONDS
     _late: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
+
+    def bound_by(self, limits: DaemonLimits) -> None:
+        """Before the connection is made."""
+        self.max_header_bytes, self.head_seconds = limits.max_header_bytes, limits.head_seconds
+        self.unread_seconds, self.limit_concurrency = limits.unread_seconds, limits.max_connections
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """The head of the first request is due."""
         super().connection_made(transport)
+        connection = transport.get_extra_info("socket")
+        if connection is not None:
+            # What a client has not read the kernel keeps for minutes when we have closed the connection.
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(self.unread_seconds * 1_000))
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -65,17 +78,19 @@ class BoundedHttp(HttpToolsProtocol):
         self._must_read(self.transport.get_write_buffer_size())
 
     def _must_read(self, left_bytes: int) -> None:
-        """Some of what is left must be taken in time: closing alone would wait for its last byte."""
+        """A part of what is left must be taken in time. Closing alone would wait for its last byte."""
         self._is_read()
         if left_bytes:
             self._unread = self.loop.call_later(self.unread_seconds, self._was_read, left_bytes)
 
     def _was_read(self, before_bytes: int) -> None:
         left = self.transport.get_write_buffer_size()
-        if left < before_bytes:
+        if before_bytes - left >= self.min_read_bytes:
             self._must_read(left)
-        else:
-            self.transport.abort()
+            return
+        path = self.cycle.scope["path"] if self.cycle is not None else ""
+        logger.info("a client that does not read was cut", extra={"path": path, "left_bytes": left})
+        self.transport.abort()
 
     def _is_read(self) -> None:
         if self._unread is not None:

@@ -1,23 +1,25 @@
 """Server-sent events to a client (WHATWG HTML, "Server-sent events").
 
-Each write has a deadline: a client that stops reading is cut after it, and costs until then what the socket and its own
-source hold. A comment line is sent when nothing else was for a while, so that proxies keep the connection and a client
-that is gone is noticed.
+A write waits until the client has taken what was written before, and bounded_http.py cuts a client that does not: until
+then it costs what its connection and its source hold. A comment line is sent when nothing else was for a while, so that
+proxies keep the connection and a client that is gone is noticed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Mapping
+from itertools import count
 from typing import Final
 
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 #: nginx and others end a connection that is silent for 60 s.
 HEARTBEAT_SECONDS: Final = 15.0
-#: A client that has not taken what one write holds by then does not read.
-WRITE_SECONDS: Final = 30.0
+#: A source with much to send, to a client that takes it at once, lets other tasks run after this many writes.
+WRITES_IN_A_ROW: Final = 16
 _HEADERS: Final = {
     "Content-Type": "text/event-stream; charset=utf-8",
     "Cache-Control": "no-store",
@@ -47,19 +49,20 @@ class EventStream(Response):
         *,
         heartbeat: bytes = b":\n\n",
         heartbeat_seconds: float = HEARTBEAT_SECONDS,
-        write_seconds: float = WRITE_SECONDS,
     ) -> None:
         super().__init__(headers={**_HEADERS, **(headers or {})})
         del self.headers["content-length"]
         self._source = source
         self._heartbeat = heartbeat
-        self._heartbeat_seconds, self._write_seconds = heartbeat_seconds, write_seconds
+        self._heartbeat_seconds = heartbeat_seconds
+        self._is_sending = True
+        self._sent_at = 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         gone = asyncio.ensure_future(_until_gone(receive))
         writing = asyncio.ensure_future(self._write(send))
         try:
-            await asyncio.wait({gone, writing}, return_when=asyncio.FIRST_COMPLETED)
+            await self._beat_until((gone, writing), send)
             if writing.done():
                 await writing
         finally:
@@ -71,26 +74,33 @@ class EventStream(Response):
                 await close()
 
     async def _write(self, send: Send) -> None:
-        async with asyncio.timeout(self._write_seconds):
-            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        following = asyncio.ensure_future(anext(self._source, None))
-        try:
-            while True:
-                await asyncio.wait({following}, timeout=self._heartbeat_seconds)
-                data = self._heartbeat
-                if following.done():
-                    found = following.result()
-                    if found is None:
-                        break
-                    data = found
-                    following = asyncio.ensure_future(anext(self._source, None))
-                async with asyncio.timeout(self._write_seconds):
-                    await send({"type": "http.response.body", "body": data, "more_body": True})
-        finally:
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
-        async with asyncio.timeout(self._write_seconds):
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        await self._send(send, {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        numbers = count(1)
+        async for data in self._source:
+            await self._send(send, {"type": "http.response.body", "body": data, "more_body": True})
+            if next(numbers) % WRITES_IN_A_ROW == 0:
+                await asyncio.sleep(0)
+        await self._send(send, {"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _send(self, send: Send, message: Message) -> None:
+        self._is_sending = True
+        await send(message)
+        self._is_sending = False
+        self._sent_at = time.monotonic()
+
+    async def _beat_until(self, ends: tuple[asyncio.Future[None], ...], send: Send) -> None:
+        """Send heartbeats until one of these is done."""
+        while True:
+            done, _ = await asyncio.wait(ends, timeout=max(self._beat_in(), 0.0), return_when=asyncio.FIRST_COMPLETED)
+            if done:
+                return
+            if self._beat_in() <= 0:
+                await self._send(send, {"type": "http.response.body", "body": self._heartbeat, "more_body": True})
+
+    def _beat_in(self) -> float:
+        """Seconds until the next heartbeat. None is sent while a write waits for the client."""
+        silent = 0.0 if self._is_sending else time.monotonic() - self._sent_at
+        return self._heartbeat_seconds - silent
 
 
 async def _until_gone(receive: Receive) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from threading import Lock
 from typing import Final
 
 from callboard.actors.requests.feed_positions import BEHIND_ALL, IN_TURN, SHOWN, Position, comes_after
+from callboard.actors.requests.joined_pieces import JOINED_PIECES, FeedItem, JoinedPieces, KeptItem, follows
 from callboard.actors.requests.replies import MAX_UNREAD_BYTES, Answer, Seen, Shown, StreamItem, size_of
 from callboard.actors.requests.session_messages import FeedStart, Subscriber
 from callboard.actors.tools.progress import ToolProgressed
@@ -51,8 +52,10 @@ from callboard.protocol.model import (
 )
 
 #: What a feed keeps of what all its followers have read, in bytes of memory, so that one whose connection was cut can
-#: go on from there: some thousand pieces of text. Older items come from the journal, where there is one.
+#: go on from there: some ten thousand pieces of text. Older items come from the journal, where there is one.
 KEPT_BYTES: Final = 1024 * 1024
+#: What a follower takes at a time. Joined pieces are made into objects again then, and no more of them than this.
+TAKEN_ITEMS: Final = 256
 _ENDS_TURN: Final = (ModelResponded, ModelFailed, ModelLost, CancelRequested, DeadlinePassed)
 _ASKED_AGAIN: Final = Restarted("the model call was lost and is asked again")
 RECORDED_AGAIN: Final = Restarted("what was streamed of this turn is no longer kept: it follows from its beginning")
@@ -70,13 +73,6 @@ class Followed:
     item: StreamItem[object]
 
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    position: Position
-    item: StreamItem[object]
-    size_bytes: int
-
-
 class RequestFeed:
     """What a session shows goes in on its loop; followers read on theirs."""
 
@@ -87,9 +83,11 @@ class RequestFeed:
         self._has_journal = has_journal
         self._beside = beside
         self._lock = Lock()
-        self._kept: deque[_Kept] = deque()
-        self._first = 0
-        """So many items are no longer kept."""
+        self._kept: list[KeptItem | JoinedPieces] = []
+        self._end = 0
+        """The number of items that have come."""
+        self._run = 0
+        """The number of items at the end of `_kept` that can be joined."""
         self.size_bytes = 0
         self.kept_from = Position()
         """All items behind this position are kept."""
@@ -121,7 +119,7 @@ class RequestFeed:
 
     def _take(self, seen: Seen) -> None:
         with self._lock:
-            added = len(self._kept)
+            known = self._end
             if isinstance(seen, ModelStreamed):
                 for each in seen.events:
                     self._stream(each)
@@ -133,7 +131,7 @@ class RequestFeed:
                 self._is_summary = seen.purpose is CallPurpose.SUMMARY
             elif isinstance(seen, Shown):
                 self._show(seen)
-            if len(self._kept) == added:
+            if self._end == known:
                 return
             self._forget()
             waiting = tuple(self._readers)
@@ -172,24 +170,46 @@ class RequestFeed:
 
     def _add(self, position: Position, item: StreamItem[object]) -> None:
         self._last = position
-        size_bytes = size_of(item)
-        self._kept.append(_Kept(position, item, size_bytes))
-        self.size_bytes += size_bytes
+        added = KeptItem(self._end, position, item, size_of(item))
+        before = self._kept[-1] if self._run else None
+        is_next = isinstance(before, KeptItem) and follows(before, added)
+        self._run = self._run + 1 if is_next else 1
+        self._kept.append(added)
+        self._end += 1
+        self.size_bytes += added.size_bytes
+        if self._run == JOINED_PIECES:
+            self._join()
+
+    def _join(self) -> None:
+        """Make one entry of the last items."""
+        pieces = [each for each in self._kept[-JOINED_PIECES:] if isinstance(each, KeptItem)]
+        joined = JoinedPieces.of(pieces)
+        self._kept[-JOINED_PIECES:] = [joined]
+        self._run = 0
+        self.size_bytes += joined.size_bytes - sum(each.size_bytes for each in pieces)
+
+    @property
+    def _first(self) -> int:
+        """The number of items that are no longer kept."""
+        return self._kept[0].first if self._kept else self._end
 
     def _forget(self) -> None:
         """What followers have read, where the journal has it; and, of what they have not, what is too much."""
         kept = self._kept
-        read = min((reader.at for reader in self._readers), default=self._first + len(kept))
+        read = min((reader.at for reader in self._readers), default=self._end)
+        gone = 0
         while self.size_bytes > MAX_UNREAD_BYTES or (
             self._has_journal
             and self.size_bytes > KEPT_BYTES
-            and self._first < read
+            and kept[gone].first + kept[gone].count <= read
             and not self._last.is_partial  # a turn that is not whole is not recorded
         ):
-            oldest = kept.popleft()
-            self._first += 1
-            self.size_bytes -= oldest.size_bytes
-            self.kept_from = oldest.position
+            self.size_bytes -= kept[gone].size_bytes
+            self.kept_from = kept[gone].last
+            gone += 1
+        if gone:
+            del kept[:gone]
+            self._run = min(self._run, len(kept))
 
     def _ended(self) -> None:
         with self._lock:
@@ -204,8 +224,14 @@ class RequestFeed:
         with self._lock:
             if comes_after(self.kept_from, after):
                 return None
-            at = next((n for n, each in enumerate(self._kept) if comes_after(each.position, after)), len(self._kept))
-            return self._reading(self._first + at)
+            return self._reading(self._first_behind(after))
+
+    def _first_behind(self, after: Position) -> int:
+        """The number of items up to this position."""
+        entry = next((each for each in self._kept if comes_after(each.last, after)), None)
+        if entry is None:
+            return self._end
+        return entry.first + sum(not comes_after(position, after) for position, _ in entry.items())
 
     def reader_of_kept(self) -> tuple[Position, FeedReader]:
         """All that is kept, and behind which position that is."""
@@ -222,12 +248,17 @@ class RequestFeed:
         with self._lock:
             self._readers.pop(reader, None)
 
-    def take(self, reader: FeedReader) -> list[tuple[Position, StreamItem[object]]] | None:
-        """What it has not read; None where some of that is no longer kept."""
+    def take(self, reader: FeedReader) -> list[FeedItem] | None:
+        """The next unread items, at most TAKEN_ITEMS; [] where it has read all, None where some of it is gone."""
         with self._lock:
             if reader.at < self._first:
                 return None
-            found = [(each.position, each.item) for each in islice(self._kept, reader.at - self._first, None)]
+            if reader.at == self._end:
+                return []
+            at = bisect_right(self._kept, reader.at, key=lambda each: each.first) - 1
+            begun = self._kept[at]
+            rest = chain.from_iterable(each.items() for each in self._kept[at + 1 : at + 1 + TAKEN_ITEMS])
+            found = list(islice(chain(begun.items(reader.at - begun.first), rest), TAKEN_ITEMS))
             reader.at += len(found)
             return found
 
@@ -266,8 +297,8 @@ class FeedReader:
         self._event.clear()
         return self._feed.answer.future.done
 
-    def take(self) -> list[tuple[Position, StreamItem[object]]] | None:
-        """What was not read; None where some of that is no longer kept."""
+    def take(self) -> list[FeedItem] | None:
+        """The next of what was not read; [] where all was, None where some of that is no longer kept."""
         return self._feed.take(self)
 
     def leave(self) -> None:

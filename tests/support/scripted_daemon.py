@@ -1,4 +1,5 @@
-"""`callboard serve` with a model that does as it is told: "call NAME {...}" makes it call a tool, "slowly" takes long.
+"""`callboard serve` with a model that does as it is told: "call NAME {...}" makes it call a tool, "talk NAME" too,
+after much text.
 
 Run as a program: `python scripted_daemon.py serve ...`. Two tenants have tools to approve, to wait for, and to look at.
 """
@@ -91,6 +92,8 @@ def main() -> int:
         if word == "call":
             name, _, arguments = rest.partition(" ")
             return ScriptedTurn(calls=(ScriptedCall(name, arguments or "{}", id="c1"),), usage=used)
+        if word == "talk":
+            return ScriptedTurn("word " * 120_000, calls=(ScriptedCall(rest, {}, id="c1"),), usage=used)
         return ScriptedTurn(text=f"you said {text}", usage=used)
 
     original = tenants.made

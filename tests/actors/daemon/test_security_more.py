@@ -2,39 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import json
 import logging
 import re
 import shlex
 import shutil
-import socket
 import subprocess
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import httpx
 import pytest
-import uvicorn
 from hypothesis import given
 from hypothesis import strategies as st
-from starlette.responses import Response
-from starlette.types import Message, Receive, Send
-from starlette.types import Scope as Scope_
-from support.conditions import wait_until
 from support.running_daemon import running_daemon
 from support.scripted_daemon import PLANTED_KEY, scripted_daemon
 
 from callboard.actors.daemon import board_pages
 from callboard.actors.daemon.access_tokens import AccessTokens, Scope
-from callboard.actors.daemon.bounded_http import BoundedHttp
 from callboard.actors.daemon.daemon_settings import read_plan
 from callboard.actors.daemon.log_lines import JsonRecords, TextRecords
 from callboard.actors.daemon.response_records import MAX_MEMORY_BYTES, ResponseRecord, ResponseRecords
-from callboard.actors.daemon.server_events import EventStream
 from callboard.actors.daemon.tenants import made
 from callboard.protocol.errors import UsageError
 
@@ -170,58 +160,6 @@ def test_responses_of_a_daemon_that_runs_for_long_are_forgotten(tmp_path: Path) 
     assert records.find("old") is None
     assert records.find("new") is not None
     records.close()
-
-
-# -- clients that do not read
-
-
-def test_the_last_write_of_a_stream_has_a_deadline() -> None:
-    async def one_event() -> AsyncIterator[bytes]:
-        yield b"data: 1\n\n"
-
-    async def run() -> None:
-        async def send(message: Message) -> None:
-            if message["type"] == "http.response.body" and not message["more_body"]:
-                await asyncio.Event().wait()
-
-        async def receive() -> Message:
-            await asyncio.Event().wait()
-            raise AssertionError
-
-        stream = EventStream(one_event(), write_seconds=0.01)
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(stream({"type": "http"}, receive, send), ANSWER_SECONDS)
-
-    asyncio.run(run())
-
-
-class _Impatient(BoundedHttp):
-    unread_seconds = 0.05
-
-
-@pytest.mark.parametrize("connection", ["keep-alive", "close"])
-def test_a_client_that_does_not_read_is_cut_at_its_socket(connection: str) -> None:
-    """Closing alone waits for the last byte to be taken: such a connection stayed for as long as its client liked."""
-
-    async def large(scope: Scope_, receive: Receive, send: Send) -> None:
-        await Response(b"x" * 20_000_000)(scope, receive, send)
-
-    async def run() -> None:
-        config = uvicorn.Config(large, http=_Impatient, ws="none", lifespan="off", log_config=None)
-        server = uvicorn.Server(config)
-        with socket.create_server(("127.0.0.1", 0)) as listening, socket.socket() as client:
-            server.capture_signals = contextlib.nullcontext  # type: ignore[assignment]
-            serving = asyncio.create_task(server.serve([listening]))
-            async with asyncio.timeout(ANSWER_SECONDS):
-                await asyncio.to_thread(wait_until, lambda: server.started)
-                client.connect(listening.getsockname())
-                client.sendall(f"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: {connection}\r\n\r\n".encode())
-                seen = server.server_state
-                await asyncio.to_thread(wait_until, lambda: seen.total_requests and not seen.connections)
-                server.should_exit = True
-                await serving
-
-    asyncio.run(run())
 
 
 # -- secrets
