@@ -18,6 +18,7 @@ from support.scripted_daemon import scripted_daemon
 from uvicorn.server import ServerState
 
 from callboard.actors.daemon.bounded_http import BoundedHttp
+from callboard.actors.daemon.http_server import UNSENT_BYTES
 from callboard.actors.daemon.server_events import EventStream
 
 ANSWER_SECONDS = 20.0
@@ -49,6 +50,7 @@ async def with_client(
     server = uvicorn.Server(uvicorn.Config(app, http=http, ws="none", lifespan="off", log_config=None))
     server.capture_signals = contextlib.nullcontext  # type: ignore[assignment]
     with socket.create_server(("127.0.0.1", 0)) as listening, socket.socket() as client:
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
         serving = asyncio.create_task(server.serve([listening]))
         async with asyncio.timeout(ANSWER_SECONDS):
             await asyncio.to_thread(wait_until, lambda: server.started)
