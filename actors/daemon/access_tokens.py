@@ -13,7 +13,7 @@ import secrets
 import stat
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -21,6 +21,7 @@ from typing import Final
 
 import orjson
 
+from callboard.actors.policy.owners_file import locked_beside
 from callboard.protocol.errors import UsageError
 
 logger = logging.getLogger("callboard.daemon")
@@ -106,12 +107,16 @@ class AccessTokens:
 
         A token that `callboard tokens` has made or removed counts at once: a look at the file's time takes 2 us.
         """
+        self.look()
+        return self._by_hash.get(hash_of(secret)) if secret else None
+
+    def look(self) -> None:
+        """Read the file again where it has changed. Where it cannot be read, the tokens that were there still count."""
         if self._changed_at() != self._read_at:
             try:
                 self.reload()
-            except UsageError as error:  # the tokens that were there still count
+            except UsageError as error:
                 logger.warning("%s", error)
-        return self._by_hash.get(hash_of(secret)) if secret else None
 
     @property
     def tokens(self) -> tuple[AccessToken, ...]:
@@ -122,21 +127,29 @@ class AccessTokens:
         """A new token and its secret, which is nowhere else. Raises UsageError where the file cannot be written."""
         secret = PREFIX + secrets.token_urlsafe(TOKEN_BYTES)
         made = AccessToken(secrets.token_hex(4), hash_of(secret), scope, tenant, note, time.time())
-        with self._changing:
+        with self._changed_alone():
             self._write([*self._read(), made])
-            self.reload()
         return made, secret
 
     def remove(self, token_id: str) -> bool:
         """It counts no more. False where the file has none of this id."""
-        with self._changing:
+        with self._changed_alone():
             before = self._read()
             kept = [each for each in before if each.id != token_id]
-            if len(kept) == len(before):
-                return False
-            self._write(kept)
-            self.reload()
-        return True
+            if len(kept) < len(before):
+                self._write(kept)
+        return len(kept) < len(before)
+
+    @contextlib.contextmanager
+    def _changed_alone(self) -> Iterator[None]:
+        """No other thread and no other process changes the file meanwhile. Raises UsageError."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with self._changing, locked_beside(self.path):
+                yield
+                self.reload()
+        except OSError as error:
+            raise UsageError(f"the tokens cannot be written: {self.path}: {error.strerror or error}") from None
 
     def _changed_at(self) -> int:
         try:
@@ -162,20 +175,16 @@ class AccessTokens:
             raise UsageError(f"{self.path} holds no tokens of callboard; move it away for new ones") from None
 
     def _write(self, tokens: Iterable[AccessToken]) -> None:
-        """All or nothing, also after a crash."""
+        """All or nothing, also after a crash. Raises OSError."""
         rows = [{**asdict(each), "scope": each.scope.name.lower()} for each in tokens]
         beside = self.path.with_name(f"{self.path.name}.{os.getpid()}.new")
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with contextlib.suppress(FileNotFoundError):
-                beside.unlink()
-            with open(beside, "xb", opener=for_owner) as new:
-                new.write(orjson.dumps({"tokens": rows}, option=orjson.OPT_INDENT_2))
-                new.flush()
-                os.fsync(new.fileno())
-            beside.replace(self.path)
-        except OSError as error:
-            raise UsageError(f"the tokens cannot be written: {self.path}: {error.strerror or error}") from None
+        with contextlib.suppress(FileNotFoundError):
+            beside.unlink()
+        with open(beside, "xb", opener=for_owner) as new:
+            new.write(orjson.dumps({"tokens": rows}, option=orjson.OPT_INDENT_2))
+            new.flush()
+            os.fsync(new.fileno())
+        beside.replace(self.path)
 
 
 def given_token(secret: str, tenant: str) -> AccessToken:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 from collections.abc import Iterable
@@ -104,9 +103,11 @@ class Served:
             told["request_id"] = request_id
         logger.info("%s %s", self._endpoint.method, self._endpoint.path, extra=told)
         response.headers.update(cors_headers(self._daemon, request))
-        numbers = self._daemon.numbers
-        numbers.answered(self._endpoint.method, self._endpoint.path, response.status_code)
-        with numbers.follower() if isinstance(response, EventStream) else contextlib.nullcontext():
+        self._daemon.numbers.answered(self._endpoint.method, self._endpoint.path, response.status_code)
+        if isinstance(response, EventStream):
+            with self._daemon.streams.held(str(told["token"]), response):
+                await response(scope, receive, send)
+        else:
             await response(scope, receive, send)
 
     async def _answer(self, request: Request, told: dict[str, object]) -> Response:

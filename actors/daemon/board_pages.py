@@ -5,7 +5,6 @@ The page needs no token: it holds nothing. Its program asks for one, and sends i
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from importlib.resources import files
 from typing import Final
 
@@ -55,19 +54,7 @@ async def board(call: HttpCall) -> Response:
 
 async def board_events(call: HttpCall) -> Response:
     """The board as events: `board` is the whole of it, `changes` what differs from the event before."""
-    return EventStream(_while_valid(call))
-
-
-async def _while_valid(call: HttpCall) -> AsyncIterator[bytes]:
-    """Until the token is taken back."""
-    source = call.daemon.boards.of(call.tenant).follow(call.token.scope)
-    try:
-        async for each in source:
-            if call.token.id not in {each.id for each in call.daemon.tokens.tokens}:
-                return
-            yield each
-    finally:
-        await source.aclose()  # type: ignore[attr-defined]
+    return EventStream(call.daemon.boards.of(call.tenant).follow(call.token.scope))
 
 
 ENDPOINTS: Final = (

@@ -11,6 +11,7 @@ from callboard.actors.daemon.access_tokens import AccessToken, AccessTokens, Sco
 from callboard.actors.daemon.board_feed import BoardFeeds
 from callboard.actors.daemon.daemon_numbers import DaemonNumbers
 from callboard.actors.daemon.daemon_settings import DaemonPlan
+from callboard.actors.daemon.open_streams import OpenStreams
 from callboard.actors.daemon.quotas import Quotas
 from callboard.actors.daemon.tenants import Tenants
 from callboard.actors.daemon.token_rates import TokenRates
@@ -38,7 +39,9 @@ class Daemon:
         self.quotas = Quotas()
         self.tenants = Tenants(plan.tenants)
         self.boards = BoardFeeds()
+        self.streams = OpenStreams()
         self.numbers = DaemonNumbers()
+        self.numbers.streams = self.streams
 
     def take(self, plan: DaemonPlan) -> None:
         """Go by this plan from now on, as far as it is about the daemon itself."""
@@ -49,6 +52,11 @@ class Daemon:
             *(host_name(f"[{each}]" if each.count(":") > 1 else each) for each in named),
         }
         """By which a client may call it."""
+
+    def look_at_tokens(self) -> None:
+        """Some may have been made or removed by another process; streams of those that are gone end."""
+        self.tokens.look()
+        self.streams.end_others({each.id for each in self.tokens.tokens})
 
     @property
     def is_ready(self) -> bool:

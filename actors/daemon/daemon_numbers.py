@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sized
@@ -22,21 +21,13 @@ class DaemonNumbers(Collector):
     def __init__(self) -> None:
         self.connections: Sized = ()
         """Those that are open now: the server's own set."""
+        self.streams: Sized = ()
+        """Likewise, answers of server-sent events."""
         self._answers: Counter[tuple[str, str, str]] = Counter()
-        self._followers = 0
 
     def answered(self, method: str, path: str, status: int) -> None:
         """An answer has begun; `path` is of the endpoint: so many labels, and no more."""
         self._answers[method, path, str(status)] += 1
-
-    @contextlib.contextmanager
-    def follower(self) -> Iterator[None]:
-        """An answer of server-sent events is open meanwhile."""
-        self._followers += 1
-        try:
-            yield
-        finally:
-            self._followers -= 1
 
     def collect(self) -> Iterator[Family]:
         """What there is now."""
@@ -47,7 +38,7 @@ class DaemonNumbers(Collector):
             answers.add_metric(labels, number)
         yield answers
         yield GaugeMetricFamily("callboard_daemon_connections", "Open connections.", len(self.connections))
-        yield GaugeMetricFamily("callboard_daemon_followers", "Answers of server-sent events.", self._followers)
+        yield GaugeMetricFamily("callboard_daemon_followers", "Answers of server-sent events.", len(self.streams))
         yield GaugeMetricFamily(
             "callboard_daemon_threads", "Threads of Python in the process.", threading.active_count()
         )

@@ -97,7 +97,6 @@ class TenantSettings(BaseModel, frozen=True, extra="forbid"):
     tools: tuple[Path, ...] = ()
     """Python files with tools."""
     requests_per_minute: int | None = Field(default=None, ge=1)
-    max_running_requests: int | None = Field(default=None, ge=1)
     tokens_per_day: int | None = Field(default=None, ge=1)
     """Input and output together, by the journal; a day of UTC."""
     dollars_per_month: float | None = Field(default=None, gt=0)

@@ -155,6 +155,4 @@ async def let_in(daemon: Daemon, endpoint: Endpoint, request: Request) -> HttpCa
     if (most := tenant.plan.own.requests_per_minute) is not None:
         daemon.rates.check(f"tenant/{tenant.name}", most, "this tenant")
     await daemon.quotas.check(endpoint.method, endpoint.path, tenant)
-    body = await body_of(daemon, endpoint, request)
-    await daemon.quotas.check(endpoint.method, endpoint.path, tenant)  # others may have begun while the body came
-    return HttpCall(daemon, request, token, tenant, body)
+    return HttpCall(daemon, request, token, tenant, await body_of(daemon, endpoint, request))

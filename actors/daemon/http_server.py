@@ -106,6 +106,12 @@ class _Uvicorn(uvicorn.Server):
         daemon.numbers.connections = self.server_state.connections
         self._tasks: set[asyncio.Task[None]] = set()
 
+    async def on_tick(self, counter: int) -> bool:
+        """Ten times a second."""
+        if counter % 10 == 0:
+            self._daemon.look_at_tokens()
+        return await super().on_tick(counter)
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """`has_started` is called once requests are taken."""
         await super().startup(sockets)

@@ -1,4 +1,4 @@
-"""What a tenant may use: running requests, tokens a day, US dollars a month, by what its journal says."""
+"""What a tenant may use: tokens a day, US dollars a month, by what its journal says."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from callboard.actors.daemon.api_errors import ApiError, overloaded
+from callboard.actors.daemon.api_errors import ApiError
 from callboard.actors.daemon.tenants import Tenant
 
 #: What asks models: only this is refused when a quota is used up.
@@ -51,8 +51,6 @@ class Quotas:
         if method != "POST" or path not in ASKS_MODELS:
             return
         own = tenant.plan.own
-        if own.max_running_requests is not None and tenant.runtime.running_requests >= own.max_running_requests:
-            raise overloaded(f"{own.max_running_requests} requests of this tenant may run at the same time")
         if own.tokens_per_day is None and own.dollars_per_month is None:
             return
         used, now = await self._read(tenant), self._now()

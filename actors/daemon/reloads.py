@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from typing import Final
 
@@ -34,10 +35,15 @@ async def reload_daemon(daemon: Daemon) -> None:
         for new, given in zip(plan.tenants, tools, strict=True):
             await asyncio.to_thread(Wiring, new.settings, given)
         daemon.tokens.reload()
+        async with contextlib.AsyncExitStack() as undo:
+            for new, given in zip(plan.tenants, tools, strict=True):
+                tenant = daemon.tenants[new.name]
+                await tenant.runtime.reload(new.settings, given)
+                undo.push_async_callback(tenant.runtime.reload, tenant.plan.settings, tenant.tools)
+            undo.pop_all()
         for new, given in zip(plan.tenants, tools, strict=True):
             tenant = daemon.tenants[new.name]
-            await tenant.runtime.reload(new.settings, given)
-            tenant.plan = new
+            tenant.plan, tenant.tools = new, given
         daemon.take(plan)
     logger.info("the configuration was read again: %s tenants", len(tools))
 

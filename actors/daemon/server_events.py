@@ -20,6 +20,7 @@ from starlette.types import Message, Receive, Scope, Send
 HEARTBEAT_SECONDS: Final = 15.0
 #: A source with much to send, to a client that takes it at once, lets other tasks run after this many writes.
 WRITES_IN_A_ROW: Final = 16
+_LAST: Final = {"type": "http.response.body", "body": b"", "more_body": False}
 _HEADERS: Final = {
     "Content-Type": "text/event-stream; charset=utf-8",
     "Cache-Control": "no-store",
@@ -37,9 +38,9 @@ def server_event(data: bytes, *, name: str = "", event_id: str = "") -> bytes:
 
 
 class EventStream(Response):
-    """An answer of events: `source` gives the bytes of one or several at a time.
+    """An answer of events, made within an event loop: `source` gives the bytes of one or several at a time.
 
-    `source` is closed when the client leaves, is cut, or the stream has ended.
+    `source` is closed when the client leaves, is cut, or the stream has ended, by itself or by `end`.
     """
 
     def __init__(
@@ -57,12 +58,18 @@ class EventStream(Response):
         self._heartbeat_seconds = heartbeat_seconds
         self._is_sending = True
         self._sent_at = 0.0
+        self._over = asyncio.get_running_loop().create_future()
+
+    def end(self) -> None:
+        """Say no more than what was said; the source is closed."""
+        if not self._over.done():
+            self._over.set_result(None)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         gone = asyncio.ensure_future(_until_gone(receive))
         writing = asyncio.ensure_future(self._write(send))
         try:
-            await self._beat_until((gone, writing), send)
+            await self._beat_until((gone, writing, self._over), send)
             if writing.done():
                 await writing
         finally:
@@ -72,6 +79,8 @@ class EventStream(Response):
             close = getattr(self._source, "aclose", None)
             if close is not None:
                 await close()
+        if self._over.done() and self._sent_at:
+            await self._send(send, _LAST)
 
     async def _write(self, send: Send) -> None:
         await self._send(send, {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
@@ -80,7 +89,7 @@ class EventStream(Response):
             await self._send(send, {"type": "http.response.body", "body": data, "more_body": True})
             if next(numbers) % WRITES_IN_A_ROW == 0:
                 await asyncio.sleep(0)
-        await self._send(send, {"type": "http.response.body", "body": b"", "more_body": False})
+        await self._send(send, _LAST)
 
     async def _send(self, send: Send, message: Message) -> None:
         self._is_sending = True

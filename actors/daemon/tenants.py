@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import combinations, count
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +24,8 @@ from callboard.actors.tools.decorator import Tool
 from callboard.actors.tools.tool_file import tools_of_files
 from callboard.protocol.errors import UsageError
 
+logger = logging.getLogger("callboard.daemon")
+
 #: Two tenants may have one file of tools, and a reload runs it again: the modules have names of their own.
 _LOADED: Final = count(1)
 
@@ -32,6 +35,8 @@ class Tenant:
     """One tenant that runs."""
 
     plan: TenantPlan
+    tools: tuple[Tool, ...]
+    """Of the files that its plan names."""
     runtime: Runtime
     desk: ApprovalDesk
     timelines: RequestTimelines
@@ -48,9 +53,9 @@ class Tenant:
 
 def made(plan: TenantPlan) -> Tenant:
     """Its runtime, which is not started yet. Raises UsageError."""
-    desk = ApprovalDesk()
-    runtime = Runtime(plan.settings, tools_of(plan), approve=desk.approve)
-    return Tenant(plan, runtime, desk, runtime.record_timelines(), ResponseRecords(_responses_file(plan)))
+    desk, tools = ApprovalDesk(), tools_of(plan)
+    runtime = Runtime(plan.settings, tools, approve=desk.approve)
+    return Tenant(plan, tools, runtime, desk, runtime.record_timelines(), ResponseRecords(_responses_file(plan)))
 
 
 def tools_of(plan: TenantPlan) -> tuple[Tool, ...]:
@@ -63,6 +68,12 @@ def _responses_file(plan: TenantPlan) -> Path | None:
     another tenant's journal."""
     settings = plan.settings
     return None if settings.journal is None else settings.state_dir / "daemon" / f"{plan.name}.responses.db"
+
+
+def _share_files(one: TenantPlan, other: TenantPlan) -> bool:
+    """Is the workspace of one that of the other, or inside it?"""
+    first, second = (Path(each.settings.workspace or Path.cwd()).resolve() for each in (one, other))
+    return first.is_relative_to(second) or second.is_relative_to(first)
 
 
 class Tenants:
@@ -84,6 +95,13 @@ class Tenants:
 
     async def start(self) -> None:
         """All or none. Raises what starting a Runtime does, with the tenant's name in front."""
+        for one, other in combinations(self._by_name.values(), 2):
+            if _share_files(one.plan, other.plan):
+                logger.warning(
+                    "the tenants %s and %s have a workspace in common: the tools of each reach the files of the other",
+                    one.name,
+                    other.name,
+                )
         async with contextlib.AsyncExitStack() as begun:
             for each in self._by_name.values():
                 try:

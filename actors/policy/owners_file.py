@@ -28,6 +28,18 @@ _OTHERS_WRITE: Final = 0o022
 Content = TypeVar("Content")
 
 
+@contextlib.contextmanager
+def locked_beside(path: Path) -> Iterator[None]:
+    """For a change of this file: one process at a time. Raises OSError."""
+    lock = path.with_name(f"{path.name}.lock")
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, _FILE_MODE)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)  # held for a millisecond; it ends with its holder
+        yield
+    finally:
+        os.close(descriptor)
+
+
 class OwnersFile(Generic[Content]):
     """One file of one kind of content, which pydantic reads and writes. Any number of processes may use it."""
 
@@ -67,7 +79,7 @@ class OwnersFile(Generic[Content]):
     def change(self, change: Callable[[Content], Content]) -> None:
         """Replace the content by what `change` makes of it; one process at a time. Raises UsageError, or OSError."""
         self.path.parent.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
-        with self._locked():
+        with locked_beside(self.path):
             data = self._adapter().dump_json(change(self.read()), indent=2)
             beside = self.path.with_name(f".{self.path.name}.{os.getpid()}")
             try:
@@ -91,16 +103,6 @@ class OwnersFile(Generic[Content]):
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        lock = self.path.with_name(f"{self.path.name}.lock")
-        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, _FILE_MODE)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)  # held for a millisecond; it ends with its holder
-            yield
-        finally:
-            os.close(descriptor)
 
     def _check(self, found: os.stat_result) -> None:
         if not stat.S_ISREG(found.st_mode):

@@ -297,7 +297,7 @@ def test_ids_of_another_tenant_are_unknown(clients: dict[str, Client]) -> None:
     [
         ("requests_per_minute = 6", "overloaded"),
         ("tokens_per_day = 1", "quota_exceeded"),
-        ("max_running_requests = 1", "overloaded"),
+        ("max_concurrent_requests = 1", "overloaded"),
     ],
 )
 def test_a_tenant_over_its_limit_is_told_when_to_come_back(tmp_path: object, limit: str, code: str) -> None:
