@@ -38,7 +38,7 @@ def server_event(data: bytes, *, name: str = "", event_id: str = "") -> bytes:
 
 
 class EventStream(Response):
-    """An answer of events, made within an event loop: `source` gives the bytes of one or several at a time.
+    """An answer of events: `source` gives the bytes of one or several at a time.
 
     `source` is closed when the client leaves, is cut, or the stream has ended, by itself or by `end`.
     """
@@ -58,18 +58,19 @@ class EventStream(Response):
         self._heartbeat_seconds = heartbeat_seconds
         self._is_sending = True
         self._sent_at = 0.0
-        self._over = asyncio.get_running_loop().create_future()
+        self._over: asyncio.Future[None] | None = None
 
     def end(self) -> None:
-        """Say no more than what was said; the source is closed."""
-        if not self._over.done():
+        """Once it has begun: say no more than what was said; the source is closed."""
+        if self._over is not None and not self._over.done():
             self._over.set_result(None)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        over = self._over = asyncio.get_running_loop().create_future()
         gone = asyncio.ensure_future(_until_gone(receive))
         writing = asyncio.ensure_future(self._write(send))
         try:
-            await self._beat_until((gone, writing, self._over), send)
+            await self._beat_until((gone, writing, over), send)
             if writing.done():
                 await writing
         finally:
@@ -79,7 +80,7 @@ class EventStream(Response):
             close = getattr(self._source, "aclose", None)
             if close is not None:
                 await close()
-        if self._over.done() and self._sent_at:
+        if over.done() and self._sent_at:
             await self._send(send, _LAST)
 
     async def _write(self, send: Send) -> None:
