@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -147,15 +147,19 @@ def thirds(values: Sequence[float]) -> tuple[float, float, float]:
     return first, second, third
 
 
-def judge(samples: Sequence[Sample]) -> bool:
-    """Print the thirds of each figure; True where all are flat."""
-    flat = True
+def judge(samples: Sequence[Sample], ends: Mapping[str, int]) -> bool:
+    """Print the thirds of each figure, and how requests ended; True where all are flat and were answered."""
+    print(f"{'':12} {'first':>9} {'second':>9} {'third':>9}   third of the time, medians")
+    is_right = True
     for name, noise in NOISE.items():
         first, second, third = thirds([getattr(each, name) for each in samples])
         is_flat = third <= second * (1 + noise)
-        flat = flat and is_flat
+        is_right = is_right and is_flat
         print(f"{name:12} {first:9.1f} {second:9.1f} {third:9.1f}   {'flat' if is_flat else 'GROWS'}")
-    return flat
+    wrong = {name: count for name, count in ends.items() if count and name not in RIGHT_ENDS}
+    print(f"requests that were not answered in full: {wrong or 'none'}")
+    print(f"CPU: {statistics.median(each.cpu_percent for each in samples):.0f}% of a core")
+    return is_right and not wrong
 
 
 def draw(samples: Sequence[Sample], path: Path) -> None:
@@ -202,18 +206,13 @@ def main() -> int:
         tools.write_text(TOOLS)
         with callboard_before(double, Path(folder), "--tools", str(tools), settings=SETTINGS) as contender:
             samples, ends = asyncio.run(load(contender, options.minutes * 60, options.per_second))
-    print(f"{options.minutes:g} minutes at {options.per_second:g} requests a second: {dict(ends)}")
-    print(f"{'':12} {'first':>9} {'second':>9} {'third':>9}   third of the time, medians")
-    is_flat = judge(samples)
-    wrong = {name: count for name, count in ends.items() if count and name not in RIGHT_ENDS}
-    print(f"requests that were not answered in full: {wrong or 'none'}")
-    print(f"CPU: {statistics.median(each.cpu_percent for each in samples):.0f}% of a core")
-    if options.save:
-        images = Path(__file__).parent.parent / "docs/images"
-        figures = {"ends": dict(ends), "samples": [asdict(each) for each in samples]}
-        (images / "soak.json").write_text(json.dumps(figures, indent=1) + "\n")
-        draw(samples, images / "soak.svg")
-    return 0 if is_flat and not wrong else 1
+            if options.save:
+                images = Path(__file__).parent.parent / "docs/images"
+                figures = {"ends": dict(ends), "samples": [asdict(each) for each in samples]}
+                (images / "soak.json").write_text(json.dumps(figures, indent=1) + "\n")
+                draw(samples, images / "soak.svg")
+            print(f"{options.minutes:g} minutes at {options.per_second:g} requests a second: {dict(ends)}")
+            return 0 if judge(samples, ends) else 1
 
 
 if __name__ == "__main__":

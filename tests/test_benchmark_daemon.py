@@ -38,9 +38,10 @@ def test_a_short_soak_answers_all() -> None:
     assert "requests that were not answered in full: none" in ran.stdout, ran.stdout + ran.stderr
 
 
-def test_the_soak_sees_what_grows() -> None:
+def test_the_soak_sees_what_grows_and_what_was_not_answered() -> None:
     steady = [Sample(each, 100.0, 10, 50, 40.0) for each in range(90)]
-    assert judge(steady)
+    assert judge(steady, {"200": 90})
+    assert not judge(steady, {"200": 90, "TimeoutError": 1})
     for name in ("memory_mb", "threads", "descriptors"):
         growing = [replace(each, **{name: 50.0 + each.seconds}) for each in steady]
-        assert not judge(growing), name
+        assert not judge(growing, {}), name

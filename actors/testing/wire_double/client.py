@@ -69,7 +69,11 @@ class WireDouble:
     def __exit__(self, *_: object) -> None:
         # The end of its input would do, unless a forked child of this process still holds the other end.
         self._process.terminate()
-        self._process.communicate(timeout=_PATIENCE_SECONDS)
+        try:
+            self._process.communicate(timeout=_PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.communicate()
 
     def base_url(self, api: Api = Api.CHAT, script: str = "") -> str:
         """Where a client of `api` asks for the answers of `script`, as this API's base URLs are written.

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import orjson
+
+#: Requests that are kept, for a double that is under load for hours.
+MAX_KEPT: Final = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,7 @@ class Traffic:
     """What the double has seen since it began or was reset. Requests to /_double do not count."""
 
     requests: tuple[Asked, ...]
+    """The last 20,000."""
     connections: int
     """Connections on which anything was asked."""
     open_connections: int
@@ -80,9 +85,9 @@ class Exchange:
 
 @dataclass(slots=True)
 class Recorder:
-    """Everything since the start or the last reset."""
+    """Everything since the start or the last reset, as far as it is kept."""
 
-    exchanges: list[Exchange] = field(default_factory=list)
+    exchanges: deque[Exchange] = field(default_factory=lambda: deque(maxlen=MAX_KEPT))
     _open: set[asyncio.BaseTransport] = field(default_factory=set)
     """Connections that were open when they were last looked at."""
     _connections: int = 0
@@ -104,4 +109,4 @@ class Recorder:
         """The document that `traffic_from_json` reads."""
         self._open = {transport for transport in self._open if not transport.is_closing()}
         counts = {"connections": self._connections, "open_connections": len(self._open)}
-        return orjson.dumps({"requests": self.exchanges, **counts})
+        return orjson.dumps({"requests": list(self.exchanges), **counts})
