@@ -206,11 +206,11 @@ class SimulatedRequest:
 
 
 def _without_open_end(entries: list[Entry]) -> list[Entry]:
-    """Without a resumption that nothing was done with: its session was lost at once."""
-    end = len(entries)
-    while end and entries[end - 1].verb is Verb.GAVE:
-        end -= 1
-    return entries[: end - 1] if end and entries[end - 1].verb is Verb.RESUMED else entries
+    """Without resumptions that nothing was done with, or nothing that was written: their sessions were lost at once."""
+    ends = (Verb.RESUMED, Verb.GAVE, Verb.LOST)
+    last = max((number for number, entry in enumerate(entries, 1) if entry.verb not in ends), default=0)
+    first = next((n for n in range(last, len(entries)) if entries[n].verb is Verb.RESUMED), len(entries))
+    return [*entries[:first], *(entry for entry in entries[first:] if entry.verb is Verb.LOST)]
 
 
 class RecordedSession(ReplayedSession):

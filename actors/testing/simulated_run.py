@@ -343,6 +343,7 @@ def crashable(kind: type[Kind]) -> type[Kind]:
     class Crashable(kind):  # type: ignore[valid-type, misc]  # the class is an argument
         def on_receive(self, message: object) -> object:
             if isinstance(message, PlannedCrash):
+                message.happens()
                 raise PlannedFailure
             return super().on_receive(message)
 

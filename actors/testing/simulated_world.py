@@ -70,8 +70,12 @@ WALL_CLOCK_AHEAD: Final = 2.0**20
 FAILS_AFTER_SECONDS: Final = 0.125
 
 
+@dataclass(frozen=True, slots=True)
 class PlannedCrash:
     """A message that no actor survives."""
+
+    happens: Callable[[], object]
+    """Called when it is read: an actor that is down reads it once it has been started again."""
 
 
 class PlannedFailure(Exception):
@@ -187,11 +191,14 @@ class World:
         if len(recent) >= most:
             return
         self._crashes[parent] = [*recent, now]
-        self.happened.append((now, f"{name} crashes"))
         if name.startswith("root/tools"):
+            self._has_crashed(name)
             ref._cell.kill()
         else:
-            ref.tell_control(PlannedCrash())
+            ref.tell_control(PlannedCrash(partial(self._has_crashed, name)))
+
+    def _has_crashed(self, name: str) -> None:
+        self.happened.append((self.scheduler.now(), f"{name} crashes"))
 
     def lose_worker(self, pool: str) -> None:
         """A worker of this pool dies, one with a call if there is one."""

@@ -146,6 +146,16 @@ def test_seeded_requests_side_by_side_with_every_kind_of_fault(seed: int) -> Non
     check(token_of(seed))
 
 
+def test_crashes_that_a_dispatcher_reads_when_it_starts_again_keep_it_down_for_longer() -> None:
+    """Three more were in its mailbox: it was down for 9.5 s, and sessions ended its calls rightly."""
+    check(token_of(515))
+
+
+def test_a_session_that_dies_before_a_loss_is_written_and_never_starts_again_was_told() -> None:
+    """The disk was full from then on."""
+    check(token_of(737))
+
+
 def test_the_kit_can_simulate_on_the_real_actors() -> None:
     simulate(play, conversations=20)
 
