@@ -1,15 +1,15 @@
 """The agent of `callboard acp`: sessions, prompts, permissions (agentclientprotocol.com, protocol version 1).
 
-A session is a conversation in a folder. Sessions of one folder share a runtime.
+A session is a conversation in a folder. Sessions of one folder share a runtime, where they have the same MCP servers.
 """
 
 from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +22,7 @@ from callboard import (
     AskApproval,
     CallboardError,
     Conversation,
+    McpServer,
     Outcome,
     Reply,
     RequestEnded,
@@ -31,6 +32,7 @@ from callboard import (
     UsageError,
     __version__,
 )
+from callboard.actors.cli.acp_servers import EditorServer, servers_of
 from callboard.actors.cli.acp_updates import Block, SessionUpdates, prompt_of
 from callboard.actors.cli.failure import failure_of
 from callboard.protocol.model import FinishReason
@@ -56,6 +58,10 @@ _OPTIONS: Final[tuple[tuple[str, str, schema.PermissionOptionKind, Approval], ..
 """Id, name, kind of the protocol, and what it is of ours."""
 
 
+_Place = tuple[Path, tuple[str, ...]]
+"""A folder, and the editor's MCP servers: what sessions of one runtime have in common."""
+
+
 @dataclass(slots=True)
 class EditorSession:
     """One conversation of the editor."""
@@ -77,7 +83,7 @@ class EditorAgent:
         self._settings = settings
         self._tools = tuple(tools)
         self._sessions: dict[str, EditorSession] = {}
-        self._runtimes: dict[Path, Runtime] = {}
+        self._runtimes: dict[_Place, Runtime] = {}
         self._starting = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
         self._client: Client | None = None
@@ -101,6 +107,7 @@ class EditorAgent:
             agent_capabilities=schema.AgentCapabilities(
                 load_session=self._settings.journal is not None,
                 prompt_capabilities=schema.PromptCapabilities(image=True, audio=True, embedded_context=True),
+                mcp_capabilities=schema.McpCapabilities(http=True),
             ),
         )
 
@@ -108,14 +115,18 @@ class EditorAgent:
         """Keys come from the environment, never from the editor."""
         raise RequestError.invalid_params({"message": "there is nothing to sign in to: set the provider's key"})
 
-    async def new_session(self, cwd: str, **_: object) -> acp.NewSessionResponse:
-        """A new conversation in this folder."""
-        session = await self._opened(cwd, None)
+    async def new_session(
+        self, cwd: str, mcp_servers: Sequence[EditorServer] | None = None, **_: object
+    ) -> acp.NewSessionResponse:
+        """A new conversation in this folder, with the tools of these MCP servers too."""
+        session = await self._opened(cwd, None, mcp_servers or ())
         return acp.NewSessionResponse(session_id=session.id)
 
-    async def load_session(self, cwd: str, session_id: str, **_: object) -> acp.LoadSessionResponse:
+    async def load_session(
+        self, cwd: str, session_id: str, mcp_servers: Sequence[EditorServer] | None = None, **_: object
+    ) -> acp.LoadSessionResponse:
         """A conversation of the journal: all of it is shown again."""
-        session = await self._opened(cwd, session_id)
+        session = await self._opened(cwd, session_id, mcp_servers or ())
         for message in session.conversation.messages:
             await self._show(session, session.updates.of_message(message))
         return acp.LoadSessionResponse()
@@ -158,14 +169,14 @@ class EditorAgent:
                     reason = _reason(item)
         return reason
 
-    async def _opened(self, cwd: str, conversation_id: str | None) -> EditorSession:
+    async def _opened(self, cwd: str, conversation_id: str | None, servers: Sequence[EditorServer]) -> EditorSession:
         if len(self._sessions) >= MAX_SESSIONS and conversation_id not in self._sessions:
             raise RequestError(-32600, f"there are {MAX_SESSIONS} sessions already; start callboard acp again")
         folder = Path(cwd)
         if not folder.is_absolute() or not await asyncio.to_thread(folder.is_dir):
             raise RequestError(-32602, f"cwd: {cwd!r:.200} is no absolute path of a folder")
         try:
-            runtime = await self._runtime(folder)
+            runtime = await self._runtime(folder, servers_of(servers, folder))
             if conversation_id is None:
                 conversation = Conversation()
             elif self._settings.journal is None:
@@ -183,14 +194,16 @@ class EditorAgent:
         self._sessions[session_id] = session
         return session
 
-    async def _runtime(self, folder: Path) -> Runtime:
+    async def _runtime(self, folder: Path, servers: Mapping[str, McpServer]) -> Runtime:
+        place = folder, tuple(repr(asdict(each)) for each in servers.values())
         async with self._starting:
-            if folder not in self._runtimes:
-                settings = self._settings.model_copy(update={"workspace": folder})
+            if place not in self._runtimes:
+                all_servers = {**servers, **self._settings.mcp_servers}  # those that its owner has set up count first
+                settings = self._settings.model_copy(update={"workspace": folder, "mcp_servers": all_servers})
                 made = Runtime(settings, self._tools, approve=self._approve)
                 await asyncio.to_thread(made.start)
-                self._runtimes[folder] = made
-            return self._runtimes[folder]
+                self._runtimes[place] = made
+            return self._runtimes[place]
 
     def _session(self, session_id: str) -> EditorSession:
         if session_id not in self._sessions:

@@ -20,6 +20,7 @@ from support.shared_double import shared_double
 
 from callboard.actors.testing.wire_double import Call, Turn
 
+RAW_SERVER = str(Path(__file__).parents[2] / "support/mcp_raw_server.py")
 TOOLS = '''
 import time
 from callboard import tool
@@ -127,6 +128,26 @@ def test_an_edit_is_shown_as_a_diff_and_applied_or_not(callboard: Any, answer: s
         assert (diff.path, diff.old_text, diff.new_text) == (str(path), "one = 1", "two = 2")
         assert editor.statuses()[-1] == "completed"  # also a denial is a result, which the model reads
         assert path.read_text() == after
+
+    run(talk())
+
+
+def test_the_tools_of_the_editors_mcp_servers_are_asked_about(callboard: Any) -> None:
+    turns = (Turn("", (Call("raw_server_echo", {"a": 1}),)), Turn("It echoed."))
+    server = schema.McpServerStdio(name="raw server", command=sys.executable, args=[RAW_SERVER, "fine"], env=[])
+
+    async def talk() -> None:
+        editor = Editor()
+        async with editing(callboard, editor, turns) as agent:
+            session = await agent.new_session(cwd=str(callboard.workspace), mcp_servers=[server])
+            await agent.prompt(session_id=session.session_id, prompt=[helpers.text_block("echo")])
+            assert [each.title for each in editor.questions] == ["raw_server_echo"]
+            assert editor.statuses()[-1] == "completed"
+            with pytest.raises(RequestError, match="two of them are called 'raw_server'"):
+                await agent.new_session(cwd=str(callboard.workspace), mcp_servers=[server, server])
+            sse = schema.SseMcpServer(type="sse", name="old", url="http://127.0.0.1:1/sse", headers=[])
+            with pytest.raises(RequestError, match="only servers with a command or with streamable HTTP"):
+                await agent.new_session(cwd=str(callboard.workspace), mcp_servers=[sse])
 
     run(talk())
 
