@@ -637,6 +637,14 @@ class ForgetsTheModel(Mutation):
         return None if isinstance(loss, ModelLost) else loss
 
 
+@fault("I20 turns decide")
+class CountsTheEndOfTheProcess(Mutation):
+    """A model call that ended with its process is a request of the step's `max_attempts`."""
+
+    def hears(self, event: Event) -> Event | None:
+        return replace(event, with_process=False) if isinstance(event, ModelLost) else event
+
+
 # Faults of the runtime that carries a session, rather than of the session.
 
 
