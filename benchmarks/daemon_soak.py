@@ -7,7 +7,8 @@
 The model server (the wire double) asks for a tool in each request, and answers some with errors, stalls and cuts; some
 clients leave in the middle of an answer, and some do not read. One call in a hundred hangs until its deadline.
 Flat means: the last third of the time needs no more than the second third, but for `NOISE`. Each request of a client
-that stays must be answered in full. The exit status is 0 where both are so.
+that stays must be answered in full, but for those (`BORNE`) of which the model failed too often in a row. The exit
+status is 0 where both are so.
 """
 
 from __future__ import annotations
@@ -49,6 +50,9 @@ CLIENT_SECONDS = 60.0
 SETTINGS = "stream_idle_timeout_seconds = 5"
 #: How a request may end: answered in full, or its client left.
 RIGHT_ENDS = {"200", "left"}
+#: Each of the four requests of a model call fails with 6.5% (FAULTS), so of two calls 1 in 28,000 requests ends with an
+#: error that says so. A few times as many are borne, since they are few.
+BORNE = {"200 error": 1e-4}
 #: Memory of a process that allocates and frees goes up and down by this share; three threads and five descriptors come
 #: and go.
 NOISE = {"memory_mb": 0.03, "threads": 0.10, "descriptors": 0.15}
@@ -157,9 +161,10 @@ def judge(samples: Sequence[Sample], ends: Mapping[str, int]) -> bool:
         is_right = is_right and is_flat
         print(f"{name:12} {first:9.1f} {second:9.1f} {third:9.1f}   {'flat' if is_flat else 'GROWS'}")
     wrong = {name: count for name, count in ends.items() if count and name not in RIGHT_ENDS}
+    allowed = {name: max(2.0, share * sum(ends.values())) for name, share in BORNE.items()}
     print(f"requests that were not answered in full: {wrong or 'none'}")
     print(f"CPU: {statistics.median(each.cpu_percent for each in samples):.0f}% of a core")
-    return is_right and not wrong
+    return is_right and all(count <= allowed.get(name, 0) for name, count in wrong.items())
 
 
 def draw(samples: Sequence[Sample], path: Path) -> None:
