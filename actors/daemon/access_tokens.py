@@ -93,13 +93,13 @@ class AccessTokens:
         self._given = tuple(given)
         self._changing = threading.Lock()
         self._by_hash: Mapping[str, AccessToken] = {}
-        self._read_at = 0
-        """When the file was last changed, as far as it was read: nanoseconds, 0 for no file."""
+        self._seen: tuple[int, ...] = ()
+        """The state of the file that was read last; () for no file."""
         self.reload()
 
     def reload(self) -> None:
         """Read the file again. Raises UsageError, and changes nothing then."""
-        self._read_at = self._changed_at()
+        self._seen = self._state()
         self._by_hash = {each.hashed: each for each in (*self._read(), *self._given)}
 
     def find(self, secret: str) -> AccessToken | None:
@@ -112,7 +112,7 @@ class AccessTokens:
 
     def look(self) -> None:
         """Read the file again where it has changed. Where it cannot be read, the tokens that were there still count."""
-        if self._changed_at() != self._read_at:
+        if self._state() != self._seen:
             try:
                 self.reload()
             except UsageError as error:
@@ -151,11 +151,13 @@ class AccessTokens:
         except OSError as error:
             raise UsageError(f"the tokens cannot be written: {self.path}: {error.strerror or error}") from None
 
-    def _changed_at(self) -> int:
+    def _state(self) -> tuple[int, ...]:
+        """Another one after each change: a change makes a new file, and `chmod` sets the last of these times."""
         try:
-            return os.stat(self.path).st_mtime_ns
+            found = os.stat(self.path)
         except OSError:
-            return 0
+            return ()
+        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
     def _read(self) -> list[AccessToken]:
         try:
@@ -185,6 +187,11 @@ class AccessTokens:
             new.flush()
             os.fsync(new.fileno())
         beside.replace(self.path)
+        folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 def given_token(secret: str, tenant: str) -> AccessToken:

@@ -105,7 +105,7 @@ class Served:
         response.headers.update(cors_headers(self._daemon, request))
         self._daemon.numbers.answered(self._endpoint.method, self._endpoint.path, response.status_code)
         if isinstance(response, EventStream):
-            with self._daemon.streams.held(str(told["token"]), response):
+            with self._daemon.streams.held(request.state.token, response):
                 await response(scope, receive, send)
         else:
             await response(scope, receive, send)
@@ -120,6 +120,7 @@ class Served:
             return await endpoint.handle_open(self._daemon, request)
         call = await let_in(self._daemon, endpoint, request)
         told |= {"tenant": call.tenant.name, "token": call.token.id}
+        request.state.token = call.token
         return await endpoint.handle(call)
 
 

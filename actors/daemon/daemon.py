@@ -56,7 +56,7 @@ class Daemon:
     def look_at_tokens(self) -> None:
         """Some may have been made or removed by another process; streams of those that are gone end."""
         self.tokens.look()
-        self.streams.end_others({each.id for each in self.tokens.tokens})
+        self.streams.end_others(set(self.tokens.tokens))
 
     @property
     def is_ready(self) -> bool:

@@ -6,6 +6,7 @@ import contextlib
 from collections import defaultdict
 from collections.abc import Container, Iterator
 
+from callboard.actors.daemon.access_tokens import AccessToken
 from callboard.actors.daemon.server_events import EventStream
 
 
@@ -13,23 +14,23 @@ class OpenStreams:
     """Those of one daemon."""
 
     def __init__(self) -> None:
-        self._by_token: defaultdict[str, set[EventStream]] = defaultdict(set)
+        self._by_token: defaultdict[AccessToken, set[EventStream]] = defaultdict(set)
 
     @contextlib.contextmanager
-    def held(self, token_id: str, stream: EventStream) -> Iterator[None]:
+    def held(self, token: AccessToken, stream: EventStream) -> Iterator[None]:
         """While the stream is open."""
-        self._by_token[token_id].add(stream)
+        self._by_token[token].add(stream)
         try:
             yield
         finally:
-            self._by_token[token_id].discard(stream)
-            if not self._by_token[token_id]:
-                del self._by_token[token_id]
+            self._by_token[token].discard(stream)
+            if not self._by_token[token]:
+                del self._by_token[token]
 
-    def end_others(self, valid: Container[str]) -> None:
-        """End those of tokens that are not among these."""
-        for token_id, streams in self._by_token.items():
-            if token_id not in valid:
+    def end_others(self, valid: Container[AccessToken]) -> None:
+        """End those of tokens that are not among these: also of one that now has another scope or tenant."""
+        for token, streams in self._by_token.items():
+            if token not in valid:
                 for each in streams:
                     each.end()
 

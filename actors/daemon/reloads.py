@@ -34,12 +34,12 @@ async def reload_daemon(daemon: Daemon) -> None:
         tools = await asyncio.to_thread(lambda: [tools_of(each) for each in plan.tenants])
         for new, given in zip(plan.tenants, tools, strict=True):
             await asyncio.to_thread(Wiring, new.settings, given)
-        daemon.tokens.reload()
         async with contextlib.AsyncExitStack() as undo:
             for new, given in zip(plan.tenants, tools, strict=True):
                 tenant = daemon.tenants[new.name]
                 await tenant.runtime.reload(new.settings, given)
                 undo.push_async_callback(tenant.runtime.reload, tenant.plan.settings, tenant.tools)
+            daemon.tokens.reload()
             undo.pop_all()
         for new, given in zip(plan.tenants, tools, strict=True):
             tenant = daemon.tenants[new.name]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from callboard import RuntimeFailure
+from callboard import RuntimeFailure, UsageError
 from callboard.actors.daemon.daemon import Daemon
 from callboard.actors.daemon.daemon_settings import read_plan
 from callboard.actors.daemon.reloads import reload_daemon
@@ -54,6 +54,12 @@ async def test_a_tenant_that_cannot_be_reloaded_leaves_the_others_as_they_were(
         assert (ann.runtime.settings.instructions, names()) == ("before", ["look_before"])
         assert ann.plan.settings.instructions == daemon.plan.tenants[0].settings.instructions == "before"
         monkeypatch.setattr(bob.runtime, "reload", reload)
+        daemon.tokens.path.write_text("no tokens")
+        daemon.tokens.path.chmod(0o600)
+        with pytest.raises(UsageError, match="holds no tokens of callboard"):
+            await reload_daemon(daemon)
+        assert (ann.runtime.settings.instructions, bob.runtime.settings.instructions) == ("before", "before")
+        daemon.tokens.path.unlink()
         await reload_daemon(daemon)
         assert (ann.runtime.settings.instructions, names()) == ("after", ["look_after"])
 
