@@ -10,6 +10,7 @@ from starlette.responses import Response
 from callboard.actors.daemon.access_tokens import Scope
 from callboard.actors.daemon.api_errors import Api, ApiError, error_body, error_of, json_response
 from callboard.actors.daemon.endpoint import Endpoint, HttpCall
+from callboard.actors.daemon.kept_requests import until_kept
 from callboard.actors.daemon.native_answers import (
     ReplyShown,
     RequestDetail,
@@ -52,7 +53,13 @@ async def start(call: HttpCall) -> Response:
         options["model"] = call.daemon.settings.models.get(body.model, body.model)
     if body.conversation is not None:
         options["conversation"] = await waited(lambda: conversation_of(runtime, body.conversation or ""))
-    return answered(Started(request_id=await waited(lambda: runtime.start_request(body.prompt, **options))), 202)
+
+    def begun() -> str:
+        request_id = runtime.start_request(body.prompt, **options)
+        until_kept(runtime, request_id)
+        return request_id
+
+    return answered(Started(request_id=await waited(begun)), 202)
 
 
 def conversation_of(runtime: Runtime, conversation_id: str) -> Conversation:

@@ -16,6 +16,7 @@ from callboard.actors.daemon.chat_completions import CHAT
 from callboard.actors.daemon.client_answer import refusal_of
 from callboard.actors.daemon.client_question import ClientQuestion, checked_messages
 from callboard.actors.daemon.endpoint import Endpoint, HttpCall
+from callboard.actors.daemon.kept_requests import until_kept
 from callboard.actors.daemon.response_compaction import CompactBody, compact
 from callboard.actors.daemon.response_history import history_until, input_messages, record_of, request_id_of
 from callboard.actors.daemon.response_objects import begun
@@ -67,6 +68,8 @@ async def _created(call: HttpCall, read: ResponsesBody, request_id: str, headers
         question.output is not None,
     )
     await begin(call, question, record)
+    if read.background:
+        await asyncio.to_thread(until_kept, call.tenant.runtime, request_id)
     if read.stream:
         events = sent_events(call.tenant, record)
         source = events if read.background else _cancelled_when_left(call, request_id, events)

@@ -32,7 +32,15 @@ def test_every_command_is_in_the_table() -> None:
 
 def test_every_variable_is_in_the_table() -> None:
     proxies = {"HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "NO_PROXY"}
-    others = {"CALLBOARD_API_KEY", "CALLBOARD_PROFILE", "CALLBOARD_TOKEN", "NO_COLOR", "TERM", *proxies}
+    others = {
+        "CALLBOARD_API_KEY",
+        "CALLBOARD_PROFILE",
+        "CALLBOARD_TOKEN",
+        "NO_COLOR",
+        "NOTIFY_SOCKET",
+        "TERM",
+        *proxies,
+    }
     assert set(first_column("variable")) == {*VARIABLES.values(), *others}
 
 
