@@ -21,7 +21,7 @@ from typing import Final
 
 import orjson
 
-from callboard.actors.policy.owners_file import locked_beside
+from callboard.actors.policy.owners_file import locked_beside, replace_file
 from callboard.protocol.errors import UsageError
 
 logger = logging.getLogger("callboard.daemon")
@@ -177,21 +177,8 @@ class AccessTokens:
             raise UsageError(f"{self.path} holds no tokens of callboard; move it away for new ones") from None
 
     def _write(self, tokens: Iterable[AccessToken]) -> None:
-        """All or nothing, also after a crash. Raises OSError."""
         rows = [{**asdict(each), "scope": each.scope.name.lower()} for each in tokens]
-        beside = self.path.with_name(f"{self.path.name}.{os.getpid()}.new")
-        with contextlib.suppress(FileNotFoundError):
-            beside.unlink()
-        with open(beside, "xb", opener=for_owner) as new:
-            new.write(orjson.dumps({"tokens": rows}, option=orjson.OPT_INDENT_2))
-            new.flush()
-            os.fsync(new.fileno())
-        beside.replace(self.path)
-        folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        replace_file(self.path, orjson.dumps({"tokens": rows}, option=orjson.OPT_INDENT_2))
 
 
 def given_token(secret: str, tenant: str) -> AccessToken:

@@ -40,6 +40,28 @@ def locked_beside(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+def replace_file(path: Path, data: bytes) -> None:
+    """All or nothing, also after a crash; only its owner may read it. Raises OSError. See `locked_beside`."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        with os.fdopen(os.open(beside, flags, _FILE_MODE), "wb") as file:
+            os.fchmod(file.fileno(), _FILE_MODE)
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(beside)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
 class OwnersFile(Generic[Content]):
     """One file of one kind of content, which pydantic reads and writes. Any number of processes may use it."""
 
@@ -80,29 +102,7 @@ class OwnersFile(Generic[Content]):
         """Replace the content by what `change` makes of it; one process at a time. Raises UsageError, or OSError."""
         self.path.parent.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
         with locked_beside(self.path):
-            data = self._adapter().dump_json(change(self.read()), indent=2)
-            beside = self.path.with_name(f".{self.path.name}.{os.getpid()}")
-            try:
-                self._write(beside, data + b"\n")
-                os.replace(beside, self.path)
-            except BaseException:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(beside)
-                raise
-            folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
-
-    @staticmethod
-    def _write(path: Path, data: bytes) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-        with os.fdopen(os.open(path, flags, _FILE_MODE), "wb") as file:
-            os.fchmod(file.fileno(), _FILE_MODE)
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+            replace_file(self.path, self._adapter().dump_json(change(self.read()), indent=2) + b"\n")
 
     def _check(self, found: os.stat_result) -> None:
         if not stat.S_ISREG(found.st_mode):
