@@ -70,11 +70,6 @@ class Operated:
         """Has a request of this id begun here, and not ended? It waits for nothing."""
         return RequestId(request_id) in self._live().requests
 
-    @property
-    def running_requests(self) -> int:
-        """How many have not ended, without those that wait for another process. It waits for nothing."""
-        return len(self._live().requests)
-
     def restart_actor(self, path: str) -> None:
         """Stop the actor of this path, such as "root/rag" (`tree` shows them), and start it again; returns when it
         runs. What it worked on ends as when it crashes. Raises UsageError where there is none, and for one that cannot

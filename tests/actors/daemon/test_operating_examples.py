@@ -56,7 +56,12 @@ def test_the_services_of_the_compose_file_fit_each_other() -> None:
     compose = yaml.safe_load((EXAMPLES / "compose.yaml").read_text())
     assert compose.keys() == {"services", "volumes"}
     services = compose["services"]
+    known = {
+        "build", "command", "depends_on", "environment", "healthcheck", "image", "ports", "restart",
+        "stop_grace_period", "volumes",
+    }  # fmt: skip
     for service in services.values():
+        assert service.keys() <= known
         assert ("image" in service) is not ("build" in service)
         for volume in service["volumes"]:
             source = volume.partition(":")[0]
