@@ -58,8 +58,8 @@ _OPTIONS: Final[tuple[tuple[str, str, schema.PermissionOptionKind, Approval], ..
 """Id, name, kind of the protocol, and what it is of ours."""
 
 
-_Place = tuple[Path, tuple[str, ...]]
-"""A folder, and the editor's MCP servers: what sessions of one runtime have in common."""
+_Place = tuple[Path, str]
+"""A folder, and the editor's MCP servers with their names: what sessions of one runtime have in common."""
 
 
 @dataclass(slots=True)
@@ -195,7 +195,7 @@ class EditorAgent:
         return session
 
     async def _runtime(self, folder: Path, servers: Mapping[str, McpServer]) -> Runtime:
-        place = folder, tuple(repr(asdict(each)) for each in servers.values())
+        place = folder, repr({name: asdict(each) for name, each in servers.items()})
         async with self._starting:
             if place not in self._runtimes:
                 all_servers = {**servers, **self._settings.mcp_servers}  # those that its owner has set up count first

@@ -47,7 +47,7 @@ class DaemonLimits(BaseModel, frozen=True, extra="forbid"):
     """The head of a request must have come by then, from the connection or its first byte on."""
     body_seconds: float = Field(default=30.0, gt=0)
     """A body must have come by then."""
-    unread_seconds: float = Field(default=30.0, gt=0)
+    unread_seconds: float = Field(default=30.0, gt=0, le=86_400)
     """In each such time a client must take 16 KiB of an answer that waits for it, or all that is left; it is cut."""
     requests_per_minute: int = Field(default=6_000, ge=1)
     """Of one token, over all endpoints; a burst of as many as come in 10 s is let through."""

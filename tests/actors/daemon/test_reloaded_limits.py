@@ -67,6 +67,15 @@ def test_too_many_connections(daemon: RunningDaemon) -> None:
     limit(daemon, "")
 
 
+def test_a_time_that_no_socket_takes_is_refused(daemon: RunningDaemon) -> None:
+    limit(daemon, "unread_seconds = 60")
+    assert daemon.get("/healthz").status_code == 200
+    (daemon.folder / "config/callboard.toml").write_text("[daemon.limits]\nunread_seconds = 1e12\n")
+    refused = daemon.post("/reload", None)
+    assert refused.status_code == 400
+    assert "unread_seconds" in refused.json()["error"]["message"]
+
+
 def test_too_many_requests_a_minute(daemon: RunningDaemon) -> None:
     limit(daemon, "requests_per_minute = 6")  # a burst of one
     assert [daemon.get("/v1/models").status_code for _ in range(2)] == [200, 429]
