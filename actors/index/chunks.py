@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from callboard.actors.index.comments import code_chars
 from callboard.actors.index.records import Chunk, Symbol, digest
 from callboard.actors.index.symbols import CONTAINERS, Lines, Outline
 from callboard.actors.index.tokens import expand, terms_of
@@ -60,8 +61,10 @@ def chunks(content: bytes, parsed: Outline, relative_path: str, lines: Lines) ->
         context = _context_terms(symbols, tile, related, path_terms)
         for start, end in _pieces(content, tile.start, tile.end):
             first, last = lines.of_span(start, end)
-            terms = f"{terms_of(shown[start:end].decode('utf-8', 'replace'))} {context}"
-            result.append(Chunk(tile.symbol, start, end, first, last, digest(content[start:end]), terms))
+            text = shown[start:end].decode("utf-8", "replace")
+            terms = f"{terms_of(text)} {context}"
+            hashed = digest(content[start:end])
+            result.append(Chunk(tile.symbol, start, end, first, last, hashed, code_chars(text), terms))
     return tuple(result)
 
 

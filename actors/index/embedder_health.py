@@ -7,7 +7,7 @@ from concurrent.futures import CancelledError
 from functools import partial
 from typing import TYPE_CHECKING
 
-from callboard.actors.index.dense import Embedder, EmbedderFactory
+from callboard.actors.index.dense import Embedder, EmbedderFactory, EmbeddingModel
 from callboard.actors.kernel import logger_of
 from callboard.protocol.errors import UsageError, said
 from callboard.protocol.masking import mask
@@ -28,9 +28,10 @@ class EmbedderHealth:
         self._remedy = remedy
         self._count_failure = count_failure
 
-    def watched(self, make: EmbedderFactory) -> EmbedderFactory:
-        """The same embedder, whose failures are reported here too."""
-        return partial(_WatchedEmbedder, make, self)
+    def watched(self, model: EmbeddingModel) -> EmbeddingModel:
+        """The same model, whose failures are reported here too."""
+        load, load_bulk = (partial(_WatchedEmbedder, make, self) for make in (model.load, model.load_bulk))
+        return EmbeddingModel(model.name, load, load_bulk)
 
     def failed(self, error: BaseException) -> None:
         """Logged where it is another failure than the last one."""
@@ -80,3 +81,6 @@ class _WatchedEmbedder:
             raise
         self._health.worked()
         return vectors
+
+    def close(self) -> None:
+        self._embedder.close()

@@ -81,6 +81,11 @@ def by_name(name: str) -> Language:
     return _BY_NAME.get(name, TEXT)
 
 
+def names() -> list[str]:
+    """Of all languages."""
+    return sorted(_BY_NAME)
+
+
 def language_of(path: str, content: bytes) -> Language:
     """The language of a file by extension, file name or `#!` line; `.h` is looked into for C++."""
     name = PurePosixPath(path).name.lower()

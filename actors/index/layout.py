@@ -6,6 +6,7 @@ truth.sqlite    files, symbols, chunks, edges
 lexical/        tantivy, rebuilt from the sources where it does not match truth.sqlite
 vectors.sqlite  embeddings by content hash; only a cache
 writer.lock     held by the one process that writes
+vectors.lock    held by the one process that makes embeddings ahead of questions
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from callboard.actors.index.disk import write_error
 from callboard.protocol.errors import UsageError
 
 #: Raised by one whenever a stored form or the way of cutting and naming changes; an older index is rebuilt.
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 MARKER = "index.json"
-VECTOR_NAMES = frozenset({"vectors.sqlite", "vectors.sqlite-wal", "vectors.sqlite-shm"})
+VECTOR_NAMES = frozenset({"vectors.sqlite", "vectors.sqlite-wal", "vectors.sqlite-shm", "vectors.lock"})
 OUR_NAMES = VECTOR_NAMES | {MARKER, "truth.sqlite", "truth.sqlite-wal", "truth.sqlite-shm", "lexical", "writer.lock"}
 #: In a workspace, where the index is by default.
 OUR_FOLDER = ".callboard"
@@ -57,6 +58,7 @@ class Layout:
         self.lexical = folder / "lexical"
         self.vectors = folder / "vectors.sqlite"
         self.lock = folder / "writer.lock"
+        self.vectors_lock = folder / "vectors.lock"
 
     def prepare(self) -> str:
         """Make or check the folder. Returns why an index that was there has to be rebuilt; usually nothing.

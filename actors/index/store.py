@@ -7,7 +7,7 @@ still holds for a moment after a change finds nothing here, never something else
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from callboard.actors.index.code_items import CodeItem
 from callboard.actors.index.database import Database
+from callboard.actors.index.passages import Passage
 from callboard.actors.index.records import FileStat, IndexState, ParsedFile, Skipped
 
 SCHEMA = """
@@ -33,7 +34,8 @@ CREATE INDEX IF NOT EXISTS symbols_name ON symbols(name, file);
 CREATE INDEX IF NOT EXISTS symbols_canonical ON symbols(canonical_path);
 CREATE TABLE IF NOT EXISTS chunks (
   id INTEGER PRIMARY KEY AUTOINCREMENT, file INTEGER NOT NULL, symbol INTEGER NOT NULL, start_byte INTEGER NOT NULL,
-  end_byte INTEGER NOT NULL, start_line INTEGER NOT NULL, end_line INTEGER NOT NULL, digest BLOB NOT NULL);
+  end_byte INTEGER NOT NULL, start_line INTEGER NOT NULL, end_line INTEGER NOT NULL, digest BLOB NOT NULL,
+  code_chars INTEGER NOT NULL);
 CREATE INDEX IF NOT EXISTS chunks_file ON chunks(file);
 CREATE TABLE IF NOT EXISTS edges (
   file INTEGER NOT NULL, source INTEGER NOT NULL, kind TEXT NOT NULL, target TEXT NOT NULL);
@@ -44,6 +46,8 @@ CREATE INDEX IF NOT EXISTS edges_imports ON edges(target, source) WHERE kind = '
 CREATE TABLE IF NOT EXISTS lexical_todo (file INTEGER PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS state (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 """
+_PASSAGES = """SELECT c.id, f.path, f.root, c.start_byte, c.end_byte, s.canonical_path, s.kind, f.language, f.encoding,
+  c.code_chars, c.digest FROM chunks c JOIN files f ON f.id = c.file JOIN symbols s ON s.id = c.symbol"""
 #: Names in `state`: the fingerprint of the lexical index that holds what this store holds; whether a pass over the
 #: whole workspace has been finished; how many files the first one is about.
 LEXICAL, COMPLETE, TOTAL_FILES = "lexical", "complete", "total_files"
@@ -74,6 +78,8 @@ class ChunkRow(NamedTuple):
     root: str
     language: str
     encoding: str
+    code_chars: int
+    symbol: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,8 +204,8 @@ class SqliteStore:
         )
         first_chunk = self._next_id("chunks")
         self._db.executemany(
-            "INSERT INTO chunks VALUES (?,?,?,?,?,?,?,?)",
-            [(first_chunk + n, file_id, first_symbol + c.symbol, *c[1:6]) for n, c in enumerate(file.chunks)],
+            "INSERT INTO chunks VALUES (?,?,?,?,?,?,?,?,?)",
+            [(first_chunk + n, file_id, first_symbol + c.symbol, *c[1:7]) for n, c in enumerate(file.chunks)],
         )
         self._db.executemany(
             "INSERT INTO edges VALUES (?,?,?,?)",
@@ -251,11 +257,30 @@ class SqliteStore:
     def chunks(self, ids: Sequence[int]) -> dict[int, ChunkRow]:
         rows = self._db.execute(
             "SELECT c.id, f.path, c.start_byte, c.end_byte, c.start_line, c.end_line, s.name, s.canonical_path, s.kind,"
-            " c.digest, f.root, f.language, f.encoding FROM chunks c JOIN files f ON f.id = c.file"
-            " JOIN symbols s ON s.id = c.symbol WHERE c.id IN (SELECT value FROM json_each(?))",
+            " c.digest, f.root, f.language, f.encoding, c.code_chars, c.symbol FROM chunks c"
+            " JOIN files f ON f.id = c.file JOIN symbols s ON s.id = c.symbol"
+            " WHERE c.id IN (SELECT value FROM json_each(?))",
             (json.dumps(ids),),
         )
         return {row[0]: ChunkRow(*row[1:]) for row in rows}
+
+    def passages(self, after: int = 0) -> Iterator[Passage]:
+        """All tiles with a chunk id above this, one at a time."""
+        return (Passage(*row) for row in self._db.execute(f"{_PASSAGES} WHERE c.id > ? ORDER BY c.id", (after,)))
+
+    def passages_of(self, chunks: Sequence[int]) -> list[Passage]:
+        """Those of these chunks that are still there."""
+        sql = f"{_PASSAGES} WHERE c.id IN (SELECT value FROM json_each(?))"
+        return [Passage(*row) for row in self._db.execute(sql, (json.dumps(chunks),))]
+
+    def chunk_ids(self) -> set[int]:
+        """Of all chunks."""
+        return {row[0] for row in self._db.execute("SELECT id FROM chunks")}
+
+    def content_version(self) -> tuple[int, int, bytes]:
+        """Another one whenever chunks have come or gone."""
+        last = self._number("SELECT ifnull(max(seq), 0) FROM sqlite_sequence WHERE name = 'chunks'")
+        return last, self.count("chunks"), self.lexical_fingerprint()
 
     def edges(self, symbol: SymbolRow, kind: str, incoming: bool, limit: int) -> list[EdgeRow]:
         """Containment is known exactly and not stored twice: it is read from the symbols.
@@ -281,6 +306,18 @@ class SqliteStore:
             {"name": symbol.name, "id": found[0].id, "kind": kind, "limit": limit},
         )
         return [EdgeRow(*row) for row in rows]
+
+    def calls(self, symbols: Sequence[int]) -> list[tuple[int, str]]:
+        """What these symbols call: pairs of symbol and name."""
+        sql = "SELECT source, target FROM edges WHERE kind = 'calls' AND source IN (SELECT value FROM json_each(?))"
+        return [(row[0], row[1]) for row in self._db.execute(sql, (json.dumps(symbols),))]
+
+    def rare_names(self, names: Iterable[str], most: int) -> set[str]:
+        """Those of which there are at most so many definitions."""
+        sql = (
+            "SELECT name FROM symbols WHERE name IN (SELECT value FROM json_each(?)) GROUP BY name HAVING count(*) <= ?"
+        )
+        return {row[0] for row in self._db.execute(sql, (json.dumps(sorted(names)), most))}
 
     def rows(self, sql: str, parameters: Sequence[object] = ()) -> list[tuple[object, ...]]:
         return self._db.execute(sql, tuple(parameters)).fetchall()

@@ -1,0 +1,94 @@
+"""The local model for many texts: child processes of the lowest priority, one a core, that give way to everything else.
+
+One thread a process makes more vectors a core than one model on two threads (61 to 55 a second). A model that crashes
+takes its child with it and nothing else, and the memory that it takes is gone when the vectors are made.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final
+
+from callboard.actors.index.dense import BATCH, EmbeddingModel, LocalEmbedder
+from callboard.actors.processes.spawning import Caller, Helper
+from callboard.protocol.errors import RuntimeFailure, UsageError, said
+
+if TYPE_CHECKING:
+    from callboard.actors.index.dense import Vectors
+
+#: Texts of one message to a child: a tenth of a second of work.
+SHARE: Final = 16
+#: For a child to load the model and embed a share, on a machine whose cores are all taken.
+ANSWER_SECONDS: Final = 120.0
+#: More children would fill memory before they fill the cores of a large machine: each holds 150 MB.
+MAX_CHILDREN: Final = 4
+NICENESS: Final = 19
+#: The first byte of an answer.
+_VECTORS, _REFUSED = b"+", b"-"
+
+
+class BulkEmbedder:
+    """See the module."""
+
+    model = LocalEmbedder.model
+    batch_size = SHARE * 2
+
+    def __init__(self) -> None:
+        """Raises OSError: there are no more processes to be had."""
+        count = max(1, min(MAX_CHILDREN, len(os.sched_getaffinity(0))))
+        self._idle = [Helper(main, quiet=True) for _ in range(count)]
+        self._helpers = tuple(self._idle)
+        self._pool = ThreadPoolExecutor(count, thread_name_prefix="index-vectors")
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        """Raises RuntimeFailure: a child was lost; UsageError: the model cannot be loaded."""
+        import numpy  # noqa: PLC0415  optional extra
+
+        shares = [texts[first : first + SHARE] for first in range(0, len(texts), SHARE)]
+        return numpy.concatenate(list(self._pool.map(self._of_share, shares)))
+
+    def _of_share(self, texts: Sequence[str]) -> Vectors:
+        import numpy  # noqa: PLC0415  optional extra
+
+        helper = self._idle.pop()  # there are as many threads as children
+        try:
+            answer = helper.ask(json.dumps(list(texts)).encode(), ANSWER_SECONDS)
+        except (EOFError, TimeoutError) as error:
+            raise RuntimeFailure(f"internal_error: a process that makes vectors was lost: {error}") from error
+        finally:
+            self._idle.append(helper)
+        if answer[:1] != _VECTORS:
+            raise UsageError(answer[1:].decode("utf-8", "replace"))
+        rows: Vectors = numpy.frombuffer(answer[1:], numpy.float32).reshape(len(texts), -1)
+        return rows
+
+    def close(self) -> None:
+        """Kill the children."""
+        for helper in self._helpers:
+            helper.close()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+def main() -> None:
+    """The child: a list of texts in, their vectors out, until its input ends."""
+    os.nice(NICENESS)
+    caller = Caller()
+    try:
+        embedder = LocalEmbedder(threads=1)
+    except Exception as error:  # noqa: BLE001  of native libraries too: who asks hears why
+        refusal = _REFUSED + said(error).encode("utf-8", "replace")
+        caller.serve(lambda _: refusal)
+        return
+    caller.serve(lambda texts: _VECTORS + _embedded(embedder, json.loads(texts)))
+
+
+def _embedded(embedder: LocalEmbedder, texts: Sequence[str]) -> bytes:
+    batches = (embedder.embed(texts[first : first + BATCH]) for first in range(0, len(texts), BATCH))
+    return b"".join(vectors.tobytes() for vectors in batches)
+
+
+LOCAL_MODEL: Final = EmbeddingModel(LocalEmbedder.model, LocalEmbedder, BulkEmbedder)
+"""The model of the extra `embeddings`."""

@@ -1,0 +1,165 @@
+"""The dense side of a question: its vector, and those of the tiles, both ready before it comes.
+
+One background thread loads the model, turns questions into vectors and keeps the tiles' vectors in memory up to date. A
+question never waits for loading: what is not there yet is left to the words.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, Final
+
+from callboard.actors.index.dense import Embedder, EmbeddingModel
+from callboard.actors.index.layout import Layout
+from callboard.actors.index.nearest import NearTiles, Similarities
+from callboard.actors.index.store import SqliteStore
+from callboard.actors.index.vectors import VectorCache
+from callboard.protocol.errors import said
+
+if TYPE_CHECKING:
+    from callboard.actors.index.dense import Vectors
+
+#: A question waits this long for its vector: 10 ms by the local model, 100 to 300 by an API.
+DEADLINE_SECONDS: Final = 0.4
+#: Questions remembered.
+MAX_QUESTIONS: Final = 256
+#: Tiles whose vectors are read at a time: 1.6 MB of them.
+READ_TILES: Final = 4_096
+
+
+class DenseSearch:
+    """See the module. An embedder's failure is kept in `last_error`, never raised."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        model: EmbeddingModel,
+        vectors: VectorCache,
+        deadline_seconds: float = DEADLINE_SECONDS,
+    ) -> None:
+        self.last_error = ""
+        self._layout = layout
+        self._model = model
+        self._vectors = vectors
+        self._deadline_seconds = deadline_seconds
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="index-meaning")
+        self._closing = threading.Event()
+        self._loading: Future[None] | None = None
+        self._updating: Future[None] | None = None
+        # Written by the background thread alone.
+        self._embedder: Embedder | None = None
+        self._questions: dict[str, Vectors] = {}
+        self._tiles: NearTiles | None = None
+        self._generation = b""
+        self._version: tuple[int, int, bytes] | None = None
+        """Of the store, when its tiles were taken into memory."""
+        self._mark = 0
+        self._without: dict[bytes, list[int]] = {}
+        """Tiles that have no vector yet, by the digest of their texts."""
+
+    def load_ahead(self) -> None:
+        """Load the model and the vectors now, in the background, and not when the first question comes."""
+        if self._loading is None or (self._loading.done() and self._loading.exception() is not None):
+            self._loading = self._pool.submit(self._load)
+            self._loading.add_done_callback(self._note_failure)
+
+    def loaded(self, seconds: float) -> None:
+        """Wait until all that there is is in memory, at most so long."""
+        self.load_ahead()
+        with contextlib.suppress(TimeoutError, CancelledError):
+            self._pool.submit(self._update).exception(seconds)
+
+    def near(self, questions: Sequence[str]) -> tuple[bytes, dict[str, Similarities]]:
+        """What is near each question, as far as that can be told in time; and of which generation of the index (its
+        marker): in another one the same ids are other tiles."""
+        generation = self._generation
+        told = {question: self.similarities(question) for question in questions}
+        return generation, {question: each for question, each in told.items() if each is not None}
+
+    def similarities(self, question: str) -> Similarities | None:
+        """How near each tile is to a question; None: that cannot be told, or not in time."""
+        if self._embedder is None or self._tiles is None:
+            self.load_ahead()
+            return None
+        tiles = self._tiles
+        job = self._pool.submit(self._vector_of, question)
+        job.add_done_callback(self._note_failure)
+        self._update_soon()
+        with contextlib.suppress(TimeoutError, CancelledError):
+            if job.exception(self._deadline_seconds) is None:
+                return tiles.similarities(job.result())
+        return None
+
+    def _note_failure(self, job: Future[Any]) -> None:
+        if not job.cancelled() and (failure := job.exception()) is not None:
+            self.last_error = said(failure)
+
+    def _load(self) -> None:
+        embedder = self._embedder or self._model.load()
+        self._update()
+        self._embedder = embedder
+
+    def _vector_of(self, question: str) -> Vectors:
+        assert self._embedder is not None
+        if question not in self._questions:
+            if len(self._questions) >= MAX_QUESTIONS:
+                self._questions.clear()
+            self._questions[question] = self._embedder.embed([question])[0]
+        return self._questions[question]
+
+    def _update_soon(self) -> None:
+        """Where there are other tiles or vectors than those in memory, read them in the background; the question that
+        noticed it does not wait."""
+        if self._updating is None or self._updating.done():
+            self._updating = self._pool.submit(self._update)
+            self._updating.add_done_callback(self._note_failure)
+
+    def _update(self) -> None:
+        """Take in what has changed: tiles of the store, then vectors that were made since."""
+        generation = self._layout.marker()
+        if generation != self._generation:  # built again: its ids begin anew
+            self._tiles, self._version, self._mark, self._without = None, None, 0, {}
+        tiles = self._tiles or NearTiles.empty()
+        if self._version is None:
+            self._mark = self._vectors.last_mark()  # those before it are read with their tiles
+        with closing(SqliteStore(self._layout.truth)) as store, store.reading():
+            version = store.content_version()
+            if version != self._version:
+                tiles = self._with_new_tiles(tiles, store)
+        self._tiles = self._with_new_vectors(tiles)
+        self._generation, self._version = generation, version
+
+    def _with_new_tiles(self, tiles: NearTiles, store: SqliteStore) -> NearTiles:
+        tiles = tiles.changed(tiles.ids() - store.chunk_ids(), {})
+        fresh = [(tile.chunk, tile.digest) for tile in store.passages(self._version[0] if self._version else 0)]
+        for first in range(0, len(fresh), READ_TILES):
+            some = fresh[first : first + READ_TILES]
+            known = self._vectors.get(self._model.name, [digest for _, digest in some])
+            tiles = tiles.changed((), {chunk: known[digest] for chunk, digest in some if digest in known})
+            for chunk, digest in some:
+                if digest not in known:
+                    self._without.setdefault(digest, []).append(chunk)
+        return tiles
+
+    def _with_new_vectors(self, tiles: NearTiles) -> NearTiles:
+        last = self._vectors.last_mark()
+        mark = self._mark if last >= self._mark else 0  # the cache was damaged and made again
+        while mark < last and not self._closing.is_set():
+            found, mark = self._vectors.added_since(self._model.name, mark)
+            added = {chunk: vector for digest, vector in found for chunk in self._without.pop(digest, ())}
+            tiles = tiles.changed((), added)
+            if not found:
+                break
+        self._mark = last
+        return tiles
+
+    def close(self) -> None:
+        """Wait for what the background thread is doing."""
+        self._closing.set()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        if self._embedder is not None:
+            self._embedder.close()

@@ -1,0 +1,140 @@
+"""Vectors of all tiles of an index, made ahead of questions: the likeliest first, a stretch of time at a call.
+
+What is made is kept by content (vectors.py), so a kill loses one batch, and a text that was seen before costs nothing.
+Of the processes that share an index, one makes them; it holds a lock that the kernel releases when it dies.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from functools import cache
+from typing import Final, NamedTuple
+
+from callboard.actors.index.database import BrokenIndexError
+from callboard.actors.index.dense import Embedder, EmbeddingModel
+from callboard.actors.index.layout import Layout
+from callboard.actors.index.nearest import packed
+from callboard.actors.index.parsing import read_now
+from callboard.actors.index.ranking import worth
+from callboard.actors.index.store import SqliteStore
+from callboard.actors.index.vectors import VectorCache
+from callboard.protocol.errors import UsageError, said
+
+#: Tiles whose texts are read and embedded together; those of like length side by side, since the model pads to the
+#: longest. About a second of work.
+GROUP: Final = 256
+#: Where an index is larger than its cache of vectors can be, the unlikeliest tiles stay without one.
+MAX_TILES: Final = 380_000
+
+
+BUSY_ELSEWHERE: Final = "another process is making them"
+
+
+class VectorState(NamedTuple):
+    """How many tiles an index has, how many of them have no vector yet, and why, if none are being made."""
+
+    total: int
+    missing: int
+    note: str = ""
+
+    def __str__(self) -> str:
+        if not self.missing:
+            return f"all {self.total:,} tiles have vectors"
+        note = f": {self.note}" if self.note else ""
+        return f"{self.total - self.missing:,} of {self.total:,} tiles have vectors{note}"
+
+
+class VectorMaker:
+    """Makes the vectors of one index. Not for several threads at once."""
+
+    def __init__(self, layout: Layout, model: EmbeddingModel, vectors: VectorCache) -> None:
+        self._layout = layout
+        self._model = model
+        self._vectors = vectors
+        self._embedder: Embedder | None = None
+        self._version: object = None
+        self._pending: list[int] = []
+        """Chunk ids, the likeliest last."""
+        self._total = 0
+
+    def make(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> VectorState:
+        """Work for about so long, at least one group, and say how far it is. An embedder that fails is let go, and the
+        note says why; the next call tries again. Raises what the store raises."""
+        until = clock() + seconds
+        with self._right_to_make() as is_ours, closing(SqliteStore(self._layout.truth)) as store, store.reading():
+            self._look_for_changes(store, again=not is_ours)
+            if self._pending and not is_ours:
+                return self._state(BUSY_ELSEWHERE)
+            try:
+                while self._pending and clock() < until:
+                    self._make_group(store)
+            except BrokenIndexError:
+                raise
+            except Exception as error:  # noqa: BLE001  of any embedder: a library's, an API's
+                self.close()
+                return self._state(said(error))
+        if not self._pending:
+            self.close()
+        return self._state()
+
+    def _state(self, note: str = "") -> VectorState:
+        return VectorState(self._total, len(self._pending), note)
+
+    def close(self) -> None:
+        """Let go of the model; where vectors are missing, the next call loads it again."""
+        embedder, self._embedder = self._embedder, None
+        if embedder is not None:
+            embedder.close()
+
+    def _look_for_changes(self, store: SqliteStore, *, again: bool) -> None:
+        version = self._layout.marker(), store.content_version()
+        if version == self._version and not again:
+            return
+        digests, worths = dict[int, bytes](), dict[int, float]()
+        for tile in store.passages():
+            digests[tile.chunk], worths[tile.chunk] = tile.digest, worth(tile)
+        known = self._vectors.known(self._model.name, list(digests.values()))
+        missing = (chunk for chunk, digest in digests.items() if digest not in known)
+        self._pending = sorted(missing, key=worths.__getitem__)[-MAX_TILES:]
+        self._total, self._version = len(digests), version
+
+    def _make_group(self, store: SqliteStore) -> None:
+        group, self._pending = self._pending[-GROUP:], self._pending[:-GROUP]
+        content = cache(read_now)
+        texts = {tile.digest: tile.text(content(tile.path)) for tile in store.passages_of(group)}
+        in_order = sorted(texts, key=lambda digest: len(texts[digest]))
+        if self._embedder is None:
+            self._embedder = self._model.load_bulk()
+        try:
+            for first in range(0, len(in_order), self._embedder.batch_size):
+                some = in_order[first : first + self._embedder.batch_size]
+                vectors = self._embedder.embed([texts[digest] for digest in some])
+                if not self._vectors.put(self._model.name, dict(zip(some, map(packed, vectors), strict=True))):
+                    raise UsageError(f"they cannot be kept in {self._layout.vectors}")
+        except BaseException:
+            self._pending += group
+            raise
+
+    @contextmanager
+    def _right_to_make(self) -> Iterator[bool]:
+        """Whether no other process makes them; the kernel gives the lock back when this one dies."""
+        try:
+            descriptor = os.open(
+                self._layout.vectors_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+            )
+        except OSError:  # a disk that takes nothing: what is made is not kept either
+            yield False
+            return
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                is_ours = True
+            except BlockingIOError:
+                is_ours = False
+            yield is_ours
+        finally:
+            os.close(descriptor)
