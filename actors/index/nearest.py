@@ -76,17 +76,18 @@ class NearTiles:
             numpy.concatenate([self._steps[kept], steps]),
         )
 
+    def fits(self, question: Numbers) -> bool:
+        """Whether a question's vector is as long as those here."""
+        return not len(self._ids) or self._rows.shape[1] == len(question)
+
     def similarities(self, question: Numbers) -> Similarities:
-        """How near each tile is to a question."""
+        """How near each tile is to a question that fits."""
         return Similarities(self._ids, self._place, self._compared(question))
 
     def _compared(self, question: Numbers) -> Numbers:
         import numpy  # noqa: PLC0415  optional extra
 
         result = numpy.empty(len(self._ids), numpy.float32)
-        if self._rows.shape[1] != len(question):
-            result.fill(0.0)
-            return result
         block = numpy.empty((BLOCK_ROWS, len(question)), numpy.float32)
         for first in range(0, len(result), BLOCK_ROWS):
             rows = self._rows[first : first + BLOCK_ROWS]

@@ -59,7 +59,7 @@ class Passage(NamedTuple):
         return digest(b"\0".join((self.content_digest, self.canonical_path.encode(), VERSION.encode())))
 
     def text(self, content: bytes) -> str:
-        """What is embedded, from the bytes of its file. What looks like a key is masked: an embedding API is not ours."""
+        """What is embedded, from the bytes of its file. What looks like a key is masked: the model may be elsewhere."""
         shown = mask(shown_text(content, self.start_byte, self.end_byte, self.encoding)[:MAX_CHARS])
         return passage_text(self.canonical_path, shown, is_code=bool(languages.by_name(self.language).query))
 

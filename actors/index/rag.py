@@ -1,8 +1,10 @@
-"""Rag: the code index of a workspace, as two actors on threads of their own.
+"""Rag: the code index of a workspace, as three actors on threads of their own.
 
 `Rag` answers questions from what is indexed now; `Indexer` brings the index up to date, in a child process where much
 has changed. So a question never waits for indexing, and a lost index process takes no question with it. Only while
 there is no whole index yet, because the workspace is new or the index is being built again, do questions wait for it.
+`Vectorizer` then makes the vectors of all tiles, in child processes of the lowest priority, and goes on after a kill
+where it was; questions use those that are there.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from callboard.actors.kernel import (
     ChildSpec,
     MailboxFull,
     NoSuchActor,
+    Timer,
     handles,
     logger_of,
 )
@@ -57,6 +60,10 @@ FRESH_SECONDS = 2.0
 SEARCH_TIMEOUT_SECONDS = 20.0
 #: How long a model should wait before it asks a half-built index again.
 RETRY_SECONDS = 30
+#: Vectors are made in stretches: between them the actor hears that it is to stop.
+VECTOR_SECONDS = 0.5
+#: After a failure of the model, or while another process makes the vectors, they are looked at again.
+VECTOR_RETRY_SECONDS = 60.0
 #: How long a question may take that has no deadline of its own.
 QUESTION_SECONDS = 30.0
 
@@ -99,6 +106,16 @@ class RefreshIndex(Asks[RefreshSummary | CallboardError]):
     """A refresh that ended so recently is answer enough."""
     paths: tuple[str, ...] | None = None
     """Only these files are looked at; absolute. Which does not count as a refresh for others."""
+
+
+@dataclass(frozen=True, slots=True)
+class MakeVectors:
+    """Tiles may have come; told by the indexer after each refresh."""
+
+
+@dataclass(frozen=True, slots=True)
+class MakeMoreVectors:
+    """The next stretch of work, told by the vectorizer to itself."""
 
 
 class _Index:
@@ -168,6 +185,13 @@ class Indexer(Actor[RefreshIndex]):
         self._index.close()
 
     @handles(RefreshIndex)
+    def _answer(self, message: RefreshIndex) -> RefreshSummary | CallboardError:
+        answer = self._refresh(message)
+        if isinstance(answer, RefreshSummary) and answer.is_complete:
+            with contextlib.suppress(NoSuchActor, MailboxFull):  # without a model there is none; or it has work enough
+                self.system.ref("root/vectorizer").tell(MakeVectors())
+        return answer
+
     def _refresh(self, message: RefreshIndex) -> RefreshSummary | CallboardError:
         if message.paths is not None:
             return self._index.ask(lambda index: index.refresh(paths=message.paths, wait_seconds=BUSY_SECONDS))
@@ -180,24 +204,57 @@ class Indexer(Actor[RefreshIndex]):
         return summary
 
 
+class Vectorizer(Actor[MakeVectors | MakeMoreVectors]):
+    """Makes the vectors of all tiles, a stretch at a time. See the module."""
+
+    def __init__(self, open_index: OpenIndex) -> None:
+        self._index = _Index(open_index)
+        self._next: Timer | None = None
+        """The next stretch, which is one at a time."""
+
+    def on_start(self) -> None:
+        self.ref.tell(MakeVectors())  # what an earlier process, or the actor before a crash, has left
+
+    def on_stop(self) -> None:
+        self._index.close()
+
+    @handles(MakeVectors)
+    def _begin(self, _: MakeVectors) -> None:
+        if self._next is None:
+            self._work()
+
+    @handles(MakeMoreVectors)
+    def _go_on(self, _: MakeMoreVectors) -> None:
+        self._work()
+
+    def _work(self) -> None:
+        state = self._index.ask(lambda index: index.make_vectors(VECTOR_SECONDS))
+        if isinstance(state, CallboardError) or not state.missing:
+            self._next = None  # an error of the index is told to who asks it; the next refresh tells this again
+        else:
+            self._next = self.tell_after(VECTOR_RETRY_SECONDS if state.note else 0.0, MakeMoreVectors())
+
+
 def code_actors(
     folder: Path, index_dir: Path | None, embedder: EmbeddingModel | None, secrets: SecretRules = NO_RULES
 ) -> tuple[ChildSpec, ...]:
-    """The two actors of a workspace, for the tree. `embedder` as in `CodeIndex.open`.
+    """The actors of a workspace, for the tree. `embedder` as in `CodeIndex.open`.
 
     A refresh under way is given up at a stop: its child process dies with the pipe.
     """
     open_index = partial(CodeIndex.open, folder, index_dir, embedder=embedder, secrets=secrets)
     # A damaged index is built again by the indexer: the thread that answers questions is not held up.
     read_index = partial(open_index, rebuilds=False)
+    vectorizer = ChildSpec("vectorizer", lambda: Vectorizer(read_index), runs_on="thread", shutdown_seconds=1.0)
     return (
         ChildSpec("rag", lambda: Rag(read_index), runs_on="thread"),
+        *((vectorizer,) if embedder is not None else ()),
         ChildSpec("indexer", lambda: Indexer(open_index), runs_on="thread", shutdown_seconds=1.0),
     )
 
 
 class CodeSearch:
-    """What others call: the two actors as functions. Use it when the tree has started."""
+    """What others call: the actors as functions. Use it when the tree has started."""
 
     def __init__(self, system: ActorSystem, post: PostEmbeddings | None = None, embedding_model: str = "") -> None:
         """`post` asks an embedding API for `embedding_model`; None: the local model, if it is installed."""

@@ -25,8 +25,8 @@ from callboard.actors.index.vectors import VectorCache
 from callboard.protocol.errors import UsageError, said
 
 #: Tiles whose texts are read and embedded together; those of like length side by side, since the model pads to the
-#: longest. About a second of work.
-GROUP: Final = 256
+#: longest. Half a second of work.
+GROUP: Final = 128
 #: Where an index is larger than its cache of vectors can be, the unlikeliest tiles stay without one.
 MAX_TILES: Final = 380_000
 
@@ -59,7 +59,8 @@ class VectorMaker:
         self._version: object = None
         self._pending: list[int] = []
         """Chunk ids, the likeliest last."""
-        self._total = 0
+        self._total = self._known = 0
+        """Tiles, and those of their texts that had a vector: fewer, when the cache was damaged or is of no use."""
 
     def make(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> VectorState:
         """Work for about so long, at least one group, and say how far it is. An embedder that fails is let go, and the
@@ -92,7 +93,8 @@ class VectorMaker:
 
     def _look_for_changes(self, store: SqliteStore, *, again: bool) -> None:
         version = self._layout.marker(), store.content_version()
-        if version == self._version and not again:
+        are_there = self._vectors.count(self._model.name) >= self._known
+        if version == self._version and are_there and not again:
             return
         digests, worths = dict[int, bytes](), dict[int, float]()
         for tile in store.passages():
@@ -100,24 +102,20 @@ class VectorMaker:
         known = self._vectors.known(self._model.name, list(digests.values()))
         missing = (chunk for chunk, digest in digests.items() if digest not in known)
         self._pending = sorted(missing, key=worths.__getitem__)[-MAX_TILES:]
-        self._total, self._version = len(digests), version
+        self._total, self._known, self._version = len(digests), len(known), version
 
     def _make_group(self, store: SqliteStore) -> None:
-        group, self._pending = self._pending[-GROUP:], self._pending[:-GROUP]
-        content = cache(read_now)
-        texts = {tile.digest: tile.text(content(tile.path)) for tile in store.passages_of(group)}
-        in_order = sorted(texts, key=lambda digest: len(texts[digest]))
         if self._embedder is None:
             self._embedder = self._model.load_bulk()
-        try:
-            for first in range(0, len(in_order), self._embedder.batch_size):
-                some = in_order[first : first + self._embedder.batch_size]
-                vectors = self._embedder.embed([texts[digest] for digest in some])
-                if not self._vectors.put(self._model.name, dict(zip(some, map(packed, vectors), strict=True))):
-                    raise UsageError(f"they cannot be kept in {self._layout.vectors}")
-        except BaseException:
-            self._pending += group
-            raise
+        content = cache(read_now)
+        texts = {tile.digest: tile.text(content(tile.path)) for tile in store.passages_of(self._pending[-GROUP:])}
+        in_order = sorted(texts, key=lambda digest: len(texts[digest]))
+        for first in range(0, len(in_order), self._embedder.batch_size):
+            some = in_order[first : first + self._embedder.batch_size]
+            vectors = self._embedder.embed([texts[digest] for digest in some])
+            if not self._vectors.put(self._model.name, dict(zip(some, map(packed, vectors), strict=True))):
+                raise UsageError(f"they cannot be kept in {self._layout.vectors}")
+        del self._pending[-GROUP:]
 
     @contextmanager
     def _right_to_make(self) -> Iterator[bool]:

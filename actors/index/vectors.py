@@ -60,6 +60,15 @@ class VectorCache:
             found.update(row[0] for row in self._rows(sql, (model, *some)) if isinstance(row[0], bytes))
         return found
 
+    def count(self, model: str) -> int:
+        """How many vectors of a model there are."""
+        rows = self._rows("SELECT count(*) FROM vectors WHERE model = ?", (model,))
+        return int(str(rows[0][0])) if rows else 0
+
+    def forget(self, model: str) -> None:
+        """Its vectors are of no use any more."""
+        self._rows("DELETE FROM vectors WHERE model = ?", (model,))
+
     def _rows(self, sql: str, parameters: Sequence[object]) -> list[tuple[object, ...]]:
         with self._lock:
             if (database := self._database) is None:

@@ -1,23 +1,31 @@
-"""The dense rerank: better order when vectors come in time, the lexical order whenever they do not."""
+"""The dense side: vectors made ahead, the order that they change, and the words alone where there are none."""
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from callboard.actors.index import CodeIndex, dense, ranking
-from callboard.actors.index.dense import ApiEmbedder, LocalEmbedder, Passage, Reranker, VectorCache
-from callboard.protocol.errors import UsageError
+from callboard.actors.index import CodeIndex, dense
+from callboard.actors.index.bulk_embedding import LOCAL_MODEL, BulkEmbedder
+from callboard.actors.index.code_index import NO_MODEL
+from callboard.actors.index.dense import ApiEmbedder, EmbeddingModel, LocalEmbedder
+from callboard.actors.index.vector_making import BUSY_ELSEWHERE, VectorState
+from callboard.protocol.errors import RuntimeFailure, UsageError
 
 if TYPE_CHECKING:
     from callboard.actors.index.dense import Vectors
+
+SECONDS = 60.0
+FILES = 12
 
 
 class WordEmbedder:
@@ -28,59 +36,327 @@ class WordEmbedder:
 
     def __init__(self) -> None:
         self.embedded: list[str] = []
+        self.is_closed = False
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         self.embedded += texts
-        return numpy.array([[1.0, 0.0] if "wanted" in text else [0.0, 1.0] for text in texts], dtype=numpy.float32)
+        return numpy.array([[1.0, 0.1] if "wanted" in text else [0.1, 1.0] for text in texts], dtype=numpy.float32)
+
+    def close(self) -> None:
+        self.is_closed = True
 
 
-def texts(count: int, wanted: int) -> list[Passage]:
-    return [Passage(bytes([n]), lambda n=n: "wanted" if n == wanted else "other") for n in range(count)]  # type: ignore[misc]
+class Models:
+    """A model whose embedders are kept to be looked at."""
+
+    def __init__(self, make: Callable[[], WordEmbedder] = WordEmbedder) -> None:
+        self._make = make
+        self.made: list[WordEmbedder] = []
+        self.model = EmbeddingModel("words", self._new, self._new)
+
+    def _new(self) -> WordEmbedder:
+        self.made.append(self._make())
+        return self.made[-1]
+
+    @property
+    def texts(self) -> list[str]:
+        return [text for each in self.made for text in each.embedded]
 
 
-def test_the_wanted_text_rises_and_vectors_are_kept_between_runs(tmp_path: Path) -> None:
-    scores = [1 - n / 100 for n in range(20)]
-    for run in range(2):
-        embedder = WordEmbedder()
-        reranker = Reranker(lambda e=embedder: e, VectorCache(tmp_path / "v.sqlite"), deadline_seconds=30)  # type: ignore[misc]
-        new = reranker.rerank("wanted", texts(20, wanted=15), scores)
-        assert max(range(20), key=lambda n: new[n]) == 15
-        reranker.close()
-        assert len(embedder.embedded) == (21 if run == 0 else 1)
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    folder = tmp_path / "workspace"
+    folder.mkdir()
+    for n in range(FILES):
+        write(folder, n, "wanted" if n == 9 else "other")
+    return folder
 
 
-def test_after_the_deadline_the_lexical_order_stands(tmp_path: Path) -> None:
+def write(folder: Path, n: int, word: str) -> None:
+    (folder / f"m{n}.py").write_text(f"def parse_thing_{n}():\n    return '{word} number {n}'\n")
+
+
+@pytest.fixture
+def models() -> Models:
+    return Models()
+
+
+@pytest.fixture
+def index(workspace: Path, models: Models) -> Iterator[CodeIndex]:
+    with CodeIndex.open(workspace, embedder=models.model) as opened:
+        opened.refresh()
+        yield opened
+
+
+QUESTION = "parse thing that is wanted by nobody"
+
+
+def test_vectors_bring_what_is_meant_to_the_front(index: CodeIndex) -> None:
+    assert index.settle(SECONDS) == VectorState(FILES, 0)
+    assert index.search(QUESTION, 3)[0].name == "parse_thing_9"
+
+
+def test_what_the_words_do_not_find_is_found_by_its_meaning(workspace: Path, models: Models) -> None:
+    """A candidate of its own, not only another place among the hits of the words."""
+
+    class Near(WordEmbedder):
+        def embed(self, texts: Sequence[str]) -> Vectors:
+            near = ("zebra" in text or "wanted" in text for text in texts)
+            return numpy.array([[1.0, 0.1] if each else [0.1, 1.0] for each in near], dtype=numpy.float32)
+
+    with CodeIndex.open(workspace, embedder=Models(Near).model) as index:
+        index.refresh()
+        assert index.search("zebra", 3) == []
+        index.settle(SECONDS)
+        assert index.search("zebra", 3)[0].name == "parse_thing_9"
+
+
+def test_a_question_that_comes_before_the_vectors_is_answered_by_words(index: CodeIndex) -> None:
+    assert len(index.search(QUESTION, 20)) == FILES
+
+
+def test_no_question_waits_for_the_model_to_load(workspace: Path) -> None:
     release = threading.Event()
+
+    class SlowToLoad(WordEmbedder):
+        def __init__(self) -> None:
+            release.wait(SECONDS)
+            super().__init__()
+
+    with CodeIndex.open(workspace, embedder=Models(SlowToLoad).model) as index:
+        index.refresh()
+        assert len(index.search(QUESTION, 20)) == FILES
+        release.set()
+
+
+def test_after_the_deadline_the_words_alone_decide(workspace: Path, models: Models) -> None:
+    release, is_slow = threading.Event(), threading.Event()
 
     class Slow(WordEmbedder):
         def embed(self, texts: Sequence[str]) -> Vectors:
-            release.wait(30)
+            if is_slow.is_set():
+                release.wait(SECONDS)
             return super().embed(texts)
 
-    reranker = Reranker(Slow, VectorCache(tmp_path / "v.sqlite"), deadline_seconds=0.01)
-    assert reranker.rerank("wanted", texts(20, wanted=15), [1.0] * 20) == [1.0] * 20
-    release.set()
-    reranker.close()
+    with CodeIndex.open(workspace, embedder=Models(Slow).model) as index:
+        index.refresh()
+        by_words = [hit.name for hit in index.search(QUESTION, 3)]
+        index.settle(SECONDS)
+        is_slow.set()
+        assert index._dense is not None
+        index._dense.search._deadline_seconds = 0.01
+        assert [hit.name for hit in index.search(QUESTION, 3)] == by_words
+        release.set()
 
 
-def test_an_embedder_that_fails_is_remembered_and_not_raised(tmp_path: Path) -> None:
+def test_vectors_are_kept_and_a_text_is_embedded_once(workspace: Path, models: Models) -> None:
+    for run in range(2):
+        with CodeIndex.open(workspace, embedder=models.model) as index:
+            index.refresh()
+            assert index.settle(SECONDS) == VectorState(FILES, 0)
+            assert len(models.texts) == FILES, run
+    (workspace / "m3.py").rename(workspace / "moved.py")
+    write(workspace, 4, "changed")
+    with CodeIndex.open(workspace, embedder=models.model) as index:
+        index.refresh()
+        index.settle(SECONDS)
+    # A file that moved has other words around it: its path is part of them.
+    assert len(models.texts) == FILES + 2
+
+
+def test_a_change_is_seen_by_the_next_questions(index: CodeIndex, workspace: Path) -> None:
+    index.settle(SECONDS)
+    write(workspace, 9, "other")
+    write(workspace, 2, "wanted")
+    (workspace / "m5.py").unlink()
+    index.refresh()
+    assert index.settle(SECONDS) == VectorState(FILES - 1, 0)
+    assert index.search(QUESTION, 3)[0].name == "parse_thing_2"
+    assert "parse_thing_5" not in {hit.name for hit in index.search(QUESTION, 20)}
+
+
+def test_vectors_that_another_index_made_are_used(workspace: Path, models: Models, index: CodeIndex) -> None:
+    index.settle(SECONDS)
+    write(workspace, 9, "other")
+    write(workspace, 1, "wanted")
+    with CodeIndex.open(workspace, embedder=models.model) as other:
+        other.refresh()
+        other.settle(SECONDS)
+    index.search(QUESTION, 1)  # notices the change
+    assert index._dense is not None
+    index._dense.search.loaded(SECONDS)
+    assert index.search(QUESTION, 3)[0].name == "parse_thing_1"
+
+
+def test_an_index_that_is_built_again_gets_its_vectors_from_the_cache(
+    workspace: Path, models: Models, index: CodeIndex
+) -> None:
+    index.settle(SECONDS)
+    index._layout.condemn("for the test")
+    index.refresh()
+    assert index.settle(SECONDS) == VectorState(FILES, 0)
+    assert index.search(QUESTION, 3)[0].name == "parse_thing_9"
+    assert len(set(models.texts) - {QUESTION}) <= FILES + 1
+
+
+def test_the_likeliest_tiles_come_first(workspace: Path, models: Models) -> None:
+    tests = workspace / "tests"
+    tests.mkdir()
+    for n in range(3):
+        write(tests, n, "other")
+    with CodeIndex.open(workspace, embedder=models.model) as index:
+        index.refresh()
+        assert index._dense is not None
+        maker = index._dense.maker
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("callboard.actors.index.vector_making.GROUP", FILES)
+            moments = iter((0.0, 0.5, 1.5))
+            assert maker.make(1.0, lambda: next(moments)) == VectorState(FILES + 3, 3)
+        assert not any(text.startswith("tests") for text in models.texts)
+
+
+def test_a_share_of_the_vectors_is_used_as_it_is(workspace: Path, models: Models) -> None:
+    with CodeIndex.open(workspace, embedder=models.model) as index:
+        index.refresh()
+        assert index._dense is not None
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("callboard.actors.index.vector_making.GROUP", 4)
+            moments = iter((0.0, 0.5, 1.5))
+            assert index._dense.maker.make(1.0, lambda: next(moments)).missing == FILES - 4
+        index._dense.search.loaded(SECONDS)
+        assert len(index.search(QUESTION, 20)) == FILES
+
+
+def test_a_model_that_fails_is_told_and_tried_again(workspace: Path) -> None:
+    failures = [OSError("refused"), None]
+
+    class Failing(WordEmbedder):
+        def embed(self, texts: Sequence[str]) -> Vectors:
+            if failures and (failure := failures.pop(0)) is not None:
+                raise failure
+            return super().embed(texts)
+
+    models = Models(Failing)
+    with CodeIndex.open(workspace, embedder=models.model) as index:
+        index.refresh()
+        assert index.settle(SECONDS) == VectorState(FILES, FILES, "OSError: refused")
+        assert models.made[0].is_closed
+        assert index.settle(SECONDS).missing == 0
+
+
+def test_a_model_that_cannot_be_loaded_is_remembered_and_not_raised(workspace: Path) -> None:
     def broken() -> dense.Embedder:
         raise UsageError("no model here")
 
-    reranker = Reranker(broken, VectorCache(tmp_path / "v.sqlite"), deadline_seconds=30)
-    assert reranker.rerank("q", texts(20, wanted=1), [1.0] * 20) == [1.0] * 20
-    assert reranker.last_error == "no model here"
-    reranker.close()
-
-
-def test_an_index_with_an_embedder_reranks_its_hits(tmp_path: Path) -> None:
-    for n in range(12):
-        (tmp_path / f"m{n}.py").write_text(f"def parse_thing_{n}():\n    return '{'wanted' if n == 9 else 'other'}'\n")
-    with CodeIndex.open(tmp_path, embedder=WordEmbedder) as index:
+    with CodeIndex.open(workspace, embedder=EmbeddingModel("broken", broken, broken)) as index:
         index.refresh()
-        assert index._reranker is not None
-        index._reranker._deadline_seconds = 30
-        assert index.search("parse thing that is wanted by nobody", 3)[0].name == "parse_thing_9"
+        assert index.settle(SECONDS) == VectorState(FILES, FILES, "no model here")
+        assert len(index.search(QUESTION, 20)) == FILES
+        assert index._dense is not None
+        assert index._dense.search.last_error == "no model here"
+
+
+def test_without_a_model_settling_says_so_at_once(workspace: Path) -> None:
+    with CodeIndex.open(workspace, embedder=None) as index:
+        index.refresh()
+        assert index.settle(SECONDS) == VectorState(0, 0, NO_MODEL)
+
+
+def test_an_empty_workspace_has_settled(tmp_path: Path, models: Models) -> None:
+    with CodeIndex.open(tmp_path, tmp_path / "store", embedder=models.model) as index:
+        index.refresh()
+        assert index.settle(SECONDS) == VectorState(0, 0)
+        assert index.search(QUESTION) == []
+
+
+def test_one_process_makes_vectors_and_the_others_wait_for_them(workspace: Path, models: Models) -> None:
+    with (
+        CodeIndex.open(workspace, embedder=models.model) as index,
+        CodeIndex.open(workspace, embedder=models.model) as b,
+    ):
+        index.refresh()
+        assert b._dense is not None
+        with b._dense.maker._right_to_make() as is_ours:
+            assert is_ours
+            assert index.settle(0.05) == VectorState(FILES, FILES, BUSY_ELSEWHERE)
+        assert index.settle(SECONDS).missing == 0
+
+
+def test_settling_tells_its_progress(index: CodeIndex) -> None:
+    told: list[VectorState] = []
+    index.settle(SECONDS, told.append)
+    assert told[-1] == VectorState(FILES, 0)
+
+
+def test_a_state_is_a_sentence() -> None:
+    assert str(VectorState(1200, 0)) == "all 1,200 tiles have vectors"
+    assert str(VectorState(1200, 200, "no key")) == "1,000 of 1,200 tiles have vectors: no key"
+
+
+_KILLED = """
+import os, signal, sys
+import numpy
+from callboard.actors.index import CodeIndex, vector_making
+from callboard.actors.index.dense import EmbeddingModel
+
+class Dies:
+    model, batch_size = "words", 4
+    def __init__(self): self.count = 0
+    def close(self): pass
+    def embed(self, texts):
+        self.count += 1
+        if self.count == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return numpy.array([[1.0, 0.1] if "wanted" in text else [0.1, 1.0] for text in texts], dtype=numpy.float32)
+
+vector_making.GROUP = 4
+with CodeIndex.open(sys.argv[1], embedder=EmbeddingModel("words", Dies, Dies)) as index:
+    index.refresh()
+    index.settle(60)
+"""
+
+
+def test_after_a_kill_the_vectors_that_were_made_are_there(workspace: Path, models: Models) -> None:
+    paths = os.pathsep.join(sys.path)
+    ended = subprocess.run(
+        [sys.executable, "-c", _KILLED, str(workspace)],
+        env={**os.environ, "PYTHONPATH": paths},
+        check=False,
+        timeout=SECONDS,
+    )
+    assert ended.returncode == -signal.SIGKILL
+    with CodeIndex.open(workspace, embedder=models.model) as index:
+        assert index.settle(SECONDS) == VectorState(FILES, 0)
+    assert len(models.texts) == FILES - 8
+
+
+@pytest.mark.skipif(not dense.is_local_available(), reason="the extra `embeddings` is not installed")
+def test_the_local_model_makes_vectors_in_children_as_it_does_here() -> None:
+    texts = ["delete a user", "remove an account", "", "parse a date\n" * 50] * 9
+    bulk = BulkEmbedder()
+    try:
+        together = bulk.embed(texts)
+        assert numpy.abs(together - LocalEmbedder(threads=1).embed(texts)).max() < 0.05
+        pids = [helper._process.pid for helper in bulk._helpers]
+        assert all(os.getpriority(os.PRIO_PROCESS, pid) == 19 for pid in pids)
+        os.kill(pids[0], signal.SIGKILL)
+        with pytest.raises(RuntimeFailure, match="was lost"):
+            bulk.embed(texts)
+    finally:
+        bulk.close()
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+@pytest.mark.skipif(not dense.is_local_available(), reason="the extra `embeddings` is not installed")
+def test_the_local_model_finds_what_is_said_in_other_words(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(
+        "def remove_account(person):\n    '''Erase somebody from the database.'''\n    drop(person)\n"
+    )
+    (tmp_path / "b.py").write_text("def parse_date(text):\n    '''Read a day from text.'''\n    return split(text)\n")
+    with CodeIndex.open(tmp_path, embedder=LOCAL_MODEL) as index:
+        index.refresh()
+        assert index.settle(SECONDS).missing == 0
+        assert index.search("delete a user", 1)[0].name == "remove_account"
 
 
 def answer(vectors: Sequence[Sequence[float]]) -> Mapping[str, object]:
@@ -121,16 +397,3 @@ def test_the_local_model_puts_like_beside_like_or_says_what_to_install() -> None
 def test_the_vocabulary_is_berts() -> None:
     words = dense.VOCABULARY.read_text(encoding="utf-8").splitlines()
     assert (len(words), words[0], words[101], words[102]) == (30_522, "[PAD]", "[CLS]", "[SEP]")
-
-
-SCORES = st.lists(st.floats(0, 100), min_size=2, max_size=30)
-
-
-@given(SCORES, st.floats(0, 1))
-def test_fused_scores_stay_in_their_range_and_keep_an_agreed_order(scores: list[float], weight: float) -> None:
-    fused = ranking.fuse([*scores, -1.0], scores, weight)
-    assert all(min(scores) - 1e-9 <= each <= max(scores) + 1e-9 for each in fused[:-1])
-    assert fused[-1] == -1.0
-    for one, other in zip(range(len(scores) - 1), range(1, len(scores)), strict=True):
-        if scores[one] > scores[other]:
-            assert fused[one] >= fused[other]

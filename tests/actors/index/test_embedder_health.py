@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import numpy
 import pytest
 
-from callboard.actors.index.dense import Embedder, Passage, Reranker, VectorCache
+from callboard.actors.index import CodeIndex
+from callboard.actors.index.dense import Embedder, EmbeddingModel
 from callboard.actors.index.embedder_health import EmbedderHealth
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
@@ -46,6 +47,9 @@ class Planned:
             raise step
         return numpy.full((len(texts), step), 0.5, dtype=numpy.float32)
 
+    def close(self) -> None:
+        pass
+
 
 class Count:
     def __init__(self) -> None:
@@ -56,7 +60,8 @@ class Count:
         self.failures += 1
 
     def embedder(self, *plan: int | BaseException) -> Embedder:
-        return self.health.watched(lambda: Planned(*plan))()
+        planned = Planned(*plan)
+        return self.health.watched(EmbeddingModel("planned", lambda: planned, lambda: planned)).load()
 
 
 @pytest.fixture
@@ -87,7 +92,7 @@ def test_one_that_cannot_be_made_is_told_too() -> None:
         raise ValueError("no such file")
 
     with pytest.raises(ValueError, match="no such file"):
-        count.health.watched(broken)()
+        count.health.watched(EmbeddingModel("broken", broken, broken)).load()
     assert "no such file" in count.health.note
 
 
@@ -118,12 +123,23 @@ def test_a_key_in_the_reason_is_masked() -> None:
 
 def test_kept_vectors_of_another_length_are_made_again(tmp_path: Path) -> None:
     """The server now gives a model of the same name other vectors: the order by meaning still comes out."""
-    texts = [Passage(bytes([n]), lambda: "x") for n in range(10)]
+    (tmp_path / "a.py").write_text("def paint_fence():\n    return 'red'\n")
     for dimensions in (3, 5):
-        reranker = Reranker(lambda d=dimensions: Planned(d), VectorCache(tmp_path / "v.sqlite"), 30.0)  # type: ignore[misc]
-        reranker.rerank("q", texts, [1.0] * 10)
-        assert reranker.last_error == ""
-        reranker.close()
+        made: list[Planned] = []
+
+        def make(numbers: int = dimensions, made: list[Planned] = made) -> Planned:
+            made.append(Planned(numbers))
+            return made[-1]
+
+        with CodeIndex.open(tmp_path, tmp_path / "store", embedder=EmbeddingModel("planned", make, make)) as index:
+            index.refresh()
+            index.settle(30)
+            index.search("fence")  # here it is noticed
+            assert index.settle(30).missing == 0
+            assert index._dense is not None
+            near = index._dense.search.near(["fence"])[1]["fence"]
+            assert len(near.best(5)) == 1
+            assert index._dense.search.last_error == ""
 
 
 # -- in a real runtime, with a real server
