@@ -13,10 +13,8 @@ import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
-#: One result for so many tokens of budget, within the bounds below.
-TOKENS_PER_RESULT = 200
-MIN_TOP_K = 5
-MAX_TOP_K = 20
+#: Of the places that did not fit, so many are named.
+NAMED_LEFT_OUT = 3
 
 _UNESCAPED = {"&amp;": "&", "&quot;": '"', "&#10;": "\n", "&#13;": "\r"}
 _ESCAPES = str.maketrans({plain: escaped for escaped, plain in _UNESCAPED.items()})
@@ -50,38 +48,49 @@ class MalformedFence:
 
 
 class ContextItem(NamedTuple):
-    """One place in the code, as the model sees it."""
+    """One place in the code. The model reads path and span in the fence, so they are not said again beside it."""
 
     file: str
     """Absolute."""
     lines: str
     """First and last line, `12-48`, counted from 1, inclusive."""
-    name: str
-    canonical_path: str
+    symbols: tuple[str, ...]
+    """Canonical paths of what is in it, in order."""
     snippet: str
     """The code in its fence."""
+
+    @property
+    def name(self) -> str:
+        """The last part of the first symbol."""
+        return re.split(r"\.|::| > ", self.symbols[0])[-1]
 
 
 @dataclass(frozen=True, slots=True)
 class AssembledContext:
     """The answer of `request_code_context`."""
 
-    query: str
-    top_k: int
+    queries: tuple[str, ...]
     context: tuple[ContextItem, ...]
+    """The best first."""
     note: str = ""
     """What limits the answer, such as an index that is still being built; usually empty, and then not sent."""
+    left_out: tuple[str, ...] = ()
+    """Places that were found and for which the budget had no room, as `path:lines name`."""
+    unread: tuple[str, ...] = ()
+    """Files that could not be read, so that nothing was looked for in them."""
 
     def as_json(self) -> dict[str, object]:
         """What the model is given."""
-        items = [item._asdict() for item in self.context]
-        answer = {"ok": True, "query": self.query, "top_k": self.top_k, "context": items}
-        return {**answer, "note": self.note} if self.note else answer
-
-
-def top_k_for_budget(token_budget: int) -> int:
-    """How many results a budget is worth: one for each 200 tokens, at least 5, at most 20."""
-    return max(MIN_TOP_K, min(MAX_TOP_K, token_budget // TOKENS_PER_RESULT))
+        items = [{"lines": each.lines, "symbols": each.symbols, "snippet": each.snippet} for each in self.context]
+        said = {
+            "left_out": {"places": len(self.left_out), "first": self.left_out[:NAMED_LEFT_OUT]}
+            if self.left_out
+            else "",
+            "could_not_read": self.unread,
+            "note": self.note,
+        }
+        told = {name: value for name, value in said.items() if value}
+        return {"ok": True, "queries": self.queries, "context": items, **told}
 
 
 def render_fence(path: str, start_byte: int, end_byte: int, code: str) -> str:

@@ -1,10 +1,14 @@
-"""From hits to what the model reads: exact bytes, stitched, spread over files, within the budget."""
+"""From hits to what the model reads: exact bytes, whole symbols, spread over files, as much as the budget holds.
+
+The best places come first. What is left of the budget then goes to what they call and are called by, to their
+neighbours in the best files, and to further hits.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 import orjson
@@ -14,151 +18,267 @@ from callboard.actors.index.disk import IndexWriteError
 from callboard.actors.index.encodings import line_end_before, shown_text
 from callboard.actors.index.parsing import read_now
 from callboard.actors.index.records import digest
+from callboard.actors.index.searching import NO_FILTERS, Filters, questions_of
 from callboard.actors.index.token_count import count_tokens
-from callboard.protocol.code_fences import AssembledContext, ContextItem, render_fence, top_k_for_budget
+from callboard.protocol.code_fences import AssembledContext, ContextItem, render_fence
 from callboard.protocol.errors import UsageError
 
 logger = logging.getLogger("callboard.index")
 
+#: Hits that are asked for: more than the largest budget shows of them.
+HITS = 80
+#: So many of the best hits come before anything else.
+FIRST_HITS = 20
 #: Spans of one file this close to each other become one: what lies between is shorter than another fence.
 STITCH_GAP_BYTES = 200
-#: A neighbour with less than this share of the better one's score stays on its own: it would blur what was found.
-STITCH_SCORE = 0.7
-#: At most this share of the results from one file before the others have had their turn.
-MAX_PER_FILE = 3
+#: At most this share of the budget for one file, before the other files have had their turn, and for one symbol: a
+#: longer one is shown as far as it was found.
+FILE_SHARE = 0.4
+SYMBOL_SHARE = 0.25
 #: A span that does not fit is cut at a line end, unless less than this would be left of it.
 MIN_CUT_BYTES = 200
-#: Hits asked for beyond top_k: some are dropped or stitched.
-SPARE = 2
+#: Tokens of a fence, its lines and names, besides the code; only to plan with, what is sent is counted exactly.
+FENCE_TOKENS = 60
+#: Files that could not be read, of which an answer tells.
+MAX_UNREAD = 10
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
-    """A span with its bytes as they are on disk now."""
+class _Span:
+    """A stretch of a file that may be shown, with the file's bytes as they are on disk now."""
 
     hit: Hit
+    start: int
+    end: int
     content: bytes
 
+    @property
+    def tokens(self) -> int:
+        return count_tokens(self.content[self.start : self.end].decode("utf-8", "replace"))
 
-def assemble(index: CodeIndex, query: str, token_budget: int, note: str = "") -> AssembledContext:
-    """The context for a question: the JSON of the result counts at most `token_budget` tokens.
+
+@dataclass(slots=True)
+class _Place:
+    """What is shown of one stretch of a file: one span, or several that touch."""
+
+    content: bytes
+    spans: list[_Span]
+
+    @property
+    def start(self) -> int:
+        return min(span.start for span in self.spans)
+
+    @property
+    def end(self) -> int:
+        return max(span.end for span in self.spans)
+
+    def is_near(self, span: _Span) -> bool:
+        gap = max(self.start, span.start) - min(self.end, span.end)
+        return self.spans[0].hit.path == span.hit.path and gap <= STITCH_GAP_BYTES
+
+    def item(self) -> ContextItem:
+        hit = self.spans[0].hit
+        text = shown_text(self.content, self.start, self.end, hit.encoding)
+        first = _line_of(self.content, self.start, hit.encoding)
+        in_order = sorted(self.spans, key=lambda span: (span.start, -span.end))
+        symbols = tuple(dict.fromkeys(span.hit.canonical_path for span in in_order))
+        lines = f"{first}-{first + text.rstrip(chr(10)).count(chr(10))}"
+        return ContextItem(hit.path, lines, symbols, render_fence(hit.path, self.start, self.end, text))
+
+
+@dataclass(slots=True)
+class _Plan:
+    """What is shown, in the order of its worth, and what it takes."""
+
+    budget: int
+    places: list[_Place] = field(default_factory=list)
+    used: int = 0
+    by_file: dict[str, int] = field(default_factory=dict)
+
+    def holds(self, span: _Span) -> bool:
+        """Whether it is shown already."""
+        return any(
+            place.spans[0].hit.path == span.hit.path and place.start <= span.start and span.end <= place.end
+            for place in self.places
+        )
+
+    def add(self, span: _Span, file_share: float) -> bool:
+        """Take it in, unless it is there or does not fit."""
+        if self.holds(span):
+            return True
+        tokens = span.tokens + FENCE_TOKENS
+        path = span.hit.path
+        if self.used + tokens > self.budget or self.by_file.get(path, 0) + tokens > file_share * self.budget:
+            return False
+        near = [place for place in self.places if place.is_near(span)]
+        if near:
+            near[0].spans += [span, *(each for place in near[1:] for each in place.spans)]
+            self.places = [place for place in self.places if place not in near[1:]]
+        else:
+            self.places.append(_Place(span.content, [span]))
+        self.used += tokens
+        self.by_file[path] = self.by_file.get(path, 0) + tokens
+        return True
+
+
+def assemble(
+    index: CodeIndex, query: str | Sequence[str], token_budget: int, note: str = "", filters: Filters = NO_FILTERS
+) -> AssembledContext:
+    """The context for a question, or for several at once: the JSON of the result counts at most `token_budget` tokens.
 
     Spans are read again and compared with their hash; a file that has changed is indexed again and its new span
     taken, or the hit is dropped: what is shown is always the file's content as it is now. `note` becomes part of the
     result; while the first index of the workspace is being built, so does how far it is.
 
     Raises:
-        UsageError: the budget is too small to say anything, or the query is empty.
+        UsageError: the budget is too small to say anything, there is no query or too many, or a filter that is not
+            known.
     """
-    if not query.strip():
+    questions = questions_of(query)
+    if not questions:
         raise UsageError("the query is empty; say what to look for")
-    k = top_k_for_budget(token_budget)
+    filters.check()
     state = index.state()
-    context = AssembledContext(query, k, (), note if state.is_complete else "; ".join(filter(None, (str(state), note))))
-    if _tokens(context) > token_budget:
+    empty = AssembledContext(questions, (), note if state.is_complete else "; ".join(filter(None, (str(state), note))))
+    if (spent := _tokens(empty)) > token_budget:
         raise UsageError(f"a budget of {token_budget} tokens cannot hold even an empty result for this query")
-    for piece in _stitched(_spread(_verified(index, query, k * SPARE))):
-        if len(context.context) == k:
-            break
-        context = _with_piece(context, piece, token_budget)
-    return context
+    found = _verified(index, questions, filters)
+    if not found.hits:
+        return _fitting(empty, [], found, token_budget, _why_nothing(index, filters))
+    return _fitting(empty, _planned(found, token_budget - spent).places, found, token_budget)
 
 
-def _verified(index: CodeIndex, query: str, k: int) -> list[_Piece]:
-    """Hits whose bytes are what was indexed. Changed files are indexed again once and the question asked again."""
-    pieces, changed = _read_hits(index, index.search(query, k))
-    if changed and index.state().is_complete:
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Spans whose bytes are what was indexed, and the files of those that were not."""
+
+    hits: list[_Span]
+    near: list[_Span]
+    changed: list[str]
+    unread: list[str]
+
+
+def _verified(index: CodeIndex, questions: tuple[str, ...], filters: Filters) -> _Found:
+    """Changed files are indexed again once and the question asked again."""
+    found = _read(index, questions, filters)
+    if found.changed and index.state().is_complete:
         try:
-            index.refresh(paths=changed, wait_seconds=0.5)
+            index.refresh(paths=found.changed, wait_seconds=0.5)
         except IndexWriteError as error:
             logger.warning("changed files are left out of an answer: %s", error)
         else:
-            pieces, _ = _read_hits(index, index.search(query, k))
-    return pieces
+            found = _read(index, questions, filters)
+    return found
 
 
-def _read_hits(index: CodeIndex, hits: Sequence[Hit]) -> tuple[list[_Piece], list[str]]:
+def _read(index: CodeIndex, questions: tuple[str, ...], filters: Filters) -> _Found:
+    hits, near = index.search_around(questions, HITS, FIRST_HITS, filters)
     content_of, is_secret = cache(read_now), cache(index.secret_files())
-    pieces, changed = [], dict[str, None]()
-    for hit in hits:
-        if is_secret(hit.path):
-            continue  # since the last refresh
-        content = content_of(hit.path)
-        if digest(content[hit.start_byte : hit.end_byte]) == hit.digest:
-            pieces.append(_Piece(hit, content))
-        else:
-            changed[hit.path] = None
-    return pieces, list(changed)
+    changed = dict[str, None]()
+
+    def spans(hits: Iterable[Hit]) -> list[_Span]:
+        kept, texts = [], set[bytes]()
+        for hit in hits:
+            if is_secret(hit.path) or hit.digest in texts:  # since the last refresh; a copy
+                continue
+            content = content_of(hit.path)
+            if digest(content[hit.start_byte : hit.end_byte]) == hit.digest:
+                texts.add(hit.digest)
+                kept.append(_Span(hit, hit.start_byte, hit.end_byte, content))
+            else:
+                changed[hit.path] = None
+        return kept
+
+    found = spans(hits), spans(near)
+    unread = [path for path in changed if not content_of(path)]
+    return _Found(*found, list(changed), [*unread, *index.unread_files(MAX_UNREAD)][:MAX_UNREAD])
 
 
-def _spread(pieces: Sequence[_Piece]) -> list[_Piece]:
-    """No span inside another, no text twice, and no file with more than MAX_PER_FILE before the others' turn."""
-    kept: list[_Piece] = []
-    later: list[_Piece] = []
-    texts: set[bytes] = set()
-    per_file: dict[str, int] = {}
-    for piece in pieces:
-        hit = piece.hit
-        if hit.digest in texts or any(_contains(other.hit, hit) for other in kept):
-            continue
-        texts.add(hit.digest)
-        per_file[hit.path] = per_file.get(hit.path, 0) + 1
-        (kept if per_file[hit.path] <= MAX_PER_FILE else later).append(piece)
-    return kept + later
+def _why_nothing(index: CodeIndex, filters: Filters) -> str:
+    if not filters:
+        return ""
+    if not index.passing_files(filters):
+        return f"no file of the workspace passes the filters ({filters}); ask again with others, or without"
+    return f"nothing was found with the filters ({filters}); ask again without them"
 
 
-def _contains(outer: Hit, inner: Hit) -> bool:
-    return outer.path == inner.path and outer.start_byte <= inner.start_byte and inner.end_byte <= outer.end_byte
+def _planned(found: _Found, budget: int) -> _Plan:
+    plan = _Plan(budget)
+    first, rest = found.hits[:FIRST_HITS], found.hits[FIRST_HITS:]
+    for span in first:
+        wholes = [_whole(span, SYMBOL_SHARE * budget), span]
+        if not any(plan.add(each, FILE_SHARE) for each in wholes) and not plan.places:
+            plan.places.append(_Place(span.content, [_cut(span, budget - FENCE_TOKENS)]))
+            plan.used = budget
+    for span in (*found.near, *first, *rest):
+        plan.add(_whole(span, SYMBOL_SHARE * budget), 1.0)
+    return plan
 
 
-def _stitched(pieces: Sequence[_Piece]) -> list[_Piece]:
-    """Join spans of one file that touch or nearly touch, at the place of the better one."""
-    result: list[_Piece] = []
-    for piece in pieces:
-        hit = piece.hit
-        near = next((n for n, other in enumerate(result) if _is_near(other.hit, hit)), None)
-        if near is None:
-            result.append(piece)
-            continue
-        best = result[near].hit
-        joined = replace(
-            best,
-            start_byte=min(best.start_byte, hit.start_byte),
-            end_byte=max(best.end_byte, hit.end_byte),
-            start_line=min(best.start_line, hit.start_line),
-            end_line=max(best.end_line, hit.end_line),
-        )
-        result[near] = _Piece(joined, piece.content)
-    return result
+def _whole(span: _Span, most_tokens: float) -> _Span:
+    """All of the symbol that the span is a part of, unless it holds others, is too long, or has changed."""
+    if span.hit.whole is None:
+        return span
+    start, end, hashed = span.hit.whole
+    longer = replace(span, start=start, end=end)
+    # A token has a byte at least and rarely more than eight: most need not be counted.
+    if end - start > 8 * most_tokens or digest(span.content[start:end]) != hashed or longer.tokens > most_tokens:
+        return span
+    return longer
 
 
-def _is_near(left: Hit, right: Hit) -> bool:
-    if left.path != right.path or right.score < STITCH_SCORE * left.score:
-        return False
-    gap = max(left.start_byte, right.start_byte) - min(left.end_byte, right.end_byte)
-    return gap <= STITCH_GAP_BYTES
+def _cut(span: _Span, most_tokens: int) -> _Span:
+    """The beginning of a span, up to a line end, that has so many tokens."""
+    end = span.end
+    while replace(span, end=end).tokens > most_tokens and end - span.start >= MIN_CUT_BYTES:
+        limit = span.start + (end - span.start) * 3 // 4
+        end = max(line_end_before(span.content, span.start, limit, span.hit.encoding), span.start)
+    return replace(span, end=end)
 
 
-def _with_piece(context: AssembledContext, piece: _Piece, budget: int) -> AssembledContext:
-    """The context with one more item, cut at a line end if need be; unchanged if it cannot fit."""
-    hit, end = piece.hit, piece.hit.end_byte
+def _fitting(
+    empty: AssembledContext, places: list[_Place], found: _Found, budget: int, why_nothing: str = ""
+) -> AssembledContext:
+    """The answer, without the last places as long as it is too long; what it then leaves out it says, if that fits."""
+    note = "; ".join(filter(None, (empty.note, why_nothing)))
     while True:
-        longer = replace(context, context=(*context.context, _item(piece, end)))
-        over = _tokens(longer) - budget
-        if over <= 0:
-            return longer
-        # Four bytes a token is the rule of thumb; one step too many does no harm, one too few repeats the loop.
-        end = line_end_before(piece.content, hit.start_byte, max(hit.start_byte, end - 4 * over), hit.encoding)
-        if end - hit.start_byte < MIN_CUT_BYTES:
-            return context
+        context = replace(empty, context=tuple(place.item() for place in places), note=note)
+        told = replace(context, left_out=_left_out(found, places), unread=tuple(found.unread))
+        for answer in (told, context):
+            if _tokens(answer) <= budget:
+                return answer
+        if not places:
+            return empty
+        places = _shorter(places)
 
 
-def _item(piece: _Piece, end: int) -> ContextItem:
-    hit = piece.hit
-    text = shown_text(piece.content, hit.start_byte, end, hit.encoding)
-    last_line = hit.start_line + text.rstrip("\n").count("\n")
-    snippet = render_fence(hit.path, hit.start_byte, end, text)
-    return ContextItem(hit.path, f"{hit.start_line}-{last_line}", hit.name, hit.canonical_path, snippet)
+def _shorter(places: list[_Place]) -> list[_Place]:
+    """Without the last place; of the only one the first three quarters, as long as that says anything."""
+    if len(places) > 1:
+        return places[:-1]
+    (place,) = places
+    spans = sorted(place.spans, key=lambda span: span.start)
+    whole = replace(spans[0], end=place.end)
+    limit = place.start + (place.end - place.start) * 3 // 4
+    end = line_end_before(place.content, place.start, limit, spans[0].hit.encoding)
+    return [_Place(place.content, [replace(whole, end=end)])] if end - place.start >= MIN_CUT_BYTES else []
+
+
+def _left_out(found: _Found, places: Sequence[_Place]) -> tuple[str, ...]:
+    """The best hits that are not shown, as `path:lines name`."""
+    shown = [(place.spans[0].hit.path, place.start, place.end) for place in places]
+
+    def is_shown(span: _Span) -> bool:
+        return any(path == span.hit.path and start <= span.start and span.end <= end for path, start, end in shown)
+
+    missing = (span.hit for span in found.hits[:FIRST_HITS] if not is_shown(span))
+    return tuple(f"{hit.path}:{hit.start_line}-{hit.end_line} {hit.canonical_path}" for hit in missing)
+
+
+def _line_of(content: bytes, offset: int, encoding: str) -> int:
+    if encoding == "utf-8":
+        return content.count(b"\n", 0, offset) + 1
+    return content[:offset].decode(encoding, "replace").count("\n") + 1
 
 
 def _tokens(context: AssembledContext) -> int:

@@ -28,7 +28,9 @@ from callboard.actors.index.records import IndexState, digest
 from callboard.actors.index.refresh import ProgressCallback, RefreshSummary, Request, refresh, roots_of
 from callboard.actors.index.relations import Relation, Relatives
 from callboard.actors.index.searching import NO_FILTERS, Filters, Ranked, questions_of, ranked
-from callboard.actors.index.store import EdgeRow, FileRow, SqliteStore, SymbolRow
+from callboard.actors.index.store import ChunkRow, EdgeRow, FileRow, SqliteStore, SymbolRow
+from callboard.actors.index.surroundings import surroundings
+from callboard.actors.index.symbols import CONTAINERS
 from callboard.actors.index.vector_making import BUSY_ELSEWHERE, VectorMaker, VectorState
 from callboard.actors.index.vectors import VectorCache
 from callboard.actors.secret_files import NO_RULES, SecretFiles, SecretRules
@@ -45,6 +47,8 @@ FIRST_INDEX_SECONDS = 600.0
 SETTLE_SECONDS = 1.0
 BUSY_ELSEWHERE_SECONDS = 0.2
 NO_MODEL = "no embedding model is installed (the extra `embeddings`), or it was turned off"
+#: Why a file that should be in the index is not.
+UNREAD = ("no_permission", "parser_crashed", "parser_failed")
 #: What a LIKE pattern takes for itself.
 _LIKE = str.maketrans({character: f"\\{character}" for character in "\\%_"})
 
@@ -66,6 +70,13 @@ class Hit:
     """Hash of the span's bytes when it was indexed (records.digest)."""
     encoding: str = "utf-8"
     """What the span's bytes are decoded with."""
+    whole: tuple[int, int, bytes] | None = None
+    """Start, end and hash of all of its symbol, where the span may be a part of it and it holds no others."""
+
+    @classmethod
+    def of(cls, row: ChunkRow, score: float) -> Self:
+        whole = row.whole if row.kind not in CONTAINERS else None
+        return cls(*row[:5], score, *row[5:9], row.encoding, whole)
 
 
 class _Parts:
@@ -273,13 +284,43 @@ class CodeIndex:
         """
         questions = questions_of(query)
         filters.check()
+        found = self._ranked(questions, k, filters, lambda parts, order: order)
+        return [Hit.of(row, score) for score, row in found[:k]]
+
+    def search_around(
+        self, questions: Sequence[str], k: int, centres: int, filters: Filters = NO_FILTERS
+    ) -> tuple[list[Hit], list[Hit]]:
+        """The best places as `search`, and what surrounds the first of them, the closest first: what they call, what
+        calls them, and their neighbours in the best files. Raises as `search`."""
+
+        def around(parts: _Parts, order: Ranked) -> tuple[Ranked, list[ChunkRow]]:
+            near = surroundings(parts.store, [row for _, row in order[:centres]])
+            return order[:k], [row for row in near if not filters or filters.fits(row)]
+
+        order, near = self._ranked(questions, k, filters, around)
+        return [Hit.of(row, score) for score, row in order], [Hit.of(row, 0.0) for row in near]
+
+    def _ranked(
+        self, questions: Sequence[str], k: int, filters: Filters, then: Callable[[_Parts, Ranked], Found]
+    ) -> Found:
+        if not questions:
+            return self._read(lambda parts: then(parts, []))
         generation, near = self._dense.search.near(questions) if self._dense is not None else (b"", {})
 
-        def found(parts: _Parts) -> Ranked:
+        def found(parts: _Parts) -> Found:
             known = near if generation == parts.marker else {}
-            return ranked(parts.store, parts.lexical, questions, known, filters, k)
+            return then(parts, ranked(parts.store, parts.lexical, questions, known, filters, k))
 
-        return [Hit(*row[:5], score, *row[5:9], row.encoding) for score, row in self._read(found)[:k]]
+        return self._read(found)
+
+    def passing_files(self, filters: Filters) -> int:
+        """How many files of the index have a path and language that pass."""
+        return sum(filters.fits_file(*row) for row in self._read(lambda parts: parts.store.file_places()))
+
+    def unread_files(self, limit: int) -> list[str]:
+        """Files of the workspace that could not be read or parsed, as `path: reason`."""
+        rows = self._read(lambda parts: parts.store.unread(UNREAD, limit))
+        return [f"{path}: {reason}" for path, reason in rows]
 
     def make_vectors(self, seconds: float) -> VectorState:
         """Make vectors of tiles that have none, the likeliest first, for about so long. One thread at a time.

@@ -25,6 +25,7 @@ from callboard.actors.index.dense import ApiEmbedder, EmbeddingModel, is_local_a
 from callboard.actors.index.disk import IndexWriteError
 from callboard.actors.index.embedder_health import EmbedderHealth
 from callboard.actors.index.records import IndexState
+from callboard.actors.index.searching import NO_FILTERS, Filters
 from callboard.actors.index.token_count import load_ahead
 from callboard.actors.kernel import (
     Actor,
@@ -84,10 +85,11 @@ class FoundCode:
 class SearchCode(Asks[FoundCode | CallboardError]):
     """Answered with the context, or with the error that says why not."""
 
-    query: str
+    queries: tuple[str, ...]
     token_budget: int
     note: str = ""
     """Becomes part of the answer."""
+    filters: Filters = NO_FILTERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +173,7 @@ class Rag(Actor[SearchCode | AskIndex[object]]):
 
 def _found(index: CodeIndex, message: SearchCode) -> FoundCode:
     state = index.state()  # of before: an answer is never said to come from more than it does
-    return FoundCode(assemble(index, message.query, message.token_budget, message.note), state)
+    return FoundCode(assemble(index, message.queries, message.token_budget, message.note, message.filters), state)
 
 
 class Indexer(Actor[RefreshIndex]):
@@ -301,19 +303,25 @@ class CodeSearch:
             self._system.ref("root/indexer").tell(RefreshIndex())
 
     async def search(
-        self, query: str, token_budget: int, timeout_seconds: float = QUESTION_SECONDS
+        self,
+        query: str | Sequence[str],
+        token_budget: int,
+        timeout_seconds: float = QUESTION_SECONDS,
+        filters: Filters = NO_FILTERS,
     ) -> AssembledContext:
-        """The context for a question, from an index that is as fresh as can be had in a moment.
+        """The context for a question, or several ways to ask it, from an index that is as fresh as can be had in a
+        moment.
 
         While there is no whole index yet, it is waited for; an answer from a part of it says so.
 
         Raises UsageError, and RuntimeFailure where the search failed.
         """
+        queries = (query,) if isinstance(query, str) else tuple(query)
         until = self._system.now() + timeout_seconds * WAITING_SHARE
         patience = min(REFRESH_PATIENCE_SECONDS, timeout_seconds * WAITING_SHARE)
         while True:
             note, may_improve = await self._freshened(patience)
-            message = SearchCode(query, token_budget, note)
+            message = SearchCode(queries, token_budget, note, filters)
             answer = await self._system.ref("root/rag").ask_async(message, SEARCH_TIMEOUT_SECONDS)
             patience = until - self._system.now()
             if not may_improve or patience <= 0 or not _is_from_a_part(answer):
@@ -401,17 +409,31 @@ def context_tool(search: CodeSearch) -> Tool:
 
     @tool(risk="read", latency="short", effect="repeat", concurrency=8)
     async def request_code_context(
-        context: ToolContext, token_budget: int = DEFAULT_TOKEN_BUDGET, hint: str = ""
+        context: ToolContext,
+        queries: Sequence[str] = (),
+        token_budget: int = DEFAULT_TOKEN_BUDGET,
+        paths: Sequence[str] = (),
+        languages: Sequence[str] = (),
+        kinds: Sequence[str] = (),
     ) -> dict[str, object]:
         """Find the code in the workspace that a question is about, and get the exact snippets with their places.
 
+        Each query is searched by its words and by its meaning, and the results are fused. Two to four queries find more
+        than one: say the need once as a sentence, once in the words that the code itself may use (names of functions,
+        types, errors, settings), and once in other words for the same thing. Ask for how something is done, not for
+        its documentation, unless that is what you want; begin with "How do I" where you want a guide.
+
         Args:
+            queries: What to look for, at most eight. Empty: the user's last message.
             token_budget: How many tokens the result may have, at most.
-            hint: What to look for, in plain words or names. Empty: the user's last message.
+            paths: Only there: folders, files or patterns such as `src/*.py`, relative to the workspace.
+            languages: Only in these, such as `python` or `go`.
+            kinds: Only these kinds of symbols, such as `function`, `method` or `class`.
         """
-        query = hint.strip() or context.user_text
+        asked = [each for each in queries if each.strip()] or [context.user_text]
+        filters = Filters(tuple(paths), tuple(languages), tuple(kinds))
         try:
-            return (await search.search(query, token_budget, context.remaining_seconds)).as_json()
+            return (await search.search(asked, token_budget, context.remaining_seconds, filters)).as_json()
         except UsageError as error:
             raise ToolError(str(error)) from error
 

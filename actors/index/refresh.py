@@ -412,14 +412,18 @@ def _apply(
     return replace(summary, indexed=indexed, unchanged=unchanged, removed=len(plan.gone), skipped=dict(skipped))
 
 
+def _remembered(skipped: Skipped) -> Skipped:
+    """What could not be read is tried again next time: no file has this time."""
+    return replace(skipped, stat=replace(skipped.stat, mtime_ns=-1)) if skipped.reason in NOT_READ else skipped
+
+
 def _write(
     plan: RefreshPlan, gone: list[int], batch: list[FileOutcome], store: SqliteStore, writer: LexicalWriter
 ) -> None:
     """One batch, in the order that the module describes."""
     parsed = [each for each in batch if isinstance(each, ParsedFile)]
     same = [each for each in batch if isinstance(each, Unchanged)]
-    # What could not be read is tried again next time.
-    judged = [each for each in batch if isinstance(each, Skipped) and each.reason not in NOT_READ]
+    judged = [_remembered(each) for each in batch if isinstance(each, Skipped) and each.reason != "vanished"]
     read = [each.stat.path for each in batch if not isinstance(each, Unchanged)]
     dropped = gone + [plan.known[path].id for path in read if path in plan.known]
     with store.transaction():

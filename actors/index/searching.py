@@ -53,12 +53,13 @@ class Filters:
 
     def fits(self, row: ChunkRow) -> bool:
         """Whether a tile passes."""
-        if self.languages and row.language not in self.languages:
+        return (not self.kinds or row.kind in self.kinds) and self.fits_file(row.path, row.root, row.language)
+
+    def fits_file(self, path: str, root: str, language: str) -> bool:
+        """Whether tiles of a file may pass."""
+        if self.languages and language not in self.languages:
             return False
-        if self.kinds and row.kind not in self.kinds:
-            return False
-        relative = row.path[len(row.root) + 1 :]
-        return not self.paths or any(_path_fits(relative, row.path, wanted) for wanted in self.paths)
+        return not self.paths or any(_path_fits(path[len(root) + 1 :], path, wanted) for wanted in self.paths)
 
     def __str__(self) -> str:
         parts = (("path", self.paths), ("language", self.languages), ("kind", self.kinds))

@@ -80,6 +80,8 @@ class ChunkRow(NamedTuple):
     encoding: str
     code_chars: int
     symbol: int
+    whole: tuple[int, int, bytes]
+    """Start, end and hash of all of its symbol."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,14 +257,42 @@ class SqliteStore:
         return row[0]
 
     def chunks(self, ids: Sequence[int]) -> dict[int, ChunkRow]:
+        """Those of them that are still there."""
+        return self._chunks("c.id IN (SELECT value FROM json_each(?))", (json.dumps(ids),))
+
+    def chunks_of_files(self, paths: Sequence[str]) -> dict[int, ChunkRow]:
+        """All chunks of these files."""
+        return self._chunks("f.path IN (SELECT value FROM json_each(?))", (json.dumps(paths),))
+
+    def chunks_of_names(self, names: Iterable[str], limit: int) -> dict[int, ChunkRow]:
+        """The chunks of all symbols with one of these names."""
+        return self._chunks(
+            "s.name IN (SELECT value FROM json_each(?)) AND s.kind != 'file' LIMIT ?", (json.dumps([*names]), limit)
+        )
+
+    def callers(self, names: Iterable[str], limit: int) -> dict[int, ChunkRow]:
+        """The chunks of symbols that call one of these names."""
+        calling = "SELECT source FROM edges WHERE kind = 'calls' AND target IN (SELECT value FROM json_each(?))"
+        return self._chunks(f"c.symbol IN ({calling}) LIMIT ?", (json.dumps([*names]), limit))
+
+    def _chunks(self, where: str, parameters: Sequence[str | int]) -> dict[int, ChunkRow]:
         rows = self._db.execute(
             "SELECT c.id, f.path, c.start_byte, c.end_byte, c.start_line, c.end_line, s.name, s.canonical_path, s.kind,"
-            " c.digest, f.root, f.language, f.encoding, c.code_chars, c.symbol FROM chunks c"
-            " JOIN files f ON f.id = c.file JOIN symbols s ON s.id = c.symbol"
-            " WHERE c.id IN (SELECT value FROM json_each(?))",
-            (json.dumps(ids),),
+            " c.digest, f.root, f.language, f.encoding, c.code_chars, c.symbol, s.start_byte, s.end_byte, s.digest"
+            " FROM chunks c JOIN files f ON f.id = c.file JOIN symbols s ON s.id = c.symbol"
+            f" WHERE {where}",
+            parameters,
         )
-        return {row[0]: ChunkRow(*row[1:]) for row in rows}
+        return {row[0]: ChunkRow._make((*row[1:15], row[15:])) for row in rows}
+
+    def file_places(self) -> list[tuple[str, str, str]]:
+        """Path, root and language of each file."""
+        return [(row[0], row[1], row[2]) for row in self._db.execute("SELECT path, root, language FROM files")]
+
+    def unread(self, reasons: Iterable[str], limit: int) -> list[tuple[str, str]]:
+        """Files that are not in the index for one of these reasons: path and reason."""
+        sql = "SELECT path, reason FROM skipped WHERE reason IN (SELECT value FROM json_each(?)) ORDER BY path LIMIT ?"
+        return [(row[0], row[1]) for row in self._db.execute(sql, (json.dumps([*reasons]), limit))]
 
     def passages(self, after: int = 0) -> Iterator[Passage]:
         """All tiles with a chunk id above this, one at a time."""

@@ -11,7 +11,6 @@ from callboard.protocol.code_fences import (
     MalformedFence,
     parse_fences,
     render_fence,
-    top_k_for_budget,
 )
 
 PATHS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1)
@@ -71,24 +70,20 @@ def test_a_bad_fence_does_not_hide_the_next_one() -> None:
     assert isinstance(second, CodeFence)
 
 
-@pytest.mark.parametrize(("budget", "k"), [(0, 5), (1_000, 5), (1_400, 7), (4_000, 20), (10**6, 20)])
-def test_top_k_follows_the_budget_within_bounds(budget: int, k: int) -> None:
-    assert top_k_for_budget(budget) == k
+def test_the_json_of_a_context_says_path_and_names_once() -> None:
+    item = ContextItem("/r/a.py", "1-2", ("a.C.f", "a.C.g"), render_fence("/r/a.py", 0, 3, "def"))
+    shown = {"lines": "1-2", "symbols": ("a.C.f", "a.C.g"), "snippet": '<code="/r/a.py" #0:3>\ndef\n</code>'}
+    assert AssembledContext(("q",), (item,)).as_json() == {"ok": True, "queries": ("q",), "context": [shown]}
+    assert item.name == "f"
 
 
-def test_the_json_of_a_context_is_that_of_the_design() -> None:
-    item = ContextItem("/r/a.py", "1-2", "f", "a.f", render_fence("/r/a.py", 0, 3, "def"))
-    assert AssembledContext("q", 5, (item,)).as_json() == {
+def test_what_is_missing_is_said() -> None:
+    context = AssembledContext(("q",), (), "a note", tuple(f"a.py:{n}" for n in range(9)), ("b.py: no_permission",))
+    assert context.as_json() == {
         "ok": True,
-        "query": "q",
-        "top_k": 5,
-        "context": [
-            {
-                "file": "/r/a.py",
-                "lines": "1-2",
-                "name": "f",
-                "canonical_path": "a.f",
-                "snippet": '<code="/r/a.py" #0:3>\ndef\n</code>',
-            }
-        ],
+        "queries": ("q",),
+        "context": [],
+        "left_out": {"places": 9, "first": ("a.py:0", "a.py:1", "a.py:2")},
+        "could_not_read": ("b.py: no_permission",),
+        "note": "a note",
     }
