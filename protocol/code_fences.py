@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import NamedTuple
 
 #: Of the places that did not fit, so many are named.
@@ -47,6 +48,15 @@ class MalformedFence:
     position: int
 
 
+class Fit(StrEnum):
+    """How well what was found fits what was asked."""
+
+    GOOD = "good"
+    UNSURE = "unsure"
+    NOTHING = "nothing"
+    """What is shown is only the nearest there is."""
+
+
 class ContextItem(NamedTuple):
     """One place in the code. The model reads path and span in the fence, so they are not said again beside it."""
 
@@ -58,11 +68,18 @@ class ContextItem(NamedTuple):
     """Canonical paths of what is in it, in order."""
     snippet: str
     """The code in its fence."""
+    words: tuple[str, ...] = ()
+    """Of the question, that are in it; those that say most first."""
 
     @property
     def name(self) -> str:
         """The last part of the first symbol."""
         return re.split(r"\.|::| > ", self.symbols[0])[-1]
+
+    def as_json(self) -> dict[str, object]:
+        """What the model is given."""
+        shown = {"lines": self.lines, "symbols": self.symbols, "words": self.words, "snippet": self.snippet}
+        return {name: value for name, value in shown.items() if value}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +93,13 @@ class AssembledContext:
     """What limits the answer, such as an index that is still being built; usually empty, and then not sent."""
     left_out: tuple[str, ...] = ()
     """Places that were found and for which the budget had no room, as `path:lines name`."""
+    fit: Fit = Fit.UNSURE
     unread: tuple[str, ...] = ()
     """Files that could not be read, so that nothing was looked for in them."""
 
     def as_json(self) -> dict[str, object]:
         """What the model is given."""
-        items = [{"lines": each.lines, "symbols": each.symbols, "snippet": each.snippet} for each in self.context]
+        items = [each.as_json() for each in self.context]
         said = {
             "left_out": {"places": len(self.left_out), "first": self.left_out[:NAMED_LEFT_OUT]}
             if self.left_out
@@ -90,7 +108,7 @@ class AssembledContext:
             "note": self.note,
         }
         told = {name: value for name, value in said.items() if value}
-        return {"ok": True, "queries": self.queries, "context": items, **told}
+        return {"ok": True, "queries": self.queries, "fit": self.fit, "context": items, **told}
 
 
 def render_fence(path: str, start_byte: int, end_byte: int, code: str) -> str:

@@ -16,11 +16,12 @@ import orjson
 from callboard.actors.index.code_index import CodeIndex, Hit
 from callboard.actors.index.disk import IndexWriteError
 from callboard.actors.index.encodings import line_end_before, shown_text
+from callboard.actors.index.fit import LOOKED_AT, Asked, fit_of, stems_in, words_in
 from callboard.actors.index.parsing import read_now
 from callboard.actors.index.records import digest
 from callboard.actors.index.searching import NO_FILTERS, Filters, questions_of
 from callboard.actors.index.token_count import count_tokens
-from callboard.protocol.code_fences import AssembledContext, ContextItem, render_fence
+from callboard.protocol.code_fences import AssembledContext, ContextItem, Fit, render_fence
 from callboard.protocol.errors import UsageError
 
 logger = logging.getLogger("callboard.index")
@@ -39,6 +40,8 @@ SYMBOL_SHARE = 0.25
 MIN_CUT_BYTES = 200
 #: Tokens of a fence, its lines and names, besides the code; only to plan with, what is sent is counted exactly.
 FENCE_TOKENS = 60
+#: Words of the question that a place is said to hold.
+MAX_WORDS = 4
 #: Files that could not be read, of which an answer tells.
 MAX_UNREAD = 10
 
@@ -51,6 +54,11 @@ class _Span:
     start: int
     end: int
     content: bytes
+
+    @property
+    def stems(self) -> frozenset[str]:
+        text = self.content[self.start : self.end].decode(self.hit.encoding, "replace")
+        return stems_in(f"{self.hit.canonical_path} {text}")
 
     @property
     def tokens(self) -> int:
@@ -76,14 +84,15 @@ class _Place:
         gap = max(self.start, span.start) - min(self.end, span.end)
         return self.spans[0].hit.path == span.hit.path and gap <= STITCH_GAP_BYTES
 
-    def item(self) -> ContextItem:
+    def item(self, asked: Sequence[Asked]) -> ContextItem:
         hit = self.spans[0].hit
         text = shown_text(self.content, self.start, self.end, hit.encoding)
         first = _line_of(self.content, self.start, hit.encoding)
         in_order = sorted(self.spans, key=lambda span: (span.start, -span.end))
         symbols = tuple(dict.fromkeys(span.hit.canonical_path for span in in_order))
         lines = f"{first}-{first + text.rstrip(chr(10)).count(chr(10))}"
-        return ContextItem(hit.path, lines, symbols, render_fence(hit.path, self.start, self.end, text))
+        words = words_in(asked, stems_in(f"{' '.join(symbols)} {text}"), MAX_WORDS)
+        return ContextItem(hit.path, lines, symbols, render_fence(hit.path, self.start, self.end, text), words)
 
 
 @dataclass(slots=True)
@@ -154,6 +163,8 @@ class _Found:
 
     hits: list[_Span]
     near: list[_Span]
+    asked: tuple[Asked, ...]
+    fit: Fit
     changed: list[str]
     unread: list[str]
 
@@ -172,7 +183,7 @@ def _verified(index: CodeIndex, questions: tuple[str, ...], filters: Filters) ->
 
 
 def _read(index: CodeIndex, questions: tuple[str, ...], filters: Filters) -> _Found:
-    hits, near = index.search_around(questions, HITS, FIRST_HITS, filters)
+    around = index.search_around(questions, HITS, FIRST_HITS, filters)
     content_of, is_secret = cache(read_now), cache(index.secret_files())
     changed = dict[str, None]()
 
@@ -189,9 +200,10 @@ def _read(index: CodeIndex, questions: tuple[str, ...], filters: Filters) -> _Fo
                 changed[hit.path] = None
         return kept
 
-    found = spans(hits), spans(near)
+    hits, near = spans(around.hits), spans(around.near)
+    fit = fit_of(around.asked, (span.stems for span in hits[:LOOKED_AT]))
     unread = [path for path in changed if not content_of(path)]
-    return _Found(*found, list(changed), [*unread, *index.unread_files(MAX_UNREAD)][:MAX_UNREAD])
+    return _Found(hits, near, around.asked, fit, list(changed), [*unread, *index.unread_files(MAX_UNREAD)][:MAX_UNREAD])
 
 
 def _why_nothing(index: CodeIndex, filters: Filters) -> str:
@@ -240,9 +252,9 @@ def _fitting(
     empty: AssembledContext, places: list[_Place], found: _Found, budget: int, why_nothing: str = ""
 ) -> AssembledContext:
     """The answer, without the last places as long as it is too long; what it then leaves out it says, if that fits."""
-    note = "; ".join(filter(None, (empty.note, why_nothing)))
+    judged = replace(empty, note="; ".join(filter(None, (empty.note, why_nothing))), fit=found.fit)
     while True:
-        context = replace(empty, context=tuple(place.item() for place in places), note=note)
+        context = replace(judged, context=tuple(place.item(found.asked) for place in places))
         told = replace(context, left_out=_left_out(found, places), unread=tuple(found.unread))
         for answer in (told, context):
             if _tokens(answer) <= budget:

@@ -21,13 +21,14 @@ from callboard.actors.index.database import BrokenIndexError
 from callboard.actors.index.dense import EmbeddingModel
 from callboard.actors.index.dense_search import DenseSearch
 from callboard.actors.index.disk import IndexWriteError
+from callboard.actors.index.fit import Asked
 from callboard.actors.index.layout import IndexBusyError, IndexReplacedError, Layout
 from callboard.actors.index.lexical import LexicalIndex
 from callboard.actors.index.parsing import read_now
 from callboard.actors.index.records import IndexState, digest
 from callboard.actors.index.refresh import ProgressCallback, RefreshSummary, Request, refresh, roots_of
 from callboard.actors.index.relations import Relation, Relatives
-from callboard.actors.index.searching import NO_FILTERS, Filters, Ranked, questions_of, ranked
+from callboard.actors.index.searching import NO_FILTERS, Filters, Near, Ranked, questions_of, ranked
 from callboard.actors.index.store import ChunkRow, EdgeRow, FileRow, SqliteStore, SymbolRow
 from callboard.actors.index.surroundings import surroundings
 from callboard.actors.index.symbols import CONTAINERS
@@ -77,6 +78,16 @@ class Hit:
     def of(cls, row: ChunkRow, score: float) -> Self:
         whole = row.whole if row.kind not in CONTAINERS else None
         return cls(*row[:5], score, *row[5:9], row.encoding, whole)
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What was found for some questions, and what is around it."""
+
+    hits: list[Hit]
+    near: list[Hit]
+    """What the first hits call, what calls them, and their neighbours in the best files; the closest first."""
+    asked: tuple[Asked, ...]
 
 
 class _Parts:
@@ -284,32 +295,33 @@ class CodeIndex:
         """
         questions = questions_of(query)
         filters.check()
-        found = self._ranked(questions, k, filters, lambda parts, order: order)
+        found = self._ranked(questions, k, filters, lambda parts, near, order: order)
         return [Hit.of(row, score) for score, row in found[:k]]
 
-    def search_around(
-        self, questions: Sequence[str], k: int, centres: int, filters: Filters = NO_FILTERS
-    ) -> tuple[list[Hit], list[Hit]]:
-        """The best places as `search`, and what surrounds the first of them, the closest first: what they call, what
-        calls them, and their neighbours in the best files. Raises as `search`."""
+    def search_around(self, questions: Sequence[str], k: int, centres: int, filters: Filters = NO_FILTERS) -> Around:
+        """The best places as `search`, and what surrounds the first of them. Raises as `search`."""
 
-        def around(parts: _Parts, order: Ranked) -> tuple[Ranked, list[ChunkRow]]:
-            near = surroundings(parts.store, [row for _, row in order[:centres]])
-            return order[:k], [row for row in near if not filters or filters.fits(row)]
+        def around(parts: _Parts, near: Near, order: Ranked) -> Around:
+            rows = surroundings(parts.store, [row for _, row in order[:centres]])
+            asked = (Asked.of(each, parts.lexical, near[each].top if each in near else None) for each in questions)
+            return Around(
+                [Hit.of(row, score) for score, row in order[:k]],
+                [Hit.of(row, 0.0) for row in rows if not filters or filters.fits(row)],
+                tuple(asked),
+            )
 
-        order, near = self._ranked(questions, k, filters, around)
-        return [Hit.of(row, score) for score, row in order], [Hit.of(row, 0.0) for row in near]
+        return self._ranked(questions, k, filters, around)
 
     def _ranked(
-        self, questions: Sequence[str], k: int, filters: Filters, then: Callable[[_Parts, Ranked], Found]
+        self, questions: Sequence[str], k: int, filters: Filters, then: Callable[[_Parts, Near, Ranked], Found]
     ) -> Found:
         if not questions:
-            return self._read(lambda parts: then(parts, []))
+            return self._read(lambda parts: then(parts, {}, []))
         generation, near = self._dense.search.near(questions) if self._dense is not None else (b"", {})
 
         def found(parts: _Parts) -> Found:
             known = near if generation == parts.marker else {}
-            return then(parts, ranked(parts.store, parts.lexical, questions, known, filters, k))
+            return then(parts, known, ranked(parts.store, parts.lexical, questions, known, filters, k))
 
         return self._read(found)
 

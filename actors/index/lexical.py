@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import re
 import struct
@@ -203,6 +204,12 @@ class LexicalIndex:
         itself, *others = (tantivy.Query.term_query(_schema(), "body", each, "freq") for each in (stem, *kin))
         boosted = [tantivy.Query.boost_query(other, KIN_WEIGHT) for other in others]
         return tantivy.Query.disjunction_max_query([itself, *boosted]) if boosted else itself
+
+    def weights(self, stems: Iterable[str]) -> dict[str, float]:
+        """How much each stem says: the logarithm of how many times rarer it is than what all chunks hold."""
+        searcher = self._index.searcher()
+        count = searcher.num_docs
+        return {stem: max(0.0, math.log((count + 1) / (searcher.doc_freq("body", stem) + 0.5))) for stem in stems}
 
     def writer(self, heap_bytes: int) -> LexicalWriter:
         """Only under the write lock of the layout. Raises UsageError."""

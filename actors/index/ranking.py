@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from enum import StrEnum
 from functools import lru_cache
 from pathlib import PurePosixPath
 from typing import Final, Protocol, TypeVar
@@ -29,6 +30,8 @@ ABSENT: Final = 0.8
 TEST_PRIOR: Final = 0.42
 SIDE_PRIOR: Final = 0.42
 PROSE_PRIOR: Final = 0.6
+#: Where a question asks for a guide, prose comes first, wherever it is.
+GUIDE_PRIOR: Final = 1.3
 GENERATED_PRIOR: Final = 0.5
 STUB_PRIOR: Final = 0.6
 #: What holds other symbols says what there is, its members say how it works; a file's own text is imports and prose.
@@ -59,6 +62,30 @@ _STUB_SUFFIXES = (".pyi", ".d.ts", ".d.mts", ".d.cts")
 _GENERATED_NAME = re.compile(r"(_pb2|_pb2_grpc|\.pb|\.generated|\.gen|_generated|\.designer)$", re.IGNORECASE)
 
 
+PROSE_SUFFIXES: Final = frozenset({".md", ".mdx", ".markdown", ".rst", ".adoc", ".asciidoc", ".txt", ".ipynb"})
+#: How people ask for a guide: what they themselves have to do.
+_GUIDE: Final = re.compile(
+    r"^\W*(how (do|can|could|should|would|must) (i|we|you|one|somebody)\b|how to\b|what (do|must|should) (i|we|you)\b|"
+    r"where (do|can|should) (i|we|you)\b|(is there|show me|give me) (a|an|some) (guide|tutorial|example|documentation))"
+)
+
+
+class Wanted(StrEnum):
+    """What kind of answer a question asks for."""
+
+    CODE = "code"
+    TESTS = "tests"
+    GUIDE = "guide"
+
+    @classmethod
+    def by(cls, question: str) -> Wanted:
+        """Told by its words."""
+        lowered = question.lower()
+        if word_set("test tests testing") & set(lowered.split()):
+            return cls.TESTS
+        return cls.GUIDE if _GUIDE.search(lowered) else cls.CODE
+
+
 class RankedTile(Protocol):
     """What the order looks at."""
 
@@ -85,14 +112,16 @@ Row = TypeVar("Row", bound=RankedTile)
 
 @lru_cache(maxsize=100_000)
 def prior(
-    path: str, language_name: str, kind: str, asks_for_tests: bool = False, in_test_module: bool = False
+    path: str, language_name: str, kind: str, wanted: Wanted = Wanted.CODE, in_test_module: bool = False
 ) -> float:
     """The weight of a tile by its place. `path` is relative to its root: folders above it say nothing."""
     pure = PurePosixPath(path)
+    if wanted is Wanted.GUIDE and pure.suffix.lower() in PROSE_SUFFIXES:
+        return GUIDE_PRIOR
     folders = {part.lower() for part in pure.parts[:-1]}
     value = 1.0
     named_as_test = _TEST_NAME.match(pure.stem) or _SPEC_NAME.search(pure.name)
-    if not asks_for_tests and (in_test_module or folders & _TEST_FOLDERS or named_as_test):
+    if wanted is not Wanted.TESTS and (in_test_module or folders & _TEST_FOLDERS or named_as_test):
         value *= TEST_PRIOR
     elif folders & _SIDE_FOLDERS:
         value *= SIDE_PRIOR
@@ -106,14 +135,14 @@ def prior(
     return value * KIND_PRIOR.get(kind, 1.0)
 
 
-def worth(tile: RankedTile, asks_for_tests: bool = False) -> float:
+def worth(tile: RankedTile, wanted: Wanted = Wanted.CODE) -> float:
     """How likely a tile is what a question asks for, before its text is looked at: 0 to 1."""
     relative = tile.path[len(tile.root) + 1 :]
     in_test_module = _TEST_MODULE.search(tile.canonical_path) is not None
     is_code = bool(languages.by_name(tile.language).query)
     size = tile.code_chars if is_code else tile.end_byte - tile.start_byte
     length = SHORTEST + (1 - SHORTEST) * math.log2(1 + size / LENGTH_UNIT) / DOUBLINGS
-    return prior(relative, tile.language, tile.kind, asks_for_tests, in_test_module) * min(1.0, length)
+    return prior(relative, tile.language, tile.kind, wanted, in_test_module) * min(1.0, length)
 
 
 def order(
@@ -122,7 +151,7 @@ def order(
     names: Mapping[int, float],
     dense: Mapping[int, float],
     *,
-    asks_for_tests: bool = False,
+    wanted: Wanted = Wanted.CODE,
 ) -> list[tuple[float, Row]]:
     """Best first, with scores between 0 and about 1. All by tile.
 
@@ -136,5 +165,5 @@ def order(
         score = lexical[tile] / best + NAME_BOOST * names.get(tile, 0.0) if tile in lexical else absent
         if tile in dense:
             score = (1 - DENSE_WEIGHT) * score + DENSE_WEIGHT * dense[tile]
-        scored.append((score * worth(row, asks_for_tests), row))
+        scored.append((score * worth(row, wanted), row))
     return sorted(scored, key=lambda pair: (-pair[0], pair[1].path, pair[1].start_byte))

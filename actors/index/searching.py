@@ -19,6 +19,8 @@ from callboard.protocol.errors import UsageError
 MAX_QUERIES: Final = 8
 #: With filters, so many hits are looked through for those that pass.
 FILTERED_CANDIDATES: Final = 50_000
+#: Where no word of a question is found anywhere, the nearest tile must be so near (its cosine) to say anything.
+NEAR_ENOUGH: Final = 0.3
 #: Of several questions the best score of a tile counts, and the mean of its other scores so much.
 AGREEMENT: Final = 0.3
 #: What a tile gains from the best one that calls it; a name with more definitions than these says too little.
@@ -27,6 +29,8 @@ CALLERS: Final = 40
 MAX_DEFINITIONS: Final = 3
 
 Ranked = list[tuple[float, ChunkRow]]
+Near = Mapping[str, Similarities]
+"""What is near each question, where that is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +95,7 @@ def ranked(
     store: SqliteStore,
     lexical: LexicalIndex,
     questions: Sequence[str],
-    near: Mapping[str, Similarities],
+    near: Near,
     filters: Filters,
     k: int,
 ) -> Ranked:
@@ -107,16 +111,18 @@ def _of_one(
     stems = dict.fromkeys(stems_of(" ".join(words)))
     limit = FILTERED_CANDIDATES if filters else max(ranking.CANDIDATES, 2 * k)
     scores = dict(lexical.search(stems, limit, _kin(words)))
+    if not scores and near is not None and near.top < NEAR_ENOUGH:
+        near = None
     chosen = [*scores, *(near.best(FILTERED_CANDIDATES if filters else ranking.DENSE_CANDIDATES) if near else ())]
     rows = {chunk: row for chunk, row in store.chunks(chosen).items() if not filters or filters.fits(row)}
-    asks_for_tests = bool({"test", "tests", "testing"} & set(words))
+    wanted = ranking.Wanted.by(question)
 
     def in_order(rows: Mapping[int, ChunkRow]) -> Ranked:
         found = {chunk: scores[chunk] for chunk in rows if chunk in scores}
         names = {chunk: len(stems.keys() & name_stems(rows[chunk].name)) / len(stems) for chunk in found}
-        return ranking.order(rows, found, names, near.of(rows) if near else {}, asks_for_tests=asks_for_tests)
+        return ranking.order(rows, found, names, near.of(rows) if near else {}, wanted=wanted)
 
-    return _with_callers(store, in_order(rows), lambda row: ranking.worth(row, asks_for_tests))
+    return _with_callers(store, in_order(rows), lambda row: ranking.worth(row, wanted))
 
 
 def _with_callers(store: SqliteStore, order: Ranked, worth: Callable[[ChunkRow], float]) -> Ranked:
