@@ -533,7 +533,7 @@ class Runtime(Operated):
     async def refresh_index(
         self, progress: Callable[[Progress], None] | None = None, *, timeout_seconds: float = REFRESH_TIMEOUT_SECONDS
     ) -> RefreshSummary:
-        """Index what is new, changed or gone in the workspace.
+        """Index what is new, changed or gone in the workspace, and get ready to answer by meaning too.
 
         Questions are answered meanwhile, from what is there. `progress` is called on the indexing thread. Raises
         UsageError without a workspace or when the index cannot be written.
@@ -541,7 +541,7 @@ class Runtime(Operated):
         self._live()
         if self._wiring.search is None:
             raise UsageError("there is nothing to index: this runtime has no workspace (Settings(workspace=...))")
-        return await self._wiring.search.refresh(progress, timeout_seconds=timeout_seconds)
+        return await self._wiring.search.prepared(progress, timeout_seconds=timeout_seconds)
 
     # -- staged edits
 

@@ -374,6 +374,11 @@ class CodeIndex:
         if self._dense is not None:
             self._dense.search.load_ahead()
 
+    def warm(self, seconds: float) -> None:
+        """Wait, at most so long, until the model and the vectors that there are have been loaded."""
+        if self._dense is not None:
+            self._dense.search.loaded(seconds)
+
     # lookups for tools
 
     def lookup(self, name: str, kind: str = "", file: str = "") -> tuple[CodeItem, ...]:

@@ -20,7 +20,7 @@ LOOKED_AT: Final = 10
 #: How much a place's share of the question counts beside the nearness of the nearest one.
 COVERAGE_WEIGHT: Final = 0.35
 #: Below the first nothing fits; from the second on it does. With vectors, and by words alone.
-BORDERS: Final = {True: (0.48, 0.62), False: (0.23, 0.45)}
+BORDERS: Final = {True: (0.48, 0.62), False: (0.23, 0.65)}
 
 
 @dataclass(frozen=True, slots=True)

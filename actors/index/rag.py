@@ -61,6 +61,8 @@ FRESH_SECONDS = 2.0
 SEARCH_TIMEOUT_SECONDS = 20.0
 #: How long a model should wait before it asks a half-built index again.
 RETRY_SECONDS = 30
+#: Loading the model and 20,000 vectors takes about half a second.
+WARM_SECONDS = 1.5
 #: Vectors are made in stretches: between them the actor hears that it is to stop.
 VECTOR_SECONDS = 0.5
 #: After a failure of the model, or while another process makes the vectors, they are looked at again.
@@ -296,6 +298,16 @@ class CodeSearch:
             summary = _known(await self._system.ref("root/indexer").ask_async(message, left))
             if summary.is_complete or self._system.now() >= until:
                 return summary
+
+    async def prepared(
+        self, progress: Callable[[Progress], None] | None = None, *, timeout_seconds: float
+    ) -> RefreshSummary:
+        """As `refresh`; then a moment for the embedding model and the vectors that there are to be in memory, which no
+        question waits for. Raises as `refresh`."""
+        summary = await self.refresh(progress, timeout_seconds=timeout_seconds)
+        with contextlib.suppress(CallboardError):  # a broken index is told to who asks it
+            await self.ask_index(lambda index: index.warm(WARM_SECONDS))
+        return summary
 
     def refresh_soon(self) -> None:
         """Bring the index up to date without waiting for it: files are known to have changed. From any thread."""

@@ -1,14 +1,15 @@
 """The embedded default: no model, no key, no network. It looks a question up in the code index and says what is there.
 
-A pure function of the conversation. The user's message it answers by asking for code context, the context by a text
-that lists it; it goes through the same session, dispatcher and index as any model.
+A pure function of the conversation. The user's message it answers by asking for code context, the context by a text:
+how sure it is, the best place whole, the next ones in a line each. It goes through the same session, dispatcher and
+index as any model.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import AsyncGenerator
-from typing import Final
+from typing import Final, NamedTuple
 
 import orjson
 
@@ -20,10 +21,22 @@ from callboard.providers.base_decoder import list_at
 from callboard.providers.json_values import JsonObject, load_object
 
 CONTEXT_TOOL: Final = ToolName("request_code_context")
-#: Worth ten places: as many as a person reads.
-TOKEN_BUDGET: Final = 2_000
-#: Of each place's code, enough to recognise it.
-SNIPPET_LINES: Final = 8
+#: Enough that the best place is whole: the search gives one symbol a quarter of it.
+TOKEN_BUDGET: Final = 4_000
+#: As many places as a person looks at.
+MAX_PLACES: Final = 5
+#: Of a place that holds several.
+MAX_SYMBOLS: Final = 3
+#: Of the best place; a longer one is cut.
+MAX_LINES: Final = 80
+#: What is written for people is quoted, not shown as code.
+PROSE: Final = (".md", ".mdx", ".markdown", ".rst", ".adoc", ".asciidoc", ".txt")
+#: How an answer begins, by how well the search says that it fits.
+OPENINGS: Final = {
+    "good": "{question!r} is most likely answered here:",
+    "unsure": "It is not certain that this answers {question!r}; the best place comes first:",
+    "nothing": "Nothing in this workspace seems to fit {question!r}. The nearest, which may have little to do with it:",
+}
 
 HOW_TO_CONFIGURE: Final = (
     "No model was asked; to ask one, choose it with --model provider/model and set its key: "
@@ -64,7 +77,7 @@ def answer(request: model.ModelRequest, cwd: str = "") -> list[list[model.Stream
     call_id = CallId("call_context")
     asked: list[model.StreamEvent] = [
         model.ToolCallStart(call_id, CONTEXT_TOOL),
-        model.ToolCallDelta(call_id, orjson.dumps({"token_budget": TOKEN_BUDGET, "hint": question}).decode()),
+        model.ToolCallDelta(call_id, orjson.dumps({"queries": [question], "token_budget": TOKEN_BUDGET}).decode()),
         model.ToolCallComplete(call_id),
         model.Done(model.FinishReason.TOOL_CALLS, usage=model.Usage(), model="offline"),
     ]
@@ -85,28 +98,54 @@ def _report(message: ToolMessage, cwd: str) -> list[str]:
     if message.is_error or not result.get("ok"):
         reason = str(result.get("message") or result.get("code") or "it did not say why").rstrip(".")
         return [f"The code search failed: {reason}.\n"]
-    places = [place for place in list_at(result, "context") if isinstance(place, dict)]
+    places = [place for each in list_at(result, "context") if isinstance(each, dict) and (place := _place(each, cwd))]
+    question = " / ".join(str(query) for query in list_at(result, "queries"))
     if not places:
-        return [f"Nothing was found for {result.get('query')!r}. Other words may help: names from the code do best.\n"]
-    found = f"{len(places)} place{'s' if len(places) > 1 else ''} in the code for {result.get('query')!r}:\n"
-    return [found, *(_place(place, cwd) for place in places)]
+        return [f"Nothing was found for {question!r}. Other words may help: names from the code do best.\n"]
+    fit = str(result.get("fit"))
+    opening = OPENINGS.get(fit, OPENINGS["unsure"]).format(question=question)
+    best = [] if fit == "nothing" else [places[0].whole()]
+    folded = [place.line() for place in places[len(best) : MAX_PLACES]]
+    return [f"{opening}\n", *best, *(["\n".join([*(["See also:"] if best else []), *folded, ""])] if folded else [])]
 
 
-def _place(place: JsonObject, cwd: str) -> str:
-    where = f"{_relative(str(place.get('file', '')), cwd)}:{place.get('lines', '')}"
-    name = place.get("canonical_path") or place.get("name") or ""
-    lines = _code_lines(str(place.get("snippet", "")))
-    shown = lines[:SNIPPET_LINES]
-    if len(lines) > len(shown):
-        shown.append(f"... {len(lines) - len(shown)} more lines")
-    return "\n".join([f"{where}  {name}".rstrip(), *(f"    {line}".rstrip() for line in shown), ""])
+class _Place(NamedTuple):
+    """One place of the answer, as a person reads it."""
+
+    where: str
+    symbols: str
+    why: str
+    code: str
+    is_prose: bool
+
+    def line(self) -> str:
+        """The place and why it is named, without its text."""
+        return "  ".join(filter(None, (self.where, self.symbols, self.why)))
+
+    def whole(self) -> str:
+        """With its text: code is indented, prose is quoted."""
+        # Not splitlines: form feeds and U+2028 do not end a line of code.
+        lines = self.code.expandtabs(4).strip("\n").split("\n")
+        shown = lines[:MAX_LINES]
+        if len(lines) > len(shown):
+            shown.append(f"... {len(lines) - len(shown)} more lines")
+        margin = "> " if self.is_prose else "    "
+        return "\n".join([self.line(), *(f"{margin}{line}".rstrip() for line in shown), ""])
 
 
-def _code_lines(snippet: str) -> list[str]:
-    fences = [fence for fence in parse_fences(snippet) if isinstance(fence, CodeFence)]
-    code = "\n".join(fence.code for fence in fences) if fences else snippet
-    # Not splitlines: form feeds and U+2028 do not end a line of code.
-    return code.expandtabs(4).strip("\n").split("\n")
+def _place(item: JsonObject, cwd: str) -> _Place | None:
+    fences = [fence for fence in parse_fences(str(item.get("snippet", ""))) if isinstance(fence, CodeFence)]
+    if not fences:
+        return None
+    path = fences[0].path
+    words = ", ".join(map(str, list_at(item, "words")))
+    return _Place(
+        f"{_relative(path, cwd)}:{item.get('lines', '')}",
+        ", ".join(map(str, list_at(item, "symbols")[:MAX_SYMBOLS])),
+        f"({words})" if words else "(by its meaning)",
+        fences[0].code,
+        path.lower().endswith(PROSE),
+    )
 
 
 def _relative(file: str, cwd: str) -> str:

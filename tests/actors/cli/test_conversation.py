@@ -88,7 +88,7 @@ def test_the_command_line_runs_the_tools_of_the_workspace(callboard: Any) -> Non
     calls = (
         Call("read_file", {"path": "weather.py"}, "call_a"),
         Call("list_dir", {"path": "."}, "call_b"),
-        Call("request_code_context", {"token_budget": 1000, "hint": "weather"}, "call_c"),
+        Call("request_code_context", {"token_budget": 1000, "queries": ["weather"]}, "call_c"),
         Call("read_file", {"path": "../../etc/passwd"}, "call_d"),
     )
     with shared_double([Turn("", calls, fragment=5), Turn("It is in weather.py.", fragment=3)]) as server:

@@ -475,7 +475,7 @@ def told_to_a_model(stage: Stage) -> object:
         Call("read_file", {"path": "conf.py"}, "c1"),
         Call("read_file", {"path": ".env"}, "c2"),
         Call("read_file", {"path": "notes.txt"}, "c3"),
-        Call("request_code_context", {"hint": "connect service"}, "c4"),
+        Call("request_code_context", {"queries": ["connect service"]}, "c4"),
         Call("list_dir", {"path": "."}, "c5"),
     )
     with shared_double([Turn(calls=calls), Turn("done")], by_turn=True) as server:

@@ -83,7 +83,7 @@ def test_a_failing_embedding_api_leaves_the_lexical_order(workspace: Path) -> No
         )  # fmt: skip
         async with Runtime(settings) as runtime:
             await runtime.refresh_index()
-            return [item.name for item in (await search(runtime).search("green", 2_000)).context]
+            return [name for item in (await search(runtime).search("green", 2_000)).context for name in item.symbols]
 
     with shared_double([RawAnswer({"error": {"message": "down"}}, 500)] * 4) as server:
         assert "green" in "".join(asyncio.run(ask(server.base_url())))

@@ -25,7 +25,7 @@ from callboard.protocol.model import (
 from callboard.protocol.tools import ToolDefinition
 from callboard.providers.adapter import Provider
 from callboard.providers.http_errors import make_error
-from callboard.providers.local.offline import CONTEXT_TOOL, SNIPPET_LINES, TOKEN_BUDGET, Offline
+from callboard.providers.local.offline import CONTEXT_TOOL, MAX_LINES, TOKEN_BUDGET, Offline
 from callboard.providers.local.scripted import Scripted, ScriptedCall, ScriptedTurn, TimedBatch
 from callboard.providers.response_builder import build_response
 
@@ -58,9 +58,9 @@ def after(content: Any, is_error: bool = False) -> str:
     return response.text
 
 
-def found(file: str, code: str, lines: str = "12-48") -> dict[str, Any]:
+def found(file: str, code: str, lines: str = "12-48", words: tuple[str, ...] = ("retry", "wait")) -> dict[str, Any]:
     snippet = render_fence(file, 0, len(code.encode()), code)
-    return {"file": file, "lines": lines, "name": "retry", "canonical_path": "pkg.Client.retry", "snippet": snippet}
+    return {"lines": lines, "symbols": ["pkg.Client.retry"], "words": list(words), "snippet": snippet}
 
 
 def test_offline_asks_for_context_with_the_question() -> None:
@@ -69,31 +69,48 @@ def test_offline_asks_for_context_with_the_question() -> None:
     assert response.finish_reason is FinishReason.TOOL_CALLS
     assert (call.name, json.loads(call.arguments)) == (
         CONTEXT_TOOL,
-        {"token_budget": TOKEN_BUDGET, "hint": QUESTION.text},
+        {"queries": [QUESTION.text], "token_budget": TOKEN_BUDGET},
     )
 
 
-def test_offline_shows_places_names_and_snippets() -> None:
-    long = "\n".join(f"line {n}" for n in range(30))
-    places = [found("/work/pkg/mod.py", "def retry():\n\treturn 1"), found("/elsewhere/x.py", long, "1-30")]
-    text = after({"ok": True, "query": "retry", "top_k": 10, "context": places})
-    assert "2 places in the code for 'retry'" in text
-    assert "pkg/mod.py:12-48  pkg.Client.retry\n    def retry():\n        return 1\n" in text
-    assert "/elsewhere/x.py:1-30" in text
-    assert f"line {SNIPPET_LINES - 1}\n    ... {30 - SNIPPET_LINES} more lines" in text
+def test_offline_shows_the_best_place_whole_and_the_others_in_a_line() -> None:
+    long = "\n".join(f"line {n}" for n in range(200))
+    places = [found("/work/pkg/mod.py", "def retry():\n\treturn 1"), found("/elsewhere/x.py", long, "1-30", ())]
+    text = after({"ok": True, "queries": ["retry"], "fit": "good", "context": places * 4})
+    assert text.startswith("'retry' is most likely answered here:\n")
+    assert "pkg/mod.py:12-48  pkg.Client.retry  (retry, wait)\n    def retry():\n        return 1\n" in text
+    assert text.count("/elsewhere/x.py:1-30  pkg.Client.retry  (by its meaning)\n") == 2
+    assert "line 0" not in text
     assert "<code=" not in text
+    long_first = after({"ok": True, "queries": ["retry"], "fit": "unsure", "context": places[1:]})
+    assert f"line {MAX_LINES - 1}\n    ... {200 - MAX_LINES} more lines" in long_first
+    assert long_first.startswith("It is not certain that this answers 'retry'")
+
+
+def test_offline_quotes_prose() -> None:
+    places = [found("/work/README.md", "# Retries\n\nSet `retries`.", "1-3")]
+    text = after({"ok": True, "queries": ["how do I retry?"], "fit": "good", "context": places})
+    assert "> # Retries\n>\n> Set `retries`.\n" in text
+
+
+def test_offline_says_that_nothing_fits_and_shows_no_code_for_it() -> None:
+    places = [found("/work/pkg/mod.py", "def retry():\n\treturn 1")]
+    text = after({"ok": True, "queries": ["bake a cake"], "fit": "nothing", "context": places})
+    assert text.startswith("Nothing in this workspace seems to fit 'bake a cake'.")
+    assert "pkg/mod.py:12-48" in text
+    assert "def retry" not in text
 
 
 @pytest.mark.parametrize(
     ("content", "is_error", "says"),
     [
-        ({"ok": True, "query": "zzz", "context": []}, False, "Nothing was found for 'zzz'"),
+        ({"ok": True, "queries": ["zzz"], "context": []}, False, "Nothing was found for 'zzz'"),
         ({"ok": False, "code": "timed_out", "message": "It took 30 s."}, True, "failed: It took 30 s."),
         ({"ok": False, "code": "crashed"}, True, "failed: crashed."),
         ({"ok": False}, False, "did not say why"),
         ("half {", False, "cannot be read"),
         ("[]", False, "cannot be read"),
-        ({"ok": True, "query": "q", "context": ["odd", {}]}, False, "1 place in the code"),
+        ({"ok": True, "queries": ["q"], "context": ["odd", {}]}, False, "Nothing was found for 'q'"),
     ],
 )
 def test_offline_is_honest_about_what_it_did_not_find(content: Any, is_error: bool, says: str) -> None:
