@@ -48,7 +48,7 @@ class MalformedFence:
     position: int
 
 
-class Fit(StrEnum):
+class ContextFit(StrEnum):
     """How well what was found fits what was asked."""
 
     GOOD = "good"
@@ -93,7 +93,7 @@ class AssembledContext:
     """What limits the answer, such as an index that is still being built; usually empty, and then not sent."""
     left_out: tuple[str, ...] = ()
     """Places that were found and for which the budget had no room, as `path:lines name`."""
-    fit: Fit = Fit.UNSURE
+    fit: ContextFit = ContextFit.UNSURE
     unread: tuple[str, ...] = ()
     """Files that could not be read, so that nothing was looked for in them."""
 

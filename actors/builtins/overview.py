@@ -147,7 +147,7 @@ def _languages(rows: Sequence[FileRow]) -> list[LanguageCount]:
     for row in rows:
         files[row.language] += 1
         lines[row.language] += row.lines
-    counts = [LanguageCount(name, files[name], lines[name], bool(by_name(name).query)) for name in files]
+    counts = [LanguageCount(name, files[name], lines[name], by_name(name).is_code) for name in files]
     return sorted(counts, key=lambda each: (not each.has_symbols, -each.lines, each.name))
 
 
@@ -211,7 +211,7 @@ def _with_modules(
 ) -> OverviewAnswer:
     """The largest modules that still fit, one of each folder before the second of any."""
     of_folder: dict[str, list[FileRow]] = defaultdict(list)
-    code = [row for row in rows if by_name(row.language).query and not _is_aside(row.path)]
+    code = [row for row in rows if by_name(row.language).is_code and not _is_aside(row.path)]
     for row in sorted(code, key=lambda row: (-row.lines, row.path)):
         of_folder[os.path.dirname(row.path)].append(row)
     turns = sorted(

@@ -16,12 +16,12 @@ import orjson
 from callboard.actors.index.code_index import CodeIndex, Hit
 from callboard.actors.index.disk import IndexWriteError
 from callboard.actors.index.encodings import line_end_before, shown_text
-from callboard.actors.index.fit import LOOKED_AT, Asked, fit_of, stems_in, words_in
+from callboard.actors.index.fit import LOOKED_AT, AskedWords, fit_of, stems_in, words_in
 from callboard.actors.index.parsing import read_now
 from callboard.actors.index.records import digest
 from callboard.actors.index.searching import NO_FILTERS, Filters, questions_of
 from callboard.actors.index.token_count import count_tokens
-from callboard.protocol.code_fences import AssembledContext, ContextItem, Fit, render_fence
+from callboard.protocol.code_fences import AssembledContext, ContextFit, ContextItem, render_fence
 from callboard.protocol.errors import UsageError
 
 logger = logging.getLogger("callboard.index")
@@ -84,7 +84,7 @@ class _Place:
         gap = max(self.start, span.start) - min(self.end, span.end)
         return self.spans[0].hit.path == span.hit.path and gap <= STITCH_GAP_BYTES
 
-    def item(self, asked: Sequence[Asked]) -> ContextItem:
+    def item(self, asked: Sequence[AskedWords]) -> ContextItem:
         hit = self.spans[0].hit
         text = shown_text(self.content, self.start, self.end, hit.encoding)
         first = _line_of(self.content, self.start, hit.encoding)
@@ -163,8 +163,8 @@ class _Found:
 
     hits: list[_Span]
     near: list[_Span]
-    asked: tuple[Asked, ...]
-    fit: Fit
+    asked: tuple[AskedWords, ...]
+    fit: ContextFit
     changed: list[str]
     unread: list[str]
 

@@ -37,7 +37,7 @@ MAX_CALLERS = 5
 PADDING = " \u00a4" * 50
 
 _LETTERS = re.compile(rb"[A-Za-z0-9_\x80-\xff]")
-_WITH_MEMBERS = CONTAINERS - {"file"}
+_WITH_MEMBERS = CONTAINERS - {"file", "section"}
 
 
 class Tile(NamedTuple):

@@ -21,7 +21,7 @@ from callboard.actors.index.database import BrokenIndexError
 from callboard.actors.index.dense import EmbeddingModel
 from callboard.actors.index.dense_search import DenseSearch
 from callboard.actors.index.disk import IndexWriteError
-from callboard.actors.index.fit import Asked
+from callboard.actors.index.fit import AskedWords
 from callboard.actors.index.layout import IndexBusyError, IndexReplacedError, Layout
 from callboard.actors.index.lexical import LexicalIndex
 from callboard.actors.index.parsing import read_now
@@ -87,7 +87,7 @@ class Around:
     hits: list[Hit]
     near: list[Hit]
     """What the first hits call, what calls them, and their neighbours in the best files; the closest first."""
-    asked: tuple[Asked, ...]
+    asked: tuple[AskedWords, ...]
 
 
 class _Parts:
@@ -303,7 +303,7 @@ class CodeIndex:
 
         def around(parts: _Parts, near: Near, order: Ranked) -> Around:
             rows = surroundings(parts.store, [row for _, row in order[:centres]])
-            asked = (Asked.of(each, parts.lexical, near[each].top if each in near else None) for each in questions)
+            asked = (AskedWords.of(each, parts.lexical, near[each].top if each in near else None) for each in questions)
             return Around(
                 [Hit.of(row, score) for score, row in order[:k]],
                 [Hit.of(row, 0.0) for row in rows if not filters or filters.fits(row)],

@@ -13,7 +13,7 @@ from typing import Final
 
 from callboard.actors.index.lexical import LexicalIndex, stems_of
 from callboard.actors.index.tokens import query_words, terms_of
-from callboard.protocol.code_fences import Fit
+from callboard.protocol.code_fences import ContextFit
 
 #: So many of the best places are looked at.
 LOOKED_AT: Final = 10
@@ -24,7 +24,7 @@ BORDERS: Final = {True: (0.48, 0.62), False: (0.23, 0.65)}
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AskedWords:
     """One question as the index sees it."""
 
     words: Mapping[str, str]
@@ -35,7 +35,7 @@ class Asked:
     """The cosine of the nearest tile; None where that is not known."""
 
     @classmethod
-    def of(cls, question: str, lexical: LexicalIndex, nearness: float | None) -> Asked:
+    def of(cls, question: str, lexical: LexicalIndex, nearness: float | None) -> AskedWords:
         words = {stem: word for word in query_words(question) for stem in stems_of(word)}
         return cls(words, lexical.weights(words), nearness)
 
@@ -50,26 +50,28 @@ def stems_in(text: str) -> frozenset[str]:
     return frozenset(stems_of(terms_of(text)))
 
 
-def fit_of(asked: Sequence[Asked], texts: Iterable[frozenset[str]]) -> Fit:
+def fit_of(asked: Sequence[AskedWords], texts: Iterable[frozenset[str]]) -> ContextFit:
     """How well the best places, given by their stems, fit the question that they fit best."""
     places = list(texts)
     if not places:
-        return Fit.NOTHING
-    best = Fit.NOTHING
+        return ContextFit.NOTHING
+    best = ContextFit.NOTHING
     for question in asked:
         coverage = max(map(question.coverage, places))
         value = coverage if question.nearness is None else question.nearness + COVERAGE_WEIGHT * coverage
         unsure, good = BORDERS[question.nearness is not None]
         best = max(
-            best, Fit.GOOD if value >= good else Fit.UNSURE if value >= unsure else Fit.NOTHING, key=_ORDER.index
+            best,
+            ContextFit.GOOD if value >= good else ContextFit.UNSURE if value >= unsure else ContextFit.NOTHING,
+            key=_ORDER.index,
         )
     return best
 
 
-_ORDER: Final = (Fit.NOTHING, Fit.UNSURE, Fit.GOOD)
+_ORDER: Final = (ContextFit.NOTHING, ContextFit.UNSURE, ContextFit.GOOD)
 
 
-def words_in(asked: Sequence[Asked], stems: frozenset[str], most: int) -> tuple[str, ...]:
+def words_in(asked: Sequence[AskedWords], stems: frozenset[str], most: int) -> tuple[str, ...]:
     """The words of the questions that a place holds, those that say most first."""
     found = {
         question.words[stem]: weight

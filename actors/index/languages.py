@@ -20,6 +20,11 @@ class Language:
     prose: bool = False
     """Documentation or data: found, but behind code."""
 
+    @property
+    def is_code(self) -> bool:
+        """Whether its symbols are definitions."""
+        return bool(self.query) and not self.prose
+
 
 TEXT = Language("text", prose=True)
 
@@ -58,6 +63,9 @@ LANGUAGES = (
     _code("sql", ".sql"),
     _code("hcl", ".tf .hcl"),
     _code("proto", ".proto"),
+    Language("markdown", "markdown.scm", ".md .mdx .markdown .qmd", " > ", prose=True),
+    Language("rst", "rst.scm", ".rst", " > ", prose=True),
+    Language("asciidoc", "asciidoc.scm", ".adoc .asciidoc", " > ", prose=True),
     Language("template", extensions=".vue .svelte .astro .html .htm .jinja .j2 .erb .hbs .css .scss .less .cmake .mk"),
     Language(
         "script", extensions=".bat .ps1 .fish .awk .vim .el .clj .cljs .lisp .r .m .mm .f90 .pas .nim .erl .ml4 .pyx"
@@ -114,7 +122,7 @@ _FOLDER_STEMS = {
 def module_path(relative_path: str, language: Language, package: str = "") -> str:
     """The dotted name of a file: `src/pkg/__init__.py` -> `pkg`. `package` is put before it (the root's own name)."""
     path = PurePosixPath(relative_path)
-    if not language.query:
+    if not language.is_code:
         return relative_path
     folders = list(path.parts[:-1])
     while folders and folders[0] in _DROPPED_FOLDERS:

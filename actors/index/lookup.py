@@ -83,12 +83,12 @@ def find(store: SqliteStore, roots: Sequence[str], asked: ItemName) -> list[Code
 
 def find_close(store: SqliteStore, asked: ItemName) -> list[CodeItem]:
     """Items of this very name first, wherever and of whatever kind; without such, of names that are spelt nearly so."""
-    same = store.items("s.kind != 'file' AND s.name = ?", [asked.name], MAX_ITEMS)
+    same = store.items("s.kind NOT IN ('file', 'section') AND s.name = ?", [asked.name], MAX_ITEMS)
     names = {asked.name: 1.0} if same else _close_names(store, asked.name)
     found = same or [
         item
         for name in names
-        for item in store.items("s.kind != 'file' AND s.name = ?", [name], MAX_ALIKE)
+        for item in store.items("s.kind NOT IN ('file', 'section') AND s.name = ?", [name], MAX_ALIKE)
     ]  # fmt: skip
 
     def likeness(item: CodeItem) -> tuple[bool, float, bool, int]:
@@ -101,7 +101,7 @@ def find_close(store: SqliteStore, asked: ItemName) -> list[CodeItem]:
 
 def _conditions(asked: ItemName) -> tuple[list[str], list[object]]:
     if not asked.kinds:
-        return ["s.kind != 'file'"], []
+        return ["s.kind NOT IN ('file', 'section')"], []
     return ["s.kind IN (SELECT value FROM json_each(?))"], [json.dumps(sorted(asked.kinds))]
 
 
@@ -116,7 +116,9 @@ def _files(store: SqliteStore, roots: Sequence[str], file: str) -> list[int]:
 
 def _close_names(store: SqliteStore, name: str) -> dict[str, float]:
     """Names of items that are spelt nearly so, with their likeness; case and underscores do not count."""
-    names: Iterable[str] = (str(row[0]) for row in store.rows("SELECT DISTINCT name FROM symbols WHERE kind != 'file'"))
+    names: Iterable[str] = (
+        str(row[0]) for row in store.rows("SELECT DISTINCT name FROM symbols WHERE kind NOT IN ('file', 'section')")
+    )
     found = process.extract(
         name, list(names), scorer=JaroWinkler.similarity, processor=utils.default_process, limit=MAX_CLOSE,
         score_cutoff=MIN_LIKENESS,

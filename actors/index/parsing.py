@@ -124,7 +124,7 @@ def _read(path: str) -> tuple[bytes, os.stat_result]:
 
 def _unwanted_content(source: SourceText, language: Language) -> str:
     length = len(source.content)
-    if length > MAX_FILE_BYTES or (not language.query and length > MAX_TEXT_BYTES):
+    if length > MAX_FILE_BYTES or (not language.is_code and length > MAX_TEXT_BYTES):
         return "too_long"
     if is_key_file(source.utf8):
         return "secret"

@@ -61,7 +61,7 @@ class Passage(NamedTuple):
     def text(self, content: bytes) -> str:
         """What is embedded, from the bytes of its file. What looks like a key is masked: the model may be elsewhere."""
         shown = mask(shown_text(content, self.start_byte, self.end_byte, self.encoding)[:MAX_CHARS])
-        return passage_text(self.canonical_path, shown, is_code=bool(languages.by_name(self.language).query))
+        return passage_text(self.canonical_path, shown, is_code=languages.by_name(self.language).is_code)
 
 
 def passage_text(canonical_path: str, text: str, *, is_code: bool) -> str:

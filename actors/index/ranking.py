@@ -70,7 +70,7 @@ _GUIDE: Final = re.compile(
 )
 
 
-class Wanted(StrEnum):
+class WantedAnswer(StrEnum):
     """What kind of answer a question asks for."""
 
     CODE = "code"
@@ -78,7 +78,7 @@ class Wanted(StrEnum):
     GUIDE = "guide"
 
     @classmethod
-    def by(cls, question: str) -> Wanted:
+    def by(cls, question: str) -> WantedAnswer:
         """Told by its words."""
         lowered = question.lower()
         if word_set("test tests testing") & set(lowered.split()):
@@ -112,16 +112,16 @@ Row = TypeVar("Row", bound=RankedTile)
 
 @lru_cache(maxsize=100_000)
 def prior(
-    path: str, language_name: str, kind: str, wanted: Wanted = Wanted.CODE, in_test_module: bool = False
+    path: str, language_name: str, kind: str, wanted: WantedAnswer = WantedAnswer.CODE, in_test_module: bool = False
 ) -> float:
     """The weight of a tile by its place. `path` is relative to its root: folders above it say nothing."""
     pure = PurePosixPath(path)
-    if wanted is Wanted.GUIDE and pure.suffix.lower() in PROSE_SUFFIXES:
+    if wanted is WantedAnswer.GUIDE and pure.suffix.lower() in PROSE_SUFFIXES:
         return GUIDE_PRIOR
     folders = {part.lower() for part in pure.parts[:-1]}
     value = 1.0
     named_as_test = _TEST_NAME.match(pure.stem) or _SPEC_NAME.search(pure.name)
-    if wanted is not Wanted.TESTS and (in_test_module or folders & _TEST_FOLDERS or named_as_test):
+    if wanted is not WantedAnswer.TESTS and (in_test_module or folders & _TEST_FOLDERS or named_as_test):
         value *= TEST_PRIOR
     elif folders & _SIDE_FOLDERS:
         value *= SIDE_PRIOR
@@ -130,16 +130,16 @@ def prior(
     if pure.name.endswith(_STUB_SUFFIXES):
         value *= STUB_PRIOR
     language = languages.by_name(language_name)
-    if language.prose or not language.query:
+    if not language.is_code:
         value *= PROSE_PRIOR
     return value * KIND_PRIOR.get(kind, 1.0)
 
 
-def worth(tile: RankedTile, wanted: Wanted = Wanted.CODE) -> float:
+def worth(tile: RankedTile, wanted: WantedAnswer = WantedAnswer.CODE) -> float:
     """How likely a tile is what a question asks for, before its text is looked at: 0 to 1."""
     relative = tile.path[len(tile.root) + 1 :]
     in_test_module = _TEST_MODULE.search(tile.canonical_path) is not None
-    is_code = bool(languages.by_name(tile.language).query)
+    is_code = languages.by_name(tile.language).is_code
     size = tile.code_chars if is_code else tile.end_byte - tile.start_byte
     length = SHORTEST + (1 - SHORTEST) * math.log2(1 + size / LENGTH_UNIT) / DOUBLINGS
     return prior(relative, tile.language, tile.kind, wanted, in_test_module) * min(1.0, length)
@@ -151,7 +151,7 @@ def order(
     names: Mapping[int, float],
     dense: Mapping[int, float],
     *,
-    wanted: Wanted = Wanted.CODE,
+    wanted: WantedAnswer = WantedAnswer.CODE,
 ) -> list[tuple[float, Row]]:
     """Best first, with scores between 0 and about 1. All by tile.
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 DIGEST_BYTES = 16
+#: Longer names of sections are cut.
+MAX_NAME_CHARS = 120
 
 
 def digest(content: bytes) -> bytes:

@@ -83,7 +83,7 @@ def _in_file(path: str, content: bytes, word: re.Pattern[bytes], wanted: frozens
     if not places:
         return
     language = languages.language_of(path, source.utf8)
-    usages = _usages(source.utf8, language, places) if language.query else [NameUse.TEXT] * len(places)
+    usages = _usages(source.utf8, language, places) if language.is_code else [NameUse.TEXT] * len(places)
     lines = Lines(source.utf8)
     of_line: dict[int, list[tuple[NameUse, tuple[int, int]]]] = {}
     for usage, place in zip(usages, places, strict=True):

@@ -115,7 +115,7 @@ def _of_one(
         near = None
     chosen = [*scores, *(near.best(FILTERED_CANDIDATES if filters else ranking.DENSE_CANDIDATES) if near else ())]
     rows = {chunk: row for chunk, row in store.chunks(chosen).items() if not filters or filters.fits(row)}
-    wanted = ranking.Wanted.by(question)
+    wanted = ranking.WantedAnswer.by(question)
 
     def in_order(rows: Mapping[int, ChunkRow]) -> Ranked:
         found = {chunk: scores[chunk] for chunk in rows if chunk in scores}

@@ -267,7 +267,8 @@ class SqliteStore:
     def chunks_of_names(self, names: Iterable[str], limit: int) -> dict[int, ChunkRow]:
         """The chunks of all symbols with one of these names."""
         return self._chunks(
-            "s.name IN (SELECT value FROM json_each(?)) AND s.kind != 'file' LIMIT ?", (json.dumps([*names]), limit)
+            "s.name IN (SELECT value FROM json_each(?)) AND s.kind NOT IN ('file', 'section') LIMIT ?",
+            (json.dumps([*names]), limit),
         )
 
     def callers(self, names: Iterable[str], limit: int) -> dict[int, ChunkRow]:

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 import semble_grammars  # type: ignore[import-untyped]
 import tree_sitter
 
+from callboard.actors.index import headings
 from callboard.actors.index.languages import Language
 from callboard.actors.index.records import Edge, Symbol, digest
 from callboard.actors.index.tokens import word_set
@@ -24,7 +25,7 @@ from callboard.protocol.errors import UsageError
 #: captures.
 _QUERIES = Path(__file__).parent / "data" / "symbols"
 #: Symbols that hold others: their own text is their header, their members are searched on their own.
-CONTAINERS = frozenset({"file", "module", "class", "interface", "struct", "enum", "trait", "impl"})
+CONTAINERS = frozenset({"file", "module", "class", "interface", "struct", "enum", "trait", "impl", "section"})
 KINDS = CONTAINERS | {"function", "method", "property", "type", "constant", "macro"}
 
 _REFERENCES = {"call": "calls", "super": "implements", "import": "imports"}
@@ -70,9 +71,24 @@ class Lines:
 
 def outline(content: bytes, language: Language, module: str, lines: Lines) -> Outline:
     """Symbols and edges of a file; broken syntax gives what the parser could make of it."""
-    found, references = _query(content, language) if language.query else ([], [])
+    found: list[_Found] = []
+    references: list[tuple[str, int, str]] = []
+    if language.is_code:
+        found, references = _query(content, language)
+    elif language.query:
+        found = _sections(content, language)
     symbols = _scopes(content, found, language, module, lines)
     return Outline(tuple(symbols), tuple(_edges(symbols, references)))
+
+
+def _sections(content: bytes, language: Language) -> list[_Found]:
+    """Of prose: each heading with what is below it."""
+    grammar = grammar_of(language)
+    matches = tree_sitter.QueryCursor(grammar.query).matches(grammar.parser.parse(content).root_node)
+    return [
+        _Found(section.start, section.end, "section", section.title, "")
+        for section in headings.sections(content, (captures for _, captures in matches))
+    ]
 
 
 def _query(content: bytes, language: Language) -> tuple[list[_Found], list[tuple[str, int, str]]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from callboard.actors.index import CodeIndex
-from callboard.actors.index.ranking import Wanted, prior
+from callboard.actors.index.ranking import WantedAnswer, prior
 from callboard.actors.index.tokens import kin_of, query_words
 
 CODE = prior("src/pool.py", "python", "function")
@@ -38,7 +38,7 @@ def test_what_only_sounds_like_a_test_is_none(path: str) -> None:
 
 
 def test_asked_for_tests_they_are_worth_as_much() -> None:
-    assert prior("src/pool_test.go", "go", "function", wanted=Wanted.TESTS) == CODE
+    assert prior("src/pool_test.go", "go", "function", wanted=WantedAnswer.TESTS) == CODE
 
 
 @pytest.mark.parametrize(
