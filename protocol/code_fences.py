@@ -93,9 +93,9 @@ class AssembledContext:
     """What limits the answer, such as an index that is still being built; usually empty, and then not sent."""
     left_out: tuple[str, ...] = ()
     """Places that were found and for which the budget had no room, as `path:lines name`."""
-    fit: ContextFit = ContextFit.UNSURE
     unread: tuple[str, ...] = ()
     """Files that could not be read, so that nothing was looked for in them."""
+    fit: ContextFit = ContextFit.UNSURE
 
     def as_json(self) -> dict[str, object]:
         """What the model is given."""

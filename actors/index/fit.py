@@ -55,20 +55,16 @@ def fit_of(asked: Sequence[AskedWords], texts: Iterable[frozenset[str]]) -> Cont
     places = list(texts)
     if not places:
         return ContextFit.NOTHING
-    best = ContextFit.NOTHING
-    for question in asked:
-        coverage = max(map(question.coverage, places))
-        value = coverage if question.nearness is None else question.nearness + COVERAGE_WEIGHT * coverage
-        unsure, good = BORDERS[question.nearness is not None]
-        best = max(
-            best,
-            ContextFit.GOOD if value >= good else ContextFit.UNSURE if value >= unsure else ContextFit.NOTHING,
-            key=_ORDER.index,
-        )
-    return best
+    return max((_fit(each, max(map(each.coverage, places))) for each in asked), key=_ORDER.index, default=_ORDER[0])
 
 
 _ORDER: Final = (ContextFit.NOTHING, ContextFit.UNSURE, ContextFit.GOOD)
+
+
+def _fit(question: AskedWords, coverage: float) -> ContextFit:
+    has_vectors = question.nearness is not None
+    value = coverage if question.nearness is None else question.nearness + COVERAGE_WEIGHT * coverage
+    return _ORDER[sum(value >= border for border in BORDERS[has_vectors])]
 
 
 def words_in(asked: Sequence[AskedWords], stems: frozenset[str], most: int) -> tuple[str, ...]:

@@ -73,7 +73,12 @@ def test_a_bad_fence_does_not_hide_the_next_one() -> None:
 def test_the_json_of_a_context_says_path_and_names_once() -> None:
     item = ContextItem("/r/a.py", "1-2", ("a.C.f", "a.C.g"), render_fence("/r/a.py", 0, 3, "def"))
     shown = {"lines": "1-2", "symbols": ("a.C.f", "a.C.g"), "snippet": '<code="/r/a.py" #0:3>\ndef\n</code>'}
-    assert AssembledContext(("q",), (item,)).as_json() == {"ok": True, "queries": ("q",), "context": [shown]}
+    assert AssembledContext(("q",), (item,)).as_json() == {
+        "ok": True,
+        "queries": ("q",),
+        "fit": "unsure",
+        "context": [shown],
+    }
     assert item.name == "f"
 
 
@@ -82,6 +87,7 @@ def test_what_is_missing_is_said() -> None:
     assert context.as_json() == {
         "ok": True,
         "queries": ("q",),
+        "fit": "unsure",
         "context": [],
         "left_out": {"places": 9, "first": ("a.py:0", "a.py:1", "a.py:2")},
         "could_not_read": ("b.py: no_permission",),

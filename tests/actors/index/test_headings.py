@@ -89,7 +89,7 @@ def test_every_word_is_in_one_tile(lines: list[str], path: str) -> None:
 
 def test_a_section_is_found_and_shown_alone_and_is_no_item_of_code(tmp_path: Path) -> None:
     (tmp_path / "guide.md").write_text(
-        "# Guide\n\nWelcome.\n\n## Rotate the keys\n\nRun the rotation every week.\n\n## Bake bread\n\nUse flour and water.\n"
+        "# Guide\n\nWelcome.\n\n## Rotate the keys\n\nRun the rotation every week.\n\n## Bake bread\n\nUse flour.\n"
     )
     with CodeIndex.open(tmp_path, tmp_path / "store", embedder=None) as index:
         index.refresh()
