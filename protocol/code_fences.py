@@ -74,7 +74,7 @@ class ContextItem(NamedTuple):
     @property
     def name(self) -> str:
         """The last part of the first symbol."""
-        return re.split(r"\.|::| > ", self.symbols[0])[-1]
+        return last_name(self.symbols[0])
 
     def as_json(self) -> dict[str, object]:
         """What the model is given."""
@@ -109,6 +109,13 @@ class AssembledContext:
         }
         told = {name: value for name, value in said.items() if value}
         return {"ok": True, "queries": self.queries, "fit": self.fit, "context": items, **told}
+
+
+def last_name(canonical_path: str) -> str:
+    """`retry` of `pkg.mod.Client.retry`, in any language; of prose the last heading."""
+    if " > " in canonical_path:
+        return canonical_path.rpartition(" > ")[2]
+    return re.split(r"\.|::", canonical_path)[-1]
 
 
 def render_fence(path: str, start_byte: int, end_byte: int, code: str) -> str:

@@ -10,6 +10,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
+from callboard.actors.index import languages
 from callboard.actors.index.code_items import CodeItem, kinds_of
 from callboard.actors.index.encodings import line_end_before, shown_text
 from callboard.actors.index.parsing import read_now
@@ -201,7 +202,7 @@ def _nothing(name: str) -> str:
 
 
 def _unknown_language(items: Sequence[CodeItem]) -> str:
-    has_symbols = all(item.language not in ("text", "template", "script") for item in items)
+    has_symbols = all(languages.by_name(item.language).is_code for item in items)
     return "" if has_symbols else "callboard does not know the syntax of this language, so there are no edges"
 
 

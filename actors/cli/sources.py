@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import orjson
 
 from callboard import RunTool, ToolCallCompleted
-from callboard.protocol.code_fences import CodeFence, parse_fences
+from callboard.protocol.code_fences import CodeFence, last_name, parse_fences
 from callboard.protocol.ids import Tag
 
 #: Larger files are not read to count their lines; read_file shows none either.
@@ -85,8 +85,9 @@ def _places(content: str) -> Iterator[CodeFence | tuple[str, str, str]]:
     items = result.get("context") if isinstance(result, dict) else None
     if isinstance(items, list):
         for item in items:
-            if isinstance(item, dict) and isinstance(item.get("file"), str) and isinstance(item.get("lines"), str):
-                yield item["file"], item["lines"], str(item.get("name", ""))
+            fences = parse_fences(str(item.get("snippet", ""))) if isinstance(item, dict) else []
+            if fences and isinstance(fences[0], CodeFence) and isinstance(item.get("lines"), str):
+                yield fences[0].path, item["lines"], last_name(str(next(iter(item.get("symbols") or ()), "")))
     else:
         for text in _texts(result):
             yield from _fences(text)

@@ -19,6 +19,7 @@ from support.shared_double import shared_double
 
 from callboard.actors import Reply, Runtime, Settings, tool
 from callboard.actors.testing.wire_double import Call, Turn
+from callboard.protocol.code_fences import CodeFence, parse_fences
 from callboard.protocol.events import ToolCallCompleted
 
 MODEL = "openai-compatible/any"
@@ -103,7 +104,9 @@ def test_the_command_line_runs_the_tools_of_the_workspace(callboard: Any) -> Non
     assert "def fetch_weather" in results[0][1]
     assert "weather.py" in results[1][1]
     found = json.loads(results[2][1])["context"][0]
-    assert (found["file"], found["lines"]) == (str(where / "weather.py"), "1-3")
+    (fence,) = parse_fences(found["snippet"])
+    assert isinstance(fence, CodeFence)
+    assert (fence.path, found["lines"]) == (str(where / "weather.py"), "1-3")
     assert json.loads(results[3][1])["ok"] is False
     for name, *_ in (("read_file",), ("list_dir",), ("request_code_context",)):
         assert f"> {name}" in ran.err

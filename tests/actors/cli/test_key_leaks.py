@@ -455,7 +455,7 @@ def sent_to_an_embedding_api(stage: Stage) -> object:
             return await runtime._wiring.search.search("connect service", 2_000)
 
     answers = [
-        RawAnswer({"data": [{"index": n, "embedding": [1.0, float(n)]} for n in range(count)]}) for count in (1, 2, 2)
+        RawAnswer({"data": [{"index": n, "embedding": [1.0, float(n)]} for n in range(count)]}) for count in (3, 2, 2)
     ]
     with shared_double(answers) as server:
         settings = Settings(
@@ -465,7 +465,7 @@ def sent_to_an_embedding_api(stage: Stage) -> object:
             embedding_base_url=server.base_url(),
         )
         context = asyncio.run(search(settings))
-        bodies = server.wait_until(lambda traffic: "connect_service" in str(traffic.bodies)).bodies
+        bodies = server.wait_until(lambda traffic: "conf connect service" in str(traffic.bodies)).bodies
     return str(bodies), context
 
 

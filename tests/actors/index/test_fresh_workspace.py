@@ -181,7 +181,7 @@ def test_the_model_is_told_when_its_time_was_not_enough(workspace: Path, builder
 
     async def call() -> object:
         async with runtime_in(workspace) as runtime:
-            return await context_tool(search(runtime))(ToolContext(run), 2_000, "zebra crossing")
+            return await context_tool(search(runtime))(ToolContext(run), ["zebra crossing"], 2_000)
 
     with pytest.raises(ToolError, match=r"the index is being built: 40 of 120 files so far.*ask again in 30 seconds"):
         asyncio.run(call())
