@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
+import numpy
 import pytest
+from numpy.typing import NDArray
 
 from callboard.actors import Runtime, Settings
 from callboard.actors.index import rag
+from callboard.actors.index.dense import EmbeddingModel
 from callboard.actors.index.rag import CodeSearch
 from callboard.actors.testing.wire_double import RawAnswer
 from callboard.protocol.errors import RuntimeFailure
@@ -112,3 +116,43 @@ def test_a_search_that_fails_costs_its_question_and_not_the_actor(
             assert runtime.statistics().restarts == 0
 
     asyncio.run(ask())
+
+
+class CountingModel:
+    """A model whose texts are counted, and that fails as often as it is told."""
+
+    model = "counting"
+    batch_size = 4
+
+    def __init__(self, seen: list[str]) -> None:
+        self._seen = seen
+
+    def embed(self, texts: Sequence[str]) -> NDArray[numpy.float32]:
+        self._seen += texts
+        return numpy.array([[1.0, 0.2 * ("green" in text)] for text in texts], dtype=numpy.float32)
+
+    def close(self) -> None:
+        pass
+
+
+Until = Callable[[Callable[[], bool]], None]
+
+
+def test_vectors_are_made_in_the_background_and_made_on_after_the_actor_was_killed(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch, until: Until
+) -> None:
+    seen: list[str] = []
+    make = partial(CountingModel, seen)
+    monkeypatch.setattr(rag, "LOCAL_MODEL", EmbeddingModel("counting", make, make))
+
+    async def work() -> None:
+        async with Runtime(Settings(model="offline/x", workspace=workspace)) as runtime:
+            await runtime.refresh_index()
+            await asyncio.to_thread(until, lambda: {"red", "green"} <= set(" ".join(seen).split()))
+            await asyncio.to_thread(runtime.kill_actor, "root/vectorizer")
+            (workspace / "more.py").write_text('def violet():\n    """Mends the gate."""\n    return 1\n')
+            await runtime.refresh_index()
+            await asyncio.to_thread(until, lambda: "violet" in " ".join(seen).split())
+
+    asyncio.run(work())
+    assert len(seen) == len(set(seen))

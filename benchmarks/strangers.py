@@ -1,0 +1,128 @@
+"""How well a stranger is answered: questions that paraphrase, about repositories whose sources are at hand.
+
+    python benchmarks/strangers.py --root fastify=DIR --root jsoup=DIR     # stranger_questions.py says which there are
+
+Printed for grep, raw BM25 and ours, without and with vectors (all of them made first): MRR@10 / R@1 / R@5 / R@20 of code
+questions and of how-to questions, the share of code questions whose right span is whole in a context of 16,000 tokens,
+and the shares of questions that are told to have no answer here: of those that have one, of those about something that
+such a project might have and this one has not, and of those about the other projects.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from retrieval import Search, all_chunks, ours, ranks
+from retrieval_baselines import Grep, RawBm25
+from retrieval_corpora import Question, Target
+from stranger_questions import STRANGERS
+
+from callboard.actors.index import CodeIndex, assemble
+from callboard.protocol.code_fences import CodeFence, ContextFit, parse_fences
+
+TOKEN_BUDGET = 16_000
+SETTLE_SECONDS = 3_600.0
+
+
+def targets(index: CodeIndex, answers: Sequence[str]) -> Iterator[Target]:
+    """The places of `file suffix:symbol` or `file suffix:heading`."""
+    for answer in answers:
+        suffix, _, name = answer.partition(":")
+        for symbol in index.symbols(name=re.sub(r"[`*]", "", name), limit=1_000):
+            if symbol.path.endswith(f"/{suffix}"):
+                yield Target(symbol.path, symbol.start_line, symbol.end_line)
+
+
+def is_whole(index: CodeIndex, question: Question) -> bool:
+    """Whether one of the answers is whole in the context."""
+    context = assemble(index, question.text, TOKEN_BUDGET)
+    fences = [fence for item in context.context for fence in parse_fences(item.snippet) if isinstance(fence, CodeFence)]
+    shown = [(fence.path, _line(fence, fence.start_byte) + 1, _line(fence, fence.end_byte - 1) + 1) for fence in fences]
+    return any(
+        path == answer.path and first <= answer.start_line and answer.end_line <= last
+        for path, first, last in shown
+        for answer in question.answers
+    )
+
+
+def _line(fence: CodeFence, offset: int) -> int:
+    return Path(fence.path).read_bytes()[:offset].count(b"\n")
+
+
+def told_nothing(index: CodeIndex, texts: Sequence[str]) -> list[bool]:
+    """Of each question, whether the answer says that nothing fits."""
+    return [assemble(index, text, 2_000).fit is ContextFit.NOTHING for text in texts]
+
+
+class Tally:
+    """Results of all corpora, by what was measured and with what."""
+
+    def __init__(self) -> None:
+        self.ranks: dict[tuple[str, str], list[int | None]] = defaultdict(list)
+        self.shares: dict[tuple[str, str], list[bool]] = defaultdict(list)
+
+    def show(self) -> None:
+        print("\nMRR@10 / R@1 / R@5 / R@20")
+        for (kind, adapter), places in sorted(self.ranks.items()):
+            print(f"  {kind:8} {adapter:16} {figures(places)}  n={len(places)}")
+        print(f"shares (whole: in a context of {TOKEN_BUDGET:,} tokens; told: that nothing fits)")
+        for (what, adapter), found in sorted(self.shares.items()):
+            print(f"  {what:28} {adapter:16} {sum(found) / len(found):.2f}  n={len(found)}")
+
+
+def figures(places: Sequence[int | None]) -> str:
+    count = max(1, len(places))
+    mrr = sum(1 / place for place in places if place is not None and place <= 10) / count
+    within = [sum(place is not None and place <= most for place in places) / count for most in (1, 5, 20)]
+    return " / ".join([f"{mrr:.3f}", *(f"{share:.2f}" for share in within)])
+
+
+def measure(name: str, root: Path, store: Path, tally: Tally) -> None:
+    with CodeIndex.open(root, store, embedder=None) as words, CodeIndex.open(root, store) as dense:
+        summary = words.refresh()
+        print(f"{name}: {summary.files:,} files, {summary.chunks:,} tiles; {dense.settle(SETTLE_SECONDS)}", flush=True)
+        searches: dict[str, Search] = {
+            "grep": Grep(root).search,
+            "raw BM25": RawBm25(all_chunks(words)).search,
+            "ours, words": ours(words),
+            "ours, vectors": ours(dense),
+        }
+        asked: dict[str, list[Question]] = defaultdict(list)
+        for kind, text, answers in STRANGERS[name]:
+            asked[kind].append(Question(text, tuple(targets(words, answers))))
+        for kind, adapter in ((kind, adapter) for kind in ("code", "howto") for adapter in searches):
+            tally.ranks[kind, adapter] += ranks(searches[adapter], [each for each in asked[kind] if each.answers])
+        foreign = [
+            text for other, all_ in STRANGERS.items() if other != name for kind, text, _ in all_ if kind == "code"
+        ]
+        sets: dict[str, Sequence[str]] = {
+            "told: answerable": [each.text for each in asked["code"]],
+            "told: absent here": [each.text for each in asked["absent"]],
+            "told: of other projects": foreign,
+        }
+        for adapter, index in (("ours, words", words), ("ours, vectors", dense)):
+            tally.shares["whole", adapter] += [is_whole(index, each) for each in asked["code"] if each.answers]
+            for what, texts in sets.items():
+                tally.shares[what, adapter] += told_nothing(index, texts)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", action="append", required=True, metavar="NAME=DIR", help="where a corpus is")
+    roots = dict(each.split("=", 1) for each in parser.parse_args().root)
+    if unknown := sorted(set(roots) - set(STRANGERS)):
+        parser.error(f"there are no questions about {unknown[0]}; there are some about {', '.join(STRANGERS)}")
+    tally = Tally()
+    with tempfile.TemporaryDirectory(prefix="callboard-strangers-") as folder:
+        for name, root in roots.items():
+            measure(name, Path(root).resolve(), Path(folder) / name, tally)
+    tally.show()
+
+
+if __name__ == "__main__":
+    main()
