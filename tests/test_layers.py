@@ -56,7 +56,7 @@ INSIDE_FUNCTIONS = {
     "providers/bedrock/aws_credentials.py": {"botocore"},
     "providers/catalog.py": {"genai_prices"},
     "providers/vertex/google_credentials.py": {"google"},
-    "providers/tokenizers.py": {"quicktok"},
+    "providers/tokenizers.py": {"tiktoken"},
     "providers/copilot/copilot_login.py": {"keyring"},
     # Packages whose names are loaded when first used, since child processes import the package but not all of it.
     "actors/front/__init__.py": {"callboard.actors", "callboard.protocol", "callboard.providers"},

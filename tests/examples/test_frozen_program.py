@@ -13,8 +13,8 @@ NOT_NEEDED = """
     IPython PIL _pytest anthropic apsw botocore callboard.actors.cli callboard.actors.testing
     callboard.protocol.testing celery cffi chardetng_py cryptography django google hf_xet httpx2 hypothesis jedi
     jsonschema keyring langchain matplotlib mcp mypy numpy onnxruntime openai opentelemetry pkg_resources
-    prompt_toolkit psutil pycparser pytest quicktok rapidfuzz rich semble_grammars setuptools starlette tantivy tkinter
-    tokenizers tornado tree_sitter uvicorn yaml zmq
+    prompt_toolkit psutil pycparser pytest quicktok rapidfuzz rich semble_grammars setuptools starlette tantivy tiktoken
+    tkinter tokenizers tornado tree_sitter uvicorn yaml zmq
 """.split()  # noqa: SIM905 - to be read as a list
 #: The example itself, or without its first statement.
 MAIN = """

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import quicktok
 
+import callboard
 from callboard.actors.index import token_count
 from callboard.actors.index.token_count import count_tokens, load_ahead
+from callboard.providers import tokenizers
 
 TEXTS = [
     "",
@@ -53,3 +59,33 @@ def test_without_an_interpreter_to_start_the_count_is_made_here(monkeypatch: pyt
     monkeypatch.setattr(token_count, "_children", {})
     monkeypatch.setattr("sys.executable", "/nowhere/python")
     assert count_tokens("one two three") == exact("one two three")
+
+
+COUNTS_TWICE = """
+import logging
+logging.basicConfig(format="%(message)s")
+from callboard.actors.index.token_count import count_tokens
+from callboard.protocol.prompt_tokens import estimate_tokens
+for text in ("one two three", "def f(x): return x"):
+    assert count_tokens(text) == estimate_tokens(text)
+"""
+
+
+def test_with_a_damaged_vocabulary_tokens_are_estimated_and_the_log_says_so_once(tmp_path: Path) -> None:
+    """In a copy of callboard, whose child process finds the same damage and ends."""
+    package = tmp_path / "callboard"
+    package.mkdir()
+    for entry in Path(callboard.__file__).parent.iterdir():
+        if entry.name != "providers":
+            (package / entry.name).symlink_to(entry.resolve())
+    copied = shutil.copytree(tokenizers.FOLDER.parent, package / "providers")
+    with (copied / "vocabularies" / "o200k_base.tokens.gz").open("r+b") as file:
+        file.seek(500_000)
+        file.write(b"damage")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    ran = subprocess.run(
+        [sys.executable, "-c", COUNTS_TWICE], env=environment, check=True, stderr=subprocess.PIPE, text=True
+    )
+    (line,) = ran.stderr.splitlines()
+    assert line.startswith("tokens are estimated, because the tokenizer cannot be loaded: ")
+    assert f"{copied}/vocabularies/o200k_base.tokens.gz is damaged" in line
