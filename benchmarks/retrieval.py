@@ -2,7 +2,7 @@
 
     python benchmarks/retrieval.py                                  # whatever of the corpora is installed
     python benchmarks/retrieval.py --root rxjs=DIR --docs rxjs      # another tree
-    python benchmarks/retrieval.py --dense                          # with the local model (slow: every tile is embedded)
+    python benchmarks/retrieval.py --dense                          # with vectors of every tile (slow)
 
 A hit is a result in the answer's file that covers at least half of the shorter of the two spans.
 """

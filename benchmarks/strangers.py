@@ -2,7 +2,7 @@
 
     python benchmarks/strangers.py --root fastify=DIR --root jsoup=DIR     # stranger_questions.py says which there are
 
-Printed for grep, raw BM25 and ours, without and with vectors (all of them made first): MRR@10 / R@1 / R@5 / R@20 of code
+Printed for grep, raw BM25 and ours, without and with vectors (all made first): MRR@10 / R@1 / R@5 / R@20 of code
 questions and of how-to questions, the share of code questions whose right span is whole in a context of 16,000 tokens,
 and the shares of questions that are told to have no answer here: of those that have one, of those about something that
 such a project might have and this one has not, and of those about the other projects.
