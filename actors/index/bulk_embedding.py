@@ -34,7 +34,7 @@ class BulkEmbedder:
     """See the module."""
 
     model = LocalEmbedder.model
-    batch_size = SHARE * 2
+    batch_size = SHARE * 8
 
     def __init__(self) -> None:
         """Raises OSError: there are no more processes to be had."""
