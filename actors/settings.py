@@ -124,8 +124,9 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
     """Files of the workspace that no model is shown, besides those of the list (actors/secret_files.py) and of
     `.callboardignore` files: patterns as in .gitignore. One with "!" allows what the list forbids, "!tests/*.pem"."""
     embedding_model: str = ""
-    """"provider/model" of an OpenAI-compatible embedding API that orders the best hits by meaning; "" uses the local
-    model of the extra `embeddings` where it is installed, else words alone."""
+    """"provider/model" of an OpenAI-compatible embedding API that finds code by meaning: it gets the words of all code
+    of the workspace once, and each question. "" uses the local model of the extra `embeddings` where it is installed,
+    else words alone."""
     embedding_base_url: str | None = None
     """Where the embedding API is, if not at its usual place."""
 

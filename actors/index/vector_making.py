@@ -29,8 +29,6 @@ from callboard.protocol.errors import UsageError, said
 GROUP: Final = 128
 #: Where an index is larger than its cache of vectors can be, the unlikeliest tiles stay without one.
 MAX_TILES: Final = 380_000
-
-
 BUSY_ELSEWHERE: Final = "another process is making them"
 
 
@@ -124,8 +122,8 @@ class VectorMaker:
             descriptor = os.open(
                 self._layout.vectors_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
             )
-        except OSError:  # a disk that takes nothing: what is made is not kept either
-            yield False
+        except OSError:  # a disk that takes nothing: that is said where a vector is to be kept
+            yield True
             return
         try:
             try:
