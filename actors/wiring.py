@@ -475,10 +475,10 @@ def _post(api: EmbeddingApi, scheduler: kernel.LoopScheduler, body: Mapping[str,
 def _import_index(settings: Settings) -> None:
     """Load the extra `index`. UsageError where it is missing."""
     try:
-        from callboard.actors.index import dense, rag  # noqa: F401, PLC0415
+        from callboard.actors.index import minilm, rag  # noqa: F401, PLC0415
     except ImportError as missing:
         raise UsageError(missing_extra(f"a workspace ({missing})", "index")) from missing
-    dense.import_ahead(local=not settings.embedding_model)
+    minilm.import_ahead(local=not settings.embedding_model)
 
 
 def _checked(tools: list[Tool], added_later: Iterable[str]) -> tuple[Tool, ...]:

