@@ -5,7 +5,8 @@
 Printed for grep, raw BM25 and ours, without and with vectors (all made first): MRR@10 / R@1 / R@5 / R@20 of code
 questions and of how-to questions, the share of code questions whose right span is whole in a context of 16,000 tokens,
 and the shares of questions that are told to have no answer here: of those that have one, of those about something that
-such a project might have and this one has not, and of those about the other projects.
+such a project might have and this one has not, and of those about the other projects. Last, how many of all contexts
+have more tokens than their budget, counted by a tokenizer that callboard does not use (quicktok, extra `dev`).
 """
 
 from __future__ import annotations
@@ -17,15 +18,19 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import orjson
+import quicktok
 from retrieval import Search, all_chunks, ours, ranks
 from retrieval_baselines import Grep, RawBm25
 from retrieval_corpora import Question, Target
 from stranger_questions import STRANGERS
 
 from callboard.actors.index import CodeIndex, assemble
-from callboard.protocol.code_fences import CodeFence, ContextFit, parse_fences
+from callboard.protocol.code_fences import AssembledContext, CodeFence, ContextFit, parse_fences
 
 TOKEN_BUDGET = 16_000
+SMALL_BUDGET = 2_000
+TOKENIZER = quicktok.get_encoding("o200k_base")
 SETTLE_SECONDS = 3_600.0
 
 
@@ -38,9 +43,17 @@ def targets(index: CodeIndex, answers: Sequence[str]) -> Iterator[Target]:
                 yield Target(symbol.path, symbol.start_line, symbol.end_line)
 
 
-def is_whole(index: CodeIndex, question: Question) -> bool:
+def counted(index: CodeIndex, text: str, budget: int, tally: Tally) -> AssembledContext:
+    """The context for a question, and in the tally what share of its budget it has used."""
+    context = assemble(index, text, budget)
+    used = TOKENIZER.count(orjson.dumps(context.as_json()).decode())
+    tally.used.append(used / budget)
+    return context
+
+
+def is_whole(index: CodeIndex, question: Question, tally: Tally) -> bool:
     """Whether one of the answers is whole in the context."""
-    context = assemble(index, question.text, TOKEN_BUDGET)
+    context = counted(index, question.text, TOKEN_BUDGET, tally)
     fences = [fence for item in context.context for fence in parse_fences(item.snippet) if isinstance(fence, CodeFence)]
     shown = [(fence.path, _line(fence, fence.start_byte) + 1, _line(fence, fence.end_byte - 1) + 1) for fence in fences]
     return any(
@@ -54,9 +67,9 @@ def _line(fence: CodeFence, offset: int) -> int:
     return Path(fence.path).read_bytes()[:offset].count(b"\n")
 
 
-def told_nothing(index: CodeIndex, texts: Sequence[str]) -> list[bool]:
+def told_nothing(index: CodeIndex, texts: Sequence[str], tally: Tally) -> list[bool]:
     """Of each question, whether the answer says that nothing fits."""
-    return [assemble(index, text, 2_000).fit is ContextFit.NOTHING for text in texts]
+    return [counted(index, text, SMALL_BUDGET, tally).fit is ContextFit.NOTHING for text in texts]
 
 
 class Tally:
@@ -65,6 +78,8 @@ class Tally:
     def __init__(self) -> None:
         self.ranks: dict[tuple[str, str], list[int | None]] = defaultdict(list)
         self.shares: dict[tuple[str, str], list[bool]] = defaultdict(list)
+        self.used: list[float] = []
+        """Of each context, its tokens in units of its budget."""
 
     def show(self) -> None:
         print("\nMRR@10 / R@1 / R@5 / R@20")
@@ -73,6 +88,8 @@ class Tally:
         print(f"shares (whole: in a context of {TOKEN_BUDGET:,} tokens; told: that nothing fits)")
         for (what, adapter), found in sorted(self.shares.items()):
             print(f"  {what:28} {adapter:16} {sum(found) / len(found):.2f}  n={len(found)}")
+        over, most = sum(share > 1 for share in self.used), max(self.used, default=0.0)
+        print(f"contexts over their budget: {over} of {len(self.used)}; the fullest used {most:.1%} of it")
 
 
 def figures(places: Sequence[int | None]) -> str:
@@ -106,9 +123,9 @@ def measure(name: str, root: Path, store: Path, tally: Tally) -> None:
             "told: of other projects": foreign,
         }
         for adapter, index in (("ours, words", words), ("ours, vectors", dense)):
-            tally.shares["whole", adapter] += [is_whole(index, each) for each in asked["code"] if each.answers]
+            tally.shares["whole", adapter] += [is_whole(index, each, tally) for each in asked["code"] if each.answers]
             for what, texts in sets.items():
-                tally.shares[what, adapter] += told_nothing(index, texts)
+                tally.shares[what, adapter] += told_nothing(index, texts, tally)
 
 
 def main() -> None:

@@ -28,7 +28,10 @@ from callboard.protocol.errors import UsageError
 
 #: Raised by one whenever a stored form or the way of cutting and naming changes; an older index is rebuilt.
 FORMAT_VERSION = 6
+NO_VERSION = -1
 MARKER = "index.json"
+#: How long a process that must build the index again waits for one that is writing it.
+REBUILD_WAIT_SECONDS = 10.0
 VECTOR_NAMES = frozenset({"vectors.sqlite", "vectors.sqlite-wal", "vectors.sqlite-shm", "vectors.lock"})
 OUR_NAMES = VECTOR_NAMES | {MARKER, "truth.sqlite", "truth.sqlite-wal", "truth.sqlite-shm", "lexical", "writer.lock"}
 #: In a workspace, where the index is by default.
@@ -73,12 +76,10 @@ class Layout:
                 raise UsageError(
                     f"{self.folder} is not empty and not a callboard index; name another folder (the setting index_dir)"
                 )
+            self._check_version()
             self.close_to_others()
             if reason := self._reason_to_rebuild():
-                with self.write_lock(wait_seconds=10):
-                    reason = self._reason_to_rebuild()  # another process may have done it meanwhile
-                    if reason:
-                        self.clear()
+                reason = self._clear_for(reason)
             return reason
         except OSError as error:
             if self.folder.is_dir():
@@ -86,6 +87,25 @@ class Layout:
             raise UsageError(
                 f"cannot use {self.folder} for the index: {error.strerror or error}; name another folder for it"
             ) from error
+
+    def _clear_for(self, reason: str) -> str:
+        """Begin an empty index, unless another process has done so meanwhile. Returns why."""
+        try:
+            with self.write_lock(REBUILD_WAIT_SECONDS):
+                reason = self._reason_to_rebuild()
+                if reason:
+                    self.clear()
+                return reason
+        except IndexBusyError as busy:
+            raise IndexBusyError(f"the index must be built again, since {reason}; but {busy}") from busy
+
+    def _check_version(self) -> None:
+        """Raise UsageError for an index of a newer callboard: each would build again what the other has built."""
+        if (version := _version_in(self.marker())) > FORMAT_VERSION:
+            raise UsageError(
+                f"the index in {self.folder} is of a newer callboard (version {version}, this one writes version "
+                f"{FORMAT_VERSION}); update this one, or name another folder for its index (the setting index_dir)"
+            )
 
     def marker(self) -> bytes:
         """The bytes of the marker file: other ones when the index has been rebuilt. Empty if there is none."""
@@ -102,11 +122,14 @@ class Layout:
             )
 
     def condemn(self, damage: str) -> None:
-        """Note that the index is damaged: whichever process opens it next builds it again.
+        """Note that the index is damaged: whichever process opens it next builds it again. Not of one that another
+        version of callboard has built since it was opened: the damage was in the one before.
 
         Raises:
             UsageError: that cannot be written.
         """
+        if _version_in(self.marker()) not in (NO_VERSION, FORMAT_VERSION):
+            return
         try:
             self._replace_marker({"callboard_index": FORMAT_VERSION, "damage": damage})
         except OSError as error:
@@ -212,6 +235,15 @@ class Layout:
                 said_at = now
                 waiting()
             time.sleep(LOCK_POLL_SECONDS)
+
+
+def _version_in(marker: bytes) -> int:
+    """NO_VERSION where it does not say."""
+    try:
+        version = json.loads(marker)["callboard_index"]
+    except (ValueError, KeyError, TypeError):
+        return NO_VERSION
+    return version if isinstance(version, int) else NO_VERSION
 
 
 def _linked(file: Path, name: Path) -> bool:

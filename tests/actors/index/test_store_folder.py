@@ -4,11 +4,14 @@ import contextlib
 import json
 import os
 import stat
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from callboard.actors.index import CodeIndex
+from callboard.actors.index import CodeIndex, layout
 from callboard.protocol.errors import UsageError
 
 
@@ -144,3 +147,80 @@ def test_a_workspace_that_is_gone_is_told_and_keeps_its_index(workspace: Path, t
         (tmp_path / "away").rename(workspace)
         assert index.refresh().unchanged == 1
         assert [hit.name for hit in index.search("alpha")] == ["alpha"]
+
+
+_OTHER = """
+import sys
+from callboard.actors.index import CodeIndex, layout
+
+layout.FORMAT_VERSION += int(sys.argv[3])
+with CodeIndex.open(sys.argv[1], sys.argv[2], embedder=None) as index:
+    index.refresh()
+    held = index._layout.write_lock(5) if sys.argv[4] == "writes" else open("/dev/null")
+    with held:
+        print("ready", flush=True)
+        sys.stdin.readline()
+    try:
+        print([hit.name for hit in index.search("alpha", 5)], flush=True)
+    except Exception as error:
+        print(type(error).__name__, error, flush=True)
+"""
+
+
+@contextlib.contextmanager
+def other_process(workspace: Path, store: Path, versions: int, doing: str) -> Iterator[subprocess.Popen[str]]:
+    """One that has opened the index, as a callboard whose format is so many versions newer."""
+    command = [sys.executable, "-c", _OTHER, str(workspace), str(store), str(versions), doing]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def go_on(process: subprocess.Popen[str]) -> str:
+    """Let it end what it is doing and ask its index; what it says."""
+    return process.communicate("\n", timeout=60)[0]
+
+
+def test_an_older_index_that_another_process_reads_is_built_again_and_that_one_notices(
+    workspace: Path, tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    older_one = other_process(workspace, store, -1, "reads")
+    with older_one as older, CodeIndex.open(workspace, store, embedder=None) as index:
+        assert "version" in index.refresh().note
+        assert index.search("alpha", 1)[0].name == "alpha"
+        said = go_on(older)
+        assert "is of a newer callboard" in said
+        assert "update this one" in said
+        assert index.search("alpha", 1)[0].name == "alpha"
+        assert index.refresh().note == ""
+
+
+def test_an_older_index_that_another_process_writes_is_left_to_it(
+    workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = tmp_path / "store"
+    monkeypatch.setattr(layout, "REBUILD_WAIT_SECONDS", 0.1)
+    with other_process(workspace, store, -1, "writes") as older:
+        before = (store / "index.json").read_bytes()
+        with pytest.raises(UsageError, match=rf"must be built again, since .*; but process {older.pid} is writing"):
+            CodeIndex.open(workspace, store, embedder=None)
+        assert (store / "index.json").read_bytes() == before
+        assert "['alpha']" in go_on(older)
+
+
+def test_a_newer_index_is_refused_and_left_alone(workspace: Path, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    with other_process(workspace, store, 1, "reads") as newer:
+        before = {path.name: path.read_bytes() for path in store.iterdir() if path.is_file()}
+        with pytest.raises(UsageError, match=r"is of a newer callboard .*update this one, or name another folder"):
+            CodeIndex.open(workspace, store, embedder=None)
+        assert {path.name: path.read_bytes() for path in store.iterdir() if path.is_file()} == before
+        assert "['alpha']" in go_on(newer)
