@@ -63,14 +63,17 @@ class DenseSearch:
         """Tiles that have no vector yet, by the digest of their texts."""
 
     def load_ahead(self) -> None:
-        """Load the model and the vectors now, in the background, and not when the first question comes."""
-        if self._loading is None or (self._loading.done() and self._loading.exception() is not None):
+        """Load the model and the vectors now, in the background, and not when the first question comes. Where there are
+        no vectors yet, neither is of use, and nothing is loaded."""
+        if self._embedder is None and (self._loading is None or self._loading.done()):
             self._loading = self._pool.submit(self._load)
             self._loading.add_done_callback(self._note_failure)
 
     def loaded(self, seconds: float) -> None:
         """Wait until all that there is is in memory, at most so long."""
         self.load_ahead()
+        if not self._vectors.count(self._model.name):
+            return
         with contextlib.suppress(TimeoutError, CancelledError):
             self._pool.submit(self._update).exception(seconds)
 
@@ -100,9 +103,10 @@ class DenseSearch:
             self.last_error = said(failure)
 
     def _load(self) -> None:
-        embedder = self._embedder or self._model.load()
-        self._update()
-        self._embedder = embedder
+        if self._embedder is None and self._vectors.count(self._model.name):
+            embedder = self._model.load()
+            self._update()
+            self._embedder = embedder
 
     def _vector_of(self, question: str) -> Vectors:
         assert self._embedder is not None

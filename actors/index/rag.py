@@ -64,6 +64,9 @@ SEARCH_TIMEOUT_SECONDS = 20.0
 RETRY_SECONDS = 30
 #: Loading the model and 20,000 vectors takes about half a second.
 WARM_SECONDS = 1.5
+#: The vectorizer begins so long after the index was looked through: a command that ends at once never starts its
+#: processes, which take a second to load the model.
+VECTOR_DELAY_SECONDS = 2.0
 #: Vectors are made in stretches: between them the actor hears that it is to stop.
 VECTOR_SECONDS = 0.5
 #: After a failure of the model, or while another process makes the vectors, they are looked at again.
@@ -218,7 +221,7 @@ class Vectorizer(Actor[MakeVectors | MakeMoreVectors]):
         """The next stretch, which is one at a time."""
 
     def on_start(self) -> None:
-        self.ref.tell(MakeVectors())  # what an earlier process, or the actor before a crash, has left
+        self._begin(MakeVectors())  # what an earlier process, or the actor before a crash, has left
 
     def on_stop(self) -> None:
         self._index.close()
@@ -226,7 +229,7 @@ class Vectorizer(Actor[MakeVectors | MakeMoreVectors]):
     @handles(MakeVectors)
     def _begin(self, _: MakeVectors) -> None:
         if self._next is None:
-            self._work()
+            self._next = self.tell_after(VECTOR_DELAY_SECONDS, MakeMoreVectors())
 
     @handles(MakeMoreVectors)
     def _go_on(self, _: MakeMoreVectors) -> None:

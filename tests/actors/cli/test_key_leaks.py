@@ -31,7 +31,7 @@ from callboard.actors.index import CodeIndex, assemble
 from callboard.actors.models.routing import Router
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
-from callboard.actors.testing.wire_double import Answer, Api, Call, RawAnswer, Turn
+from callboard.actors.testing.wire_double import Answer, Api, Call, RawAnswer, Turn, WireDouble
 from callboard.actors.tools import Tool, tool
 from callboard.protocol.content import UserMessage
 from callboard.protocol.errors import CallboardError, ToolError, UsageError
@@ -448,11 +448,14 @@ def kept_in_the_index(stage: Stage) -> object:
 
 
 def sent_to_an_embedding_api(stage: Stage) -> object:
-    async def search(settings: Settings) -> object:
+    async def search(settings: Settings, server: WireDouble) -> tuple[object, object]:
         async with Runtime(settings) as runtime:
             await runtime.refresh_index()
             assert runtime._wiring.search is not None
-            return await runtime._wiring.search.search("connect service", 2_000)
+            traffic = await asyncio.to_thread(
+                server.wait_until, lambda traffic: "conf connect service" in str(traffic.bodies)
+            )
+            return str(traffic.bodies), await runtime._wiring.search.search("connect service", 2_000)
 
     answers = [
         RawAnswer({"data": [{"index": n, "embedding": [1.0, float(n)]} for n in range(count)]}) for count in (3, 2, 2)
@@ -464,9 +467,7 @@ def sent_to_an_embedding_api(stage: Stage) -> object:
             embedding_model="openai-compatible/e",
             embedding_base_url=server.base_url(),
         )
-        context = asyncio.run(search(settings))
-        bodies = server.wait_until(lambda traffic: "conf connect service" in str(traffic.bodies)).bodies
-    return str(bodies), context
+        return asyncio.run(search(settings, server))
 
 
 def told_to_a_model(stage: Stage) -> object:

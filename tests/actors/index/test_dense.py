@@ -253,8 +253,6 @@ def test_a_model_that_cannot_be_loaded_is_remembered_and_not_raised(workspace: P
         index.refresh()
         assert index.settle(SECONDS) == VectorState(FILES, FILES, "no model here")
         assert len(index.search(QUESTION, 20)) == FILES
-        assert index._dense is not None
-        assert index._dense.search.last_error == "no model here"
 
 
 def test_without_a_model_settling_says_so_at_once(workspace: Path) -> None:
@@ -333,7 +331,7 @@ def test_after_a_kill_the_vectors_that_were_made_are_there(workspace: Path, mode
 
 @pytest.mark.skipif(not minilm.is_local_available(), reason="the extra `embeddings` is not installed")
 def test_the_local_model_makes_vectors_in_children_as_it_does_here() -> None:
-    texts = ["delete a user", "remove an account", "", "parse a date\n" * 50] * 9
+    texts = ["delete a user", "remove an account", "", "parse a date\n" * 50] * 5
     bulk = BulkEmbedder()
     try:
         together = bulk.embed(texts)

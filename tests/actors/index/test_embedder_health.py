@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy
 import pytest
 
-from callboard.actors.index import CodeIndex
+from callboard.actors.index import CodeIndex, rag
 from callboard.actors.index.dense import Embedder, EmbeddingModel
 from callboard.actors.index.embedder_health import EmbedderHealth
 from callboard.actors.runtime import Runtime
@@ -62,6 +62,11 @@ class Count:
     def embedder(self, *plan: int | BaseException) -> Embedder:
         planned = Planned(*plan)
         return self.health.watched(EmbeddingModel("planned", lambda: planned, lambda: planned)).load()
+
+
+@pytest.fixture(autouse=True)
+def vectors_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rag, "VECTOR_DELAY_SECONDS", 0.0)
 
 
 @pytest.fixture

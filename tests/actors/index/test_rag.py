@@ -16,7 +16,7 @@ from callboard.actors import Runtime, Settings
 from callboard.actors.index import rag
 from callboard.actors.index.dense import EmbeddingModel
 from callboard.actors.index.rag import CodeSearch
-from callboard.actors.testing.wire_double import RawAnswer
+from callboard.actors.testing.wire_double import RawAnswer, Traffic, WireDouble
 from callboard.protocol.errors import RuntimeFailure
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -30,6 +30,11 @@ def red():
 def green():
     """Paints the fence."""
 '''
+
+
+@pytest.fixture(autouse=True)
+def vectors_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rag, "VECTOR_DELAY_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -63,18 +68,18 @@ def test_a_changed_file_is_found_as_it_is_now(workspace: Path) -> None:
 
 
 def test_the_embedding_api_is_asked_with_its_key(workspace: Path) -> None:
-    async def ask(base_url: str) -> int:
+    async def ask(server: WireDouble) -> Traffic:
         settings = Settings(
             model="openai-compatible/m", base_url="http://127.0.0.1:1/v1", api_key="secret-key", workspace=workspace,
-            embedding_model="openai-compatible/small", embedding_base_url=base_url,
+            embedding_model="openai-compatible/small", embedding_base_url=server.base_url(),
         )  # fmt: skip
         async with Runtime(settings) as runtime:
             await runtime.refresh_index()
-            return len((await search(runtime).search("paints the fence", 2_000)).context)
+            assert (await search(runtime).search("paints the fence", 2_000)).context
+            return await asyncio.to_thread(server.wait_until, lambda traffic: bool(traffic.bodies))
 
     with shared_double([*vectors(1), *vectors(2)]) as server:
-        assert asyncio.run(ask(server.base_url())) > 0
-        traffic = server.traffic()
+        traffic = asyncio.run(ask(server))
     assert traffic.bodies[0]["model"] == "small"
     assert traffic.requests[0].headers["authorization"] == "Bearer secret-key"
 
