@@ -11,7 +11,7 @@ class Language:
     """One language, or kind of text."""
 
     name: str
-    """Also of its grammar in semble-grammars."""
+    """Also of its grammar (grammars.py)."""
     query: str = ""
     """A file of data/symbols; empty for text without a grammar."""
     extensions: str = ""
@@ -66,6 +66,7 @@ LANGUAGES = (
     Language("markdown", "markdown.scm", ".md .mdx .markdown .qmd", " > ", prose=True),
     Language("rst", "rst.scm", ".rst", " > ", prose=True),
     Language("asciidoc", "asciidoc.scm", ".adoc .asciidoc", " > ", prose=True),
+    Language("notebook", extensions=".ipynb", separator=" > ", prose=True),
     Language("template", extensions=".vue .svelte .astro .html .htm .jinja .j2 .erb .hbs .css .scss .less .cmake .mk"),
     Language(
         "script", extensions=".bat .ps1 .fish .awk .vim .el .clj .cljs .lisp .r .m .mm .f90 .pas .nim .erl .ml4 .pyx"

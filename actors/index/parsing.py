@@ -4,6 +4,7 @@ crashes or hangs costs one of them.
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 import queue
@@ -12,17 +13,18 @@ import time
 import unicodedata
 from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, as_completed, wait
+from typing import TypeVar
 
-from callboard.actors.index import languages
+from callboard.actors.index import grammars, languages
 from callboard.actors.index.chunks import chunks
 from callboard.actors.index.encodings import SourceText, has_wide_mark, source_of
 from callboard.actors.index.languages import Language
+from callboard.actors.index.notebooks import NOTEBOOK, NotebookText, notebook_of
 from callboard.actors.index.records import Chunk, FileOutcome, FileStat, ParsedFile, Skipped, Symbol, Unchanged, digest
 from callboard.actors.index.symbols import Lines, outline
-from callboard.actors.index.walk import MAX_FILE_BYTES, why_unread
+from callboard.actors.index.walk import most_bytes, why_unread
 from callboard.actors.processes.spawning import Caller, Helper
 from callboard.actors.secret_files import is_key_file
-from callboard.protocol.errors import UsageError
 
 #: git's own test for binary files looks at as much.
 BINARY_SNIFF_BYTES = 8_000
@@ -40,16 +42,13 @@ ANSWER_SECONDS = 60.0
 #: Batches under way or ready beyond those of the workers: enough that none waits, few enough to hold in memory.
 READY_BATCHES = 8
 
+Spanned = TypeVar("Spanned", Symbol, Chunk)
 ParseJob = tuple[FileStat, bytes]
 """A file and the digest it had; empty if it is new."""
 
 
 def parse_file(file: FileStat, known_digest: bytes = b"") -> FileOutcome:
-    """Read and parse a file. Never raises for what the file holds or for its going away.
-
-    Raises:
-        UsageError: the grammars cannot be unpacked.
-    """
+    """Read and parse a file. Never raises for what the file holds or for its going away."""
     read_at_ns = time.time_ns()
     try:
         content, status = _read(file.path)
@@ -57,28 +56,26 @@ def parse_file(file: FileStat, known_digest: bytes = b"") -> FileOutcome:
         return Skipped(file, why_unread(error))
     if b"\0" in content[:BINARY_SNIFF_BYTES] and not has_wide_mark(content):
         return Skipped(file, "binary")
-    source = source_of(content)
-    language = languages.language_of(file.path, source.utf8)
-    if reason := _unwanted_content(source, language):
+    source, language = _text_of(file.path, content)
+    if reason := _unwanted_content(file.path, source, language):
         return Skipped(file, reason)
     seen = FileStat(file.path, file.root, len(content), status.st_mtime_ns)
     if known_digest and digest(content) == known_digest:
         return Unchanged(seen, read_at_ns)
     try:
         return parse_content(seen, source, language, read_at_ns)
-    except UsageError:
-        raise
     except Exception:  # noqa: BLE001  one file that trips the parser must not end the indexing of all others
         return Skipped(seen, "parser_failed")
 
 
-def parse_content(file: FileStat, source: SourceText, language: Language, read_at_ns: int) -> ParsedFile:
+def parse_content(file: FileStat, source: SourceText | NotebookText, language: Language, read_at_ns: int) -> ParsedFile:
     """Symbols, chunks and edges of a file whose content is at hand."""
     relative = os.path.relpath(file.path, file.root)
     lines = Lines(source.utf8)
     package = os.path.basename(file.root) if os.path.exists(f"{file.root}/__init__.py") else ""
     module = unicodedata.normalize("NFC", languages.module_path(relative, language, package))
-    parsed = outline(source.utf8, language, module, lines)
+    cells = source.cells if isinstance(source, NotebookText) else ()
+    parsed = outline(source.utf8, language, module, lines, cells)
     cut = chunks(source.utf8, parsed, relative, lines)
     symbols = parsed.symbols
     if source.utf8 is not source.content:
@@ -88,29 +85,25 @@ def parse_content(file: FileStat, source: SourceText, language: Language, read_a
 
 
 def _placed(
-    source: SourceText, symbols: tuple[Symbol, ...], cut: tuple[Chunk, ...]
+    source: SourceText | NotebookText, symbols: tuple[Symbol, ...], cut: tuple[Chunk, ...]
 ) -> tuple[tuple[Symbol, ...], tuple[Chunk, ...]]:
-    """Their spans in the bytes of the file itself."""
+    """Their spans in the bytes of the file itself, and their lines where those are others than of its text."""
     spans = [(each.start_byte, each.end_byte) for each in symbols] + [(each.start_byte, each.end_byte) for each in cut]
     places = source.places(offset for span in spans for offset in span)
 
-    def placed(start_byte: int, end_byte: int) -> tuple[int, int, bytes]:
-        start, end = places[start_byte], places[end_byte]
-        return start, end, digest(source.content[start:end])
+    lines = Lines(source.content) if isinstance(source, NotebookText) else None
 
-    def symbol_placed(each: Symbol) -> Symbol:
-        start, end, hashed = placed(each.start_byte, each.end_byte)
-        return each._replace(start_byte=start, end_byte=end, digest=hashed)
+    def placed(each: Spanned) -> Spanned:
+        start, end = places[each.start_byte], places[each.end_byte]
+        first, last = lines.of_span(start, end) if lines is not None else (each.start_line, each.end_line)
+        hashed = digest(source.content[start:end])
+        return each._replace(start_byte=start, end_byte=end, digest=hashed, start_line=first, end_line=last)
 
-    def chunk_placed(each: Chunk) -> Chunk:
-        start, end, hashed = placed(each.start_byte, each.end_byte)
-        return each._replace(start_byte=start, end_byte=end, digest=hashed)
-
-    return tuple(map(symbol_placed, symbols)), tuple(map(chunk_placed, cut))
+    return tuple(map(placed, symbols)), tuple(map(placed, cut))
 
 
 def _read(path: str) -> tuple[bytes, os.stat_result]:
-    """The content, never more than MAX_FILE_BYTES + 1 of it: the file may have grown since it was seen.
+    """The content, never more than a byte above what it may have: the file may have grown since it was seen.
 
     O_NOFOLLOW and O_NONBLOCK: it may also have become a link out of the workspace, or a pipe.
     """
@@ -119,12 +112,21 @@ def _read(path: str) -> tuple[bytes, os.stat_result]:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise FileNotFoundError(path)
-        return stream.read(MAX_FILE_BYTES + 1), status
+        return stream.read(most_bytes(path) + 1), status
 
 
-def _unwanted_content(source: SourceText, language: Language) -> str:
-    length = len(source.content)
-    if length > MAX_FILE_BYTES or (not language.is_code and length > MAX_TEXT_BYTES):
+def _text_of(path: str, content: bytes) -> tuple[SourceText | NotebookText, Language]:
+    source = source_of(content)
+    language = languages.language_of(path, source.utf8)
+    if language.name != NOTEBOOK:
+        return source, language
+    notebook = notebook_of(content)
+    return (source, languages.TEXT) if notebook is None else (notebook, language)
+
+
+def _unwanted_content(path: str, source: SourceText | NotebookText, language: Language) -> str:
+    is_too_long = len(source.content) > most_bytes(path)
+    if is_too_long or (not language.is_code and len(source.utf8) > MAX_TEXT_BYTES):
         return "too_long"
     if is_key_file(source.utf8):
         return "secret"
@@ -147,14 +149,13 @@ def read_now(path: str) -> bytes:
 
 def main() -> None:
     """The worker: answers each list of jobs with a list of outcomes until its input ends."""
+    logging.disable()  # the log is the caller's, who gets the warnings with the answers
     Caller().serve(_answer)
 
 
 def _answer(jobs: bytes) -> bytes:
-    try:
-        return pickle.dumps([parse_file(*job) for job in pickle.loads(jobs)])  # both ends are our own code
-    except UsageError as error:
-        return pickle.dumps(error)
+    outcomes = [parse_file(*job) for job in pickle.loads(jobs)]  # both ends are our own code
+    return pickle.dumps((outcomes, grammars.warnings()))
 
 
 class _Worker:
@@ -165,14 +166,16 @@ class _Worker:
 
     def parse(self, jobs: list[ParseJob]) -> list[FileOutcome]:
         try:
-            answer: list[FileOutcome] | UsageError = pickle.loads(self.helper.ask(pickle.dumps(jobs), ANSWER_SECONDS))
+            answer: tuple[list[FileOutcome], list[str]]
+            answer = pickle.loads(self.helper.ask(pickle.dumps(jobs), ANSWER_SECONDS))
         except (EOFError, TimeoutError):
             self.helper.close()
             self.helper = Helper(main)
         else:
-            if isinstance(answer, UsageError):
-                raise answer
-            return answer
+            outcomes, warnings = answer
+            for each in warnings:
+                grammars.say_once(each)
+            return outcomes
         if len(jobs) == 1:
             return [Skipped(jobs[0][0], "parser_crashed")]
         return [outcome for job in jobs for outcome in self.parse([job])]

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import bisect
-import os
 import re
-import tempfile
 import unicodedata
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import semble_grammars  # type: ignore[import-untyped]
 import tree_sitter
 
 from callboard.actors.index import headings
+from callboard.actors.index.grammars import NoGrammarError, grammar_for, say_without_symbols
 from callboard.actors.index.languages import Language
-from callboard.actors.index.records import Edge, Symbol, digest
+from callboard.actors.index.records import Edge, ProseSection, Symbol, digest
 from callboard.actors.index.tokens import word_set
-from callboard.protocol.errors import UsageError
 
 #: What is a symbol, a call, an import and a base class: a tree-sitter query a language. README.md there names the
 #: captures.
@@ -36,9 +34,6 @@ WRAPPERS = word_set(
 )
 #: Calls that say nothing about what calls what.
 MAX_TARGET_CHARS = 120
-#: Where semble-grammars unpacks its libraries. Its unpacking is atomic (temporary file, then rename), so parallel
-#: processes may share the folder; only a HOME that cannot be written needs another one.
-CACHE_VARIABLE = "SEMBLE_GRAMMARS_CACHE_DIR"
 
 
 class _Found(NamedTuple):
@@ -69,30 +64,39 @@ class Lines:
         return self.of(start), self.of(max(start, end - 1))
 
 
-def outline(content: bytes, language: Language, module: str, lines: Lines) -> Outline:
-    """Symbols and edges of a file; broken syntax gives what the parser could make of it."""
+def outline(
+    content: bytes, language: Language, module: str, lines: Lines, cells: Sequence[ProseSection] = ()
+) -> Outline:
+    """Symbols and edges of a file; broken syntax gives what the parser could make of it. `cells`: of a notebook."""
     found: list[_Found] = []
     references: list[tuple[str, int, str]] = []
     if language.is_code:
         found, references = _query(content, language)
     elif language.query:
-        found = _sections(content, language)
+        found = _as_found(_sections(content, language))
+    else:
+        found = _as_found(cells)
     symbols = _scopes(content, found, language, module, lines)
     return Outline(tuple(symbols), tuple(_edges(symbols, references)))
 
 
-def _sections(content: bytes, language: Language) -> list[_Found]:
+def _as_found(sections: Iterable[ProseSection]) -> list[_Found]:
+    return [_Found(each.start, each.end, "section", each.title, "") for each in sections]
+
+
+def _sections(content: bytes, language: Language) -> list[ProseSection]:
     """Of prose: each heading with what is below it."""
     grammar = grammar_of(language)
+    if grammar is None:
+        return []
     matches = tree_sitter.QueryCursor(grammar.query).matches(grammar.parser.parse(content).root_node)
-    return [
-        _Found(section.start, section.end, "section", section.title, "")
-        for section in headings.sections(content, (captures for _, captures in matches))
-    ]
+    return headings.sections(content, (captures for _, captures in matches))
 
 
 def _query(content: bytes, language: Language) -> tuple[list[_Found], list[tuple[str, int, str]]]:
     grammar = grammar_of(language)
+    if grammar is None:
+        return [], []
     matches = tree_sitter.QueryCursor(grammar.query).matches(tree_of(grammar.parser, language, content).root_node)
     found: dict[tuple[int, int, str], _Found] = {}
     references: list[tuple[str, int, str]] = []
@@ -195,18 +199,18 @@ class Grammar(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def grammar_of(language: Language) -> Grammar:
-    """The parser and the symbol query of a language.
-
-    Raises:
-        UsageError: the grammar bundle cannot be unpacked or does not fit this platform.
-    """
+def grammar_of(language: Language) -> Grammar | None:
+    """The parser and the symbol query of a language; None where it has no grammar, which the log says once."""
     try:
-        grammar = _get(language)
-    except semble_grammars.GrammarLoadError:
-        grammar = _load_from_fallback(language)
-    query = (_QUERIES / language.query).read_text(encoding="utf-8")
-    return Grammar(tree_sitter.Parser(grammar), tree_sitter.Query(grammar, query))
+        grammar = grammar_for(language.name)
+        query = tree_sitter.Query(grammar, (_QUERIES / language.query).read_text(encoding="utf-8"))
+    except NoGrammarError as error:
+        say_without_symbols(language.name, str(error))
+        return None
+    except tree_sitter.QueryError as error:
+        say_without_symbols(language.name, f"the queries do not fit the installed grammar: {error}")
+        return None
+    return Grammar(tree_sitter.Parser(grammar), query)
 
 
 #: Grammars whose scanners ask the C library about characters above U+FFFF, of which it has no table: they read memory
@@ -220,27 +224,3 @@ def tree_of(parser: tree_sitter.Parser, language: Language, utf8: bytes) -> tree
     if language.name in _READ_TOO_FAR:
         utf8 = _FOUR_BYTES.sub(b"____", utf8)
     return parser.parse(utf8)
-
-
-def _get(language: Language) -> tree_sitter.Language:
-    try:
-        grammar = semble_grammars.get_language(language.name)
-    except (semble_grammars.UnsupportedPlatformError, semble_grammars.LanguageNotFoundError) as error:
-        raise UsageError(f"no {language.name} grammar for this platform: {error}") from error
-    assert isinstance(grammar, tree_sitter.Language)
-    return grammar
-
-
-def _load_from_fallback(language: Language) -> tree_sitter.Language:
-    """HOME is not writable: unpack into a folder of this user under the temporary directory."""
-    folder = Path(tempfile.gettempdir()) / f"callboard-grammars-{os.getuid()}"
-    try:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        if folder.stat().st_uid != os.getuid():
-            raise PermissionError(f"{folder} belongs to another user")
-        os.environ[CACHE_VARIABLE] = str(folder)
-        return _get(language)
-    except (OSError, semble_grammars.GrammarLoadError) as error:
-        raise UsageError(
-            f"cannot unpack the {language.name} grammar ({error}); set {CACHE_VARIABLE} to a writable folder"
-        ) from error
