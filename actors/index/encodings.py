@@ -14,7 +14,10 @@ from typing import NamedTuple
 
 import chardetng_py  # type: ignore[import-untyped]
 
+from callboard.actors.index.notebooks import notebook_codec
 from callboard.protocol.masking import WINDOW_BYTES, mask_bytes
+
+codecs.register(notebook_codec)
 
 #: What begins a file in one of these encodings; the longer ones first, since UTF-32's begins with UTF-16's.
 _MARKS = (

@@ -14,19 +14,11 @@ from typing import Final, NamedTuple
 
 import tree_sitter
 
-from callboard.actors.index.records import MAX_NAME_CHARS
+from callboard.actors.index.records import MAX_NAME_CHARS, ProseSection
 
 #: Marks around words, and the address of a link, which are no part of its name.
 _MARKUP: Final = re.compile(r"[`*]+|(?<!\w)_+|_+(?!\w)|\]\([^)]*\)|\[(?=[^\]]*\]\()|<[^>]*>|\s#+\s*$")
 _ADORNMENT: Final = re.compile(rb"[!-/:-@\[-`{-~]")
-
-
-class ProseSection(NamedTuple):
-    """Bytes from `start` to `end`, exclusive; sections of a lower level lie within it."""
-
-    start: int
-    end: int
-    title: str
 
 
 class _Heading(NamedTuple):

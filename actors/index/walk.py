@@ -29,11 +29,13 @@ SKIPPED_SUFFIXES = tuple(
     word_set(
         """.min.js .min.css .min.mjs .map .svg .po .pot .mo .pyc .so .o .a .class .jar .png .jpg .jpeg .gif .ico .webp
         .pdf .zip .gz .xz .bz2 .zst .7z .tar .whl .woff .woff2 .ttf .otf .eot .mp3 .mp4 .wav .ogg .webm .bin .dat .db
-        .sqlite .sqlite3 .parquet .npy .npz .onnx .pt .safetensors .exe .dll .dylib .wasm .snap .lock .pyd .ipynb"""
+        .sqlite .sqlite3 .parquet .npy .npz .onnx .pt .safetensors .exe .dll .dylib .wasm .snap .lock .pyd"""
     )
 )
 #: A longer file is data or generated (the longest hand-written sources, such as sqlite3.c unamalgamated, stay below).
 MAX_FILE_BYTES = 1_500_000
+#: Of a notebook: most of a long one is pictures, which are not indexed.
+MAX_NOTEBOOK_BYTES = 8_000_000
 
 
 Rules = tuple[tuple[str, pathspec.GitIgnoreSpec], ...]
@@ -143,9 +145,14 @@ def _unwanted(name: str, status: os.stat_result) -> str:
     lower = name.lower()
     if lower in SKIPPED_NAMES or lower.endswith(SKIPPED_SUFFIXES):
         return "not_source"
-    if status.st_size > MAX_FILE_BYTES:
+    if status.st_size > most_bytes(lower):
         return "too_long"
     return "" if status.st_size else "empty"
+
+
+def most_bytes(path: str) -> int:
+    """How long the file may be."""
+    return MAX_NOTEBOOK_BYTES if path.lower().endswith(".ipynb") else MAX_FILE_BYTES
 
 
 def why_unread(error: OSError) -> str:

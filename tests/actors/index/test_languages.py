@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from callboard.actors.index import languages
+from callboard.actors.index import grammars, languages
 from callboard.actors.index.records import Symbol
 from callboard.actors.index.symbols import KINDS, Lines, Outline, grammar_of, outline
 
@@ -182,6 +182,24 @@ def test_symbols(name: str) -> None:
         assert text.encode()[symbols[path].start_byte :].decode().startswith(first_words)
 
 
+@pytest.mark.parametrize("name", grammars.PROJECT_WHEELS)
+def test_the_wheels_of_the_tree_sitter_project_give_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With semble-grammars not installed."""
+    text = CASES[name][0] + CASES[name][0].replace("{", "")
+    expected = parsed(name, text)
+    assert len(expected.symbols) > 1
+    monkeypatch.setitem(sys.modules, "semble_grammars", None)
+    monkeypatch.setattr(grammars, "_SAID", {})
+    grammars.grammar_for.cache_clear()
+    grammar_of.cache_clear()
+    try:
+        assert parsed(name, text) == expected
+        assert grammars.warnings() == []
+    finally:
+        grammars.grammar_for.cache_clear()
+        grammar_of.cache_clear()
+
+
 #: What queries of prose capture (headings.py; test_headings.py has their cases).
 HEADINGS = ("heading", "h1", "h2", "h3", "h4", "h5", "h6")
 
@@ -194,7 +212,9 @@ def test_every_language_with_a_query_has_a_case_and_at_least_12_have() -> None:
 
 @pytest.mark.parametrize("language", [each for each in languages.LANGUAGES if each.query], ids=lambda each: each.name)
 def test_queries_use_known_captures_only(language: languages.Language) -> None:
-    query = grammar_of(language).query
+    grammar = grammar_of(language)
+    assert grammar is not None
+    query = grammar.query
     captures = {query.capture_name(n) for n in range(query.capture_count)}
     assert {name for name in captures if not name.startswith("_")} <= KINDS | {
         "name", "receiver", "call", "super", "import", "attach", *HEADINGS,
@@ -263,7 +283,7 @@ def test_a_header_with_classes_is_cpp() -> None:
 def test_characters_that_kill_a_grammar_do_not_reach_it(name: str) -> None:
     """In a process of its own; the symbols behind them keep their places."""
     program = f"""
-from callboard.actors.index import languages
+from callboard.actors.index import grammars, languages
 from callboard.actors.index.symbols import Lines, outline
 language = next(each for each in languages.LANGUAGES if each.name == {name!r})
 start = {{"bash": "f() {{ echo ", "perl": "sub f {{ print "}}[{name!r}]

@@ -4,6 +4,7 @@ import os
 import subprocess
 import threading
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from callboard.actors.index import CodeIndex
 from callboard.actors.index.walk import MAX_FILE_BYTES, Walk
 from callboard.actors.index.watch import watch
+from callboard.protocol.errors import UsageError
 
 FILES = ["a.py", "b.log", "sub/a.py", "sub/b.log", "sub/deep/a.py", "sub/deep/c.txt", "out/x.py", "out/keep/y.py"]
 PATTERNS = [
@@ -151,6 +153,17 @@ def test_watch_names_what_changed(tmp_path: Path) -> None:
             writer.join()
         assert index.refresh(paths=changed).indexed == 1
         assert index.search("omega", 1)[0].name == "omega"
+
+
+def test_more_folders_than_can_be_watched_is_an_error_that_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> NoReturn:
+        raise OSError("OS file watch limit reached.")
+
+    monkeypatch.setattr("watchfiles.watch", full)
+    with CodeIndex.open(tmp_path, embedder=None) as index, pytest.raises(UsageError, match="max_user_watches"):
+        next(watch(index, threading.Event()))
 
 
 def _keep_writing(path: Path, stop: threading.Event) -> None:
