@@ -66,7 +66,7 @@ def find_references_tool(search: CodeSearch, workspace: Workspace) -> Tool:
 
         Args:
             name: One name, such as `retry`. Of a path such as `Client.retry`, the last name counts.
-            path: Only below this folder, or in this file, relative to the workspace.
+            path: Only below this folder, or in this file, relative to the workspace or absolute.
             usages: Only such places: definition, call, import, extends, use; `text` where the syntax is not known.
             after: `next` of the page before.
             limit: Lines of one page.
@@ -74,19 +74,26 @@ def find_references_tool(search: CodeSearch, workspace: Workspace) -> Tool:
         last = plain_path(name).rpartition(".")[2]
         if not last or last.split() != [last]:
             raise ToolError(f"{name!r} is no name", field="name", expected="one name such as `retry`", received=name)
-        place = str(workspace.inside_or_missing(path))
+        places = _places(workspace, path)
         try:
             rows = await search.ask_twice(lambda index: index.files(), context.remaining_seconds)
         except UsageError as error:
             raise ToolError(str(error)) from error
-        below = place.rstrip("/") + "/"
-        files = [row.path for row in rows if row.path == place or row.path.startswith(below)]
+        below = tuple(place.rstrip("/") + "/" for place in places)
+        files = [row.path for row in rows if row.path in places or row.path.startswith(below)]
         is_secret = await search.ask_index(lambda index: index.secret_files())
         begin = _Cursor.of(after, workspace)
         page = _Page(last, frozenset(usages or ()), begin, limit, context.deadline_at - SPARE_SECONDS)
         return await asyncio.to_thread(page.find, [each for each in files if not is_secret(each)])
 
     return find_references
+
+
+def _places(workspace: Workspace, path: str) -> tuple[str, ...]:
+    """Where to look: everywhere, or below this path."""
+    if path in ("", "."):
+        return tuple(map(str, workspace.folders))
+    return (str(workspace.holding(path).inside_or_missing(path)),)
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -87,9 +87,10 @@ def list_dir_tool(workspace: Workspace) -> Tool:
             depth: How many levels of folders to show.
             ignored: Show also what git ignores.
         """
-        secrets = workspace.secrets()
-        place = workspace.inside_or_missing(path, secrets=secrets)
-        visible = VisibleFiles(workspace, place, secrets)
+        here = workspace.holding(path)
+        secrets = here.secrets()
+        place = here.inside_or_missing(path, secrets=secrets)
+        visible = VisibleFiles(here, place, secrets)
         return listing(place, depth, visible, shows_ignored=ignored)
 
     return list_dir
@@ -107,9 +108,10 @@ def find_files_tool(workspace: Workspace) -> Tool:
             path: The folder to look through, relative to the workspace or absolute within it.
             limit: Paths to show at most.
         """
-        secrets = workspace.secrets()
-        place = workspace.inside_or_missing(path, secrets=secrets)
-        return found_files(place, name, limit, VisibleFiles(workspace, place, secrets))
+        here = workspace.holding(path)
+        secrets = here.secrets()
+        place = here.inside_or_missing(path, secrets=secrets)
+        return found_files(place, name, limit, VisibleFiles(here, place, secrets))
 
     return find_files
 

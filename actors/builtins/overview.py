@@ -109,10 +109,10 @@ def codebase_overview_tool(search: CodeSearch, workspace: Workspace) -> Tool:
         define. Files that git ignores, binary files and files with secrets are not counted.
 
         Args:
-            path: A folder, relative to the workspace; the whole workspace if left out.
+            path: A folder, relative to the workspace or absolute; the whole workspace if left out.
             token_budget: How many tokens the answer may have, at most.
         """
-        folder = workspace.inside_or_missing(path)
+        folder = workspace.holding(path).inside_or_missing(path)
         try:
             await search.ask_twice(lambda index: index.files(), WAIT_SECONDS)
         except UsageError as error:

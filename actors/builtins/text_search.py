@@ -114,7 +114,8 @@ def search_text_tool(workspace: Workspace) -> Tool:
         """
         pattern = pattern_of(query, is_regex=regex, ignores_case=ignore_case)
         search = Search(pattern, name_test(glob, "glob") if glob else lambda _: True, context_lines, limit)
-        return search_files(workspace, path, search, time.monotonic() + context.remaining_seconds * SEARCHING_SHARE)
+        until = time.monotonic() + context.remaining_seconds * SEARCHING_SHARE
+        return search_files(workspace.holding(path), path, search, until)
 
     return search_text
 

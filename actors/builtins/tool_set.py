@@ -52,4 +52,5 @@ def _bounded(tool: Tool, workspace: Workspace) -> Tool:
     `Workspace` refuses what is outside and what is secret, where a tool reads: such a call need not be judged.
     """
     is_bounded = tool.contract.risk is Risk.READ
-    return replace(tool, contract=replace(tool.contract, paths=(str(workspace.root),), is_bounded=is_bounded))
+    folders = workspace.folders if is_bounded else (workspace.root,)
+    return replace(tool, contract=replace(tool.contract, paths=tuple(map(str, folders)), is_bounded=is_bounded))

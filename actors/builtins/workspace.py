@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -17,22 +18,33 @@ EXPECTED = "a path of the workspace, relative to it or absolute"
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """One folder, with the rules of its owner on what is secret in it. Make it with `Workspace.at`."""
+    """One folder, and perhaps further ones to read in, with the rules of their owner on what is secret there.
+
+    Make it with `Workspace.at`.
+    """
 
     root: Path
     """Absolute, without symbolic links."""
     rules: SecretRules = NO_RULES
+    read_only: tuple[Path, ...] = ()
+    """Further folders, that tools may read in: likewise."""
 
     @classmethod
-    def at(cls, folder: Path | str, rules: SecretRules = NO_RULES) -> Self:
+    def at(cls, folder: Path | str, rules: SecretRules = NO_RULES, read_only: Iterable[Path | str] = ()) -> Self:
         """Raises UsageError when there is no such folder."""
-        try:
-            root = Path(folder).resolve(strict=True)
-        except (OSError, RuntimeError, ValueError) as error:
-            raise UsageError(f"no such workspace: {folder} ({error})") from error
-        if not root.is_dir():
-            raise UsageError(f"the workspace {root} is not a directory")
-        return cls(root, rules)
+        return cls(_folder(folder), rules, tuple(map(_folder, read_only)))
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """All that tools may read in."""
+        return self.root, *self.read_only
+
+    def holding(self, path: str) -> Workspace:
+        """For a tool that reads: as if the folder in which this absolute path is were the whole workspace. A relative
+        path is meant from the first folder, and so is one that is in none of them."""
+        given = os.path.normpath(path)
+        root = next((each for each in self.read_only if Path(given).is_relative_to(each)), self.root)
+        return Workspace(root, self.rules)
 
     def secrets(self) -> SecretFiles:
         """Says what is secret. It remembers the ignore files that it has read: take a new one for each call."""
@@ -67,6 +79,16 @@ class Workspace:
         if secrets.hides(given) or secrets.hides(place):
             raise secret_error(path, field)
         return place
+
+
+def _folder(given: Path | str) -> Path:
+    try:
+        root = Path(given).resolve(strict=True)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise UsageError(f"no such workspace: {given} ({error})") from error
+    if not root.is_dir():
+        raise UsageError(f"the workspace {root} is not a directory")
+    return root
 
 
 def secret_error(path: str | Path, field: str = "path") -> ToolError:

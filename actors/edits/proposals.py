@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Self
 
 from callboard.actors.edits.changes import ChangeKind
 from callboard.actors.kernel import Asks
-from callboard.protocol.errors import CallboardError
+from callboard.protocol.errors import CallboardError, UsageError
 
 
 class ProposalState(StrEnum):
@@ -75,3 +76,17 @@ class DecideEdits(Asks[tuple[Proposal, ...] | CallboardError]):
     """New whole texts of files, in place of what was proposed."""
     is_told: bool = False
     """The model reads it in the result of its call."""
+
+    @classmethod
+    def by_owner(
+        cls,
+        ids: Iterable[str] | None,
+        *,
+        is_approved: bool,
+        reason: str = "",
+        contents: Mapping[str, str] | None = None,
+    ) -> Self:
+        """Of the runtime's owner. Raises UsageError for what is no list of ids."""
+        if isinstance(ids, str):
+            raise UsageError(f"ids must be a list of ids, not the text {ids!r}; put it into a list")
+        return cls(None if ids is None else tuple(ids), is_approved, "owner", reason, contents or {})

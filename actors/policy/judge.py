@@ -74,11 +74,13 @@ class CallJudge:
         saved: Saved | None = None,
         addresses: AllowedAddresses = NONE_ALLOWED,
         masks_secrets: Callable[[], bool] = lambda: True,
+        read_only: tuple[Path, ...] = (),
     ) -> None:
         """`masks_secrets`: whether secret files are covered for commands; it may block, and what it raises asks."""
         self.policy = policy
         self.saved = saved
         self._workspace = workspace
+        self._read_only = read_only
         self._secrets = secrets
         self._addresses = addresses
         self._masks_secrets = masks_secrets
@@ -102,7 +104,7 @@ class CallJudge:
 
     def _touches(self, tool: Tool, accesses: Iterable[Access]) -> Iterator[Touch]:
         """All that the call would touch."""
-        paths = Paths(self._workspace, self._secrets)
+        paths = Paths(self._workspace, self._secrets, self._read_only)
         found = tuple(accesses)
         if not _CARRIES[tool.contract.risk].intersection(each.kind for each in found):
             yield Touch(AccessKind.READ, risk=tool.contract.risk)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -72,12 +72,14 @@ def follow(path: str) -> FollowedPath:
 class Paths:
     """Finds out about the paths of one call. Raises nothing for what a model can write.
 
-    Without a workspace all paths are outside of it.
+    Without a workspace all paths are outside of it. `read_only`: further folders, which count as inside for what only
+    reads.
     """
 
-    def __init__(self, root: Path | None, rules: SecretRules = NO_RULES) -> None:
+    def __init__(self, root: Path | None, rules: SecretRules = NO_RULES, read_only: Iterable[Path | str] = ()) -> None:
         self._root = os.path.realpath(root) if root is not None else None
         self._secrets = SecretFiles(self._root or "/", rules)
+        self._read_only = {os.path.realpath(each): SecretFiles(os.path.realpath(each), rules) for each in read_only}
 
     @property
     def root(self) -> str:
@@ -103,8 +105,11 @@ class Paths:
             yield expanded
 
     def _judged(self, kind: AccessKind, path: str, found: FollowedPath) -> Touch:
-        is_inside = self._root is not None and _is_below(found.place, self._root)
-        hides = self._secrets.hides if kind is AccessKind.READ else self._secrets.is_protected
+        is_inside, secrets = self._root is not None and _is_below(found.place, self._root), self._secrets
+        for root, of_root in self._read_only.items():
+            if _is_below(found.place, root):
+                is_inside, secrets = kind is AccessKind.READ, of_root
+        hides = secrets.hides if kind is AccessKind.READ else secrets.is_protected
         written = os.path.normpath(path)
         return Touch(
             kind,

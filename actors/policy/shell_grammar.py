@@ -113,15 +113,15 @@ def read_line(line: str) -> ShellLine:
 
 @lru_cache(maxsize=1)
 def _parser() -> Parser | None:
+    from callboard.actors.index.grammars import NoGrammarError, grammar_for  # noqa: PLC0415 - the extra `index`
+
     try:
-        import semble_grammars  # type: ignore[import-untyped]  # noqa: PLC0415 - the extra `index`
-        import tree_sitter  # noqa: PLC0415 - likewise
-    except ImportError:
+        grammar = grammar_for("bash")
+    except NoGrammarError:  # nothing is understood then
         return None
-    try:
-        return tree_sitter.Parser(semble_grammars.get_language("bash"))
-    except Exception:  # noqa: BLE001 - its library cannot be unpacked or loaded: nothing is understood then
-        return None
+    import tree_sitter  # noqa: PLC0415 - likewise
+
+    return tree_sitter.Parser(grammar)
 
 
 def _all_known(found: ShellLine) -> bool:
