@@ -31,12 +31,10 @@ class RequestClock:
             return self._deadline_at
         return self._deadline_at + max(0.0, at - self._halted_at)
 
-    def halt(self, at: float) -> None:
-        """From now on the request only waits."""
-        self._halted_at = at
-
-    def go_on(self, at: float) -> float:
-        """The time runs again: the deadline from now on."""
-        self._deadline_at = self.deadline_at(at)
-        self._halted_at = None
+    def turn(self, at: float) -> float | None:
+        """From now on the request only waits (None), or its time runs again: then the deadline from now on."""
+        if not self.is_halted:
+            self._halted_at = at
+            return None
+        self._deadline_at, self._halted_at = self.deadline_at(at), None
         return self._deadline_at

@@ -36,7 +36,8 @@ def _call_model(command: commands.CallModel) -> str:
 
 
 def _run_tool(command: commands.RunTool) -> str:
-    return f"RunTool {command.name} {_digest(command.arguments)} effect {command.effect_id}"
+    asked = "\n".join((command.arguments, *command.search_words))
+    return f"RunTool {command.name} {_digest(asked)} effect {command.effect_id}"
 
 
 def _ask_approval(command: commands.AskApproval) -> str:

@@ -10,7 +10,7 @@ from callboard.protocol.compaction import Compacted
 from callboard.protocol.content import AssistantMessage, Message, ToolCall, ToolMessage
 from callboard.protocol.ids import Tag, ToolName
 from callboard.protocol.limits import MAX_ATTEMPTS
-from callboard.protocol.model import FinishReason, ModelRequest, Usage
+from callboard.protocol.model import CallPurpose, FinishReason, ModelRequest, Usage
 from callboard.protocol.policy import Access
 from callboard.protocol.reports import StepReport
 from callboard.protocol.tools import Risk, ToolFailure
@@ -19,15 +19,6 @@ from callboard.protocol.tools import Risk, ToolFailure
 @dataclass(frozen=True, slots=True)
 class _Command:
     tag: Tag
-
-
-class CallPurpose(StrEnum):
-    """What a model call is for."""
-
-    TURN = "turn"
-    """The next turn of the conversation."""
-    SUMMARY = "summary"
-    """A summary of earlier messages (compaction.py): its answer is no turn, and is not shown as one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +37,11 @@ class CallModel(_Command):
     prompt_tokens: int = 0
     """Of the request, by our own count: without what providers said of other prompts; 0: not counted."""
     purpose: CallPurpose = CallPurpose.TURN
+
+    @property
+    def is_turn(self) -> bool:
+        """Does it ask for a turn of the conversation?"""
+        return self.purpose is CallPurpose.TURN
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +62,8 @@ class RunTool(_Command):
     """The same each time this very call is run again, so that a tool can recognise its own earlier effect."""
     rule: str = ""
     """By what it may run, in words, for logs and spans."""
+    search_words: tuple[str, ...] = ()
+    """Further queries for a call that searches, which the model was asked for (search_words.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +135,7 @@ class NoteKind(StrEnum):
     COMPACTED = "compacted"
     """Old tool results were cleared, or older messages were replaced by a summary."""
     SUMMARY_FAILED = "summary_failed"
+    WORDS_FAILED = "words_failed"
     """Older messages could not be summarised."""
     CUT = "cut"
     """The turn is not whole: cut off, refused, or ended for an unknown reason."""

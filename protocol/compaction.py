@@ -44,9 +44,8 @@ WORTH_IT: Final = 0.1
 TRIED_AGAIN_AFTER: Final = 0.2
 #: A summary is no longer than this, however large the window: some 3,000 words.
 MAX_SUMMARY_TOKENS: Final = 4_096
-#: One summary: a call as long as a long answer. It gets no more than this share of the time that the request has left.
+#: One summary: a call as long as a long answer.
 SUMMARY_TIMEOUT_SECONDS: Final = 120.0
-SUMMARY_TIME_SHARE: Final = 0.25
 #: A result of up to so many characters stays: the line in its place would be hardly shorter.
 MIN_CLEARED_CHARS: Final = 400
 
@@ -318,12 +317,6 @@ def fitted(text: str, tokens: int, count: Callable[[str], int]) -> str:
     while (size := count(text)) > tokens and len(text) > 1:
         text = text[: max(int(len(text) * min(tokens / size, 0.95)), 1)].rstrip()
     return text
-
-
-def summary_deadline(at: float, request_deadline_at: float) -> float:
-    """When a summary that is asked for at `at` is given up, so that the question itself has its time."""
-    left = max(request_deadline_at - at, 0.0)
-    return min(at + min(SUMMARY_TIMEOUT_SECONDS, left * SUMMARY_TIME_SHARE), request_deadline_at)
 
 
 def share_of(share: float | None, room: int) -> float:

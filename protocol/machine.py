@@ -13,10 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from callboard.protocol import commands, compaction, events, limits, states, step
+from callboard.protocol import commands, compaction, events, limits, search_words, states, step
+from callboard.protocol.asides import Aside
+from callboard.protocol.attempts import Attempts
 from callboard.protocol.budgets import Spending, Stop
 from callboard.protocol.clock import RequestClock
-from callboard.protocol.commands import CallPurpose, Command, NoteKind, Outcome
+from callboard.protocol.commands import Command, NoteKind, Outcome
 from callboard.protocol.content import (
     AssistantMessage,
     Message,
@@ -30,6 +32,7 @@ from callboard.protocol.errors import ASK_AGAIN_KINDS, ErrorKind, ProtocolError,
 from callboard.protocol.events import Event
 from callboard.protocol.ids import Tag
 from callboard.protocol.model import (
+    CallPurpose,
     Error,
     FinishReason,
     ModelRequest,
@@ -38,23 +41,16 @@ from callboard.protocol.model import (
     TextDelta,
 )
 from callboard.protocol.options import RequestOptions, ToolFallback
-from callboard.protocol.output import NO_ANSWERS, OutputMode, OutputTries, Ruling, answers_in
+from callboard.protocol.output import ASKED_BY, NO_ANSWERS, OutputTries, Ruling, check_fault
 from callboard.protocol.prompt import PromptBuilder
 from callboard.protocol.prompt_tokens import TokenCounter, estimate_tokens
+from callboard.protocol.search_words import FirstSearch, HeldTurn
 from callboard.protocol.start_check import check_start
 from callboard.protocol.states import CallState, RequestState
-from callboard.protocol.step import CallFailure, OpenCall, Turn, TurnVerdict
+from callboard.protocol.step import NO_WORDS, CallFailure, OpenCall, SearchWords, Turn, TurnVerdict
 from callboard.protocol.step_log import StepLog
 from callboard.protocol.tools import wait_fault
 from callboard.protocol.turn_text import TurnText
-
-#: Of a model that is known to take no tools, or no schema, its holder says so without asking it.
-_SAID_UNASKED: Final = frozenset({ErrorKind.TOOLS_UNSUPPORTED, ErrorKind.SCHEMA_UNSUPPORTED})
-#: How a model is asked for an answer whose schema it does not take.
-_ASKED_BY: Final[Mapping[OutputMode | None, str]] = {
-    OutputMode.TOOL: "it is asked to answer by a tool call",
-    OutputMode.PROMPT: "it is asked for JSON in the instructions",
-}
 
 
 class Session:
@@ -72,17 +68,13 @@ class Session:
         self.step = self.tag
         """The tag of the current model call; each model call has a number of its own, repeated ones too."""
         self._due: tuple[ModelRequest, float] | None = None
-        self._purpose = CallPurpose.TURN
-        """Of the current model call, or of the one that is due."""
-        self._sent = 0
-        """Requests that the step's earlier model calls took, of its `max_attempts`."""
-        self._sent_now = 0
-        self._waits_until_at = 0.0
-        """What the model call waits for is over then."""
-        """Those that the current one is known to have taken: how many, counts when it is lost."""
-        self._losses = 0
-        self._has_cut_harder = False
-        """In this step, since the model refused its prompt as too long."""
+        self._model_calls = 0
+        self._aside: Aside | None = None
+        """The current model call, or the one that is due, is beside the conversation."""
+        self._held: HeldTurn | None = None
+        """Its calls begin when there are further words to search by."""
+        self._first_search = FirstSearch()
+        self._attempts: Attempts
         self._left_out: set[str] = set()
         """What was already said that the API cannot express: once a request is enough."""
         self._clock = RequestClock(0.0)
@@ -119,13 +111,16 @@ class Session:
     @property
     def has_recorded(self) -> bool:
         """The question is in the conversation: it comes with the first step."""
-        return any(isinstance(record, commands.RecordStep) for record in self._recorded)
+        return bool(self._steps)
 
     @property
     def recorded(self) -> tuple[Message, ...]:
         """What this request has added to the conversation so far: whole steps only."""
-        steps = (record for record in self._recorded if isinstance(record, commands.RecordStep))
-        return tuple(message for record in steps for message in record.messages)
+        return tuple(message for record in self._steps for message in record.messages)
+
+    @property
+    def _steps(self) -> list[commands.RecordStep]:
+        return [record for record in self._recorded if isinstance(record, commands.RecordStep)]
 
     # Applying events.
 
@@ -225,7 +220,7 @@ class Session:
             raise ProtocolError(self.state, event, str(error)) from error
         self._prompt = PromptBuilder(event, self.spent, self.count_tokens)
         self.tag = self.step = event.tag.request
-        self._options = options
+        self._options, self._attempts = options, Attempts(options.max_attempts)
         self._repeats = step.Repeats(options.repeated_call_limit)
         self._output = OutputTries(options.output) if options.output is not None else None
         self._read((*event.history, event.user) if options.ask_after_untrusted else ())
@@ -261,9 +256,8 @@ class Session:
 
     def _plan_next(self, *, again: bool = False, not_before_at: float = 0.0) -> None:
         """Prepare the next model call, or the end by a limit; `again` when the last call came to nothing."""
-        request: ModelRequest | Stop | None = None if again else self._prompt.next_summary()
-        self._purpose = CallPurpose.TURN if request is None else CallPurpose.SUMMARY
-        request = request or self._prompt.next_request(again=again)
+        self._aside = None if again else self._prompt.next_summary()
+        request = self._prompt.next_request(again=again) if self._aside is None else self._aside.request
         if isinstance(request, Stop):
             self._end(request.outcome, request.reason)
         else:
@@ -273,18 +267,19 @@ class Session:
         assert self._due is not None
         request, not_before_at = self._due
         self._due = None
-        self.step = self.tag.at_step(self.step.step + 1)
+        self._model_calls += 1
+        self.step = self.tag.at_step(self._model_calls)
         self._streamed.forget()
-        self._sent_now, self._waits_until_at, self._finish_reason = 0, not_before_at, FinishReason.OTHER
-        asked_at, left = max(event.at, not_before_at), self._options.max_attempts - self._sent
-        is_summary = self._purpose is CallPurpose.SUMMARY
-        self._log.asked(self.step.step, asked_at, is_summary=is_summary)
+        self._attempts.begin(not_before_at)
+        self._finish_reason = FinishReason.OTHER
+        asked_at, left = max(event.at, not_before_at), self._attempts.left
+        self._log.asked(self.step.step, asked_at, self._purpose)
         ends_at = self._clock.deadline_at(event.at)
         deadline_at = min(asked_at + limits.STREAM_TOTAL_TIMEOUT_SECONDS, ends_at)
         todo, counted = self._told_compacted(), self._prompt.size.own_count
-        if is_summary:
-            deadline_at = compaction.summary_deadline(asked_at, ends_at)
-            counted = self._prompt.summary_tokens
+        if (aside := self._aside) is not None:
+            deadline_at, counted = aside.deadline_at(asked_at, ends_at), aside.tokens
+            left = min(left, aside.max_attempts or left)
         elif told := self._prompt.told_cut():
             todo.append(commands.Note(self.step, told, NoteKind.TRIMMED))
         call = commands.CallModel(self.step, request, deadline_at, not_before_at, left, counted, self._purpose)
@@ -293,7 +288,7 @@ class Session:
     def _model_streamed(self, event: events.ModelStreamed) -> list[Command]:
         if event.tag != self.step:
             self._check_step(event)
-        if self._purpose is CallPurpose.SUMMARY:
+        if self._aside is not None:
             return []  # no part of the answer
         self._streamed.add(event.events)
         if self._streamed.is_too_long:
@@ -303,13 +298,8 @@ class Session:
 
     def _model_noted(self, event: events.ModelNoted) -> list[Command]:
         self._check_step(event)
-        self._sent_now = max(self._sent_now, event.requests)
-        self._waits_until_at = event.until_at
+        self._attempts.noted(event)
         return [commands.Note(self.step, event.text, event.kind)]
-
-    def _call_ended_after(self, requests: int, least: int = 1) -> None:
-        """The model call took so many requests, at least those that it was known to have taken."""
-        self._sent += max(least, requests, self._sent_now)
 
     def _told_left_out(self, found: tuple[str, ...]) -> list[Command]:
         new = [text for text in dict.fromkeys(found) if text not in self._left_out]
@@ -318,67 +308,53 @@ class Session:
 
     def _model_responded(self, event: events.ModelResponded) -> list[Command]:
         self._check_step(event)
-        self._check_answers(event)
-        self._call_ended_after(event.requests)
-        self._losses = 0
-        if self._purpose is CallPurpose.SUMMARY:
-            return self._summary_responded(event)
+        form = self._options.output if self._aside is None else None
+        if (form or event.checked) and (fault := check_fault(form, event.response, event.checked)):
+            raise ProtocolError(self.state, event, fault)
+        self._attempts.ended(event.requests)
+        if self._aside is not None:
+            return self._aside_responded(event, self._aside)
         response = event.response
         is_too_long = step.is_too_long(response)
         turn = step.tidy(ModelResponse() if is_too_long else response)
-        self._streamed.forget()
+        self._streamed.forget(turn.message.text)
         doubt = self._prompt.charge(response.usage, event.cost, turn.message)
         self._log.responded(event, self.spent.last_usage, self.spent.last_cost)
         notes = self._told_left_out(response.notes)
-        if doubt:
-            notes.append(commands.Note(self.step, doubt, NoteKind.ESTIMATED))
+        notes += [commands.Note(self.step, doubt, NoteKind.ESTIMATED)] if doubt else []
         if is_too_long:
             return notes + self._end(Outcome.FAILED, step.TOO_LONG)
-        text = turn.message.text
-        self._streamed.forget(text)
-        if response.error is not None:
-            return notes + self._model_error(response.error)
+        return notes + (self._model_error(response.error, event.at) if response.error else self._take_turn(event, turn))
+
+    def _take_turn(self, event: events.ModelResponded, turn: Turn) -> list[Command]:
+        """The model call has not failed: what its turn leads to."""
+        response = event.response
         self._finish_reason = response.finish_reason
-        verdict, reason = step.judge(response, turn, self._may_ask_again)
+        verdict, reason = step.judge(response, turn, self._attempts.may_ask_again)
         if verdict is TurnVerdict.ASK_AGAIN:
-            return notes + self._ask_again(reason)
+            return self._ask_again(reason)
         if verdict is TurnVerdict.FAIL:
-            return notes + self._end(Outcome.FAILED, reason)
-        self._sent, self._has_cut_harder = 0, False
+            return self._end(Outcome.FAILED, reason)
+        self._attempts.end_step()
         self._prompt.go_on_from(response.response_id)
         self._streamed.forget()
-        self._text = text
-        if reason:
-            notes.append(commands.Note(self.step, reason, NoteKind.CUT))
+        self._text = turn.message.text
+        notes: list[Command] = [commands.Note(self.step, reason, NoteKind.CUT)] if reason else []
         if verdict is TurnVerdict.GO_ON:
-            notes.append(self._record((turn.message,), is_whole=False))  # only the turn itself may be sent back
+            record = self._record((turn.message,), is_whole=False)  # only the turn itself may be sent back
             self._plan_next()
-            return notes
+            return [*notes, record]
         ruling = self._output.rule(response, event.checked, reason) if self._output is not None else None
-        if ruling is not None:
-            notes += self._take_ruling(ruling)
+        if ruling is not None and self._output is not None:
+            self._text = ruling.text
+            if told_misfit := self._output.told_again(ruling):
+                notes.append(commands.Note(self.step, told_misfit, NoteKind.MISFIT))
         if verdict is TurnVerdict.RUN_CALLS:
             told = (step.CUT_TOLD.format(response.finish_reason),) if reason else ()
+            if self._options.expand_search and self._waits_for_words(turn, told, ruling):
+                return notes
             return notes + self._run_calls(turn, event.at, told, ruling)
         return notes + self._answer(turn.message, ruling or Ruling(Outcome.ANSWERED, reason))
-
-    def _check_answers(self, event: events.ModelResponded) -> None:
-        """Each answer of the turn must come checked, where a form is asked for: a replay has nothing to check it by."""
-        output, response = self._options.output, event.response
-        is_form_asked = output is not None and response.error is None and self._purpose is CallPurpose.TURN
-        wanted = answers_in(response, output.tool_name) if output is not None and is_form_asked else ()
-        if len(wanted) != len(event.checked):
-            told = f"its turn has {len(wanted)} answers to check, and {len(event.checked)} were checked"
-            raise ProtocolError(self.state, event, told)
-
-    def _take_ruling(self, ruling: Ruling) -> list[Command]:
-        self._text = ruling.text
-        if not ruling.misfit or self._output is None:
-            return []
-        spec, failed = self._output.spec, self._output.failed
-        told = f"The answer does not fit {spec.title} (try {failed} of {spec.max_tries})."
-        is_asked_again = ruling.outcome is None
-        return [commands.Note(self.step, told, NoteKind.MISFIT)] if is_asked_again else []
 
     def _answer(self, message: AssistantMessage, ruling: Ruling) -> list[Command]:
         """The turn has no calls. It ends the request, or the model reads why its answer was not taken."""
@@ -393,57 +369,82 @@ class Session:
 
     def _model_failed(self, event: events.ModelFailed) -> list[Command]:
         self._check_step(event)
-        self._call_ended_after(event.requests, 0 if event.error.kind in _SAID_UNASKED else 1)
+        self._attempts.failed(event)
         self._log.failed(event)
-        return self._told_left_out(event.error.notes) + self._model_error(event.error, event.model)
+        return self._told_left_out(event.error.notes) + self._model_error(event.error, event.at, event.model)
 
     def _model_lost(self, event: events.ModelLost) -> list[Command]:
-        """Ask again, after a pause that grows with each loss in a row: what was lost needs time to come back. A wait
-        that was under way, such as for a rate limit, is not cut short.
+        """Ask again, after a pause (attempts.py).
 
         A request that is beside one that crashes the holder of all model calls must outlive that, so it is asked again
         as often as any step is. The one at fault must not be: for it, and it alone, ModelFailed says `internal_error`.
-        Nothing says whether another request was under way, so one more counts than is known of; none does where the
-        whole process has ended.
         """
         self._check_step(event)
-        self._call_ended_after(self._sent_now + (not event.with_process), least=0)
+        attempts = self._attempts
+        may_ask_again = attempts.lost(event)
         self._log.lost(event.at)
-        self._losses += 1
-        if not self._may_ask_again or self._losses > limits.MAX_MODEL_LOSSES:
-            tries = f"after {self._sent} tries: " if self._sent else ""
-            told = f"{tries}the model call was lost {self._losses} times"
+        if self._purpose is CallPurpose.SEARCH_WORDS:
+            return self._end_words((), "the model call was lost", event.at)
+        if not may_ask_again:
+            tries = f"after {attempts.sent} tries: " if attempts.sent else ""
+            told = f"{tries}the model call was lost {attempts.losses} times"
             if self._purpose is CallPurpose.SUMMARY:
                 return self._summary_failed(told)
             return self._end(Outcome.FAILED, f"{ErrorKind.INTERNAL}: {told}")
-        pause = limits.MODEL_LOST_PAUSES_SECONDS[min(self._losses, len(limits.MODEL_LOST_PAUSES_SECONDS)) - 1]
-        not_before_at = max(event.at + pause, self._waits_until_at)
+        not_before_at = attempts.begins_again_at(event.at)
         told = f"the model call was lost; it is asked again after {not_before_at - event.at:.4g} s."
         return self._ask_again(told, not_before_at)
 
-    # A summary of earlier messages: a model call of its own, whose answer is no turn.
+    # Model calls beside the conversation, whose answers are no turns.
 
-    def _summary_responded(self, event: events.ModelResponded) -> list[Command]:
+    @property
+    def _purpose(self) -> CallPurpose:
+        return CallPurpose.TURN if self._aside is None else self._aside.purpose
+
+    def _aside_responded(self, event: events.ModelResponded, aside: Aside) -> list[Command]:
         response = event.response
-        doubt = self._prompt.charge_summary(response.usage, event.cost, response)
+        doubt = self._prompt.charge_aside(aside, response.usage, event.cost, response)
         self._log.responded(event, self.spent.last_usage, self.spent.last_cost)
         notes: list[Command] = [commands.Note(self.step, doubt, NoteKind.ESTIMATED)] if doubt else []
+        if aside.purpose is CallPurpose.SEARCH_WORDS:
+            return notes + self._end_words(*search_words.words_in(response), event.at)
         text, why, may_repeat = compaction.summary_text(response)
         if not text:
             return notes + self._summary_failed(why, may_repeat=may_repeat)
         self._end_summary(text)
         return notes + self._told_compacted()
 
+    def _waits_for_words(self, turn: Turn, told: tuple[str, ...], ruling: Ruling | None) -> bool:
+        """Whether its calls begin when the model has given further words for the first search of the request."""
+        search = self._first_search.in_turn(turn.calls, self._prompt.offers)
+        _, ends_run = self._repeats.next_step([step.digest(*each) for each in turn.signatures])
+        if search is None or ruling is not None or ends_run:
+            return False
+        if (aside := self._prompt.words_aside(search.queries)) is not None:
+            self._aside, self._due = aside, (aside.request, 0.0)
+            self._held = HeldTurn(self.step, turn, told, self._finish_reason, search.place)
+        return aside is not None
+
+    def _end_words(self, words: tuple[str, ...], why: str, at: float) -> list[Command]:
+        """Begin the calls of the turn, with these words for its search or, where they could not be had, without."""
+        held, self._held, self._aside = self._held, None, None
+        assert held is not None
+        self._attempts.end_step()
+        self.step, self._finish_reason = held.tag, held.finish_reason
+        told = f"It was searched without further words: {why}."
+        notes = [] if words else [commands.Note(self.step, told, NoteKind.WORDS_FAILED)]
+        return notes + self._run_calls(held.turn, at, held.told, None, {held.place: words})
+
     def _summary_failed(self, why: str, *, may_repeat: bool = False) -> list[Command]:
         """Ask again, as often as any step may be; then go on without it: older messages are cut."""
-        if may_repeat and self._may_ask_again:
+        if may_repeat and self._attempts.may_ask_again:
             return self._ask_again(f"{why}.")
         self._end_summary("")
         told = f"Older messages could not be summarised: {why}; what does not fit is left out."
         return [commands.Note(self.step, told, NoteKind.SUMMARY_FAILED), *self._told_compacted()]
 
     def _end_summary(self, text: str) -> None:
-        self._sent = self._losses = 0
+        self._attempts.end_step()
         self._prompt.end_summary(text)
         self._plan_next()
 
@@ -457,12 +458,14 @@ class Session:
         notes = [commands.Note(self.step, told, NoteKind.COMPACTED)] if told else []
         return [*notes, record]
 
-    def _model_error(self, error: Error, model: str = "") -> list[Command]:
-        self._losses, model = 0, model or self._options.model
+    def _model_error(self, error: Error, at: float, model: str = "") -> list[Command]:
+        model, sent = model or self._options.model, self._attempts.sent
+        if self._purpose is CallPurpose.SEARCH_WORDS:
+            return self._end_words((), f"the model call failed ({error.kind})", at)
         if self._purpose is CallPurpose.SUMMARY and error.kind is not ErrorKind.INTERNAL:
             repeats = error.kind in ASK_AGAIN_KINDS
             return self._summary_failed(f"the model call failed ({error.kind})", may_repeat=repeats)
-        if self._may_ask_again:
+        if self._attempts.may_ask_again:
             if error.kind is ErrorKind.TOOLS_UNSUPPORTED and self._may_give_up_tools:
                 self._prompt.give_up_tools(model)
                 self._plan_next(again=True)
@@ -470,14 +473,14 @@ class Session:
                 return [commands.Note(self.step, told, NoteKind.TOOL_FALLBACK)]
             if error.kind is ErrorKind.SCHEMA_UNSUPPORTED and self._prompt.give_up_schema(model):
                 self._plan_next(again=True)
-                told = f"{model} takes no schema of the answer, or not this one; {_ASKED_BY[self._prompt.output_mode]}."
+                told = f"{model} takes no schema of the answer, or not this one; {ASKED_BY[self._prompt.output_mode]}."
                 return [commands.Note(self.step, told, NoteKind.SCHEMA_FALLBACK)]
             if error.kind is ErrorKind.CONTEXT_LENGTH and self._cuts_harder(error):
                 window = f", which takes {error.context_tokens:,} tokens" if error.context_tokens else ""
                 return self._ask_again(f"the prompt was too long for {model}{window}; more of it is left out now.")
             if error.kind in ASK_AGAIN_KINDS:
                 return self._ask_again(f"the model call failed ({error.kind}).")
-        tries = f"after {self._sent} tries: " if self._sent > 1 else ""
+        tries = f"after {sent} tries: " if sent > 1 else ""
         return self._end(Outcome.FAILED, f"{error.kind}: {tries}{with_advice(error.kind, error.message)}")
 
     @property
@@ -487,25 +490,21 @@ class Session:
         return bool(prompt.tools) and (not prompt.definitions or fallback is ToolFallback.RETRY_WITHOUT_TOOLS)
 
     def _cuts_harder(self, error: Error) -> bool:
-        """Once a step: a second refusal of the same prompt says that our count cannot be relied on."""
-        may_cut, self._has_cut_harder = not self._has_cut_harder, True
-        return may_cut and self._prompt.cut_harder(error.context_tokens)
-
-    @property
-    def _may_ask_again(self) -> bool:
-        return self._sent < self._options.max_attempts
+        return self._attempts.may_cut_harder() and self._prompt.cut_harder(error.context_tokens)
 
     def _ask_again(self, reason: str, not_before_at: float = 0.0) -> list[Command]:
-        if self._purpose is CallPurpose.SUMMARY:
-            self._due = self._prompt.summary_request, not_before_at
+        if self._aside is not None:
+            self._due = self._aside.request, not_before_at
         else:
             self._plan_next(again=True, not_before_at=not_before_at)
-        told = f"Step asked again after {self._sent} of {self._options.max_attempts} requests: {reason}"
+        told = f"Step asked again after {self._attempts.sent} of {self._attempts.most} requests: {reason}"
         return [commands.Note(self.step, told, NoteKind.ASKED_AGAIN)]
 
     # The calls of a step.
 
-    def _run_calls(self, turn: Turn, at: float, notes: tuple[str, ...], ruling: Ruling | None) -> list[Command]:
+    def _run_calls(
+        self, turn: Turn, at: float, notes: tuple[str, ...], ruling: Ruling | None, words: SearchWords = NO_WORDS
+    ) -> list[Command]:
         options = self._options
         self._read((turn.message,))
         self._batch = step.Batch(
@@ -516,6 +515,7 @@ class Session:
             options.max_attempts,
             options.approval_timeout_seconds,
             self._has_read_untrusted,
+            words,
         )
         answers = ruling.calls if ruling is not None else NO_ANSWERS
         todo = self._batch.begin(turn, self._prompt.offers, self._repeats, at, answers)
@@ -586,13 +586,10 @@ class Session:
 
     def _turn_clock(self, at: float) -> commands.SetTimer | commands.ClearTimer:
         """The request's time stands still from now on, or runs again."""
-        if self._clock.is_halted:
-            turned = commands.SetTimer(self.tag, self._clock.go_on(at))
-            self._last = (turned,)
-            return turned
-        self._clock.halt(at)
-        self._last = ()
-        return commands.ClearTimer(self.tag)
+        deadline_at = self._clock.turn(at)
+        turned = commands.ClearTimer(self.tag) if deadline_at is None else commands.SetTimer(self.tag, deadline_at)
+        self._last = () if deadline_at is None else (turned,)
+        return turned
 
     def _close_batch(self) -> commands.RecordStep:
         messages = self._batch.messages()
@@ -624,7 +621,7 @@ class Session:
     @property
     def _is_recorded(self) -> bool:
         """The current step is: so it is where the request ends after a turn that was paused."""
-        return any(record.tag == self.step for record in self._recorded if isinstance(record, commands.RecordStep))
+        return any(record.tag == self.step for record in self._steps)
 
     # The end.
 
@@ -636,7 +633,11 @@ class Session:
     def _let_go(self, event: events.CancelRequested | events.DeadlinePassed) -> list[Command]:
         """Stop what is open; an open step is closed with a result for each of its calls (I2)."""
         if self._batch is step.NO_CALLS:
-            return [commands.StopModel(self.step)]
+            stop = commands.StopModel(self.step)
+            if self._held is not None:  # its calls have not begun: what it says counts as that of a turn that was cut
+                self.step = self._held.tag
+                self._streamed.forget(self._held.turn.message.text)
+            return [stop]
         return [*self._batch.abandon(event, self._reason), self._close_batch()]
 
     def _finish(self, event: Event) -> list[Command]:

@@ -32,6 +32,17 @@ from callboard.protocol.server_tools import ServerToolOffer
 from callboard.protocol.tools import ToolDefinition
 
 
+class CallPurpose(StrEnum):
+    """What a model call is for. The answer to any but a turn is no part of the conversation, and is not streamed."""
+
+    TURN = "turn"
+    """The next turn of the conversation."""
+    SUMMARY = "summary"
+    """A summary of earlier messages (compaction.py)."""
+    SEARCH_WORDS = "search_words"
+    """Further words to search by (search_words.py)."""
+
+
 class FinishReason(StrEnum):
     """Why a turn ended. The provider's own word is kept beside it as `raw_finish_reason`."""
 

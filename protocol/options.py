@@ -94,6 +94,8 @@ class RequestOptions:
     ask_after_untrusted: bool = False
     """May a call that does more than read run unasked once the request has read text that is not its owner's? True: it
     is asked about."""
+    expand_search: bool = False
+    """Is the model asked for further words before the first search of the request (search_words.py)?"""
     max_attempts: int = limits.MAX_ATTEMPTS
     """Requests that may be sent for one model call of a step: the first one, retries, fallback models, the try without
     tools, turns asked again and calls that were lost all count. A tool call that was lost runs no more often either."""

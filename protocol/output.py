@@ -93,6 +93,13 @@ TAKEN_RESULT: Final = "The answer was taken."
 SPARE_RESULT: Final = "Another answer of this turn was taken."
 
 
+#: How a model is asked for an answer whose schema it does not take.
+ASKED_BY: Final[Mapping[OutputMode | None, str]] = {
+    OutputMode.TOOL: "it is asked to answer by a tool call",
+    OutputMode.PROMPT: "it is asked for JSON in the instructions",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Checked:
     """Whether one answer fits."""
@@ -116,6 +123,16 @@ def answers_in(response: ModelResponse, tool_name: ToolName) -> tuple[str, ...]:
         return tuple(call.arguments for call in calls if is_answer(call, tool_name))
     text = "".join(part.text for part in response.parts if isinstance(part, Text))
     return (text,) if text else ()
+
+
+def check_fault(spec: OutputSpec | None, response: ModelResponse, checked: Sequence[Checked]) -> str:
+    """What is wrong with how a turn comes, "" for nothing: each answer of it must come checked, where a form is asked
+    for (`spec`), since a replay has nothing to check it by."""
+    is_form_asked = spec is not None and response.error is None
+    wanted = answers_in(response, spec.tool_name) if spec is not None and is_form_asked else ()
+    if len(wanted) == len(checked):
+        return ""
+    return f"its turn has {len(wanted)} answers to check, and {len(checked)} were checked"
 
 
 def is_answer(call: ToolCall, tool_name: ToolName) -> bool:
@@ -197,6 +214,12 @@ class OutputTries:
         return Ruling(
             Outcome.FAILED, f"The answer does not fit {self.spec.title}, after {tries}: {misfit}", misfit, text, calls
         )
+
+    def told_again(self, ruling: Ruling) -> str:
+        """For a person: that the answer does not fit, where the model is asked once more; else ""."""
+        if not ruling.misfit or ruling.outcome is not None:
+            return ""
+        return f"The answer does not fit {self.spec.title} (try {self.failed} of {self.spec.max_tries})."
 
     def _calls(
         self, response: ModelResponse, checked: Sequence[Checked], taken: int | None

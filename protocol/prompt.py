@@ -15,7 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from callboard.protocol import compaction, content
+from callboard.protocol import compaction, content, search_words
+from callboard.protocol.asides import Aside
 from callboard.protocol.budgets import MIN_OUTPUT_TOKENS, Spending, Stop, allow_step, answer_room
 from callboard.protocol.calls_as_text import calls_as_text
 from callboard.protocol.commands import Outcome
@@ -24,7 +25,15 @@ from callboard.protocol.content import Atom, Message
 from callboard.protocol.events import RequestStarted
 from callboard.protocol.ids import ToolName
 from callboard.protocol.limits import OVERFLOW_SHARE
-from callboard.protocol.model import ModelRequest, ModelResponse, Sampling, ToolChoice, ToolChoiceMode, Usage
+from callboard.protocol.model import (
+    CallPurpose,
+    ModelRequest,
+    ModelResponse,
+    Sampling,
+    ToolChoice,
+    ToolChoiceMode,
+    Usage,
+)
 from callboard.protocol.options import RequestOptions, ToolOffer
 from callboard.protocol.output import OutputMode, mode_of
 from callboard.protocol.prompt_tokens import PromptSize, TokenCounter, message_tokens, tools_tokens
@@ -406,9 +415,45 @@ class PromptBuilder:
             self.compacted = replace(self.compacted, left_out=left_out)
             self._put_earlier()
 
+    # Model calls beside the conversation (asides.py).
+
+    def words_aside(self, queries: Sequence[str]) -> Aside | None:
+        """What asks for further words to search by, besides these; None where no budget covers it."""
+        asked = "\n".join(each.text for each in self._user.full if isinstance(each, content.UserMessage))
+        request, count = self._beside(search_words.words_request(self._model, asked, queries))
+        aside = Aside(CallPurpose.SEARCH_WORDS, request, count, search_words.TIMEOUT_SECONDS, max_attempts=1)
+        return aside if self._is_covered(aside, self._options.context_tokens) else None
+
+    def charge_aside(self, aside: Aside, usage: Usage | None, cost: float | None, response: ModelResponse) -> str:
+        """As `charge`, of a call beside the conversation. It says nothing of the prompt, or of the next answer."""
+        input_tokens, last = math.ceil(aside.tokens * self.size.ratio), self._spent.last_output_tokens
+
+        def estimate() -> Usage:
+            return Usage(input_tokens, message_tokens(response.message, self._count))
+
+        note = self._spent.add(usage, cost, estimate, self._options)
+        self._spent.last_output_tokens = last
+        return note
+
+    def _beside(self, request: ModelRequest) -> tuple[ModelRequest, int]:
+        """With the headers of the request's own calls, and its tokens by our own count."""
+        further = (each for each in self._options.provider_options if isinstance(each, ExtraFields))
+        headers = tuple(ExtraFields(headers=each.headers, provider=each.provider) for each in further if each.headers)
+        count = sum(message_tokens(message, self._count) for message in request.messages)
+        return replace(request, provider_options=headers), count
+
+    def _is_covered(self, aside: Aside, window: int | None) -> bool:
+        """By the window of its model, and by the budgets together with what the next step itself needs: none is spent
+        on such a call alone."""
+        options = replace(self._options, context_tokens=None, sampling=aside.request.sampling)
+        needed = self.tokens + max(self._spent.last_output_tokens, MIN_OUTPUT_TOKENS)
+        most, size = aside.request.sampling.max_output_tokens or 0, math.ceil(aside.tokens * self.size.ratio)
+        fits = window is None or size + most <= window
+        return fits and allow_step(options, self._spent, size + needed) == most
+
     # Compaction: what is done before anything is cut (compaction.py).
 
-    def next_summary(self) -> ModelRequest | None:
+    def next_summary(self) -> Aside | None:
         """Clear old results where that is due; then give what asks for a summary, where one is due. Before a step."""
         wanted, room = self._options.compaction, self._room()
         if wanted is None or room is None:
@@ -418,7 +463,7 @@ class PromptBuilder:
         if self._has_summarised or self.tokens <= compaction.share_of(wanted.summarise_at, room):
             return None
         self._summary = self._plan_summary(wanted, room)
-        return None if self._summary is None else self._summary.request
+        return None if self._summary is None else self._summary.aside
 
     def _clear(self, keep: int, room: int) -> None:
         """Clear all results but the latest ones, where that frees enough to be worth a prompt cache."""
@@ -477,14 +522,10 @@ class PromptBuilder:
         tokens = min(int(wanted.summary * room), compaction.MAX_SUMMARY_TOKENS)
         summarised = self._old[cut].number - 1 if cut < len(self._old) else self._question_at
         request, count = self._ask_summary(wanted, room, tokens, summarised)
-        # What the step itself needs is in it, so that no budget is spent on a summary alone.
-        options = replace(self._options, context_tokens=None, sampling=request.sampling)
-        needed = self.tokens + max(self._spent.last_output_tokens, MIN_OUTPUT_TOKENS)
-        most, size = request.sampling.max_output_tokens or 0, math.ceil(count * ratio)
-        window = self._window_for_summaries(wanted, room)
-        if size + most > window or allow_step(options, self._spent, size + needed) != most:
+        aside = Aside(CallPurpose.SUMMARY, request, count, compaction.SUMMARY_TIMEOUT_SECONDS)
+        if not self._is_covered(aside, self._window_for_summaries(wanted, room)):
             return None
-        return _SummaryPlan(request, count, tokens, cut, summarised)
+        return _SummaryPlan(aside, tokens, cut, summarised)
 
     def _window_for_summaries(self, wanted: compaction.Compaction, room: int) -> int:
         return (wanted.context_tokens if wanted.model else None) or self._options.context_tokens or room
@@ -497,40 +538,13 @@ class PromptBuilder:
         # Room to think, too: some models take what they think from it.
         most = max(answer_room(replace(self._options, context_tokens=window, sampling=Sampling())), tokens)
         model, before = wanted.model or self._model, self.compacted.summary
-        further = (each for each in self._options.provider_options if isinstance(each, ExtraFields))
-        headers = tuple(ExtraFields(headers=each.headers, provider=each.provider) for each in further if each.headers)
 
         def ask(lines: Sequence[str]) -> tuple[ModelRequest, int]:
-            request = compaction.summary_request(model, lines, tokens, most, before)
-            request = replace(request, provider_options=headers)
-            return request, sum(message_tokens(message, self._count) for message in request.messages)
+            return self._beside(compaction.summary_request(model, lines, tokens, most, before))
 
         first = max(self.compacted.summarised, len(self._leading))
         limit = int((window - most) / self.size.ratio) - ask(())[1]
         return ask(compaction.transcript(self._history[first:last], first + 1, limit, self._count))
-
-    @property
-    def summary_request(self) -> ModelRequest:
-        """What asks for the summary that was given out."""
-        assert self._summary is not None
-        return self._summary.request
-
-    @property
-    def summary_tokens(self) -> int:
-        """Of that, by our own count."""
-        assert self._summary is not None
-        return self._summary.count
-
-    def charge_summary(self, usage: Usage | None, cost: float | None, response: ModelResponse) -> str:
-        """As `charge`, of a call that asked for a summary. It says nothing of the prompt, or of the next answer."""
-        input_tokens, last = math.ceil(self.summary_tokens * self.size.ratio), self._spent.last_output_tokens
-
-        def estimate() -> Usage:
-            return Usage(input_tokens, message_tokens(response.message, self._count))
-
-        note = self._spent.add(usage, cost, estimate, self._options)
-        self._spent.last_output_tokens = last
-        return note
 
     def end_summary(self, text: str) -> None:
         """The summary is made, or could not be ("")."""
@@ -583,9 +597,7 @@ class PromptBuilder:
 class _SummaryPlan:
     """A summary that is asked for."""
 
-    request: ModelRequest
-    count: int
-    """Its tokens, by our own count."""
+    aside: Aside
     tokens: int
     """Which the summary may have."""
     pieces: int

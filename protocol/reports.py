@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.ids import CallId, ToolName
-from callboard.protocol.model import FinishReason, Usage
+from callboard.protocol.model import CallPurpose, FinishReason, Usage
 from callboard.protocol.tools import FailureCode
 
 
@@ -59,5 +59,9 @@ class StepReport:
     """The provider's id of the HTTP request, for its support."""
     service_tier: str = ""
     """In which of its tiers the provider served the request, in its own word."""
-    is_summary: bool = False
-    """It asked for a summary of earlier messages (`Compaction`): its answer is no turn of the conversation."""
+    purpose: CallPurpose = CallPurpose.TURN
+    """What it was for: the answer to anything but a turn is no part of the conversation."""
+
+    @property
+    def is_turn(self) -> bool:
+        return self.purpose is CallPurpose.TURN

@@ -295,7 +295,8 @@ _ANSWERED = (answered, RequestState.FINISHED)
 _HANDED_OUT = (handed_out, RequestState.FINISHED)
 #: The last two: the turn had an answer beside its calls, which fits, or does not and is the last that may be given.
 _CALL_ENDED = (_TO_TOOLS, _TO_MODEL, _AT_LIMIT, _ANSWERED, _FAILED, _HANDED_OUT)
-_MODEL_ENDED = (_TO_MODEL, _FAILED, _AT_LIMIT)
+#: To tools: the model was asked for further words to search by, and the calls that waited for them begin without.
+_MODEL_ENDED = (_TO_MODEL, _TO_TOOLS, _FAILED, _AT_LIMIT)
 
 REQUEST_TRANSITIONS: RequestTable = MappingProxyType(
     {

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
+from types import MappingProxyType
 from typing import Final
 
 import orjson
@@ -65,6 +66,9 @@ ANSWERED_TOO: Final = "the answer was given in the same turn."
 #: could read it, and no later request could send it.
 TOO_LONG: Final = f"{ErrorKind.MALFORMED}: the answer went over {limits.MAX_ANSWER_BYTES:,} bytes, and was stopped."
 
+SearchWords = Mapping[int, tuple[str, ...]]
+"""Further words to search by (search_words.py), by the place of the call in the turn."""
+NO_WORDS: Final[SearchWords] = MappingProxyType({})
 Signature = tuple[ToolName, str]
 """A tool and its arguments: in canonical JSON, or as they were received where the call is not complete."""
 
@@ -202,6 +206,7 @@ class OpenCall:
     """Why it has no result of its tool."""
     rule: str = field(default="", init=False)
     """What it was decided by whether it may run."""
+    search_words: tuple[str, ...] = field(default=(), init=False)
     begun_at: float | None = field(default=None, init=False)
     ended_at: float = field(default=0.0, init=False)
 
@@ -228,6 +233,7 @@ class Batch:
     """How long the step's calls may wait for a person."""
     _is_after_untrusted: bool = False
     """The request has read text from outside, and a call that does more than read is to be asked about then."""
+    _words: SearchWords = field(default_factory=dict)
     _asked_at: float = field(default=0.0, init=False)
     _now: float = field(default=0.0, init=False)
     """When that happened which is taken in."""
@@ -270,6 +276,7 @@ class Batch:
             tag = Tag(request_id, parent_id, step, asked.call_id)
             call = self.calls[tag] = self._opened(asked, key, offers.get(name), repeats_itself)
             call.facts.writes_mask = _writes_mask(call.offer, received[1])
+            call.search_words = self._words.get(place, ())
             if (answer := answers.get(place)) is not None:
                 todo += self._answered(tag, call, answer, received)
                 continue
@@ -335,7 +342,8 @@ class Batch:
         if call.offer.contract.effect is Effect.TRANSACTION:
             call.due_at += limits.COMMIT_SECONDS  # what comes of a commit counts, also after the deadline
         effect_id = f"{tag.request_id}/{tag.step}/{tag.call_id}"
-        return commands.RunTool(tag, call.call.name, call.call.arguments, deadline_at, effect_id, call.rule)
+        asked, words = call.call, call.search_words
+        return commands.RunTool(tag, asked.name, asked.arguments, deadline_at, effect_id, call.rule, words)
 
     def _ask(self, tag: Tag, call: OpenCall) -> commands.AskApproval:
         assert call.offer is not None

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from callboard.protocol import events
 from callboard.protocol.errors import ErrorKind
-from callboard.protocol.model import Usage
+from callboard.protocol.model import CallPurpose, Usage
 from callboard.protocol.reports import CallReport, StepReport
 
 
@@ -18,11 +18,11 @@ class StepLog:
         self._step = 0
         self._asked_at: float | None = None
         """Of the model call that is open."""
-        self._is_summary = False
+        self._purpose = CallPurpose.TURN
 
-    def asked(self, step: int, at: float, *, is_summary: bool) -> None:
+    def asked(self, step: int, at: float, purpose: CallPurpose) -> None:
         """A model call begins."""
-        self._step, self._asked_at, self._is_summary = step, at, is_summary
+        self._step, self._asked_at, self._purpose = step, at, purpose
 
     def responded(self, event: events.ModelResponded, usage: Usage | None, cost: float | None) -> None:
         """A turn came; `usage` and `cost` as far as they can be true."""
@@ -44,7 +44,7 @@ class StepLog:
             response.response_id,
             response.provider_request_id,
             response.service_tier,
-            self._is_summary,
+            self._purpose,
         )
         self._reports.append(report)
 
@@ -58,7 +58,8 @@ class StepLog:
 
     def calls_ended(self, calls: tuple[CallReport, ...]) -> None:
         """All calls of the last turn have ended."""
-        self._reports[-1] = replace(self._reports[-1], calls=calls)
+        last = max(at for at, report in enumerate(self._reports) if report.is_turn)
+        self._reports[last] = replace(self._reports[last], calls=calls)
 
     def reports(self, at: float) -> tuple[StepReport, ...]:
         """All of them, when the request ends at this time."""
@@ -70,4 +71,4 @@ class StepLog:
         seconds = at - (self._asked_at or 0.0)
         self._asked_at = None
         report = StepReport(self._step, max(seconds, 0.0), model=model, error=error, requests=requests)
-        self._reports.append(replace(report, is_summary=self._is_summary) if self._is_summary else report)
+        self._reports.append(replace(report, purpose=self._purpose))

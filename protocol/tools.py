@@ -111,6 +111,9 @@ class ToolContract:
     and never asked about: the question is put with what it has staged."""
     origin: Origin = Origin.ELSEWHERE
     """Set by what registers the tool, never by its author."""
+    searches_by: str = ""
+    """Of a tool that only reads: its argument with the list of texts to search for, to which further words may be added
+    (search_words.py); "" where it does not search. What it then gets besides is `RunTool.search_words`."""
     is_outside: bool = False
     """Is it run by the one who asks? Its calls end the request, and are answered with the next one (ClientTool)."""
 

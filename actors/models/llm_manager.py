@@ -21,12 +21,22 @@ from callboard.actors.kernel import Actor, MailboxFull, Ref, Rejected, Timer, ha
 from callboard.actors.kernel.scheduler import TURN_SECONDS
 from callboard.actors.models.refusals import Refusals
 from callboard.actors.models.token_ratios import TokenRatios
-from callboard.protocol.commands import CallModel, CallPurpose, NoteKind, StopModel
+from callboard.protocol.commands import CallModel, NoteKind, StopModel
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind, UsageError, said
 from callboard.protocol.events import ModelFailed, ModelNoted, ModelResponded, ModelStreamed
 from callboard.protocol.ids import Tag
 from callboard.protocol.limits import MAX_ANSWER_BYTES, MAX_RESPONSE_BYTES
-from callboard.protocol.model import Done, Error, ModelRequest, ModelResponse, Restarted, StreamEvent, TextDelta, Usage
+from callboard.protocol.model import (
+    CallPurpose,
+    Done,
+    Error,
+    ModelRequest,
+    ModelResponse,
+    Restarted,
+    StreamEvent,
+    TextDelta,
+    Usage,
+)
 from callboard.protocol.provider_options import ExtraFields, ProviderOptions
 from callboard.providers.adapter import Provider
 from callboard.providers.http_errors import by_status

@@ -13,13 +13,13 @@ from callboard.actors.requests.feed_positions import IN_TURN, SHOWN, Position
 from callboard.actors.requests.replies import Shown, StreamItem
 from callboard.actors.requests.request_feed import recorded_turn
 from callboard.actors.requests.session_messages import ReplayedSession
-from callboard.protocol.commands import CallModel, CallPurpose
+from callboard.protocol.commands import CallModel
 from callboard.protocol.content import AssistantMessage
 from callboard.protocol.direct_call import DirectCall
 from callboard.protocol.errors import RuntimeFailure, said
 from callboard.protocol.events import ModelLost, ModelResponded, ModelStreamed, shifted
 from callboard.protocol.machine import Session
-from callboard.protocol.model import TextDelta
+from callboard.protocol.model import CallPurpose, TextDelta
 from callboard.protocol.prompt_tokens import TokenCounter
 
 Item = tuple[Position, StreamItem[object]]
@@ -36,7 +36,7 @@ def recorded_items(log: RequestLog, count_tokens: TokenCounter, ahead: float) ->
     direct = log.begins.needs.direct
     session: ReplayedSession = DirectCall(direct) if direct else Session(count_tokens=count_tokens)
     number = index = 0
-    is_summary = False
+    is_aside = False
     cut = ""
     for record in log.records:
         event = shifted(record.event, ahead)
@@ -48,14 +48,14 @@ def recorded_items(log: RequestLog, count_tokens: TokenCounter, ahead: float) ->
             cut = "".join(each.text for each in event.events if isinstance(each, TextDelta))
         else:
             number, index = number + 1, 0
-            if isinstance(event, ModelResponded) and not is_summary:
+            if isinstance(event, ModelResponded) and not is_aside:
                 yield from recorded_turn(event.response.parts, event.response, number)
             elif cut and not isinstance(event, ModelLost):
                 yield Position(number, IN_TURN, 1), TextDelta(cut)
             cut = ""
         for seen in (event, *given):
             if isinstance(seen, CallModel):
-                is_summary = seen.purpose is CallPurpose.SUMMARY
+                is_aside = seen.purpose is not CallPurpose.TURN
             elif isinstance(seen, Shown):
                 index += 1
                 yield Position(number, SHOWN, index), seen

@@ -168,7 +168,7 @@ class Reply(Generic[T_co]):
     @property
     def model(self) -> str:
         """ "provider/model" that gave the last turn: a fallback, perhaps. "" where none came."""
-        return next((step.model for step in reversed(self.steps) if step.is_whole and not step.is_summary), "")
+        return next((step.model for step in reversed(self.steps) if step.is_whole and step.is_turn), "")
 
     @property
     def citations(self) -> tuple[Citation, ...]:

@@ -15,7 +15,7 @@ from callboard.actors.requests.joined_pieces import JOINED_PIECES, FeedItem, Joi
 from callboard.actors.requests.replies import MAX_UNREAD_BYTES, Answer, Seen, Shown, StreamItem, size_of
 from callboard.actors.requests.session_messages import FeedStart, Subscriber
 from callboard.actors.tools.progress import ToolProgressed
-from callboard.protocol.commands import CallModel, CallPurpose
+from callboard.protocol.commands import CallModel
 from callboard.protocol.content import (
     AssistantPart,
     Audio,
@@ -37,6 +37,7 @@ from callboard.protocol.events import (
     ModelStreamed,
 )
 from callboard.protocol.model import (
+    CallPurpose,
     CitationDelta,
     Done,
     MediaDelta,
@@ -96,7 +97,7 @@ class RequestFeed:
         self._last = Position()
         self._is_skipping = False
         """The turn that is streamed began before this feed."""
-        self._is_summary = False
+        self._is_aside = False
         """The model call that is open is no part of the answer."""
         self._readers: dict[FeedReader, None] = {}
         answer.future.on_done(self._ended)
@@ -108,7 +109,7 @@ class RequestFeed:
             Position(start.number, SHOWN, BEHIND_ALL) if start.number else Position()
         )
         self._is_skipping = start.asks_for is CallPurpose.TURN
-        self._is_summary = start.asks_for is CallPurpose.SUMMARY
+        self._is_aside = start.asks_for not in (None, CallPurpose.TURN)
 
     # -- the session's side
 
@@ -128,7 +129,7 @@ class RequestFeed:
             elif isinstance(seen, Event):
                 self._event(seen)
             elif isinstance(seen, CallModel):
-                self._is_summary = seen.purpose is CallPurpose.SUMMARY
+                self._is_aside = seen.purpose is not CallPurpose.TURN
             elif isinstance(seen, Shown):
                 self._show(seen)
             if self._end == known:
@@ -148,14 +149,14 @@ class RequestFeed:
         was_partial = self._last.is_partial
         is_partial = was_partial and not isinstance(event, _ENDS_TURN)
         self._last = Position(self._last.number + 1, SHOWN, is_partial=is_partial)
-        if isinstance(event, ModelResponded) and not (was_partial or self._is_summary):  # it came in one piece
+        if isinstance(event, ModelResponded) and not (was_partial or self._is_aside):  # it came in one piece
             for position, piece in recorded_turn(event.response.parts, event.response, self._last.number):
                 self._add(position, piece)
             self._last = Position(self._last.number, SHOWN)
         if isinstance(event, ModelLost) and was_partial:
             self._add(self._behind(is_partial=False), _ASKED_AGAIN)
         if isinstance(event, _ENDS_TURN):
-            self._is_skipping = self._is_summary = False
+            self._is_skipping = self._is_aside = False
         if isinstance(event, Shown):
             self._show(event)
 

@@ -265,7 +265,7 @@ class RequestSession(Actor[SessionMessage]):
     def _check(self, checker: ChecksAnswers, event: events.ModelResponded) -> None:
         """A turn with answers reaches the protocol session when these have been checked."""
         order, _ = self._open.get(event.tag, (None, 0))
-        is_turn = isinstance(order, StartModel) and order.call.purpose is commands.CallPurpose.TURN
+        is_turn = isinstance(order, StartModel) and order.call.is_turn
         texts = answers_in(event.response, self._output_tool) if is_turn and event.response.error is None else ()
         if not texts:
             self._apply(event)
@@ -490,13 +490,11 @@ class RequestSession(Actor[SessionMessage]):
     # -- one method a command
 
     def _call_model(self, command: commands.CallModel) -> None:
-        # A summary is no part of the answer, so no reader is shown it.
-        is_turn = command.purpose is commands.CallPurpose.TURN
-        if not is_turn:
+        # The answer to anything but a turn is no part of the conversation, so no reader is shown it.
+        if not command.is_turn:
             self._show(command)
-        start = StartModel(
-            command, self.ref, self._context_for(command), self._is_read_along and is_turn, self._question.routes
-        )
+        is_streamed = self._is_read_along and command.is_turn
+        start = StartModel(command, self.ref, self._context_for(command), is_streamed, self._question.routes)
         self._open[command.tag] = start, 1
         self._peers.llm_manager.tell_control(start)
 

@@ -19,12 +19,13 @@ from callboard.actors.requests.replies import Seen
 from callboard.actors.telemetry.telemetry import TelemetryMessage
 from callboard.actors.tools.progress import ProgressMade
 from callboard.protocol import commands, events
-from callboard.protocol.commands import CallPurpose, Command
+from callboard.protocol.commands import Command
 from callboard.protocol.compaction import Compacted
 from callboard.protocol.content import Message, ToolCall
 from callboard.protocol.errors import RuntimeFailure
 from callboard.protocol.events import Event, ToolCallEnd
 from callboard.protocol.ids import RequestId, Tag
+from callboard.protocol.model import CallPurpose
 from callboard.protocol.states import CallState, RequestState
 
 Subscriber = Callable[[Seen], None]

@@ -196,7 +196,7 @@ def _expected_turns(story: Story) -> Iterator[ExpectedTurn]:
     steps_made: list[_Made] = []
     for model in story.models:
         steps += not again
-        if model.end is None:
+        if model.end is None or model.calls_begin is None:
             return
         before, sent = sent, sent + model.requests
         losses = losses + 1 if isinstance(model.end.event, ModelLost) else 0

@@ -47,7 +47,7 @@ from callboard.protocol.testing.scenario import (
 from callboard.protocol.tools import Effect
 
 #: Raise it whenever the same seed gives another scenario: an old seed is then refused instead of telling another story.
-VERSION: Final = 7
+VERSION: Final = 8
 
 MAX_TURNS: Final = 12
 MAX_PARALLEL_CALLS: Final = 8
@@ -64,6 +64,15 @@ SHORT_ENDS: Final = (FinishReason.LENGTH, FinishReason.REFUSAL, FinishReason.OTH
 #: Most calls are of tools that simply run; "nowhere" is not on offer.
 _TOOLS: Final = tuple(
     ToolName(name) for name in ("look", "look", "again", "write", "quick", "patient", "deploy", "never", "nowhere")
+)
+#: Those of the standard tools that search, where a scenario has such.
+_SEARCH: Final = (ToolName("look"), ToolName("patient"))
+SEARCH_ARGUMENTS: Final = (
+    '{"queries":["a"]}',
+    "{}",
+    '{"queries":["a","b"]}',
+    '{"queries":"a"}',
+    '{"queries":[" ","a",3]}',
 )
 _ASKED_AGAIN: Final = (ModelDoes.CUT, ModelDoes.LOST, ModelDoes.REFUSE_TOOLS, ModelDoes.OVERFLOW)
 
@@ -131,7 +140,35 @@ def draw_scenario(
     drawn = _with_changes(drawn) if _chance(choices, 8) else drawn
     drawn = replace(drawn, notices_at=_moments(choices, 6))
     drawn = _with_askers_tools(choices, drawn) if _chance(choices, 15) else drawn
-    return _going_on(choices, drawn) if drawn.options.compaction is None and _chance(choices, 5) else drawn
+    drawn = _going_on(choices, drawn) if drawn.options.compaction is None and _chance(choices, 5) else drawn
+    return _expanding(choices, drawn) if _chance(choices, 15) else drawn
+
+
+def _expanding(choices: Choices, drawn: Scenario) -> Scenario:
+    """Some tools search, and the model is asked for further words before the first search."""
+    names = choices.pick((_SEARCH, _SEARCH[:1], _SEARCH[1:]))
+    by = {name: "queries" for name in names}
+    tools = tuple(
+        replace(each, contract=replace(each.contract, searches_by=by.get(each.definition.name, "")))
+        for each in drawn.tools
+    )
+    turns = (
+        replace(turn, calls=tuple(_searching(choices, call) for call in turn.calls)) if _chance(choices, 60) else turn
+        for turn in drawn.turns
+    )
+    plain = PlannedTurn(choices.pick(("find\nseek\n\nhunt", "- one", "x" * 300)), seconds=_seconds(choices, 4))
+    odd = draw_turn(choices, 2)
+    does = choices.pick((ModelDoes.LOST, ModelDoes.BREAK))
+    words = choices.pick((plain, plain, odd, replace(odd, does=does)))
+    return replace(
+        drawn, turns=tuple(turns), tools=tools, words=(words,), options=replace(drawn.options, expand_search=True)
+    )
+
+
+def _searching(choices: Choices, call: PlannedCall) -> PlannedCall:
+    if call.tool not in _SEARCH or call.arguments in BAD_ARGUMENTS:
+        return call
+    return replace(call, arguments=choices.pick(SEARCH_ARGUMENTS))
 
 
 def _going_on(choices: Choices, drawn: Scenario) -> Scenario:

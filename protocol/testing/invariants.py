@@ -1,4 +1,4 @@
-"""The rules I1 to I31, each a pure function over a story that yields what is wrong, one sentence each.
+"""The rules I1 to I32, each a pure function over a story that yields what is wrong, one sentence each.
 
 They hold for any trace, whoever wrote it: the pure driver, or real actors with their session's events and commands
 recorded. They speak of events and commands only. `violations` checks them all.
@@ -19,6 +19,7 @@ from callboard.protocol.testing import rules_limits as limits
 from callboard.protocol.testing import rules_output as output
 from callboard.protocol.testing import rules_outside as outside
 from callboard.protocol.testing import rules_requests as requests
+from callboard.protocol.testing import rules_words as words
 from callboard.protocol.testing.story import Story
 from callboard.protocol.testing.trace import Trace
 
@@ -67,6 +68,7 @@ INVARIANTS: Mapping[str, Callable[[Story], Iterator[str]]] = MappingProxyType(
         "I29 notices": history.notices_read,
         "I30 answers fit": output.answers_fit,
         "I31 handed out": outside.handed_out,
+        "I32 search words": words.expands,
     }
 )
 

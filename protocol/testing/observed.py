@@ -367,6 +367,7 @@ NOT_OBSERVED: Final[Mapping[str, str]] = MappingProxyType(
         "I29 notices": "other runtimes take none",
         "I30 answers fit": "the conversations ask for text: each runtime has its own way to ask for another form",
         "I31 handed out": "the conversations offer no tools of the asker's, which each runtime takes in its own way",
+        "I32 search words": "other runtimes ask for none",
     }
 )
 

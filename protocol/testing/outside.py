@@ -9,7 +9,7 @@ from typing import Final
 
 import orjson
 
-from callboard.protocol.commands import AskApproval, CallModel, CallPurpose, NoteKind, RunTool
+from callboard.protocol.commands import AskApproval, CallModel, NoteKind, RunTool
 from callboard.protocol.content import AssistantPart, Replay, Text, Thinking, ToolCall, is_json_object, json_text
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind
 from callboard.protocol.events import (
@@ -35,6 +35,7 @@ from callboard.protocol.events import (
 from callboard.protocol.ids import CallId, Tag
 from callboard.protocol.limits import STREAM_IDLE_TIMEOUT_SECONDS, TOOL_GRACE_SECONDS
 from callboard.protocol.model import (
+    CallPurpose,
     Error,
     FinishReason,
     ModelRequest,
@@ -61,6 +62,7 @@ from callboard.protocol.tools import FailureCode, ToolFailure
 #: After the last planned turn.
 _LAST_TURN: Final = PlannedTurn("done")
 _LAST_SUMMARY: Final = PlannedTurn("It was about this and that.")
+_LAST_WORDS: Final = PlannedTurn("find it\nlook for it")
 
 Make = Callable[[float], Event]
 """An event, once it is known when it arrives."""
@@ -90,7 +92,10 @@ class Plans:
 
     def __init__(self, scenario: Scenario) -> None:
         self._turns = iter(scenario.turns)
-        self._summaries = iter(scenario.summaries)
+        self._beside = {
+            CallPurpose.SUMMARY: (iter(scenario.summaries), _LAST_SUMMARY),
+            CallPurpose.SEARCH_WORDS: (iter(scenario.words), _LAST_WORDS),
+        }
         self._calls: dict[int, list[PlannedCall]] = {}
         self._asked: dict[int, PlannedTurn] = {}
         self._askers = {offer.definition.name for offer in scenario.askers_tools}
@@ -99,8 +104,8 @@ class Plans:
 
     def next_turn(self, command: CallModel) -> PlannedTurn:
         """What the model answers to this call."""
-        if command.purpose is CallPurpose.SUMMARY:
-            return next(self._summaries, _LAST_SUMMARY)
+        if command.purpose in self._beside:
+            return next(*self._beside[command.purpose])
         turn = next(self._turns, _LAST_TURN)
         self._calls[command.tag.step] = list(turn.calls)
         self._asked[command.tag.step] = turn
@@ -215,8 +220,7 @@ def _ending(turn: PlannedTurn, command: CallModel, options: RequestOptions, now:
     if error is not None:
         response = replace(response, parts=(), error=error)
     cost = cost_of(response.usage, options, turn.extra_cost)
-    is_turn = command.purpose is CallPurpose.TURN
-    requests, checked = requests_of(turn, command), check_answers(response, options) if is_turn else ()
+    requests, checked = requests_of(turn, command), check_answers(response, options) if command.is_turn else ()
     return lambda at: ModelResponded(tag, at, response, cost, requests, checked=checked)
 
 

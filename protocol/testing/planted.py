@@ -58,6 +58,7 @@ from callboard.protocol.testing.mutation import Mutation
 from callboard.protocol.testing.planted_compaction import COMPACTION_FAULTS
 from callboard.protocol.testing.planted_outputs import OUTPUT_FAULTS
 from callboard.protocol.testing.planted_outside import OUTSIDE_FAULTS
+from callboard.protocol.testing.planted_words import WORDS_FAULTS
 from callboard.protocol.testing.planting import (
     FAULTS,
     Fault,
@@ -567,11 +568,11 @@ plant(
 )
 
 
-# I28: each with its docstring as its name.
+# I28, I30, I32: each with its docstring as its name, or a name of its own.
 
 for _invariant, _name, _mutation in OUTPUT_FAULTS:
     plant(_invariant, _name, _mutation)
-for _invariant, _mutation in COMPACTION_FAULTS:
+for _invariant, _mutation in (*COMPACTION_FAULTS, *WORDS_FAULTS):
     fault(_invariant)(_mutation)
 
 

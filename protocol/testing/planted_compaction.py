@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from callboard.protocol.commands import CallModel, CallPurpose, Command, Note, NoteKind, RecordCompaction, RecordStep
+from callboard.protocol.commands import CallModel, Command, Note, NoteKind, RecordCompaction, RecordStep
 from callboard.protocol.compaction import Compacted, Compaction
 from callboard.protocol.content import AssistantMessage, Message, Text, ToolMessage, UserMessage
 from callboard.protocol.events import Event, ModelResponded, RequestStarted
 from callboard.protocol.ids import Tag
+from callboard.protocol.model import CallPurpose
 from callboard.protocol.testing.mutation import Mutation
 from callboard.protocol.testing.scenario import STANDARD_TOOLS
 

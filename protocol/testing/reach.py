@@ -42,6 +42,9 @@ FLOORS: Mapping[Row, int] = MappingProxyType(
         ("running_tools", "ToolCallCancelled", "finished"): 1,
         ("running_tools", "ToolsLost", "finished"): 3,
         ("calling_model", "ModelLost", "finished"): 3,
+        # Only where the model was asked for words to search by: once a request, in one of seven.
+        ("calling_model", "ModelLost", "running_tools"): 2,
+        ("calling_model", "ModelFailed", "running_tools"): 2,
         ("sent", "ToolsLost", "failed"): 3,
         ("sent", "ToolCallCompleted", "completed"): 5,  # only a slow session hears of the start after the end
         ("sent", "CancelRequested", "cancelled"): 5,

@@ -16,7 +16,6 @@ from callboard.protocol.events import (
     CancelRequested,
     DeadlinePassed,
     Event,
-    ModelResponded,
     ToolCallCancelled,
     ToolCallCompleted,
     ToolCallDeferred,
@@ -224,8 +223,8 @@ def _runs_after_grant(story: Story, reaction: Reaction) -> Iterator[str]:
 
 def _wrong_beginnings(turn: ExpectedTurn) -> Iterator[str]:
     """Directly after the turn: exactly those calls are handed out that may be, in the turn's order, under their ids."""
-    reaction = turn.model.end
-    if reaction is None or not isinstance(reaction.event, ModelResponded):
+    reaction = turn.model.calls_begin
+    if reaction is None or turn.model.response is None:
         return
     kinds = {RunTool: "run", AskApproval: "ask"}
     begun = [

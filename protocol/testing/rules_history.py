@@ -24,6 +24,7 @@ from callboard.protocol.content import (
 from callboard.protocol.events import Event, ModelResponded, ModelStreamed, NoticeCame
 from callboard.protocol.ids import CallId
 from callboard.protocol.model import (
+    CallPurpose,
     FinishReason,
     ModelRequest,
     ModelResponse,
@@ -127,7 +128,7 @@ def recorded_truly(story: Story) -> Iterator[str]:
     steps = Counter(record.tag.step for record in story.records)
     yield from (f"step {step} was recorded {count} times" for step, count in steps.items() if count > 1)
     known = {model.command.tag for model in story.models}
-    at_end = {model.command.tag for model in story.asked[-1:]}  # it may hold no more than notices
+    at_end = {model.command.tag for model in (*story.asked[-1:], *story.models[-1:])}  # perhaps no more than notices
     for record in story.records:
         is_turn = any(not isinstance(message, SystemMessage) for message in record.messages)
         if record.tag not in (known if is_turn else at_end):
@@ -225,7 +226,7 @@ def _wrong_partial(story: Story) -> Iterator[str]:
     if end is None or not story.asked or story.start is None:
         return
     said, last = said_texts(story)
-    model = story.asked[-1]
+    model = story.models[-1] if story.models and story.models[-1].words is story.asked[-1] else story.asked[-1]
     finish = end[1]
     if finish.text != (said or last):
         yield f"the request finished with the text {finish.text!r}, said was {(said or last)!r}"
@@ -243,10 +244,10 @@ def said_texts(story: Story) -> tuple[str, str]:
     """At the end: what the last, unfinished turn has said, and the text of the last turn that counted."""
     said, last, written = "", "", ""
     taken = {turn.model.command.tag: turn for turn in expected_turns(story) if turn.taken}
-    summaries = {model.command.tag for model in story.asked if model.is_summary}
+    asides = {model.command.tag for model in story.asked if not model.command.is_turn}
     for reaction in story.reactions:
         event = reaction.event
-        if event is not None and event.tag in summaries and isinstance(event, ModelStreamed | ModelResponded):
+        if event is not None and event.tag in asides and isinstance(event, ModelStreamed | ModelResponded):
             continue  # no part of the answer
         if event is None:
             said = written  # deltas that no further event was journalled after are lost when the process dies
@@ -258,8 +259,9 @@ def said_texts(story: Story) -> tuple[str, str]:
                 said, last = "", turn.answer.text if turn.answer is not None else event.response.text
         if is_too_long(said):
             said = ""
-        if event is not None and any(isinstance(command, CallModel) for command in reaction.commands):
-            said = ""
+        asked = [] if event is None else reaction.given(CallModel)
+        if any(command.purpose is not CallPurpose.SEARCH_WORDS for command in asked):
+            said = ""  # but a turn whose calls wait for words may still be cut
         if not isinstance(event, ModelStreamed):
             written = said
     return said, last

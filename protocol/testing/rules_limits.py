@@ -36,7 +36,7 @@ from callboard.protocol.limits import (
     MAX_CALL_TOKENS,
     STREAM_TOTAL_TIMEOUT_SECONDS,
 )
-from callboard.protocol.model import Usage
+from callboard.protocol.model import CallPurpose, Usage
 from callboard.protocol.options import RequestOptions
 from callboard.protocol.prompt_tokens import estimate_tokens, message_tokens
 from callboard.protocol.testing.expected import ASKED_AGAIN, ExpectedTurn, Follows, expected_turns, windows
@@ -47,6 +47,8 @@ from callboard.protocol.testing.story import CALL_ENDINGS, EPSILON, ModelRun, Re
 _MIN_OUTPUT_TOKENS: Final = 16
 #: Seconds before a model call is asked again, by the losses in a row (docs/protocol.md, "Losses").
 _PAUSES: Final = (0.0, 0.1, 0.4, 1.6)
+#: docs/protocol.md, "Compaction" and "Words to search by".
+_ASIDE_SECONDS: Final = {CallPurpose.SUMMARY: 120.0, CallPurpose.SEARCH_WORDS: 15.0}
 _ENDS: Final = {
     Follows.FAIL: Outcome.FAILED,
     Follows.GIVEN_UP: Outcome.FAILED,
@@ -137,7 +139,7 @@ class Spending:
                 self.reported = False
                 usage = replace(usage, input_tokens=input_tokens(model.command.request))
         self.usage += usage
-        if not model.is_summary:
+        if model.command.is_turn:
             self.last_output = usage.output_tokens
         self.cost = None if cost is None or self.cost is None else self.cost + cost
         self.charged += _by_prices(options, usage.input_tokens, usage.output_tokens) if cost is None else cost
@@ -157,9 +159,9 @@ def budgets_hold(story: Story) -> Iterator[str]:
     turns = {turn.model.command.tag: turn for turn in expected_turns(story)}
     known = windows(story)
     for model in story.asked:
-        if model.is_summary:
+        if not model.command.is_turn:
             if spent.exact:
-                yield from _wrong_summary(model, options, spent)
+                yield from _wrong_aside(model, options, spent)
             spent.add(model, options, taken=False)
             continue
         steps += not again
@@ -225,18 +227,18 @@ def _wrong_allowance(model: ModelRun, options: RequestOptions, spent: Spending) 
         yield f"model call {step} may answer {request.sampling.max_output_tokens} tokens, allowed are {expected}"
 
 
-def _wrong_summary(model: ModelRun, options: RequestOptions, spent: Spending) -> Iterator[str]:
-    """A summary is asked for only where the budgets cover it whole."""
+def _wrong_aside(model: ModelRun, options: RequestOptions, spent: Spending) -> Iterator[str]:
+    """What is no turn, such as a summary, is asked for only where the budgets cover it whole."""
     request, step = model.command.request, model.command.tag.step
     tokens, most = input_tokens(request), request.sampling.max_output_tokens
     if most is None:
-        yield f"the summary of model call {step} may be of any length"
+        yield f"the answer of model call {step}, which is no turn, may be of any length"
         return
     if options.token_budget is not None and spent.usage.total_tokens + tokens + most > options.token_budget:
-        yield f"the summary of model call {step} needs {tokens + most} tokens, of which not so many are left"
+        yield f"model call {step}, for no turn, needs {tokens + most} tokens, of which not so many are left"
     cost = _by_prices(options, tokens, most)
     if options.cost_budget is not None and spent.charged + cost > options.cost_budget + 1e-9:
-        yield f"the summary of model call {step} costs up to {cost:g} dollars, of which not so many are left"
+        yield f"model call {step}, for no turn, costs up to {cost:g} dollars, of which not so many are left"
 
 
 def _stopped_too_early(story: Story, finish: Finish, spent: Spending, steps: int) -> Iterator[str]:
@@ -285,7 +287,7 @@ def turns_decide(story: Story) -> Iterator[str]:
                 tag = turn.model.command.tag
                 yield f"step {tag.step} may take {left} requests; its limit is {limit}, and {turn.sent} were sent"
     for turn in expected_turns(story):
-        reaction = turn.model.end
+        reaction = turn.model.calls_begin if turn.follows is Follows.CALLS else turn.model.end
         assert reaction is not None
         calls, notes = reaction.given(CallModel), reaction.given(Note)
         finishes = reaction.given(Finish)
@@ -362,7 +364,9 @@ class _Timers:
                 self._live.pop(command.tag, None)
             case RunTool():
                 self._due[command.tag] = command.deadline_at + self._story.calls[command.tag].backstop_seconds
+                self._step = command.tag.step
             case AskApproval():
+                self._step = command.tag.step
                 assert reaction.event is not None
                 wait = self._waits.get((command.tag, reaction.event.at))
                 self._waiting.setdefault(command.tag, wait.due if wait is not None else 0.0)
@@ -426,13 +430,13 @@ def model_deadlines(story: Story) -> Iterator[str]:
 
     The pause is longer with each loss in a row, and not shorter than what the lost one still had to wait.
     """
-    losses, was_summary = 0, False
+    losses, was_for = 0, None
     for number, (before, model) in enumerate(zip((None, *story.asked), story.asked, strict=False), 1):
         event = model.reaction.event
         assert event is not None
         # A summary that was lost too often is not asked for again: what follows it at once is the step.
-        losses = losses + 1 if isinstance(event, ModelLost) and was_summary is model.is_summary else 0
-        was_summary = model.is_summary
+        losses = losses + 1 if isinstance(event, ModelLost) and was_for is model.command.purpose else 0
+        was_for = model.command.purpose
         begins_at = event.at + _PAUSES[min(losses, len(_PAUSES) - 1)]
         if losses and before is not None:
             begins_at = max(begins_at, before.waits_until_at)
@@ -440,8 +444,9 @@ def model_deadlines(story: Story) -> Iterator[str]:
             yield f"model call {number} may begin at {model.command.not_before_at:g}, {losses} were lost before it"
         deadline = model.reaction.deadline
         expected = min(begins_at + STREAM_TOTAL_TIMEOUT_SECONDS, deadline)
-        if model.is_summary:  # two minutes, and a quarter of the time that is left (docs/protocol.md, "Compaction")
-            expected = min(begins_at + min(120.0, max(deadline - begins_at, 0.0) / 4), deadline)
+        if model.command.purpose in _ASIDE_SECONDS:  # and a quarter of the time that is left
+            most = _ASIDE_SECONDS[model.command.purpose]
+            expected = min(begins_at + min(most, max(deadline - begins_at, 0.0) / 4), deadline)
         if abs(model.command.deadline_at - expected) > EPSILON:
             yield f"model call {number} may take until {model.command.deadline_at:g}, expected is {expected:g}"
         if model.asked_at is not None and model.asked_at < model.command.not_before_at - EPSILON:

@@ -179,7 +179,9 @@ def _is_short(story: Story) -> bool:
 def _finish_reason(story: Story) -> FinishReason:
     """Why the turn of the last model call ended; OTHER where it had none."""
     last = story.asked[-1] if story.asked else None
-    response = last.response if last is not None and not last.is_summary else None
+    if story.models and story.models[-1].words is last and last is not None and last.end is not None:
+        last = story.models[-1]  # its calls have begun
+    response = last.response if last is not None and last.command.is_turn else None
     if response is None or is_too_long(*answer_texts(response)):
         return FinishReason.OTHER
     return response.finish_reason
@@ -245,8 +247,8 @@ def _wrong_sums(story: Story, finish: Finish) -> Iterator[str]:
 
 
 def _wrong_steps(story: Story, finish: Finish) -> Iterator[str]:
-    if [step.is_summary for step in finish.steps] != [model.is_summary for model in story.asked]:
-        yield f"it says {len(finish.steps)} model calls, made were {len(story.asked)}, or which were for summaries"
+    if [step.purpose for step in finish.steps] != [model.command.purpose for model in story.asked]:
+        yield f"it says {len(finish.steps)} model calls, made were {len(story.asked)}, or what they were for"
     used = sum((step.usage for step in finish.steps if step.usage is not None), Usage())
     if finish.usage not in (None, used):
         yield f"its steps used {used}, it says {finish.usage}"
@@ -337,9 +339,9 @@ class ExpectedEvents:
                 self.model = self.step = command.tag
                 self.calls, self.timer = {}, False
             case RunTool():
-                self.calls[command.tag] = "start"
+                self.calls[command.tag], self.step = "start", command.tag.at_step(command.tag.step)
             case AskApproval():
-                self.calls[command.tag] = "person"
+                self.calls[command.tag], self.step = "person", command.tag.at_step(command.tag.step)
             case Finish():
                 self.over = True
             case SetTimer() | ClearTimer() if command.tag == self.step:

@@ -81,7 +81,11 @@ def _left_out(trace: Trace, scenario: Scenario) -> Iterator[str]:
     left = any(isinstance(value, CancelRequested) for value in values)
     if scenario.cancel_at is not None and not left and (finish is None or finish.at > scenario.cancel_at):
         yield f"the user left at {scenario.cancel_at:g}, and the trace has no CancelRequested"
-    planned = {(call.tool, call.arguments) for turn in (*scenario.turns, *scenario.summaries) for call in turn.calls}
+    planned = {
+        (call.tool, call.arguments)
+        for turn in (*scenario.turns, *scenario.summaries, *scenario.words)
+        for call in turn.calls
+    }
     for value in values:
         calls = value.response.tool_calls if isinstance(value, ModelResponded) else ()
         yield from (

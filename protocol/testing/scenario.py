@@ -153,6 +153,8 @@ class Scenario:
     turns: tuple[PlannedTurn, ...] = ()
     summaries: tuple[PlannedTurn, ...] = ()
     """What becomes of the model calls that ask for a summary; after the last one, there is a plain one."""
+    words: tuple[PlannedTurn, ...] = ()
+    """What becomes of the model call that asks for further words to search by; without one, it gives two."""
     history: tuple[Message, ...] = ()
     compacted: Compacted = Compacted()
     """What earlier requests have done to the history."""

@@ -17,7 +17,6 @@ import orjson
 from callboard.protocol.commands import (
     AskApproval,
     CallModel,
-    CallPurpose,
     CancelTool,
     Command,
     Finish,
@@ -61,7 +60,7 @@ from callboard.protocol.events import (
 )
 from callboard.protocol.ids import Tag, ToolName
 from callboard.protocol.limits import CALL_BACKSTOP_SECONDS, COMMIT_SECONDS, MAX_ANSWER_BYTES
-from callboard.protocol.model import FinishReason, ModelResponse
+from callboard.protocol.model import CallPurpose, FinishReason, ModelResponse
 from callboard.protocol.options import ToolOffer
 from callboard.protocol.testing.trace import Trace, Verb
 from callboard.protocol.tools import Effect
@@ -124,6 +123,8 @@ class ModelRun:
     """What it waits for is over then: at first as the command says, then as it was last told."""
     asked_at: float | None = None
     """When it was first carried out; None when it was not."""
+    words: ModelRun | None = None
+    """The model call for further words to search by, before the calls of its turn."""
 
     def __post_init__(self) -> None:
         self.waits_until_at = self.command.not_before_at
@@ -146,6 +147,12 @@ class ModelRun:
     @property
     def is_summary(self) -> bool:
         return self.command.purpose is CallPurpose.SUMMARY
+
+    @property
+    def calls_begin(self) -> Reaction | None:
+        """Where the calls of its turn begin: with the turn, or when further words to search by have come or have not.
+        None where that has not happened."""
+        return self.end if self.words is None else self.words.end
 
     @property
     def requests(self) -> int:
@@ -370,8 +377,10 @@ class Story:
     def _see_model_call(self, reaction: Reaction, command: CallModel) -> None:
         asked_at = self._asked_at.get(command.tag)
         self.asked.append(ModelRun(command, reaction, len(self.records), self.compacted, asked_at=asked_at))
-        if command.purpose is CallPurpose.TURN:
+        if command.is_turn:
             self.models.append(self.asked[-1])
+        elif command.purpose is CallPurpose.SEARCH_WORDS:
+            self.models[-1].words = self.asked[-1]
         self._current = []
 
     def _see_record(self, record: RecordStep) -> None:

@@ -209,7 +209,7 @@ def test_what_a_summary_takes_is_in_the_reply_and_no_reader_sees_it() -> None:
     model.turns.append(ModelRequest("m", (UserMessage.of("x"),)))  # so that the next one makes no call
     texts, reply = asyncio.run(streamed())
     assert "".join(texts) == reply.text == LONG_ANSWER
-    assert [(step.is_summary, step.step) for step in reply.steps] == [(True, 1), (False, 2)]
+    assert [(step.is_turn, step.step) for step in reply.steps] == [(False, 1), (True, 2)]
     assert reply.model == "scripted/m"
     assert reply.usage == sum((step.usage for step in reply.steps if step.usage), Usage())
     assert [type(message) for message in reply.messages] == [UserMessage, AssistantMessage]

@@ -190,10 +190,10 @@ def test_the_deadline_moves_by_the_time_it_was_halted(spans: list[tuple[bool, in
     clock, now, waited = RequestClock(float(limit)), 0.0, 0.0
     for waits, seconds in spans:
         if waits:
-            clock.halt(now)
+            assert clock.turn(now) is None
         now += seconds
         waited += seconds * waits
         assert clock.deadline_at(now) == limit + waited
         if waits:
-            assert clock.go_on(now) == limit + waited
+            assert clock.turn(now) == limit + waited
         assert not clock.is_halted

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from callboard.protocol.asides import Aside
 from callboard.protocol.commands import (
     CallModel,
-    CallPurpose,
     Command,
     Finish,
     Note,
@@ -34,7 +34,6 @@ from callboard.protocol.compaction import (
     compaction_faults,
     earlier_message,
     fitted,
-    summary_deadline,
     summary_request,
     summary_text,
     transcript,
@@ -67,7 +66,16 @@ from callboard.protocol.events import (
 )
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
 from callboard.protocol.machine import Session
-from callboard.protocol.model import Error, FinishReason, ModelResponse, PromptCache, Sampling, TextDelta, Usage
+from callboard.protocol.model import (
+    CallPurpose,
+    Error,
+    FinishReason,
+    ModelResponse,
+    PromptCache,
+    Sampling,
+    TextDelta,
+    Usage,
+)
 from callboard.protocol.options import RequestOptions, ToolOffer
 from callboard.protocol.prompt_tokens import estimate_tokens, message_tokens
 from callboard.protocol.provider_options import ExtraFields
@@ -291,9 +299,11 @@ def test_what_is_a_summary(response: ModelResponse, text: str, may_repeat: bool)
 
 
 def test_a_summary_has_a_part_of_the_time_that_is_left() -> None:
-    assert summary_deadline(10.0, 50.0) == 20.0
-    assert summary_deadline(10.0, 10_000.0) == 10.0 + SUMMARY_TIMEOUT_SECONDS
-    assert summary_deadline(60.0, 50.0) == 50.0
+    request = summary_request("p/m", ["[1] user: x"], 100, 200)
+    aside = Aside(CallPurpose.SUMMARY, request, 10, SUMMARY_TIMEOUT_SECONDS)
+    assert aside.deadline_at(10.0, 50.0) == 20.0
+    assert aside.deadline_at(10.0, 10_000.0) == 10.0 + SUMMARY_TIMEOUT_SECONDS
+    assert aside.deadline_at(60.0, 50.0) == 50.0
 
 
 # A request.
@@ -342,7 +352,7 @@ def test_older_messages_are_summarised_before_the_step() -> None:
     assert (finish.outcome, finish.text, finish.usage, finish.cost) == (
         Outcome.ANSWERED, "Sunny.", Usage(1_500, 25), 0.5,
     )  # fmt: skip
-    assert [step.is_summary for step in finish.steps] == [True, False]
+    assert [step.is_turn for step in finish.steps] == [False, True]
     assert session.recorded == (AssistantMessage((Text("Sunny."),)),), "a summary is no turn"
 
 

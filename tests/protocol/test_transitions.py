@@ -52,7 +52,7 @@ from callboard.protocol.states import (
     RequestState,
 )
 from callboard.protocol.testing.rules_journal import fingerprint
-from callboard.protocol.tools import Decision, Effect, FailureCode, ToolContract, ToolDefinition, ToolFailure
+from callboard.protocol.tools import Decision, Effect, FailureCode, Risk, ToolContract, ToolDefinition, ToolFailure
 
 NEW, ASKING, TOOLS, OVER = RequestState
 REQUEST = Tag(RequestId("r"), MessageId("m"))
@@ -79,6 +79,7 @@ OFFERS = (
         )
     ),
     ToolOffer(ToolDefinition(ToolName("mine"), ""), ToolContract(is_outside=True)),
+    ToolOffer(ToolDefinition(ToolName("seek"), ""), ToolContract(risk=Risk.READ, searches_by="queries")),
 )
 
 # -- a session in each state -------------------------------------------------------------------------------------------
@@ -106,6 +107,8 @@ class Situation:
     """The form that the answer must have."""
     answered: Checked | None = None
     """The turn that asked for "a" has an answer too, of which this is known."""
+    awaits_words: bool = False
+    """The turn asked for a search "a", which waits for further words to search by."""
 
 
 def start(situation: Situation) -> RequestStarted:
@@ -118,6 +121,7 @@ def start(situation: Situation) -> RequestStarted:
         repeated_call_limit=2,
         max_attempts=situation.retries + 1,
         output=situation.output,
+        expand_search=situation.awaits_words,
     )
     return RequestStarted(REQUEST, 0.0, (), UserMessage.of("go"), options, OFFERS)
 
@@ -155,6 +159,8 @@ def session_in(situation: Situation) -> Session:
         session.apply(ModelResponded(session.step, 1.0, turn(call("z", "look"))))
         if session.state is TOOLS:
             session.apply(ToolCallCompleted(a(session, "z"), 1.0, "1"))
+    if situation.awaits_words:
+        session.apply(ModelResponded(session.step, 0.0, turn(Text("let me look"), call("a", "seek"))))
     if situation.call is not None:
         asked = call("a", situation.tool), *([call("b", situation.beside)] if situation.beside else [])
         checked: tuple[Checked, ...] = ()
@@ -262,6 +268,18 @@ def without_calls() -> Iterable[Row]:
     yield Row(IDLE, of_request(CancelRequested), OVER, None, "StopModel ClearTimer Finish")
     yield Row(IDLE, of_request(DeadlinePassed, at=99.0), ASKING, None, "SetTimer")
     yield Row(IDLE, of_request(DeadlinePassed, at=100.0), OVER, None, "StopModel ClearTimer Finish")
+
+
+def words() -> Iterable[Row]:
+    """What becomes of a search for which the model is asked for further words: the call of the step before begins."""
+    waits = replace(IDLE, awaits_words=True)
+    yield Row(waits, responded(Text("find it")), TOOLS, None, "RunTool SetTimer")
+    yield Row(waits, responded(), TOOLS, None, "Note RunTool SetTimer")
+    yield Row(waits, of_step(ModelFailed, TRUNCATED), TOOLS, None, "Note RunTool SetTimer")
+    yield Row(waits, of_step(ModelLost), TOOLS, None, "Note RunTool SetTimer")
+    yield Row(waits, of_step(ModelStreamed, SO_FAR), ASKING, None, "")
+    yield Row(waits, of_request(CancelRequested), OVER, None, "StopModel RecordStep ClearTimer Finish")
+    yield Row(waits, of_request(DeadlinePassed, at=100.0), OVER, None, "StopModel RecordStep ClearTimer Finish")
 
 
 def beginnings() -> Iterable[Row]:
@@ -438,7 +456,16 @@ def ended_calls() -> Iterable[Row]:
         yield Row(situation, of_request(DeadlinePassed, at=REQUEST_SECONDS), OVER, state, stopped)
 
 
-ROWS = (*without_calls(), *beginnings(), *answers(), *held_calls(), *waiting_calls(), *outside_calls(), *ended_calls())
+ROWS = (
+    *without_calls(),
+    *words(),
+    *beginnings(),
+    *answers(),
+    *held_calls(),
+    *waiting_calls(),
+    *outside_calls(),
+    *ended_calls(),
+)
 
 #: The end of a call, by the failure that the model reads.
 END_BY_CODE = {
