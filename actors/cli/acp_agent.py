@@ -199,7 +199,10 @@ class EditorAgent:
         async with self._starting:
             if place not in self._runtimes:
                 all_servers = {**servers, **self._settings.mcp_servers}  # those that its owner has set up count first
-                settings = self._settings.model_copy(update={"workspace": folder, "mcp_servers": all_servers})
+                of_session: dict[str, object] = {"workspace": folder, "mcp_servers": all_servers}
+                if folder != self._settings.workspace:  # those are besides the folder that was typed
+                    of_session["more_workspaces"] = ()
+                settings = self._settings.model_copy(update=of_session)
                 made = Runtime(settings, self._tools, approve=self._approve)
                 await asyncio.to_thread(made.start)
                 self._runtimes[place] = made

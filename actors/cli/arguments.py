@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import callboard
 from callboard.actors.processes.confinement import Confine
@@ -72,11 +72,16 @@ def parser() -> CommandParser:
         "index", help="index a workspace, so that questions start at once", allow_abbrev=False
     )
     indexing.add_argument(
-        "workspace", type=Path, nargs="?", metavar="DIR", help="the folder (CALLBOARD_WORKSPACE, else this one)"
+        "workspace",
+        type=Path,
+        nargs="*",
+        metavar="DIR",
+        help="the folder, or several together (CALLBOARD_WORKSPACE, else this one)",
     )
     indexing.add_argument(
         "--vectors", action="store_true", help="also make the vectors of all code, by which it is found by meaning"
     )
+    indexing.add_argument("--watch", action="store_true", help="go on as files change, until Ctrl-C (extra watch)")
     _add_profile(indexing)
 
     doctoring = commands.add_parser(
@@ -321,7 +326,8 @@ def _positive(text: str) -> float:
 
 
 def _add_workspace(command: argparse.ArgumentParser, help_text: str) -> None:
-    command.add_argument("--workspace", type=Path, metavar="DIR", help=help_text)
+    more = "; given again: a further folder to read in"
+    command.add_argument("--workspace", type=Path, action="append", metavar="DIR", help=help_text + more)
 
 
 def _add_tools(command: argparse.ArgumentParser) -> None:
@@ -373,10 +379,10 @@ def settings_of(options: argparse.Namespace) -> callboard.Settings:
     Raises UsageError.
     """
     typed = {name: getattr(options, name) for name in _SETTINGS if name in vars(options)}
-    given = {name: value for name, value in typed.items() if value is not None}
+    given = with_folders({name: value for name, value in typed.items() if value is not None})
     # Most questions call no tool that needs a process; the first that does can wait for it.
     otherwise = {"workspace": Path(), "warm_workers": 0}
-    names = {name: f"--{name.replace('_', '-')}" for name in given}
+    names = {name: f"--{name.replace('_', '-')}" for name in given} | {"more_workspaces": "--workspace"}
     if options.command == "index":
         names = dict.fromkeys(given, "DIR")
     settings = callboard.Settings.from_file(options.profile, given=given, otherwise=otherwise, options=names)
@@ -384,6 +390,15 @@ def settings_of(options: argparse.Namespace) -> callboard.Settings:
     if not judged_by:
         return settings
     return settings.model_copy(update={"policy": replace(settings.policy, **judged_by)})
+
+
+def with_folders(typed: dict[str, Any]) -> dict[str, Any]:
+    """The fields of Settings for folders that were typed: the first one, and those besides it."""
+    folders = typed.pop("workspace", None)
+    if folders:
+        typed["workspace"], *more = folders
+        typed["more_workspaces"] = tuple(more)  # also none: those of a file are besides the folder there
+    return typed
 
 
 def place_of(settings: callboard.Settings) -> str | Path:

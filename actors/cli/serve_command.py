@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from callboard import UsageError
+from callboard.actors.cli.arguments import with_folders
 from callboard.actors.daemon.access_tokens import for_owner
 from callboard.actors.daemon.daemon import Daemon
 from callboard.actors.daemon.daemon_settings import DaemonPlan, read_plan
@@ -41,7 +42,7 @@ async def _serve(options: argparse.Namespace) -> None:
 
 def plan_of(options: argparse.Namespace) -> DaemonPlan:
     """What was typed, over the configuration file. Raises UsageError."""
-    typed = {name: value for name in _OF_RUNTIMES if (value := getattr(options, name, None)) is not None}
+    typed = with_folders({name: value for name in _OF_RUNTIMES if (value := getattr(options, name, None)) is not None})
     of_daemon = {name: value for name in _OF_DAEMON if (value := getattr(options, name, None)) is not None}
     return read_plan(options.config, options.profile, given=typed, daemon=of_daemon, tools=options.tools)
 

@@ -32,8 +32,9 @@ class CodePlace(NamedTuple):
 class Sources:
     """Collects the places of one request. Give it the request's events, and in the end the answer's text."""
 
-    def __init__(self, workspace: Path | None) -> None:
-        self._workspace = workspace
+    def __init__(self, *folders: Path) -> None:
+        """The folders that the answer is about, absolute."""
+        self._folders = folders
         self._tools: dict[Tag, str] = {}
         self._found: dict[tuple[str, str], CodePlace] = {}
 
@@ -61,10 +62,10 @@ class Sources:
             self._found.setdefault((file, lines), CodePlace(file, lines, name, found_by))
 
     def _lines(self, fence: CodeFence) -> str | None:
-        """The lines of a fence's span; None for one that is not in a file of the workspace: the model made it up."""
+        """The lines of a fence's span; None for one that is in no file of these folders: the model made it up."""
         path = Path(fence.path)
         try:
-            if self._workspace is None or not path.resolve().is_relative_to(self._workspace) or not path.is_file():
+            if not any(map(path.resolve().is_relative_to, self._folders)) or not path.is_file():
                 return None
             if not 0 <= fence.start_byte <= fence.end_byte <= path.stat().st_size <= MAX_COUNTED_BYTES:
                 return None

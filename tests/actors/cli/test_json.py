@@ -127,4 +127,4 @@ def test_a_place_outside_of_the_workspace_or_without_file_is_no_source(tmp_path:
     places = ["in/a.py", "out.py", "in/link.py", "in/../out.py", "in/none.py", "in", "in/a\0.py"]
     text = "\n".join(render_fence(str(tmp_path / place), 4, 7, "two") for place in places)
     assert [each["file"] for each in Sources(tmp_path / "in").all(text)] == [str(tmp_path / "in" / "a.py")]
-    assert Sources(None).all(text) == []
+    assert Sources().all(text) == []
