@@ -1,4 +1,4 @@
-"""How well: MRR@10, R@5 and R@20 of grep, raw BM25 and ours, for docstring sentences and for plain questions.
+"""How well: MRR@10, R@5 and R@20 of ours and the peers that are installed, for docstring sentences and plain questions.
 
     python benchmarks/retrieval.py                                  # whatever of the corpora is installed
     python benchmarks/retrieval.py --root rxjs=DIR --docs rxjs      # another tree
@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from retrieval_baselines import Grep, RawBm25
+from retrieval_baselines import Search, peers
 from retrieval_corpora import (
     Question,
     Target,
@@ -26,12 +26,11 @@ from retrieval_corpora import (
 from retrieval_questions import QUESTIONS
 
 from callboard.actors.index import CodeIndex
-from callboard.actors.index.dense import is_local_available
+from callboard.actors.index.minilm import is_local_available
 from callboard.actors.index.parsing import read_now
 
 DOCSTRING_CORPORA = ("sqlalchemy", "django", "sympy")
 DEPTH = 20
-Search = Callable[[str, int], list[Target]]
 #: Long enough for every tile to get its vector: quality is measured here, not patience.
 SETTLE_SECONDS = 7_200.0
 
@@ -79,11 +78,7 @@ def all_chunks(index: CodeIndex) -> list[tuple[Target, str]]:
 def adapters(root: Path, store: Path, dense: bool) -> tuple[CodeIndex, dict[str, Search]]:
     index = CodeIndex.open(root, store, embedder=None)
     index.refresh()
-    searches: dict[str, Search] = {
-        "grep": Grep(root).search,
-        "raw BM25": RawBm25(all_chunks(index)).search,
-        "ours, lexical": ours(index),
-    }
+    searches = {**peers(root, all_chunks(index)), "ours, words": ours(index)}
     if dense:
         with_vectors = CodeIndex.open(root, store)
         print(f"  {with_vectors.settle(SETTLE_SECONDS)}")

@@ -1,6 +1,9 @@
 """How fast: first index, warm queries against FTS5 in the same run, one changed file, memory.
 
-    python benchmarks/retrieval_speed.py [--lines 1000000] [--queries 200]
+    python benchmarks/retrieval_speed.py [--lines 1000000] [--queries 200] [--vectors]
+
+With `--vectors` every tile gets one drawn at random, since only time and memory are measured, and the same questions
+are asked once more, with their own vectors made by the local model as they come (each is asked once).
 
 The tree is made of the Python files of this environment's installed packages, under other names if they are too few.
 """
@@ -21,11 +24,17 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy
+
 from callboard.actors.index import CodeIndex
+from callboard.actors.index.bulk_embedding import LOCAL_MODEL
+from callboard.actors.index.dense import normalized
 from callboard.actors.index.lexical import LexicalIndex, stems_of
+from callboard.actors.index.nearest import packed
 from callboard.actors.index.parsing import parse_file
 from callboard.actors.index.records import FileStat, ParsedFile
 from callboard.actors.index.tokens import query_words
+from callboard.actors.index.vectors import READ_ROWS, VectorCache
 
 
 def sources() -> Iterator[Path]:
@@ -64,7 +73,8 @@ def timed_ms(action: Callable[[], object]) -> float:
 
 def percentiles(times: list[float]) -> str:
     ordered = sorted(times)
-    return f"p50 {statistics.median(ordered):8.2f}   p95 {ordered[int(len(ordered) * 0.95)]:8.2f}"
+    parts = ((share, ordered[int(len(ordered) * share / 100)]) for share in (50, 95, 99))
+    return "   ".join(f"p{share} {value:8.2f}" for share, value in parts)
 
 
 def questions(index: CodeIndex, count: int) -> list[str]:
@@ -111,13 +121,33 @@ def measure_one_file(index: CodeIndex, folder: Path, rounds: int = 30) -> list[f
     return times
 
 
-def memory_mb(folder: Path, store: Path) -> str:
+def make_vectors(index: CodeIndex, store: Path) -> None:
+    """A vector for every tile, drawn at random."""
+    generator = numpy.random.default_rng(0)
+    cache = VectorCache(store / "vectors.sqlite")
+    digests = [passage.digest for passage in index._parts.store.passages()]
+    for first in range(0, len(digests), READ_ROWS):
+        some = digests[first : first + READ_ROWS]
+        rows = generator.standard_normal((len(some), 384), numpy.float32)
+        cache.put(LOCAL_MODEL.name, {key: packed(row) for key, row in zip(some, normalized(rows), strict=True)})
+    cache.close()
+
+
+def measure_vectors(work: Path, store: Path, asked: list[str]) -> None:
+    with CodeIndex.open(work, store) as index:
+        print(f"                     {index.settle(60)}")
+        index.search("warm up", 5)
+        print(f"query, with vectors  {percentiles([timed_ms(lambda q=q: index.search(q, 20)) for q in asked])} ms")  # type: ignore[misc]
+
+
+def memory_mb(folder: Path, store: Path, embedder: str = "None") -> str:
     """Resident memory of a process that opens the index and asks 50 questions, and of the same without an index."""
     program = (
         "import sys\n"
         "from callboard.actors.index import CodeIndex, assemble\n"
         "if sys.argv[3] == 'yes':\n"
-        "  with CodeIndex.open(sys.argv[1], sys.argv[2], embedder=None) as index:\n"
+        f"  with CodeIndex.open(sys.argv[1], sys.argv[2], embedder={embedder}) as index:\n"
+        "    index.warm(10)\n"
         "    for n in range(50): index.search(f'where is the connection {n} closed after an error', 20)\n"
         "    assemble(index, 'where is the connection closed', 4000)\n"
         "status = open('/proc/self/status').read()\n"
@@ -134,15 +164,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--lines", type=int, default=1_000_000)
     parser.add_argument("--queries", type=int, default=200)
+    parser.add_argument("--vectors", action="store_true", help="measure with a vector for every tile too")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="callboard-speed-"))
     try:
-        run(folder, options.lines, options.queries)
+        run(folder, options.lines, options.queries, options.vectors)
     finally:
         shutil.rmtree(folder)
 
 
-def run(folder: Path, lines: int, query_count: int) -> None:
+def run(folder: Path, lines: int, query_count: int, vectors: bool) -> None:
     work, store = folder / "work", folder / "store"
     made, size = make_tree(work, lines)
     print(f"{made:,} lines, {size / 1e6:.1f} MB, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
@@ -173,6 +204,11 @@ def run(folder: Path, lines: int, query_count: int) -> None:
         whole = statistics.median(slow) / statistics.median(ours)
         print(f"FTS5 / lexical       {ratio:8.1f} x   FTS5 / whole search {whole:.1f} x")
         print(f"one changed file     {percentiles(changed)} ms from write to found")
+    if vectors:
+        with CodeIndex.open(work, store, embedder=None) as index:
+            make_vectors(index, store)
+        measure_vectors(work, store, asked)
+        print(f"memory with vectors  {memory_mb(work, store, repr('auto'))}")
     disk = sum(path.stat().st_size for path in store.rglob("*") if path.is_file())
     print(f"index on disk        {disk / 1e6:8.1f} MB")
     print(f"memory of a reader   {memory_mb(work, store)}")

@@ -1,12 +1,18 @@
 """How well a stranger is answered: questions that paraphrase, about repositories whose sources are at hand.
 
-    python benchmarks/strangers.py --root fastify=DIR --root jsoup=DIR     # stranger_questions.py says which there are
+    python benchmarks/strangers.py --root fastify=DIR --root jsoup=DIR    # stranger_questions.toml says which there are
+    python benchmarks/strangers.py --sources DIR --stores DIR              # all that are in DIR/NAME; indexes are kept
+    python benchmarks/strangers.py --sources DIR --words benchmarks/stranger_words.json  # and with words of a model
 
-Printed for grep, raw BM25 and ours, without and with vectors (all made first): MRR@10 / R@1 / R@5 / R@20 of code
-questions and of how-to questions, the share of code questions whose right span is whole in a context of 16,000 tokens,
-and the shares of questions that are told to have no answer here: of those that have one, of those about something that
-such a project might have and this one has not, and of those about the other projects. Last, how many of all contexts
-have more tokens than their budget, counted by a tokenizer that callboard does not use (quicktok, extra `dev`).
+stranger_words.json has four further queries for each question but fastify's, written by a language model (Claude) that
+had read the question alone. It knows these projects, as most models do: of private code it would know less.
+
+Printed for the tuning half and the test half, for each peer that is installed (retrieval_baselines.py) and for ours
+without and with vectors (all made first): MRR@10 / R@1 / R@5 / R@20 of code questions and of how-to questions. For
+ours: the share of code questions whose right span is whole in a context of 16,000 tokens, and the shares of questions
+that are told to have no answer here: of those that have one, of those about something that such a project might have
+and this one has not, and of those about the other projects. Last, how many of all contexts have more tokens than
+their budget, counted by a tokenizer that callboard does not use (quicktok, extra `dev`).
 """
 
 from __future__ import annotations
@@ -14,16 +20,16 @@ from __future__ import annotations
 import argparse
 import re
 import tempfile
+import tomllib
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import orjson
 import quicktok
-from retrieval import Search, all_chunks, ours, ranks
-from retrieval_baselines import Grep, RawBm25
+from retrieval import all_chunks, ours, ranks
+from retrieval_baselines import Search, peers
 from retrieval_corpora import Question, Target
-from stranger_questions import STRANGERS
 
 from callboard.actors.index import CodeIndex, assemble
 from callboard.protocol.code_fences import AssembledContext, CodeFence, ContextFit, parse_fences
@@ -32,6 +38,8 @@ TOKEN_BUDGET = 16_000
 SMALL_BUDGET = 2_000
 TOKENIZER = quicktok.get_encoding("o200k_base")
 SETTLE_SECONDS = 3_600.0
+STRANGERS = tomllib.loads(Path(__file__).with_name("stranger_questions.toml").read_text())
+"""By corpus: its language, source and half, and its questions, each a kind, a text and answers."""
 
 
 def targets(index: CodeIndex, answers: Sequence[str]) -> Iterator[Target]:
@@ -73,23 +81,30 @@ def told_nothing(index: CodeIndex, texts: Sequence[str], tally: Tally) -> list[b
 
 
 class Tally:
-    """Results of all corpora, by what was measured and with what."""
+    """Results of all corpora, by half, what was measured and with what."""
 
     def __init__(self) -> None:
-        self.ranks: dict[tuple[str, str], list[int | None]] = defaultdict(list)
-        self.shares: dict[tuple[str, str], list[bool]] = defaultdict(list)
+        self.ranks: dict[tuple[str, str, str], list[int | None]] = defaultdict(list)
+        self.shares: dict[tuple[str, str, str], list[bool]] = defaultdict(list)
         self.used: list[float] = []
         """Of each context, its tokens in units of its budget."""
 
     def show(self) -> None:
         print("\nMRR@10 / R@1 / R@5 / R@20")
-        for (kind, adapter), places in sorted(self.ranks.items()):
-            print(f"  {kind:8} {adapter:16} {figures(places)}  n={len(places)}")
+        for (half, kind, adapter), places in self.ranks.items():
+            print(f"  {half:8} {kind:8} {adapter:22} {figures(places)}  n={len(places)}")
         print(f"shares (whole: in a context of {TOKEN_BUDGET:,} tokens; told: that nothing fits)")
-        for (what, adapter), found in sorted(self.shares.items()):
-            print(f"  {what:28} {adapter:16} {sum(found) / len(found):.2f}  n={len(found)}")
+        for (half, what, adapter), found in self.shares.items():
+            print(f"  {half:8} {what:28} {adapter:16} {sum(found) / len(found):.2f}  n={len(found)}")
         over, most = sum(share > 1 for share in self.used), max(self.used, default=0.0)
         print(f"contexts over their budget: {over} of {len(self.used)}; the fullest used {most:.1%} of it")
+
+
+def with_words(index: CodeIndex, words: Mapping[str, Sequence[str]]) -> Search:
+    """Each question with the further queries that a model has written for it."""
+    return lambda query, k: [
+        Target(hit.path, hit.start_line, hit.end_line) for hit in index.search([query, *words.get(query, ())], k)
+    ]
 
 
 def figures(places: Sequence[int | None]) -> str:
@@ -99,45 +114,64 @@ def figures(places: Sequence[int | None]) -> str:
     return " / ".join([f"{mrr:.3f}", *(f"{share:.2f}" for share in within)])
 
 
-def measure(name: str, root: Path, store: Path, tally: Tally) -> None:
+def measure(name: str, root: Path, store: Path, tally: Tally, further: Mapping[str, Sequence[str]]) -> None:
+    half = STRANGERS[name]["half"]
     with CodeIndex.open(root, store, embedder=None) as words, CodeIndex.open(root, store) as dense:
         summary = words.refresh()
         print(f"{name}: {summary.files:,} files, {summary.chunks:,} tiles; {dense.settle(SETTLE_SECONDS)}", flush=True)
-        searches: dict[str, Search] = {
-            "grep": Grep(root).search,
-            "raw BM25": RawBm25(all_chunks(words)).search,
-            "ours, words": ours(words),
-            "ours, vectors": ours(dense),
-        }
+        mine = {"ours, words": words, "ours, vectors": dense}
+        searches = {**peers(root, all_chunks(words)), **{adapter: ours(index) for adapter, index in mine.items()}}
+        if further:
+            searches |= {f"{adapter}, words of a model": with_words(index, further) for adapter, index in mine.items()}
         asked: dict[str, list[Question]] = defaultdict(list)
-        for kind, text, answers in STRANGERS[name]:
+        for kind, text, *answers in STRANGERS[name]["questions"]:
             asked[kind].append(Question(text, tuple(targets(words, answers))))
         for kind, adapter in ((kind, adapter) for kind in ("code", "howto") for adapter in searches):
-            tally.ranks[kind, adapter] += ranks(searches[adapter], [each for each in asked[kind] if each.answers])
-        foreign = [
-            text for other, all_ in STRANGERS.items() if other != name for kind, text, _ in all_ if kind == "code"
-        ]
+            found = ranks(searches[adapter], [each for each in asked[kind] if each.answers])
+            tally.ranks[half, kind, adapter] += found
+            print(f"  {kind:8} {adapter:22} {figures(found)}", flush=True)
         sets: dict[str, Sequence[str]] = {
             "told: answerable": [each.text for each in asked["code"]],
             "told: absent here": [each.text for each in asked["absent"]],
-            "told: of other projects": foreign,
+            "told: of other projects": questions_of_others(name, half),
         }
-        for adapter, index in (("ours, words", words), ("ours, vectors", dense)):
-            tally.shares["whole", adapter] += [is_whole(index, each, tally) for each in asked["code"] if each.answers]
+        for adapter, index in mine.items():
+            whole = [is_whole(index, each, tally) for each in asked["code"] if each.answers]
+            tally.shares[half, "whole", adapter] += whole
             for what, texts in sets.items():
-                tally.shares[what, adapter] += told_nothing(index, texts, tally)
+                tally.shares[half, what, adapter] += told_nothing(index, texts, tally)
+
+
+def questions_of_others(name: str, half: str) -> list[str]:
+    """Code questions about the other projects of a half."""
+    return [
+        text
+        for other, corpus in STRANGERS.items()
+        if other != name and corpus["half"] == half
+        for kind, text, *_ in corpus["questions"]
+        if kind == "code"
+    ]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", action="append", required=True, metavar="NAME=DIR", help="where a corpus is")
-    roots = dict(each.split("=", 1) for each in parser.parse_args().root)
+    parser.add_argument("--root", action="append", default=[], metavar="NAME=DIR", help="where a corpus is")
+    parser.add_argument("--sources", type=Path, help="a folder with a folder NAME for each corpus")
+    parser.add_argument("--stores", type=Path, help="where indexes are kept for the next run")
+    parser.add_argument("--words", type=Path, help="JSON: further queries by question")
+    parser.add_argument("--half", choices=("tuning", "test"), help="only this half")
+    options = parser.parse_args()
+    roots = {
+        name: options.sources / name for name in STRANGERS if options.sources and (options.sources / name).is_dir()
+    }
+    roots |= {name: Path(path) for name, path in (each.split("=", 1) for each in options.root)}
     if unknown := sorted(set(roots) - set(STRANGERS)):
         parser.error(f"there are no questions about {unknown[0]}; there are some about {', '.join(STRANGERS)}")
-    tally = Tally()
+    tally, further = Tally(), orjson.loads(options.words.read_bytes()) if options.words else {}
     with tempfile.TemporaryDirectory(prefix="callboard-strangers-") as folder:
         for name, root in roots.items():
-            measure(name, Path(root).resolve(), Path(folder) / name, tally)
+            if options.half in (None, STRANGERS[name]["half"]):
+                measure(name, root.resolve(), (options.stores or Path(folder)).resolve() / name, tally, further)
     tally.show()
 
 
