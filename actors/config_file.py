@@ -28,7 +28,7 @@ CONFIG_FILE: Final = "config.toml"
 #: A file of settings has some kB; this bounds one that is something else.
 MAX_CONFIG_BYTES: Final = 1024 * 1024
 #: Fields that hold paths: relative ones are meant from the file's own folder.
-_PATHS: Final = ("cwd", "workspace", "index_dir", "config_dir", "verify")
+_PATHS: Final = ("cwd", "workspace", "more_workspaces", "index_dir", "config_dir", "verify")
 #: Fields that others may not read.
 _SECRETS: Final = ("api_key", "env", "headers", "oauth")
 #: Tables of names, with such fields in each.
@@ -146,6 +146,8 @@ def _values(section: Section, path: Path) -> Iterator[tuple[str, object]]:
 
 
 def _from(name: str, value: object, path: Path) -> object:
+    if name in _PATHS and isinstance(value, list):
+        return [_from(name, each, path) for each in value]
     is_path = name in _PATHS and isinstance(value, str)
     return path.parent / Path(str(value)).expanduser() if is_path else value
 

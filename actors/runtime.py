@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     from callboard.actors.edits.editing import Edits
     from callboard.actors.edits.proposals import Proposal
     from callboard.actors.index import Progress, RefreshSummary
+    from callboard.actors.index.vector_making import VectorState
 
 logger = logging.getLogger("callboard")
 # A host that has set up no logging hears nothing from us on its stderr.
@@ -562,21 +563,21 @@ class Runtime(Operated):
         `contents` are new whole texts of files by their paths, in place of what was proposed. The model is told.
         Raises UsageError, and nothing is done, for an unknown id; RuntimeFailure where they cannot be reached.
         """
-        return await self._edits().decide(_decision(ids, is_approved=True, contents=contents or {}))
+        return await self._edits().decide(DecideEdits.by_owner(ids, is_approved=True, contents=contents or {}))
 
     async def deny_edits(self, ids: Iterable[str] | None = None, reason: str = "") -> tuple[Proposal, ...]:
         """Give up staged edits, all that are pending where no ids are given; the model reads the reason."""
-        return await self._edits().decide(_decision(ids, is_approved=False, reason=reason))
+        return await self._edits().decide(DecideEdits.by_owner(ids, is_approved=False, reason=reason))
 
     def approve_edits_sync(
         self, ids: Iterable[str] | None = None, *, contents: Mapping[str, str] | None = None
     ) -> tuple[Proposal, ...]:
         """`approve_edits`, for code without an event loop."""
-        return self._edits().decide_sync(_decision(ids, is_approved=True, contents=contents or {}))
+        return self._edits().decide_sync(DecideEdits.by_owner(ids, is_approved=True, contents=contents or {}))
 
     def deny_edits_sync(self, ids: Iterable[str] | None = None, reason: str = "") -> tuple[Proposal, ...]:
         """`deny_edits`, for code without an event loop."""
-        return self._edits().decide_sync(_decision(ids, is_approved=False, reason=reason))
+        return self._edits().decide_sync(DecideEdits.by_owner(ids, is_approved=False, reason=reason))
 
     def _edits(self) -> Edits:
         self._live()
@@ -598,6 +599,12 @@ class Runtime(Operated):
         """What a person should know of code search now, in one sentence: that the embedding model fails. Else ""."""
         self._live()
         return self._wiring.search.health.note if self._wiring.search is not None else ""
+
+    def vectors(self) -> VectorState | None:
+        """How many tiles of the code index can be found by meaning by now; None without a workspace or a model, and
+        before that was looked at."""
+        self._live()
+        return self._wiring.search.vectors if self._wiring.search is not None else None
 
     def tools(self) -> tuple[ToolOffer, ...]:
         """The tools given and those that the workspace adds, each with what the policy says of it and what confines it.
@@ -687,12 +694,3 @@ class Runtime(Operated):
         if running.process_id != os.getpid():
             raise UsageError("this runtime was started before its process was forked; make a new one after the fork")
         return running
-
-
-def _decision(
-    ids: Iterable[str] | None, *, is_approved: bool, reason: str = "", contents: Mapping[str, str] | None = None
-) -> DecideEdits:
-    """Of the runtime's owner. Raises UsageError for what is no list of ids."""
-    if isinstance(ids, str):
-        raise UsageError(f"ids must be a list of ids, not the text {ids!r}; put it into a list")
-    return DecideEdits(None if ids is None else tuple(ids), is_approved, "owner", reason, contents or {})

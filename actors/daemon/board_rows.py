@@ -148,6 +148,7 @@ def stuck(tenant: Tenant, withdrawn: Iterable[str], tree: Iterable[ActorInfo]) -
         lambda: _withdrawn(withdrawn),
         lambda: _left(tenant),
         lambda: _servers(tenant),
+        lambda: _vectors(tenant),
         lambda: _busy(tree),
     )
     found = [row for source in sources for row in source()]
@@ -237,6 +238,12 @@ def _servers(tenant: Tenant) -> Iterator[Row]:
         if each.reason and each.state.value != "ready":
             why = f"the MCP server is {each.state.value}: {each.reason}"
             yield {"key": f"server/{each.name}", "kind": "server", "what": each.name, "why": mask(why)}
+
+
+def _vectors(tenant: Tenant) -> Iterator[Row]:
+    state = tenant.runtime.vectors()
+    if state is not None and state.missing:
+        yield {"key": "vectors", "kind": "index", "what": "code search by meaning", "why": mask(str(state))}
 
 
 def _busy(tree: Iterable[ActorInfo]) -> Iterator[Row]:

@@ -71,9 +71,11 @@ def _responses_file(plan: TenantPlan) -> Path | None:
 
 
 def _share_files(one: TenantPlan, other: TenantPlan) -> bool:
-    """Is the workspace of one that of the other, or inside it?"""
+    """Is a folder of one a folder of the other, or inside one? What both only read, they do not share."""
     first, second = (Path(each.settings.workspace or Path.cwd()).resolve() for each in (one, other))
-    return first.is_relative_to(second) or second.is_relative_to(first)
+    pairs = [(first, second), *((first, each) for each in other.settings.more_workspaces)]
+    pairs += [(second, each) for each in one.settings.more_workspaces]
+    return any(here.is_relative_to(there) or there.is_relative_to(here) for here, there in pairs)
 
 
 class Tenants:

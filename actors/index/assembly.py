@@ -1,7 +1,7 @@
 """From hits to what the model reads: exact bytes, whole symbols, spread over files, as much as the budget holds.
 
-The best places come first. What is left of the budget then goes to what they call and are called by, to their
-neighbours in the best files, and to further hits.
+The best places come first, with the code that a guide among them names. What is left of the budget then goes to what
+they call and are called by, to their neighbours in the best files, and to further hits.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from callboard.actors.index.code_index import CodeIndex, Hit
 from callboard.actors.index.disk import IndexWriteError
 from callboard.actors.index.encodings import line_end_before, shown_text
 from callboard.actors.index.fit import LOOKED_AT, AskedWords, fit_of, stems_in, words_in
+from callboard.actors.index.notebooks import ENCODING as NOTEBOOK_ENCODING
 from callboard.actors.index.parsing import read_now
 from callboard.actors.index.records import digest
 from callboard.actors.index.searching import NO_FILTERS, Filters, questions_of
@@ -30,6 +31,8 @@ logger = logging.getLogger("callboard.index")
 HITS = 80
 #: So many of the best hits come before anything else.
 FIRST_HITS = 20
+#: So many of them come before the code that prose among them names.
+BEFORE_NAMED = 3
 #: Spans of one file this close to each other become one: what lies between is shorter than another fence.
 STITCH_GAP_BYTES = 200
 #: At most this share of the budget for one file, before the other files have had their turn, and for one symbol: a
@@ -90,9 +93,12 @@ class _Place:
         first = _line_of(self.content, self.start, hit.encoding)
         in_order = sorted(self.spans, key=lambda span: (span.start, -span.end))
         symbols = tuple(dict.fromkeys(span.hit.canonical_path for span in in_order))
-        lines = f"{first}-{first + text.rstrip(chr(10)).count(chr(10))}"
+        last = first + text.rstrip("\n").count("\n")
+        if hit.encoding == NOTEBOOK_ENCODING:  # between its cells are lines that are not shown
+            last = _line_of(self.content, self.end, hit.encoding)
         words = words_in(asked, stems_in(f"{' '.join(symbols)} {text}"), MAX_WORDS)
-        return ContextItem(hit.path, lines, symbols, render_fence(hit.path, self.start, self.end, text), words)
+        fence = render_fence(hit.path, self.start, self.end, text)
+        return ContextItem(hit.path, f"{first}-{last}", symbols, fence, words)
 
 
 @dataclass(slots=True)
@@ -162,6 +168,7 @@ class _Found:
     """Spans whose bytes are what was indexed, and the files of those that were not."""
 
     hits: list[_Span]
+    named: list[_Span]
     near: list[_Span]
     asked: tuple[AskedWords, ...]
     fit: ContextFit
@@ -200,10 +207,12 @@ def _read(index: CodeIndex, questions: tuple[str, ...], filters: Filters) -> _Fo
                 changed[hit.path] = None
         return kept
 
-    hits, near = spans(around.hits), spans(around.near)
-    fit = fit_of(around.asked, (span.stems for span in hits[:LOOKED_AT]))
+    hits, named, near = spans(around.hits), spans(around.named), spans(around.near)
+    fit = fit_of(around.asked, (((span.hit.path, span.start), span.stems) for span in hits[:LOOKED_AT]))
     unread = [path for path in changed if not content_of(path)]
-    return _Found(hits, near, around.asked, fit, list(changed), [*unread, *index.unread_files(MAX_UNREAD)][:MAX_UNREAD])
+    return _Found(
+        hits, named, near, around.asked, fit, list(changed), [*unread, *index.unread_files(MAX_UNREAD)][:MAX_UNREAD]
+    )
 
 
 def _why_nothing(index: CodeIndex, filters: Filters) -> str:
@@ -217,7 +226,7 @@ def _why_nothing(index: CodeIndex, filters: Filters) -> str:
 def _planned(found: _Found, budget: int) -> _Plan:
     plan = _Plan(budget)
     first, rest = found.hits[:FIRST_HITS], found.hits[FIRST_HITS:]
-    for span in first:
+    for span in (*first[:BEFORE_NAMED], *found.named, *first[BEFORE_NAMED:]):
         wholes = [_whole(span, SYMBOL_SHARE * budget), span]
         if not any(plan.add(each, FILE_SHARE) for each in wholes) and not plan.places:
             plan.places.append(_Place(span.content, [_cut(span, budget - FENCE_TOKENS)]))
@@ -288,7 +297,7 @@ def _left_out(found: _Found, places: Sequence[_Place]) -> tuple[str, ...]:
 
 
 def _line_of(content: bytes, offset: int, encoding: str) -> int:
-    if encoding == "utf-8":
+    if encoding in ("utf-8", NOTEBOOK_ENCODING):
         return content.count(b"\n", 0, offset) + 1
     return content[:offset].decode(encoding, "replace").count("\n") + 1
 

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from callboard.actors.index.dense import EmbeddingModel
-from callboard.actors.index.minilm import BATCH, LocalEmbedder
+from callboard.actors.index.minilm import BATCH, LocalEmbedder, convert_ahead
 from callboard.actors.processes.spawning import Caller, Helper
 from callboard.protocol.errors import RuntimeFailure, UsageError, said
 
@@ -38,7 +38,8 @@ class BulkEmbedder:
     batch_size = SHARE * 8
 
     def __init__(self) -> None:
-        """Raises OSError: there are no more processes to be had."""
+        """Raises OSError: there are no more processes to be had; UsageError: the model is damaged."""
+        convert_ahead()
         count = max(1, min(MAX_CHILDREN, len(os.sched_getaffinity(0))))
         self._idle = [Helper(main, quiet=True) for _ in range(count)]
         self._helpers = tuple(self._idle)
@@ -48,8 +49,10 @@ class BulkEmbedder:
         """Raises RuntimeFailure: a child was lost; UsageError: the model cannot be loaded."""
         import numpy  # noqa: PLC0415  optional extra
 
-        shares = [texts[first : first + SHARE] for first in range(0, len(texts), SHARE)]
-        return numpy.concatenate(list(self._pool.map(self._of_share, shares)))
+        order = sorted(range(len(texts)), key=lambda place: len(texts[place]))  # like lengths together: less padding
+        shares = [[texts[place] for place in order[first : first + SHARE]] for first in range(0, len(texts), SHARE)]
+        rows: Vectors = numpy.concatenate(list(self._pool.map(self._of_share, shares)))
+        return rows[numpy.argsort(order)]
 
     def _of_share(self, texts: Sequence[str]) -> Vectors:
         import numpy  # noqa: PLC0415  optional extra

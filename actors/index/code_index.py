@@ -7,7 +7,7 @@ import os
 import threading
 import time
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cache
@@ -21,16 +21,17 @@ from callboard.actors.index.database import BrokenIndexError
 from callboard.actors.index.dense import EmbeddingModel
 from callboard.actors.index.dense_search import DenseSearch
 from callboard.actors.index.disk import IndexWriteError
-from callboard.actors.index.fit import AskedWords
+from callboard.actors.index.fit import LOOKED_AT, AskedWords, Nearness
 from callboard.actors.index.layout import IndexBusyError, IndexReplacedError, Layout
 from callboard.actors.index.lexical import LexicalIndex
+from callboard.actors.index.nearest import Similarities
 from callboard.actors.index.parsing import read_now
 from callboard.actors.index.records import IndexState, digest
 from callboard.actors.index.refresh import ProgressCallback, RefreshSummary, Request, refresh, roots_of
 from callboard.actors.index.relations import Relation, Relatives
 from callboard.actors.index.searching import NO_FILTERS, Filters, Near, Ranked, questions_of, ranked
 from callboard.actors.index.store import ChunkRow, EdgeRow, FileRow, SqliteStore, SymbolRow
-from callboard.actors.index.surroundings import surroundings
+from callboard.actors.index.surroundings import named_code, surroundings
 from callboard.actors.index.symbols import CONTAINERS
 from callboard.actors.index.vector_making import BUSY_ELSEWHERE, VectorMaker, VectorState
 from callboard.actors.index.vectors import VectorCache
@@ -85,6 +86,8 @@ class Around:
     """What was found for some questions, and what is around it."""
 
     hits: list[Hit]
+    named: list[Hit]
+    """The code that prose among the first hits names."""
     near: list[Hit]
     """What the first hits call, what calls them, and their neighbours in the best files; the closest first."""
     asked: tuple[AskedWords, ...]
@@ -302,11 +305,16 @@ class CodeIndex:
         """The best places as `search`, and what surrounds the first of them. Raises as `search`."""
 
         def around(parts: _Parts, near: Near, order: Ranked) -> Around:
-            rows = surroundings(parts.store, [row for _, row in order[:centres]])
-            asked = (AskedWords.of(each, parts.lexical, near[each].top if each in near else None) for each in questions)
+            first = [row for _, row in order[:centres]]
+
+            def passing(rows: Iterable[ChunkRow]) -> list[Hit]:
+                return [Hit.of(row, 0.0) for row in rows if not filters or filters.fits(row)]
+
+            asked = (AskedWords.of(each, parts.lexical, _nearness(near.get(each), first)) for each in questions)
             return Around(
                 [Hit.of(row, score) for score, row in order[:k]],
-                [Hit.of(row, 0.0) for row in rows if not filters or filters.fits(row)],
+                passing(named_code(parts.store, first)),
+                passing(surroundings(parts.store, first)),
                 tuple(asked),
             )
 
@@ -367,7 +375,8 @@ class CodeIndex:
     def secret_files(self) -> Callable[[str], bool]:
         """Tells of a file of the index whether it is secret by what the disk says now. For one question."""
         by_root = {root: SecretFiles(root, self._secrets) for root in self.roots}
-        return lambda path: any(files.is_secret(path) for root, files in by_root.items() if path.startswith(root))
+        below = [(root.rstrip("/") + "/", files) for root, files in by_root.items()]
+        return lambda path: any(files.is_secret(path) for root, files in below if path.startswith(root))
 
     def load_ahead(self) -> None:
         """Get ready for the first question, in the background: it takes what an embedding model takes to load."""
@@ -464,9 +473,21 @@ class CodeIndex:
         self.close()
 
 
+def _nearness(near: Similarities | None, rows: Sequence[ChunkRow]) -> Nearness | None:
+    """How near the best places are; None where that is not known of all of them."""
+    looked_at = rows[:LOOKED_AT]
+    cosines = near.cosines(row.chunk for row in looked_at) if near is not None else {}
+    if len(cosines) < len(looked_at):
+        return None
+    return {(row.path, row.start_byte): cosines[row.chunk] for row in looked_at}
+
+
 def _default_store(roots: tuple[str, ...]) -> Path:
-    """Inside the first root; where that cannot be written, a folder of its own in the user's cache."""
+    """Inside the first root, of several together apart from that of the first alone; where that cannot be written, a
+    folder of its own in the user's cache."""
     inside = Path(roots[0]) / DEFAULT_STORE
+    if len(roots) > 1:
+        inside = inside.with_name(f"{inside.name}-{digest(chr(10).join(sorted(roots)).encode()).hex()[:8]}")
     if inside.exists() or os.access(roots[0], os.W_OK):
         return inside
     return Path.home() / ".cache" / "callboard" / "index" / digest("\n".join(roots).encode()).hex()

@@ -11,11 +11,12 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import closing
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from callboard.actors.index.dense import Embedder, EmbeddingModel, normalized
 from callboard.actors.index.layout import Layout
-from callboard.actors.index.nearest import NearTiles, Similarities
+from callboard.actors.index.nearest import NearTiles, Similarities, TileVector
 from callboard.actors.index.store import SqliteStore
 from callboard.actors.index.tokens import query_words
 from callboard.actors.index.vectors import VectorCache
@@ -59,8 +60,8 @@ class DenseSearch:
         self._version: tuple[int, int, bytes] | None = None
         """Of the store, when its tiles were taken into memory."""
         self._mark = 0
-        self._without: dict[bytes, list[int]] = {}
-        """Tiles that have no vector yet, by the digest of their texts."""
+        self._without: dict[bytes, list[tuple[int, int]]] = {}
+        """Tiles that have no vector yet, with their files, by the digest of their texts."""
 
     def load_ahead(self) -> None:
         """Load the model and the vectors now, in the background, and not when the first question comes. Where there are
@@ -139,19 +140,22 @@ class DenseSearch:
             version = store.content_version()
             if version != self._version:
                 tiles = self._with_new_tiles(tiles, store)
-        self._tiles = self._with_new_vectors(tiles)
+        tiles = self._with_new_vectors(tiles)
+        tiles.ready()
+        self._tiles = tiles
         self._generation, self._version = generation, version
 
     def _with_new_tiles(self, tiles: NearTiles, store: SqliteStore) -> NearTiles:
-        tiles = tiles.changed(tiles.ids() - store.chunk_ids(), {})
-        fresh = [(tile.chunk, tile.digest) for tile in store.passages(self._version[0] if self._version else 0)]
-        for first in range(0, len(fresh), READ_TILES):
-            some = fresh[first : first + READ_TILES]
-            known = self._vectors.get(self._model.name, [digest for _, digest in some])
-            tiles = tiles.changed((), {chunk: known[digest] for chunk, digest in some if digest in known})
-            for chunk, digest in some:
+        if tiles:
+            tiles = tiles.changed(tiles.ids() - store.chunk_ids(), {})
+        fresh = iter(store.passages(self._version[0] if self._version else 0))
+        while some := [(tile.chunk, tile.meant_with, tile.digest) for tile in islice(fresh, READ_TILES)]:
+            known = self._vectors.get(self._model.name, [digest for _, _, digest in some])
+            added = {chunk: TileVector(file, known[digest]) for chunk, file, digest in some if digest in known}
+            tiles = tiles.changed((), added)
+            for chunk, file, digest in some:
                 if digest not in known:
-                    self._without.setdefault(digest, []).append(chunk)
+                    self._without.setdefault(digest, []).append((chunk, file))
         return tiles
 
     def _with_new_vectors(self, tiles: NearTiles) -> NearTiles:
@@ -159,7 +163,11 @@ class DenseSearch:
         mark = self._mark if last >= self._mark else 0  # the cache was damaged and made again
         while mark < last and not self._closing.is_set():
             found, mark = self._vectors.added_since(self._model.name, mark)
-            added = {chunk: vector for digest, vector in found for chunk in self._without.pop(digest, ())}
+            added = {
+                chunk: TileVector(file, vector)
+                for digest, vector in found
+                for chunk, file in self._without.pop(digest, ())
+            }
             tiles = tiles.changed((), added)
             if not found:
                 break

@@ -1,4 +1,5 @@
-"""Whether what was found fits the question at all: by how much of the question it holds, and how near its meaning is.
+"""Whether what was found fits the question at all: by how much of the question the best places hold, and how near their
+meaning is. What only one of many places holds says less than what several do, unless it holds most of the question.
 
 Measured (docs/retrieval.md): with vectors, at the border below which nothing fits, one in ten questions that have an
 answer is refused and two of three about other projects are; a question about what a project of this kind might have and
@@ -15,12 +16,18 @@ from callboard.actors.index.lexical import LexicalIndex, stems_of
 from callboard.actors.index.tokens import query_words, terms_of
 from callboard.protocol.code_fences import ContextFit
 
-#: So many of the best places are looked at.
+#: So many of the best places are looked at, and the mean of those of them counts that fit best.
 LOOKED_AT: Final = 10
-#: How much a place's share of the question counts beside the nearness of the nearest one.
-COVERAGE_WEIGHT: Final = 0.35
+FITTING: Final = 5
+#: Or the best one alone, so much less.
+ALONE: Final = 0.15
+#: How much a place's share of the question counts beside its nearness.
+COVERAGE_WEIGHT: Final = 0.7
 #: Below the first nothing fits; from the second on it does. With vectors, and by words alone.
-BORDERS: Final = {True: (0.48, 0.62), False: (0.23, 0.65)}
+BORDERS: Final = {True: (0.38, 0.49), False: (0.195, 0.315)}
+
+Nearness = Mapping[tuple[str, int], float]
+"""The cosine of places, which are named by their path and first byte."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +38,11 @@ class AskedWords:
     """Its words by their stems."""
     weights: Mapping[str, float]
     """How much each stem says: rare ones more."""
-    nearness: float | None
-    """The cosine of the nearest tile; None where that is not known."""
+    nearness: Nearness | None
+    """Of the best places; None where that is not known."""
 
     @classmethod
-    def of(cls, question: str, lexical: LexicalIndex, nearness: float | None) -> AskedWords:
+    def of(cls, question: str, lexical: LexicalIndex, nearness: Nearness | None) -> AskedWords:
         words = {stem: word for word in query_words(question) for stem in stems_of(word)}
         return cls(words, lexical.weights(words), nearness)
 
@@ -50,21 +57,26 @@ def stems_in(text: str) -> frozenset[str]:
     return frozenset(stems_of(terms_of(text)))
 
 
-def fit_of(asked: Sequence[AskedWords], texts: Iterable[frozenset[str]]) -> ContextFit:
-    """How well the best places, given by their stems, fit the question that they fit best."""
-    places = list(texts)
+def fit_of(asked: Sequence[AskedWords], found: Iterable[tuple[tuple[str, int], frozenset[str]]]) -> ContextFit:
+    """How well the best places, each with its stems, fit the question that they fit best."""
+    places = list(found)
     if not places:
         return ContextFit.NOTHING
-    return max((_fit(each, max(map(each.coverage, places))) for each in asked), key=_ORDER.index, default=_ORDER[0])
+    return max((_fit(each, places) for each in asked), key=_ORDER.index, default=ContextFit.NOTHING)
 
 
 _ORDER: Final = (ContextFit.NOTHING, ContextFit.UNSURE, ContextFit.GOOD)
 
 
-def _fit(question: AskedWords, coverage: float) -> ContextFit:
-    has_vectors = question.nearness is not None
-    value = coverage if question.nearness is None else question.nearness + COVERAGE_WEIGHT * coverage
-    return _ORDER[sum(value >= border for border in BORDERS[has_vectors])]
+def _fit(question: AskedWords, places: Sequence[tuple[tuple[str, int], frozenset[str]]]) -> ContextFit:
+    covered = ((place, question.coverage(stems)) for place, stems in places)
+    if (near := question.nearness) is None:
+        values = sorted((share for _, share in covered), reverse=True)
+    else:
+        values = sorted((near.get(place, 0.0) + COVERAGE_WEIGHT * share for place, share in covered), reverse=True)
+    best = values[:FITTING]
+    value = max(sum(best) / len(best), best[0] - ALONE)
+    return _ORDER[sum(value >= border for border in BORDERS[near is not None])]
 
 
 def words_in(asked: Sequence[AskedWords], stems: frozenset[str], most: int) -> tuple[str, ...]:

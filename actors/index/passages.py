@@ -17,9 +17,9 @@ from callboard.actors.index.tokens import PART, word_set
 from callboard.protocol.masking import mask
 
 #: Longer texts are cut by the embedder. Twice as many cost twice the time.
-MAX_TOKENS: Final = 64
+MAX_TOKENS: Final = 128
 #: Raised by one whenever the words below are chosen otherwise: vectors of another version are not compared with these.
-VERSION: Final = "words-1"
+VERSION: Final = "words-2"
 #: Words of comments that are taken: the rest of MAX_TOKENS is for the words of the code.
 MAX_COMMENT_WORDS: Final = 32
 #: Of a tile's text, as much is looked at: far more than fits.
@@ -42,6 +42,7 @@ class Passage(NamedTuple):
     """A tile that may be embedded, with what tells how likely it is asked for."""
 
     chunk: int
+    file: int
     path: str
     root: str
     start_byte: int
@@ -57,6 +58,12 @@ class Passage(NamedTuple):
     def digest(self) -> bytes:
         """Names the text that is embedded in the cache."""
         return digest(b"\0".join((self.content_digest, self.canonical_path.encode(), VERSION.encode())))
+
+    @property
+    def meant_with(self) -> int:
+        """The file whose meaning it shares: what a function is for may be said in its neighbours. 0: of none, since a
+        section of prose speaks for itself."""
+        return self.file if languages.by_name(self.language).is_code else 0
 
     def text(self, content: bytes) -> str:
         """What is embedded, from the bytes of its file. What looks like a key is masked: the model may be elsewhere."""

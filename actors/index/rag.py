@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -28,6 +28,7 @@ from callboard.actors.index.minilm import is_local_available
 from callboard.actors.index.records import IndexState
 from callboard.actors.index.searching import NO_FILTERS, Filters
 from callboard.actors.index.token_count import load_ahead
+from callboard.actors.index.vector_making import VectorState
 from callboard.actors.kernel import (
     Actor,
     ActorSystem,
@@ -215,8 +216,9 @@ class Indexer(Actor[RefreshIndex]):
 class Vectorizer(Actor[MakeVectors | MakeMoreVectors]):
     """Makes the vectors of all tiles, a stretch at a time. See the module."""
 
-    def __init__(self, open_index: OpenIndex) -> None:
+    def __init__(self, open_index: OpenIndex, seen: Callable[[VectorState], object]) -> None:
         self._index = _Index(open_index)
+        self._seen = seen
         self._next: Timer | None = None
         """The next stretch, which is one at a time."""
 
@@ -237,6 +239,8 @@ class Vectorizer(Actor[MakeVectors | MakeMoreVectors]):
 
     def _work(self) -> None:
         state = self._index.ask(lambda index: index.make_vectors(VECTOR_SECONDS))
+        if isinstance(state, VectorState):
+            self._seen(state)
         if isinstance(state, CallboardError) or not state.missing:
             self._next = None  # an error of the index is told to who asks it; the next refresh tells this again
         else:
@@ -244,16 +248,21 @@ class Vectorizer(Actor[MakeVectors | MakeMoreVectors]):
 
 
 def code_actors(
-    folder: Path, index_dir: Path | None, embedder: EmbeddingModel | None, secrets: SecretRules = NO_RULES
+    folders: Sequence[Path],
+    index_dir: Path | None,
+    embedder: EmbeddingModel | None,
+    secrets: SecretRules = NO_RULES,
+    seen: Callable[[VectorState], object] = lambda _: None,
 ) -> tuple[ChildSpec, ...]:
-    """The actors of a workspace, for the tree. `embedder` as in `CodeIndex.open`.
+    """The actors of a workspace, one folder or several, for the tree. `embedder` as in `CodeIndex.open`. `seen`
+    hears how far the vectors are, on the thread that makes them.
 
     A refresh under way is given up at a stop: its child process dies with the pipe.
     """
-    open_index = partial(CodeIndex.open, folder, index_dir, embedder=embedder, secrets=secrets)
+    open_index = partial(CodeIndex.open, folders, index_dir, embedder=embedder, secrets=secrets)
     # A damaged index is built again by the indexer: the thread that answers questions is not held up.
     read_index = partial(open_index, rebuilds=False)
-    vectorizer = ChildSpec("vectorizer", lambda: Vectorizer(read_index), runs_on="thread", shutdown_seconds=1.0)
+    vectorizer = ChildSpec("vectorizer", lambda: Vectorizer(read_index, seen), runs_on="thread", shutdown_seconds=1.0)
     return (
         ChildSpec("rag", lambda: Rag(read_index), runs_on="thread"),
         *((vectorizer,) if embedder is not None else ()),
@@ -269,6 +278,8 @@ class CodeSearch:
         self._system = system
         self.embedder: EmbeddingModel | None = None
         """For `code_actors`; None: the extra is not installed."""
+        self.vectors: VectorState | None = None
+        """As it was seen last; None: not yet."""
         if post is not None:
             make = partial(ApiEmbedder, embedding_model, post)
             self.embedder, model = EmbeddingModel(embedding_model, make, make), embedding_model
@@ -279,6 +290,10 @@ class CodeSearch:
         self.health = EmbedderHealth(model, remedy, lambda: self._tell_telemetry(model))
         if self.embedder is not None:
             self.embedder = self.health.watched(self.embedder)
+
+    def vectors_seen(self, state: VectorState) -> None:
+        """For `code_actors`."""
+        self.vectors = state
 
     def _tell_telemetry(self, model: str) -> None:
         with contextlib.suppress(NoSuchActor, MailboxFull):  # a count that is lost must not cost the question
@@ -447,10 +462,11 @@ def context_tool(search: CodeSearch) -> Tool:
             kinds: Only these kinds of symbols, such as `function`, `method` or `class`.
         """
         asked = [each for each in queries if each.strip()] or [context.user_text]
+        asked += context.run.search_words
         filters = Filters(tuple(paths), tuple(languages), tuple(kinds))
         try:
             return (await search.search(asked, token_budget, context.remaining_seconds, filters)).as_json()
         except UsageError as error:
             raise ToolError(str(error)) from error
 
-    return request_code_context
+    return replace(request_code_context, contract=replace(request_code_context.contract, searches_by="queries"))

@@ -1,6 +1,6 @@
 """From hits to an order: words, meaning, and what kind of place it is; pure functions over rows.
 
-The weights were chosen on questions that paraphrase (benchmarks/stranger_questions.py, the tuning half); docstring
+The weights were chosen on questions that paraphrase (benchmarks/stranger_questions.toml, the tuning half); docstring
 benchmarks reward names, such questions do not (docs/retrieval.md).
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from functools import lru_cache
 from pathlib import PurePosixPath
@@ -23,7 +23,7 @@ DENSE_CANDIDATES: Final = 100
 #: Share of a full name match, in units of the best lexical score (.1 to .3 help; more helps docstrings only).
 NAME_BOOST: Final = 0.2
 #: How much meaning counts, where there are vectors; the rest is for the words.
-DENSE_WEIGHT: Final = 0.5
+DENSE_WEIGHT: Final = 0.55
 #: A tile that does not hold the words may still hold some of them: it counts as so much of the last lexical hit.
 ABSENT: Final = 0.8
 #: What a file of its kind is worth beside an implementation. Tests repeat every word of what they test.
@@ -41,10 +41,10 @@ KIND_PRIOR: Final = {
     **dict.fromkeys(("type", "constant", "property"), 0.65),
     **dict.fromkeys(("class", "enum", "trait"), 0.68),
 }
-#: What does the work is longer than what names or passes it on: `SHORTEST` for a tile without code, 1 from about 14,000
+#: What does the work is longer than what names or passes it on: `SHORTEST` for a tile without code, 1 from about 470
 #: characters on. Comments do not count: a setter of one line may have twenty of them.
-SHORTEST: Final = 0.55
-DOUBLINGS: Final = 3.2
+SHORTEST: Final = 0.5
+DOUBLINGS: Final = 2.5
 LENGTH_UNIT: Final = 100
 
 _TEST_FOLDERS = word_set("test tests testing __tests__ spec specs testdata fixtures __mocks__ mocks e2e")
@@ -63,10 +63,11 @@ _GENERATED_NAME = re.compile(r"(_pb2|_pb2_grpc|\.pb|\.generated|\.gen|_generated
 
 
 PROSE_SUFFIXES: Final = frozenset({".md", ".mdx", ".markdown", ".rst", ".adoc", ".asciidoc", ".txt", ".ipynb"})
-#: How people ask for a guide: what they themselves have to do.
+#: How people ask for a guide: what they themselves have to do, in any sentence of the question.
 _GUIDE: Final = re.compile(
-    r"^\W*(how (do|can|could|should|would|must) (i|we|you|one|somebody)\b|how to\b|what (do|must|should) (i|we|you)\b|"
-    r"where (do|can|should) (i|we|you)\b|(is there|show me|give me) (a|an|some) (guide|tutorial|example|documentation))"
+    r"(^|[.?!]\s)\W*(how (do|can|could|should|would|must) (i|we|you|somebody)\b|how to\b|"
+    r"what (do|must|should) (i|we|you)\b|where (do|can|should) (i|we|you)\b|"
+    r"(is there|show me|give me) (a|an|some) (guide|tutorial|example|documentation))"
 )
 
 
@@ -84,6 +85,13 @@ class WantedAnswer(StrEnum):
         if word_set("test tests testing") & set(lowered.split()):
             return cls.TESTS
         return cls.GUIDE if _GUIDE.search(lowered) else cls.CODE
+
+    @classmethod
+    def of_all(cls, questions: Sequence[str]) -> list[WantedAnswer]:
+        """Of several ways to say one need: where one of them asks for a guide, the others, which may be but words, do
+        too."""
+        each = list(map(cls.by, questions))
+        return [cls.GUIDE] * len(each) if cls.GUIDE in each else each
 
 
 class RankedTile(Protocol):

@@ -33,6 +33,15 @@ class Symbol(NamedTuple):
     digest: bytes
 
 
+class ProseSection(NamedTuple):
+    """A heading of prose with what is below it, or a cell of a notebook: bytes from `start` to `end`, exclusive.
+    Sections of a lower level lie within it."""
+
+    start: int
+    end: int
+    title: str
+
+
 class Chunk(NamedTuple):
     """What is searched: a symbol, a piece of a long one, or text between symbols."""
 

@@ -121,6 +121,8 @@ def _shown_span(utf8: bytes, lines: Lines, line: int, place: tuple[int, int]) ->
 def _usages(utf8: bytes, language: Language, places: Iterable[tuple[int, int]]) -> list[NameUse | None]:
     """What the syntax tree says of each place; None: it is in a text or a comment, or part of another token."""
     grammar = grammar_of(language)
+    if grammar is None:
+        return [NameUse.TEXT for _ in places]
     # A parser serves one thread at a time, and that of the grammar is the index's.
     root = tree_of(tree_sitter.Parser(grammar.parser.language), language, utf8).root_node
     return [_usage(root, grammar.query, place) for place in places]

@@ -28,6 +28,10 @@ CALLER_SHARE: Final = 0.1
 CALLERS: Final = 40
 MAX_DEFINITIONS: Final = 3
 
+#: What a copy counts, and how much of the other's size it has at least: compiled or formatted otherwise.
+COPY_WORTH: Final = 0.5
+COPY_SIZE: Final = 0.7
+
 Ranked = list[tuple[float, ChunkRow]]
 Near = Mapping[str, Similarities]
 """What is near each question, where that is known."""
@@ -100,12 +104,37 @@ def ranked(
     k: int,
 ) -> Ranked:
     """The best tiles, best first. `near` tells what is near the questions; one that is not in it is asked by words."""
-    orders = [_of_one(store, lexical, question, near.get(question), filters, k) for question in questions]
-    return orders[0] if len(orders) == 1 else _together(orders)
+    wanted = ranking.WantedAnswer.of_all(questions)
+    orders = [
+        _of_one(store, lexical, question, near.get(question), filters, k, each)
+        for question, each in zip(questions, wanted, strict=True)
+    ]
+    return _with_copies_less(orders[0] if len(orders) == 1 else _together(orders))
+
+
+def _with_copies_less(order: Ranked) -> Ranked:
+    """JavaScript that was compiled from TypeScript, a package that is vendored twice: what has the name, the place and
+    about the size of a better hit in another file tells nothing more."""
+    first: dict[str, ChunkRow] = {}
+    return _sorted(
+        (score * COPY_WORTH if _is_copy(row, first.setdefault(row.canonical_path, row)) else score, row)
+        for score, row in order
+    )
+
+
+def _is_copy(row: ChunkRow, of: ChunkRow) -> bool:
+    shorter, longer = sorted((row.code_chars, of.code_chars))
+    return row.path != of.path and shorter >= COPY_SIZE * longer
 
 
 def _of_one(
-    store: SqliteStore, lexical: LexicalIndex, question: str, near: Similarities | None, filters: Filters, k: int
+    store: SqliteStore,
+    lexical: LexicalIndex,
+    question: str,
+    near: Similarities | None,
+    filters: Filters,
+    k: int,
+    wanted: ranking.WantedAnswer,
 ) -> Ranked:
     words = query_words(question)
     stems = dict.fromkeys(stems_of(" ".join(words)))
@@ -115,7 +144,6 @@ def _of_one(
         near = None
     chosen = [*scores, *(near.best(FILTERED_CANDIDATES if filters else ranking.DENSE_CANDIDATES) if near else ())]
     rows = {chunk: row for chunk, row in store.chunks(chosen).items() if not filters or filters.fits(row)}
-    wanted = ranking.WantedAnswer.by(question)
 
     def in_order(rows: Mapping[int, ChunkRow]) -> Ranked:
         found = {chunk: scores[chunk] for chunk in rows if chunk in scores}

@@ -46,8 +46,8 @@ CREATE INDEX IF NOT EXISTS edges_imports ON edges(target, source) WHERE kind = '
 CREATE TABLE IF NOT EXISTS lexical_todo (file INTEGER PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS state (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 """
-_PASSAGES = """SELECT c.id, f.path, f.root, c.start_byte, c.end_byte, s.canonical_path, s.kind, f.language, f.encoding,
-  c.code_chars, c.digest FROM chunks c JOIN files f ON f.id = c.file JOIN symbols s ON s.id = c.symbol"""
+_PASSAGES = """SELECT c.id, f.id, f.path, f.root, c.start_byte, c.end_byte, s.canonical_path, s.kind, f.language,
+  f.encoding, c.code_chars, c.digest FROM chunks c JOIN files f ON f.id = c.file JOIN symbols s ON s.id = c.symbol"""
 #: Names in `state`: the fingerprint of the lexical index that holds what this store holds; whether a pass over the
 #: whole workspace has been finished; how many files the first one is about.
 LEXICAL, COMPLETE, TOTAL_FILES = "lexical", "complete", "total_files"
@@ -82,6 +82,7 @@ class ChunkRow(NamedTuple):
     symbol: int
     whole: tuple[int, int, bytes]
     """Start, end and hash of all of its symbol."""
+    chunk: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +285,7 @@ class SqliteStore:
             f" WHERE {where}",
             parameters,
         )
-        return {row[0]: ChunkRow._make((*row[1:15], row[15:])) for row in rows}
+        return {row[0]: ChunkRow._make((*row[1:15], row[15:], row[0])) for row in rows}
 
     def file_places(self) -> list[tuple[str, str, str]]:
         """Path, root and language of each file."""

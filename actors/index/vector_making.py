@@ -33,17 +33,21 @@ BUSY_ELSEWHERE: Final = "another process is making them"
 
 
 class VectorState(NamedTuple):
-    """How many tiles an index has, how many of them have no vector yet, and why, if none are being made."""
+    """How many tiles an index has, how many of them have no vector yet, and why, if none are being made; and how many
+    stay without one, since there are more than MAX_TILES."""
 
     total: int
     missing: int
     note: str = ""
+    left: int = 0
 
     def __str__(self) -> str:
-        if not self.missing:
+        without = self.missing + self.left
+        if not without:
             return f"all {self.total:,} tiles have vectors"
-        note = f": {self.note}" if self.note else ""
-        return f"{self.total - self.missing:,} of {self.total:,} tiles have vectors{note}"
+        limit = f"{self.left:,}, the unlikeliest, get none" if self.left else ""
+        note = "; ".join(filter(None, (self.note, limit)))
+        return f"{self.total - without:,} of {self.total:,} tiles have vectors{note and f': {note}'}"
 
 
 class VectorMaker:
@@ -57,8 +61,9 @@ class VectorMaker:
         self._version: object = None
         self._pending: list[int] = []
         """Chunk ids, the likeliest last."""
-        self._total = self._known = 0
-        """Tiles, and those of their texts that had a vector: fewer, when the cache was damaged or is of no use."""
+        self._total = self._known = self._left = 0
+        """Tiles; those of their texts that had a vector: fewer, when the cache was damaged or is of no use; and the
+        tiles that stay without."""
 
     def make(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> VectorState:
         """Work for about so long, at least one group, and say how far it is. An embedder that fails is let go, and the
@@ -81,7 +86,7 @@ class VectorMaker:
         return self._state()
 
     def _state(self, note: str = "") -> VectorState:
-        return VectorState(self._total, len(self._pending), note)
+        return VectorState(self._total, len(self._pending), note, self._left)
 
     def close(self) -> None:
         """Let go of the model; where vectors are missing, the next call loads it again."""
@@ -98,8 +103,9 @@ class VectorMaker:
         for tile in store.passages():
             digests[tile.chunk], worths[tile.chunk] = tile.digest, worth(tile)
         known = self._vectors.known(self._model.name, list(digests.values()))
-        missing = (chunk for chunk, digest in digests.items() if digest not in known)
-        self._pending = sorted(missing, key=worths.__getitem__)[-MAX_TILES:]
+        missing = sorted((tile for tile, digest in digests.items() if digest not in known), key=worths.__getitem__)
+        self._left = max(0, len(missing) - max(0, MAX_TILES - len(known)))  # more would put out what is there
+        self._pending = missing[self._left :]
         self._total, self._known, self._version = len(digests), len(known), version
 
     def _make_group(self, store: SqliteStore) -> None:

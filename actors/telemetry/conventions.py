@@ -14,10 +14,10 @@ from urllib.parse import urlsplit
 from callboard.actors.telemetry.message_json import instructions_json, messages_json, output_json, shown_text
 from callboard.actors.telemetry.metrics import Labels, Metric
 from callboard.protocol import events
-from callboard.protocol.commands import WENT_WELL, AskApproval, CallModel, CallPurpose, Finish, RunTool
+from callboard.protocol.commands import WENT_WELL, AskApproval, CallModel, Finish, RunTool
 from callboard.protocol.content import SystemMessage
 from callboard.protocol.ids import Tag
-from callboard.protocol.model import Usage
+from callboard.protocol.model import CallPurpose, Usage
 
 Attributes = dict[str, str | int | float | bool | Sequence[str]]
 
@@ -174,7 +174,7 @@ def _chat_attributes(command: CallModel, log_content: bool) -> Attributes:
         "gen_ai.request.seed": sampling.seed,
         "gen_ai.request.stop_sequences": sampling.stop or None,
         "gen_ai.output.type": "json" if request.response_schema is not None else None,
-        "callboard.purpose": command.purpose.value if command.purpose is CallPurpose.SUMMARY else None,
+        "callboard.purpose": None if command.purpose is CallPurpose.TURN else command.purpose.value,
     }
     found: Attributes = {
         "gen_ai.operation.name": "chat",

@@ -155,6 +155,12 @@ APPROVAL_SECONDS = _seconds(
 EMBEDDER_FAILED = _counter(
     "callboard.search.embedder_failed", "{search}", "", "Searches that were ranked by words alone."
 )
+SEARCH_TILES = _gauge(
+    "callboard.search.tiles",
+    "{tile}",
+    "vector",
+    "Tiles of the code index: `made` have a vector, `missing` get one, `left` stay without, since there are too many.",
+)
 JOURNAL_WRITES = _counter("callboard.journal.writes", "{write}", "", "Writes of requests that are durable.")
 JOURNAL_BATCH = Metric(
     "callboard.journal.batch",

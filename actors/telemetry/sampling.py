@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from callboard.actors.calls.ledger import Ledger
 from callboard.actors.calls.registry import name_of
@@ -11,9 +12,17 @@ from callboard.actors.kernel import ActorSystem
 from callboard.actors.telemetry import metrics
 from callboard.actors.telemetry.metrics import Sample
 
+if TYPE_CHECKING:
+    from callboard.actors.index.vector_making import VectorState
 
-def samples(system: ActorSystem, calls: Ledger, held: Callable[[], int]) -> Iterator[Sample]:
-    """`held` tells how many handlers have held the loop."""
+
+def samples(
+    system: ActorSystem,
+    calls: Ledger,
+    held: Callable[[], int],
+    vectors: Callable[[], VectorState | None] = lambda: None,
+) -> Iterator[Sample]:
+    """`held` tells how many handlers have held the loop, `vectors` how far those of the code index are."""
     statistics = system.statistics()
     yield Sample(metrics.ACTORS, (), statistics.actors)
     yield Sample(metrics.RESTARTS, (), statistics.restarts)
@@ -32,3 +41,7 @@ def samples(system: ActorSystem, calls: Ledger, held: Callable[[], int]) -> Iter
     for root in system.tree():
         for actor in (root, *root.children):
             yield Sample(metrics.MAILBOX, (actor.name,), actor.mailbox_depth)
+    if (state := vectors()) is not None:
+        counts = {"made": state.total - state.missing - state.left, "missing": state.missing, "left": state.left}
+        for vector, count in counts.items():
+            yield Sample(metrics.SEARCH_TILES, (vector,), count)

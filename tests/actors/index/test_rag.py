@@ -7,12 +7,16 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy
 import pytest
 from numpy.typing import NDArray
 
 from callboard.actors import Runtime, Settings
+from callboard.actors.daemon import board_rows
+from callboard.actors.daemon.tenants import Tenant
 from callboard.actors.index import rag
 from callboard.actors.index.dense import EmbeddingModel
 from callboard.actors.index.rag import CodeSearch
@@ -161,3 +165,35 @@ def test_vectors_are_made_in_the_background_and_made_on_after_the_actor_was_kill
 
     asyncio.run(work())
     assert len(seen) == len(set(seen))
+
+
+class FailingModel(CountingModel):
+    def embed(self, texts: Sequence[str]) -> NDArray[numpy.float32]:
+        raise RuntimeError("no memory for the model")
+
+
+@pytest.mark.parametrize(("model", "made"), [(CountingModel, True), (FailingModel, False)], ids=["works", "fails"])
+def test_how_far_the_vectors_are_is_seen(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch, until: Until, model: type[CountingModel], made: bool
+) -> None:
+    make = partial(model, [])
+    monkeypatch.setattr(rag, "LOCAL_MODEL", EmbeddingModel("counting", make, make))
+    with Runtime(Settings(model="offline/x", workspace=workspace)) as runtime:
+        tenant = cast(Tenant, SimpleNamespace(runtime=runtime))
+        runtime.ask_sync("Where is the fence painted?")
+        until(lambda: (state := runtime.vectors()) is not None and state.total > 0 and bool(state.missing) is not made)
+        state = runtime.vectors()
+        assert state is not None
+        missing = 0 if made else state.total
+        numbers = runtime.prometheus()
+        assert f'callboard_search_tiles{{vector="missing"}} {missing:.1f}' in numbers
+        assert f'callboard_search_tiles{{vector="made"}} {state.total - missing:.1f}' in numbers
+        rows = list(board_rows._vectors(tenant))
+        assert [row["why"] for row in rows] == ([] if made else [str(state)])
+        assert made or "no memory for the model" in str(state)
+
+
+def test_without_a_workspace_there_are_no_vectors() -> None:
+    with Runtime(Settings(model="offline/x")) as runtime:
+        assert runtime.vectors() is None
+        assert "callboard_search_tiles{" not in runtime.prometheus()

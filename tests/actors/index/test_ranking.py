@@ -84,3 +84,31 @@ def test_tests_within_the_file_come_after_what_they_test(index: CodeIndex) -> No
 
 def test_a_question_finds_the_family_of_its_words(index: CodeIndex) -> None:
     assert index.search("Where is the recovery?")[0].name == "recover_log"
+
+
+@pytest.mark.parametrize(
+    ("question", "wanted"),
+    [
+        ("How do I add a provider?", WantedAnswer.GUIDE),
+        ("The check fails in my cluster. What must I change?", WantedAnswer.GUIDE),
+        ("Show me an example of a tool", WantedAnswer.GUIDE),
+        ("How can one program act as several tools?", WantedAnswer.CODE),
+        ("How does it know what I should see?", WantedAnswer.CODE),
+        ("Which tests cover the parser?", WantedAnswer.TESTS),
+    ],
+)
+def test_what_kind_of_answer_is_wanted_is_told_by_the_words(question: str, wanted: WantedAnswer) -> None:
+    assert WantedAnswer.by(question) is wanted
+
+
+@pytest.mark.parametrize(
+    ("questions", "wanted"),
+    [
+        (["how do I log in?", "login session cookie"], [WantedAnswer.GUIDE] * 2),
+        (["login session cookie", "fake login for tests", "how to log in"], [WantedAnswer.GUIDE] * 3),
+        (["where is a login checked?", "fake login for tests"], [WantedAnswer.CODE, WantedAnswer.TESTS]),
+        ([], []),
+    ],
+)
+def test_other_ways_to_ask_for_a_guide_ask_for_one_too(questions: list[str], wanted: list[WantedAnswer]) -> None:
+    assert WantedAnswer.of_all(questions) == wanted

@@ -27,8 +27,12 @@ FILES = {
         "package retry\n\n// Backoff doubles the pause after each failed attempt.\n"
         "func Backoff(attempt int) int {\n\tpause := 1 << attempt\n\treturn pause\n}\n"
     ),
+    "src/limits.go": (
+        "package limits\n\nfunc ClampTries(n int) int {\n\tif n > ceiling {\n\t\treturn ceiling\n\t}\n\treturn n\n}\n"
+    ),
     "docs/guide.md": (
         "# Guide\n\n## Retry settings\n\nSet the number of attempts and the pause before a retry in the settings.\n"
+        "What is too much is cut by `limits.ClampTries(n)`; `test_acquire_connection` shows it.\n"
     ),
     "tests/test_pool.py": "def test_acquire_connection():\n    assert Pool().acquire_connection()\n",
 }
@@ -74,21 +78,21 @@ def test_a_hundred_queries_are_refused(index: CodeIndex) -> None:
 @pytest.mark.parametrize(
     ("filters", "expected"),
     [
-        (Filters(paths=("src",)), {"pool.py", "retry.go"}),
-        (Filters(paths=("./src/",)), {"pool.py", "retry.go"}),
-        (Filters(paths=("src/*.py",)), {"pool.py"}),
-        (Filters(paths=("tests/test_pool.py", "docs")), {"test_pool.py", "guide.md"}),
-        (Filters(languages=("go",)), {"retry.go"}),
-        (Filters(languages=("markdown",)), {"guide.md"}),
-        (Filters(kinds=("method",)), {"pool.py"}),
-        (Filters(paths=("src",), languages=("python",), kinds=("function",)), {"pool.py"}),
-        (Filters(paths=("nowhere",)), set()),
+        (Filters(paths=("src",)), ["pool.py", "retry.go"]),
+        (Filters(paths=("./src/",)), ["pool.py", "retry.go"]),
+        (Filters(paths=("src/*.py",)), ["pool.py"]),
+        (Filters(paths=("tests/test_pool.py", "docs")), ["guide.md", "test_pool.py"]),
+        (Filters(languages=("go",)), ["retry.go"]),
+        (Filters(languages=("markdown",)), ["guide.md"]),
+        (Filters(kinds=("method",)), ["pool.py"]),
+        (Filters(paths=("src",), languages=("python",), kinds=("function",)), ["pool.py"]),
+        (Filters(paths=("nowhere",)), []),
     ],
     ids=str,
 )
-def test_filters(index: CodeIndex, filters: Filters, expected: set[str]) -> None:
+def test_filters(index: CodeIndex, filters: Filters, expected: list[str]) -> None:
     hits = index.search("slot retry attempt pause connection acquire", 20, filters)
-    assert {Path(hit.path).name for hit in hits} == expected
+    assert sorted({Path(hit.path).name for hit in hits}) == expected
     assert not filters.kinds or {hit.kind for hit in hits} <= set(filters.kinds)
 
 
@@ -127,9 +131,32 @@ def test_what_a_good_hit_calls_comes_before_its_twin(index: CodeIndex) -> None:
     assert names.index("_unlock_slot") < names.index("unrelated_slot")
 
 
+def test_a_copy_of_a_better_hit_comes_behind_other_code(tmp_path: Path) -> None:
+    body = "export function {name}(row: string) {{\n  const cells = row.split(',')\n  return cells.map(trim)\n}}\n"
+    for place, name in (("src/csv.ts", "splitCells"), ("csv.js", "splitCells"), ("src/tsv.ts", "splitTabs")):
+        (tmp_path / place).parent.mkdir(exist_ok=True)
+        (tmp_path / place).write_text(
+            body.format(name=name).replace(": string", "" if place == "csv.js" else ": string")
+        )
+    with CodeIndex.open(tmp_path, embedder=None) as index:
+        index.refresh()
+        hits = index.search("how are the cells of a row split?", 3)
+    assert [hit.name for hit in hits] == ["splitCells", "splitTabs", "splitCells"]
+
+
 def test_a_guide_comes_first_where_one_is_asked_for(index: CodeIndex) -> None:
     assert found(index, "how do I set the number of retry attempts and the pause?")[0] == "Retry settings"
     assert found(index, "what computes the pause after an attempt?")[0] == "Backoff"
+
+
+def test_a_guide_is_followed_by_the_code_that_it_names(index: CodeIndex) -> None:
+    context = assemble(index, "how do I set the number of retry attempts and the pause?", 4_000)
+    shown = [item.file.rpartition("/")[2] for item in context.context]
+    assert shown[0] == "guide.md"
+    assert "limits.go" in shown  # by its name alone: it holds no word of the question
+    assert "test_pool.py" not in shown
+    few = assemble(index, ["how do I set the number of retry attempts and the pause?"], 4_000, "", Filters(("docs",)))
+    assert all("docs" in item.file for item in few.context)
 
 
 def test_tests_come_behind_unless_they_are_asked_for(index: CodeIndex) -> None:

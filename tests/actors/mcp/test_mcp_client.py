@@ -50,7 +50,9 @@ async def until_true(condition: Callable[[], object]) -> None:
 
 
 def echo_of(runtime: Runtime) -> ToolOffer:
-    return next(each for each in runtime.tools() if each.definition.name == "raw_echo")
+    """As the dispatcher has it: `runtime.tools()` shows a change sooner, and a request that begins between the two is
+    rightly told that the tool has changed since."""
+    return next(each for each in runtime.offered() if each.definition.name == "raw_echo")
 
 
 def is_alive(pid: int) -> bool:

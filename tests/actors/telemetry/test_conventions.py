@@ -16,10 +16,10 @@ from opentelemetry.semconv._incubating.metrics import gen_ai_metrics
 from callboard.actors.telemetry.conventions import begin_of, metric_attributes, model_of, provider_of, server_attributes
 from callboard.actors.telemetry.message_json import MAX_CONTENT_CHARS, MAX_MESSAGES, messages_json, output_json
 from callboard.actors.telemetry.metrics import METRICS
-from callboard.protocol.commands import CallModel, CallPurpose
+from callboard.protocol.commands import CallModel
 from callboard.protocol.content import AssistantMessage, Image, Message, Text, Thinking, ToolCall, UserMessage
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
-from callboard.protocol.model import ModelRequest, ModelResponse
+from callboard.protocol.model import CallPurpose, ModelRequest, ModelResponse
 from callboard.providers.provider_table import ROWS
 
 ROOT = Path(__file__).parents[3]
