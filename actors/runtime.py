@@ -604,7 +604,7 @@ class Runtime(Operated):
         """How many tiles of the code index can be found by meaning by now; None without a workspace or a model, and
         before that was looked at."""
         self._live()
-        return self._wiring.search.vectors if self._wiring.search is not None else None
+        return self._wiring.vectors()
 
     def tools(self) -> tuple[ToolOffer, ...]:
         """The tools given and those that the workspace adds, each with what the policy says of it and what confines it.

@@ -134,7 +134,8 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
     """Further folders, which code is searched in together with the workspace, and which the reading tools read, by
     absolute paths. Nothing is written or run there."""
     index_dir: Path | None = None
-    """Where the code index is kept; None is `.callboard/index` in the workspace."""
+    """Where the code index is kept; None is in the workspace: `.callboard/index`, and `.callboard/index-HASH` for one
+    of several folders."""
     secret_files: tuple[str, ...] = ()
     """Files of the workspace that no model is shown, besides those of the list (actors/secret_files.py) and of
     `.callboardignore` files: patterns as in .gitignore. One with "!" allows what the list forbids, "!tests/*.pem"."""
@@ -462,6 +463,11 @@ class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=T
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("Settings hold keys and are not pickled; give a tool the values that it needs")
+
+    @property
+    def workspaces(self) -> tuple[Path, ...]:
+        """All folders that code is searched and read in, the one that is worked in first."""
+        return () if self.workspace is None else (self.workspace, *self.more_workspaces)
 
     @property
     def secret_rules(self) -> SecretRules:

@@ -368,7 +368,7 @@ class Wiring:
         """The tree of a runtime that starts now."""
         settings, counted, calls = self.settings, Metrics(), Ledger()
         self._earlier.loop = scheduler.loop
-        sample = partial(samples, system, calls, lambda: scheduler.held, self._vectors)
+        sample = partial(samples, system, calls, lambda: scheduler.held, self.vectors)
         processes = ProcessOptions(
             settings.process_workers,
             settings.warm_workers,
@@ -432,7 +432,8 @@ class Wiring:
         of_index = rag.code_actors(workspace.folders, settings.index_dir, embedder, rules, self.search.vectors_seen)
         return (*of_index, self.edits.actor(), jobs_actor())
 
-    def _vectors(self) -> VectorState | None:
+    def vectors(self) -> VectorState | None:
+        """How far those of the code index are; None without one."""
         return self.search.vectors if self.search is not None else None
 
     def _routes(self, model: str) -> tuple[Route, ...]:
@@ -533,7 +534,7 @@ def _options(settings: Settings, model: str, models: Sequence[str]) -> RequestOp
     prices = _dearest(settings, models, context_tokens, settings.prompt_cache)
     system_prompt, tool_prompt = settings.instructions, ""
     if settings.workspace and not system_prompt:
-        folders = " and ".join(map(str, (settings.workspace, *settings.more_workspaces)))
+        folders = " and ".join(map(str, settings.workspaces))
         system_prompt, tool_prompt = _WORKSPACE_PROMPT.format(workspace=folders), _WORKSPACE_TOOLS_PROMPT
         if settings.more_workspaces:
             tool_prompt += _MORE_FOLDERS_PROMPT.format(workspace=settings.workspace)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from retrieval_baselines import Search, peers
@@ -61,8 +61,12 @@ def figures(places: Sequence[int | None]) -> str:
     return f"{mrr:.3f} / {at_5:.2f} / {at_20:.2f}"
 
 
-def ours(index: CodeIndex) -> Search:
-    return lambda query, k: [Target(hit.path, hit.start_line, hit.end_line) for hit in index.search(query, k)]
+def ours(index: CodeIndex, further: Mapping[str, Sequence[str]] | None = None) -> Search:
+    """Each question is searched with the `further` queries that there are for it."""
+    more = further or {}
+    return lambda query, k: [
+        Target(hit.path, hit.start_line, hit.end_line) for hit in index.search([query, *more.get(query, ())], k)
+    ]
 
 
 def all_chunks(index: CodeIndex) -> list[tuple[Target, str]]:

@@ -28,7 +28,7 @@ from pathlib import Path
 import orjson
 import quicktok
 from retrieval import all_chunks, ours, ranks
-from retrieval_baselines import Search, peers
+from retrieval_baselines import peers
 from retrieval_corpora import Question, Target
 
 from callboard.actors.index import CodeIndex, assemble
@@ -100,13 +100,6 @@ class Tally:
         print(f"contexts over their budget: {over} of {len(self.used)}; the fullest used {most:.1%} of it")
 
 
-def with_words(index: CodeIndex, words: Mapping[str, Sequence[str]]) -> Search:
-    """Each question with the further queries that a model has written for it."""
-    return lambda query, k: [
-        Target(hit.path, hit.start_line, hit.end_line) for hit in index.search([query, *words.get(query, ())], k)
-    ]
-
-
 def figures(places: Sequence[int | None]) -> str:
     count = max(1, len(places))
     mrr = sum(1 / place for place in places if place is not None and place <= 10) / count
@@ -122,7 +115,7 @@ def measure(name: str, root: Path, store: Path, tally: Tally, further: Mapping[s
         mine = {"ours, words": words, "ours, vectors": dense}
         searches = {**peers(root, all_chunks(words)), **{adapter: ours(index) for adapter, index in mine.items()}}
         if further:
-            searches |= {f"{adapter}, words of a model": with_words(index, further) for adapter, index in mine.items()}
+            searches |= {f"{adapter}, words of a model": ours(index, further) for adapter, index in mine.items()}
         asked: dict[str, list[Question]] = defaultdict(list)
         for kind, text, *answers in STRANGERS[name]["questions"]:
             asked[kind].append(Question(text, tuple(targets(words, answers))))

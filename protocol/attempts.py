@@ -35,10 +35,11 @@ class Attempts:
 
     @property
     def may_ask_again(self) -> bool:
-        return self.sent < self.most
+        """Whether any may."""
+        return self.left > 0
 
     def begin(self, not_before_at: float) -> None:
-        """A model call begins, then at the soonest."""
+        """A model call begins, at that time at the soonest."""
         self._sent_now, self._waits_until_at = 0, not_before_at
 
     def noted(self, event: ModelNoted) -> None:
@@ -52,7 +53,7 @@ class Attempts:
         self.losses = 0
 
     def failed(self, event: ModelFailed) -> None:
-        """It failed."""
+        """It failed; what its holder says unasked took no request."""
         self.ended(event.requests, 0 if event.error.kind in _SAID_UNASKED else 1)
 
     def lost(self, event: ModelLost) -> bool:

@@ -417,8 +417,8 @@ class Session:
     def _waits_for_words(self, turn: Turn, told: tuple[str, ...], ruling: Ruling | None) -> bool:
         """Whether its calls begin when the model has given further words for the first search of the request."""
         search = self._first_search.in_turn(turn.calls, self._prompt.offers)
-        _, ends_run = self._repeats.next_step([step.digest(*each) for each in turn.signatures])
-        if search is None or ruling is not None or ends_run:
+        keys = [] if search is None else [step.digest(*each) for each in turn.signatures]
+        if search is None or ruling is not None or self._repeats.next_step(keys)[1]:
             return False
         if (aside := self._prompt.words_aside(search.queries)) is not None:
             self._aside, self._due = aside, (aside.request, 0.0)

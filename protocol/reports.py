@@ -64,4 +64,5 @@ class StepReport:
 
     @property
     def is_turn(self) -> bool:
+        """Whether the answer is a turn of the conversation."""
         return self.purpose is CallPurpose.TURN

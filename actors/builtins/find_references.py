@@ -93,7 +93,7 @@ def _places(workspace: Workspace, path: str) -> tuple[str, ...]:
     """Where to look: everywhere, or below this path."""
     if path in ("", "."):
         return tuple(map(str, workspace.folders))
-    return (str(workspace.holding(path).inside_or_missing(path)),)
+    return (str(workspace.readable(path)),)
 
 
 @dataclass(frozen=True, slots=True, order=True)

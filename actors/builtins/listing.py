@@ -87,10 +87,7 @@ def list_dir_tool(workspace: Workspace) -> Tool:
             depth: How many levels of folders to show.
             ignored: Show also what git ignores.
         """
-        here = workspace.holding(path)
-        secrets = here.secrets()
-        place = here.inside_or_missing(path, secrets=secrets)
-        visible = VisibleFiles(here, place, secrets)
+        place, visible = _below(workspace, path)
         return listing(place, depth, visible, shows_ignored=ignored)
 
     return list_dir
@@ -108,12 +105,18 @@ def find_files_tool(workspace: Workspace) -> Tool:
             path: The folder to look through, relative to the workspace or absolute within it.
             limit: Paths to show at most.
         """
-        here = workspace.holding(path)
-        secrets = here.secrets()
-        place = here.inside_or_missing(path, secrets=secrets)
-        return found_files(place, name, limit, VisibleFiles(here, place, secrets))
+        place, visible = _below(workspace, path)
+        return found_files(place, name, limit, visible)
 
     return find_files
+
+
+def _below(workspace: Workspace, path: str) -> tuple[Path, VisibleFiles]:
+    """A place in one of the workspace's folders, and what may be shown below it."""
+    here = workspace.holding(path)
+    secrets = here.secrets()
+    place = here.inside_or_missing(path, secrets=secrets)
+    return place, VisibleFiles(here, place, secrets)
 
 
 def listing(place: Path, depth: int, visible: VisibleFiles, *, shows_ignored: bool = False) -> DirListing:

@@ -112,7 +112,7 @@ def codebase_overview_tool(search: CodeSearch, workspace: Workspace) -> Tool:
             path: A folder, relative to the workspace or absolute; the whole workspace if left out.
             token_budget: How many tokens the answer may have, at most.
         """
-        folder = workspace.holding(path).inside_or_missing(path)
+        folder = workspace.readable(path)
         try:
             await search.ask_twice(lambda index: index.files(), WAIT_SECONDS)
         except UsageError as error:

@@ -178,8 +178,7 @@ def read_file_tool(workspace: Workspace) -> Tool:
             start_byte: Instead of lines: the first byte, counted from 0.
             end_byte: Behind the last byte.
         """
-        place = workspace.holding(path).inside_or_missing(path)
-        return read_text(place, Range(start_line, end_line, start_byte, end_byte))
+        return read_text(workspace.readable(path), Range(start_line, end_line, start_byte, end_byte))
 
     return read_file
 
@@ -214,7 +213,7 @@ def file_metadata_tool(workspace: Workspace) -> Tool:
         Args:
             path: Relative to the workspace, or absolute within it.
         """
-        return metadata_of(workspace.holding(path).inside_or_missing(path))
+        return metadata_of(workspace.readable(path))
 
     return get_file_metadata
 
@@ -293,7 +292,7 @@ def _read_one(workspace: Workspace, path: str, field: str, limit: int) -> FileTe
     if limit <= 0:
         return UnreadFile(path=path, reason="the answer is full; ask for it in another call")
     try:
-        return read_text(workspace.holding(path).inside_or_missing(path, field), Range(), limit, field)
+        return read_text(workspace.readable(path, field), Range(), limit, field)
     except ToolError as error:
         return UnreadFile(path=path, reason=str(error))
 

@@ -46,6 +46,10 @@ class Workspace:
         root = next((each for each in self.read_only if Path(given).is_relative_to(each)), self.root)
         return Workspace(root, self.rules)
 
+    def readable(self, path: str, field: str = "path") -> Path:
+        """As `inside_or_missing`, in any of the folders: for a tool that reads."""
+        return self.holding(path).inside_or_missing(path, field)
+
     def secrets(self) -> SecretFiles:
         """Says what is secret. It remembers the ignore files that it has read: take a new one for each call."""
         return SecretFiles(self.root, self.rules)

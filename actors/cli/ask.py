@@ -131,7 +131,7 @@ class _Report:
         self._notes: list[str] = []
 
     def begin(self, settings: Settings) -> None:
-        self._sources = Sources(*([settings.workspace] if settings.workspace else []), *settings.more_workspaces)
+        self._sources = Sources(*settings.workspaces)
         self.known |= {**dict.fromkeys(FIELDS), "text": "", "model": settings.model, "notes": [], "sources": []}
 
     def see(self, event: object) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from callboard.actors.cli.arguments import settings_of
@@ -30,8 +29,7 @@ VECTORS_SECONDS = 6 * 3_600.0
 def run(options: argparse.Namespace, known: dict[str, object]) -> None:
     """Not a coroutine: on a loop that it holds, Ctrl-C would wait for its end."""
     settings = settings_of(options)
-    folders = (settings.workspace or Path(), *settings.more_workspaces)
-    with CodeIndex.open(folders, settings.index_dir, secrets=settings.secret_rules) as code:
+    with CodeIndex.open(settings.workspaces, settings.index_dir, secrets=settings.secret_rules) as code:
         with IndexProgress() as progress:
             summary = code.refresh(progress)
         vectors = None
@@ -75,7 +73,7 @@ class IndexProgress:
 
     def show_vectors(self, state: VectorState) -> None:
         """Give it to `settle`."""
-        self._show(state.total - state.missing, state.total)
+        self._show(state.made, state.total - state.left)
 
     def _show(self, done: int, total: int) -> None:
         if self._bar is None:

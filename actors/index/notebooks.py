@@ -26,16 +26,18 @@ NOTEBOOK: Final = "notebook"
 """The language."""
 ENCODING: Final = "callboard_notebook"
 
-#: A token of JSON. Outside of strings only brackets, commas and colons matter. What is matched is never given back
-#: (`++`), since a picture is one string of megabytes.
-_TOKEN: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[][{}:,]')
+#: What is between two quotes. What is matched is never given back (`++`), since a picture is one string of megabytes.
+_WITHIN: Final = rb'(?:[^"\\]++|\\.)*+'
+#: A token of JSON. Outside of strings only brackets and commas matter.
+_TOKEN: Final = re.compile(rb'"%s"|[][{},]' % _WITHIN)
+_DEPTHS: Final = {b"{": 1, b"[": 1, b"}": -1, b"]": -1}
 #: One character of a JSON string, as it is written.
 _WRITTEN: Final = re.compile(rb"\\u[dD][89abAB]..\\u....|\\u....|\\.|[\x00-\x7f]|[\xc0-\xff][\x80-\xbf]*")
 #: The rest of a string in which a slice begins or ends, and whole ones.
-_REST: Final = re.compile(rb'(?:[^"\\]++|\\.)*+')
+_REST: Final = re.compile(_WITHIN)
 #: Of the key, if it has a string, or a list with one.
 _SOURCE: Final = re.compile(rb'\s*:\s*\[?\s*(?=")')
-_IS_KEY: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"\s*:')
+_IS_KEY: Final = re.compile(rb'"%s"\s*:' % _WITHIN)
 #: Between the lines of one source.
 _BETWEEN: Final = re.compile(rb"\s*,?\s*")
 _HEADING: Final = re.compile(r"^#{1,6}\s+(.+?)\s*#*\s*$", re.MULTILINE)
@@ -145,8 +147,6 @@ def _sources(content: bytes) -> Iterator[tuple[str, list[tuple[int, int]]]]:
             is_key = False
         elif text == b",":
             is_key = bool(keys) and keys[-1] != b""
-        elif text == b":":
-            is_key = False
         elif is_key:
             keys[-1] = text
             is_key = False
@@ -193,7 +193,7 @@ def _next_source(data: bytes, at: int) -> int:
     itself, and not in its outputs or metadata. The end where there is none."""
     depth = 0  # in the cell
     for token in _TOKEN.finditer(data, at + (data[at : at + 1] == b"]")):
-        depth += {b"{": 1, b"[": 1, b"}": -1, b"]": -1}.get(token[0], 0)
+        depth += _DEPTHS.get(token[0], 0)
         if depth == 0 and token[0] == b'"source"' and (value := _SOURCE.match(data, token.end())):
             return value.end()
     return len(data)

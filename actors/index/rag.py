@@ -41,7 +41,7 @@ from callboard.actors.kernel import (
     handles,
     logger_of,
 )
-from callboard.actors.secret_files import NO_RULES, SecretRules
+from callboard.actors.secret_files import SecretRules
 from callboard.actors.telemetry.notices import EmbedderFailed
 from callboard.actors.tools import Tool, ToolContext, tool
 from callboard.protocol.code_fences import AssembledContext
@@ -251,8 +251,8 @@ def code_actors(
     folders: Sequence[Path],
     index_dir: Path | None,
     embedder: EmbeddingModel | None,
-    secrets: SecretRules = NO_RULES,
-    seen: Callable[[VectorState], object] = lambda _: None,
+    secrets: SecretRules,
+    seen: Callable[[VectorState], object],
 ) -> tuple[ChildSpec, ...]:
     """The actors of a workspace, one folder or several, for the tree. `embedder` as in `CodeIndex.open`. `seen`
     hears how far the vectors are, on the thread that makes them.

@@ -41,13 +41,17 @@ class VectorState(NamedTuple):
     note: str = ""
     left: int = 0
 
+    @property
+    def made(self) -> int:
+        """How many have a vector."""
+        return self.total - self.missing - self.left
+
     def __str__(self) -> str:
-        without = self.missing + self.left
-        if not without:
+        if self.made == self.total:
             return f"all {self.total:,} tiles have vectors"
         limit = f"{self.left:,}, the unlikeliest, get none" if self.left else ""
         note = "; ".join(filter(None, (self.note, limit)))
-        return f"{self.total - without:,} of {self.total:,} tiles have vectors{note and f': {note}'}"
+        return f"{self.made:,} of {self.total:,} tiles have vectors{note and f': {note}'}"
 
 
 class VectorMaker:

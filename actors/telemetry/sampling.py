@@ -20,7 +20,7 @@ def samples(
     system: ActorSystem,
     calls: Ledger,
     held: Callable[[], int],
-    vectors: Callable[[], VectorState | None] = lambda: None,
+    vectors: Callable[[], VectorState | None],
 ) -> Iterator[Sample]:
     """`held` tells how many handlers have held the loop, `vectors` how far those of the code index are."""
     statistics = system.statistics()
@@ -42,6 +42,6 @@ def samples(
         for actor in (root, *root.children):
             yield Sample(metrics.MAILBOX, (actor.name,), actor.mailbox_depth)
     if (state := vectors()) is not None:
-        counts = {"made": state.total - state.missing - state.left, "missing": state.missing, "left": state.left}
+        counts = {"made": state.made, "missing": state.missing, "left": state.left}
         for vector, count in counts.items():
             yield Sample(metrics.SEARCH_TILES, (vector,), count)

@@ -570,9 +570,9 @@ plant(
 
 # I28, I30, I32: each with its docstring as its name, or a name of its own.
 
-for _invariant, _name, _mutation in OUTPUT_FAULTS:
+for _invariant, _name, _mutation in (*OUTPUT_FAULTS, *WORDS_FAULTS):
     plant(_invariant, _name, _mutation)
-for _invariant, _mutation in (*COMPACTION_FAULTS, *WORDS_FAULTS):
+for _invariant, _mutation in COMPACTION_FAULTS:
     fault(_invariant)(_mutation)
 
 
