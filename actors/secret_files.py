@@ -175,7 +175,7 @@ def _verdict(spec: pathspec.GitIgnoreSpec, place: str, folder: str, is_folder: b
 def _read_spec(path: str) -> pathspec.GitIgnoreSpec | None:
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
-            lines = file.read().splitlines()
+            lines = file.read().split("\n")  # as git: a name may hold U+2028
     except OSError:
         return None
     return pathspec.GitIgnoreSpec.from_lines(line for line in lines if _is_pattern(line))

@@ -173,7 +173,7 @@ def is_ignored(path: str, is_folder: bool, rules: Rules) -> bool:
 def read_rules(path: str, folder: str) -> Rules:
     """The patterns of one file, for what is in `folder`; none where there is no such file."""
     try:
-        lines = Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = Path(path).read_text(encoding="utf-8", errors="replace").split("\n")  # as git: a name may hold U+2028
         return ((folder, pathspec.GitIgnoreSpec.from_lines(lines)),)
     except (OSError, ValueError):
         # An unreadable or malformed .gitignore ignores nothing; git only warns too.

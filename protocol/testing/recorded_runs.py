@@ -36,5 +36,5 @@ def assert_replays(source: Source, *, count_tokens: TokenCounter = estimate_toke
 
 def _read(source: Source) -> RecordedLog:
     if isinstance(source, str | Path):
-        return read_recorded(Path(source).read_text(encoding="utf-8").splitlines())
+        return read_recorded(Path(source).read_text(encoding="utf-8").split("\n"))
     return read_recorded(source) if isinstance(source, Iterable) else source

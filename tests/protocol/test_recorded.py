@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from callboard.protocol.codec import CodecError
 from callboard.protocol.command_lines import led_to
+from callboard.protocol.content import Text, UserMessage
 from callboard.protocol.errors import UsageError
-from callboard.protocol.events import ModelResponded
+from callboard.protocol.events import ModelResponded, RequestStarted
 from callboard.protocol.ids import RequestId
 from callboard.protocol.machine import Session
 from callboard.protocol.model import ModelResponse
@@ -104,6 +105,17 @@ def test_a_file_is_a_regression_test(tmp_path: Path) -> None:
     assert_replays(path)
     assert_replays(str(path))
     assert_replays(path.read_text().splitlines())
+
+
+def test_a_line_ends_at_a_line_feed_alone(tmp_path: Path) -> None:
+    log = recorded(3)
+    first = log.records[0].event
+    assert isinstance(first, RequestStarted)
+    asked = replace(log.records[0], event=replace(first, user=UserMessage((Text("a\u2028b\x85c"),))))
+    other = replace(log, records=(asked, *log.records[1:]))
+    path = tmp_path / "request.jsonl"
+    path.write_text("".join(f"{line}\n" for line in recorded_lines(other)), encoding="utf-8")
+    assert replay_recorded(path) == replay_recorded(other), "the same, which is of other token counts alone"
 
 
 def test_a_test_that_fails_says_where() -> None:

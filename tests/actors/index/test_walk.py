@@ -66,6 +66,13 @@ def test_the_same_files_as_git(
         assert (walk.find(str(folder / name)) is not None) == (name in expected)
 
 
+def test_a_pattern_ends_at_a_line_feed_alone(tmp_path: Path) -> None:
+    write(
+        tmp_path, {".gitignore": "a\u2028b.py\r\nc.py", "a\u2028b.py": "x = 1\n", "b.py": "x = 1\n", "c.py": "x = 1\n"}
+    )
+    assert walked(tmp_path) == {".gitignore", "b.py"}
+
+
 def test_an_ignored_folder_is_searched_when_it_is_the_workspace(tmp_path: Path) -> None:
     write(tmp_path, {".gitignore": "lib/\n", "lib/pkg/a.py": "x = 1\n", ".git/HEAD": ""})
     assert walked(tmp_path / "lib" / "pkg") == {"a.py"}
