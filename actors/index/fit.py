@@ -69,12 +69,10 @@ _ORDER: Final = (ContextFit.NOTHING, ContextFit.UNSURE, ContextFit.GOOD)
 
 
 def _fit(question: AskedWords, places: Sequence[tuple[tuple[str, int], frozenset[str]]]) -> ContextFit:
-    covered = ((place, question.coverage(stems)) for place, stems in places)
-    if (near := question.nearness) is None:
-        values = sorted((share for _, share in covered), reverse=True)
-    else:
-        values = sorted((near.get(place, 0.0) + COVERAGE_WEIGHT * share for place, share in covered), reverse=True)
-    best = values[:FITTING]
+    near = question.nearness
+    weight = 1.0 if near is None else COVERAGE_WEIGHT
+    values = ((near or {}).get(place, 0.0) + weight * question.coverage(stems) for place, stems in places)
+    best = sorted(values, reverse=True)[:FITTING]
     value = max(sum(best) / len(best), best[0] - ALONE)
     return _ORDER[sum(value >= border for border in BORDERS[near is not None])]
 

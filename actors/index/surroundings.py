@@ -48,11 +48,11 @@ def surroundings(store: SqliteStore, found: Sequence[ChunkRow]) -> list[ChunkRow
 def named_code(store: SqliteStore, found: Sequence[ChunkRow]) -> list[ChunkRow]:
     """Tiles of the code that prose among the best places names, in its order: a guide says what to do with it."""
     prose = (row for row in found[:PROSE] if not languages.by_name(row.language).is_code)
-    names = dict.fromkeys(name for row in prose for name in _names_in(row))
+    names = list(dict.fromkeys(name for row in prose for name in _names_in(row)))
     rare = store.rare_names(names, MAX_DEFINITIONS)
     rows = store.chunks_of_names(rare, MAX_ROWS).values()
     worthy = [row for row in rows if worth(row) > LEAST_WORTH]
-    return sorted(worthy, key=lambda row: [*names].index(row.name))[:MAX_NAMED]
+    return sorted(worthy, key=lambda row: names.index(row.name))[:MAX_NAMED]
 
 
 def _names_in(row: ChunkRow) -> Iterable[str]:
