@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from callboard.actors.index import CodeIndex
+from callboard.actors.index.encodings import source_of
 from callboard.actors.index.languages import language_of
 from callboard.actors.index.parsing import parse_content
 from callboard.actors.index.records import FileStat
@@ -100,7 +101,7 @@ def _python_docs(content: bytes) -> Iterator[tuple[int, int, str, str]]:
 def _comment_docs(path: Path, root: Path, content: bytes) -> Iterator[tuple[int, int, str, str]]:
     stat = FileStat(str(path), str(root), len(content), 0)
     seen: set[int] = set()
-    for symbol in parse_content(stat, content, language_of(str(path), content), 0).symbols[1:]:
+    for symbol in parse_content(stat, source_of(content), language_of(str(path), content), 0).symbols[1:]:
         found = _DOC_COMMENT.match(content[symbol.start_byte : symbol.end_byte])
         if found is None or symbol.start_byte in seen:
             continue

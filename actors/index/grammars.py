@@ -105,8 +105,7 @@ def say_without_symbols(language: str, why: str) -> None:
     """Say in the log, once, that files of a language have no symbols, and what to do."""
     extra = "grammars" if language in PROJECT_WHEELS else "index"
     say_once(
-        f"{language} files are indexed as text, without symbols ({why}): {missing_extra('their grammar', extra)} "
-        "(then remove the folder of the index: it is built again)"
+        f"{language} files are indexed as text, without symbols ({why}): {missing_extra('their grammar', extra)}"
     )
 
 

@@ -27,7 +27,7 @@ from callboard.actors.index.disk import write_error
 from callboard.protocol.errors import UsageError
 
 #: Raised by one whenever a stored form or the way of cutting and naming changes; an older index is rebuilt.
-FORMAT_VERSION = 6
+FORMAT_VERSION = 7
 NO_VERSION = -1
 MARKER = "index.json"
 #: How long a process that must build the index again waits for one that is writing it.

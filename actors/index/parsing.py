@@ -21,7 +21,7 @@ from callboard.actors.index.encodings import SourceText, has_wide_mark, source_o
 from callboard.actors.index.languages import Language
 from callboard.actors.index.notebooks import NOTEBOOK, NotebookText, notebook_of
 from callboard.actors.index.records import Chunk, FileOutcome, FileStat, ParsedFile, Skipped, Symbol, Unchanged, digest
-from callboard.actors.index.symbols import Lines, outline
+from callboard.actors.index.symbols import Lines, grammar_of, outline
 from callboard.actors.index.walk import most_bytes, why_unread
 from callboard.actors.processes.spawning import Caller, Helper
 from callboard.actors.secret_files import is_key_file
@@ -81,7 +81,10 @@ def parse_content(file: FileStat, source: SourceText | NotebookText, language: L
     if source.utf8 is not source.content:
         symbols, cut = _placed(source, symbols, cut)
     hashed = digest(source.content)
-    return ParsedFile(file, language.name, hashed, symbols, cut, parsed.edges, read_at_ns, source.encoding)
+    lacks_grammar = bool(language.query) and grammar_of(language) is None
+    return ParsedFile(
+        file, language.name, hashed, symbols, cut, parsed.edges, read_at_ns, source.encoding, lacks_grammar
+    )
 
 
 def _placed(

@@ -90,6 +90,8 @@ class ParsedFile:
     """When it was read: a file changed in the same clock tick must be hashed again next time."""
     encoding: str = "utf-8"
     """How Python calls it; any slice of the file that is a span can be decoded with it."""
+    lacks_grammar: bool = False
+    """Whether it is text only until there is a grammar of its language."""
 
 
 @dataclass(frozen=True, slots=True)

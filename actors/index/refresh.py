@@ -21,12 +21,14 @@ from functools import partial
 from pathlib import Path
 from typing import Self
 
+from callboard.actors.index import languages
 from callboard.actors.index.disk import write_error
 from callboard.actors.index.layout import Layout
 from callboard.actors.index.lexical import LARGE_HEAP_BYTES, SMALL_HEAP_BYTES, LexicalIndex, LexicalWriter
 from callboard.actors.index.parsing import ParseJob, parse_file, parse_parallel
 from callboard.actors.index.records import FileOutcome, FileStat, ParsedFile, Skipped, Unchanged
 from callboard.actors.index.store import COMPLETE, LEXICAL, TOTAL_FILES, KnownFile, SqliteStore
+from callboard.actors.index.symbols import grammar_of
 from callboard.actors.index.walk import Walk
 from callboard.actors.processes.spawning import Caller, Helper
 from callboard.actors.secret_files import IGNORE_FILE, NO_RULES, SecretRules
@@ -232,6 +234,9 @@ class RefreshPlan:
 
 def _scan_all(walks: Sequence[Walk], store: SqliteStore) -> RefreshPlan:
     """Compare the whole workspace with the store."""
+    for language in store.languages_without_grammar():
+        if grammar_of(languages.by_name(language)) is not None:
+            store.forget_text_of(language)
     plan = RefreshPlan(known=store.known_files(), is_whole=True)
     judged = store.known_skipped()
     seen: set[str] = set()

@@ -22,7 +22,7 @@ SCHEMA = """
 CREATE TABLE IF NOT EXISTS files (
   id INTEGER PRIMARY KEY AUTOINCREMENT, path TEXT NOT NULL UNIQUE, root TEXT NOT NULL, language TEXT NOT NULL,
   size INTEGER NOT NULL, mtime_ns INTEGER NOT NULL, read_at_ns INTEGER NOT NULL, digest BLOB NOT NULL,
-  encoding TEXT NOT NULL);
+  encoding TEXT NOT NULL, lacks_grammar INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS skipped (path TEXT PRIMARY KEY, size INTEGER NOT NULL, mtime_ns INTEGER NOT NULL,
   reason TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS symbols (
@@ -169,6 +169,15 @@ class SqliteStore:
     def forget_skipped(self, paths: Iterable[str]) -> None:
         self._db.executemany("DELETE FROM skipped WHERE path = ?", [(path,) for path in paths])
 
+    def languages_without_grammar(self) -> list[str]:
+        """Of files that are text only, since there was no grammar when they were read."""
+        return [row[0] for row in self._db.execute("SELECT DISTINCT language FROM files WHERE lacks_grammar")]
+
+    def forget_text_of(self, language: str) -> None:
+        """Files of a language that were read without its grammar are read again, whatever their times and hashes say."""
+        sql = "UPDATE files SET read_at_ns = 0, digest = x'' WHERE lacks_grammar AND language = ?"
+        self._db.execute(sql, (language,))
+
     def touch(self, stat: FileStat, read_at_ns: int) -> None:
         """The content is the same, only its times changed."""
         self._db.execute(
@@ -188,11 +197,11 @@ class SqliteStore:
     def _insert(self, file: ParsedFile) -> tuple[int, list[int]]:
         stat = file.stat
         self._db.execute(
-            "INSERT INTO files (path, root, language, size, mtime_ns, read_at_ns, digest, encoding)"
-            " VALUES (?,?,?,?,?,?,?,?)",
+            "INSERT INTO files (path, root, language, size, mtime_ns, read_at_ns, digest, encoding, lacks_grammar)"
+            " VALUES (?,?,?,?,?,?,?,?,?)",
             (
                 stat.path, stat.root, file.language, stat.size_bytes, stat.mtime_ns, file.read_at_ns, file.digest,
-                file.encoding,
+                file.encoding, file.lacks_grammar,
             ),
         )  # fmt: skip
         file_id = self._db.last_insert_rowid()

@@ -3,6 +3,7 @@
 import configparser
 import json
 import logging
+import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -178,6 +179,27 @@ def test_without_any_grammar_files_are_found_as_text(
         "python files are indexed as text, without symbols (semble-grammars is not installed; tree_sitter_python is "
         "not installed): their grammar needs the extra 'grammars'; in the clone of callboard, type: pip install"
     )
+
+
+def test_files_that_had_no_grammar_are_read_again_when_there_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in (("a.py", TEXT), ("b.rs", "fn drill() {}\n")):
+        (tmp_path / name).write_text(text)
+        os.utime(tmp_path / name, (1_000_000_000, 1_000_000_000))
+    with monkeypatch.context() as patch:
+        without(patch, "semble_grammars", "tree_sitter_python")
+        with CodeIndex.open(tmp_path, embedder=None) as before:
+            assert before.refresh().indexed == 2
+            assert (before.symbols(name="measure_glacier"), len(before.symbols(name="drill"))) == ([], 1)
+            assert before.refresh().unchanged == 2  # there is still none
+    forget()
+    with CodeIndex.open(tmp_path, embedder=None) as after:
+        summary = after.refresh()
+        assert (summary.indexed, summary.unchanged) == (1, 1)
+        assert len(after.symbols(name="measure_glacier")) == 1
+        assert [hit.name for hit in after.search("measure glacier", k=3)] == ["measure_glacier"]
+        assert after.refresh().unchanged == 2
 
 
 def test_without_a_grammar_a_name_is_found_as_a_whole_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
