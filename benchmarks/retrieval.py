@@ -4,17 +4,21 @@
     python benchmarks/retrieval.py --root rxjs=DIR --docs rxjs      # another tree
     python benchmarks/retrieval.py --dense                          # with vectors of every tile (slow)
 
-A hit is a result in the answer's file that covers at least half of the shorter of the two spans.
+A hit is a result in the answer's file that covers at least half of the shorter of the two spans. Of plain questions
+there are also the share whose answer is whole in a context of 16,000 tokens, and the shares of those told that nothing
+fits: of the questions about the project, and of those about the others.
 """
 
 from __future__ import annotations
 
 import argparse
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from retrieval_baselines import Search, peers
+from retrieval_contexts import Contexts
 from retrieval_corpora import (
     Question,
     Target,
@@ -30,6 +34,13 @@ from callboard.actors.index.minilm import is_local_available
 from callboard.actors.index.parsing import read_now
 
 DOCSTRING_CORPORA = ("sqlalchemy", "django", "sympy")
+#: Projects of one kind: a question about one may have an answer in another.
+ALIKE = (
+    frozenset({"django", "flask", "starlette", "express", "fastify", "gin"}),
+    frozenset({"django", "sqlalchemy"}),
+    frozenset({"requests", "hyper", "scrapy"}),
+    frozenset({"tokio", "hyper", "rayon", "celery", "rxjs"}),
+)
 DEPTH = 20
 #: Long enough for every tile to get its vector: quality is measured here, not patience.
 SETTLE_SECONDS = 7_200.0
@@ -79,42 +90,79 @@ def all_chunks(index: CodeIndex) -> list[tuple[Target, str]]:
     ]
 
 
-def adapters(root: Path, store: Path, dense: bool) -> tuple[CodeIndex, dict[str, Search]]:
+def indexes(root: Path, store: Path, dense: bool) -> dict[str, CodeIndex]:
+    """Ours, by what is said of each in the tables: words alone first."""
     index = CodeIndex.open(root, store, embedder=None)
     index.refresh()
-    searches = {**peers(root, all_chunks(index)), "ours, words": ours(index)}
-    if dense:
-        with_vectors = CodeIndex.open(root, store)
-        print(f"  {with_vectors.settle(SETTLE_SECONDS)}")
-        searches["ours, vectors"] = ours(with_vectors)
-    return index, searches
+    if not dense:
+        return {"ours, words": index}
+    with_vectors = CodeIndex.open(root, store)
+    print(f"  {with_vectors.settle(SETTLE_SECONDS)}")
+    return {"ours, words": index, "ours, vectors": with_vectors}
+
+
+def adapters(root: Path, mine: Mapping[str, CodeIndex]) -> dict[str, Search]:
+    """The peers, then ours."""
+    index = next(iter(mine.values()))
+    return {**peers(root, all_chunks(index)), **{adapter: ours(each) for adapter, each in mine.items()}}
 
 
 def measure_docstrings(name: str, source: Path, folder: Path, count: int, dense: bool) -> None:
     root, sentences = make_corpus(source, folder / "docs")
-    index, searches = adapters(root, folder / f"store-docs-{name}", dense)
+    mine = indexes(root, folder / f"store-docs-{name}", dense)
+    index = next(iter(mine.values()))
     questions = docstring_questions(index, sentences, count)
     print(f"\n{name}: {len(questions)} docstring sentences, {index.refresh().chunks:,} chunks")
-    for adapter, search in searches.items():
+    for adapter, search in adapters(root, mine).items():
         print(f"  {adapter:20} {figures(ranks(search, questions))}", flush=True)
 
 
-def measure_questions(roots: dict[str, Path], folder: Path, dense: bool) -> None:
-    places: dict[str, dict[str, list[int | None]]] = {}
-    for name in dict.fromkeys(corpus for corpus, _, _ in QUESTIONS):
-        if name not in roots:
-            print(f"  ({name} is not here: its questions are left out)")
-            continue
-        index, searches = adapters(roots[name], folder / f"store-{name}", dense)
+class PlainQuestions:
+    """What was found for the plain questions, of all corpora."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, dict[str, list[int | None]]] = defaultdict(lambda: {"dev": [], "held-out": []})
+        self._shares: dict[tuple[str, str], list[bool]] = defaultdict(list)
+        self._contexts = Contexts()
+
+    def ask(self, name: str, root: Path, mine: Mapping[str, CodeIndex]) -> None:
+        """Those about one corpus."""
+        searches = adapters(root, mine)
         for half, parity in (("dev", 0), ("held-out", 1)):
             entries = [(q, a) for n, (c, q, a) in enumerate(QUESTIONS) if c == name and n % 2 == parity]
-            asked = plain_questions(index, entries)
+            asked = plain_questions(mine["ours, words"], entries)
             for adapter, search in searches.items():
-                places.setdefault(adapter, {}).setdefault(half, []).extend(ranks(search, asked))
-    print("\nplain questions" + " " * 8 + "dev half              held-out half         all")
-    for adapter, halves in places.items():
-        both = [*halves["dev"], *halves["held-out"]]
-        print(f"  {adapter:20} {figures(halves['dev'])}  {figures(halves['held-out'])}  {figures(both)}  n={len(both)}")
+                self._places[adapter][half] += ranks(search, asked)
+            for adapter, index in mine.items():
+                self._shares[adapter, "whole"] += [self._contexts.is_whole(index, each) for each in asked]
+                self._told(adapter, "told: answerable", index, [each.text for each in asked])
+        kin = {name}.union(*(group for group in ALIKE if name in group))
+        others = [text for corpus, text, _ in QUESTIONS if corpus not in kin]
+        for adapter, index in mine.items():
+            self._told(adapter, "told: of projects of another kind", index, others)
+
+    def _told(self, adapter: str, what: str, index: CodeIndex, texts: Sequence[str]) -> None:
+        self._shares[adapter, what] += self._contexts.told_nothing(index, texts)
+
+    def show(self) -> None:
+        print("\nplain questions" + " " * 8 + "dev half              held-out half         all")
+        for adapter, halves in self._places.items():
+            both = [*halves["dev"], *halves["held-out"]]
+            columns = "  ".join(map(figures, (halves["dev"], halves["held-out"], both)))
+            print(f"  {adapter:20} {columns}  n={len(both)}")
+        for (adapter, what), found in self._shares.items():
+            print(f"  {adapter:20} {what:35} {sum(found) / max(1, len(found)):.2f}  n={len(found)}")
+        print(f"  {self._contexts}")
+
+
+def measure_questions(roots: Mapping[str, Path], folder: Path, dense: bool) -> None:
+    plain = PlainQuestions()
+    for name in dict.fromkeys(corpus for corpus, _, _ in QUESTIONS):
+        if name in roots:
+            plain.ask(name, roots[name], indexes(roots[name], folder / f"store-{name}", dense))
+        else:
+            print(f"  ({name} is not here: its questions are left out)")
+    plain.show()
 
 
 def main() -> None:

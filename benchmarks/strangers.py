@@ -26,17 +26,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import orjson
-import quicktok
 from retrieval import all_chunks, ours, ranks
 from retrieval_baselines import peers
+from retrieval_contexts import TOKEN_BUDGET, Contexts
 from retrieval_corpora import Question, Target
 
-from callboard.actors.index import CodeIndex, assemble
-from callboard.protocol.code_fences import AssembledContext, CodeFence, ContextFit, parse_fences
+from callboard.actors.index import CodeIndex
 
-TOKEN_BUDGET = 16_000
-SMALL_BUDGET = 2_000
-TOKENIZER = quicktok.get_encoding("o200k_base")
 SETTLE_SECONDS = 3_600.0
 STRANGERS = tomllib.loads(Path(__file__).with_name("stranger_questions.toml").read_text())
 """By corpus: its language, source and half, and its questions, each a kind, a text and answers."""
@@ -51,43 +47,13 @@ def targets(index: CodeIndex, answers: Sequence[str]) -> Iterator[Target]:
                 yield Target(symbol.path, symbol.start_line, symbol.end_line)
 
 
-def counted(index: CodeIndex, text: str, budget: int, tally: Tally) -> AssembledContext:
-    """The context for a question, and in the tally what share of its budget it has used."""
-    context = assemble(index, text, budget)
-    used = TOKENIZER.count(orjson.dumps(context.as_json()).decode())
-    tally.used.append(used / budget)
-    return context
-
-
-def is_whole(index: CodeIndex, question: Question, tally: Tally) -> bool:
-    """Whether one of the answers is whole in the context."""
-    context = counted(index, question.text, TOKEN_BUDGET, tally)
-    fences = [fence for item in context.context for fence in parse_fences(item.snippet) if isinstance(fence, CodeFence)]
-    shown = [(fence.path, _line(fence, fence.start_byte) + 1, _line(fence, fence.end_byte - 1) + 1) for fence in fences]
-    return any(
-        path == answer.path and first <= answer.start_line and answer.end_line <= last
-        for path, first, last in shown
-        for answer in question.answers
-    )
-
-
-def _line(fence: CodeFence, offset: int) -> int:
-    return Path(fence.path).read_bytes()[:offset].count(b"\n")
-
-
-def told_nothing(index: CodeIndex, texts: Sequence[str], tally: Tally) -> list[bool]:
-    """Of each question, whether the answer says that nothing fits."""
-    return [counted(index, text, SMALL_BUDGET, tally).fit is ContextFit.NOTHING for text in texts]
-
-
 class Tally:
     """Results of all corpora, by half, what was measured and with what."""
 
     def __init__(self) -> None:
         self.ranks: dict[tuple[str, str, str], list[int | None]] = defaultdict(list)
         self.shares: dict[tuple[str, str, str], list[bool]] = defaultdict(list)
-        self.used: list[float] = []
-        """Of each context, its tokens in units of its budget."""
+        self.contexts = Contexts()
 
     def show(self) -> None:
         print("\nMRR@10 / R@1 / R@5 / R@20")
@@ -96,8 +62,7 @@ class Tally:
         print(f"shares (whole: in a context of {TOKEN_BUDGET:,} tokens; told: that nothing fits)")
         for (half, what, adapter), found in self.shares.items():
             print(f"  {half:8} {what:28} {adapter:16} {sum(found) / len(found):.2f}  n={len(found)}")
-        over, most = sum(share > 1 for share in self.used), max(self.used, default=0.0)
-        print(f"contexts over their budget: {over} of {len(self.used)}; the fullest used {most:.1%} of it")
+        print(self.contexts)
 
 
 def figures(places: Sequence[int | None]) -> str:
@@ -129,10 +94,10 @@ def measure(name: str, root: Path, store: Path, tally: Tally, further: Mapping[s
             "told: of other projects": questions_of_others(name, half),
         }
         for adapter, index in mine.items():
-            whole = [is_whole(index, each, tally) for each in asked["code"] if each.answers]
+            whole = [tally.contexts.is_whole(index, each) for each in asked["code"] if each.answers]
             tally.shares[half, "whole", adapter] += whole
             for what, texts in sets.items():
-                tally.shares[half, what, adapter] += told_nothing(index, texts, tally)
+                tally.shares[half, what, adapter] += tally.contexts.told_nothing(index, texts)
 
 
 def questions_of_others(name: str, half: str) -> list[str]:

@@ -104,9 +104,7 @@ def grammar_for(language: str) -> tree_sitter.Language:
 def say_without_symbols(language: str, why: str) -> None:
     """Say in the log, once, that files of a language have no symbols, and what to do."""
     extra = "grammars" if language in PROJECT_WHEELS else "index"
-    say_once(
-        f"{language} files are indexed as text, without symbols ({why}): {missing_extra('their grammar', extra)}"
-    )
+    say_once(f"{language} files are indexed as text, without symbols ({why}): {missing_extra('their grammar', extra)}")
 
 
 def say_once(text: str) -> None:

@@ -8,6 +8,7 @@ Structure").
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
@@ -42,18 +43,24 @@ def _end(found: list[_Heading], place: int, length: int) -> int:
 def _headings(content: bytes, matches: Iterable[Mapping[str, list[tree_sitter.Node]]]) -> Iterable[_Heading]:
     levels: dict[bytes, int] = {}
     nodes = [
-        (capture, each[0], captures) for captures in matches for capture, each in captures.items() if capture != "name"
+        (capture, each[0], captures)
+        for captures in matches
+        for capture, each in captures.items()
+        if capture != "name" and not capture.startswith("_")
     ]
     for capture, node, captures in sorted(nodes, key=lambda found: found[1].start_byte):
         name = captures["name"][0] if "name" in captures else None
         title = content[name.start_byte : name.end_byte].decode("utf-8", "replace") if name is not None else ""
         start = content.rfind(b"\n", 0, node.start_byte) + 1
+        if content[start : node.start_byte].strip():  # HTML may have several in a line
+            start = node.start_byte
         if capture == "heading":
             start, style = _adorned(content, node)
             level = levels.setdefault(style, len(levels) + 1)
         else:
             level = int(capture[1:])
-        yield _Heading(start, level, " ".join(_MARKUP.sub("", title).split())[:MAX_NAME_CHARS] or "untitled")
+        words = html.unescape(_MARKUP.sub("", title)).split()
+        yield _Heading(start, level, " ".join(words)[:MAX_NAME_CHARS] or "untitled")
 
 
 def _adorned(content: bytes, node: tree_sitter.Node) -> tuple[int, bytes]:

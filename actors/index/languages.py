@@ -66,8 +66,9 @@ LANGUAGES = (
     Language("markdown", "markdown.scm", ".md .mdx .markdown .qmd", " > ", prose=True),
     Language("rst", "rst.scm", ".rst", " > ", prose=True),
     Language("asciidoc", "asciidoc.scm", ".adoc .asciidoc", " > ", prose=True),
+    Language("html", "html.scm", ".html .htm", " > ", prose=True),
     Language("notebook", extensions=".ipynb", separator=" > ", prose=True),
-    Language("template", extensions=".vue .svelte .astro .html .htm .jinja .j2 .erb .hbs .css .scss .less .cmake .mk"),
+    Language("template", extensions=".vue .svelte .astro .jinja .j2 .erb .hbs .css .scss .less .cmake .mk"),
     Language(
         "script", extensions=".bat .ps1 .fish .awk .vim .el .clj .cljs .lisp .r .m .mm .f90 .pas .nim .erl .ml4 .pyx"
     ),

@@ -19,13 +19,14 @@ from callboard.protocol.masking import mask
 #: Longer texts are cut by the embedder. Twice as many cost twice the time.
 MAX_TOKENS: Final = 128
 #: Raised by one whenever the words below are chosen otherwise: vectors of another version are not compared with these.
-VERSION: Final = "words-2"
+VERSION: Final = "words-3"
 #: Words of comments that are taken: the rest of MAX_TOKENS is for the words of the code.
 MAX_COMMENT_WORDS: Final = 32
 #: Of a tile's text, as much is looked at: far more than fits.
 MAX_CHARS: Final = 4_000
 
 _IDENTIFIER: Final = re.compile(r"[^\W\d]\w*")
+_TAG: Final = re.compile(r"<!--.*?-->|</?[a-zA-Z][^<>]*>", re.DOTALL)
 #: Words of languages, not of programs.
 _KEYWORDS: Final = word_set(
     """abstract and as assert async auto await begin bool break byte case catch char class const continue def default
@@ -72,9 +73,9 @@ class Passage(NamedTuple):
 
 
 def passage_text(canonical_path: str, text: str, *, is_code: bool) -> str:
-    """The words that are embedded; of prose the text itself."""
+    """The words that are embedded; of prose the text itself, without tags."""
     if not is_code:
-        return f"{canonical_path}\n{text}"
+        return f"{canonical_path}\n{_TAG.sub(' ', text)}"
     comments, code = split_comments(text)
     said = " ".join(comments.split()[:MAX_COMMENT_WORDS])
     return f"{' '.join(_words(canonical_path))}. {said}. {' '.join(_words(code))}"

@@ -62,7 +62,7 @@ _STUB_SUFFIXES = (".pyi", ".d.ts", ".d.mts", ".d.cts")
 _GENERATED_NAME = re.compile(r"(_pb2|_pb2_grpc|\.pb|\.generated|\.gen|_generated|\.designer)$", re.IGNORECASE)
 
 
-PROSE_SUFFIXES: Final = frozenset({".md", ".mdx", ".markdown", ".rst", ".adoc", ".asciidoc", ".txt", ".ipynb"})
+PROSE_SUFFIXES: Final = word_set(".md .mdx .markdown .rst .adoc .asciidoc .html .htm .txt .ipynb")
 #: How people ask for a guide: what they themselves have to do, in any sentence of the question.
 _GUIDE: Final = re.compile(
     r"(^|[.?!]\s)\W*(how (do|can|could|should|would|must) (i|we|you|somebody)\b|how to\b|"

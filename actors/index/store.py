@@ -174,7 +174,7 @@ class SqliteStore:
         return [row[0] for row in self._db.execute("SELECT DISTINCT language FROM files WHERE lacks_grammar")]
 
     def forget_text_of(self, language: str) -> None:
-        """Files of a language that were read without its grammar are read again, whatever their times and hashes say."""
+        """Files of a language that were read without its grammar are read again at the next plan."""
         sql = "UPDATE files SET read_at_ns = 0, digest = x'' WHERE lacks_grammar AND language = ?"
         self._db.execute(sql, (language,))
 

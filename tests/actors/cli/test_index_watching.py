@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import pytest
+from support.mounted_disk import mounted_disk, needs_mount
 
 from callboard.actors.index import CodeIndex
 
@@ -159,6 +160,26 @@ def test_another_process_that_writes_is_said_and_waited_for(watched: Any, work: 
         running.until("trying again")
     running.until("1 file indexed in")
     assert running.end(signal.SIGTERM)[0] == 0
+
+
+@needs_mount
+def test_a_full_disk_is_said_once_and_tried_until_there_is_room(watched: Any, work: Path) -> None:
+    with mounted_disk(work / ".callboard") as disk:
+        (work / "a.py").write_text("def alpha(): pass\n")
+        running = watched(str(work))
+        running.until("1 file indexed")
+        disk.fill()
+        (work / "b.py").write_text("def beta(): pass\n" * 20_000)
+        assert "no space is left on the device" in running.until("trying again")
+        (work / "c.py").write_text("def gamma(): pass\n")
+        assert found(work, "alpha")
+        disk.empty()
+        subprocess.run(["mount", "-o", "remount,size=60m", str(disk.folder)], check=True)
+        running.until("2 files indexed in")
+        assert found(work, "gamma")
+        status, said = running.end(signal.SIGTERM)
+    assert status == 0
+    assert said.count("no space is left") == 1
 
 
 def test_an_index_that_is_deleted_meanwhile_is_built_again(watched: Any, work: Path) -> None:

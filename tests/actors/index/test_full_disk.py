@@ -11,11 +11,11 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import apsw
 import pytest
+from support.mounted_disk import Disk, mounted_disk, needs_mount
 
 from callboard.actors import Runtime, Settings
 from callboard.actors.index import CodeIndex
@@ -26,43 +26,12 @@ SENTENCE = re.compile(
     r"cannot write the index in \S+: no space is left on the device \([\d,]+ bytes free\); free some space or name "
     r"another folder for the index, then index again; what was indexed before is kept"
 )
-DISK_BYTES = 3_000_000
-needs_mount = pytest.mark.skipif(os.geteuid() != 0, reason="a small disk of its own needs the right to mount")
-
-
-def mount(*arguments: str) -> bool:
-    return subprocess.run(["mount", *arguments], capture_output=True, check=False).returncode == 0
-
-
-class Disk:
-    """A small file system of its own."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def fill(self, but_for_bytes: int = 0) -> None:
-        """Leave no more than this free."""
-        with (self.folder / "filler").open("wb", buffering=0) as stream, suppress(OSError):
-            while True:
-                stream.write(bytes(4096))
-        size = (self.folder / "filler").stat().st_size
-        os.truncate(self.folder / "filler", max(0, size - but_for_bytes))
-
-    def empty(self) -> None:
-        (self.folder / "filler").unlink(missing_ok=True)
-
-    def make_read_only(self) -> None:
-        assert mount("-o", "remount,ro", str(self.folder))
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Disk]:
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    if not mount("-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)):
-        pytest.skip("no file system can be mounted here")
-    yield Disk(folder)
-    subprocess.run(["umount", "-l", str(folder)], check=True)
+    with mounted_disk(tmp_path / "disk") as found:
+        yield found
 
 
 @pytest.fixture

@@ -44,6 +44,10 @@ def names(path: str, text: str) -> list[str]:
         ("a.rst", "One\n===\n\ncode::\n\n   Not\n   ===\n\nTwo\n===\n", ["One", "Two"]),
         ("a.adoc", "= One\n\n== Two\n\n----\n== not\n----\n\n=== Three\n\n== Four\n",
          ["One", "One > Two", "One > Two > Three", "One > Four"]),
+        ("a.html", "<p>intro</p><h1>One</h1>x<h2 id='b'><a>Two</a> &amp; <b>more</b></h2>y<H1>Three</H1>",
+         ["One", "One > Two & more", "Three"]),
+        ("a.html", "<!-- <h1>no</h1> --><script>'<h1>no</h1>'</script>\n  <h3>One</h3>\n", ["One"]),
+        ("a.htm", "<h1></h1><h2>Left open<p>x", ["untitled"]),
         ("notes.txt", "# no heading\n", []),
     ],
 )  # fmt: skip
@@ -68,13 +72,29 @@ def test_sections_nest_by_level_and_end_before_the_next_of_theirs(levels: list[i
 
 LINES = st.lists(
     st.sampled_from(
-        ["# A", "## B", "text of it", "===", "---", "```", "", "* item", "    # code", "<!--", "-->", "Größe"]
+        [
+            "# A",
+            "## B",
+            "text of it",
+            "===",
+            "---",
+            "```",
+            "",
+            "* item",
+            "    # code",
+            "<!--",
+            "-->",
+            "Größe",
+            "<h2>C</h2>",
+            "<p>",
+            "<h1>D",
+        ]
     ),
     max_size=25,
 )
 
 
-@given(LINES, st.sampled_from(["a.md", "a.rst", "a.adoc"]))
+@given(LINES, st.sampled_from(["a.md", "a.rst", "a.adoc", "a.html"]))
 def test_every_word_is_in_one_tile(lines: list[str], path: str) -> None:
     content = "\n".join([*lines, "the last word here"]).encode()
     tiles = sorted(parsed(path, content.decode()).chunks, key=lambda tile: tile.start_byte)

@@ -1,0 +1,6 @@
+((element (start_tag (tag_name) @_tag)) @h1 @name (#any-of? @_tag "h1" "H1"))
+((element (start_tag (tag_name) @_tag)) @h2 @name (#any-of? @_tag "h2" "H2"))
+((element (start_tag (tag_name) @_tag)) @h3 @name (#any-of? @_tag "h3" "H3"))
+((element (start_tag (tag_name) @_tag)) @h4 @name (#any-of? @_tag "h4" "H4"))
+((element (start_tag (tag_name) @_tag)) @h5 @name (#any-of? @_tag "h5" "H5"))
+((element (start_tag (tag_name) @_tag)) @h6 @name (#any-of? @_tag "h6" "H6"))
