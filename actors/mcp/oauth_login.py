@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import tempfile
 import webbrowser
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -27,6 +25,7 @@ from pydantic import AnyUrl, BaseModel, ValidationError
 from callboard.actors.kernel import logger_of
 from callboard.actors.mcp.http_client import JudgeAddress
 from callboard.actors.mcp.mcp_servers import OAuth
+from callboard.actors.policy.owners_file import replace_file
 
 logger = logger_of("callboard.mcp")
 
@@ -84,17 +83,7 @@ class TokenFile:
 
     def _write(self, kept: _Kept) -> None:
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        number, name = tempfile.mkstemp(dir=self._path.parent, prefix=".token-")  # of mode 0600
-        try:
-            with open(number, "wb") as file:
-                file.write(kept.model_dump_json(exclude_none=True).encode())
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(name, self._path)
-        except BaseException:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(name)
-            raise
+        replace_file(self._path, kept.model_dump_json(exclude_none=True).encode())
 
 
 @contextlib.asynccontextmanager

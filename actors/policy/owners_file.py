@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import os
 import stat
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, Generic, TypeVar
@@ -41,12 +42,14 @@ def locked_beside(path: Path) -> Iterator[None]:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """All or nothing, also after a crash; only its owner may read it. Raises OSError. See `locked_beside`."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+    """All or nothing, also after a crash; only its owner may read it. Of several at once the last one wins.
+
+    Raises:
+        OSError: it cannot be written; what was there stays.
+    """
+    descriptor, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # of mode 0600
     try:
-        with os.fdopen(os.open(beside, flags, _FILE_MODE), "wb") as file:
-            os.fchmod(file.fileno(), _FILE_MODE)
+        with os.fdopen(descriptor, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
