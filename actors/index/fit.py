@@ -1,30 +1,33 @@
-"""Whether what was found fits the question at all: by how much of the question the best places hold, and how near their
-meaning is. What only one of many places holds says less than what several do, unless it holds most of the question.
+"""Whether what was found fits the question at all: by how near the best places are in meaning, and by how much of the
+question they hold, for its length.
 
-Measured (docs/retrieval.md): with vectors, at the border below which nothing fits, one in ten questions that have an
-answer is refused and two of three about other projects are; a question about what a project of this kind might have and
-this one has not is mostly not told from the others.
+Measured (docs/retrieval.md), with vectors, at the border below which nothing fits: of questions that share no word with
+the code one in ten that has an answer is refused, of plain ones none; two of three about other projects are told so. A
+question about what a project of this kind might have and this one has not is mostly not told from the others.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Final
 
 from callboard.actors.index.lexical import LexicalIndex, stems_of
 from callboard.actors.index.tokens import query_words, terms_of
 from callboard.protocol.code_fences import ContextFit
 
-#: So many of the best places are looked at, and the mean of those of them counts that fit best.
+#: So many of the best places are looked at, and the mean of those of them counts that are nearest, or hold most.
 LOOKED_AT: Final = 10
 FITTING: Final = 5
-#: Or the best one alone, so much less.
-ALONE: Final = 0.15
-#: How much a place's share of the question counts beside its nearness.
-COVERAGE_WEIGHT: Final = 0.7
+#: How much the largest share of the question that one place holds counts beside the nearness.
+SHARE_WEIGHT: Final = 0.3
+#: No place holds as much of a long question as of a short one, nor is as near: for each doubling of its words so much
+#: is added, with vectors and by words alone.
+LENGTH_WEIGHT: Final = {True: 0.104, False: 0.035}
 #: Below the first nothing fits; from the second on it does. With vectors, and by words alone.
-BORDERS: Final = {True: (0.38, 0.49), False: (0.195, 0.315)}
+BORDERS: Final = {True: (0.67, 0.76), False: (0.29, 0.40)}
 
 Nearness = Mapping[tuple[str, int], float]
 """The cosine of places, which are named by their path and first byte."""
@@ -70,10 +73,10 @@ _ORDER: Final = (ContextFit.NOTHING, ContextFit.UNSURE, ContextFit.GOOD)
 
 def _fit(question: AskedWords, places: Sequence[tuple[tuple[str, int], frozenset[str]]]) -> ContextFit:
     near = question.nearness
-    weight = 1.0 if near is None else COVERAGE_WEIGHT
-    values = ((near or {}).get(place, 0.0) + weight * question.coverage(stems) for place, stems in places)
-    best = sorted(values, reverse=True)[:FITTING]
-    value = max(sum(best) / len(best), best[0] - ALONE)
+    shares = sorted((question.coverage(stems) for _, stems in places), reverse=True)
+    values = shares if near is None else sorted((near.get(place, 0.0) for place, _ in places), reverse=True)
+    value = fmean(values[:FITTING]) + (0.0 if near is None else SHARE_WEIGHT * shares[0])
+    value += LENGTH_WEIGHT[near is not None] * math.log2(1 + len(question.weights))
     return _ORDER[sum(value >= border for border in BORDERS[near is not None])]
 
 
