@@ -27,7 +27,7 @@ SHARE_WEIGHT: Final = 0.3
 #: is added, with vectors and by words alone.
 LENGTH_WEIGHT: Final = {True: 0.104, False: 0.035}
 #: Below the first nothing fits; from the second on it does. With vectors, and by words alone.
-BORDERS: Final = {True: (0.67, 0.76), False: (0.29, 0.40)}
+BORDERS: Final = {True: (0.665, 0.76), False: (0.29, 0.40)}
 
 Nearness = Mapping[tuple[str, int], float]
 """The cosine of places, which are named by their path and first byte."""
