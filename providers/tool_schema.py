@@ -287,9 +287,10 @@ def _merge_single_all_of(out: Body, dialect: SchemaDialect) -> None:
     branches = out.get("allOf")
     if dialect.keywords is not None and isinstance(branches, list) and len(branches) == 1:
         only = {} if branches[0] is True else branches[0]
-        if isinstance(only, Mapping) and not (set(only) & set(out) - {"description"}):
+        if isinstance(only, Mapping) and not (set(only) & set(out) - {"description", "allOf"}):
             del out["allOf"]
             out.update({**only, **out})
+            _merge_single_all_of(out, dialect)  # it may have held another one
 
 
 def _rename(out: Body, dialect: SchemaDialect) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
@@ -213,6 +213,7 @@ def keywords(schema: Any) -> set[str]:
 
 
 @settings(max_examples=100, deadline=None)
+@example({"items": {"allOf": [{"allOf": [{"type": "string", "minLength": 1}]}]}, "type": "array"}, ANTHROPIC_STRICT)
 @given(schemas, st.sampled_from([*DIALECTS, GEMINI_ANSWER]))
 def test_what_comes_out_is_in_the_subset_and_stays(schema: Any, dialect: SchemaDialect) -> None:
     adapted = adapt_schema(an_object(x=schema), dialect)
