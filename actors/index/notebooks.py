@@ -99,15 +99,15 @@ def notebook_of(content: bytes) -> NotebookText | None:
     texts, pieces, cells, at, heading = list[bytes](), list[_Piece](), list[ProseSection](), 0, ""
     for kind, strings in _sources(content):
         lines = [(orjson.loads(content[start:end]).encode(), start, end) for start, end in strings]
-        text = b"".join(line for line, _, _ in lines)
-        if not text.strip():
+        text = b"".join(line for line, _, _ in lines).decode()
+        if not text.strip():  # as text: of bytes, a separator such as U+001F would be left
             continue
         begin = at
         for line, start, end in lines:
             pieces.append(_Piece(at, start, end))
             texts.append(line)
             at += len(line)
-        name, heading = _name(text.decode(), kind, heading)
+        name, heading = _name(text, kind, heading)
         cells.append(ProseSection(begin, at, name))
         texts.append(_CELL_GAP)
         at += len(_CELL_GAP)

@@ -107,6 +107,11 @@ def test_any_span_of_a_cell_is_a_slice_of_the_file_that_reads_as_it(
         assert slice_of_file.decode(ENCODING) == text[start:end]
 
 
+def test_a_cell_of_separators_alone_is_none() -> None:
+    found = read(notebook([cell("markdown", "\x1f"), cell("code", "x = 1")]))
+    assert [each.title for each in found.cells] == ["x = 1"]
+
+
 def test_what_outputs_and_metadata_call_a_source_is_not_shown() -> None:
     inner = {"source": ["SECRET\n"], "deep": [{"source": "SECRET"}], "other": "source"}
     cells = [
