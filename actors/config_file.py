@@ -16,10 +16,11 @@ import os
 import stat
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct, field
 
 from callboard.protocol.errors import UsageError
 
@@ -37,24 +38,21 @@ _TABLES: Final = ("connections", "mcp_servers")
 _NOT_IN_A_FILE: Final = ("script", "server_tools", "provider_options")
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
+class Section(Struct, frozen=True):
     """The values of one table of the file, and its name as it is written there."""
 
     name: str
     values: Mapping[str, object]
 
 
-@dataclass(frozen=True, slots=True)
-class DaemonTables:
+class DaemonTables(Struct, frozen=True):
     """What a configuration file says of a daemon, unchecked: `[daemon]`, and each `[tenants.NAME]` by its name."""
 
     daemon: Mapping[str, object] = field(default_factory=dict)
     tenants: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Profile:
+class Profile(Struct, frozen=True):
     """What a configuration file says for one profile: its sections, the one that counts most last."""
 
     path: Path = field(default_factory=Path)

@@ -8,9 +8,10 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Final, Generic, cast
+
+from msgspec import Struct
 
 from callboard.actors import kernel
 from callboard.actors.calls.approvals import ApprovalCallback, Approver, CallbackApprover, NobodyToAsk
@@ -186,8 +187,7 @@ class StartedRuntime:
             logger.warning("some actors did not stop within %s s and were killed", SHUTDOWN_SECONDS)
 
 
-@dataclass(slots=True, eq=False)
-class StartedRequest(Generic[T]):
+class StartedRequest(Struct, Generic[T], eq=False):
     """One request, from its question to its answer. One object, where closures and partials would be twenty: those that
     are open take a share of every collection of garbage."""
 

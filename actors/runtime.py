@@ -16,9 +16,9 @@ import uuid
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextvars import copy_context
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Self, Unpack, cast, overload
 
+from msgspec.structs import replace
 from typing_extensions import TypeForm
 
 from callboard.actors import kernel

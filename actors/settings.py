@@ -9,10 +9,12 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, is_dataclass, replace
+from dataclasses import is_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Final, Literal, NoReturn, Self, get_args, get_origin, get_type_hints
 
+from msgspec import Struct
+from msgspec.structs import asdict
 from pydantic import (
     BaseModel,
     Field,
@@ -568,10 +570,14 @@ def _provider(model: object) -> str:
     return str(model).partition("/")[0]
 
 
+def _has_fields(kind: type) -> bool:
+    return is_dataclass(kind) or issubclass(kind, Struct)
+
+
 def _check_keys(kind: object, value: object) -> None:
     """Raises ValueError for a key of a table that its dataclass has no field for; tables in it are checked too."""
     inner = [kind, *get_args(kind)]
-    dataclass = next((each for each in inner if isinstance(each, type) and is_dataclass(each)), None)
+    dataclass = next((each for each in inner if isinstance(each, type) and _has_fields(each)), None)
     if not isinstance(value, Mapping) or dataclass is None:
         return
     if dataclass is not kind and get_origin(kind) is Mapping:  # names to objects

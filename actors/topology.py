@@ -19,9 +19,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Never
+
+from msgspec import Struct, field
 
 from callboard.actors.calls.approvals import Approver
 from callboard.actors.calls.dispatcher import MAX_QUEUED_CALLS, ToolDispatcher, Workers
@@ -51,8 +52,7 @@ ROOT_INTENSITY = 9
 ROOT_PERIOD_SECONDS = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class JournalPlan:
+class JournalPlan(Struct, frozen=True):
     """Where and how a journal is written."""
 
     make_writer: Callable[[], JournalWriter]
@@ -63,8 +63,7 @@ class JournalPlan:
     """How what a call writes is committed on PostgreSQL; None: by statements, as SQLite does it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """How each actor of the tree is made; a simulation plans other workers and another model."""
 
     telemetry: Callable[[], Telemetry]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from callboard.actors import kernel
 from callboard.actors.builtins import Workspace, builtin_tools
@@ -91,8 +94,7 @@ EMBEDDING_WAIT_SECONDS: Final = 35.0
 MAX_MODELS: Final = 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class KnownModel:
+class KnownModel(Struct, frozen=True):
     """What is known of a model before a request asks it."""
 
     routes: tuple[Route, ...]
@@ -109,8 +111,7 @@ class KnownModel:
         return self.routes[0].name.partition("/")[0] in UNLIMITED
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(Struct, frozen=True):
     """What one question asks for, by the settings and its own options: nothing is wrong with it."""
 
     user: UserMessage
@@ -530,7 +531,7 @@ def _options(settings: Settings, model: str, models: Sequence[str]) -> RequestOp
     if compaction is not None and compaction.model:
         models = (*models, compaction.model)
         window = compaction.context_tokens or settings.catalog.info(*_halves(compaction.model)).context_tokens
-        compaction = replace(compaction, context_tokens=window)
+        compaction = dataclasses.replace(compaction, context_tokens=window)
     prices = _dearest(settings, models, context_tokens, settings.prompt_cache)
     system_prompt, tool_prompt = settings.instructions, ""
     if settings.workspace and not system_prompt:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import statistics
 import time
 from collections import defaultdict
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from callboard.protocol.content import Text, ToolCall, UserMessage
 from callboard.protocol.events import (

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from callboard.protocol.model import CallPurpose, ModelRequest
 
@@ -11,8 +12,7 @@ from callboard.protocol.model import CallPurpose, ModelRequest
 ASIDE_TIME_SHARE: Final = 0.25
 
 
-@dataclass(frozen=True, slots=True)
-class Aside:
+class Aside(Struct, frozen=True):
     """One of them."""
 
     purpose: CallPurpose

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from callboard.protocol.commands import Outcome
 from callboard.protocol.limits import ANSWER_WINDOW_SHARE, MAX_ANSWER_ROOM_TOKENS, MAX_CALL_COST, MAX_CALL_TOKENS
@@ -15,8 +16,7 @@ from callboard.protocol.options import RequestOptions
 MIN_OUTPUT_TOKENS: Final = 16
 
 
-@dataclass(slots=True)
-class Spending:
+class Spending(Struct):
     """What the request has used so far."""
 
     usage: Usage | None = Usage()
@@ -80,8 +80,7 @@ def _by_prices(options: RequestOptions, input_tokens: int, output_tokens: int) -
     return input_tokens * options.input_price + output_tokens * options.output_price
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
+class Stop(Struct, frozen=True):
     """The step must not be asked."""
 
     outcome: Outcome

@@ -6,11 +6,10 @@ of its own. While a model call is open, or one call of the step is not such a wa
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(slots=True)
-class RequestClock:
+class RequestClock(Struct):
     """When the request must end. The times are those of the events: there is no clock in here."""
 
     _deadline_at: float

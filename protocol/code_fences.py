@@ -10,9 +10,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
+
+from msgspec import Struct
 
 #: Of the places that did not fit, so many are named.
 NAMED_LEFT_OUT = 3
@@ -28,8 +29,7 @@ _HEADER = re.compile(r'<code="(?P<path>[^"\n]+)" #(?P<start>\d{1,15}):(?P<end>\d
 _CLOSING = re.compile(r"(?:^|\r?\n)[ \t]*</code>")
 
 
-@dataclass(frozen=True, slots=True)
-class CodeFence:
+class CodeFence(Struct, frozen=True):
     """A piece of code with its place. `position` is where the fence begins in the text it was parsed from."""
 
     path: str
@@ -39,8 +39,7 @@ class CodeFence:
     position: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class MalformedFence:
+class MalformedFence(Struct, frozen=True):
     """Something that begins like a fence and is not one. `reason` says what is wrong, for the one who wrote it."""
 
     text: str
@@ -82,8 +81,7 @@ class ContextItem(NamedTuple):
         return {name: value for name, value in shown.items() if value}
 
 
-@dataclass(frozen=True, slots=True)
-class AssembledContext:
+class AssembledContext(Struct, frozen=True):
     """The answer of `request_code_context`."""
 
     queries: tuple[str, ...]

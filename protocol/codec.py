@@ -1,45 +1,33 @@
 """Events and messages to bytes and back, with a version: what the journal and the conversation store keep.
 
-Each value is JSON with its class's name under "$", so that parts which look alike stay apart. orjson writes; reading
-back goes through pydantic class by class, because a file may have been cut, edited or written by another version.
+Each value is JSON with its class's name under "$" (`values.Value`), so that parts which look alike stay apart. msgspec
+writes, and checks what is read field by field, because a file may have been cut, edited or written by another version.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+import re
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Final, get_args
+from typing import Any, Final, TypeVar, get_args
 
-import orjson
-from pydantic import TypeAdapter, ValidationError
+import msgspec
+from msgspec import Struct
+from msgspec.structs import fields, replace
 
-from callboard.protocol import (
-    commands,
-    compaction,
-    content,
-    events,
-    model,
-    options,
-    output,
-    provider_options,
-    reports,
-    tools,
-)
+from callboard.protocol.commands import OpenTurn
 from callboard.protocol.compaction import Compacted
 from callboard.protocol.content import Message
 from callboard.protocol.errors import UsageError
 from callboard.protocol.events import Event, ModelResponded
 from callboard.protocol.ids import MessageId
 from callboard.protocol.model import NEVER_LIKELY, TokenLogprob, Usage
+from callboard.protocol.values import Value
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-#: Raised when a field changes its meaning, or a default that is nothing becomes something: those are not written. New
-#: fields with a default need no new version: old journals lack them.
+#: Raised when a field changes its meaning, or a default that is not written becomes another (see `Value`). New fields
+#: with a default need no new version: old journals lack them.
 FORMAT_VERSION: Final = 1
 #: The place of the deepest value we write has some 60 characters; a file nested deeper is not ours.
 MAX_PLACE_CHARS: Final = 400
@@ -58,35 +46,24 @@ _COMPACTED_TO: Final = {
     "tried": "tried_at",
 }
 _NAME: Final = "$"
+#: No float is 2**1024 or more.
+_MAX_BITS: Final = 1_023
+_T = TypeVar("_T")
+_Object = tuple[str, type[Value], dict[str, Any]]
+"""One of ours in plain JSON: its place, its class and its fields."""
 
 
 class CodecError(UsageError):
     """These bytes are not what `encode_event` or `encode_messages` writes. The message says where they differ."""
 
 
-_CLASSES: Final[dict[str, type]] = {
-    name: cls
-    for module in (commands, compaction, content, events, model, options, output, provider_options, reports, tools)
-    for name, cls in vars(module).items()
-    if is_dataclass(cls) and isinstance(cls, type) and not name.startswith("_")
-}
-#: What a provider or a tool's author put there is data of theirs: a "$" in it names no class of ours.
-_OPAQUE: Final = {
-    cls: frozenset(field.name for field in fields(cls) if "Mapping" in str(field.type)) for cls in _CLASSES.values()
-}
-_FIELD_NAMES: Final = {cls: frozenset(field.name for field in fields(cls)) for cls in _CLASSES.values()}
-#: Whole numbers that may be unknown.
-_OPTIONAL_COUNTS: Final = {
-    cls: frozenset(field.name for field in fields(cls) if str(field.type) == "int | None") for cls in _CLASSES.values()
-}
-#: No float is 2**1024 or more.
-_MAX_BITS: Final = 1_023
+class _Line(Struct):
+    """What each line is: a version, and one of the three."""
 
-
-@cache
-def _adapter(cls: type) -> TypeAdapter[object]:
-    """Made when first needed: all of them take 0.1 s, and every runtime imports this file."""
-    return TypeAdapter(cls)
+    v: object = None
+    event: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    messages: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    parts: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
 def encode_event(event: Event) -> bytes:
@@ -94,45 +71,40 @@ def encode_event(event: Event) -> bytes:
     if isinstance(event, ModelResponded) and event.cost is not None and not math.isfinite(event.cost):
         # JSON has no NaN, and null is a cost that is not known: written is something else that cannot be true.
         event = replace(event, cost=-1.0)
-    return _dump({"v": FORMAT_VERSION, "event": event})
+    return _line("event", event)
 
 
 def decode_event(data: bytes) -> Event:
     """Raises CodecError for anything `encode_event` did not write."""
-    event = _revive(_load(data, "event"), "event")
-    if not isinstance(event, Event):
-        raise CodecError(f"expected an event, found {type(event).__name__}")
+    event: Event = _read(_raw(data, "event"), Event, "event", "expected an event, found {}")
     return event
 
 
 def encode_messages(messages: Sequence[Message]) -> bytes:
     """Messages of a conversation, as one line."""
-    return _dump({"v": FORMAT_VERSION, "messages": list(messages)})
+    return _line("messages", messages)
 
 
 def decode_messages(data: bytes) -> tuple[Message, ...]:
     """Raises CodecError for anything `encode_messages` did not write."""
-    messages = _revive(_load(data, "messages"), "messages")
-    if not isinstance(messages, list) or any(type(message) not in get_args(Message) for message in messages):
-        raise CodecError("expected a list of messages")
-    return tuple(messages)
+    messages: tuple[Message, ...] = _read(
+        _raw(data, "messages"), tuple[Message, ...], "messages", "expected a list of messages, found {}"
+    )
+    return messages
 
 
 def encode_parts(parts: Mapping[str, object]) -> bytes:
     """Values by name, as one line: classes of the protocol, texts, numbers, None, and lists and tuples of them."""
-    return _dump({"v": FORMAT_VERSION, "parts": dict(parts)})
+    return _line("parts", parts)
 
 
-def decode_parts(data: bytes) -> dict[str, object]:
-    """Tuples come back as lists. Raises CodecError for anything `encode_parts` did not write."""
-    parts = _load(data, "parts")
-    if not isinstance(parts, dict):
-        raise CodecError("expected parts by name")
-    return {name: _revive(value, name) for name, value in parts.items()}
+def decode_parts(data: bytes, form: type[_T]) -> _T:
+    """The parts as the fields of a Struct. Raises CodecError for anything that `encode_parts` did not write for it."""
+    parts: _T = _read(_raw(data, "parts"), form, "parts", "expected parts by name, found {}")
+    return parts
 
 
-@dataclass(frozen=True, slots=True)
-class SavedConversation:
+class SavedConversation(Struct, frozen=True):
     """All that there is to keep of a conversation."""
 
     messages: tuple[Message, ...]
@@ -141,7 +113,7 @@ class SavedConversation:
     compacted: Compacted = Compacted()
     id: str = ""
     """By which journals know it; "" where it was kept by an earlier version, or has none."""
-    open_turn: commands.OpenTurn | None = None
+    open_turn: OpenTurn | None = None
     """What its last request has ended with, where its calls wait for their results."""
 
 
@@ -149,7 +121,7 @@ def encode_conversation(saved: SavedConversation) -> str:
     """JSON that a person can read: a message a block, with its id and that of the one before it."""
     ids: tuple[MessageId | None, ...] = (None, *saved.ids)
     messages = [
-        {"id": own, "parent": parent, **_fields(message)}
+        {"id": own, "parent": parent, **_plain(message)}
         for message, parent, own in zip(saved.messages, ids, saved.ids, strict=False)
     ]
     named = {_COMPACTED_TO[name]: ids[getattr(saved.compacted, name)] for name in _COMPACTED_TO}
@@ -162,7 +134,7 @@ def encode_conversation(saved: SavedConversation) -> str:
         "compacted": compacted,
         **({"open_turn": saved.open_turn} if saved.open_turn is not None else {}),
     }
-    return _dump(whole, orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_INDENT_2).decode()
+    return msgspec.json.format(_encode(whole)).decode()
 
 
 def decode_conversation(text: str) -> SavedConversation:
@@ -175,9 +147,11 @@ def decode_conversation(text: str) -> SavedConversation:
     if len(text) > MAX_CONVERSATION_CHARS:
         raise CodecError(f"a conversation has up to {MAX_CONVERSATION_CHARS:,} characters, this text {len(text):,}")
     try:
-        whole = orjson.loads(text)
-    except orjson.JSONDecodeError as error:
+        whole = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError) as error:
         raise CodecError(f"this is not the JSON of a conversation: {error}") from error
+    except RecursionError:
+        raise CodecError("this is not the JSON of a conversation: nested too deeply") from None
     if not isinstance(whole, dict) or whole.get("format") != CONVERSATION_FORMAT:
         raise CodecError(f'this is not a conversation: "format" must be "{CONVERSATION_FORMAT}"')
     if (version := whole.get("version")) != FORMAT_VERSION:
@@ -190,9 +164,9 @@ def decode_conversation(text: str) -> SavedConversation:
     if not isinstance(rows := whole.get("messages"), list):
         raise CodecError('"messages" must be a list')
     messages, ids = _read_rows(rows)
-    open_turn = _revive(whole.get("open_turn"), "open_turn", strict=True)
-    if open_turn is not None and not isinstance(open_turn, commands.OpenTurn):
-        raise CodecError(f"open_turn is a {type(open_turn).__name__}, not an OpenTurn")
+    open_turn = None
+    if (found := whole.get("open_turn")) is not None:
+        open_turn = _read_strictly(found, OpenTurn, "open_turn", "open_turn is a {}, not an OpenTurn")
     return SavedConversation(messages, ids, _read_compacted(whole.get("compacted"), ids), own, open_turn)
 
 
@@ -211,10 +185,7 @@ def _read_rows(rows: Sequence[object]) -> tuple[tuple[Message, ...], tuple[Messa
             raise CodecError(
                 f'{where}: "parent" must be the id of the message before it, {parent!r:.80}; got {found!r:.80}'
             )
-        message = _revive(row, where, strict=True)
-        if not isinstance(message, Message):
-            raise CodecError(f"{where} is a {type(message).__name__}, not a message")
-        messages.append(message)
+        messages.append(_read_strictly(row, Message, where, f"{where} is a {{}}, not a message"))
         ids[own], parent = None, own
     return tuple(messages), tuple(map(MessageId, ids))
 
@@ -236,137 +207,109 @@ def _read_compacted(value: object, ids: Sequence[MessageId]) -> Compacted:
     return Compacted(summary=summary, **counts)
 
 
-def _dump(value: object, options: int = orjson.OPT_PASSTHROUGH_DATACLASS) -> bytes:
+# -- writing
+
+
+def _line(kind: str, value: object) -> bytes:
+    return b'{"v":%d,"%b":%b}' % (FORMAT_VERSION, kind.encode(), _encode(value))
+
+
+def _other(value: object) -> object:
+    """What msgspec does not know: a read-only view of a dict."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} cannot be written")
+
+
+_ENCODER: Final = msgspec.json.Encoder(enc_hook=_other)
+
+
+def _encode(value: object) -> bytes:
     try:
-        return orjson.dumps(value, _name, options)
-    except TypeError:
-        # A lone surrogate, which UTF-8 cannot hold, or an integer of more than 64 bits, which orjson will not write.
-        spaced = {"indent": 2} if options & orjson.OPT_INDENT_2 else {"separators": (",", ":")}
-        return json.dumps(_clean(value), ensure_ascii=False, **spaced).encode()
+        return _ENCODER.encode(value)
+    except ValueError:  # a lone surrogate, which UTF-8 cannot hold, or an integer too long to be written
+        return json.dumps(_clean(_plain(value)), ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def _name(value: object) -> object:
-    return _WRITERS[type(value)](value)
-
-
-def _fields(message: Message) -> dict[str, object]:
-    written = _name(message)
-    assert isinstance(written, dict)
-    return written
-
-
-class _Writers(dict[type, Callable[..., object]]):
-    """What makes plain JSON of a value, by its class; made when first needed, as all of them take some milliseconds."""
-
-    def __missing__(self, cls: type) -> Callable[..., object]:
-        if cls in _FIELD_NAMES:
-            self[cls] = _writer_of(cls)
-        elif issubclass(cls, tuple):  # a Tag
-            self[cls] = list
-        elif issubclass(cls, Mapping):
-            self[cls] = dict
-        else:
-            raise TypeError(f"{cls.__name__} cannot be written")
-        return self[cls]
-
-
-def _writer_of(cls: type[DataclassInstance]) -> Callable[..., dict[str, object]]:
-    """A function that names all fields in its code, as `dataclasses` makes `__init__`: it takes a third of the time of
-    one that goes through a list of them. A default that is nothing (None, 0, "", False, ()) is left out."""
-    needed = [each.name for each in fields(cls) if each.default is MISSING or each.default]
-    others = {each.name: each.default for each in fields(cls) if each.name not in needed}
-    values = {name: f"[*value.{name}]" if name == "tag" else f"value.{name}" for name in needed}
-    lines = [
-        "def write(value):",
-        f" found = {{{_NAME!r}: {cls.__name__!r}, {', '.join(f'{name!r}: {got}' for name, got in values.items())}}}",
-        *(f" if value.{name} is not default_{name}: found[{name!r}] = value.{name}" for name in others),
-        " return found",
-    ]
-    names: dict[str, Callable[..., dict[str, object]]] = {}
-    exec("\n".join(lines), {f"default_{name}": default for name, default in others.items()}, names)
-    return names["write"]
-
-
-def _likelihood_written(value: TokenLogprob) -> dict[str, object]:
-    top = [(token, _likelihood(logprob)) for token, logprob in value.top]
-    return {_NAME: "TokenLogprob", "token": value.token, "logprob": _likelihood(value.logprob), "top": top}
-
-
-def _likelihood(logprob: float) -> float:
-    return logprob if math.isfinite(logprob) else NEVER_LIKELY
-
-
-_WRITERS: Final = _Writers({TokenLogprob: _likelihood_written})
+def _plain(value: object) -> Any:
+    return msgspec.to_builtins(value, enc_hook=_other, str_keys=True)
 
 
 def _clean(value: object) -> object:
-    if isinstance(value, str):
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, int):
-        # orjson reads those of more than 64 bits as floats, and nothing at all of a line with a larger one.
-        return value if value.bit_length() <= _MAX_BITS else None
-    if isinstance(value, float) or value is None:
-        return value
-    if isinstance(value, Mapping):
-        return {str(_clean(key)): _clean(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_clean(item) for item in value]
-    return _clean(_name(value))
+    match value:
+        case str():
+            return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        case float() if not math.isfinite(value):
+            return None
+        case int() if value.bit_length() > _MAX_BITS:  # no JSON reader takes it for a number
+            return None
+        case dict():
+            return {_clean(key): _clean(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_clean(item) for item in value]
+    return value
 
 
-def _load(data: bytes, key: str) -> object:
+# -- reading
+
+
+def _raw(data: bytes, kind: str) -> bytes:
+    """What a line of this kind holds, as JSON that is not yet looked at."""
     try:
-        envelope = orjson.loads(data)
-    except orjson.JSONDecodeError as error:
+        line = _LINES.decode(data)
+        found = getattr(line, kind)
+    except msgspec.ValidationError:
+        found = msgspec.UNSET
+    except (msgspec.DecodeError, UnicodeError) as error:
         raise CodecError(f"not JSON: {error}") from error
-    if not isinstance(envelope, dict) or key not in envelope:
-        raise CodecError(f"expected an object with {key!r} in it")
-    if (found := envelope.get("v")) != FORMAT_VERSION:
-        raise CodecError(f"written in format {found!r}; this version reads {FORMAT_VERSION}: use the one that wrote it")
-    return envelope[key]
+    except RecursionError:
+        raise CodecError("nested too deeply") from None
+    if found is msgspec.UNSET:
+        raise CodecError(f"expected an object with {kind!r} in it")
+    if line.v != FORMAT_VERSION:
+        told = f"written in format {line.v!r}; this version reads {FORMAT_VERSION}"
+        raise CodecError(f"{told}: use the one that wrote it")
+    return bytes(found)
 
 
-def _revive(value: object, where: str, *, strict: bool = False) -> object:
-    """The objects in plain JSON, from the leaves up; each is validated when what it holds has been.
+_LINES: Final = msgspec.json.Decoder(_Line)
 
-    `strict`: a field that we do not know is a fault. A person may have misspelt it in a conversation; a journal is
-    written by callboard alone, and by a later one perhaps.
-    """
-    if len(where) > MAX_PLACE_CHARS:
-        raise CodecError(f"{where[:40]}...: nested too deeply")
-    if isinstance(value, list):
-        return [_revive(item, f"{where}[{index}]", strict=strict) for index, item in enumerate(value)]
-    if not isinstance(value, dict):
-        return value
-    name = value.get(_NAME)
-    cls = _CLASSES.get(name) if isinstance(name, str) else None
-    if cls is None:
-        raise CodecError(f"{where}: unknown class {name!r:.80}")
-    if strict and (unknown := value.keys() - _FIELD_NAMES[cls] - {_NAME}):
-        raise CodecError(f"{where}: {name} has no {min(unknown)!r:.80}; it may be misspelt, or of a later version")
-    opaque = _OPAQUE[cls]
-    for key in opaque & value.keys():
-        _check_depth(value[key], f"{where}.{key}")
-    plain = {
-        key: item if key in opaque else _revive(item, f"{where}.{key}", strict=strict)
-        for key, item in value.items()
-        if key != _NAME
-    }
-    # JSON has no NaN: one is written as null. What cannot be true is read as something else that cannot be true (see
-    # `budgets`) or as not known, so that a provider's bad number leaves no journal that cannot be read.
-    if cls is Usage:
-        plain = {key: -1 if count is None or isinstance(count, float) else count for key, count in plain.items()}
-    for key in _OPTIONAL_COUNTS[cls]:
-        if isinstance(plain.get(key), float):
-            plain[key] = None
+
+@cache
+def _decoder(form: Hashable) -> msgspec.json.Decoder[Any]:
+    """Made when first needed: the one for events looks at a hundred classes, in some milliseconds."""
+    return msgspec.json.Decoder(form)
+
+
+def _read(data: bytes, form: Any, where: str, otherwise: str) -> Any:
+    """`otherwise`: what is said of another kind of value altogether, with a place for its name."""
     try:
-        return _adapter(cls).validate_python(plain)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise CodecError(f"{where}.{place}: {first['msg']}") from error
+        if data.count(b"[") + data.count(b"{") <= MAX_OPAQUE_DEPTH:  # else it may be nested too deeply
+            return _decoder(form).decode(data)
+        plain = msgspec.json.decode(data)
+    except msgspec.ValidationError:
+        plain = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise CodecError(f"not JSON: {error}") from error
+    except RecursionError:
+        raise CodecError(f"{where}: nested too deeply") from None
+    # It is looked at closely: a number that cannot be true is mended, anything else is told with its place.
+    places = plain.items() if where == "parts" and isinstance(plain, dict) else [(where, plain)]
+    for place, value in places:
+        for _, cls, found in _objects(value, place, _known(form)):
+            _mend(cls, found)
+    return _convert(plain, form, where, otherwise)
+
+
+def _read_strictly(plain: object, form: Any, where: str, otherwise: str) -> Any:
+    """Of a conversation, which a person may have edited: a field that we do not know may be misspelt. A journal is
+    written by callboard alone, and by a later one perhaps."""
+    for place, cls, found in _objects(plain, where, _known(form)):
+        if unknown := found.keys() - {_NAME, *cls.__struct_fields__}:
+            wrong = f"{cls.__name__} has no {min(unknown)!r:.80}; it may be misspelt, or of a later version"
+            raise CodecError(f"{place}: {wrong}")
+        _mend(cls, found)
+    return _convert(plain, form, where, otherwise)
 
 
 def _check_depth(value: object, where: str) -> None:
@@ -377,3 +320,86 @@ def _check_depth(value: object, where: str) -> None:
             return
         level = [item for each in nested for item in (each.values() if isinstance(each, dict) else each)]
     raise CodecError(f"{where}: nested too deeply; at most {MAX_OPAQUE_DEPTH} objects and lists in each other")
+
+
+def _objects(value: object, where: str, known: Mapping[str, type[Value]]) -> Iterator[_Object]:
+    """The objects of ours in plain JSON, from the outermost down: what is a provider's own has none of them."""
+    if len(where) > MAX_PLACE_CHARS:
+        raise CodecError(f"{where[:40]}...: nested too deeply")
+    if isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _objects(item, f"{where}[{index}]", known)
+    elif isinstance(value, dict):
+        name = value.get(_NAME)
+        cls = known.get(name) if isinstance(name, str) else None
+        if cls is None:
+            raise CodecError(f"{where}: unknown class {name!r:.80}")
+        yield where, cls, value
+        for field, item in value.items():
+            if field in _fields_with_values(cls):
+                yield from _objects(item, f"{where}.{field}", known)
+            elif isinstance(item, dict | list):
+                _check_depth(item, f"{where}.{field}")
+
+
+@cache
+def _known(form: Hashable) -> Mapping[str, type[Value]]:
+    """All classes of values that can be in this form, by the names under "$"."""
+    found: dict[str, type[Value]] = {}
+    waiting: list[Any] = [form]
+    while waiting:
+        each = waiting.pop()
+        waiting += get_args(each)
+        if isinstance(each, type) and issubclass(each, Struct) and found.get(each.__name__) is not each:
+            if issubclass(each, Value):
+                found[each.__name__] = each
+            waiting += [field.type for field in fields(each)]
+    return found
+
+
+@cache
+def _fields_with_values(cls: type[Struct]) -> frozenset[str]:
+    return frozenset(field.name for field in fields(cls) if _holds_values(field.type))
+
+
+def _holds_values(form: Any) -> bool:
+    if inner := get_args(form):
+        return any(map(_holds_values, inner))
+    return isinstance(form, type) and issubclass(form, Value)
+
+
+def _mend(cls: type[Value], found: dict[str, Any]) -> None:
+    """JSON has no NaN: one is written as null. What cannot be true is read as something else that cannot be true (see
+    `budgets`) or as not known, so that a provider's bad number leaves no journal that cannot be read."""
+    if cls is Usage:
+        counts = found.keys() - {_NAME}
+        found |= {name: -1 for name in counts if found[name] is None or isinstance(found[name], float)}
+    elif cls is TokenLogprob:
+        found["logprob"] = _likelihood(found.get("logprob"))
+        found["top"] = [[token, _likelihood(logprob)] for token, logprob in found.get("top", ())]
+    else:
+        found |= {name: None for name in _optional_counts(cls) if isinstance(found.get(name), float)}
+
+
+def _likelihood(logprob: object) -> object:
+    return NEVER_LIKELY if logprob is None else logprob
+
+
+@cache
+def _optional_counts(cls: type[Value]) -> frozenset[str]:
+    """Its whole numbers that may be unknown."""
+    return frozenset(field.name for field in fields(cls) if set(get_args(field.type)) == {int, type(None)})
+
+
+def _convert(plain: object, form: Any, where: str, otherwise: str) -> Any:
+    try:
+        return msgspec.convert(plain, form)
+    except msgspec.ValidationError as error:
+        fault, _, place = str(error).partition(" - at `$")
+        place = place.removesuffix("`")
+        if missing := re.fullmatch(r"Object missing required field `(\w+)`", fault):
+            place, fault = f"{place}.{missing[1]}", "Field required"
+        elif not place or place.endswith("." + _NAME):
+            found = re.fullmatch(r"Invalid value '(\w+)'", fault)
+            raise CodecError(otherwise.format(found[1] if found else type(plain).__name__)) from error
+        raise CodecError(f"{where}{place}: {fault}") from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
@@ -14,15 +13,14 @@ from callboard.protocol.model import CallPurpose, FinishReason, ModelRequest, Us
 from callboard.protocol.policy import Access
 from callboard.protocol.reports import StepReport
 from callboard.protocol.tools import Risk, ToolFailure
+from callboard.protocol.values import Value
 
 
-@dataclass(frozen=True, slots=True)
-class _Command:
+class _Command(Value, frozen=True):
     tag: Tag
 
 
-@dataclass(frozen=True, slots=True)
-class CallModel(_Command):
+class CallModel(_Command, frozen=True):
     """Ask the model; its answer is any number of ModelStreamed, then one ModelResponded or ModelFailed.
 
     `request.model` is "provider/model".
@@ -44,13 +42,11 @@ class CallModel(_Command):
         return self.purpose is CallPurpose.TURN
 
 
-@dataclass(frozen=True, slots=True)
-class StopModel(_Command):
+class StopModel(_Command, frozen=True):
     """The model call is no longer needed: end its stream."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunTool(_Command):
+class RunTool(_Command, frozen=True):
     """Run this call, once."""
 
     name: ToolName
@@ -66,15 +62,13 @@ class RunTool(_Command):
     """Further queries for a call that searches, which the model was asked for (search_words.py)."""
 
 
-@dataclass(frozen=True, slots=True)
-class CancelTool(_Command):
+class CancelTool(_Command, frozen=True):
     """The call is no longer needed: end it."""
 
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class AskApproval(_Command):
+class AskApproval(_Command, frozen=True):
     """Ask whether this call may run; the answer is ApprovalGranted or ApprovalDenied.
 
     A session fills it down to `is_after_untrusted`; what puts the question to a person adds the rest.
@@ -96,20 +90,17 @@ class AskApproval(_Command):
     """What the call is kept from, in words; "" where nothing holds it."""
 
 
-@dataclass(frozen=True, slots=True)
-class WithdrawApproval(_Command):
+class WithdrawApproval(_Command, frozen=True):
     """The question is moot: the request ended, or the deadline passed."""
 
 
-@dataclass(frozen=True, slots=True)
-class SetTimer(_Command):
+class SetTimer(_Command, frozen=True):
     """Send DeadlinePassed with this tag at `at`; it replaces an earlier timer of the same tag."""
 
     at: float
 
 
-@dataclass(frozen=True, slots=True)
-class ClearTimer(_Command):
+class ClearTimer(_Command, frozen=True):
     """Forget the timer of this tag, if there is one."""
 
 
@@ -149,8 +140,7 @@ class NoteKind(StrEnum):
     OTHER = "other"
 
 
-@dataclass(frozen=True, slots=True)
-class ReportFailure(_Command):
+class ReportFailure(_Command, frozen=True):
     """Show and count this failure: the session itself has ended the call by it, and no event of the call says so.
 
     It was not run (an unknown tool, a denied, incomplete or repeated call), it was given up (its deadline, a cancelled
@@ -160,23 +150,20 @@ class ReportFailure(_Command):
     failure: ToolFailure
 
 
-@dataclass(frozen=True, slots=True)
-class Note(_Command):
+class Note(_Command, frozen=True):
     """Something the person should see; not part of the conversation."""
 
     text: str
     kind: NoteKind = NoteKind.OTHER
 
 
-@dataclass(frozen=True, slots=True)
-class CallOutside(_Command):
+class CallOutside(_Command, frozen=True):
     """Show this call of a tool that the asker runs: the request ends by it, and the next one brings its result."""
 
     call: ToolCall
 
 
-@dataclass(frozen=True, slots=True)
-class RecordStep(_Command):
+class RecordStep(_Command, frozen=True):
     """A step is finished: these messages now belong to the conversation, all of them or none.
 
     The user's message is not among them: it is the conversation's already. Given again after a crash, a step is
@@ -186,15 +173,13 @@ class RecordStep(_Command):
     messages: tuple[Message, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class RecordCompaction(_Command):
+class RecordCompaction(_Command, frozen=True):
     """Keep this beside the conversation, in place of what was kept before: the next question begins with it."""
 
     compacted: Compacted
 
 
-@dataclass(frozen=True, slots=True)
-class OpenTurn:
+class OpenTurn(Value, frozen=True):
     """A turn whose calls have not all been answered: it belongs to the conversation when they are."""
 
     message: AssistantMessage
@@ -229,8 +214,7 @@ class Outcome(StrEnum):
 WENT_WELL: Final = frozenset({Outcome.ANSWERED, Outcome.CALLS_OUTSIDE})
 
 
-@dataclass(frozen=True, slots=True)
-class Finish(_Command):
+class Finish(_Command, frozen=True):
     """The request is over; no command follows."""
 
     outcome: Outcome

@@ -13,8 +13,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
+
+from msgspec.structs import replace
 
 from callboard.protocol.content import (
     AssistantMessage,
@@ -34,6 +36,7 @@ from callboard.protocol.content import (
 from callboard.protocol.errors import ASK_AGAIN_KINDS
 from callboard.protocol.ids import ToolName
 from callboard.protocol.model import FinishReason, ModelRequest, ModelResponse, PromptCache, Sampling
+from callboard.protocol.values import Value
 
 #: The tool that reads what is no longer shown.
 READ_TOOL: Final = ToolName("read_earlier_messages")
@@ -105,8 +108,7 @@ def compaction_faults(compaction: Compaction) -> list[str]:
     return faults
 
 
-@dataclass(frozen=True, slots=True)
-class Compacted:
+class Compacted(Value, frozen=True):
     """What was done to the messages of a conversation so far, which has all of them still."""
 
     left_out: int = 0

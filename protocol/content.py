@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Final
 
 import orjson
+from msgspec import field
+from msgspec.structs import replace
 
 from callboard.protocol.ids import CallId, ToolName
 from callboard.protocol.limits import ERROR_SNIPPET_CHARS
+from callboard.protocol.values import Value
 
 
-@dataclass(frozen=True, slots=True)
-class Replay:
+class Replay(Value, frozen=True):
     """A provider's own data on a part (a signature, an encrypted item). It must go back unmodified to the provider it
     came from, and is left out for every other one."""
 
@@ -24,8 +25,7 @@ class Replay:
     data: Mapping[str, object]
 
 
-@dataclass(frozen=True, slots=True)
-class Citation:
+class Citation(Value, frozen=True):
     """What a stretch of an answer rests on: a page, a document of the request, a file."""
 
     url: str = ""
@@ -48,8 +48,7 @@ class Citation:
         return replace(self, start=start, end=end)
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(Value, frozen=True):
     """What was said."""
 
     text: str
@@ -57,8 +56,7 @@ class Text:
     citations: tuple[Citation, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Media:
+class Media(Value, frozen=True):
     """What is no text, by exactly one source: its bytes, a `url` or a `file_id`. Use one of the four kinds below."""
 
     media_type: str = ""
@@ -73,23 +71,19 @@ class Media:
     replay: Replay | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Image(Media):
+class Image(Media, frozen=True):
     """A picture."""
 
 
-@dataclass(frozen=True, slots=True)
-class Audio(Media):
+class Audio(Media, frozen=True):
     """Sound, speech most of all."""
 
 
-@dataclass(frozen=True, slots=True)
-class Video(Media):
+class Video(Media, frozen=True):
     """Moving pictures."""
 
 
-@dataclass(frozen=True, slots=True)
-class Document(Media):
+class Document(Media, frozen=True):
     """A file to read, such as a PDF."""
 
     text: str = ""
@@ -98,16 +92,14 @@ class Document(Media):
     """May the model cite it? Where the provider cites only what it is allowed to."""
 
 
-@dataclass(frozen=True, slots=True)
-class Thinking:
+class Thinking(Value, frozen=True):
     """One block of a model's reasoning. Blocks are never merged: each carries its own signature in `replay`."""
 
     text: str
     replay: Replay | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCall:
+class ToolCall(Value, frozen=True):
     """A call the model asked for."""
 
     call_id: CallId
@@ -119,8 +111,7 @@ class ToolCall:
     replay: Replay | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ServerTool:
+class ServerTool(Value, frozen=True):
     """A block of a tool the provider ran itself (web search, code execution): shown and replayed, never run by us."""
 
     kind: str
@@ -134,19 +125,18 @@ class ServerTool:
     """What was asked, or what came of it, in short; "" where the block says nothing readable."""
 
 
+MediaPart = Image | Document | Audio | Video
 AssistantPart = Text | Thinking | ToolCall | ServerTool | Image | Audio | Document
-UserPart = Text | Image | Document | Audio | Video
+UserPart = Text | MediaPart
 
 
-@dataclass(frozen=True, slots=True)
-class SystemMessage:
+class SystemMessage(Value, frozen=True):
     """Instructions at the start of a conversation, or a note of ours in the middle of one."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class UserMessage:
+class UserMessage(Value, frozen=True):
     """What a person said or showed."""
 
     parts: tuple[UserPart, ...]
@@ -161,8 +151,7 @@ class UserMessage:
         return "".join(part.text for part in self.parts if isinstance(part, Text))
 
 
-@dataclass(frozen=True, slots=True)
-class AssistantMessage:
+class AssistantMessage(Value, frozen=True):
     """One model turn, its parts in the order in which they came."""
 
     parts: tuple[AssistantPart, ...]
@@ -176,8 +165,7 @@ class AssistantMessage:
         return tuple(part for part in self.parts if isinstance(part, ToolCall))
 
 
-@dataclass(frozen=True, slots=True)
-class ToolMessage:
+class ToolMessage(Value, frozen=True):
     """The result of one call. It comes after the turn that asked, in the order of that turn's calls (I2, I3)."""
 
     call_id: CallId
@@ -186,7 +174,7 @@ class ToolMessage:
     """What the model reads: the tool's result (a text as it is, anything else as JSON), or a ToolFailure as JSON."""
     is_error: bool = False
     """Whether it is a ToolFailure. The content does not tell: a tool may return a text that looks like one."""
-    media: tuple[Media, ...] = ()
+    media: tuple[MediaPart, ...] = ()
     """Shown behind the content; where an API takes none, a line of text says what is missing."""
     is_trusted: bool = False
     """Are these the words of the runtime's owner, or callboard's? All else may try to steer the model."""

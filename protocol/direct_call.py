@@ -7,7 +7,7 @@ deferral, loss, the limit on the result) is the session's own doing. No CallMode
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from callboard.protocol.commands import CallModel, Command, Finish
 from callboard.protocol.content import Message, Text, ToolCall

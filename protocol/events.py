@@ -7,8 +7,9 @@ happened by the runtime's clock, in seconds. A session has no clock of its own, 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
 from typing import Final, get_args
+
+from msgspec.structs import replace
 
 from callboard.protocol.commands import NoteKind
 from callboard.protocol.compaction import Compacted
@@ -18,16 +19,15 @@ from callboard.protocol.model import Error, ModelResponse, StreamEvent
 from callboard.protocol.options import RequestOptions, ToolOffer
 from callboard.protocol.output import Checked
 from callboard.protocol.tools import ToolFailure
+from callboard.protocol.values import Value
 
 
-@dataclass(frozen=True, slots=True)
-class _Event:
+class _Event(Value, frozen=True):
     tag: Tag
     at: float
 
 
-@dataclass(frozen=True, slots=True)
-class RequestStarted(_Event):
+class RequestStarted(_Event, frozen=True):
     """The first event: what is asked, of which conversation, with which tools and limits."""
 
     history: tuple[Message, ...]
@@ -41,15 +41,13 @@ class RequestStarted(_Event):
     """What earlier requests have done to this history; it counts where the options have a compaction."""
 
 
-@dataclass(frozen=True, slots=True)
-class ModelStreamed(_Event):
+class ModelStreamed(_Event, frozen=True):
     """One socket read's worth of the model's answer."""
 
     events: tuple[StreamEvent, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ModelNoted(_Event):
+class ModelNoted(_Event, frozen=True):
     """Something happened to the model call on its way to an answer: a retry, a fallback, a wait for a rate limit.
 
     A retry is said before its request is sent, so that none goes uncounted when the model call is lost.
@@ -65,8 +63,7 @@ class ModelNoted(_Event):
     call that is lost meanwhile is not asked again before."""
 
 
-@dataclass(frozen=True, slots=True)
-class ModelResponded(_Event):
+class ModelResponded(_Event, frozen=True):
     """The turn is whole. A usage or cost that cannot be true is estimated, and a note says so."""
 
     response: ModelResponse
@@ -82,8 +79,7 @@ class ModelResponded(_Event):
     """Of a request with an output: whether each answer of the turn fits, in the order of `output.answers_in`."""
 
 
-@dataclass(frozen=True, slots=True)
-class ModelFailed(_Event):
+class ModelFailed(_Event, frozen=True):
     """The model call failed for good: the LLM manager has done its own retries.
 
     With the kind `internal_error` it is our own fault, and this very call's: it made what held it crash, or would have.
@@ -97,8 +93,7 @@ class ModelFailed(_Event):
     """"provider/model" of the one whose error it is, where that is known: a fallback may have been asked last."""
 
 
-@dataclass(frozen=True, slots=True)
-class ModelLost(_Event):
+class ModelLost(_Event, frozen=True):
     """What held the model call is gone, and no answer will come. It is asked again after a pause.
 
     For calls that were merely there: of the one that made its holder crash, where that is known, say ModelFailed.
@@ -108,8 +103,7 @@ class ModelLost(_Event):
     """The whole process has ended: that says nothing of the call, and is no request of the step's `max_attempts`."""
 
 
-@dataclass(frozen=True, slots=True)
-class ApprovalGranted(_Event):
+class ApprovalGranted(_Event, frozen=True):
     """A person, or the owner's callback, or a rule of theirs allowed this call."""
 
     by: str = ""
@@ -119,8 +113,7 @@ class ApprovalGranted(_Event):
     """Those to run it with, where a person has changed them: the JSON text of an object. The model is told of it."""
 
 
-@dataclass(frozen=True, slots=True)
-class ApprovalDenied(_Event):
+class ApprovalDenied(_Event, frozen=True):
     """A person, or the owner's callback, or a rule of theirs did not allow this call."""
 
     by: str = ""
@@ -130,13 +123,11 @@ class ApprovalDenied(_Event):
     """As in ApprovalGranted."""
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCallStarted(_Event):
+class ToolCallStarted(_Event, frozen=True):
     """The tool's code has begun to run; from here on the outcome matters."""
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCallDeferred(_Event):
+class ToolCallDeferred(_Event, frozen=True):
     """The tool's code has ended, and the call stays open: its result comes from outside, or its time passes."""
 
     timeout_seconds: float
@@ -146,8 +137,7 @@ class ToolCallDeferred(_Event):
     output: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCallCompleted(_Event):
+class ToolCallCompleted(_Event, frozen=True):
     """The tool returned, or what it had left to someone outside came to this result."""
 
     content: str
@@ -157,35 +147,30 @@ class ToolCallCompleted(_Event):
     """What the tool printed, for people: the end of it. Not shown to the model. So in the three events below."""
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCallFailed(_Event):
+class ToolCallFailed(_Event, frozen=True):
     """The call has no result, and why: the tool raised, crashed, or could not be had."""
 
     failure: ToolFailure
     output: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCallTimedOut(_Event):
+class ToolCallTimedOut(_Event, frozen=True):
     """Its deadline passed, and what ran it was ended."""
 
     output: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCallCancelled(_Event):
+class ToolCallCancelled(_Event, frozen=True):
     """The call was stopped before its end, by what held it."""
 
     output: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ToolsLost(_Event):
+class ToolsLost(_Event, frozen=True):
     """What held the open calls of this step is gone; no outcome of theirs will come."""
 
 
-@dataclass(frozen=True, slots=True)
-class NoticeCame(_Event):
+class NoticeCame(_Event, frozen=True):
     """Something has happened outside that the model should read, such as what became of an edit that a call has staged.
 
     It becomes a system message at the end of the next step that is recorded: behind the results, never between them.
@@ -195,15 +180,13 @@ class NoticeCame(_Event):
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class CancelRequested(_Event):
+class CancelRequested(_Event, frozen=True):
     """The caller no longer waits for the answer. Its tag may be of any step of the request."""
 
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class DeadlinePassed(_Event):
+class DeadlinePassed(_Event, frozen=True):
     """A timer the session set has fired: the request's, or that of a step, which has one for all its calls.
 
     The request has none while its time does not run (clock.py)."""
@@ -232,7 +215,7 @@ Event = (
 
 #: The fields that hold a time by the runtime's clock, besides `at`, by class of event.
 _TIMES: Final[Mapping[type[Event], tuple[str, ...]]] = {
-    kind: tuple(each.name for each in fields(kind) if each.name.endswith("_at")) for kind in get_args(Event)
+    kind: tuple(name for name in kind.__struct_fields__ if name.endswith("_at")) for kind in get_args(Event)
 }
 
 

@@ -6,10 +6,12 @@ The stream events are the one language into which all providers are translated; 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from enum import StrEnum
 from operator import add, attrgetter
 from typing import Final
+
+import msgspec
 
 from callboard.protocol.content import (
     AssistantMessage,
@@ -30,6 +32,7 @@ from callboard.protocol.limits import MAX_CALL_TOKENS
 from callboard.protocol.provider_options import ProviderOptions
 from callboard.protocol.server_tools import ServerToolOffer
 from callboard.protocol.tools import ToolDefinition
+from callboard.protocol.values import Value
 
 
 class CallPurpose(StrEnum):
@@ -61,8 +64,7 @@ class FinishReason(StrEnum):
 STOPPED_REASONS: Final = frozenset({FinishReason.CONTENT_FILTER, FinishReason.REFUSAL})
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(Value, frozen=True):
     """Tokens of one model call, or of several added up."""
 
     input_tokens: int = 0
@@ -91,7 +93,7 @@ class Usage:
 
 
 #: All counts of a usage, in the order of its fields.
-counts_of: Final[Callable[[Usage], tuple[int, ...]]] = attrgetter(*(each.name for each in fields(Usage)))
+counts_of: Final[Callable[[Usage], tuple[int, ...]]] = attrgetter(*Usage.__struct_fields__)
 
 
 #: The logarithm of a probability of zero, which JSON cannot hold: OpenAI's number (API reference, `logprobs`: "the
@@ -99,8 +101,7 @@ counts_of: Final[Callable[[Usage], tuple[int, ...]]] = attrgetter(*(each.name fo
 NEVER_LIKELY: Final = -9999.0
 
 
-@dataclass(frozen=True, slots=True)
-class TokenLogprob:
+class TokenLogprob(Value, frozen=True):
     """How likely a token of the answer was: natural logarithms."""
 
     token: str
@@ -109,8 +110,7 @@ class TokenLogprob:
     """The likeliest tokens in this place, as many as were asked for."""
 
 
-@dataclass(frozen=True, slots=True)
-class TextDelta:
+class TextDelta(Value, frozen=True):
     """A piece of the answer."""
 
     text: str
@@ -119,8 +119,7 @@ class TextDelta:
     replay: Replay | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ThinkingDelta:
+class ThinkingDelta(Value, frozen=True):
     """A piece of reasoning; its `replay` (a signature or opaque data, last one wins) may come with empty text."""
 
     text: str
@@ -128,8 +127,7 @@ class ThinkingDelta:
     replay: Replay | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CitationDelta:
+class CitationDelta(Value, frozen=True):
     """What the text of this `block` rests on; may come before, between and behind its pieces. A place counts from the
     beginning of the block, also where other parts have come between its pieces."""
 
@@ -137,16 +135,14 @@ class CitationDelta:
     block: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayDelta:
+class ReplayDelta(Value, frozen=True):
     """What must go back with the last text or thinking of this `block`, where other parts have followed that by now."""
 
     replay: Replay
     block: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class MediaDelta:
+class MediaDelta(Value, frozen=True):
     """A picture, sound or file of the answer, or a piece of one: the bytes of pieces that follow each other with the
     same `block` are one part. Each piece's base64 can be decoded by itself."""
 
@@ -154,8 +150,7 @@ class MediaDelta:
     block: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCallStart:
+class ToolCallStart(Value, frozen=True):
     """The model begins a call; its arguments follow in deltas."""
 
     id: CallId
@@ -163,23 +158,20 @@ class ToolCallStart:
     replay: Replay | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCallDelta:
+class ToolCallDelta(Value, frozen=True):
     """A piece of a call's arguments, as JSON text."""
 
     id: CallId
     args_delta: str
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCallComplete:
+class ToolCallComplete(Value, frozen=True):
     """The provider finished this call. A call without it was cut off and is never run (I12)."""
 
     id: CallId
 
 
-@dataclass(frozen=True, slots=True)
-class ServerToolEvent:
+class ServerToolEvent(Value, frozen=True):
     """A block of a tool which the provider runs itself: shown, replayed, never run by us. Fields as in ServerTool."""
 
     kind: str
@@ -189,23 +181,21 @@ class ServerToolEvent:
     text: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Restarted:
+class Restarted(Value, frozen=True):
     """Everything emitted so far is void: the provider, or our retry, began the turn again, or the finished answer says
     otherwise than what was streamed; the turn follows from its beginning."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(Value, frozen=True):
     """The turn ended in good order. Exactly one Done or Error ends a stream."""
 
     finish_reason: FinishReason
     raw_finish_reason: str = ""
     usage: Usage | None = None
     """None where the provider did not say, or what cannot be true."""
-    raw_usage: Mapping[str, object] = field(default_factory=dict)
+    raw_usage: Mapping[str, object] = msgspec.field(default_factory=dict)
     model: str = ""
     """The model that answered, as the provider names it; may differ from the one asked."""
     notes: tuple[str, ...] = ()
@@ -219,8 +209,7 @@ class Done:
     logprobs: tuple[TokenLogprob, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Error:
+class Error(Value, frozen=True):
     """The turn failed, or the stream was cut. What was emitted before it is incomplete."""
 
     kind: ErrorKind
@@ -269,8 +258,7 @@ class ToolChoiceMode(StrEnum):
     NAMED = "named"
 
 
-@dataclass(frozen=True, slots=True)
-class ToolChoice:
+class ToolChoice(Value, frozen=True):
     """Whether, and which, tool must be called."""
 
     mode: ToolChoiceMode = ToolChoiceMode.AUTO
@@ -278,8 +266,7 @@ class ToolChoice:
     """The tool that must be called, with `NAMED`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sampling:
+class Sampling(Value, frozen=True):
     """Knobs of generation; None leaves the provider's default."""
 
     temperature: float | None = None
@@ -340,16 +327,14 @@ class ResponseStorage:
     """The provider works on it without a connection; it is asked until the answer is whole. Stores the answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class AudioOut:
+class AudioOut(Value, frozen=True):
     """An answer that is spoken too, in the provider's words."""
 
     voice: str = "alloy"
     format: str = "wav"
 
 
-@dataclass(frozen=True, slots=True)
-class ModelRequest:
+class ModelRequest(Value, frozen=True):
     """One model call. An adapter's `encode` turns it into bytes; it repairs nothing silently."""
 
     model: str
@@ -377,8 +362,7 @@ class ModelRequest:
     """No other request may follow where this one fails: it is not sent over a connection that may be closed."""
 
 
-@dataclass(frozen=True, slots=True)
-class ModelResponse:
+class ModelResponse(Value, frozen=True):
     """One finished turn: the collected stream."""
 
     parts: tuple[AssistantPart, ...] = ()
@@ -386,7 +370,7 @@ class ModelResponse:
     raw_finish_reason: str = ""
     usage: Usage | None = None
     """None where it is not known."""
-    raw_usage: Mapping[str, object] = field(default_factory=dict)
+    raw_usage: Mapping[str, object] = msgspec.field(default_factory=dict)
     error: Error | None = None
     model: str = ""
     notes: tuple[str, ...] = ()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from callboard.protocol import limits
@@ -12,10 +11,10 @@ from callboard.protocol.output import OutputSpec
 from callboard.protocol.provider_options import ProviderOptions
 from callboard.protocol.server_tools import ServerToolOffer
 from callboard.protocol.tools import Decision, ToolContract, ToolDefinition
+from callboard.protocol.values import Value
 
 
-@dataclass(frozen=True, slots=True)
-class ToolOffer:
+class ToolOffer(Value, frozen=True):
     """A tool as one request sees it: fixed when the request starts."""
 
     definition: ToolDefinition
@@ -40,8 +39,7 @@ class ToolFallback(StrEnum):
     FAIL = "fail"
 
 
-@dataclass(frozen=True, slots=True)
-class RequestOptions:
+class RequestOptions(Value, frozen=True, omit_defaults=False):
     """How one request is run. Budgets stop a run before they are passed, not after (I6)."""
 
     model: str

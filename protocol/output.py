@@ -8,10 +8,12 @@ result comes in with the turn (`ModelResponded.checked`), so that a replay needs
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum, auto
 from types import MappingProxyType
 from typing import Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from callboard.protocol import limits
 from callboard.protocol.commands import Outcome
@@ -19,6 +21,7 @@ from callboard.protocol.content import Text, ToolCall, is_json_object, json_text
 from callboard.protocol.ids import ToolName
 from callboard.protocol.model import STOPPED_REASONS, FinishReason, ModelResponse
 from callboard.protocol.tools import FailureCode, ToolDefinition, ToolFailure
+from callboard.protocol.values import Value
 
 
 class OutputMode(StrEnum):
@@ -36,8 +39,7 @@ class OutputMode(StrEnum):
 OUTPUT_TOOL: Final = ToolName("final_answer")
 
 
-@dataclass(frozen=True, slots=True)
-class OutputSpec:
+class OutputSpec(Value, frozen=True):
     """The form of an answer, as one request wants it."""
 
     schema: Mapping[str, object]
@@ -100,8 +102,7 @@ ASKED_BY: Final[Mapping[OutputMode | None, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Checked:
+class Checked(Value, frozen=True):
     """Whether one answer fits."""
 
     misfit: str = ""
@@ -149,8 +150,7 @@ class AnswerCall(Enum):
     UNFIT = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class AnsweredCall:
+class AnsweredCall(Value, frozen=True):
     """A call of the output tool, and what the model reads of it."""
 
     becomes: AnswerCall
@@ -166,8 +166,7 @@ def _no_calls() -> Mapping[int, AnsweredCall]:
     return NO_ANSWERS
 
 
-@dataclass(frozen=True, slots=True)
-class Ruling:
+class Ruling(Value, frozen=True):
     """What follows from the answers of one turn."""
 
     outcome: Outcome | None = None
@@ -181,8 +180,7 @@ class Ruling:
     """The calls of the output tool, by their places among the calls of the turn."""
 
 
-@dataclass(slots=True)
-class OutputTries:
+class OutputTries(Struct):
     """Counts the answers that do not fit."""
 
     spec: OutputSpec

@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import cached_property
 from types import MappingProxyType
 from typing import Final, Literal
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import ToolName
 from callboard.protocol.patterns import matches
 from callboard.protocol.tools import Decision, Origin, Risk, ToolContract
+from callboard.protocol.values import Value
 
 
 class AccessKind(StrEnum):
@@ -36,8 +40,7 @@ class AccessKind(StrEnum):
     """A URL or a host is connected to."""
 
 
-@dataclass(frozen=True, slots=True)
-class Access:
+class Access(Value, frozen=True):
     """One thing that a call would touch."""
 
     kind: AccessKind
@@ -47,8 +50,7 @@ class Access:
     """Where it stands in the call's arguments, as a path ("path", "edits.0.file")."""
 
 
-@dataclass(frozen=True, slots=True)
-class Judgement:
+class Judgement(Struct, frozen=True):
     """A decision with the rule that it follows from, in words: for a person, a log and the model."""
 
     decision: Decision
@@ -142,8 +144,7 @@ TABLES: Final[Mapping[Trust, _Known]] = MappingProxyType(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Touch:
+class Touch(Struct, frozen=True):
     """One thing that a call would touch, as it was found to be: what rules and table are asked about."""
 
     kind: AccessKind

@@ -10,10 +10,13 @@ and older exchanges summarised (compaction.py).
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from callboard.protocol import compaction, content, search_words
 from callboard.protocol.asides import Aside
@@ -61,8 +64,7 @@ CUT_TO: Final = 0.75
 _FORCED: Final = frozenset({ToolChoiceMode.REQUIRED, ToolChoiceMode.NAMED})
 
 
-@dataclass(slots=True)
-class _Piece:
+class _Piece(Struct):
     """An atom as it is shown, and its size, counted once."""
 
     full: Atom
@@ -262,7 +264,9 @@ class PromptBuilder:
         """The provider knows the model's last turn by this id: what follows it is sent, where the request began so."""
         storage = self._options.storage
         if storage is not None and storage.previous_response_id and response_id:
-            self._options = replace(self._options, storage=replace(storage, previous_response_id=response_id))
+            self._options = replace(
+                self._options, storage=dataclasses.replace(storage, previous_response_id=response_id)
+            )
 
     def give_up_tools(self, model: str) -> None:
         """This model takes no tools: from now on it is the one to ask, without them, and nothing speaks of them."""
@@ -593,8 +597,7 @@ class PromptBuilder:
             self._earlier = None
 
 
-@dataclass(frozen=True, slots=True)
-class _SummaryPlan:
+class _SummaryPlan(Struct, frozen=True):
     """A summary that is asked for."""
 
     aside: Aside

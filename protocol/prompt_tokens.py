@@ -15,9 +15,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Final
+
+from msgspec import Struct
 
 from callboard.protocol import content
 from callboard.protocol.content import Message
@@ -149,8 +150,7 @@ def _can_be_true(input_tokens: int, own_count: int) -> bool:
     return lowest * own_count <= input_tokens <= highest * own_count + MAX_FRAMING_TOKENS
 
 
-@dataclass(slots=True)
-class PromptSize:
+class PromptSize(Struct):
     """Tokens of a prompt that grows and is cut: by the provider's count as far as there is one, the rest by our own.
 
     A ratio below 1 holds only for the text it was measured on, since our count is too high by more for some texts than

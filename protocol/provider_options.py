@@ -7,28 +7,26 @@ A field that is None (or empty) leaves the provider's default. The names are the
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Literal
 
+from msgspec import field
 
-@dataclass(frozen=True, slots=True)
-class ProviderOptions:
-    """The base of them."""
+from callboard.protocol.values import Value, repr_without
 
 
-@dataclass(frozen=True, slots=True)
-class ExtraFields(ProviderOptions):
+class ExtraFields(Value, frozen=True):
     """Fields and headers that callboard does not know, as they are."""
 
     body: Mapping[str, object] = field(default_factory=dict)
     """Merged into the request's body last: an object into the object that is there, anything else in its place."""
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict)
     provider: str = ""
     """By its name; to any other one they are not sent. "": to all."""
 
+    __repr__ = repr_without("headers")
 
-@dataclass(frozen=True, slots=True)
-class OpenAIOptions(ProviderOptions):
+
+class OpenAIOptions(Value, frozen=True):
     """For OpenAI's two APIs, and for servers that speak one of them."""
 
     verbosity: Literal["low", "medium", "high"] | None = None
@@ -55,8 +53,7 @@ class OpenAIOptions(ProviderOptions):
     """A text that much of the answer will be equal to."""
 
 
-@dataclass(frozen=True, slots=True)
-class AnthropicOptions(ProviderOptions):
+class AnthropicOptions(Value, frozen=True):
     """For the Messages API, also at Vertex AI."""
 
     betas: tuple[str, ...] = ()
@@ -74,8 +71,7 @@ class AnthropicOptions(ProviderOptions):
     speed: Literal["standard", "fast"] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class GeminiOptions(ProviderOptions):
+class GeminiOptions(Value, frozen=True):
     """For Gemini, at Google AI Studio and at Vertex AI."""
 
     safety_settings: Mapping[str, str] = field(default_factory=dict)
@@ -93,8 +89,7 @@ class GeminiOptions(ProviderOptions):
     """Vertex AI only, for its bills."""
 
 
-@dataclass(frozen=True, slots=True)
-class OpenRouterOptions(ProviderOptions):
+class OpenRouterOptions(Value, frozen=True):
     """Which of OpenRouter's providers answer, and how."""
 
     order: tuple[str, ...] = ()
@@ -120,8 +115,7 @@ class OpenRouterOptions(ProviderOptions):
     """A stable name of the end user."""
 
 
-@dataclass(frozen=True, slots=True)
-class BedrockOptions(ProviderOptions):
+class BedrockOptions(Value, frozen=True):
     """For Converse."""
 
     guardrail_id: str | None = None
@@ -130,3 +124,6 @@ class BedrockOptions(ProviderOptions):
     request_metadata: Mapping[str, str] = field(default_factory=dict)
     model_fields: Mapping[str, object] = field(default_factory=dict)
     """Fields of the model's own (additionalModelRequestFields)."""
+
+
+ProviderOptions = ExtraFields | OpenAIOptions | AnthropicOptions | GeminiOptions | OpenRouterOptions | BedrockOptions

@@ -7,11 +7,11 @@ like the conversation itself.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Final, Protocol
 
-import orjson
+import msgspec
+from msgspec import Struct
 
 from callboard.protocol.codec import FORMAT_VERSION, CodecError, decode_event, encode_event
 from callboard.protocol.command_lines import led_to
@@ -53,8 +53,7 @@ class RecordedLog(Protocol):
         """By what its tokens were counted: the name of a vocabulary, "" for the estimate."""
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedLine:
+class RecordedLine(Struct, frozen=True):
     """One event as it was read."""
 
     number: int
@@ -62,8 +61,7 @@ class RecordedLine:
     led_to: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedRequest:
+class RecordedRequest(Struct, frozen=True):
     """All that was recorded of one request."""
 
     request_id: RequestId
@@ -80,10 +78,10 @@ def recorded_lines(recorded: RecordedRequest) -> Iterator[str]:
         "request_id": recorded.request_id,
         "counter": recorded.counter,
     }
-    yield orjson.dumps(first).decode()
+    yield msgspec.json.encode(first).decode()
     for each in recorded.records:
         envelope = encode_event(each.event).decode()
-        yield f'{{"number":{each.number},"led_to":{orjson.dumps(each.led_to).decode()},"record":{envelope}}}'
+        yield f'{{"number":{each.number},"led_to":{msgspec.json.encode(each.led_to).decode()},"record":{envelope}}}'
 
 
 def read_recorded(lines: Iterable[str]) -> RecordedRequest:
@@ -112,7 +110,7 @@ def _records(rows: Sequence[tuple[int, str]]) -> Iterator[RecordedLine]:
         if not isinstance(led_to, list) or not all(isinstance(each, str) for each in led_to):
             raise CodecError(f'line {place}: "led_to" must be a list of texts')
         try:
-            event = decode_event(orjson.dumps(row.get("record")))
+            event = decode_event(msgspec.json.encode(row.get("record")))
         except CodecError as error:
             raise CodecError(f"line {place}: {error}") from error
         yield RecordedLine(expected, event, tuple(led_to))
@@ -120,16 +118,15 @@ def _records(rows: Sequence[tuple[int, str]]) -> Iterator[RecordedLine]:
 
 def _object(place: int, line: str) -> dict[str, object]:
     try:
-        row = orjson.loads(line)
-    except orjson.JSONDecodeError as error:
+        row = msgspec.json.decode(line)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise CodecError(f"line {place}: not JSON: {error}") from error
     if not isinstance(row, dict):
         raise CodecError(f"line {place}: expected an object")
     return row
 
 
-@dataclass(frozen=True, slots=True)
-class Replayed:
+class Replayed(Struct, frozen=True):
     """One event of a record, and what this code makes of it."""
 
     record: RecordedEvent

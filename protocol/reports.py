@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.ids import CallId, ToolName
 from callboard.protocol.model import CallPurpose, FinishReason, Usage
 from callboard.protocol.tools import FailureCode
+from callboard.protocol.values import Value
 
 
-@dataclass(frozen=True, slots=True)
-class CallReport:
+class CallReport(Value, frozen=True):
     """One call of a tool."""
 
     call_id: CallId
@@ -26,8 +24,7 @@ class CallReport:
     """What it was decided by whether it may run, in words; "" of a call that came to no decision."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepReport:
+class StepReport(Value, frozen=True):
     """One model call, and the tool calls that its turn asked for."""
 
     step: int

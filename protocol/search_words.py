@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import orjson
+from msgspec import Struct
 
 from callboard.protocol.compaction import shortened
 from callboard.protocol.content import SystemMessage, ToolCall, UserMessage
@@ -46,8 +46,7 @@ _BULLET: Final = re.compile(r"^\s*(?:[-*•]|\d+[.)])\s+")
 _QUOTES: Final = "`\"'"
 
 
-@dataclass(frozen=True, slots=True)
-class ExpandedSearch:
+class ExpandedSearch(Struct, frozen=True):
     """The call of a turn that is to be given further words."""
 
     place: int
@@ -56,8 +55,7 @@ class ExpandedSearch:
     """Its own."""
 
 
-@dataclass(frozen=True, slots=True)
-class HeldTurn:
+class HeldTurn(Struct, frozen=True):
     """A turn whose calls begin when the words for one of them have come, or could not be had."""
 
     tag: Tag

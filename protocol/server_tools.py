@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import field
+
+from callboard.protocol.values import Value, repr_without
 
 
-@dataclass(frozen=True, slots=True)
-class WebSearch:
+class WebSearch(Value, frozen=True):
     """A search of the web. Domains are names without scheme ("example.org"); () sets no limit."""
 
     max_uses: int | None = None
@@ -22,8 +24,7 @@ class WebSearch:
     """By its IANA name, such as "Europe/Paris"."""
 
 
-@dataclass(frozen=True, slots=True)
-class WebFetch:
+class WebFetch(Value, frozen=True):
     """Reading pages whose addresses the model knows."""
 
     max_uses: int | None = None
@@ -31,37 +32,35 @@ class WebFetch:
     blocked_domains: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class CodeExecution:
+class CodeExecution(Value, frozen=True):
     """Programs that the model writes, run in a sandbox of the provider's."""
 
     file_ids: tuple[str, ...] = ()
     """Of files that the provider keeps, which the programs may read."""
 
 
-@dataclass(frozen=True, slots=True)
-class FileSearch:
+class FileSearch(Value, frozen=True):
     """A search in files that were given to the provider before."""
 
     store_ids: tuple[str, ...]
     max_results: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteMcp:
+class RemoteMcp(Value, frozen=True):
     """The tools of an MCP server, which the provider calls."""
 
     name: str
     url: str
-    authorization: str = field(default="", repr=False)
+    authorization: str = ""
     """A bearer token for that server."""
     allowed_tools: tuple[str, ...] = ()
     """(): all of them."""
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    __repr__ = repr_without("authorization", "headers")
 
 
-@dataclass(frozen=True, slots=True)
-class ImageGeneration:
+class ImageGeneration(Value, frozen=True):
     """Pictures made by a tool of the provider's; "" leaves its default."""
 
     size: str = ""

@@ -9,10 +9,11 @@ holds, and then do what belongs to it. docs/protocol.md draws its diagrams from 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
+
+from msgspec import Struct
 
 from callboard.protocol import events
 from callboard.protocol.commands import Outcome
@@ -72,8 +73,7 @@ TERMINAL_CALL_STATES = frozenset(
 WAITING_CALL_STATES = frozenset({CallState.AWAITING_APPROVAL, CallState.DEFERRED, CallState.OUTSIDE})
 
 
-@dataclass(slots=True)
-class RequestFacts:
+class RequestFacts(Struct):
     """What is known of a request when an event has been taken in."""
 
     open_calls: int = 0
@@ -82,8 +82,7 @@ class RequestFacts:
     """How the request ends; None while it does not."""
 
 
-@dataclass(slots=True, eq=False)
-class CallFacts:
+class CallFacts(Struct, eq=False):
     """What is known of a call when an event has been taken in."""
 
     decision: Decision | None
@@ -99,17 +98,17 @@ class CallFacts:
     max_runs: int
     is_outside: bool = False
     """Its tool is one of the asker's own, which is never run here."""
-    sends: int = field(default=0, init=False)
+    sends: int = 0
     """How often it was handed to a dispatcher."""
-    runs: int = field(default=0, init=False)
+    runs: int = 0
     """How often its code has begun to run."""
-    result_is_sound: bool = field(default=True, init=False)
+    result_is_sound: bool = True
     """Its result is within the limit on its size."""
-    is_overdue: bool = field(default=False, init=False)
+    is_overdue: bool = False
     """The time that it may wait for someone outside is over."""
-    answer: AnswerCall | None = field(default=None, init=False)
+    answer: AnswerCall | None = None
     """It is a call of the output tool, and what becomes of it; its tool is not on offer otherwise."""
-    writes_mask: bool = field(default=False, init=False)
+    writes_mask: bool = False
     """Its tool does more than read, and its arguments hold a mask (masking.py)."""
 
 

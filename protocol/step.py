@@ -9,12 +9,13 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from types import MappingProxyType
 from typing import Final
 
 import orjson
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from callboard.protocol import commands, content, events, limits, states
 from callboard.protocol.clock import RequestClock
@@ -73,8 +74,7 @@ Signature = tuple[ToolName, str]
 """A tool and its arguments: in canonical JSON, or as they were received where the call is not complete."""
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(Struct, frozen=True):
     """A turn as it is in the history: legal for every provider once its calls have results."""
 
     message: content.AssistantMessage
@@ -189,8 +189,7 @@ _HELD_BY_NONE: Final = frozenset({CallState.DEFERRED, CallState.OUTSIDE})
 _REPORTED: Final = (events.ApprovalDenied, events.ToolCallCompleted)
 
 
-@dataclass(slots=True, eq=False)
-class OpenCall:
+class OpenCall(Struct, eq=False):
     """One call, what is known of it, and where it is."""
 
     call: ToolCall
@@ -198,17 +197,17 @@ class OpenCall:
     """Digest of its signature."""
     facts: CallFacts
     offer: ToolOffer | None
-    state: CallState = field(default=CallState.REQUESTED, init=False)
-    due_at: float = field(default=math.inf, init=False)
+    state: CallState = CallState.REQUESTED
+    due_at: float = math.inf
     """When the session ends it, if nothing else has: a while after its tool's deadline, or when its wait is over."""
-    result: content.ToolMessage | None = field(default=None, init=False)
-    code: FailureCode | None = field(default=None, init=False)
+    result: content.ToolMessage | None = None
+    code: FailureCode | None = None
     """Why it has no result of its tool."""
-    rule: str = field(default="", init=False)
+    rule: str = ""
     """What it was decided by whether it may run."""
-    search_words: tuple[str, ...] = field(default=(), init=False)
-    begun_at: float | None = field(default=None, init=False)
-    ended_at: float = field(default=0.0, init=False)
+    search_words: tuple[str, ...] = ()
+    begun_at: float | None = None
+    ended_at: float = 0.0
 
     def enter(self, event: type[Event]) -> CallGuard:
         """Change state as the table says, and tell which guard led there."""
@@ -219,8 +218,7 @@ class OpenCall:
         raise AssertionError(f"{event.__name__} leads nowhere: {self}")
 
 
-@dataclass(slots=True, eq=False)
-class Batch:
+class Batch(Struct, eq=False):
     """The calls of one step. Commands come back as lists; the batch is closed when `open` is 0."""
 
     _tag: Tag
@@ -234,18 +232,18 @@ class Batch:
     _is_after_untrusted: bool = False
     """The request has read text from outside, and a call that does more than read is to be asked about then."""
     _words: SearchWords = field(default_factory=dict)
-    _asked_at: float = field(default=0.0, init=False)
-    _now: float = field(default=0.0, init=False)
+    _asked_at: float = 0.0
+    _now: float = 0.0
     """When that happened which is taken in."""
-    timer_at: float | None = field(default=None, init=False)
+    timer_at: float | None = None
     """When the step's one timer fires; None while it is not set."""
-    calls: dict[Tag, OpenCall] = field(default_factory=dict, init=False)
-    open: int = field(default=0, init=False)
-    waiting: int = field(default=0, init=False)
+    calls: dict[Tag, OpenCall] = field(default_factory=dict)
+    open: int = 0
+    waiting: int = 0
     """Of the open calls, those that wait for someone outside."""
-    _outside: int = field(default=0, init=False)
+    _outside: int = 0
     """Of those, how many are for the one who has asked."""
-    ends_run: bool = field(default=False, init=False)
+    ends_run: bool = False
     """A call repeated itself once too often: none of the turn was sent, and the request ends."""
 
     # How calls begin.
@@ -546,8 +544,7 @@ NO_CALLS: Final = Batch(NO_REQUEST, content.AssistantMessage(()), RequestClock(0
 # Loop detection: the same call, with the same result each time.
 
 
-@dataclass(slots=True)
-class _Asked:
+class _Asked(Struct):
     """A call that was made before."""
 
     results: bytes = b""

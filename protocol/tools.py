@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
+
+from msgspec import field
+from msgspec.structs import force_setattr
 
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import ToolName
@@ -16,10 +18,10 @@ from callboard.protocol.limits import (
     MAX_WAIT_SECONDS,
     TOOL_CONCURRENCY,
 )
+from callboard.protocol.values import Value
 
 
-@dataclass(frozen=True, slots=True)
-class ToolDefinition:
+class ToolDefinition(Value, frozen=True):
     """What the model sees of a tool."""
 
     name: ToolName
@@ -78,8 +80,7 @@ class Origin(StrEnum):
     """It came with something that the owner named, such as a server or a file of tools."""
 
 
-@dataclass(frozen=True, slots=True)
-class ToolContract:
+class ToolContract(Value, frozen=True, omit_defaults=False):
     """What the runtime promises and demands of a tool."""
 
     risk: Risk = Risk.UNDECLARED
@@ -118,8 +119,7 @@ class ToolContract:
     """Is it run by the one who asks? Its calls end the request, and are answered with the next one (ClientTool)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Deferred:
+class Deferred(Value, frozen=True):
     """What a tool returns whose result comes later, from outside: `Runtime.complete_call` or `Runtime.fail_call`.
 
     The tool's code has ended then, and its worker is free. Raises UsageError for a time that is not above 0 or over a
@@ -206,8 +206,7 @@ RETRY_HINTS: Final[Mapping[FailureCode, str]] = MappingProxyType(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ToolFailure:
+class ToolFailure(Value, frozen=True):
     """One failed call, as the model reads it."""
 
     tool: ToolName
@@ -227,7 +226,7 @@ class ToolFailure:
 
     def __post_init__(self) -> None:
         if not self.retry_hint.strip():
-            object.__setattr__(self, "retry_hint", RETRY_HINTS[self.code])
+            force_setattr(self, "retry_hint", RETRY_HINTS[self.code])
 
     def to_wire(self) -> dict[str, object]:
         """The JSON object in the tool message."""

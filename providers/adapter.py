@@ -7,12 +7,14 @@ that turns the bytes of the answer into StreamEvents. transport.py, a test or a 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
 from typing import Final, Protocol, runtime_checkable
+
+from msgspec import Struct
 
 from callboard.protocol.limits import STREAM_IDLE_TIMEOUT_SECONDS, STREAM_TOTAL_TIMEOUT_SECONDS
 from callboard.protocol.masking import mask
 from callboard.protocol.model import ModelRequest, StreamEvent
+from callboard.protocol.values import repr_without
 from callboard.providers.own_options import OptionTable
 
 #: Where credentials are put, behind the word of their scheme or alone.
@@ -21,8 +23,7 @@ CREDENTIAL_HEADERS: Final = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class WireRequest:
+class WireRequest(Struct, frozen=True):
     """One HTTP request, ready to be sent."""
 
     method: str
@@ -40,12 +41,13 @@ class WireRequest:
         return f"WireRequest({self.method} {mask(self.url)}, {len(self.body)} bytes, notes={self.notes})"
 
 
-@dataclass(frozen=True, slots=True)
-class HttpAnswer:
+class HttpAnswer(Struct, frozen=True):
     """A whole HTTP answer, to other than a model call: log-ins, lists of models."""
 
     status: int
     body: bytes
+
+    __repr__ = repr_without("body")
 
 
 class Decoder(Protocol):
@@ -139,8 +141,7 @@ class Provider(Protocol):
         """Close what is open. May be called more than once."""
 
 
-@dataclass(frozen=True, slots=True)
-class Timeouts:
+class Timeouts(Struct, frozen=True):
     """All in seconds."""
 
     connect_seconds: float = 10.0

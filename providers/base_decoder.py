@@ -18,10 +18,11 @@ import math
 from abc import ABC, abstractmethod
 from base64 import b64decode
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
 from typing import Final, TypeAlias, TypeGuard
 
 import orjson
+from msgspec import Struct
+from msgspec.structs import replace
 
 from callboard.protocol import model
 from callboard.protocol.content import Audio, Citation, Document, Image, Replay
@@ -37,6 +38,7 @@ from callboard.protocol.model import (
     TokenLogprob,
     Usage,
 )
+from callboard.protocol.values import repr_without
 from callboard.providers.http_errors import error_from_body, error_from_payload, make_error, scrubbed, snippet
 from callboard.providers.json_values import SHAPE_ERRORS, Json, JsonObject, loads, storable_bytes
 from callboard.providers.response_builder import ToolCallTracker
@@ -154,8 +156,7 @@ class SseDecoder:
         return events
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerHead:
+class AnswerHead(Struct, frozen=True):
     """What is known of an answer before its body."""
 
     family: str
@@ -165,6 +166,8 @@ class AnswerHead:
     streaming: bool = True
     secret: str | None = None
     """Blotted out of every error."""
+
+    __repr__ = repr_without("headers", "secret")
 
 
 class BaseDecoder(ABC):

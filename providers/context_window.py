@@ -22,9 +22,10 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
+
+from msgspec import Struct
 
 from callboard.protocol.errors import CallboardError, said
 from callboard.protocol.limits import MAX_CALL_TOKENS
@@ -42,8 +43,7 @@ Find = Callable[[Json, str], Iterator[Json]]
 """From a server's answer and the model's name to the values in it that may be the window, the surest first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(Struct, frozen=True):
     """One place where a kind of server tells."""
 
     path: str

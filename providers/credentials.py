@@ -13,8 +13,10 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final, Generic, Protocol, TypeVar
+
+from msgspec.structs import replace
 
 from callboard.protocol.errors import ErrorKind, ProviderError, said
 from callboard.protocol.masking import mask

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
+
+from msgspec.structs import replace
 
 from callboard.protocol.content import json_text
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind

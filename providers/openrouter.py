@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from callboard.protocol.content import Audio, Document, Image, Video
 from callboard.protocol.model import ModelRequest
@@ -56,8 +58,7 @@ class SendPreferences(StrEnum):
     NEVER = "never"
 
 
-@dataclass(frozen=True, slots=True)
-class ProviderPreferences:
+class ProviderPreferences(Struct, frozen=True):
     """Which of OpenRouter's providers may answer, in its own words; None and () leave its default."""
 
     order: tuple[str, ...] = ()

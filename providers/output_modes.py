@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from callboard.protocol.errors import UsageError
 from callboard.protocol.output import OutputMode
@@ -21,8 +22,7 @@ _EVERY: Final = re.compile("")
 _NONE: Final = re.compile(r"(?!)")
 
 
-@dataclass(frozen=True, slots=True)
-class OutputForms:
+class OutputForms(Struct, frozen=True):
     """What the models of one provider take."""
 
     native: re.Pattern[str] = _EVERY

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
 from typing import Final
+
+from msgspec import Struct, field
 
 from callboard.protocol.errors import UsageError
 from callboard.protocol.provider_options import (
@@ -16,13 +17,13 @@ from callboard.protocol.provider_options import (
     OpenRouterOptions,
     ProviderOptions,
 )
+from callboard.protocol.values import repr_without
 from callboard.providers.json_values import Body
 
 _Written = Callable[[object], object]
 
 
-@dataclass(frozen=True, slots=True)
-class OptionTable:
+class OptionTable(Struct, frozen=True):
     """What one API takes."""
 
     api: str
@@ -46,11 +47,10 @@ class OptionTable:
 
 
 def _given(options: ProviderOptions) -> Iterable[str]:
-    return (each.name for each in fields(options) if getattr(options, each.name) not in (None, (), {}))
+    return (name for name in options.__struct_fields__ if getattr(options, name) not in (None, (), {}))
 
 
-@dataclass(slots=True)
-class OwnFields:
+class OwnFields(Struct):
     """What the options of a request add to it."""
 
     body: Body = field(default_factory=dict)
@@ -61,6 +61,8 @@ class OwnFields:
     taken_out: list[str] = field(default_factory=list)
     """Places in the body, as names with dots between them."""
     notes: list[str] = field(default_factory=list)
+
+    __repr__ = repr_without("body", "headers")
 
     def in_body(self, body: Body) -> Body:
         """The body with them."""

@@ -6,8 +6,9 @@ Loads no adapter: those take 0.1 s, and a run that stays offline needs none of t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from callboard.providers.anthropic.messages_dialects import MESSAGES_SERVERS
 from callboard.providers.openai.dialects import SERVERS
@@ -16,8 +17,7 @@ _CHAT, _RESPONSES, _MESSAGES = "OpenAI Chat Completions", "OpenAI Responses", "A
 _GENERATE, _CONVERSE, _NONE = "Gemini generateContent", "Bedrock Converse", "none"
 
 
-@dataclass(frozen=True, slots=True)
-class ProviderRow:
+class ProviderRow(Struct, frozen=True):
     """One provider."""
 
     name: str

@@ -11,12 +11,13 @@ import re
 from abc import ABC, abstractmethod
 from base64 import b64decode
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
 from functools import reduce
 from hashlib import blake2s
 from typing import ClassVar, Final, TypeVar
 
 import orjson
+from msgspec import Struct
+from msgspec.structs import replace
 
 from callboard.protocol import content
 from callboard.protocol.errors import UsageError
@@ -142,8 +143,7 @@ def own_replay(replay: content.Replay | None, origin: str) -> Mapping[str, objec
     return replay.data if replay is not None and replay.origin == origin else None
 
 
-@dataclass(frozen=True, slots=True)
-class CallIdRule:
+class CallIdRule(Struct, frozen=True):
     """What an API accepts as a call id."""
 
     pattern: re.Pattern[str]
@@ -342,7 +342,7 @@ class Encoding:
         """Note the options of a server tool that the API has not. Raises UsageError for one that keeps something out:
         without it the tool must not run."""
         kind = type(offer).__name__
-        given = [each.name for each in fields(offer) if getattr(offer, each.name) not in (None, "", (), {})]
+        given = [name for name in offer.__struct_fields__ if getattr(offer, name) not in (None, "", (), {})]
         for name in given:
             if name in _FIRM_OPTIONS and name not in takes:
                 raise UsageError(

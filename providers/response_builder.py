@@ -9,11 +9,13 @@ import json
 from base64 import b64decode, b64encode
 from bisect import bisect_right
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from hashlib import blake2s
 from io import StringIO
 from itertools import accumulate, chain, count
 from typing import Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from callboard.protocol import model
 from callboard.protocol.content import (
@@ -77,8 +79,7 @@ class TooManyCallsError(ValueError):
     """A turn with more calls, or a call with longer arguments, than any model sends on purpose."""
 
 
-@dataclass(slots=True, eq=False)
-class _Call:
+class _Call(Struct, eq=False):
     """A call that is being written."""
 
     sent_id: str
@@ -289,8 +290,7 @@ class ToolCallTracker:
 # Events to a turn.
 
 
-@dataclass(slots=True)
-class _BuiltProse:
+class _BuiltProse(Struct):
     """A text or thinking part that is being written."""
 
     kind: type[model.TextDelta | model.ThinkingDelta]
@@ -305,8 +305,7 @@ class _BuiltProse:
         return Thinking(text, self.replay)
 
 
-@dataclass(slots=True)
-class _BuiltBlock:
+class _BuiltBlock(Struct):
     """The text of one block: several parts, where other parts came between its pieces."""
 
     texts: list[_BuiltProse] = field(default_factory=list)
@@ -329,8 +328,7 @@ class _BuiltBlock:
                 yield self.texts[-1], replace(citation, start=None, end=None)
 
 
-@dataclass(slots=True)
-class _BuiltMedia:
+class _BuiltMedia(Struct):
     """A picture, sound or file that is coming."""
 
     media: Image | Audio | Document

@@ -14,10 +14,11 @@ import logging
 import re
 import unicodedata
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from callboard.protocol.errors import said
 from callboard.protocol.prompt_tokens import TokenCounter, estimate_tokens
@@ -61,8 +62,7 @@ PIECE_CHARS: Final = 16_384
 _SEAM: Final = re.compile(r"(?<=[A-Za-z0-9])(?=[\x00-&(-/:-@\[-`{-\x7f])|(?<=\n)(?=[A-Za-z0-9])")
 
 
-@dataclass(frozen=True, slots=True)
-class Vocabulary:
+class Vocabulary(Struct, frozen=True):
     """A file of tokens, and how a text is split before they are looked up."""
 
     file: str

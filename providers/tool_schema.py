@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from callboard.protocol.content import json_text
 from callboard.protocol.errors import UsageError
@@ -34,8 +36,7 @@ _ANNOTATIONS: Final = frozenset(
 _ROOT_COMBINATORS: Final = ("anyOf", "oneOf", "allOf", "not", "enum", "const", "if", "then", "else")
 
 
-@dataclass(frozen=True, slots=True)
-class SchemaLoss:
+class SchemaLoss(Struct, frozen=True):
     """One thing that an API's schema subset cannot say."""
 
     path: str
@@ -47,8 +48,7 @@ class SchemaLoss:
         return f"{self.path or '/'}: {self.keyword}: {self.reason}"
 
 
-@dataclass(frozen=True, slots=True)
-class AdaptedSchema:
+class AdaptedSchema(Struct, frozen=True):
     """A schema in the words of one API, and what it cannot say in them."""
 
     schema: Body
@@ -57,8 +57,7 @@ class AdaptedSchema:
     """Can the API enforce this schema?"""
 
 
-@dataclass(frozen=True, slots=True)
-class SchemaDialect:
+class SchemaDialect(Struct, frozen=True):
     """What one API's subset of JSON Schema takes."""
 
     name: str
@@ -177,8 +176,7 @@ def _resolve(root: Mapping[str, object], ref: object) -> Mapping[str, object]:
     return node
 
 
-@dataclass(slots=True)
-class _SchemaWalk:
+class _SchemaWalk(Struct):
     dialect: SchemaDialect
     root: Mapping[str, object]
     losses: list[SchemaLoss] = field(default_factory=list)

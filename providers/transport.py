@@ -18,7 +18,6 @@ import ssl
 from base64 import b64encode
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
@@ -29,10 +28,13 @@ import aiohttp
 import httpx
 from httpx_aiohttp import AiohttpTransport
 from httpx_aiohttp.transport import map_aiohttp_exceptions
+from msgspec import Struct
+from msgspec.structs import replace
 
 from callboard.protocol.errors import ErrorKind, ProviderError, UsageError
 from callboard.protocol.masking import mask
 from callboard.protocol.model import Done, Error, ModelRequest, StreamEvent
+from callboard.protocol.values import repr_without
 from callboard.providers.adapter import (
     CREDENTIAL_HEADERS,
     Adapter,
@@ -436,8 +438,7 @@ async def _as_escaped(request: aiohttp.ClientRequest, handler: aiohttp.ClientHan
     return await handler(request)
 
 
-@dataclass(slots=True)
-class _Question:
+class _Question(Struct):
     """One request."""
 
     method: str
@@ -445,6 +446,8 @@ class _Question:
     headers: dict[str, str]
     body: bytes
     connect_seconds: float
+
+    __repr__ = repr_without("headers", "body")
 
 
 class _Body(Protocol):
@@ -456,13 +459,14 @@ class _Body(Protocol):
     async def aclose(self) -> None: ...
 
 
-@dataclass(slots=True)
-class _Answer:
+class _Answer(Struct):
     """The head of an answer, and what reads on."""
 
     status: int
     headers: Sequence[tuple[bytes, bytes]]
     body: _Body
+
+    __repr__ = repr_without("headers", "body")
 
     def decompressed(self) -> _Answer:
         """It, where a server compresses unasked; else as it is."""
@@ -569,8 +573,7 @@ def _client_timeout(connect_seconds: float) -> aiohttp.ClientTimeout:
     return aiohttp.ClientTimeout(sock_connect=connect_seconds, connect=connect_seconds)
 
 
-@dataclass(slots=True)
-class _Connections:
+class _Connections(Struct):
     """Those of one event loop."""
 
     kept: _Sender

@@ -12,10 +12,10 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable
 from contextvars import copy_context
-from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Final, Literal, Protocol
 
+from msgspec import Struct
 from pydantic import Field
 
 from callboard.actors.tools import Tool, ToolContext, tool
@@ -33,8 +33,7 @@ MAX_CHOICE_CHARS: Final = 200
 MAX_ANSWER_CHARS: Final = 100_000
 
 
-@dataclass(frozen=True, slots=True)
-class UserQuestion:
+class UserQuestion(Struct, frozen=True):
     """What an `ask_user` callback is given."""
 
     tag: Tag
@@ -44,8 +43,7 @@ class UserQuestion:
     """What the model expects; any other answer will do as well."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserAnswer:
+class UserAnswer(Struct, frozen=True, kw_only=True):
     """What the person has answered."""
 
     version: Literal[1] = 1

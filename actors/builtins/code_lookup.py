@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
+from msgspec import Struct
 from pydantic import Field
 
 from callboard.actors.index import languages
@@ -33,8 +33,7 @@ MAX_EDGES: Final = 200
 MAX_DOC_CHARS: Final = 200
 
 
-@dataclass(frozen=True, slots=True)
-class ItemPlace:
+class ItemPlace(Struct, frozen=True):
     """Where an item is."""
 
     file: str
@@ -45,8 +44,7 @@ class ItemPlace:
     kind: str
 
 
-@dataclass(frozen=True, slots=True)
-class ShownItem(ItemPlace):
+class ShownItem(ItemPlace, frozen=True):
     """An item with its code."""
 
     language: str
@@ -58,8 +56,7 @@ class ShownItem(ItemPlace):
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class LookupAnswer:
+class LookupAnswer(Struct, frozen=True):
     """The answer of `code_item_lookup`."""
 
     exists: bool
@@ -72,8 +69,7 @@ class LookupAnswer:
     version: Literal[1] = 1
 
 
-@dataclass(frozen=True, slots=True)
-class ItemEdge:
+class ItemEdge(Struct, frozen=True):
     """One thing that the item has to do with."""
 
     name: str
@@ -84,8 +80,7 @@ class ItemEdge:
     """`file:line`; empty for what is outside the workspace."""
 
 
-@dataclass(frozen=True, slots=True)
-class EdgesAnswer:
+class EdgesAnswer(Struct, frozen=True):
     """The answer of `code_item_edges`."""
 
     exists: bool

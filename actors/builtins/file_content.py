@@ -5,9 +5,10 @@ from __future__ import annotations
 import codecs
 import os
 import stat
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from callboard.actors.builtins.workspace import reason_of, secret_error
 from callboard.actors.secret_files import is_key_file
@@ -24,8 +25,7 @@ BINARY_PROBE_BYTES: Final = 8_000
 WIDE_MARKS: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)
 
 
-@dataclass(frozen=True, slots=True)
-class TextFile:
+class TextFile(Struct, frozen=True):
     """A text, and where it is in the bytes of its file."""
 
     content: bytes

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
+from msgspec import Struct
 from pydantic import Field
 
 from callboard.actors.builtins.workspace import Workspace
@@ -24,8 +24,7 @@ MAX_LINES: Final = 200
 SPARE_SECONDS: Final = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class ReferenceLine:
+class ReferenceLine(Struct, frozen=True):
     """A line in which the name is."""
 
     place: str
@@ -34,8 +33,7 @@ class ReferenceLine:
     snippet: str
 
 
-@dataclass(frozen=True, slots=True)
-class ReferencesAnswer:
+class ReferencesAnswer(Struct, frozen=True):
     """The answer of `find_references`: one page."""
 
     name: str
@@ -96,8 +94,7 @@ def _places(workspace: Workspace, path: str) -> tuple[str, ...]:
     return (str(workspace.readable(path)),)
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class _Cursor:
+class _Cursor(Struct, frozen=True, order=True):
     """Behind which line a page begins."""
 
     file: str = ""
@@ -118,8 +115,7 @@ class _Cursor:
         return f"{self.file}:{self.line}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Page:
+class _Page(Struct, frozen=True):
     """What one call looks for. Used on a thread of its own."""
 
     name: str

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
+from msgspec import Struct
 from pydantic import Field
 
 from callboard.actors.builtins.command_output import HeadAndTail
@@ -41,8 +41,7 @@ SPARE_SECONDS: Final = 2.0
 ASK_SECONDS: Final = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class JobStarted:
+class JobStarted(Struct, frozen=True):
     """The answer of `start_job`."""
 
     id: str
@@ -52,8 +51,7 @@ class JobStarted:
     version: Literal[1] = 1
 
 
-@dataclass(frozen=True, slots=True)
-class JobReport:
+class JobReport(Struct, frozen=True):
     """One job, with what it has printed since byte `since`."""
 
     id: str
@@ -70,8 +68,7 @@ class JobReport:
     note: str
 
 
-@dataclass(frozen=True, slots=True)
-class JobsAnswer:
+class JobsAnswer(Struct, frozen=True):
     """The answer of `jobs`."""
 
     exists: bool

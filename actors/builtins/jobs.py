@@ -10,11 +10,12 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Final, get_args
+
+from msgspec import Struct, field
 
 from callboard.actors.builtins.command_output import HeadAndTail
 from callboard.actors.builtins.job_spool import Spool, SpoolWriter
@@ -27,6 +28,7 @@ from callboard.actors.tools.progress import ProgressMade
 from callboard.protocol import events
 from callboard.protocol.commands import CancelTool, RunTool
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag
+from callboard.protocol.values import repr_without
 
 #: Jobs at a time, of all requests: each holds one of the processes of long tools, of which a runtime has 32.
 MAX_JOBS: Final = 8
@@ -51,8 +53,7 @@ class JobState(StrEnum):
     """It could not be run; the note says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class JobView:
+class JobView(Struct, frozen=True):
     """A job as it is at one moment."""
 
     id: str
@@ -71,8 +72,7 @@ class JobView:
         return self.state not in (JobState.WAITING, JobState.RUNNING)
 
 
-@dataclass(frozen=True, slots=True)
-class StartJob(Asks[bool]):
+class StartJob(Asks[bool], Struct, frozen=True):
     """Start a job. False: MAX_JOBS run already."""
 
     id: str
@@ -84,39 +84,36 @@ class StartJob(Asks[bool]):
     spool: Spool
     """The actor's from now on, unless the answer is False."""
 
+    __repr__ = repr_without("environment")
 
-@dataclass(frozen=True, slots=True)
-class ReadJob(Asks[tuple[JobView, int, bytes] | None]):
+
+class ReadJob(Asks[tuple[JobView, int, bytes] | None], Struct, frozen=True):
     """The job, with its output from byte `since` on: which byte it begins with, and the bytes. None: there is none."""
 
     id: str
     since: int
 
 
-@dataclass(frozen=True, slots=True)
-class ListJobs(Asks[tuple[JobView, ...]]):
+class ListJobs(Asks[tuple[JobView, ...]], Struct, frozen=True):
     """The jobs that this request has started."""
 
     request: RequestId
 
 
-@dataclass(frozen=True, slots=True)
-class KillJob(Asks[bool]):
+class KillJob(Asks[bool], Struct, frozen=True):
     """End a job. False: there is none of this id."""
 
     id: str
 
 
-@dataclass(frozen=True, slots=True)
-class TellAtEnd:
+class TellAtEnd(Struct, frozen=True):
     """Call this, which must neither block nor raise, when the job has ended; at once if it has, or if there is none."""
 
     id: str
     told: Callable[[], None]
 
 
-@dataclass(frozen=True, slots=True)
-class _JobEnd:
+class _JobEnd(Struct, frozen=True):
     """What the call of a job returns."""
 
     end: run_shell.CommandEnd
@@ -124,8 +121,7 @@ class _JobEnd:
     """What confinement has to do with what it printed; "" if nothing."""
 
 
-@dataclass(slots=True)
-class _Job:
+class _Job(Struct):
     started: StartJob
     tag: Tag
     began_at: float

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Annotated, Final, Literal
 
 import orjson
+from msgspec import Struct
+from msgspec.structs import replace
 from pydantic import Field
 
 from callboard.actors.builtins.workspace import Workspace
@@ -50,8 +51,7 @@ ENTRY_POINTS: Final = word_set(
 _ASIDE: Final = word_set("test tests testing spec specs benchmarks bench examples example docs vendor third_party")
 
 
-@dataclass(frozen=True, slots=True)
-class LanguageCount:
+class LanguageCount(Struct, frozen=True):
     """How much of a language there is."""
 
     name: str
@@ -61,8 +61,7 @@ class LanguageCount:
     """Whether callboard finds definitions in it; else there is only text."""
 
 
-@dataclass(frozen=True, slots=True)
-class FolderCount:
+class FolderCount(Struct, frozen=True):
     """A folder, with all below it. Relative to the workspace."""
 
     path: str
@@ -70,8 +69,7 @@ class FolderCount:
     lines: int
 
 
-@dataclass(frozen=True, slots=True)
-class ModuleSummary:
+class ModuleSummary(Struct, frozen=True):
     """A file and its largest definitions. Relative to the workspace."""
 
     file: str
@@ -80,8 +78,7 @@ class ModuleSummary:
     """Such as `class Client 12-48`, in the order of the file."""
 
 
-@dataclass(frozen=True, slots=True)
-class OverviewAnswer:
+class OverviewAnswer(Struct, frozen=True):
     """The answer of `codebase_overview`. Lists that were cut to fit have their row in `left_out`."""
 
     root: str

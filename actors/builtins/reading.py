@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
+from msgspec import Struct
 from pydantic import Field
 
 from callboard.actors.builtins.brief_result import BriefResult
@@ -111,8 +112,7 @@ class FileMetadata(BriefResult):
     line_ends: Literal["lf", "crlf", "mixed", "none"] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
+class Range(Struct, frozen=True):
     """The part of a file that is asked for: by lines, or by bytes."""
 
     start_line: int = 1

@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from callboard.protocol.errors import ToolError
 
@@ -34,8 +35,7 @@ _SHARED: Final = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class SearchPattern:
+class SearchPattern(Struct, frozen=True):
     """A line matches if `regex` is found in it."""
 
     regex: re.Pattern[str]

@@ -16,6 +16,7 @@ from pathlib import Path
 from subprocess import TimeoutExpired
 from typing import Annotated, Final, Literal, NamedTuple
 
+from msgspec import Struct
 from pydantic import Field
 
 from callboard.actors.builtins.brief_result import BriefResult
@@ -78,8 +79,7 @@ FindProgram = Callable[[Path], str | None]
 """Where ripgrep is, given the workspace; None: without it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Search:
+class Search(Struct, frozen=True):
     """What is searched, and how much of it is shown."""
 
     pattern: SearchPattern
@@ -291,8 +291,7 @@ def _size(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogateescape"))
 
 
-@dataclass(slots=True)
-class _Block:
+class _Block(Struct):
     """Lines to show together; offsets as in MatchingLine."""
 
     start: int
@@ -302,8 +301,7 @@ class _Block:
     matches: list[tuple[int, int]]
 
 
-@dataclass(frozen=True, slots=True)
-class FileHits:
+class FileHits(Struct, frozen=True):
     """The matching lines of one file."""
 
     text: TextFile

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Final, Literal
 
+from msgspec import Struct
 from pydantic import Field
 
 from callboard.actors.tools import Tool, ToolContext, tool
@@ -25,8 +25,7 @@ class TodoState(StrEnum):
     COMPLETED = "completed"
 
 
-@dataclass(frozen=True, slots=True)
-class TodoItem:
+class TodoItem(Struct, frozen=True):
     """One thing to do."""
 
     id: Annotated[str, Field(min_length=1, max_length=40)]
@@ -34,8 +33,7 @@ class TodoItem:
     state: TodoState = TodoState.PENDING
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TodoCounts:
+class TodoCounts(Struct, frozen=True, kw_only=True):
     """How many items of the list are in which state. The list itself is in the call."""
 
     version: Literal[1] = 1

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 from typing import Final
+
+from msgspec.structs import replace
 
 from callboard.actors.builtins.listing import find_files_tool, list_dir_tool
 from callboard.actors.builtins.reading import file_metadata_tool, read_file_tool, read_files_tool
@@ -53,4 +55,6 @@ def _bounded(tool: Tool, workspace: Workspace) -> Tool:
     """
     is_bounded = tool.contract.risk is Risk.READ
     folders = workspace.folders if is_bounded else (workspace.root,)
-    return replace(tool, contract=replace(tool.contract, paths=tuple(map(str, folders)), is_bounded=is_bounded))
+    return dataclasses.replace(
+        tool, contract=replace(tool.contract, paths=tuple(map(str, folders)), is_bounded=is_bounded)
+    )

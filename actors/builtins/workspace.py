@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
+
+from msgspec import Struct
 
 from callboard.actors.secret_files import NO_RULES, SecretFiles, SecretRules
 from callboard.protocol.errors import ToolError, UsageError
@@ -16,8 +17,7 @@ from callboard.protocol.errors import ToolError, UsageError
 EXPECTED = "a path of the workspace, relative to it or absolute"
 
 
-@dataclass(frozen=True, slots=True)
-class Workspace:
+class Workspace(Struct, frozen=True):
     """One folder, and perhaps further ones to read in, with the rules of their owner on what is secret there.
 
     Make it with `Workspace.at`.

@@ -12,12 +12,13 @@ import threading
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
 from contextvars import Context, copy_context
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from typing import ClassVar, Final, Protocol, TypeVar
 
 import orjson
+from msgspec import Struct
+from msgspec.structs import force_setattr, replace
 
 from callboard.actors.kernel import Ref
 from callboard.actors.tools import Tool
@@ -69,8 +70,7 @@ _RULES: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Approval:
+class Approval(Struct, frozen=True):
     """What an `approve` callback answers: `Approval.ONCE`, `Approval.DENY.because("not on a Friday")`.
 
     Raises UsageError for what contradicts itself.
@@ -91,7 +91,7 @@ class Approval:
     def __post_init__(self) -> None:
         if self.kind not in list(ApprovalKind):
             raise UsageError(f"an approval is one of {', '.join(ApprovalKind)}, not {self.kind!r:.100}")
-        object.__setattr__(self, "kind", ApprovalKind(self.kind))
+        force_setattr(self, "kind", ApprovalKind(self.kind))
         if not isinstance(self.reason, str) or len(self.reason) > MAX_REASON_CHARS:
             raise UsageError(f"the reason of an approval must be a text of at most {MAX_REASON_CHARS:,} characters")
         if self.reason and self.kind.grants:
@@ -121,8 +121,7 @@ Remember = Callable[[AskApproval, bool], object]
 """Saves an answer that counts always: a question with its accesses, and whether it was granted. May raise anything."""
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """The answer to one AskApproval."""
 
     tag: Tag
@@ -351,8 +350,7 @@ def _told(fault: ToolFailure) -> str:
 Answered = events.ApprovalGranted | events.ApprovalDenied
 
 
-@dataclass(frozen=True, slots=True)
-class SeekApproval:
+class SeekApproval(Struct, frozen=True):
     """Ask the runtime's approver; ApprovalGranted or ApprovalDenied goes to `reply_to`."""
 
     question: AskApproval
@@ -367,8 +365,7 @@ _Equal = tuple[Ref[Answered], ToolName, str]
 """Questions are equal when one request asks them about the same tool and the same arguments."""
 
 
-@dataclass(frozen=True, slots=True)
-class QuestionStep:
+class QuestionStep(Struct, frozen=True):
     """What follows from a question, from its answer or from its withdrawal."""
 
     answers: tuple[tuple[Ref[Answered], Verdict], ...] = ()

@@ -13,8 +13,9 @@ import logging
 import random
 from collections.abc import Callable
 from contextvars import Context
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from callboard.actors import kernel
 from callboard.actors.calls import ledger as ledgers
@@ -63,29 +64,25 @@ ABANDON_SECONDS = 1.5
 WORKER_SHUTDOWN_SECONDS = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class OfferTools:
+class OfferTools(Struct, frozen=True):
     """Asks which tools a request may use; answered with ToolsOffered."""
 
     tag: Tag
     reply_to: Ref[ToolsOffered]
 
 
-@dataclass(frozen=True, slots=True)
-class ToolsOffered:
+class ToolsOffered(Struct, frozen=True):
     """The answer to OfferTools: what is registered and in good health, each with what the policy says of it."""
 
     tag: Tag
     offers: tuple[ToolOffer, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ReadOffers(Asks[tuple[ToolOffer, ...]]):
+class ReadOffers(Asks[tuple[ToolOffer, ...]], Struct, frozen=True):
     """Asks, from outside, what would be offered to a request that begins now."""
 
 
-@dataclass(frozen=True, slots=True)
-class DispatchCall:
+class DispatchCall(Struct, frozen=True):
     """Run this call; its events go to `reply_to`."""
 
     run: RunTool
@@ -105,8 +102,7 @@ class DispatchCall:
     """What the tool's code has to wait for; None: nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReplaceTools:
+class ReplaceTools(Struct, frozen=True):
     """From now on these are all the tools of this source: they come and go while the runtime runs. A request that runs
     keeps its offers; a call of a tool that is gone, or has changed meanwhile, is refused."""
 
@@ -114,23 +110,20 @@ class ReplaceTools:
     tools: tuple[Tool, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ConfirmStops:
+class ConfirmStops(Struct, frozen=True):
     """Asks for a StopsTold once every CancelTool that was sent before it has reached the worker of its call."""
 
     tag: Tag
     reply_to: Ref[StopsTold]
 
 
-@dataclass(frozen=True, slots=True)
-class StopsTold:
+class StopsTold(Struct, frozen=True):
     """The answer to ConfirmStops."""
 
     tag: Tag
 
 
-@dataclass(frozen=True, slots=True)
-class _Due:
+class _Due(Struct, frozen=True):
     """The time of a call has come: its deadline, or the end of its grace period."""
 
     call: Call
@@ -154,8 +147,7 @@ DispatcherMessage = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Workers:
+class Workers(Struct, frozen=True):
     """Where workers come from."""
 
     supervisor: Ref

@@ -18,10 +18,11 @@ from bisect import bisect_left, insort
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from contextvars import Context
-from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from types import MappingProxyType
 from typing import Final, NamedTuple
+
+from msgspec import Struct, field
 
 from callboard.actors.calls.go_ahead import GoAhead
 from callboard.actors.calls.registry import ToolKey
@@ -93,8 +94,7 @@ class Happening(StrEnum):
     """It has an outcome."""
 
 
-@dataclass(slots=True, eq=False)
-class EndedCalls:
+class EndedCalls(Struct, eq=False):
     """How the calls of one session ended, for one that it sends once more: around a restart of the dispatcher.
 
     Those of one step are enough. The dispatcher takes what a session sends in its order, so when a call of the next
@@ -121,8 +121,7 @@ class EndedCalls:
 # -- who has room
 
 
-@dataclass(slots=True, eq=False)
-class Pool:
+class Pool(Struct, eq=False):
     """The workers of one kind, and the tools that need them."""
 
     name: str
@@ -145,8 +144,7 @@ class Pool:
         return first[1] if first is not None else None
 
 
-@dataclass(slots=True, eq=False)
-class Seat:
+class Seat(Struct, eq=False):
     """One worker."""
 
     worker: Ref
@@ -168,8 +166,7 @@ class Seat:
             self.pool.free.pop(self, None)
 
 
-@dataclass(slots=True, eq=False)
-class Lane:
+class Lane(Struct, eq=False):
     """The calls of one tool."""
 
     pool: Pool
@@ -180,8 +177,7 @@ class Lane:
     """In order of their sequence."""
 
 
-@dataclass(slots=True, eq=False)
-class Call:
+class Call(Struct, eq=False):
     """One call: what was asked, and where it is. Its worker writes in it that it begins and ends."""
 
     ledger: Ledger
@@ -491,15 +487,13 @@ def _held_too_long(call: Call) -> ToolFailure:
 # -- what a worker writes in it
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerState:
+class WorkerState(Struct, frozen=True):
     """For the dispatcher: calls of this worker have ended or were given back, or its room or holds have changed."""
 
     seat: Seat
 
 
-@dataclass(frozen=True, slots=True)
-class CallReports:
+class CallReports(Struct, frozen=True):
     """What a worker tells of its calls: the ledger first, then the session, then the dispatcher."""
 
     seat: Seat

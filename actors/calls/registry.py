@@ -11,7 +11,9 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from callboard.actors.kernel import logger_of
 from callboard.actors.tools import Tool
@@ -58,8 +60,7 @@ WITHDRAWN_SECONDS = 30.0
 MAX_WITHDRAWN_SECONDS = 600.0
 
 
-@dataclass(slots=True)
-class ToolHealth:
+class ToolHealth(Struct):
     """The record of one tool."""
 
     budget: int | None = FAILURE_BUDGET
@@ -112,8 +113,7 @@ class ToolHealth:
         return True
 
 
-@dataclass(frozen=True, slots=True)
-class ToolWithdrawn:
+class ToolWithdrawn(Struct, frozen=True):
     """The tool is over its failure budget, or holds too many threads: for now it is no longer offered to models."""
 
     name: ToolName
@@ -121,8 +121,7 @@ class ToolWithdrawn:
     key: ToolKey
 
 
-@dataclass(frozen=True, slots=True)
-class ToolRestored:
+class ToolRestored(Struct, frozen=True):
     """The tool's probe succeeded, or threads that it held have returned."""
 
     name: ToolName
@@ -132,8 +131,7 @@ class ToolRestored:
 Change = ToolWithdrawn | ToolRestored
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """One registered tool."""
 
     tool: Tool

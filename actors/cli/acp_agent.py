@@ -6,16 +6,17 @@ A session is a conversation in a folder. Sessions of one folder share a runtime,
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
 
 import acp
 from acp import RequestError, schema
 from acp.interfaces import Client
+from msgspec import Struct, field
 
 from callboard import (
     Approval,
@@ -62,8 +63,7 @@ _Place = tuple[Path, str]
 """A folder, and the editor's MCP servers with their names: what sessions of one runtime have in common."""
 
 
-@dataclass(slots=True)
-class EditorSession:
+class EditorSession(Struct):
     """One conversation of the editor."""
 
     id: str
@@ -195,7 +195,7 @@ class EditorAgent:
         return session
 
     async def _runtime(self, folder: Path, servers: Mapping[str, McpServer]) -> Runtime:
-        place = folder, repr({name: asdict(each) for name, each in servers.items()})
+        place = folder, repr({name: dataclasses.asdict(each) for name, each in servers.items()})
         async with self._starting:
             if place not in self._runtimes:
                 all_servers = {**servers, **self._settings.mcp_servers}  # those that its owner has set up count first

@@ -13,10 +13,10 @@ import sys
 import termios
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import orjson
+from msgspec import Struct
 
 from callboard import Approval, AskApproval, UserQuestion
 from callboard.actors.cli.screen import Screen
@@ -57,8 +57,7 @@ _ANSWERS: Final[Mapping[str, Approval]] = {
 NO_TERMINAL: Final = "it needs approval, and there is no terminal to ask at"
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(Struct, frozen=True):
     """One thing that is shown of a question: a title, and a text below it or behind it."""
 
     title: str

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import platform
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
@@ -389,7 +389,7 @@ def settings_of(options: argparse.Namespace) -> callboard.Settings:
     judged_by = {name: value for name in ("trust", "mode") if (value := getattr(options, name, None)) is not None}
     if not judged_by:
         return settings
-    return settings.model_copy(update={"policy": replace(settings.policy, **judged_by)})
+    return settings.model_copy(update={"policy": dataclasses.replace(settings.policy, **judged_by)})
 
 
 def with_folders(typed: dict[str, Any]) -> dict[str, Any]:

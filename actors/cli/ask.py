@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 from collections.abc import Coroutine
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from callboard import (
     AskOptions,
@@ -56,8 +57,7 @@ def run(options: argparse.Namespace, known: dict[str, object]) -> Coroutine[obje
     return _ask(question, said, wanted, set_up(options, may_ask=True), _Report(known) if options.json else None)
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(Struct, frozen=True):
     """Which conversation of the journal is gone on with; without either, a new one."""
 
     conversation_id: str | None

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct, field
 
 from callboard import UsageError
 from callboard.actors.cli.attachments import Part, attached
@@ -17,8 +18,7 @@ from callboard.actors.config_file import similar
 from callboard.protocol.masking import mask
 
 
-@dataclass(slots=True)
-class ChatState:
+class ChatState(Struct):
     """What the commands read and change."""
 
     partner: ChatPartner
@@ -28,8 +28,7 @@ class ChatState:
     is_over: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class SlashCommand:
+class SlashCommand(Struct, frozen=True):
     """One command."""
 
     argument: str

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from callboard import AskOptions, Conversation, Reply, Runtime, UsageError
 from callboard.actors.cli.arguments import place_of
@@ -18,8 +19,7 @@ from callboard.protocol.model import Usage
 SHOWN_CONVERSATIONS = 20
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerEnded:
+class AnswerEnded(Struct, frozen=True):
     """The last item of an answer."""
 
     input_tokens: int = 0
@@ -30,8 +30,7 @@ class AnswerEnded:
     """Why there is no whole answer; "" where there is."""
 
 
-@dataclass(frozen=True, slots=True)
-class StagedEdit:
+class StagedEdit(Struct, frozen=True):
     """An edit that a tool has proposed."""
 
     id: str

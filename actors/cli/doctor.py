@@ -9,9 +9,10 @@ import argparse
 import asyncio
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Final
+
+from msgspec import Struct
 
 from callboard import RuntimeFailure, Settings, UsageError
 from callboard.actors.cli.advice import advice
@@ -41,8 +42,7 @@ WARNED_DAYS: Final = 90
 SHOWN_CHARS: Final = 40
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """What was found about one model."""
 
     model: str

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
 from typing import Final
+
+from msgspec.structs import asdict
 
 from callboard import Proposal, ProposalState, Runtime, UsageError
 from callboard.actors.cli.arguments import settings_of

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from callboard.actors.cli import FAILED, INTERRUPTED, USAGE
 from callboard.actors.cli.arguments import WrongArguments
@@ -21,8 +23,7 @@ USAGE_KIND, RUNTIME_KIND, SYSTEM_KIND, EXTRA_KIND = "usage", "runtime", "system"
 _FAULT_HINT = "this is a fault in callboard; for the traceback: python -X dev -m callboard.actors.cli ..."
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(Struct, frozen=True):
     """Why a command did not do what it was asked."""
 
     exit_status: int

@@ -9,10 +9,11 @@ import argparse
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Final
+
+from msgspec.structs import asdict
 
 from callboard.actors.cli import journal_replay
 from callboard.actors.cli.arguments import STDIN, place_of, settings_of

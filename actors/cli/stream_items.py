@@ -5,10 +5,10 @@ from __future__ import annotations
 import codecs
 import io
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
-from pydantic import TypeAdapter, ValidationError
+import msgspec
+from msgspec import Struct
 
 from callboard import AskApproval, RuntimeFailure, RunTool, ToolProgressed
 from callboard.actors.cli.chat_partner import AnswerEnded
@@ -20,8 +20,7 @@ from callboard.protocol.model import Restarted, TextDelta
 MAX_EVENT_BYTES: Final = 64 * 1024**2
 
 
-@dataclass(frozen=True, slots=True)
-class SentEvent:
+class SentEvent(Struct, frozen=True):
     """One server-sent event."""
 
     id: str
@@ -29,8 +28,7 @@ class SentEvent:
     data: str
 
 
-@dataclass(frozen=True, slots=True)
-class DaemonEvent:
+class DaemonEvent(Struct, frozen=True):
     """`error`: the daemon cannot go on with the stream."""
 
     message: str
@@ -75,23 +73,23 @@ def item_of(event: SentEvent) -> object | None:
         return None
     try:
         if event.name == "reply":
-            return _reply(_OBJECT.validate_json(event.data))
+            return _reply(msgspec.json.decode(event.data, type=dict[str, object]))
         if event.name == "error":
-            return DaemonEvent(_error(_OBJECT.validate_json(event.data)))
-        fields = _OBJECT.validate_json(event.data)
+            return DaemonEvent(_error(msgspec.json.decode(event.data, type=dict[str, object])))
+        fields = msgspec.json.decode(event.data, type=dict[str, object])
         if isinstance(tag := fields.get("tag"), dict):
-            fields["tag"] = {"parent_id": "", **tag}  # which a client has no use for
-        return _FORMS[event.name].validate_python(fields)
-    except ValidationError as error:
+            # A client has no use for the parent, and the daemon does not tell it.
+            fields["tag"] = [tag.get("request_id"), "", tag.get("step"), tag.get("call_id")]
+        return msgspec.convert(fields, _FORMS[event.name])
+    except (msgspec.DecodeError, UnicodeError) as error:
         raise RuntimeFailure(
-            f"the daemon's event {event.name!r} has another form than this callboard knows: "
-            f"{error.errors(include_url=False, include_input=False)[0]['msg']}"
+            f"the daemon's event {event.name!r} has another form than this callboard knows: {error}"
         ) from None
 
 
 def _reply(fields: Mapping[str, object]) -> AnswerEnded:
     usage, cost = fields.get("usage"), fields.get("cost")
-    counts = _COUNTS.validate_python(usage) if usage is not None else {}
+    counts = msgspec.convert(usage, dict[str, int]) if usage is not None else {}
     outcome = str(fields.get("outcome", ""))
     reason = str(fields.get("reason", ""))
     return AnswerEnded(
@@ -108,22 +106,20 @@ def _error(fields: Mapping[str, object]) -> str:
     return message or "the daemon has ended the stream"
 
 
-_OBJECT: Final = TypeAdapter(dict[str, object])
-_COUNTS: Final = TypeAdapter(dict[str, int])
 _ENDS: Final = ("reply", "error")
 #: Outcomes that leave nothing to say.
 _ANSWERED: Final = ("", Outcome.ANSWERED, Outcome.CALLS_OUTSIDE)
 #: By the names that the daemon gives them.
-_FORMS: Final[Mapping[str, TypeAdapter[object]]] = {
-    "text_delta": TypeAdapter(TextDelta),
-    "restarted": TypeAdapter(Restarted),
-    "run_tool": TypeAdapter(RunTool),
-    "tool_progressed": TypeAdapter(ToolProgressed),
-    "tool_call_completed": TypeAdapter(ToolCallCompleted),
-    "tool_call_failed": TypeAdapter(ToolCallFailed),
-    "tool_call_timed_out": TypeAdapter(ToolCallTimedOut),
-    "tool_call_cancelled": TypeAdapter(ToolCallCancelled),
-    "report_failure": TypeAdapter(ReportFailure),
-    "ask_approval": TypeAdapter(AskApproval),
-    "note": TypeAdapter(Note),
+_FORMS: Final[Mapping[str, type]] = {
+    "text_delta": TextDelta,
+    "restarted": Restarted,
+    "run_tool": RunTool,
+    "tool_progressed": ToolProgressed,
+    "tool_call_completed": ToolCallCompleted,
+    "tool_call_failed": ToolCallFailed,
+    "tool_call_timed_out": ToolCallTimedOut,
+    "tool_call_cancelled": ToolCallCancelled,
+    "report_failure": ReportFailure,
+    "ask_approval": AskApproval,
+    "note": Note,
 }

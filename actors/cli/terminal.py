@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Final, TextIO
 
 import orjson
+from msgspec.structs import asdict
 
 #: A control string (OSC, DCS, SOS, PM, APC) that has not ended after so many characters is taken for text, so that an
 #: answer in which one never ends is shown all the same. A hyperlink has up to 2,083.
@@ -97,9 +98,9 @@ def table(rows: Sequence[tuple[str, ...]]) -> str:
 def print_json(document: object) -> None:
     """One JSON document on stdout."""
     try:
-        text = orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
+        text = orjson.dumps(document, asdict, orjson.OPT_INDENT_2).decode()
     except TypeError:  # half of a surrogate pair, as in the name of a file that is not UTF-8
-        text = json.dumps(document, indent=2)
+        text = json.dumps(document, indent=2, default=asdict)
     print_line(escaped(text))
 
 

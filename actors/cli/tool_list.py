@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Final
+
+from msgspec.structs import asdict
 
 from callboard import Decision, Runtime
 from callboard.actors.cli.terminal import print_json, print_line, printable, table

@@ -7,11 +7,14 @@ very content of its file, at a terminal; and where there is none, it is said tha
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import sys
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields
+
+from msgspec import Struct
 
 from callboard import Settings, Tool, UsageError
 from callboard.actors.cli.approval_prompt import has_terminal, lines_of_text, throw_away_input
@@ -33,8 +36,7 @@ _QUESTION = "agree to these contents? [y]es  [n]o, go on without them  [v]iew al
 _WHAT = {RULES: "rules", SERVERS: "MCP servers"}
 
 
-@dataclass(frozen=True, slots=True)
-class WorkspaceSetup:
+class WorkspaceSetup(Struct, frozen=True):
     """What a command runs with."""
 
     settings: Settings
@@ -80,7 +82,7 @@ def _with(
         else:
             tools += tools_in(load_tool_text(trust.workspace / file.path, file.data))
     if rules:
-        policy = replace(settings.policy, rules=(*settings.policy.rules, *rules))
+        policy = dataclasses.replace(settings.policy, rules=(*settings.policy.rules, *rules))
         settings = settings.model_copy(update={"policy": policy})
     if servers:
         settings = settings.model_copy(update={"mcp_servers": {**servers, **settings.mcp_servers}})

@@ -14,12 +14,13 @@ import stat
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
 from enum import IntEnum
 from pathlib import Path
 from typing import Final
 
 import orjson
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from callboard.actors.policy.owners_file import locked_beside, replace_file
 from callboard.protocol.errors import UsageError
@@ -54,8 +55,7 @@ class Scope(IntEnum):
             raise UsageError(f"{name!r:.40} is no scope; use: {', '.join(each.name.lower() for each in cls)}") from None
 
 
-@dataclass(frozen=True, slots=True)
-class AccessToken:
+class AccessToken(Struct, frozen=True):
     """One token, without its secret."""
 
     id: str

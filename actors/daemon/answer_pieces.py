@@ -7,8 +7,10 @@ and whole answers are made of the same pieces.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from callboard.actors.daemon.api_errors import ApiError
 from callboard.actors.daemon.client_question import outside_call_id
@@ -19,8 +21,7 @@ from callboard.protocol.model import Done, Restarted, TextDelta, ThinkingDelta
 SIGNED_BY: Final = "anthropic"
 
 
-@dataclass(frozen=True, slots=True)
-class TextPiece:
+class TextPiece(Struct, frozen=True):
     """A piece of the answer."""
 
     text: str
@@ -30,8 +31,7 @@ class TextPiece:
     """Of the turn."""
 
 
-@dataclass(frozen=True, slots=True)
-class ThinkingPiece:
+class ThinkingPiece(Struct, frozen=True):
     """A piece of the model's thinking."""
 
     text: str
@@ -42,8 +42,7 @@ class ThinkingPiece:
     block: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class CallPiece:
+class CallPiece(Struct, frozen=True):
     """A call that the client is to run, whole, under the id by which the client knows it."""
 
     call: ToolCall

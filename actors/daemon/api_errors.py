@@ -7,10 +7,10 @@ with an `error` of type and message). The native API's is OpenAI's, so that one 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from msgspec import Struct
 from starlette.responses import Response
 
 from callboard.actors.daemon.json_bytes import json_bytes
@@ -58,8 +58,7 @@ def overloaded(message: str, retry_after_seconds: float = RETRY_SECONDS) -> ApiE
     return ApiError(429, "overloaded", message, headers={"Retry-After": str(max(1, round(retry_after_seconds)))})
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
+class _Row(Struct, frozen=True):
     status: int
     code: str
 

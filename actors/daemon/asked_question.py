@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from callboard.actors.daemon.client_question import ClientQuestion
 from callboard.actors.daemon.endpoint import HttpCall
@@ -16,8 +16,7 @@ from callboard.protocol.content import Message, UserMessage
 from callboard.protocol.tools import ToolDefinition
 
 
-@dataclass(frozen=True, slots=True)
-class AskedQuestion:
+class AskedQuestion(Struct, frozen=True):
     """What a runtime is asked."""
 
     prompt: Prompt

@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict
 from operator import itemgetter
 from typing import Final
+
+from msgspec.structs import asdict
 
 from callboard.actors.daemon.access_tokens import Scope
 from callboard.actors.daemon.approval_desk import OpenApproval

@@ -6,10 +6,10 @@ docs/endpoints.md lists every field: taken, ignored, refused.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import takewhile
 from typing import Annotated, Final, Literal
 
+from msgspec.structs import replace
 from pydantic import Field
 
 from callboard.actors.daemon.api_errors import bad_field

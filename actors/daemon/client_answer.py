@@ -10,10 +10,10 @@ import logging
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
 
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 from typing_extensions import TypeForm
@@ -53,8 +53,7 @@ class StreamWriter(Protocol):
     def fail(self, error: ApiError) -> bytes: ...
 
 
-@dataclass(frozen=True, slots=True)
-class WholeAnswer:
+class WholeAnswer(Struct, frozen=True):
     """What a whole answer is written from."""
 
     request_id: str
@@ -68,8 +67,7 @@ class WholeAnswer:
     """What callboard says of the request."""
 
 
-@dataclass(frozen=True, slots=True)
-class StatelessApi:
+class StatelessApi(Struct, frozen=True):
     """One API, as far as answers differ."""
 
     api: Api

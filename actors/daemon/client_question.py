@@ -6,9 +6,11 @@ The parsers (chat_body.py, messages_body.py) make it, client_answer.py asks it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from callboard.actors.daemon.api_errors import bad_field
 from callboard.actors.requests.asking import AskOptions
@@ -30,16 +32,14 @@ _CALL_PREFIX: Final = "call_"
 _FAULTS_SHOWN: Final = 3
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerFormat:
+class AnswerFormat(Struct, frozen=True):
     """The JSON Schema that the answer must follow."""
 
     schema: Mapping[str, object]
     name: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ClientQuestion:
+class ClientQuestion(Struct, frozen=True):
     """What a client asks."""
 
     model: str

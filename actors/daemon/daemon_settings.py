@@ -17,10 +17,10 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, TypeVar
 
+from msgspec import Struct
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from callboard.actors.config_file import CONFIG_FILE, Profile, Section, read_profile, similar
@@ -103,8 +103,7 @@ class TenantSettings(BaseModel, frozen=True, extra="forbid"):
     """Likewise; a month of UTC."""
 
 
-@dataclass(frozen=True, slots=True)
-class TenantPlan:
+class TenantPlan(Struct, frozen=True):
     """One tenant as it is to be."""
 
     name: str
@@ -112,8 +111,7 @@ class TenantPlan:
     own: TenantSettings = TenantSettings()
 
 
-@dataclass(frozen=True, slots=True)
-class DaemonPlan:
+class DaemonPlan(Struct, frozen=True):
     """All that a configuration says."""
 
     daemon: DaemonSettings

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 import orjson
+from msgspec import Struct
 from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
@@ -60,8 +61,7 @@ async def no_handler(call: HttpCall) -> Response:
     raise ApiError(500, "internal_error", "this endpoint has no handler with a token")
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
+class Endpoint(Struct, frozen=True):
     """What is answered at one method and path."""
 
     method: str

@@ -6,9 +6,9 @@ docs/endpoints.md lists every field: taken, ignored, refused.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Annotated, Final, Literal
 
+from msgspec.structs import replace
 from pydantic import Field
 
 from callboard.actors.daemon.api_errors import bad_field
@@ -21,7 +21,7 @@ from callboard.protocol.content import (
     AssistantPart,
     Document,
     Image,
-    Media,
+    MediaPart,
     Message,
     Replay,
     Text,
@@ -291,7 +291,7 @@ def _asked(blocks: Sequence[_UserBlock], param: str) -> Iterator[Message]:
 
 def _result(block: _ResultBlock, param: str) -> ToolMessage:
     content = block.content or ""
-    texts, media = [content] if isinstance(content, str) else [], list[Media]()
+    texts, media = [content] if isinstance(content, str) else [], list[MediaPart]()
     for place, shown in enumerate(() if isinstance(content, str) else content):
         part = _part(shown, f"{param}.{place}.source")
         if isinstance(part, Text):

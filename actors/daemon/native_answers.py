@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Final
 from urllib.parse import quote
+
+from msgspec.structs import asdict
 
 from callboard.actors.calls.approvals import ApprovalKind
 from callboard.actors.daemon.approval_desk import OpenApproval

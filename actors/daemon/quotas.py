@@ -6,9 +6,10 @@ import asyncio
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
+
+from msgspec import Struct
 
 from callboard.actors.daemon.api_errors import ApiError
 from callboard.actors.daemon.tenants import Tenant
@@ -28,8 +29,7 @@ ASKS_MODELS: Final = frozenset(
 READ_AGAIN_SECONDS: Final = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class Used:
+class Used(Struct, frozen=True):
     """What a tenant has used, when that was read."""
 
     tokens_today: int

@@ -75,6 +75,7 @@ def _inside(value: object) -> Iterator[object]:
         yield from value.values()
     elif isinstance(value, tuple | list | set | frozenset):
         yield from value
-    else:  # a dataclass or a model
-        names: Iterable[str] = getattr(value, "__dataclass_fields__", None) or getattr(value, "__dict__", None) or ()
+    else:  # a value of ours, a dataclass or a model
+        kept: Iterable[str] = getattr(value, "__dataclass_fields__", None) or getattr(value, "__dict__", None) or ()
+        names = getattr(value, "__struct_fields__", kept)
         yield from (getattr(value, name, None) for name in names)

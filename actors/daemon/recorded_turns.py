@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
 
 import orjson
+from msgspec import Struct
+from msgspec.structs import replace
 
 from callboard.actors.daemon.client_question import outside_call_id, request_of_call, results_at
 from callboard.actors.daemon.recently_used import RecentlyUsed
@@ -27,8 +28,7 @@ from callboard.protocol.ids import CallId
 MAX_TURNS: Final = 2_000
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedTurn:
+class RecordedTurn(Struct, frozen=True):
     """A turn that ended with calls for the client, as the runtime has it."""
 
     before: tuple[Message, ...]

@@ -11,9 +11,9 @@ import asyncio
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+from msgspec import Struct
 from pydantic import Field
 from starlette.responses import Response
 
@@ -105,8 +105,7 @@ async def _compacted(call: HttpCall, read: CompactBody, request_id: str) -> Fiel
 # -- what was said
 
 
-@dataclass(frozen=True, slots=True)
-class _Past:
+class _Past(Struct, frozen=True):
     """The conversation that is to be made short."""
 
     items: Items
@@ -139,8 +138,7 @@ async def _past_of(call: HttpCall, read: CompactBody) -> _Past:
 # -- the summary
 
 
-@dataclass(frozen=True, slots=True)
-class _Sizes:
+class _Sizes(Struct, frozen=True):
     """Tokens of what a compaction asks for and gives."""
 
     prompt: int

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from callboard.actors.daemon.api_errors import ApiError
 from callboard.actors.daemon.client_question import outside_call_id
@@ -44,8 +46,7 @@ async def input_messages(tenant: Tenant, items: Items) -> tuple[Message, ...]:
     return tuple(messages_of(items, known, tenant.responses.seal.open))
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseTurn:
+class ResponseTurn(Struct, frozen=True):
     """One response of several that follow each other."""
 
     items: Items

@@ -10,11 +10,11 @@ import asyncio
 import os
 import sqlite3
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Final
 
+from msgspec import Struct
 from pydantic_core import from_json
 
 from callboard.actors.daemon.api_errors import ApiError
@@ -40,8 +40,7 @@ CREATE TABLE IF NOT EXISTS responses (
 _SEAL: Final = "CREATE TABLE IF NOT EXISTS seal (key BLOB NOT NULL) STRICT"
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseRecord:
+class ResponseRecord(Struct, frozen=True):
     """One response."""
 
     request_id: str
@@ -59,8 +58,7 @@ class ResponseRecord:
     """The response object at its end; None: it has not ended, or its end was not seen."""
 
 
-@dataclass(frozen=True, slots=True)
-class AttendedResponse:
+class AttendedResponse(Struct, frozen=True):
     """What came of a response that was waited for."""
 
     final: dict[str, object]

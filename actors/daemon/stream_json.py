@@ -6,9 +6,12 @@ import base64
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from typing import Final
 
 import orjson
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from callboard.actors.daemon.native_answers import ReplyShown
 from callboard.actors.requests.replies import Reply
@@ -35,10 +38,14 @@ def _json(value: object) -> bytes:
     try:
         return orjson.dumps(value, default=_plain)
     except TypeError:  # half of a surrogate pair, or a number that no 64 bits hold
-        return json.dumps(value, default=_plain_of_dataclass).encode()
+        return json.dumps(value, default=_plain).encode()
 
 
 def _plain(value: object) -> object:
+    if isinstance(value, Struct):
+        return asdict(value)
+    if is_dataclass(value):  # in an object that a program of its own has made
+        return {field.name: getattr(value, field.name) for field in fields(value)}
     if isinstance(value, Tag):
         return {"request_id": value.request_id, "step": value.step, "call_id": value.call_id}
     if isinstance(value, bytes):
@@ -48,8 +55,3 @@ def _plain(value: object) -> object:
     if isinstance(value, tuple | frozenset | set):
         return list(value)
     return mask(str(value))
-
-
-def _plain_of_dataclass(value: object) -> object:
-    fields = getattr(value, "__dataclass_fields__", None)
-    return {name: getattr(value, name) for name in fields} if fields is not None else _plain(value)

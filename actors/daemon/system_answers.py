@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 import orjson
+from msgspec.structs import asdict
 from pydantic import JsonValue
 
 from callboard.actors import kernel
@@ -150,7 +149,7 @@ class UsageLineShown(NativeAnswer):
     @classmethod
     def of(cls, line: UsageLine) -> UsageLineShown:
         """One line of a report."""
-        return cls(**asdict(line))
+        return cls(**{**asdict(line), "usage": None if line.usage is None else asdict(line.usage)})
 
 
 class UsageShown(NativeAnswer):

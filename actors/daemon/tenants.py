@@ -9,10 +9,11 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from itertools import combinations, count
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct, field
 
 from callboard.actors.daemon.approval_desk import ApprovalDesk
 from callboard.actors.daemon.daemon_settings import TenantPlan
@@ -30,8 +31,7 @@ logger = logging.getLogger("callboard.daemon")
 _LOADED: Final = count(1)
 
 
-@dataclass(slots=True)
-class Tenant:
+class Tenant(Struct):
     """One tenant that runs."""
 
     plan: TenantPlan

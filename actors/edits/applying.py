@@ -18,10 +18,11 @@ import contextlib
 import os
 import stat
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import Final
+
+from msgspec.structs import replace
 
 from callboard.actors.edits.changes import FileChange, Operation, Splice, operations, rebased
 from callboard.actors.edits.diffs import told_difference

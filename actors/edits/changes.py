@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from enum import StrEnum
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from callboard.actors.index.records import digest
 
@@ -24,8 +26,7 @@ class ChangeKind(StrEnum):
     RENAMED = "renamed"
 
 
-@dataclass(frozen=True, slots=True)
-class Splice:
+class Splice(Struct, frozen=True):
     """These bytes in place of a span (end exclusive) of the file as it was when it was staged."""
 
     start: int
@@ -44,8 +45,7 @@ class Splice:
         return self.start < other.end and other.start < self.end
 
 
-@dataclass(frozen=True, slots=True)
-class FileChange:
+class FileChange(Struct, frozen=True):
     """One file: where it is, where it will be, and what of it is replaced. Paths are absolute and resolved."""
 
     path: str
@@ -130,8 +130,7 @@ def _moved(splice: Splice, before: Iterable[Splice]) -> Splice:
     return replace(splice, start=splice.start + by, end=splice.end + by)
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
+class Operation(Struct, frozen=True):
     """What is done at one place: this content, or no file, in place of that one."""
 
     path: str

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Annotated, Final, Protocol
 
+from msgspec.structs import replace
 from pydantic import Field
 
 from callboard.actors.edits.editing import EditResult, Edits
@@ -61,7 +62,7 @@ class _Stager:
 
     def of(self, made: Tool) -> Tool:
         """The tool as it is registered: its calls change nothing themselves."""
-        self._tool = replace(made, contract=replace(made.contract, stages=True))
+        self._tool = dataclasses.replace(made, contract=replace(made.contract, stages=True))
         return self._tool
 
     async def __call__(self, request: EditRequest, context: ToolContext) -> EditResult:

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 from collections.abc import Callable, Iterable
 from contextvars import Context, copy_context
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Final, Literal, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from callboard.actors.builtins.workspace import Workspace
 from callboard.actors.calls.approvals import Approver, Decide, Verdict
@@ -61,8 +64,7 @@ TellModel = Callable[[str, str], bool]
 """Give the model of a running request this text to read; False where the request does not run."""
 
 
-@dataclass(frozen=True, slots=True)
-class EditResult:
+class EditResult(Struct, frozen=True):
     """What the model reads of a staged edit."""
 
     staged: bool
@@ -182,7 +184,7 @@ class Edits:
             run.tag, run.name, run.arguments, tool.contract.risk, accesses=accesses, preview=proposal.diff
         )
         # Judged by the places that were found, not by those that the arguments name.
-        found = replace(tool, accesses=lambda arguments: accesses)
+        found = dataclasses.replace(tool, accesses=lambda arguments: accesses)
         self._asked[proposal.id] = run.tag
         self._approver.ask(question, partial(self._answered, proposal.id, at_once), copy_context(), found)
         verdict = await at_once.wait(self._patience_seconds)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
+
+from msgspec import Struct
 
 from callboard.actors.builtins.workspace import Workspace
 from callboard.actors.edits.applying import Applier
@@ -22,8 +23,7 @@ logger = logger_of("callboard.edits")
 Answered = TypeVar("Answered")
 
 
-@dataclass(frozen=True, slots=True)
-class Staged:
+class Staged(Struct, frozen=True):
     """What a request came to."""
 
     proposal: Proposal | None
@@ -33,8 +33,7 @@ class Staged:
     """Older proposals that it conflicts with."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stage(Asks[Staged | CallboardError]):
+class Stage(Asks[Staged | CallboardError], Struct, frozen=True):
     """Stage what a call asks for."""
 
     request: EditRequest
@@ -43,22 +42,19 @@ class Stage(Asks[Staged | CallboardError]):
     call_id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ListProposals(Asks[tuple[Proposal, ...] | CallboardError]):
+class ListProposals(Asks[tuple[Proposal, ...] | CallboardError], Struct, frozen=True):
     """All that are kept, or those in these states; the oldest first."""
 
     states: tuple[ProposalState, ...] = tuple(ProposalState)
 
 
-@dataclass(frozen=True, slots=True)
-class ListUntold(Asks[tuple[Proposal, ...] | CallboardError]):
+class ListUntold(Asks[tuple[Proposal, ...] | CallboardError], Struct, frozen=True):
     """Those of these requests that are decided, of which the model has not read it."""
 
     request_ids: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class MarkTold(Asks[tuple[str, ...] | CallboardError]):
+class MarkTold(Asks[tuple[str, ...] | CallboardError], Struct, frozen=True):
     """The model reads of these; answered with those that it had not read of before."""
 
     ids: tuple[str, ...]

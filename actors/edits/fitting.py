@@ -6,8 +6,9 @@ What is not exact is said. Only the changed lines are replaced, so lines of cont
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from callboard.actors.edits.changes import Splice
 from callboard.actors.edits.patches import Hunk, PatchLine
@@ -34,8 +35,7 @@ _WAYS: Final[tuple[tuple[Callable[[str], str], str], ...]] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Fit:
+class Fit(Struct, frozen=True):
     """Where a hunk's old lines are in the file, and what is not exact about it."""
 
     at: int

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from callboard.protocol.errors import ToolError
 
@@ -32,8 +33,7 @@ _EXTENDED: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class PatchLine:
+class PatchLine(Struct, frozen=True):
     """One line of a hunk. `mark`: " " is in both files, "-" in the old one, "+" in the new one."""
 
     mark: str
@@ -42,8 +42,7 @@ class PatchLine:
     """Has it a line end? Not so the last line of a file that says so ("\\ No newline at end of file")."""
 
 
-@dataclass(frozen=True, slots=True)
-class Hunk:
+class Hunk(Struct, frozen=True):
     """One block of changes."""
 
     start: int | None
@@ -57,8 +56,7 @@ class Hunk:
         return [line for line in self.lines if line.mark != "+"]
 
 
-@dataclass(slots=True)
-class FilePatch:
+class FilePatch(Struct):
     """What a patch does to one file."""
 
     old: str = ""
@@ -69,8 +67,7 @@ class FilePatch:
     is_executable: bool | None = None
 
 
-@dataclass(slots=True)
-class _Head:
+class _Head(Struct):
     """The header lines of one file, as they come."""
 
     git: tuple[str, str] | None = None

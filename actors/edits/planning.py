@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
+from msgspec import Struct
 from pydantic import Field
 
 from callboard.actors.builtins.workspace import Workspace, reason_of
@@ -29,8 +29,7 @@ Place = Literal["replace", "before", "after"]
 OnExists = Literal["fail", "overwrite", "keep"]
 
 
-@dataclass(frozen=True, slots=True)
-class CodeEdit:
+class CodeEdit(Struct, frozen=True):
     """One edit. Name what it changes by `canonical_path`, by `old_text`, or by `start_byte` and `end_byte`."""
 
     new_text: Annotated[str, Field(description="What is to be there; empty removes.")]
@@ -48,8 +47,7 @@ class CodeEdit:
     place: Annotated[Place, Field(description="Replace it, or add new_text as lines before or after it.")] = "replace"
 
 
-@dataclass(frozen=True, slots=True)
-class LocatedItem:
+class LocatedItem(Struct, frozen=True):
     """What a canonical path was found to be; the hash is that of the file which was indexed."""
 
     file: str
@@ -58,23 +56,20 @@ class LocatedItem:
     hash: str
 
 
-@dataclass(frozen=True, slots=True)
-class EditCode:
+class EditCode(Struct, frozen=True):
     """`apply_code_edit`; `items` are the places of those edits that name one by its canonical path."""
 
     edits: tuple[CodeEdit, ...]
     items: Mapping[int, LocatedItem]
 
 
-@dataclass(frozen=True, slots=True)
-class ApplyPatch:
+class ApplyPatch(Struct, frozen=True):
     """`apply_patch`."""
 
     patch: str
 
 
-@dataclass(frozen=True, slots=True)
-class CreateFile:
+class CreateFile(Struct, frozen=True):
     """`create_file`."""
 
     path: str
@@ -83,15 +78,13 @@ class CreateFile:
     create_parents: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteFile:
+class DeleteFile(Struct, frozen=True):
     """`delete_file`."""
 
     path: str
 
 
-@dataclass(frozen=True, slots=True)
-class RenameFile:
+class RenameFile(Struct, frozen=True):
     """`rename_file`."""
 
     path: str
@@ -102,8 +95,7 @@ class RenameFile:
 EditRequest = EditCode | ApplyPatch | CreateFile | DeleteFile | RenameFile
 
 
-@dataclass(frozen=True, slots=True)
-class Planned:
+class Planned(Struct, frozen=True):
     """The changes; none where nothing is to be done, and then a note says why."""
 
     changes: tuple[FileChange, ...]

@@ -14,12 +14,12 @@ import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
 import orjson
+from msgspec import Struct
 
 from callboard.actors.edits.changes import ChangeKind, FileChange, Splice, conflict
 from callboard.actors.edits.diffs import changed_lines, git_diff
@@ -68,8 +68,7 @@ class Phase(StrEnum):
     """Decided: every file becomes the old one again."""
 
 
-@dataclass(frozen=True, slots=True)
-class ApplyRecord:
+class ApplyRecord(Struct, frozen=True):
     """What an apply must remember, besides the changes, to be completed or taken back by another process."""
 
     folders: tuple[str, ...] = ()

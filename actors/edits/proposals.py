@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Self
+
+from msgspec import Struct, field
 
 from callboard.actors.edits.changes import ChangeKind
 from callboard.actors.kernel import Asks
@@ -25,8 +26,7 @@ class ProposalState(StrEnum):
     """It no longer fits: a file was changed meanwhile, or a later proposal changes the same lines."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProposedFile:
+class ProposedFile(Struct, frozen=True):
     """One file of a proposal."""
 
     path: str
@@ -40,8 +40,7 @@ class ProposedFile:
     """The tracking hash of what was there when it was staged; "" of a new file."""
 
 
-@dataclass(frozen=True, slots=True)
-class Proposal:
+class Proposal(Struct, frozen=True):
     """Changes of one or more files that a tool call has staged: all of them are applied, or none."""
 
     id: str
@@ -63,8 +62,7 @@ class Proposal:
     """Not what the model has written: who approved it has changed it."""
 
 
-@dataclass(frozen=True, slots=True)
-class DecideEdits(Asks[tuple[Proposal, ...] | CallboardError]):
+class DecideEdits(Asks[tuple[Proposal, ...] | CallboardError], Struct, frozen=True):
     """To the actor `editor`: approve or deny proposals; answered with what they are then."""
 
     ids: tuple[str, ...] | None

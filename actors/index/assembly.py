@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cache
 
 import orjson
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from callboard.actors.index.code_index import CodeIndex, Hit
 from callboard.actors.index.disk import IndexWriteError
@@ -49,8 +50,7 @@ MAX_WORDS = 4
 MAX_UNREAD = 10
 
 
-@dataclass(frozen=True, slots=True)
-class _Span:
+class _Span(Struct, frozen=True):
     """A stretch of a file that may be shown, with the file's bytes as they are on disk now."""
 
     hit: Hit
@@ -68,8 +68,7 @@ class _Span:
         return count_tokens(self.content[self.start : self.end].decode("utf-8", "replace"))
 
 
-@dataclass(slots=True)
-class _Place:
+class _Place(Struct):
     """What is shown of one stretch of a file: one span, or several that touch."""
 
     content: bytes
@@ -101,8 +100,7 @@ class _Place:
         return ContextItem(hit.path, f"{first}-{last}", symbols, fence, words)
 
 
-@dataclass(slots=True)
-class _Plan:
+class _Plan(Struct):
     """What is shown, in the order of its worth, and what it takes."""
 
     budget: int
@@ -163,8 +161,7 @@ def assemble(
     return _fitting(empty, _planned(found, token_budget - spent).places, found, token_budget)
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
+class _Found(Struct, frozen=True):
     """Spans whose bytes are what was indexed, and the files of those that were not."""
 
     hits: list[_Span]

@@ -9,10 +9,12 @@ import time
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Literal, Self, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from callboard.actors.index import lookup, minilm, relations
 from callboard.actors.index.bulk_embedding import LOCAL_MODEL
@@ -55,8 +57,7 @@ UNREAD = ("no_permission", "parser_crashed", "parser_failed")
 _LIKE = str.maketrans({character: f"\\{character}" for character in "\\%_"})
 
 
-@dataclass(frozen=True, slots=True)
-class Hit:
+class Hit(Struct, frozen=True):
     """One place in the code. `path` is absolute; bytes are exact, end exclusive; lines count from 1, inclusive."""
 
     path: str
@@ -81,8 +82,7 @@ class Hit:
         return cls(*row[:5], score, *row[5:9], row.encoding, whole)
 
 
-@dataclass(frozen=True, slots=True)
-class Around:
+class Around(Struct, frozen=True):
     """What was found for some questions, and what is around it."""
 
     hits: list[Hit]

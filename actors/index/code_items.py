@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from callboard.protocol.errors import UsageError
 
@@ -38,8 +39,7 @@ _SEPARATOR = re.compile(r"::|(?<=\w)#(?=\w)")
 _RELATIVE = re.compile(r"^(?:(?:crate|self|super)\.)+")
 
 
-@dataclass(frozen=True, slots=True)
-class CodeItem:
+class CodeItem(Struct, frozen=True):
     """One definition. Bytes are those of the file on disk, end exclusive; lines count from 1, inclusive."""
 
     file: str

@@ -5,8 +5,9 @@ is none, or it fails, code is found by words alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct
 
 from callboard.protocol.errors import UsageError
 
@@ -75,8 +76,7 @@ EmbedderFactory = Callable[[], Embedder]
 """Makes an embedder when it is needed: loading a model takes half a second."""
 
 
-@dataclass(frozen=True, slots=True)
-class EmbeddingModel:
+class EmbeddingModel(Struct, frozen=True):
     """What vectors are made with. Vectors of different names are never compared."""
 
     name: str

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean
 from typing import Final
+
+from msgspec import Struct
 
 from callboard.actors.index.lexical import LexicalIndex, stems_of
 from callboard.actors.index.tokens import query_words, terms_of
@@ -33,8 +34,7 @@ Nearness = Mapping[tuple[str, int], float]
 """The cosine of places, which are named by their path and first byte."""
 
 
-@dataclass(frozen=True, slots=True)
-class AskedWords:
+class AskedWords(Struct, frozen=True):
     """One question as the index sees it."""
 
     words: Mapping[str, str]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True)
-class Language:
+
+class Language(Struct, frozen=True):
     """One language, or kind of text."""
 
     name: str

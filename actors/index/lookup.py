@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final, Self
 
+from msgspec import Struct
 from rapidfuzz import process, utils
 from rapidfuzz.distance import JaroWinkler
 
@@ -28,8 +28,7 @@ MIN_LIKENESS: Final = 0.85
 REFRESH_SECONDS: Final = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class ItemName:
+class ItemName(Struct, frozen=True):
     """What is looked up."""
 
     given: str

@@ -14,10 +14,10 @@ import codecs
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import orjson
+from msgspec import Struct
 from typing_extensions import Buffer
 
 from callboard.actors.index.records import MAX_NAME_CHARS, ProseSection
@@ -56,8 +56,7 @@ class _Piece(NamedTuple):
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class NotebookText:
+class NotebookText(Struct, frozen=True):
     """The text of a notebook, as SourceText is that of other files."""
 
     content: bytes

@@ -10,11 +10,14 @@ where it was; questions use those that are there.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Generic, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from callboard.actors.index import CodeIndex, Progress, RefreshSummary, assemble
 from callboard.actors.index.bulk_embedding import LOCAL_MODEL
@@ -80,16 +83,14 @@ PostEmbeddings = Callable[[Mapping[str, object]], Mapping[str, object]]
 OpenIndex = Callable[[], CodeIndex]
 
 
-@dataclass(frozen=True, slots=True)
-class FoundCode:
+class FoundCode(Struct, frozen=True):
     """The context, and how far the index was that it comes from."""
 
     context: AssembledContext
     state: IndexState
 
 
-@dataclass(frozen=True, slots=True)
-class SearchCode(Asks[FoundCode | CallboardError]):
+class SearchCode(Asks[FoundCode | CallboardError], Struct, frozen=True):
     """Answered with the context, or with the error that says why not."""
 
     queries: tuple[str, ...]
@@ -99,15 +100,13 @@ class SearchCode(Asks[FoundCode | CallboardError]):
     filters: Filters = NO_FILTERS
 
 
-@dataclass(frozen=True, slots=True)
-class AskIndex(Asks[Answered | CallboardError], Generic[Answered]):
+class AskIndex(Asks[Answered | CallboardError], Struct, Generic[Answered], frozen=True):
     """Answered with what the question returns, which is asked on the thread of the index, or with the error."""
 
     question: Callable[[CodeIndex], Answered]
 
 
-@dataclass(frozen=True, slots=True)
-class RefreshIndex(Asks[RefreshSummary | CallboardError]):
+class RefreshIndex(Asks[RefreshSummary | CallboardError], Struct, frozen=True):
     """Answered with a summary, or with the error that says why not."""
 
     progress: Callable[[Progress], None] | None = None
@@ -117,13 +116,11 @@ class RefreshIndex(Asks[RefreshSummary | CallboardError]):
     """Only these files are looked at; absolute. Which does not count as a refresh for others."""
 
 
-@dataclass(frozen=True, slots=True)
-class MakeVectors:
+class MakeVectors(Struct, frozen=True):
     """Tiles may have come; told by the indexer after each refresh."""
 
 
-@dataclass(frozen=True, slots=True)
-class MakeMoreVectors:
+class MakeMoreVectors(Struct, frozen=True):
     """The next stretch of work, told by the vectorizer to itself."""
 
 
@@ -469,4 +466,6 @@ def context_tool(search: CodeSearch) -> Tool:
         except UsageError as error:
             raise ToolError(str(error)) from error
 
-    return replace(request_code_context, contract=replace(request_code_context.contract, searches_by="queries"))
+    return dataclasses.replace(
+        request_code_context, contract=replace(request_code_context.contract, searches_by="queries")
+    )

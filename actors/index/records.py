@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 DIGEST_BYTES = 16
 #: Longer names of sections are cut.
@@ -65,8 +66,7 @@ class Edge(NamedTuple):
     target: str
 
 
-@dataclass(frozen=True, slots=True)
-class FileStat:
+class FileStat(Struct, frozen=True):
     """What the quick pass compares before it reads anything."""
 
     path: str
@@ -76,8 +76,7 @@ class FileStat:
     mtime_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedFile:
+class ParsedFile(Struct, frozen=True):
     """All that is indexed of one file."""
 
     stat: FileStat
@@ -94,16 +93,14 @@ class ParsedFile:
     """Whether it is text only until there is a grammar of its language."""
 
 
-@dataclass(frozen=True, slots=True)
-class Skipped:
+class Skipped(Struct, frozen=True):
     """A file that is not indexed, and why (a word such as `binary` or `too_long`)."""
 
     stat: FileStat
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Unchanged:
+class Unchanged(Struct, frozen=True):
     """Its times changed, its content did not."""
 
     stat: FileStat

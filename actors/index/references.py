@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
 import tree_sitter
+from msgspec import Struct
 
 from callboard.actors.index import languages
 from callboard.actors.index.encodings import SourceText, has_wide_mark, shown_text, source_of
@@ -39,8 +39,7 @@ class NameUse(StrEnum):
     """A whole word in a file whose syntax is not known."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reference:
+class Reference(Struct, frozen=True):
     """A line with the name in it."""
 
     file: str

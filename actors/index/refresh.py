@@ -16,10 +16,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Self
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from callboard.actors.index import languages
 from callboard.actors.index.disk import write_error
@@ -56,8 +58,7 @@ BATCH_SECONDS = 1.0
 MOST_COMMITTING = 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Struct, frozen=True):
     """The arguments of a refresh; sent to the child process unchanged."""
 
     roots: tuple[str, ...]
@@ -213,8 +214,7 @@ def roots_of(workspace: str | Path | Sequence[str | Path]) -> tuple[str, ...]:
     return tuple(root for root in unique if not any(Path(root).is_relative_to(o) for o in unique if o != root))
 
 
-@dataclass(slots=True)
-class RefreshPlan:
+class RefreshPlan(Struct):
     """`changed` must be read; `gone` are ids of files to delete."""
 
     changed: list[FileStat] = field(default_factory=list)
@@ -284,8 +284,7 @@ def _sort(plan: RefreshPlan, file: FileStat, judged: tuple[int, int, str] | None
         plan.changed.append(file)
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(Struct, frozen=True):
     """How far a refresh is. `path` is the file last finished."""
 
     done_files: int
@@ -295,8 +294,7 @@ class Progress:
     path: str
 
 
-@dataclass(frozen=True, slots=True)
-class RefreshSummary:
+class RefreshSummary(Struct, frozen=True):
     """What a refresh did. `files`, `symbols`, `chunks` count the whole index; `note` is for a person, often empty.
 
     `is_complete` is false while another process is still building the first index of the workspace.

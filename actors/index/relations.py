@@ -10,9 +10,10 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+
+from msgspec import Struct
 
 from callboard.actors.index.code_items import CodeItem, plain_path
 from callboard.actors.index.store import SqliteStore
@@ -53,8 +54,7 @@ class Certainty(StrEnum):
 _ORDER: Final = {certainty: place for place, certainty in enumerate(Certainty)}
 
 
-@dataclass(frozen=True, slots=True)
-class Related:
+class Related(Struct, frozen=True):
     """One item, or a name of something outside, that the item asked about has to do with."""
 
     name: str
@@ -66,8 +66,7 @@ class Related:
     """Where it is defined; for callers, importers and heirs, too."""
 
 
-@dataclass(frozen=True, slots=True)
-class Relatives:
+class Relatives(Struct, frozen=True):
     """Those of one relation, the surest first, by file and place."""
 
     found: tuple[Related, ...]

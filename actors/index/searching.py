@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from callboard.actors.index import languages, ranking
 from callboard.actors.index.lexical import LexicalIndex, name_stems, stems_of
@@ -37,8 +38,7 @@ Near = Mapping[str, Similarities]
 """What is near each question, where that is known."""
 
 
-@dataclass(frozen=True, slots=True)
-class Filters:
+class Filters(Struct, frozen=True):
     """What a place must be like to be found; empty: anything. One of each given kind of filter must fit.
 
     `paths`: a folder or file, or a pattern such as `src/*.py`, relative to its workspace; a `*` crosses folders.

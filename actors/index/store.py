@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from callboard.actors.index.code_items import CodeItem
 from callboard.actors.index.database import Database
@@ -85,8 +86,7 @@ class ChunkRow(NamedTuple):
     chunk: int
 
 
-@dataclass(frozen=True, slots=True)
-class SymbolRow:
+class SymbolRow(Struct, frozen=True):
     """A symbol as the tools see it. Paths are absolute, bytes end exclusive, lines from 1 inclusive."""
 
     id: int

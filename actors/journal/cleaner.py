@@ -6,8 +6,9 @@ It deletes in steps of some milliseconds, with a pause behind each, so that what
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from callboard.actors.journal.journal_handle import JournalHandle
 from callboard.actors.journal.retention import CleanedUp, Kept
@@ -23,8 +24,7 @@ EVERY_SECONDS: Final = 86_400.0
 AGAIN_SECONDS: Final = 3_600.0
 
 
-@dataclass(frozen=True, slots=True)
-class CleanFurther:
+class CleanFurther(Struct, frozen=True):
     """To itself: the next step."""
 
 

@@ -8,22 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from functools import cache
 from hashlib import blake2b
-from typing import Final, TypeVar
+from typing import Final
 
 import orjson
-from pydantic import TypeAdapter, ValidationError
+from msgspec import Struct
+from msgspec.structs import replace
 
 from callboard.actors.journal.journal_records import (
     Beginning,
     EffectWrite,
+    Needs,
     NewMessage,
     Recorded,
     RequestEnd,
     SetAside,
     Write,
+    without_keys,
 )
 from callboard.actors.journal.tables import (
     COMPACTIONS,
@@ -48,15 +49,17 @@ from callboard.protocol.codec import (
     encode_messages,
     encode_parts,
 )
+from callboard.protocol.commands import Finish
 from callboard.protocol.compaction import Compacted
+from callboard.protocol.content import ToolCall
 from callboard.protocol.errors import RuntimeFailure
 from callboard.protocol.events import RequestStarted, ToolCallEnd
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag
+from callboard.protocol.model import Error
 from callboard.protocol.options import ToolOffer
-from callboard.protocol.provider_options import ExtraFields
 from callboard.protocol.reports import StepReport
+from callboard.protocol.tools import ToolFailure
 
-_T = TypeVar("_T")
 _DIGEST_BYTES: Final = 16
 _MOST_OFFERS: Final = 64
 #: Longer than the ids of the providers' own APIs.
@@ -148,14 +151,8 @@ def _conversation_rows(request_id: str, write: Write, now: float) -> Iterator[tu
 
 
 def _kept_of(started: RequestStarted) -> RequestStarted:
-    """Without what is kept elsewhere, and without the headers of its question: they may hold keys."""
-    options = started.options
-    if any(isinstance(each, ExtraFields) and each.headers for each in options.provider_options):
-        bare = tuple(
-            replace(each, headers={}) if isinstance(each, ExtraFields) else each for each in options.provider_options
-        )
-        options = replace(options, provider_options=bare)
-    return replace(started, history=(), tools=(), options=options)
+    """Without what is kept elsewhere, and without what may hold keys: `Needs.headers` has the names of that."""
+    return replace(started, history=(), tools=(), options=without_keys(started.options))
 
 
 def _beginning_rows(
@@ -234,6 +231,37 @@ def set_aside_row(found: SetAside, data: bytes | None) -> Row:
 # -- reading; each takes a row as `Table.select` gives it
 
 
+class _BeginningParts(Struct):
+    parent: MessageId | None
+    own_tools: tuple[tuple[str, str], ...]
+    output: str
+    counter: str
+    has_approver: bool
+    metadata: tuple[tuple[str, str], ...]
+    direct: ToolCall | None = None
+    headers: tuple[str, ...] = ()
+
+
+class _OfferParts(Struct):
+    tools: tuple[ToolOffer, ...]
+
+
+class _CompactionParts(Struct):
+    compacted: Compacted
+
+
+class _EndParts(Struct):
+    finish: Finish | None
+    notes: tuple[str, ...] = ()
+    failures: tuple[ToolFailure, ...] = ()
+    error: Error | None = None
+    failure: str = ""
+
+
+class _UsageParts(Struct):
+    steps: tuple[StepReport, ...]
+
+
 def check(table: Table, row: Sequence[object]) -> None:
     """Raises DamagedRecord when the checksum of the row is not that of its values."""
     *values, crc = row
@@ -267,23 +295,26 @@ def read_beginning(row: Sequence[object]) -> tuple[Beginning, str | None]:
     check(REQUESTS, row)
     _, conversation_id, begun_at, model, tools, data, _ = row
     with _told("the beginning of a request"):
-        parts = decode_parts(_bytes(data))
-        known = {
-            "conversation_id": from_column(conversation_id),
-            "parent": parts.pop("parent"),
-            "begun_at": begun_at,
-            "model": from_column(model),
-            "metadata": _pairs(parts.pop("metadata")),
-            "needs": {**parts, "own_tools": _pairs(parts["own_tools"])},
-        }
-        return _adapter(Beginning).validate_python(known), None if tools is None else _text(tools)
+        parts = decode_parts(_bytes(data), _BeginningParts)
+        needs = Needs(
+            dict(parts.own_tools), parts.output, parts.counter, parts.has_approver, parts.direct, parts.headers
+        )
+        begins = Beginning(
+            from_column(conversation_id),
+            parts.parent,
+            _number(begun_at),
+            from_column(model),
+            needs,
+            dict(parts.metadata),
+        )
+        return begins, None if tools is None else _text(tools)
 
 
 def read_tools(row: Sequence[object]) -> tuple[ToolOffer, ...]:
     """Of a row of OFFERS."""
     check(OFFERS, row)
     with _told("the tools of a request"):
-        return _all(decode_parts(_bytes(row[1]))["tools"], ToolOffer)
+        return decode_parts(_bytes(row[1]), _OfferParts).tools
 
 
 def read_message(row: Sequence[object]) -> tuple[NewMessage, RequestId]:
@@ -300,8 +331,7 @@ def read_compacted(row: Sequence[object]) -> Compacted:
     """Of a row of COMPACTIONS."""
     check(COMPACTIONS, row)
     with _told("what was done to a conversation"):
-        (compacted,) = _all([decode_parts(_bytes(row[-2]))["compacted"]], Compacted)
-        return compacted
+        return decode_parts(_bytes(row[-2]), _CompactionParts).compacted
 
 
 def read_end(row: Sequence[object]) -> RequestEnd:
@@ -309,15 +339,15 @@ def read_end(row: Sequence[object]) -> RequestEnd:
     check(ENDS, row)
     _, ended_at, _, data, _ = row
     with _told("the end of a request"):
-        end: RequestEnd = _adapter(RequestEnd).validate_python({"ended_at": ended_at, **decode_parts(_bytes(data))})
-        return end
+        parts = decode_parts(_bytes(data), _EndParts)
+        return RequestEnd(_number(ended_at), parts.finish, parts.notes, parts.failures, parts.error, parts.failure)
 
 
 def read_usage(row: Sequence[object]) -> tuple[float, tuple[StepReport, ...]]:
     """Of a row of USAGE: when the request ended, and its steps."""
     check(USAGE, row)
     with _told("the usage of a deleted request"):
-        return _number(row[1]), _all(decode_parts(_bytes(row[2]))["steps"], StepReport)
+        return _number(row[1]), decode_parts(_bytes(row[2]), _UsageParts).steps
 
 
 def read_outcome(row: Sequence[object]) -> EffectWrite:
@@ -338,32 +368,12 @@ def read_set_aside(row: Sequence[object]) -> SetAside:
     return SetAside(_text(what), _text(why), _number(found_at), known, CallId(from_column(call_id)))
 
 
-@cache
-def _adapter(cls: type[_T]) -> TypeAdapter[_T]:
-    return TypeAdapter(cls)
-
-
 @contextmanager
 def _told(what: str) -> Iterator[None]:
     try:
         yield
-    except (CodecError, ValidationError, KeyError, TypeError, ValueError) as error:
+    except (CodecError, TypeError, ValueError) as error:
         raise DamagedRecord(f"{what} cannot be read: {str(error).splitlines()[0]:.200}") from error
-
-
-def _all(values: object, cls: type[_T]) -> tuple[_T, ...]:
-    if not isinstance(values, list):
-        raise DamagedRecord(f"expected a list of {cls.__name__}")
-    found = tuple(value for value in values if isinstance(value, cls))
-    if len(found) < len(values):
-        raise DamagedRecord(f"expected only {cls.__name__}")
-    return found
-
-
-def _pairs(value: object) -> dict[object, object]:
-    if not isinstance(value, list):
-        raise DamagedRecord("expected a list of pairs")
-    return {key: item for key, item in value}
 
 
 def _bytes(value: object) -> bytes:

@@ -13,8 +13,9 @@ import base64
 import json
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from callboard.actors.journal import encoding
 from callboard.actors.journal.encoding import DamagedRecord, column
@@ -62,8 +63,7 @@ _READ: Final = {
 _PAGE: Final = 500
 
 
-@dataclass(frozen=True, slots=True)
-class Imported:
+class Imported(Struct, frozen=True):
     """What came of an import."""
 
     rows: int = 0

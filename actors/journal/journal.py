@@ -10,8 +10,9 @@ any other. So it goes on when a disk has room again. That those requests have en
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final, Generic, TypeVar, cast
+
+from msgspec import Struct
 
 from callboard.actors.journal.journal_records import RequestEnd, Write
 from callboard.actors.journal.journal_store import ChangeRefused, JournalLost, JournalWriter
@@ -48,8 +49,7 @@ CRASHED: Final = f"the journal's writer crashed {MAX_TRIES} times over what this
 R = TypeVar("R")
 
 
-@dataclass(frozen=True, slots=True)
-class Ran(Generic[R]):
+class Ran(Struct, Generic[R], frozen=True):
     """What came of an OnStore."""
 
     value: R | None
@@ -62,26 +62,22 @@ class Ran(Generic[R]):
         return cast(R, self.value)
 
 
-@dataclass(frozen=True, slots=True)
-class OnStore(Asks[Ran[R]], Generic[R]):
+class OnStore(Asks[Ran[R]], Struct, Generic[R], frozen=True):
     """Run a function over the writer, on the journal's thread and behind all that waited: for maintenance, and to take
     up requests. It must not take long: nothing is written meanwhile."""
 
     run: Callable[[JournalWriter], R]
 
 
-@dataclass(frozen=True, slots=True)
-class CommitWaiting:
+class CommitWaiting(Struct, frozen=True):
     """Something waits in the outbox."""
 
 
-@dataclass(frozen=True, slots=True)
-class WriteAgain:
+class WriteAgain(Struct, frozen=True):
     """To itself: what could not be written may be written now."""
 
 
-@dataclass(frozen=True, slots=True)
-class RenewLease:
+class RenewLease(Struct, frozen=True):
     """To itself: say that this process is alive, where others share the journal."""
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct, field
 
 from callboard.actors.journal.encoding import (
     DamagedRecord,
@@ -52,8 +53,7 @@ _READ: Final[Mapping[str, Callable[[Sequence[object]], object]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(Struct, frozen=True):
     """What is in a journal file, and what is wrong with it."""
 
     path: Path

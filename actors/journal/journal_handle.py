@@ -9,10 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Final, Protocol, Self, TypeVar
+
+from msgspec import Struct, field
 
 from callboard.actors.journal.at_rest import journal_at
 from callboard.actors.journal.encoding import DamagedRecord, column, from_column, read_beginning
@@ -110,8 +111,7 @@ class RunningJournal:
         self._outbox.name += "'"
 
 
-@dataclass(frozen=True, slots=True)
-class RequestInfo:
+class RequestInfo(Struct, frozen=True):
     """One request of a journal."""
 
     request_id: RequestId

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from callboard.protocol.commands import Finish
 from callboard.protocol.compaction import Compacted
@@ -11,13 +13,15 @@ from callboard.protocol.content import Message, ToolCall
 from callboard.protocol.events import Event, ToolCallEnd
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag
 from callboard.protocol.model import Error
+from callboard.protocol.options import RequestOptions
+from callboard.protocol.provider_options import ExtraFields
+from callboard.protocol.server_tools import RemoteMcp
 from callboard.protocol.tools import ToolFailure
 
 # Times in this file are wall-clock seconds (time.time()), also those in events: another process reads them.
 
 
-@dataclass(frozen=True, slots=True)
-class Needs:
+class Needs(Struct, frozen=True):
     """What a request needs besides what is written. It is found again when the request is taken up, or the request
     ends with an error that names it."""
 
@@ -32,11 +36,35 @@ class Needs:
     direct: ToolCall | None = None
     """The call that is run without a model."""
     headers: tuple[str, ...] = ()
-    """The names of its `extra_headers`. Their values may be keys, and are written nowhere."""
+    """The names of its `extra_headers` and of what else may hold keys (`unwritten`): the values are written nowhere."""
 
 
-@dataclass(frozen=True, slots=True)
-class Beginning:
+def unwritten(options: RequestOptions) -> tuple[str, ...]:
+    """The names of the headers and tokens that its provider options and server tools have, of which `without_keys` has
+    none."""
+    extra = (each.headers for each in options.provider_options if isinstance(each, ExtraFields))
+    servers = [each for each in options.server_tools if isinstance(each, RemoteMcp)]
+    tokens = {f"authorization of {each.name}" for each in servers if each.authorization}
+    return tuple(sorted(tokens.union(*extra, *(each.headers for each in servers))))
+
+
+def without_keys(options: RequestOptions) -> RequestOptions:
+    """The options as the journal has them."""
+    if not unwritten(options):
+        return options
+    return replace(
+        options,
+        provider_options=tuple(
+            replace(each, headers={}) if isinstance(each, ExtraFields) else each for each in options.provider_options
+        ),
+        server_tools=tuple(
+            replace(each, authorization="", headers={}) if isinstance(each, RemoteMcp) else each
+            for each in options.server_tools
+        ),
+    )
+
+
+class Beginning(Struct, frozen=True):
     """What is known of a request when it begins, besides its first event."""
 
     conversation_id: str
@@ -48,8 +76,7 @@ class Beginning:
     metadata: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class NewMessage:
+class NewMessage(Struct, frozen=True):
     """A message that enters a conversation."""
 
     message_id: MessageId
@@ -57,8 +84,7 @@ class NewMessage:
     message: Message
 
 
-@dataclass(frozen=True, slots=True)
-class RequestEnd:
+class RequestEnd(Struct, frozen=True):
     """How a request ended: all of its Reply but the messages, which are the conversation's."""
 
     ended_at: float
@@ -71,8 +97,7 @@ class RequestEnd:
     failure: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
+class Write(Struct, frozen=True):
     """What one step of a session adds: all of it is durable at once, or none of it.
 
     Written twice, it is there once: a request's events are numbered.
@@ -95,16 +120,14 @@ class Write:
     ends: RequestEnd | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Statement:
+class Statement(Struct, frozen=True):
     """One statement that a tool wants to be committed with the outcome of its call."""
 
     sql: str
     parameters: tuple[object, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class EffectWrite:
+class EffectWrite(Struct, frozen=True):
     """The outcome of a call with the effect `transaction`, and the statements that are committed with it."""
 
     tag: Tag
@@ -116,8 +139,7 @@ Change = Write | EffectWrite
 """What is written; a batch of them is one commit."""
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
+class Recorded(Struct, frozen=True):
     """One event of a request, as it was written."""
 
     number: int
@@ -138,8 +160,7 @@ def own_messages(
     return tuple(added[first:])
 
 
-@dataclass(frozen=True, slots=True)
-class RequestLog:
+class RequestLog(Struct, frozen=True):
     """All that the journal has of one request."""
 
     request_id: RequestId
@@ -164,8 +185,7 @@ class RequestLog:
         return self.begins.needs.counter
 
 
-@dataclass(frozen=True, slots=True)
-class SetAside:
+class SetAside(Struct, frozen=True):
     """A record that could not be read: kept apart, and never counted as one."""
 
     what: str
@@ -175,8 +195,7 @@ class SetAside:
     call_id: CallId = CallId("")
 
 
-@dataclass(frozen=True, slots=True)
-class OpenReport:
+class OpenReport(Struct, frozen=True):
     """What opening a journal found besides what it expected. People are told each line."""
 
     notes: tuple[str, ...] = ()

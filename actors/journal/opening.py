@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from callboard.actors.journal.journal_store import JournalWriter
 from callboard.actors.journal.outbox import Outbox

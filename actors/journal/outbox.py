@@ -10,9 +10,10 @@ from __future__ import annotations
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import islice
 from typing import Final, TypeVar
+
+from msgspec import Struct
 
 from callboard.actors.journal.journal_records import EffectWrite, Write
 from callboard.actors.kernel import Ref
@@ -27,40 +28,35 @@ CAPACITY: Final = 100_000
 MAX_REMEMBERED: Final = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
+class Written(Struct, frozen=True):
     """To a session: its events up to this number are durable."""
 
     request_id: RequestId
     up_to: int
 
 
-@dataclass(frozen=True, slots=True)
-class NotWritten:
+class NotWritten(Struct, frozen=True):
     """To a session: something that it handed over was not written, so its request must end."""
 
     request_id: RequestId
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class EffectCommitted:
+class EffectCommitted(Struct, frozen=True):
     """To a worker: the outcome of its call and the statements of its tool are durable, or why not."""
 
     tag: Tag
     error: RuntimeFailure | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AppendWrite:
+class AppendWrite(Struct, frozen=True):
     """Write this for a session. `reply_to`: None where it has ended by then."""
 
     change: Write
     reply_to: Ref[Written | NotWritten] | None
 
 
-@dataclass(frozen=True, slots=True)
-class CommitEffect:
+class CommitEffect(Struct, frozen=True):
     """Write the outcome of a call with the effect `transaction`, with its statements."""
 
     change: EffectWrite

@@ -17,10 +17,10 @@ import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
 from typing import Final, NoReturn
 
 import psycopg
+from msgspec import Struct
 from psycopg import AsyncConnection
 
 from callboard.actors.journal import postgres_database
@@ -115,8 +115,7 @@ class TaskConnection(AsyncConnection[tuple[object, ...]]):
         await super().close()
 
 
-@dataclass(frozen=True, slots=True)
-class CallTransaction:
+class CallTransaction(Struct, frozen=True):
     """What is done at the beginning and at the end of one call's transaction."""
 
     url: str

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 import orjson
+from msgspec import Struct
 
-from callboard.actors.journal.journal_records import EffectWrite, Needs, RequestLog
+from callboard.actors.journal.journal_records import EffectWrite, Needs, RequestLog, unwritten
 from callboard.actors.requests.conversation import Conversation
 from callboard.actors.requests.json_schema import raw_output
 from callboard.actors.requests.outputs import OutputType
@@ -39,7 +39,6 @@ from callboard.protocol.machine import Session
 from callboard.protocol.options import RequestOptions, ToolOffer
 from callboard.protocol.output import OutputSpec
 from callboard.protocol.prompt_tokens import TokenCounter
-from callboard.protocol.provider_options import ExtraFields
 from callboard.protocol.tools import Origin, ToolDefinition
 
 #: A request that was taken up so often without one new event ends: what is in it may be what ends the processes. Three
@@ -51,8 +50,7 @@ class CannotGoOn(RuntimeFailure):
     """The request cannot go on, in this runtime or in any that is like it. The message says what is in the way."""
 
 
-@dataclass(frozen=True, slots=True)
-class Available:
+class Available(Struct, frozen=True):
     """What a runtime has for the requests that it takes up."""
 
     tools: Mapping[ToolName, Tool]
@@ -61,8 +59,7 @@ class Available:
     has_approver: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Rebuilt:
+class Rebuilt(Struct, frozen=True):
     """A request as it was when its process ended, by the clock of this one."""
 
     taken_up: TakenUp
@@ -147,14 +144,13 @@ def needs_of(
     direct: ToolCall | None,
 ) -> Needs:
     """What a question that begins now will need."""
-    extra = [each for each in options.provider_options if isinstance(each, ExtraFields)]
     return Needs(
         {str(name): digest(tool.definition) for name, tool in own.items()},
         options.output.title if options.output is not None else "",
         counter,
         has_approver,
         direct,
-        tuple(sorted({name for each in extra for name in each.headers})),
+        unwritten(options),
     )
 
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar, runtime_checkable
+
+from msgspec import Struct
 
 from callboard.actors.journal.encoding import (
     DamagedRecord,
@@ -83,8 +84,7 @@ class CleansUp(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
+class Kept(Struct, frozen=True):
     """What a journal may hold."""
 
     days: float | None = None
@@ -93,8 +93,7 @@ class Kept:
     """Above it, the logs of the requests that ended first go, then the conversations that rest for the longest."""
 
 
-@dataclass(frozen=True, slots=True)
-class CleanedUp:
+class CleanedUp(Struct, frozen=True):
     """What a clean-up has done."""
 
     logs: int = 0

@@ -13,9 +13,10 @@ import time
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct, field
 
 from callboard.actors.journal.encoding import set_aside_row
 from callboard.actors.journal.file_lock import FILE_MODE
@@ -54,8 +55,7 @@ _MADE_BY: Final = (
 )
 
 
-@dataclass
-class _Saved:
+class _Saved(Struct):
     """What is sound, and what is known to be lost."""
 
     rows: dict[str, dict[Row, Row]] = field(default_factory=lambda: defaultdict(dict))

@@ -13,8 +13,9 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from callboard.actors.journal.encoding import (
     DamagedRecord,
@@ -57,8 +58,7 @@ _MAX_BEFORE_QUESTION: Final = 20
 _OF_ONE: Final = "WHERE conversation_id = ?"
 
 
-@dataclass(frozen=True, slots=True)
-class ConversationInfo:
+class ConversationInfo(Struct, frozen=True):
     """One conversation of a journal, without its messages."""
 
     id: str
@@ -79,8 +79,7 @@ class ConversationInfo:
     """What is wrong, where a record that this was made of is damaged."""
 
 
-@dataclass(frozen=True, slots=True)
-class FoundMessage:
+class FoundMessage(Struct, frozen=True):
     """A message in which all words of a search occur."""
 
     conversation_id: str
@@ -92,8 +91,7 @@ class FoundMessage:
     added_at: float
 
 
-@dataclass(frozen=True, slots=True)
-class Filter:
+class Filter(Struct, frozen=True):
     """Which conversations are meant. Times are wall-clock seconds."""
 
     since: float | None = None

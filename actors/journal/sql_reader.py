@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from callboard.actors.journal.encoding import (
     DamagedRecord,
@@ -46,8 +48,7 @@ from callboard.protocol.events import RequestStarted
 from callboard.protocol.ids import MessageId, RequestId
 
 
-@dataclass
-class _Found:
+class _Found(Struct):
     """What has been read of a request so far."""
 
     begins: Beginning

@@ -9,9 +9,10 @@ from __future__ import annotations
 import struct
 from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct, field
 
 #: SQLite's default, and what a journal is made with.
 PAGE_BYTES: Final = 4_096
@@ -38,8 +39,7 @@ class _Unreadable(Exception):
     """What is at this place is no cell, record or page of this kind."""
 
 
-@dataclass
-class Wal:
+class Wal(Struct):
     """What the write-ahead log adds to the file."""
 
     pages: dict[int, bytes] = field(default_factory=dict)
@@ -48,8 +48,7 @@ class Wal:
     """Commits behind the last whole one, which SQLite does not see."""
 
 
-@dataclass
-class Found:
+class Found(Struct):
     """All that the pages hold, in no order."""
 
     rows: list[tuple[int, Record]] = field(default_factory=list)

@@ -9,8 +9,9 @@ process that goes on with its request: so its effect is there exactly once.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from threading import Lock
+
+from msgspec import Struct
 
 from callboard.actors.journal.journal_records import EffectWrite, Statement
 from callboard.actors.journal.journal_store import ChangeRefused
@@ -135,8 +136,7 @@ class CallEffect:
 MakeEffect = Callable[[RunTool, Outbox], CallEffect]
 
 
-@dataclass(frozen=True, slots=True)
-class Effects:
+class Effects(Struct, frozen=True):
     """How a runtime commits what calls write."""
 
     outbox: Outbox

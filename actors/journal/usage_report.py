@@ -9,11 +9,12 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from typing import Final, Literal, get_args
 
 import orjson
+from msgspec import Struct, field
+from msgspec.structs import asdict, replace
 
 from callboard.actors.journal.encoding import DamagedRecord, column, from_column, read_end, read_usage
 from callboard.actors.journal.journal_records import RequestLog
@@ -46,8 +47,7 @@ _CODES: Final[dict[type, FailureCode | None]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class UsageLine:
+class UsageLine(Struct, frozen=True):
     """One line of a report. A key by which it is not grouped is ""."""
 
     day: str = ""
@@ -73,8 +73,7 @@ class UsageLine:
     """Of the model calls; in lines by tool, of the calls since their code began to run."""
 
 
-@dataclass(frozen=True, slots=True)
-class UsageReport:
+class UsageReport(Struct, frozen=True):
     """Lines by the keys that were asked for, in their order, and what they do not hold."""
 
     by: tuple[UsageKey, ...]
@@ -87,12 +86,12 @@ class UsageReport:
 
     def as_json(self) -> str:
         """One JSON object: `by`, `lines`, `total`, `running`, `unreadable`."""
-        return orjson.dumps(asdict(self), option=orjson.OPT_INDENT_2).decode()
+        return orjson.dumps(self, asdict, orjson.OPT_INDENT_2).decode()
 
     def as_csv(self) -> str:
         """A header and a row for each line, as RFC 4180 has it; what is not known is an empty field."""
-        counts = [each.name for each in fields(Usage)]
-        rest = [each.name for each in fields(UsageLine) if each.name not in ("usage", *KEYS)]
+        counts = list(Usage.__struct_fields__)
+        rest = [name for name in UsageLine.__struct_fields__ if name not in ("usage", *KEYS)]
         out = io.StringIO()
         writer = csv.writer(out)
         writer.writerow([*self.by, *rest, *counts])
@@ -110,8 +109,7 @@ def _harmless(text: str) -> str:
     return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
 
 
-@dataclass(frozen=True, slots=True)
-class UsageFilter:
+class UsageFilter(Struct, frozen=True):
     """What is counted. Times are wall-clock seconds."""
 
     since: float | None = None
@@ -123,16 +121,14 @@ class UsageFilter:
     conversation: str = ""
 
 
-@dataclass(slots=True)
-class _Requests:
+class _Requests(Struct):
     """Requests as they are read."""
 
     running: int = 0
     unreadable: int = 0
 
 
-@dataclass(slots=True)
-class _Sum:
+class _Sum(Struct):
     """A line as it is added up."""
 
     line: UsageLine

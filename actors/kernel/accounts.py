@@ -2,11 +2,12 @@
 
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from operator import add
 from threading import Lock
 from typing import Final, NamedTuple
+
+from msgspec import Struct
 
 #: Dead letters kept for inspection; older ones are only counted.
 KEPT: Final = 1_000
@@ -27,8 +28,7 @@ class DeadLetterReason(Enum):
     """Its actor does not take it, or declined it: a late or illegal event, see `note`."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeadLetter:
+class DeadLetter(Struct, frozen=True):
     """One message that was not handled."""
 
     serial: int
@@ -108,8 +108,7 @@ class Statistics(NamedTuple):
         return self.sent - self.handled - self.dead_lettered - self.queued
 
 
-@dataclass(frozen=True, slots=True)
-class ActorInfo:
+class ActorInfo(Struct, frozen=True):
     """One actor as it is now."""
 
     name: str

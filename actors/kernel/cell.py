@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, Never
 
+from msgspec import Struct
+
 from . import errors
 from .accounts import ActorInfo, DeadLetterReason, Statistics
 from .actor import Actor, Handler
@@ -41,15 +43,13 @@ class Signal(Enum):
     FINISH = "finish"
 
 
-@dataclass(frozen=True, slots=True)
-class ChildStarted:
+class ChildStarted(Struct, frozen=True):
     """To a supervisor: the child's on_start has returned."""
 
     cell: "Cell"
 
 
-@dataclass(frozen=True, slots=True)
-class ChildExited:
+class ChildExited(Struct, frozen=True):
     """To a supervisor: the child's incarnation has ended."""
 
     cell: "Cell"

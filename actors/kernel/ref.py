@@ -3,11 +3,11 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any, Final, Generic, Literal, Never, NoReturn, Protocol, cast, overload
 
 import pykka
 import typing_extensions
+from msgspec import Struct
 from pykka._envelope import Envelope
 
 from .accounts import DeadLetters, Statistics
@@ -206,8 +206,7 @@ class Ref(pykka.ActorRef[Any], Generic[M]):
 # -- monitors -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Down:
+class Down(Struct, frozen=True):
     """The monitored actor's incarnation has ended. Comes on the control lane."""
 
     ref: Ref
@@ -216,13 +215,14 @@ class Down:
     """What escaped, when it crashed."""
 
 
-@dataclass(slots=True, eq=False, repr=False)
-class Monitor:
+class Monitor(Struct, eq=False):
     """One watch over one actor. Fires once or is cancelled, never both."""
 
     _target: Place
     _notify: Callable[[Down], object]
     _held_by: "set[Monitor] | None" = None
+
+    __repr__ = object.__repr__
 
     def __post_init__(self) -> None:
         if self._held_by is not None:

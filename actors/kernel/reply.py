@@ -4,13 +4,13 @@ import asyncio
 import contextlib
 import sys
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
 from threading import Lock
 from types import TracebackType
 from typing import Any, Generic, TypeVar, cast
 
 import pykka
 import typing_extensions
+from msgspec import Struct
 
 from .errors import ActorCrashed, AskTimeout, contained
 
@@ -46,8 +46,7 @@ class ReplyTo:
         raise NotImplementedError
 
 
-@dataclass(slots=True, eq=False)
-class Ask:
+class Ask(Struct, eq=False):
     """A message whose sender waits for an answer."""
 
     message: object

@@ -1,8 +1,9 @@
 """How an incarnation ended; whether, when and how often to start again: pure decisions, no clock and no randomness."""
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
+
+from msgspec import Struct
 
 
 class ExitReason(Enum):
@@ -33,8 +34,7 @@ def wants_restart(restart: Restart, reason: ExitReason) -> bool:
     return restart is Restart.PERMANENT
 
 
-@dataclass(frozen=True, slots=True)
-class Backoff:
+class Backoff(Struct, frozen=True):
     """How long to wait before a restart: at once the first time, then `initial_seconds`, doubled each time."""
 
     initial_seconds: float = 0.05
@@ -61,8 +61,7 @@ class Backoff:
         return full * (1 - self.jitter * chance)
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
+class Budget(Struct, frozen=True):
     """More than `intensity` failures within `period_seconds` are too many."""
 
     intensity: int = 3
@@ -77,8 +76,7 @@ class Budget:
 DEFAULT_BUDGET: Final = Budget()
 
 
-@dataclass(frozen=True, slots=True)
-class History:
+class History(Struct, frozen=True):
     """What a supervisor remembers of the failures of a child, or of all its children."""
 
     failures: tuple[float, ...] = ()

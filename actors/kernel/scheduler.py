@@ -13,8 +13,9 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextvars import Context
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, TypeVarTuple
+
+from msgspec import Struct
 
 from .errors import AskOnLoopError, OutOfThreads, contained, logger, text_of
 from .reply import Reply
@@ -135,8 +136,7 @@ class DedicatedThread:
 # -- the watchdog ---------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(Struct, frozen=True):
     """A handler that has held the loop for longer than the limit."""
 
     actor: str
@@ -201,14 +201,15 @@ class _LoopWithoutContext(EventLoop):
         return super().call_soon_threadsafe(callback, *args, context=Context() if context is None else context)
 
 
-@dataclass(slots=True, eq=False, repr=False)
-class LoopTimer:
+class LoopTimer(Struct, eq=False):
     """A timer of a LoopScheduler."""
 
     _scheduler: "LoopScheduler"
     _when_seconds: float
     _run: Run | None
     _handle: asyncio.TimerHandle | None = None
+
+    __repr__ = object.__repr__
 
     def arm(self) -> None:
         """On the loop thread: ask the loop to call us."""

@@ -7,9 +7,10 @@ The listed children are started one after the other and stopped in reverse order
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Generic, Never
+
+from msgspec import Struct
 
 from .actor import Actor, Message, handles
 from .cell import Cell, ChildExited, ChildStarted, State
@@ -33,8 +34,7 @@ class Strategy(Enum):
     ONE_FOR_ALL = "one_for_all"
 
 
-@dataclass(frozen=True, slots=True)
-class ChildSpec(Generic[M]):
+class ChildSpec(Struct, Generic[M], frozen=True):
     """How to start a child, and what its end means."""
 
     id: str
@@ -60,8 +60,7 @@ class ChildSpec(Generic[M]):
             Budget(self.intensity, self.period_seconds)  # raises what is wrong with them
 
 
-@dataclass(frozen=True, slots=True)
-class _Adopt(ReplyTo):
+class _Adopt(ReplyTo, Struct, frozen=True):
     """Takes its own answer: a supervisor that fails before it has the child leaves nothing that waits for a start."""
 
     spec: ChildSpec[Never]
@@ -72,38 +71,32 @@ class _Adopt(ReplyTo):
             self.cell.close()
 
 
-@dataclass(frozen=True, slots=True)
-class _StopChild:
+class _StopChild(Struct, frozen=True):
     child_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class _RestartChild:
+class _RestartChild(Struct, frozen=True):
     child_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class _WhichChildren(Asks[Mapping[str, Ref]]):
+class _WhichChildren(Asks[Mapping[str, Ref]], Struct, frozen=True):
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class _Overdue:
+class _Overdue(Struct, frozen=True):
     """A child has not stopped within its deadline."""
 
     child: "_Child"
 
 
-@dataclass(frozen=True, slots=True)
-class _StartNow:
+class _StartNow(Struct, frozen=True):
     """A backoff is over: start this child, or (None) go on with the list."""
 
     by: "Supervisor"
     child: "_Child | None" = None
 
 
-@dataclass(slots=True, eq=False, repr=False)
-class _Child:
+class _Child(Struct, eq=False):
     """What a supervisor knows of a child."""
 
     spec: ChildSpec[Never]
@@ -119,6 +112,8 @@ class _Child:
     backoff: Timer | None = None
     overdue: Timer | None = None
     """Its deadline, while it is stopping because we told it to."""
+
+    __repr__ = object.__repr__
 
 
 SupervisorMessage = (

@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Final
 
 from jsonschema import Draft202012Validator, ValidationError, validators
+from msgspec import Struct
 from referencing import Registry
 
 from callboard.protocol.errors import UsageError
@@ -71,8 +71,7 @@ def fit_result_schema(schema: Mapping[str, object] | None) -> dict[str, object] 
         return None
 
 
-@dataclass(slots=True)
-class _Fitting:
+class _Fitting(Struct):
     root: Mapping[str, object]
     nodes: int = 0
     written_out: tuple[str, ...] = ()
@@ -169,8 +168,7 @@ def _target(root: Mapping[str, object], reference: object) -> object:
 # -- checking -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Misfit:
+class Misfit(Struct, frozen=True):
     """The first thing that is wrong with a value."""
 
     field: str

@@ -13,7 +13,9 @@ from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Final, Protocol
 
+import msgspec
 import orjson
+from msgspec import Struct
 
 from callboard.actors.mcp.mcp_servers import McpServer
 from callboard.actors.mcp.remote_results import shown_contents, shown_result
@@ -47,8 +49,7 @@ CONCURRENCY: Final = 64
 ProgressTo = Callable[[str, float | None], object]
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteCall:
+class RemoteCall(Struct, frozen=True):
     """One call of a tool, as its server gets it."""
 
     tool: str
@@ -154,12 +155,11 @@ def fit_name(server: str, tool: str, taken: Container[str]) -> ToolName:
 # -- from a listing to tools ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Offered:
+class Offered(Struct, frozen=True):
     """What a server's listing comes to."""
 
     tools: tuple[OfferedTool, ...] = ()
-    left_out: Mapping[str, str] = field(default_factory=dict)
+    left_out: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
 def offered_tools(
@@ -200,8 +200,7 @@ def offered_tools(
     return Offered(tuple(tools.values()), left_out)
 
 
-@dataclass(frozen=True, slots=True)
-class _Both:
+class _Both(Struct, frozen=True):
     """What is in one of two containers."""
 
     first: Container[str]

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Self
 
 import orjson
+from msgspec import Struct, field
 
 from callboard.actors.mcp.server_thread import AnyErrand
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteTool:
+class RemoteTool(Struct, frozen=True):
     """A tool as its server describes it. What it says of its own risk (annotations) is not kept."""
 
     name: str
@@ -41,8 +40,7 @@ class RemoteTool:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
+class Listing(Struct, frozen=True):
     """The tools of a server, as they were last listed."""
 
     tools: tuple[RemoteTool, ...]
@@ -50,8 +48,7 @@ class Listing:
     """After which the server wants to be asked again; None: it has not said."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServerFacts:
+class ServerFacts(Struct, frozen=True):
     """What a server says of itself."""
 
     title: str
@@ -74,8 +71,7 @@ class ServerState(StrEnum):
     STOPPED = "stopped"
 
 
-@dataclass(frozen=True, slots=True)
-class ServerStatus:
+class ServerStatus(Struct, frozen=True):
     """An MCP server as the owner sees it: `Runtime.mcp_servers()`."""
 
     name: str
@@ -92,8 +88,7 @@ class ServerStatus:
     """Made so far: more than one means that it was lost."""
 
 
-@dataclass(frozen=True, slots=True)
-class ElicitForm:
+class ElicitForm(Struct, frozen=True):
     """What a server asks a person in the middle of a call."""
 
     server: str

@@ -4,8 +4,9 @@ actor and with it a new connection, later each time; after too many it gives the
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from callboard.actors.kernel import (
     Actor,
@@ -34,8 +35,7 @@ OpenConnection = Callable[[ServerLink, Callable[[Exception | None], object]], Se
 """Starts a thread with a connection, which tells the link what it finds; the other is called when it has ended."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionEnded:
+class ConnectionEnded(Struct, frozen=True):
     """The thread of a connection has ended."""
 
     thread_number: int

@@ -11,8 +11,10 @@ import threading
 from collections.abc import Awaitable, Callable, Container, Mapping
 from concurrent.futures import Future
 from contextvars import Context, copy_context
-from dataclasses import dataclass, replace
 from typing import Final, Protocol, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from callboard.actors.kernel import logger_of
 from callboard.actors.mcp.known_tools import KnownTools
@@ -44,16 +46,14 @@ class Connected(Protocol):
     async def prompt(self, name: str, arguments: Mapping[str, str]) -> dict[str, object]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class AskedFor:
+class AskedFor(Struct, frozen=True):
     """For which call something is asked of a server."""
 
     context: ToolContext
     asker: Context
 
 
-@dataclass(frozen=True, slots=True)
-class _Live:
+class _Live(Struct, frozen=True):
     """A connection that takes requests."""
 
     thread: ServerThread

@@ -12,8 +12,9 @@ import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, InvalidStateError
 from contextvars import Context, ContextVar
-from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
+
+from msgspec import Struct, field
 
 from callboard.actors.kernel import logger_of
 
@@ -45,8 +46,7 @@ class BadAnswer(RemoteError):
     """The server's answer is not what the protocol, or the tool's own schema, says."""
 
 
-@dataclass(slots=True, eq=False)
-class AnyErrand:
+class AnyErrand(Struct, eq=False):
     """One thing that the connection is asked to do."""
 
     is_sent: bool = False
@@ -60,11 +60,10 @@ class AnyErrand:
         raise NotImplementedError
 
 
-@dataclass(slots=True, eq=False)
-class Errand(AnyErrand, Generic[T]):
+class Errand(AnyErrand, Generic[T], eq=False, kw_only=True):
     """One whose result is of this type."""
 
-    run: Callable[[], Awaitable[T]] = field(kw_only=True)
+    run: Callable[[], Awaitable[T]]
     """Called on the thread."""
     result: Future[T] = field(default_factory=Future)
 

@@ -17,13 +17,13 @@ import socket
 import stat
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import uvicorn
 from mcp.server.stdio import stdio_server
 from mcp.server.transport_security import TransportSecuritySettings
+from msgspec import Struct
 from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -47,8 +47,7 @@ TOKEN_BYTES: Final = 32
 MIN_TOKEN_CHARS: Final = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(Struct, frozen=True):
     """Where to listen."""
 
     host: str = DEFAULT_HOST

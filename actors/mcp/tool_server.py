@@ -46,6 +46,7 @@ from mcp_types import (
     ToolAnnotations,
 )
 from mcp_types import Tool as ShownTool
+from msgspec import Struct
 from pydantic import TypeAdapter
 
 from callboard.actors.calls.approvals import Approval, ApprovalKind
@@ -116,16 +117,14 @@ class _Server(Server[object]):
         return super().create_initialization_options(changes, experimental_capabilities, extensions)
 
 
-@dataclass(slots=True)
-class _Client:
+class _Client(Struct):
     """A connection of the older revisions."""
 
     session: ServerSession
     level: LoggingLevel = "debug"
 
 
-@dataclass(frozen=True, slots=True)
-class ResultForm:
+class ResultForm(Struct, frozen=True):
     """How the results of a tool are told."""
 
     is_content: bool = False

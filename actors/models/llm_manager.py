@@ -11,11 +11,12 @@ ends the call that it was used for, as an error that names it, and the manager g
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import Context
-from dataclasses import dataclass
 from typing import Final, Protocol, TypeVarTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from callboard.actors.kernel import Actor, MailboxFull, Ref, Rejected, Timer, handles, logger_of
 from callboard.actors.kernel.scheduler import TURN_SECONDS
@@ -70,8 +71,7 @@ End = Callable[[ModelResponse], None]
 """Told once, with the whole turn or the error that cut it off."""
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+class Route(Struct, frozen=True):
     """One model to ask: the provider that speaks to it and the provider's name for it."""
 
     provider: Provider
@@ -101,8 +101,7 @@ provider runs in a copy of the asker's context."""
 # -- messages
 
 
-@dataclass(frozen=True, slots=True)
-class StartModel:
+class StartModel(Struct, frozen=True):
     """Make this model call; its events go to `reply_to`."""
 
     call: CallModel
@@ -115,8 +114,7 @@ class StartModel:
     """Of its request, the one asked first in front; (): those that the manager knows by the name of the model."""
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptEnded:
+class AttemptEnded(Struct, frozen=True):
     """An attempt's stream has ended."""
 
     tag: Tag
@@ -127,28 +125,24 @@ class AttemptEnded:
     first_event_at: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TryAgain:
+class TryAgain(Struct, frozen=True):
     """The pause before an attempt is over."""
 
     tag: Tag
 
 
-@dataclass(frozen=True, slots=True)
-class TellAgain:
+class TellAgain(Struct, frozen=True):
     """The session's mailbox was full."""
 
     reply_to: Ref[ModelEvent]
     event: ModelEvent
 
 
-@dataclass(frozen=True, slots=True)
-class CallsOverdue:
+class CallsOverdue(Struct, frozen=True):
     """The deadline of a model call may have passed."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class BacklogRead:
+class BacklogRead(Struct, frozen=True, eq=False):
     """What waited when an incarnation started has been read. A former one may have left its own in the mailbox."""
 
 
@@ -158,8 +152,7 @@ LlmMessage = StartModel | StopModel | AttemptEnded | TryAgain | TellAgain | Call
 # -- the manager
 
 
-@dataclass(slots=True, eq=False)
-class _OpenCall:
+class _OpenCall(Struct, eq=False):
     """One model call, from StartModel to its end."""
 
     asked: StartModel
@@ -193,8 +186,7 @@ class _OpenCall:
             self.timer.cancel()
 
 
-@dataclass(slots=True, eq=False)
-class _AttemptReports:
+class _AttemptReports(Struct, eq=False):
     """What one attempt tells the session, and its end the manager. It may outlive the manager's incarnation by a
     moment, so it holds no more of it than its address."""
 
@@ -412,9 +404,9 @@ class LlmManager(Actor[LlmMessage]):
         asked, number = call.asked, call.attempt
         reports = _AttemptReports(asked, number, self.ref, self.system.scheduler.now)
         is_last_try = number == asked.call.attempts
-        request = dataclasses.replace(asked.call.request, model=route.model, is_last_try=is_last_try)
+        request = replace(asked.call.request, model=route.model, is_last_try=is_last_try)
         if request.provider_options:
-            request = dataclasses.replace(request, provider_options=tuple(_for_route(route, request.provider_options)))
+            request = replace(request, provider_options=tuple(_for_route(route, request.provider_options)))
         call.running = self._start_provider(route.provider, request, reports.emit, reports.end, asked.asker)
 
     def _take(self, call: _OpenCall, ended: AttemptEnded) -> None:
@@ -534,7 +526,7 @@ def _for_route(route: Route, options: Iterable[ProviderOptions]) -> Iterator[Pro
     provider = route.name.partition("/")[0]
     for each in options:
         if isinstance(each, ExtraFields) and each.provider == provider:
-            each = dataclasses.replace(each, provider="")
+            each = replace(each, provider="")
         yield each
 
 

@@ -6,7 +6,8 @@ That costs about what one request costs to write, so it is done only where a que
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from callboard.actors.models.llm_manager import Route
 from callboard.protocol.errors import UsageError, said

@@ -6,8 +6,9 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from callboard.actors.models.llm_manager import Route, is_cancelled
 from callboard.protocol.errors import said
@@ -27,8 +28,7 @@ AskWindow = Callable[[Provider, str, str], Awaitable[int | None]]
 """From the provider, its name and the model's to the window; None where the server does not tell."""
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(Struct, frozen=True):
     """How many tokens a model takes. `note` says so where that is only assumed."""
 
     tokens: int | None

@@ -12,9 +12,10 @@ import re
 import socket
 import unicodedata
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
+
+from msgspec import Struct
 
 from callboard.protocol.errors import UsageError
 
@@ -44,8 +45,7 @@ _HIDING: Final = (ipaddress.IPv6Network("2001::/32"),)
 _ISATAP: Final = 0x5EFE
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedAddress:
+class CheckedAddress(Struct, frozen=True):
     """A host, and what was found about it."""
 
     host: str

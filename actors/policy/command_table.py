@@ -9,9 +9,10 @@ it, on purpose: `git` (it runs what .git/config names: core.fsmonitor, diff and 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
+
+from msgspec import Struct
 
 #: Of `find`: tests and actions that only look at names, with how many words follow each.
 _FIND_TESTS: Final[Mapping[str, int]] = {
@@ -22,8 +23,7 @@ _FIND_TESTS: Final[Mapping[str, int]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ReadingCommand:
+class ReadingCommand(Struct, frozen=True):
     """A command that only reads, with the options with which it does no more."""
 
     flags: str = ""

@@ -12,9 +12,11 @@ import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import Context
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from callboard.actors.calls.approvals import Approver, Decide, Verdict
 from callboard.actors.kernel import Timer, logger_of
@@ -126,8 +128,7 @@ class CallJudge:
         return Touch(AccessKind.ADDRESS, risk=Risk.NETWORK, forms=(checked.host,), refused=refused)
 
 
-@dataclass(slots=True, eq=False)
-class _OpenJudgement:
+class _OpenJudgement(Struct, eq=False):
     """A question that is being judged."""
 
     question: AskApproval

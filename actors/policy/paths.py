@@ -10,9 +10,10 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from callboard.actors.secret_files import NO_RULES, SecretFiles, SecretRules
 from callboard.protocol.policy import AccessKind, Location, Touch
@@ -28,8 +29,7 @@ _DESTROYS: Final = {AccessKind.DELETE: "it removes files"}
 _SECRET: Final = "secret files: no tool shows or changes them (Settings.secret_files)"
 
 
-@dataclass(frozen=True, slots=True)
-class FollowedPath:
+class FollowedPath(Struct, frozen=True):
     """Where a path leads."""
 
     place: str

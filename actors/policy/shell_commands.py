@@ -13,8 +13,9 @@ import re
 import shlex
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from callboard.actors.policy import command_table as table
 from callboard.actors.policy.paths import Paths
@@ -39,8 +40,7 @@ _PIECES: Final = re.compile(r"[=@:,]")
 _PATH_LIKE: Final = re.compile(r"[/~]|^\.")
 
 
-@dataclass(slots=True)
-class _Reader:
+class _Reader(Struct):
     """Of one line, and of the lines in it."""
 
     paths: Paths

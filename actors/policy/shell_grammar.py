@@ -11,9 +11,10 @@ import os
 import re
 import shlex
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct, field
 
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser
@@ -46,8 +47,7 @@ _KILLS_THE_PARSER: Final = re.compile(r"\{.*[\U00010000-\U0010ffff]", re.DOTALL)
 _ESCAPED_IN_QUOTES: Final = re.compile(r'\\([$`"\\\n])')
 
 
-@dataclass(frozen=True, slots=True)
-class Word:
+class Word(Struct, frozen=True):
     """One word of a command."""
 
     source: str
@@ -57,16 +57,14 @@ class Word:
     """Does it begin with a ~ that the shell replaces? Then `text` has it, too."""
 
 
-@dataclass(frozen=True, slots=True)
-class Redirection:
+class Redirection(Struct, frozen=True):
     """`>file`, `2>&1`, `<file`."""
 
     operator: str
     target: Word
 
 
-@dataclass(frozen=True, slots=True)
-class SimpleCommand:
+class SimpleCommand(Struct, frozen=True):
     """Words that are run as one command."""
 
     words: tuple[Word, ...]
@@ -74,8 +72,7 @@ class SimpleCommand:
     """In front of it; without words: of the shell itself."""
 
 
-@dataclass(slots=True)
-class ShellLine:
+class ShellLine(Struct):
     """What is in a line."""
 
     commands: list[SimpleCommand] = field(default_factory=list)

@@ -21,6 +21,7 @@ from types import FrameType
 from typing import Final
 
 import orjson
+from msgspec.structs import asdict
 
 from callboard.actors.processes import confined
 from callboard.actors.processes.control import LENGTH, REPLY, Says
@@ -170,7 +171,8 @@ def encode_reply(number: int, result: Result, spent: bool) -> bytes:
     """One frame, which handle.py reads."""
     if isinstance(result, str):
         return _frame(number, Says.RESULT, result.encode(), spent)
-    return _frame(number, Says.DEFERRED if isinstance(result, Deferred) else Says.FAILURE, orjson.dumps(result), spent)
+    says = Says.DEFERRED if isinstance(result, Deferred) else Says.FAILURE
+    return _frame(number, says, orjson.dumps(asdict(result)), spent)
 
 
 def _frame(number: int, says: Says, body: bytes, spent: bool = False) -> bytes:

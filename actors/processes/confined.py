@@ -19,9 +19,10 @@ import sys
 import sysconfig
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
+
+from msgspec import Struct, field
 
 from callboard.actors.processes import private_mounts, seccomp
 from callboard.actors.processes.confinement import Confinement
@@ -60,8 +61,7 @@ _NO_GIT: Final = "not a git repository"
 _REFUSALS: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENXIO})
 
 
-@dataclass(frozen=True, slots=True)
-class Walls:
+class Walls(Struct, frozen=True):
     """What a process is to be held to; the runtime sends it along with the tool."""
 
     confinement: Confinement
@@ -84,8 +84,7 @@ Identity = tuple[int, int]
 """Of a file: its device and its inode."""
 
 
-@dataclass(slots=True)
-class _Held:
+class _Held(Struct):
     """What holds this process; none as long as `walls` is None."""
 
     walls: Walls | None = None

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from callboard.actors.processes import landlock, seccomp
 from callboard.actors.processes.linux import IS_LINUX
@@ -31,8 +32,7 @@ class Confine(StrEnum):
     """A runtime does not start where the kernel cannot."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rights:
+class Rights(Struct, frozen=True):
     """What a risk allows, beside reading its paths and what Python needs, and a scratch folder."""
 
     writes: bool = False
@@ -50,8 +50,7 @@ RIGHTS: Final[Mapping[Risk, Rights]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class KernelSupport:
+class KernelSupport(Struct, frozen=True):
     """What a kernel has for confinement."""
 
     landlock: int
@@ -76,8 +75,7 @@ def kernel_support() -> KernelSupport:
     return KernelSupport(landlock.version(), seccomp.is_supported())
 
 
-@dataclass(frozen=True, slots=True)
-class Confinement:
+class Confinement(Struct, frozen=True):
     """What a tool is held to."""
 
     risk: Risk

@@ -19,8 +19,9 @@ import socket
 import stat
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, NoReturn
+
+from msgspec import Struct
 
 from callboard.actors.processes import confined
 from callboard.actors.processes.child import LOST_COVER, CallEnded, Child, limit_memory, pack_load_error
@@ -33,8 +34,7 @@ from callboard.actors.tools.shipping import unpack
 CONTROL: Final = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """What a child may do."""
 
     memory_bytes: int

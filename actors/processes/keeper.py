@@ -11,9 +11,10 @@ import shutil
 import signal
 import subprocess
 import sys
-from dataclasses import dataclass
 from functools import cache
 from typing import Final, NoReturn
+
+from msgspec import Struct
 
 from callboard.actors.processes.confinement import Confine, kernel_support, what_is_missing
 from callboard.actors.processes.linux import (
@@ -97,8 +98,7 @@ def _keep(init: int, host: int, scratch: str) -> NoReturn:
     os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
 
 
-@dataclass(frozen=True, slots=True)
-class Containment:
+class Containment(Struct, frozen=True):
     """How well tools in processes are contained on this machine."""
 
     namespaces: str

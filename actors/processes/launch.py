@@ -14,8 +14,9 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from callboard.actors.processes.control import Kind, Message, hear, pair, send
 from callboard.actors.processes.init import main
@@ -43,16 +44,14 @@ def child_environment(extra: Mapping[str, str]) -> dict[str, str]:
     return {**allowed, **extra}
 
 
-@dataclass(frozen=True, slots=True)
-class Heard:
+class Heard(Struct, frozen=True):
     """What the init process or the fork server of this number says. None at last: it has ended."""
 
     number: int
     message: Message | None
 
 
-@dataclass(frozen=True, slots=True)
-class KeeperEnded:
+class KeeperEnded(Struct, frozen=True):
     """The keeper, and so everything below it, has ended."""
 
     number: int

@@ -10,8 +10,9 @@ import contextlib
 import os
 import stat
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from callboard.actors.processes.linux import (
     bind_mount,
@@ -29,8 +30,7 @@ _COVERS: Final = ".covers"
 SHARED_MEMORY: Final = "/dev/shm"
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(Struct, frozen=True):
     """What a tool is to see."""
 
     scratch: str

@@ -13,8 +13,9 @@ import os
 import platform
 import struct
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from callboard.actors.processes.linux import checked, libc, no_new_privileges
 
@@ -120,8 +121,7 @@ Instruction = tuple[int, int, int, int]
 """Code, jump if true, jump if false, operand."""
 
 
-@dataclass(frozen=True, slots=True)
-class CallsAllowed:
+class CallsAllowed(Struct, frozen=True):
     """What a filter leaves to a tool."""
 
     connections: bool

@@ -12,9 +12,10 @@ import inspect
 import itertools
 import os
 from collections import deque
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
+
+from msgspec import Struct, field
 
 from callboard.actors.kernel import Actor, LoopScheduler, Timer, handles, logger_of
 from callboard.actors.processes import supply
@@ -54,23 +55,19 @@ _numbers: Final = itertools.count(1)
 # -- to itself
 
 
-@dataclass(frozen=True, slots=True)
-class _Tick:
+class _Tick(Struct, frozen=True):
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class _ForkAhead:
+class _ForkAhead(Struct, frozen=True):
     template: _Template
 
 
-@dataclass(frozen=True, slots=True)
-class _LookForIdle:
+class _LookForIdle(Struct, frozen=True):
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class _Launch:
+class _Launch(Struct, frozen=True):
     pass
 
 
@@ -87,8 +84,7 @@ class _State(Enum):
     """It must not be forked: its children come from the first fork server and load the tool themselves."""
 
 
-@dataclass(slots=True, eq=False)
-class _Server:
+class _Server(Struct, eq=False):
     """A fork server: the first one, or the process of a template."""
 
     number: int
@@ -101,8 +97,7 @@ class _Server:
     """Since the last receipt, or since its start until it is ready."""
 
 
-@dataclass(slots=True, eq=False)
-class _Template:
+class _Template(Struct, eq=False):
     tool: Tool
     used_at: float
     walls: Walls | None = None
@@ -126,8 +121,7 @@ class _Place(Enum):
     """A spare that is being ended."""
 
 
-@dataclass(slots=True, eq=False)
-class _Child:
+class _Child(Struct, eq=False):
     ends: ChildEnds
     template: _Template
     server: _Server

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from callboard.actors.kernel import Ref
 from callboard.actors.processes.confinement import Confine
@@ -14,10 +15,10 @@ from callboard.actors.secret_files import NO_RULES, SecretRules
 from callboard.actors.tools.decorator import Tool
 from callboard.protocol.limits import MAX_TOOL_PROCESSES, TOOL_MEMORY_BYTES
 from callboard.protocol.tools import ToolFailure
+from callboard.protocol.values import repr_without
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessOptions:
+class ProcessOptions(Struct, frozen=True):
     """How a pool's children are made."""
 
     max_children: int = MAX_TOOL_PROCESSES
@@ -40,20 +41,20 @@ class ProcessOptions:
     secrets: SecretRules = NO_RULES
     """Which files of its paths no confined tool may open."""
 
+    __repr__ = repr_without("environment")
+
 
 # -- what a worker asks
 
 
-@dataclass(frozen=True, slots=True)
-class Obtain:
+class Obtain(Struct, frozen=True):
     """A child for a call of this tool; answered with Obtained or NotObtained."""
 
     tool: Tool
     worker: ChildUser
 
 
-@dataclass(frozen=True, slots=True)
-class Withdraw:
+class Withdraw(Struct, frozen=True):
     """The worker does not need the child any more that it has asked for."""
 
     worker: ChildUser
@@ -69,24 +70,21 @@ class After(Enum):
     KILL = "kill"
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
+class Release(Struct, frozen=True):
     """The worker is done with its child and wants to hear no more of it."""
 
     child: ChildEnds
     after: After
 
 
-@dataclass(frozen=True, slots=True)
-class End:
+class End(Struct, frozen=True):
     """End the child: SIGTERM, or SIGKILL to it and all it has started. ChildEnded follows."""
 
     number: int
     kill: bool
 
 
-@dataclass(frozen=True, slots=True)
-class WriteStack:
+class WriteStack(Struct, frozen=True):
     """Have the child write down where its code is, or (`begins` False) tell what it has written. StackWritten follows,
     unless the child ends meanwhile."""
 
@@ -97,8 +95,7 @@ class WriteStack:
 # -- what it hears
 
 
-@dataclass(frozen=True, slots=True)
-class StackWritten:
+class StackWritten(Struct, frozen=True):
     """What there is of it now."""
 
     number: int
@@ -107,22 +104,19 @@ class StackWritten:
     """False: the text says why not."""
 
 
-@dataclass(frozen=True, slots=True)
-class Obtained:
+class Obtained(Struct, frozen=True):
     """A child that has loaded the tool. The worker must Release it."""
 
     child: ChildEnds
 
 
-@dataclass(frozen=True, slots=True)
-class NotObtained:
+class NotObtained(Struct, frozen=True):
     """There is none."""
 
     failure: ToolFailure
 
 
-@dataclass(frozen=True, slots=True)
-class ChildEnded:
+class ChildEnded(Struct, frozen=True):
     """The child and all that it had started are gone. It is released."""
 
     number: int

@@ -8,8 +8,9 @@ from __future__ import annotations
 import sys
 from binascii import a2b_base64
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
 from typing import Final, TypedDict, get_args
+
+from msgspec.structs import asdict, replace
 
 from callboard.actors.config_file import similar
 from callboard.actors.requests.client_tools import CallResults, ClientTool
@@ -310,7 +311,7 @@ def _sampling(name: str, value: object, defaults: RequestOptions) -> Sampling:
         raise UsageError(f"{name} must be a Sampling, not {_a(value)}")
     if faults := sampling_faults(value):
         raise UsageError(f"{name}: {', '.join(faults)}")
-    given = {each.name: found for each in fields(value) if (found := getattr(value, each.name)) not in (None, ())}
+    given = {name: found for name, found in asdict(value).items() if found not in (None, ())}
     return replace(defaults.sampling, **given)
 
 
@@ -384,5 +385,5 @@ _READ: Final[Mapping[str, tuple[str, _Read]]] = {
     "service_tier": ("service_tier", _text),
     "images_out": ("images_out", _flag),
     "audio_out": ("audio_out", _instance(AudioOut)),
-    "provider_options": ("provider_options", _each((ProviderOptions,), is_one_enough=True)),
+    "provider_options": ("provider_options", _each(get_args(ProviderOptions), is_one_enough=True)),
 }

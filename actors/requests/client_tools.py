@@ -8,11 +8,12 @@ reply = await runtime.ask(CallResults((CallAnswer(call.call_id, "nothing"),)), c
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from callboard.actors.tools.decorator import NAME
 from callboard.protocol.commands import OpenTurn
-from callboard.protocol.content import Media, Message, SystemMessage, ToolMessage, history_faults, json_text
+from callboard.protocol.content import MediaPart, Message, SystemMessage, ToolMessage, history_faults, json_text
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import CallId, ToolName
 from callboard.protocol.options import ToolOffer
@@ -22,8 +23,7 @@ from callboard.protocol.tools import Decision, FailureCode, ToolContract, ToolDe
 WENT_ON = "The call was not answered: the conversation went on without it."
 
 
-@dataclass(frozen=True, slots=True)
-class ClientTool:
+class ClientTool(Struct, frozen=True):
     """A tool that the asker runs. Raises UsageError for a name that models do not take, and for no object's schema."""
 
     name: str
@@ -47,19 +47,17 @@ class ClientTool:
         return ToolOffer(definition, ToolContract(is_outside=True), Decision.ALLOW)
 
 
-@dataclass(frozen=True, slots=True)
-class CallAnswer:
+class CallAnswer(Struct, frozen=True):
     """What one call came to."""
 
     call_id: str
     content: str
     """What the model reads: a text, or JSON."""
     is_error: bool = False
-    media: tuple[Media, ...] = ()
+    media: tuple[MediaPart, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class CallResults:
+class CallResults(Struct, frozen=True):
     """In place of a question: the answers to the calls that a request has ended with, and the model goes on.
 
     Without any, the conversation's own messages must end with results.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import chain, count
 from threading import Lock
 from typing import Final, Self
+
+from msgspec.structs import replace
 
 from callboard.actors.journal.journal_records import NewMessage
 from callboard.actors.requests.client_tools import CallResults, check_goes_on, closed_turn, given_up, open_turn_faults

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from typing import Final, TypedDict, cast
 
 import orjson
+from msgspec import Struct
+from msgspec.structs import replace
 
 from callboard.actors.requests.asking import AskOptions
 from callboard.actors.requests.replies import Answer, Reply, RequestEnded, Seen
@@ -41,8 +42,7 @@ class CallOptions(TypedDict, total=False):
     """Names the request, so that it can be cancelled; "" makes one up."""
 
 
-@dataclass(frozen=True, slots=True)
-class CallResult:
+class CallResult(Struct, frozen=True):
     """What a call of a tool came to."""
 
     name: ToolName

@@ -7,8 +7,9 @@ that event led to. An item that is only streamed is counted behind the durable o
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final, Self
+
+from msgspec import Struct
 
 from callboard.protocol.errors import UsageError
 
@@ -17,8 +18,7 @@ _ID: Final = re.compile(r"([0-9]{8})\.([0-2])\.([0-9]{6})(?:-([0-9a-f]{12})\.([0
 _MAX_NUMBER: Final = 99_999_999
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Position:
+class Position(Struct, frozen=True, order=True):
     """Where an item is."""
 
     number: int = 0

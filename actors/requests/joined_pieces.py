@@ -9,9 +9,11 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import ClassVar, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from callboard.actors.requests.feed_positions import Position
 from callboard.actors.requests.replies import StreamItem
@@ -26,8 +28,7 @@ JOINED_PIECES: Final = 64
 _OBJECTS_BYTES: Final = 500
 
 
-@dataclass(frozen=True, slots=True)
-class KeptItem:
+class KeptItem(Struct, frozen=True):
     """One item."""
 
     first: int
@@ -44,8 +45,7 @@ class KeptItem:
             yield self.last, self.item
 
 
-@dataclass(frozen=True, slots=True)
-class JoinedPieces:
+class JoinedPieces(Struct, frozen=True):
     """Pieces of the same part of a turn that were streamed directly one after the other."""
 
     first: int

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+
+from msgspec import Struct
 
 from callboard.protocol.content import ToolCall
 from callboard.protocol.ids import CallId, RequestId, Tag, ToolName
@@ -26,8 +27,7 @@ class OpenState(StrEnum):
     """An earlier process began it, and this one cannot go on with it; `waits_for` says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class PendingCall:
+class PendingCall(Struct, frozen=True):
     """A call that has no result yet."""
 
     call_id: CallId
@@ -35,8 +35,7 @@ class PendingCall:
     state: CallState
 
 
-@dataclass(frozen=True, slots=True)
-class OpenWork:
+class OpenWork(Struct, frozen=True):
     """What a session says of its request."""
 
     state: OpenState
@@ -44,8 +43,7 @@ class OpenWork:
     calls: tuple[PendingCall, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class OpenRequest:
+class OpenRequest(Struct, frozen=True):
     """A request that has not ended."""
 
     request_id: RequestId

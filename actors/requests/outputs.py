@@ -10,11 +10,12 @@ import contextlib
 import inspect
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from functools import lru_cache, partial
 from types import GenericAlias, UnionType
 from typing import Any, Final, Generic, Literal, NotRequired, Required, TypeVar, Union, cast, get_args, get_origin
 
+from msgspec import Struct
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import ErrorDetails, from_json
@@ -53,8 +54,7 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
+class Output(Struct, frozen=True):
     """How an answer of a type is asked for, beside the type:
 
         await runtime.ask("Where is Oslo?", output=Annotated[Place, Output(mode="prompt", tries=5)])

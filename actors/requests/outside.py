@@ -7,8 +7,9 @@ not run on the control loop. Whether it counts is decided by the session of the 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final, TypeVar
+
+from msgspec import Struct
 
 from callboard.actors.kernel import (
     ActorDeadError,
@@ -34,8 +35,7 @@ ANSWER_SECONDS: Final = 10.0
 A = TypeVar("A")
 
 
-@dataclass(frozen=True, slots=True)
-class CalledTool:
+class CalledTool(Struct, frozen=True):
     """The answer to FindCall."""
 
     name: ToolName
@@ -43,15 +43,13 @@ class CalledTool:
     """The tool, where only its question has it."""
 
 
-@dataclass(frozen=True, slots=True)
-class FindCall(Asks[CalledTool]):
+class FindCall(Asks[CalledTool], Struct, frozen=True):
     """Asks which tool an open call is of. Rejected where the request has no such call, or the call has ended."""
 
     tag: Tag
 
 
-@dataclass(frozen=True, slots=True)
-class ResolveCall(Asks["bool | Reply[bool]"]):
+class ResolveCall(Asks["bool | Reply[bool]"], Struct, frozen=True):
     """What an open call came to; True, or where there is a journal a reply that comes when it is durable. Rejected
     where it has ended, or came to something before."""
 
@@ -61,8 +59,7 @@ class ResolveCall(Asks["bool | Reply[bool]"]):
     """Of one that came early: who waits for it."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReportProgress(Asks[bool]):
+class ReportProgress(Asks[bool], Struct, frozen=True):
     """How far an open call is; True. Rejected where it has ended."""
 
     tag: Tag

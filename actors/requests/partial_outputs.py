@@ -7,9 +7,9 @@ has grown by an eighth: over a whole answer that is nine times its length, howev
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from msgspec import Struct
 from pydantic_core import from_json
 
 from callboard.actors.requests.outputs import OutputType
@@ -25,8 +25,7 @@ GROWTH: Final = 0.125
 Item = TypeVar("Item")
 
 
-@dataclass(frozen=True, slots=True)
-class PartialOutput:
+class PartialOutput(Struct, frozen=True):
     """The answer as far as it is written: plain JSON data, not validated (a dict for a model or a dataclass).
 
     A text or number that is not finished is there as far as it goes. A `Restarted`, and an answer that is not taken,

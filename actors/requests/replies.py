@@ -11,13 +11,13 @@ import contextlib
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from contextvars import Context
-from dataclasses import dataclass, field
 from functools import partial
 from sys import getsizeof
 from threading import Event as ThreadEvent
 from threading import Lock
 from typing import Final, Generic, cast
 
+from msgspec import Struct, field
 from typing_extensions import TypeVar
 
 from callboard.actors.kernel import Down, ExitReason
@@ -102,8 +102,7 @@ Shown = (
 """Of what a session shows, what the reader of a stream sees as it is."""
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(Struct, frozen=True):
     """What a request is about."""
 
     tag: Tag
@@ -130,8 +129,7 @@ class Question:
     """Of a question with an output: checks its answers."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reply(Generic[T_co]):
+class Reply(Struct, Generic[T_co], frozen=True):
     """The answer to one request. `print(reply)` shows its text."""
 
     text: str
@@ -514,6 +512,6 @@ def size_of(item: StreamItem[object]) -> int:
     """About how much memory an event keeps: its texts, and a little for the rest."""
     if isinstance(item, TextDelta):  # nearly all of them: 0.2 us instead of 2
         return _EVENT_BYTES + getsizeof(item.text)
-    texts = (getattr(item, name) for name in type(item).__slots__)
+    texts = (getattr(item, name) for name in type(item).__struct_fields__)
     traceback = item.failure.traceback if isinstance(item, ToolCallFailed) else ""
     return _EVENT_BYTES + len(traceback) + sum(getsizeof(text) for text in texts if isinstance(text, str))

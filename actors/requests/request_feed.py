@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import chain, islice
 from threading import Lock
 from typing import Final
+
+from msgspec import Struct
 
 from callboard.actors.requests.feed_positions import BEHIND_ALL, IN_TURN, SHOWN, Position, comes_after
 from callboard.actors.requests.joined_pieces import JOINED_PIECES, FeedItem, JoinedPieces, KeptItem, follows
@@ -66,8 +67,7 @@ class FollowerTooSlow(RuntimeFailure):
     """A follower has left too much unread, or goes on behind what is still kept."""
 
 
-@dataclass(frozen=True, slots=True)
-class Followed:
+class Followed(Struct, frozen=True):
     """One item of a request that is followed, and the id by which to go on behind it."""
 
     id: str
@@ -337,4 +337,4 @@ def _pieces(part: AssistantPart, block: int) -> tuple[StreamEvent, ...]:
         case Image() | Audio() | Document():
             return (MediaDelta(part, block),)
         case ServerTool():
-            return (ServerToolEvent(*(getattr(part, name) for name in ServerToolEvent.__slots__)),)
+            return (ServerToolEvent(*(getattr(part, name) for name in ServerToolEvent.__struct_fields__)),)

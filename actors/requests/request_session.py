@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from contextvars import Context
-from dataclasses import replace
 from functools import partial
 from typing import Final, get_args
+
+from msgspec.structs import replace
 
 from callboard.actors.calls import dispatcher
 from callboard.actors.calls.approvals import SeekApproval

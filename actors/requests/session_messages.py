@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final, Protocol
+
+from msgspec import Struct
 
 from callboard.actors.calls import dispatcher
 from callboard.actors.calls.approvals import SeekApproval
@@ -50,8 +51,7 @@ STOPS: Final[Mapping[type[Order], type[Stop]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Peers:
+class Peers(Struct, frozen=True):
     """The actors a session works with."""
 
     llm_manager: Ref[LlmMessage]
@@ -59,32 +59,27 @@ class Peers:
     telemetry: Ref[TelemetryMessage]
 
 
-@dataclass(frozen=True, slots=True)
-class WindowFound:
+class WindowFound(Struct, frozen=True):
     """How many tokens the request's model takes."""
 
     window: Window
 
 
-@dataclass(frozen=True, slots=True)
-class AnswersChecked:
+class AnswersChecked(Struct, frozen=True):
     """Whether the answers of a turn fit the form asked for."""
 
     responded: events.ModelResponded
 
 
-@dataclass(frozen=True, slots=True)
-class GoOn:
+class GoOn(Struct, frozen=True):
     """To itself: the first of a request that was taken up from a journal."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReadWork(Asks[OpenWork]):
+class ReadWork(Asks[OpenWork], Struct, frozen=True):
     """Asks where the request is."""
 
 
-@dataclass(frozen=True, slots=True)
-class FeedStart:
+class FeedStart(Struct, frozen=True):
     """Where a feed begins that is added to a request that runs."""
 
     number: int = 0
@@ -93,8 +88,7 @@ class FeedStart:
     """Of the model call that is open. A part of a turn may have been streamed already: the feed has it at its end."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReadAlong(Asks[bool]):
+class ReadAlong(Asks[bool], Struct, frozen=True):
     """The request is read from now on."""
 
     subscriber: Subscriber
@@ -103,8 +97,7 @@ class ReadAlong(Asks[bool]):
     """Called before the first that it hears."""
 
 
-@dataclass(frozen=True, slots=True)
-class LookForWrites:
+class LookForWrites(Struct, frozen=True):
     """To itself: is the journal late?"""
 
     is_second: bool = False
@@ -154,8 +147,7 @@ class ReplayedSession(SessionLike, Protocol):
     def loss_event(self, at: float) -> Event | None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class TakenUp:
+class TakenUp(Struct, frozen=True):
     """What the session of a request goes on with that was open in a journal."""
 
     session: ReplayedSession

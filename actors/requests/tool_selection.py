@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from callboard.actors.config_file import similar
 from callboard.actors.requests.client_tools import ClientTool
@@ -18,8 +19,7 @@ ALL: Final = "*"
 """In `tools=`: all of the runtime's."""
 
 
-@dataclass(frozen=True, slots=True)
-class ToolSelection:
+class ToolSelection(Struct, frozen=True):
     """What a question says of its tools."""
 
     names: frozenset[ToolName] | None = None

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from callboard.actors.journal.journal_records import Beginning, Needs, NewMessage, RequestEnd, Write
 from callboard.actors.journal.outbox import AppendWrite, NotWritten, Outbox, Written
@@ -48,8 +50,7 @@ _NOTED: Final = frozenset({Note, ToolCallFailed, ReportFailure, ModelFailed})
 _DECIDES: Final = (ToolCallEnd, ApprovalGranted, ApprovalDenied, ToolCallDeferred)
 
 
-@dataclass(slots=True)
-class Waiting:
+class Waiting(Struct):
     """An applied event that waits, with its commands."""
 
     number: int

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeVar
+
+from msgspec import Struct, field
 
 from callboard.protocol.errors import UsageError
 
@@ -46,8 +47,7 @@ class MetricKind(StrEnum):
     """How many there were of each size."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Metric:
+class Metric(Struct, frozen=True, eq=False):
     """One thing that is counted or measured."""
 
     name: str
@@ -208,8 +208,7 @@ Export = Callable[[Metric, Labels, float], None]
 # -- the numbers
 
 
-@dataclass(slots=True)
-class Histogram:
+class Histogram(Struct):
     """How many there were of each size."""
 
     bounds: tuple[float, ...] = BUCKETS_SECONDS

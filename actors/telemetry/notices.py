@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from contextvars import Context
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, NamedTuple, get_args
+
+from msgspec import Struct
 
 from callboard.actors.calls.registry import ToolRestored, ToolWithdrawn
 from callboard.actors.telemetry import metrics
@@ -23,8 +24,7 @@ from callboard.protocol.ids import Tag, ToolName
 # -- messages that only telemetry takes
 
 
-@dataclass(frozen=True, slots=True)
-class PeerLost:
+class PeerLost(Struct, frozen=True):
     """An actor that works for the request was lost while the request ran; its supervisor starts it again."""
 
     tag: Tag
@@ -32,8 +32,7 @@ class PeerLost:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class ToolPrinted:
+class ToolPrinted(Struct, frozen=True):
     """What a process tool has printed in a call, with all that it started."""
 
     tag: Tag
@@ -45,8 +44,7 @@ class ToolPrinted:
     """The asker's context: the request may have ended before the call did."""
 
 
-@dataclass(frozen=True, slots=True)
-class ToolStopped:
+class ToolStopped(Struct, frozen=True):
     """A call was stopped, at its deadline or because it was cancelled, and its tool could still say where it was."""
 
     tag: Tag
@@ -54,28 +52,24 @@ class ToolStopped:
     frames: str
 
 
-@dataclass(frozen=True, slots=True)
-class EmbedderFailed:
+class EmbedderFailed(Struct, frozen=True):
     """A question about code was ranked by words alone, since its embeddings could not be had."""
 
     model: str
 
 
-@dataclass(frozen=True, slots=True)
-class JournalCommitted:
+class JournalCommitted(Struct, frozen=True):
     """So many writes of requests were made durable together, in this time."""
 
     writes: int
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class JournalUnwritten:
+class JournalUnwritten(Struct, frozen=True):
     """The journal could not be written, and the requests of that batch have ended."""
 
 
-@dataclass(frozen=True, slots=True)
-class TracingFailed:
+class TracingFailed(Struct, frozen=True):
     """The host's tracing raised when a span was to begin: the work goes on without."""
 
     tag: Tag

@@ -12,9 +12,10 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import Context
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple, ParamSpec, TypeGuard, get_args
+
+from msgspec import Struct, field
 
 from callboard.actors.kernel import Actor, Asks, MailboxFull, Ref, handles
 from callboard.actors.requests.replies import SUSPENDED, Question
@@ -71,8 +72,7 @@ def _no_export() -> None:
     """The host has no metrics of its own."""
 
 
-@dataclass(frozen=True, slots=True)
-class Observed:
+class Observed(Struct, frozen=True):
     """What one event of a request has led to, in order. One message for all of it: each costs 2 us."""
 
     question: Question
@@ -86,23 +86,20 @@ class Observed:
     happened: tuple[Heard, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class RequestLost:
+class RequestLost(Struct, frozen=True):
     """The request's session ended before the request did: no Finish will come."""
 
     question: Question
 
 
-@dataclass(frozen=True, slots=True)
-class ReadMetrics(Asks[Metrics]):
+class ReadMetrics(Asks[Metrics], Struct, frozen=True):
     """Ask for a snapshot of the metrics."""
 
     asked_at: float | None = None
     """By the runtime's clock: how long the loop took to come to it is one of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class BacklogHeard:
+class BacklogHeard(Struct, frozen=True):
     """Everything sent to telemetry before it was asked to stop has been counted."""
 
 
@@ -191,8 +188,7 @@ class _Begun(NamedTuple):
     """By which a call may run."""
 
 
-@dataclass(slots=True)
-class _OpenRequest:
+class _OpenRequest(Struct):
     """What runs now of a request."""
 
     question: Question

@@ -10,9 +10,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from callboard.actors.requests.replies import Question
 from callboard.protocol import events
@@ -52,8 +54,7 @@ class MarkKind(StrEnum):
     """An instant: a retry, a wait for a rate limit, another model, a failure before a tool ran."""
 
 
-@dataclass(frozen=True, slots=True)
-class ModelWait:
+class ModelWait(Struct, frozen=True):
     """A model call that is not sent before a time. Times are wall-clock seconds."""
 
     kind: NoteKind
@@ -63,8 +64,7 @@ class ModelWait:
     until: float
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(Struct, frozen=True):
     """One piece of a request's work. Times are wall-clock seconds."""
 
     number: int
@@ -85,8 +85,7 @@ class Mark:
     """The latest one of a model call; it may be over."""
 
 
-@dataclass(frozen=True, slots=True)
-class RequestTimeline:
+class RequestTimeline(Struct, frozen=True):
     """One request."""
 
     request_id: str
@@ -107,8 +106,7 @@ class RequestTimeline:
         return tuple(each for each in self.marks if each.ended_at is None)
 
 
-@dataclass(frozen=True, slots=True)
-class MinuteUsage:
+class MinuteUsage(Struct, frozen=True):
     """What the requests that ended within one minute have used of one model."""
 
     minute_at: float
@@ -124,8 +122,7 @@ class MinuteUsage:
     """Model calls whose cost is not."""
 
 
-@dataclass(slots=True)
-class _Growing:
+class _Growing(Struct):
     """A request as it is written."""
 
     request_id: str
@@ -142,7 +139,7 @@ class _Growing:
     def begin(self, kind: MarkKind, tag: Tag, name: str, at: float, **more: float | str | ModelWait | None) -> None:
         self.made += 1
         mark = Mark(self.made, kind, name, tag.step, str(tag.call_id or ""), at)
-        self.marks[self.made] = replace(mark, **more)  # type: ignore[arg-type]
+        self.marks[self.made] = replace(mark, **more)
         if mark.ended_at is None and kind is not MarkKind.NOTE:
             self.open[kind, tag] = self.made
         if len(self.marks) > MAX_MARKS:

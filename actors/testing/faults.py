@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import random
 import zlib
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import product
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from callboard.protocol.ids import Tag
 from callboard.protocol.tools import Isolation, Latency
@@ -57,16 +59,14 @@ class WorkerFate(StrEnum):
     """The call cannot be started: there are no descriptors or processes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Crash:
+class Crash(Struct, frozen=True):
     """These actors crash at the same instant."""
 
     at: float
     actors: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Death:
+class Death(Struct, frozen=True):
     """The whole process dies, and another one starts with its journal. Without a journal there is none."""
 
     after_steps: int
@@ -75,8 +75,7 @@ class Death:
     """Until the next process runs."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoreFaults:
+class StoreFaults(Struct, frozen=True):
     """What becomes of recording a step in a conversation."""
 
     slow: tuple[tuple[float, float, float], ...] = ()
@@ -98,8 +97,7 @@ class Remains(StrEnum):
     """Some writes of each request, from the first of that request on."""
 
 
-@dataclass(frozen=True, slots=True)
-class JournalFaults:
+class JournalFaults(Struct, frozen=True):
     """What becomes of the journal. Windows are from and until, in seconds since the run began."""
 
     commit_seconds: float = 0.0
@@ -119,8 +117,7 @@ class JournalFaults:
     """Chooses what remains."""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerFaults:
+class WorkerFaults(Struct, frozen=True):
     """How the simulated workers of every pool behave."""
 
     workers: int = 8
@@ -137,8 +134,7 @@ class WorkerFaults:
         return self.fates[zlib.crc32(repr(tag).encode()) % len(self.fates)]
 
 
-@dataclass(frozen=True, slots=True)
-class Faults:
+class Faults(Struct, frozen=True):
     """Everything that is done to one run from outside its scenarios."""
 
     crashes: tuple[Crash, ...] = ()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final, Self
+
+from msgspec import Struct
 
 from callboard.actors.testing.schedules import pct, replay
 from callboard.actors.testing.simulation import Schedule, fifo, uniform
@@ -20,8 +21,7 @@ Chosen = tuple[tuple[int, int], ...]
 """Deviations from FIFO: the step, and the index of what ran."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunToken:
+class RunToken(Struct, frozen=True):
     """What a run is made of. As text: `v2:SEED:FAULT_SEED:SCHEDULE`, for example `v2:12:12:57.1,63.2`."""
 
     seed: int

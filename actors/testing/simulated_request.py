@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from callboard.actors.kernel import Down, Ref
 from callboard.actors.requests.replies import Answer, Seen

@@ -21,9 +21,10 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextvars import Context
-from dataclasses import replace
 from functools import partial
 from typing import Final, TypeVar
+
+from msgspec.structs import replace
 
 from callboard.actors.calls.dispatcher import ToolDispatcher
 from callboard.actors.journal.journal import run_on_store

@@ -11,8 +11,10 @@ import errno
 import os
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from callboard.actors.journal.journal_records import (
     Beginning,
@@ -49,8 +51,7 @@ class PlannedCommitCrash(BaseException):
     """What the journal's actor crashes with in a commit, by plan. It would survive an Exception."""
 
 
-@dataclass(slots=True, eq=False)
-class _Kept:
+class _Kept(Struct, eq=False):
     """All that the disk has of one request."""
 
     begins: Beginning
@@ -63,8 +64,7 @@ class _Kept:
     damage: str = ""
 
 
-@dataclass(slots=True, eq=False)
-class SimulatedDisk:
+class SimulatedDisk(Struct, eq=False):
     """What processes share. `wall_clock`: as time.time(); `wait`: lets seconds pass on the thread that commits."""
 
     wall_clock: Callable[[], float] = lambda: 0.0

@@ -8,8 +8,9 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Final, Protocol
+
+from msgspec import Struct, field
 
 from callboard.actors.calls.ledger import CallReports, Ending, Outcome
 from callboard.actors.kernel import Actor, Timer, handles
@@ -54,8 +55,7 @@ class World(Protocol):
         """It is gone."""
 
 
-@dataclass(frozen=True, slots=True)
-class Later:
+class Later(Struct, frozen=True):
     """A callback with a name for the trace."""
 
     name: str
@@ -69,24 +69,21 @@ class Later:
         return self.name
 
 
-@dataclass(frozen=True, slots=True)
-class Die:
+class Die(Struct, frozen=True):
     """The process, or whatever the worker runs calls in, dies with everything in it."""
 
     before: bool = False
     """Before its call could begin."""
 
 
-@dataclass(frozen=True, slots=True)
-class Planned:
+class Planned(Struct, frozen=True):
     """What the plan has for a call at this time; nothing, where that call has ended meanwhile."""
 
     call: RunCall
     what: Callable[[], object]
 
 
-@dataclass(slots=True, eq=False)
-class _Running:
+class _Running(Struct, eq=False):
     call: RunCall
     timers: list[Timer] = field(default_factory=list)
     is_held: bool = False

@@ -8,11 +8,12 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import Context
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
 import orjson
+from msgspec import Struct
+from msgspec.structs import replace
 
 from callboard.actors.calls.approvals import Decide, Verdict
 from callboard.actors.kernel import ActorSystem, MailboxFull, NoSuchActor, Timer
@@ -70,8 +71,7 @@ WALL_CLOCK_AHEAD: Final = 2.0**20
 FAILS_AFTER_SECONDS: Final = 0.125
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedCrash:
+class PlannedCrash(Struct, frozen=True):
     """A message that no actor survives."""
 
     happens: Callable[[], object]
@@ -321,8 +321,7 @@ class PlayedModel:
         return Playing(world.scheduler, f"model of {request_id}", answers, say)
 
 
-@dataclass(frozen=True, slots=True)
-class _Unanswered:
+class _Unanswered(Struct, frozen=True):
     """A model call that was begun, and the requests it takes still."""
 
     command: CallModel

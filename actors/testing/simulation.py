@@ -9,9 +9,10 @@ import random
 import threading
 from bisect import insort
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import count
 from typing import Final
+
+from msgspec import Struct
 
 from callboard.actors.kernel.errors import AskOnLoopError, DeadlockError, KernelError
 from callboard.actors.kernel.reply import Reply
@@ -24,8 +25,7 @@ BATON_SECONDS: Final = 60.0
 Schedule = Callable[[int, Sequence[Run]], int]
 
 
-@dataclass(frozen=True, slots=True)
-class Deviation:
+class Deviation(Struct, frozen=True):
     """One choice that FIFO would not have made."""
 
     step: int

@@ -7,16 +7,17 @@ with ToolStage() as stage:
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import threading
 import time
 from collections.abc import Callable, Mapping
 from contextvars import Context
-from dataclasses import replace
 from types import TracebackType
 from typing import Final, Self, get_args
 
 import orjson
+from msgspec.structs import replace
 
 from callboard.actors.calls.approvals import NobodyToAsk
 from callboard.actors.calls.dispatcher import DispatchCall, ToolDispatcher, Workers
@@ -143,7 +144,7 @@ class ToolStage:
         if known is None or known.tool.function is not tool.function:
             self._registry.entries.pop(tool.name, None)
             self._ledger.lanes.pop(tool.name, None)
-            self._registry.add(replace(tool, contract=replace(tool.contract, concurrency=ANY_NUMBER)))
+            self._registry.add(dataclasses.replace(tool, contract=replace(tool.contract, concurrency=ANY_NUMBER)))
         self._dispatcher.tell_control(DispatchCall(run, "the user's words", self._audience, asker, is_read_along=True))
         return call
 

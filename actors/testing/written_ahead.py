@@ -6,7 +6,8 @@ It asks the disk, not the code under test.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from callboard.actors.journal.journal_records import RequestLog
 from callboard.actors.journal.outbox import Outbox
@@ -22,8 +23,7 @@ from callboard.protocol.recorded import replay_log
 from callboard.protocol.testing.trace import Trace
 
 
-@dataclass(slots=True)
-class Applied:
+class Applied(Struct):
     """What one request has applied."""
 
     trace: Trace

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import math
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property, lru_cache, wraps
 from types import MappingProxyType
 from typing import Final, Generic, Literal, overload
 
+from msgspec.structs import replace
 from typing_extensions import ParamSpec, TypeVar
 
 from callboard.actors.processes.spawning import why_not
@@ -75,7 +77,7 @@ class Tool(Generic[P, R]):
     @cached_property
     def owned(self) -> Tool[P, R]:
         """The tool as its owner's own: what a runtime makes of the tools passed to it."""
-        return replace(self, contract=replace(self.contract, origin=Origin.OWNER))
+        return dataclasses.replace(self, contract=replace(self.contract, origin=Origin.OWNER))
 
     @cached_property
     def packed(self) -> bytes:

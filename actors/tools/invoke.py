@@ -11,11 +11,11 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from operator import length_hint
 from typing import Any, Final
 
 import orjson
+from msgspec.structs import replace
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails, PydanticSerializationError
 

@@ -7,17 +7,17 @@ that was said, and a reader is shown ten a second. Nothing here waits, or keeps 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from threading import Lock
 from typing import NamedTuple, Self
+
+from msgspec import Struct
 
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import Tag
 from callboard.protocol.limits import MAX_PROGRESS_BYTES
 
 
-@dataclass(frozen=True, slots=True)
-class ToolProgressed:
+class ToolProgressed(Struct, frozen=True):
     """In a stream: a call says how far it is. The last one of a call comes before its end."""
 
     tag: Tag
@@ -84,8 +84,7 @@ class ProgressRelay:
         return latest
 
 
-@dataclass(frozen=True, slots=True)
-class ProgressMade:
+class ProgressMade(Struct, frozen=True):
     """For a session: a call says how far it is."""
 
     relay: ProgressRelay

@@ -12,6 +12,7 @@ from types import MappingProxyType, UnionType
 from typing import Any, Final, NotRequired, Union, get_args, get_origin, get_type_hints
 
 import docstring_parser
+from msgspec import Struct
 from pydantic import ConfigDict, TypeAdapter, with_config
 from pydantic.errors import PydanticUserError
 from pydantic_core import PydanticSerializationError
@@ -37,8 +38,7 @@ _VALUES: Final = frozenset(
 _STRICT: Final = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
+class Parameter(Struct, frozen=True):
     """One argument that the model fills."""
 
     name: str

@@ -5,10 +5,10 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeGuard
 
 import orjson
+from msgspec import Struct, field
 
 from callboard.protocol.errors import UsageError
 
@@ -32,8 +32,7 @@ class Transaction(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class Statements:
+class Statements(Struct):
     """With a journal in SQLite: the statements are kept until the tool has returned, and are executed then, in their
     order, by what writes the journal. A tool that raises has written nothing."""
 

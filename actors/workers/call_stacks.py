@@ -9,9 +9,10 @@ import sys
 from asyncio import Task
 from collections.abc import Iterator
 from concurrent.futures import Future, InvalidStateError
-from dataclasses import dataclass
 from types import FrameType
 from typing import Final
+
+from msgspec import Struct
 
 from callboard.protocol.ids import Tag
 
@@ -23,8 +24,7 @@ class NoStack(Exception):
     """There is none to be had, and why."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReadStack:
+class ReadStack(Struct, frozen=True):
     """Tell where the code of this call is. `answer` is settled once, from any thread; by NoStack where that cannot be
     told. Who asks waits for it with a deadline."""
 

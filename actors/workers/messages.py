@@ -16,8 +16,9 @@ message that is lost with a crashed dispatcher or worker loses nothing of that.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, Never
+
+from msgspec import Struct
 
 from callboard.actors.calls.ledger import Call, CallReports
 from callboard.actors.journal.transactions import CallEffect
@@ -32,8 +33,7 @@ from callboard.protocol.tools import FailureCode, ToolContract, ToolFailure
 # -- to a worker
 
 
-@dataclass(frozen=True, slots=True)
-class RunCall:
+class RunCall(Struct, frozen=True):
     """Run this call, or give it back."""
 
     run: RunTool
@@ -67,22 +67,19 @@ class RunCall:
         return with_traceback(failed, error)
 
 
-@dataclass(frozen=True, slots=True)
-class BeginCode:
+class BeginCode(Struct, frozen=True):
     """To itself: that the call begins is durable, so its tool's code may run."""
 
     tag: Tag
 
 
-@dataclass(frozen=True, slots=True)
-class StopCall:
+class StopCall(Struct, frozen=True):
     """Its deadline has passed, or it is cancelled: ask the call to end. KillCall follows after a grace period."""
 
     tag: Tag
 
 
-@dataclass(frozen=True, slots=True)
-class KillCall:
+class KillCall(Struct, frozen=True):
     """The grace period is over: end the call now. Sent once."""
 
     tag: Tag
@@ -122,8 +119,7 @@ def pool_name(contract: ToolContract) -> str:
     return f"{name}-reuse" if contract.reuse else name
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerKind:
+class WorkerKind(Struct, frozen=True):
     """How a pool runs calls. Its supervisor is started when a call needs it, and workers as calls come."""
 
     make: Callable[[CallReports, str], Actor[ToWorker]]

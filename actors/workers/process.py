@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from callboard.actors.calls.ledger import CallReports, Ending, Outcome
 from callboard.actors.kernel import Actor, Down, Ref, Timer, handles
@@ -49,23 +50,19 @@ STACK_PAUSE_SECONDS: Final = 0.02
 LAST_READS: Final = (MAX_RESULT_BYTES + MAX_STATEMENTS_BYTES) // READ_BYTES + 2
 
 
-@dataclass(frozen=True, slots=True)
-class _Spoke:
+class _Spoke(Struct, frozen=True):
     """There is something to read on the call socket."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Printed:
+class _Printed(Struct, frozen=True):
     """There is something to read of the output."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Writable:
+class _Writable(Struct, frozen=True):
     """There is room for more of the order."""
 
 
-@dataclass(frozen=True, slots=True)
-class _LookAtStack:
+class _LookAtStack(Struct, frozen=True):
     """Is the stack of this child written by now?"""
 
     number: int

@@ -15,9 +15,10 @@ import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
+
+from msgspec import Struct
 
 from callboard.actors.calls.ledger import CallReports, Ending
 from callboard.actors.kernel import Actor, Ref, Timer, handles, logger_of
@@ -52,8 +53,7 @@ class CallEnded(BaseException):
     """Raised in an async tool that blocks its loop: its time is up."""
 
 
-@dataclass(slots=True, eq=False)
-class Job:
+class Job(Struct, eq=False):
     """One call on a tool loop."""
 
     call: RunCall
@@ -297,24 +297,20 @@ def _fence(loop: asyncio.AbstractEventLoop) -> None:
 # -- the actor
 
 
-@dataclass(frozen=True, slots=True)
-class _Finished:
+class _Finished(Struct, frozen=True):
     job: Job
     result: Result
 
 
-@dataclass(frozen=True, slots=True)
-class _LoopGone:
+class _LoopGone(Struct, frozen=True):
     """The thread of the loop has ended."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Wake:
+class _Wake(Struct, frozen=True):
     """The loop has orders."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Look:
+class _Look(Struct, frozen=True):
     """Time to see whether the loop gets on."""
 
 

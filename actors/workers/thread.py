@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import queue
 import threading
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from callboard.actors.calls.ledger import CallReports, Ending
 from callboard.actors.kernel import Actor, Ref, handles
@@ -22,8 +23,7 @@ from callboard.actors.workers.messages import NO_RESOURCES, BeginCode, KillCall,
 MAX_THREADS: Final = 64
 
 
-@dataclass(frozen=True, slots=True)
-class _Returned:
+class _Returned(Struct, frozen=True):
     """The tool's code has returned on the thread."""
 
     result: Result

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Final
 
 import orjson
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from callboard.protocol.content import (
     AssistantMessage,
@@ -53,8 +54,7 @@ TOOLS: Final = tuple(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Mark:
+class _Mark(Struct, frozen=True):
     """A text that must be in the body once."""
 
     text: str
@@ -67,8 +67,7 @@ class _Mark:
     """On a call and on its result: which one of the history it is."""
 
 
-@dataclass(slots=True)
-class _Marked:
+class _Marked(Struct):
     """A history whose texts are marks."""
 
     messages: list[Message] = field(default_factory=list)
@@ -107,8 +106,7 @@ class _Marked:
         return Thinking(part.text) if isinstance(part, Thinking) else part  # foreign thinking need not go along
 
 
-@dataclass(frozen=True, slots=True)
-class _Body:
+class _Body(Struct, frozen=True):
     """What `encode` made."""
 
     data: bytes

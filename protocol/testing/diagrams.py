@@ -11,7 +11,6 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, get_args
@@ -67,7 +66,7 @@ def vocabulary(union: Any) -> str:
     """Every class of a union: its fields and what it means, one row each."""
     rows = ["| name | carries | meaning |", "|---|---|---|"]
     for cls in get_args(union):
-        carried = ", ".join(field.name for field in fields(cls) if field.name not in ("tag", "at"))
+        carried = ", ".join(name for name in cls.__struct_fields__ if name not in ("tag", "at"))
         meaning = (inspect.getdoc(cls) or "").split("\n\n")[0].replace("\n", " ")
         rows.append(f"| `{cls.__name__}` | {carried or '-'} | {meaning} |")
     return "\n".join([*rows, ""])

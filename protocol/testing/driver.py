@@ -12,9 +12,10 @@ import heapq
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Protocol, Self
+
+from msgspec.structs import replace
 
 from callboard.protocol.codec import decode_event, encode_event
 from callboard.protocol.commands import (

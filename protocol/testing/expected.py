@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from enum import Enum, auto
 from functools import lru_cache
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from callboard.protocol.commands import Outcome
 from callboard.protocol.content import (
@@ -85,8 +87,7 @@ _Made = dict[_Signature, set[str]]
 """The calls of one step, and the results of each; a call may be asked for more than once in a step."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExpectedCall:
+class ExpectedCall(Struct, frozen=True):
     """One call of a turn: begun ("run", "ask"), left to the asker ("outside"), or ended at once with a failure code."""
 
     call: ToolCall
@@ -97,8 +98,7 @@ class ExpectedCall:
     """Of the output tool, where it was taken or not needed."""
 
 
-@dataclass(slots=True)
-class ExpectedTurn:
+class ExpectedTurn(Struct):
     """What must follow from the end of one model call."""
 
     model: ModelRun

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from callboard.protocol.commands import Outcome
 from callboard.protocol.model import FinishReason, ModelResponse, ToolChoiceMode
@@ -16,8 +17,7 @@ from callboard.protocol.tools import FailureCode
 TAKEN, SPARE = "The answer was taken.", "Another answer of this turn was taken."
 
 
-@dataclass(frozen=True, slots=True)
-class ExpectedAnswer:
+class ExpectedAnswer(Struct, frozen=True):
     """What the answers of one turn lead to."""
 
     ends: Outcome | None

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final, Protocol, TypeVar
+
+from msgspec.structs import replace
 
 from callboard.protocol.compaction import READ_TOOL, Compacted, Compaction
 from callboard.protocol.content import (

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from callboard.protocol.testing.invariants import Violation, violations
 from callboard.protocol.testing.replay import Token
@@ -19,8 +21,7 @@ SHORT_STEPS: Final = 12
 ATTEMPTS: Final = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Struct, frozen=True):
     """The shortest story that shows a fault."""
 
     token: Token

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from typing import TypeVar
+
+from msgspec.structs import replace
 
 from callboard.protocol.commands import CallModel, Command, Finish, RecordStep
 from callboard.protocol.content import (

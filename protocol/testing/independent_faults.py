@@ -7,8 +7,9 @@ and each works across a replay: the rebuilt session has the same fault. The `ind
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import ClassVar
+
+from msgspec.structs import replace
 
 from callboard.protocol.commands import (
     AskApproval,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from callboard.protocol.commands import Command, Finish, RecordStep
 from callboard.protocol.content import (

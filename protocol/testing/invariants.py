@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
+
+from msgspec import Struct
 
 from callboard.protocol.testing import rules_calls as calls
 from callboard.protocol.testing import rules_compaction as compaction
@@ -24,8 +25,7 @@ from callboard.protocol.testing.story import Story
 from callboard.protocol.testing.trace import Trace
 
 
-@dataclass(frozen=True, slots=True)
-class Violation:
+class Violation(Struct, frozen=True):
     """One broken rule in one trace."""
 
     invariant: str

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 import orjson
+from msgspec import Struct
 
 from callboard.protocol.content import is_json_object
 
@@ -66,8 +67,7 @@ class Stream(StrEnum):
     """Nothing more comes, and the connection stays open."""
 
 
-@dataclass(frozen=True, slots=True)
-class AskedCall:
+class AskedCall(Struct, frozen=True):
     """One call that the model asks for. Its number is unique in the conversation, and travels in its arguments."""
 
     number: int
@@ -88,8 +88,7 @@ class AskedCall:
         return orjson.dumps({"call": self.number, "does": self.does, "seconds": self.seconds}).decode()
 
 
-@dataclass(frozen=True, slots=True)
-class AskedTurn:
+class AskedTurn(Struct, frozen=True):
     """One answer of the model."""
 
     calls: tuple[AskedCall, ...]
@@ -103,8 +102,7 @@ class AskedTurn:
         return frozenset((call.tool, call.does) for call in self.calls if call.does is not Does.RETURNS)
 
 
-@dataclass(frozen=True, slots=True)
-class Conversation:
+class Conversation(Struct, frozen=True):
     """What one runtime is put through. After its turns, and to the second question, the model says "done"."""
 
     turns: tuple[AskedTurn, ...]
@@ -144,8 +142,7 @@ class What(StrEnum):
     """The process of the runtime ended before the conversation."""
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(Struct, frozen=True):
     """One observation."""
 
     at: float
@@ -198,8 +195,7 @@ class Played:
 # Histories.
 
 
-@dataclass(frozen=True, slots=True)
-class HistoryTurn:
+class HistoryTurn(Struct, frozen=True):
     """An assistant turn of a Chat Completions history, with the results directly after it."""
 
     calls: tuple[Mapping[str, Any], ...]

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 from typing import Final
 
 import orjson
+from msgspec import Struct
 
 from callboard.protocol.content import is_json_object
 from callboard.protocol.testing.observation import (
@@ -282,8 +282,7 @@ def denied(played: Played) -> Iterator[str]:
         yield f"call {min(refused & ran)} was denied, and run" if refused & ran else HELD
 
 
-@dataclass(frozen=True, slots=True)
-class ObservedRule:
+class ObservedRule(Struct, frozen=True):
     """One rule, or one case of it."""
 
     invariant: str

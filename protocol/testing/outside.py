@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
 import orjson
+from msgspec import Struct
+from msgspec.structs import replace
 
 from callboard.protocol.commands import AskApproval, CallModel, NoteKind, RunTool
 from callboard.protocol.content import AssistantPart, Replay, Text, Thinking, ToolCall, is_json_object, json_text
@@ -77,8 +78,7 @@ BREAKS_THE_CHECK: Final = 999
 STOP_SECONDS: Final = 0.125
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """One message that will come to the session at `at`, unless its sender is stopped before."""
 
     at: float

@@ -7,9 +7,9 @@ Each is a mutation of what a session hears and says. `hunting.find` hunts one an
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 
 import orjson
+from msgspec.structs import replace
 
 from callboard.protocol.commands import (
     AskApproval,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from callboard.protocol.commands import CallModel, Command, Note, NoteKind, RecordCompaction, RecordStep
 from callboard.protocol.compaction import Compacted, Compaction

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from callboard.protocol.commands import CallOutside, Command, Finish, OpenTurn, Outcome, RecordStep, RunTool
 from callboard.protocol.content import AssistantMessage, ToolCall, ToolMessage, UserMessage

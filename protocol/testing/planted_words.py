@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from callboard.protocol.commands import CallModel, Command, Note, NoteKind, RunTool
 from callboard.protocol.events import Event, ModelFailed, ModelLost, RequestStarted

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from callboard.protocol.commands import (
     CallModel,
@@ -24,8 +26,7 @@ from callboard.protocol.testing.mutation import Mutation, mutated
 from callboard.protocol.testing.runtimes import Runtime
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(Struct, frozen=True):
     """A rule broken on purpose."""
 
     name: str

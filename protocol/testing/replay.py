@@ -7,8 +7,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from callboard.protocol.errors import UsageError
 from callboard.protocol.testing.generator import VERSION
@@ -19,8 +20,7 @@ from callboard.protocol.testing.shrinking import Path, follow
 _TOKEN: Final = re.compile(r"(\d+)\.(\d+)(?:/(\d+(?:\.\d+)*))?")
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(Struct, frozen=True):
     """A scenario by its seed, and the simplifications since."""
 
     seed: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import orjson
@@ -40,7 +40,7 @@ from callboard.protocol.testing.story import (
 from callboard.protocol.tools import Decision, Effect, FailureCode
 
 _HANDED_OUT: Final = (RunTool, AskApproval)
-_CODE_OF: Final = {
+_CODE_OF: Final[Mapping[type, FailureCode]] = {
     ToolCallTimedOut: FailureCode.TIMED_OUT,
     ToolCallCancelled: FailureCode.CANCELLED,
     ApprovalDenied: FailureCode.DENIED,

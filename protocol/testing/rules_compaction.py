@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from callboard.protocol.commands import CallModel, Note, NoteKind, RecordCompaction
 from callboard.protocol.compaction import Compacted, Compaction

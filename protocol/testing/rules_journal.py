@@ -81,8 +81,8 @@ def fingerprint(value: Any) -> Any:
         return [fingerprint(item) for item in value]
     if isinstance(value, Enum) or not type(value).__module__.startswith("callboard.protocol"):
         return value
-    parameters = getattr(value, "__dataclass_params__", None)
-    if isinstance(value, tuple) or (parameters is not None and parameters.frozen):
+    how = getattr(value, "__struct_config__", None) or getattr(value, "__dataclass_params__", None)
+    if isinstance(value, tuple) or (how is not None and how.frozen):
         return value
     names = [name for cls in type(value).__mro__ for name in getattr(cls, "__slots__", ())]
     given = {**getattr(value, "__dict__", {}), **{name: getattr(value, name) for name in names if hasattr(value, name)}}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import astuple, replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from callboard.protocol.commands import (
     AskApproval,
@@ -36,7 +37,7 @@ from callboard.protocol.limits import (
     MAX_CALL_TOKENS,
     STREAM_TOTAL_TIMEOUT_SECONDS,
 )
-from callboard.protocol.model import CallPurpose, Usage
+from callboard.protocol.model import CallPurpose, Usage, counts_of
 from callboard.protocol.options import RequestOptions
 from callboard.protocol.prompt_tokens import estimate_tokens, message_tokens
 from callboard.protocol.testing.expected import ASKED_AGAIN, ExpectedTurn, Follows, expected_turns, windows
@@ -146,7 +147,7 @@ class Spending:
 
 
 def _can_be_true(usage: Usage) -> bool:
-    return all(0 <= count <= MAX_CALL_TOKENS for count in astuple(usage))
+    return all(0 <= count <= MAX_CALL_TOKENS for count in counts_of(usage))
 
 
 def budgets_hold(story: Story) -> Iterator[str]:

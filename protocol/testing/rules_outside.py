@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import orjson
@@ -96,7 +96,7 @@ def _ends_request(event: Event | None) -> bool:
 
 # What was reached, for `reach`.
 
-_ENDS: Final = {CancelRequested: CallState.CANCELLED, DeadlinePassed: CallState.TIMED_OUT}
+_ENDS: Final[Mapping[type, CallState]] = {CancelRequested: CallState.CANCELLED, DeadlinePassed: CallState.TIMED_OUT}
 
 
 def rows_outside(story: Story) -> Iterator[tuple[str, str, str]]:

@@ -6,8 +6,9 @@ All times are virtual seconds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from callboard.protocol.compaction import Compacted
 from callboard.protocol.content import Message, UserMessage
@@ -77,8 +78,7 @@ class ModelDoes(StrEnum):
     """Whoever held the call dies."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedCall:
+class PlannedCall(Struct, frozen=True):
     """One call the model will ask for, and its fate."""
 
     tool: ToolName
@@ -109,8 +109,7 @@ class PlannedCall:
     """Its result does not name its call: it is the same each time."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedTurn:
+class PlannedTurn(Struct, frozen=True):
     """What one model call will answer."""
 
     text: str = ""
@@ -136,8 +135,7 @@ class PlannedTurn:
     """Requests that it takes: the last one answers, those before it fail. No more than the call may take are sent."""
 
 
-@dataclass(frozen=True, slots=True)
-class Store:
+class Store(Struct, frozen=True):
     """How the journal behaves. Commands are carried out once the event they follow from is written."""
 
     write_seconds: float = 0.0
@@ -146,8 +144,7 @@ class Store:
     """Between these times nothing can be written: writes wait."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scenario:
+class Scenario(Struct, frozen=True):
     """One request and all that will be done to it. After the last planned turn the model answers "done"."""
 
     turns: tuple[PlannedTurn, ...] = ()

@@ -6,9 +6,11 @@ Works the same on a scenario of Hypothesis, of a seed, or of a person, and under
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import MISSING, fields, replace
 from itertools import islice
 from typing import Any, TypeVar
+
+from msgspec import NODEFAULT
+from msgspec.structs import fields, replace
 
 from callboard.protocol.errors import UsageError
 from callboard.protocol.options import RequestOptions
@@ -133,7 +135,7 @@ def _plainer(data: _Data) -> Iterator[_Data]:
     """The same with one field at its default, or nearer to nothing."""
     for field in fields(data):
         value: Any = getattr(data, field.name)
-        if field.name in _KEPT or field.default is MISSING or value == field.default:
+        if field.name in _KEPT or field.default is NODEFAULT or value == field.default:
             continue
         if isinstance(data, Scenario) and field.name == "history" and not data.user.parts:
             yield replace(data, history=(), user=Scenario().user)  # without a question it goes on from its history

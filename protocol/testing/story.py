@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any, Final
 
+import msgspec
 import orjson
+from msgspec import Struct
 
 from callboard.protocol.commands import (
     AskApproval,
@@ -84,13 +86,12 @@ CUT: Final = frozenset({FinishReason.LENGTH, FinishReason.ERROR})
 _SAID_UNASKED: Final = frozenset({ErrorKind.TOOLS_UNSUPPORTED, ErrorKind.SCHEMA_UNSUPPORTED})
 
 
-@dataclass(slots=True)
-class Reaction:
+class Reaction(Struct):
     """One event that the session took (None: it was resumed), and the commands it gave."""
 
     at: float
     event: Event | None
-    commands: list[Command] = field(default_factory=list)
+    commands: list[Command] = msgspec.field(default_factory=list)
     deadline: float = 0.0
     """When the request must end, with the waits until now."""
     only_waited: bool = False
@@ -173,8 +174,7 @@ class ModelRun:
         return self.end.event.response
 
 
-@dataclass(slots=True)
-class Wait:
+class Wait(Struct):
     """A call waits for someone outside."""
 
     since: float
@@ -188,25 +188,24 @@ class Wait:
         return self.since + self.seconds
 
 
-@dataclass(slots=True)
-class CallRun:
+class CallRun(Struct):
     """One tool call that was handed out: to the dispatcher, or to a person first."""
 
     tag: Tag
     name: ToolName
     offer: ToolOffer | None
-    runs: list[tuple[float, RunTool]] = field(default_factory=list)
+    runs: list[tuple[float, RunTool]] = msgspec.field(default_factory=list)
     """Each RunTool and the `at` of the event it followed from."""
-    request_deadlines: list[float] = field(default_factory=list)
+    request_deadlines: list[float] = msgspec.field(default_factory=list)
     """What the request's deadline was, at each of them."""
-    waits: list[Wait] = field(default_factory=list)
+    waits: list[Wait] = msgspec.field(default_factory=list)
     """For an approval, or for a result from outside."""
     questions: int = 0
     granted: bool = False
     changed: str = ""
     """The arguments that a person has put in place of the model's."""
     starts: int = 0
-    states: list[tuple[str, str, str]] = field(default_factory=list)
+    states: list[tuple[str, str, str]] = msgspec.field(default_factory=list)
     """The rows of the call table that it went through: state, event, next state."""
     state: str = "requested"
     ending: Event | None = None

@@ -15,19 +15,18 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe
 from typing import Final
 
 import orjson
+from msgspec import Struct
 
 #: prctl(2): a child that the tool's own child leaves behind becomes ours, and is seen; we end with our parent.
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _PR_SET_PDEATHSIG: Final = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """What one call came to."""
 
     finding: str = ""

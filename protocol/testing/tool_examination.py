@@ -6,12 +6,12 @@ import asyncio
 import inspect
 import math
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from dataclasses import dataclass
 from functools import wraps
 from types import FunctionType, ModuleType
 from typing import Any, Final, get_type_hints
 
 import orjson
+from msgspec import Struct
 from pydantic import TypeAdapter, ValidationError
 
 from callboard.protocol.errors import ToolError
@@ -30,8 +30,7 @@ MAX_CANCELLED: Final = 20
 CANCEL_SECONDS: Final = 2 * TOOL_GRACE_SECONDS
 
 
-@dataclass(frozen=True, slots=True)
-class _Outcome:
+class _Outcome(Struct, frozen=True):
     """How a call ended; exactly one of the first three says it, none of them means that it gave `value`."""
 
     refused: ValidationError | None = None

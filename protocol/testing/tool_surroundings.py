@@ -12,9 +12,10 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 #: A thread or a child process that is just ending gets this long before it counts as left behind.
 GRACE_SECONDS: Final = 0.1
@@ -22,8 +23,7 @@ GRACE_SECONDS: Final = 0.1
 REPEATS: Final = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
+class Surroundings(Struct, frozen=True):
     """What is there now, each kind as names that are the same as long as the thing exists."""
 
     threads: frozenset[str]

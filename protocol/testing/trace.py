@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
+
+from msgspec import Struct, field
 
 from callboard.protocol.commands import CallModel, Command, RecordStep, RunTool
 from callboard.protocol.events import Event, ModelResponded, RequestStarted
@@ -31,8 +32,7 @@ class Verb(StrEnum):
     """The process died before this event was written: it did not happen. The reason is in `note`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """One line of a trace: an event or a command, and when (virtual seconds)."""
 
     at: float
@@ -42,8 +42,7 @@ class Entry:
     """A refusal's reason; of an applied event, the row of the table that it hit."""
 
 
-@dataclass(slots=True)
-class Trace:
+class Trace(Struct):
     """One request's run. `sent` and `queued` are counted by the driver's mailbox, for I9."""
 
     scenario: Scenario

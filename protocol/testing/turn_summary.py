@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from callboard.protocol.content import (
     AssistantMessage,
@@ -44,8 +46,7 @@ INVENTED: Final = "?"
 _SHOWN_CHARS: Final = 120
 
 
-@dataclass(slots=True)
-class Part:
+class Part(Struct):
     """A stretch of text or thinking, a call, or a block of a server's own tool."""
 
     kind: str
@@ -69,8 +70,7 @@ class Part:
         return _object(self.text) if self.complete else self.text
 
 
-@dataclass(slots=True)
-class Summary:
+class Summary(Struct):
     """One answer. `faults` are breaches of what every stream of events promises."""
 
     parts: list[Part] = field(default_factory=list)

@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from functools import partial
 from io import StringIO
 from typing import ClassVar, Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from callboard.protocol import content, model
 from callboard.protocol.limits import MAX_ARGUMENT_BYTES
@@ -102,8 +104,7 @@ _MAX_NOTE_CHARS: Final = 500
 _Out = list[StreamEvent]
 
 
-@dataclass(slots=True)
-class _Block:
+class _Block(Struct):
     """A content block that is being streamed, under its `index`."""
 
     kind: str

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import urlsplit
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from callboard.protocol.content import Document, Image, Media
 from callboard.protocol.server_tools import CodeExecution, RemoteMcp, WebFetch, WebSearch
@@ -13,8 +15,7 @@ from callboard.protocol.server_tools import CodeExecution, RemoteMcp, WebFetch, 
 CLAUDE_ORIGIN: Final = "anthropic"
 
 
-@dataclass(frozen=True, slots=True)
-class MessagesDialect:
+class MessagesDialect(Struct, frozen=True):
     """One server's Messages API. The defaults are Anthropic's own."""
 
     name: str = "anthropic"

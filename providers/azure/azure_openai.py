@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import parse_qs, quote, urlsplit
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from callboard.protocol.errors import UsageError
 from callboard.protocol.model import ModelRequest
@@ -38,8 +40,7 @@ _DATED: Final = re.compile(r"\d{4}-\d{2}-\d{2}(-preview)?")
 _DEPLOYMENT: Final = re.compile(r"/openai/deployments/[^/]+$")
 
 
-@dataclass(frozen=True, slots=True)
-class AzureAddress:
+class AzureAddress(Struct, frozen=True):
     """Where a resource answers."""
 
     resource: str

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from io import StringIO
 from typing import ClassVar, Final
 from urllib.parse import quote
+
+from msgspec import Struct, field
 
 from callboard.protocol import content, model
 from callboard.protocol.content import Citation, Replay, json_text
@@ -93,8 +94,7 @@ _SHOWN_CHARS: Final = 2_000
 _Out = list[StreamEvent]
 
 
-@dataclass(slots=True)
-class _Block:
+class _Block(Struct):
     """A content block that is being streamed: what must be kept until it ends."""
 
     kind: str = ""

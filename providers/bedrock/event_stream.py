@@ -12,13 +12,14 @@ A frame, all numbers big-endian ("Event Stream Encoding" in the Smithy specifica
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
-from struct import Struct
 from types import MappingProxyType
 from typing import Final, TypeAlias
 from zlib import crc32
+
+from msgspec import Struct
 
 HeaderValue: TypeAlias = bool | int | bytes | str
 
@@ -27,18 +28,23 @@ MAX_HEADER_BYTES: Final = 128 * 1024
 MAX_PAYLOAD_BYTES: Final = 24 * 1024 * 1024
 #: Longer ones are not remembered.
 _KNOWN_HEADER_BYTES: Final = 256
-_PRELUDE: Final = Struct("!III")
-_CRC: Final = Struct("!I")
+_PRELUDE: Final = struct.Struct("!III")
+_CRC: Final = struct.Struct("!I")
 _FRAMING_BYTES: Final = _PRELUDE.size + _CRC.size
 #: Types of header values by their number: whole numbers (and milliseconds since 1970) by their format, others by name.
-_NUMBERS: Final = {2: Struct("!b"), 3: Struct("!h"), 4: Struct("!i"), 5: Struct("!q"), 8: Struct("!q")}
+_NUMBERS: Final = {
+    2: struct.Struct("!b"),
+    3: struct.Struct("!h"),
+    4: struct.Struct("!i"),
+    5: struct.Struct("!q"),
+    8: struct.Struct("!q"),
+}
 _TRUE, _FALSE, _BYTES, _TEXT, _UUID = 0, 1, 6, 7, 9
-_LENGTH: Final = Struct("!H")
+_LENGTH: Final = struct.Struct("!H")
 _UUID_BYTES: Final = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(Struct, frozen=True):
     """One message of the stream."""
 
     headers: Mapping[str, HeaderValue]

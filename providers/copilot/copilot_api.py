@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from callboard.protocol.content import Image, SystemMessage, UserMessage
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind, ProviderError, UsageError

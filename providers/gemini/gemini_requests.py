@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import orjson
+from msgspec import Struct
 
 from callboard.protocol import content, model, server_tools
 from callboard.protocol.errors import UsageError
@@ -45,8 +45,7 @@ _RESULT_TYPES: Final = frozenset({"image/png", "image/jpeg", "image/webp", "appl
 _INSTEAD_OF_A_SCHEMA: Final = "Answer with one JSON value that fits this JSON Schema, and with nothing around it:\n"
 
 
-@dataclass(frozen=True, slots=True)
-class Platform:
+class Platform(Struct, frozen=True):
     """One of the two places that serve the API, by what they take (google-genai models.py, *_to_mldev, *_to_vertex)."""
 
     name: str

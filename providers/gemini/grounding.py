@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from io import StringIO
 from itertools import accumulate
 from typing import Final
+
+from msgspec import Struct
 
 from callboard.protocol import content, model
 from callboard.protocol.content import Citation, json_text
@@ -55,8 +56,7 @@ class AnswerText:
         return WrittenText(self._text.getvalue(), self._blocks, self._starts)
 
 
-@dataclass(frozen=True, slots=True)
-class TextPlace:
+class TextPlace(Struct, frozen=True):
     """Characters of a text part."""
 
     block: int

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import zip_longest
 
 import orjson
+from msgspec import Struct
 
 from callboard.protocol import model
 from callboard.protocol.content import UserMessage
@@ -26,8 +26,7 @@ from callboard.protocol.limits import STREAM_IDLE_TIMEOUT_SECONDS
 from callboard.providers.http_errors import make_error
 
 
-@dataclass(frozen=True, slots=True)
-class ScriptedCall:
+class ScriptedCall(Struct, frozen=True):
     """A tool call the fake model makes."""
 
     name: str
@@ -41,16 +40,14 @@ class ScriptedCall:
         return self.arguments if isinstance(self.arguments, str) else orjson.dumps(dict(self.arguments)).decode()
 
 
-@dataclass(frozen=True, slots=True)
-class TimedBatch:
+class TimedBatch(Struct, frozen=True):
     """What arrives in one socket read, and how long after the one before."""
 
     delay_seconds: float
     events: tuple[model.StreamEvent, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ScriptedTurn:
+class ScriptedTurn(Struct, frozen=True):
     """One model turn: thinking, text, calls, then its end. The first of `error`, `stall` and `cut` that is set ends it
     in that way; else it is Done."""
 

@@ -13,10 +13,11 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import replace
 from functools import cached_property
 from typing import Final
 from urllib.parse import quote, urlencode
+
+from msgspec.structs import replace
 
 from callboard.protocol.errors import ErrorKind, ProviderError, UsageError
 from callboard.protocol.model import Error, ModelRequest, StreamEvent

@@ -4,9 +4,10 @@ The table of dialects says which server takes which form."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+
+from msgspec import Struct
 
 from callboard.protocol.content import Media
 from callboard.protocol.errors import UsageError
@@ -33,8 +34,7 @@ def source_of(media: Media) -> MediaSource | None:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class PartForm:
+class PartForm(Struct, frozen=True):
     """How one kind of medium is written, and from where a server takes it."""
 
     write: Callable[[Media], Body]
@@ -128,8 +128,7 @@ def _audio_format(media: Media) -> str:
 # Server tools.
 
 
-@dataclass(frozen=True, slots=True)
-class ServerToolForm:
+class ServerToolForm(Struct, frozen=True):
     """How one kind of server tool is asked for."""
 
     write: Callable[[ServerToolOffer, str], Body]
@@ -254,8 +253,7 @@ def _place(offer: ServerToolOffer, *names: str) -> Body:
 # Knobs.
 
 
-@dataclass(frozen=True, slots=True)
-class EffortForm:
+class EffortForm(Struct, frozen=True):
     """How hard a model is to think, in a server's words."""
 
     write: Callable[[str], Body]
@@ -287,8 +285,7 @@ TEMPLATE_EFFORT: Final = EffortForm(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class LogprobsForm:
+class LogprobsForm(Struct, frozen=True):
     """How log probabilities are asked for."""
 
     write: Callable[[int], Body]

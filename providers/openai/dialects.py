@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
+
+from msgspec import Struct, field
 
 from callboard.protocol.content import Audio, Document, Image, Media, Video
 from callboard.protocol.errors import UsageError
@@ -48,8 +49,7 @@ _SOUNDS: Final = PartForm(fields.audio_part, (_BYTES,))
 _WAV_OR_MP3: Final = ("audio/wav", "audio/x-wav", "audio/wave", "audio/mpeg", "audio/mp3")
 
 
-@dataclass(frozen=True, slots=True)
-class ChatDialect:
+class ChatDialect(Struct, frozen=True):
     """One server's Chat Completions."""
 
     name: str = "openai-compatible"

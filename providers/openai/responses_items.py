@@ -10,8 +10,9 @@ an approval"), so it goes back only together with that.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from callboard.providers.json_values import Body
 
@@ -21,8 +22,7 @@ _MAX_SHOWN_CHARS: Final = 2_000
 _ONLY_IN_ANSWERS: Final = frozenset({"created_by"})
 
 
-@dataclass(frozen=True, slots=True)
-class ItemKind:
+class ItemKind(Struct, frozen=True):
     """One kind of item."""
 
     name: str = ""

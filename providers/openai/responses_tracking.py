@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from io import StringIO
 from typing import Final
+
+from msgspec import Struct, field
 
 from callboard.protocol.content import Replay
 from callboard.protocol.model import TextDelta, ThinkingDelta, TokenLogprob
@@ -22,8 +23,7 @@ _SLOTS: Final = {"message": (TEXT,), "reasoning": (SUMMARY, REASONING)}
 Prose = type[TextDelta | ThinkingDelta]
 
 
-@dataclass(frozen=True, slots=True)
-class TextEvent:
+class TextEvent(Struct, frozen=True):
     """What an event says of a text: of what kind of item, which of its texts, and the field with all of it ("": the
     event is a delta)."""
 
@@ -53,8 +53,7 @@ TEXT_EVENTS: Final[Mapping[str, TextEvent]] = {
 }
 
 
-@dataclass(slots=True, eq=False)
-class StreamedText:
+class StreamedText(Struct, eq=False):
     """One text that is being written."""
 
     slot: str
@@ -73,8 +72,7 @@ class StreamedText:
     """Its `.done` has come."""
 
 
-@dataclass(slots=True, eq=False)
-class StreamedItem:
+class StreamedItem(Struct, eq=False):
     """One item, and what has been emitted of it."""
 
     number: int

@@ -7,10 +7,12 @@ thread.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+
+from msgspec.structs import replace
 
 from callboard.protocol.errors import UsageError, missing_extra
 from callboard.providers.adapter import WireRequest

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import gc
 import os
 import subprocess
@@ -87,7 +86,7 @@ def test_an_actor_that_cannot_start_is_told_and_nothing_is_left(
         def telemetry() -> Any:
             raise error
 
-        return dataclasses.replace(plan_of(*arguments), telemetry=telemetry)
+        return replace(plan_of(*arguments), telemetry=telemetry)
 
     runtime._wiring.plan = broken  # type: ignore[method-assign]
     with pytest.raises(expected, match=words):

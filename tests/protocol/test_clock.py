@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from callboard.protocol.clock import RequestClock
 from callboard.protocol.commands import CallModel, ClearTimer, Command, Finish, Outcome, RecordStep, RunTool, SetTimer

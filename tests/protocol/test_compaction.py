@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from callboard.protocol.asides import Aside
 from callboard.protocol.commands import (
@@ -379,7 +380,7 @@ def test_a_second_summary_goes_on_from_the_first() -> None:
 
 
 def test_a_summary_is_made_once_a_request() -> None:
-    session, call = begun(history_of(8), replace(OPTIONS, compaction=replace(SUMMARISES, keep=0.5)))
+    session, call = begun(history_of(8), replace(OPTIONS, compaction=dataclasses.replace(SUMMARISES, keep=0.5)))
     commands = answer(session, call, said("x" * 100_000))
     (record,) = of(commands, RecordCompaction)
     assert estimate_tokens(record.compacted.summary) <= 300, "a tenth of the room"
@@ -392,7 +393,7 @@ def test_a_summary_is_made_once_a_request() -> None:
 
 
 def test_another_model_is_asked_for_summaries_and_has_a_window_of_its_own() -> None:
-    cheap = replace(SUMMARISES, model="q/small", context_tokens=1_000)
+    cheap = dataclasses.replace(SUMMARISES, model="q/small", context_tokens=1_000)
     _, call = begun(history_of(8), replace(OPTIONS, compaction=cheap))
     size = sum(message_tokens(message, estimate_tokens) for message in call.request.messages)
     assert call.request.model == "q/small"

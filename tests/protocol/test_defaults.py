@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from callboard.protocol.commands import CallModel
 from callboard.protocol.content import AssistantMessage, Image, Text, UserMessage

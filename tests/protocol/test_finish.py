@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import orjson
 import pytest
+from msgspec.structs import replace
 
 from callboard.protocol.commands import CallModel, CancelTool, Command, Finish, Outcome, RecordStep, RunTool, SetTimer
 from callboard.protocol.content import (

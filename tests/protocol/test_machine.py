@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from callboard.protocol.codec import decode_event, decode_messages, encode_event, encode_messages
 from callboard.protocol.commands import (

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from callboard.protocol.codec import decode_event, encode_event
 from callboard.protocol.commands import CallModel, Command, Finish, Note, NoteKind, Outcome, RecordStep, RunTool

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from callboard.protocol.budgets import MIN_OUTPUT_TOKENS, answer_room
 from callboard.protocol.commands import CallModel, Command, Finish, Note, NoteKind, Outcome

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from callboard.protocol.budgets import MIN_OUTPUT_TOKENS, Spending, Stop, answer_room
 from callboard.protocol.commands import CallModel, Command, RunTool

@@ -6,11 +6,11 @@ import asyncio
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.caught import Reply, caught
 
 from callboard.protocol.content import UserMessage

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ from anthropic.types.beta import message_create_params as beta_params
 from google.genai import types as genai
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import fields
 from openai.types.chat import completion_create_params
 from openai.types.responses import response_create_params
 from pydantic import TypeAdapter

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-from dataclasses import replace
 from urllib.parse import urlsplit
 
 import pytest
+from msgspec.structs import replace
 from support.shared_double import cut, shared_double, stall
 
 from callboard.actors.testing.wire_double import Answer, Call, Fault, FaultKind, RawAnswer, Turn, WireDouble

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec.structs import replace
 from support.journal_writes import ANSWER, an_effect, begin, finished, message, request_id, tool_offer
 
 from callboard.actors.journal.journal_records import Change, NewMessage, Statement, Write

@@ -8,14 +8,16 @@ notes name it, or a UsageError refuses it. A cell of an answer's feature is foun
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
 from support.turns import Manner, Part, Turn, Wire, heard
 from support.wire import answer
 from support.wires import WIRES
@@ -262,7 +264,9 @@ def goes_back(api: Api, kinds: Sequence[str]) -> str:
 
 def _turn_of(wire: Wire, *kinds: str) -> Turn:
     parts = [Part(kind, ("{}",) if kind == "call" else ("some text",), "flag") for kind in kinds]
-    return Turn(tuple(replace(part, number=number) for number, part in enumerate(wire.sayable(parts))), None)
+    return Turn(
+        tuple(dataclasses.replace(part, number=number) for number, part in enumerate(wire.sayable(parts))), None
+    )
 
 
 BACK: Mapping[str, tuple[str, ...]] = {

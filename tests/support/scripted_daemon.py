@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
+from msgspec.structs import replace
 from support.running_daemon import RunningDaemon, running_daemon
 
 TOOLS = '''

@@ -8,11 +8,11 @@ from __future__ import annotations
 import random
 import string
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from support.journal_writes import (
     ANSWER,
     TAG,

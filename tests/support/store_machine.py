@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec.structs import replace
 from support.journal_writes import ANSWER, CONVERSATION, an_effect, begin, finish, message, request_id
 
 from callboard.actors.journal.journal_records import Change, EffectWrite, NewMessage, RequestEnd, Write

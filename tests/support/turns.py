@@ -6,14 +6,16 @@ place in a whole answer.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, ClassVar
 
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from support.streams import chop, objects
 from support.wire import sse
 
@@ -183,7 +185,7 @@ def turns(draw: st.DrawFn, wire: Wire) -> Turn:
     found = draw(st.lists(st.sampled_from(sorted(wire.rows)).flatmap(_part), max_size=5))
     likely = wire.has_logprobs and draw(st.booleans())
     parts = [
-        replace(part, number=number, likely=likely and part.kind in ("text", "cited"))
+        dataclasses.replace(part, number=number, likely=likely and part.kind in ("text", "cited"))
         for number, part in enumerate(wire.sayable(found))
     ]
     usage = draw(st.one_of(st.none(), st.builds(wire.usage, _some, _counts, _counts, _some, _counts)))

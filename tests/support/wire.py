@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple
 from typing import Any
+
+from msgspec.structs import astuple
 
 from callboard.protocol.content import Message, UserMessage
 from callboard.protocol.model import Done, Error, ModelRequest, ModelResponse, StreamEvent, Usage

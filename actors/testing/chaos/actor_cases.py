@@ -11,8 +11,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from callboard.actors.runtime import Runtime
 from callboard.actors.testing.chaos.beside import Host, Seen, Victim
@@ -41,8 +43,7 @@ _SIMULATED: Final = "simulated"
 _REAL: Final = "real"
 
 
-@dataclass(frozen=True, slots=True)
-class Crash:
+class Crash(Struct, frozen=True):
     """What a case does."""
 
     target: Target

@@ -12,10 +12,11 @@ import signal
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
+
+from msgspec import Struct, field
 
 from callboard.actors.calls.approvals import ApprovalCallback
 from callboard.actors.requests.replies import Reply
@@ -48,8 +49,7 @@ PHASES: Final = 7
 MARK: Final = "CALLBOARD_CHAOS_RUN"
 
 
-@dataclass(frozen=True, slots=True)
-class Victim:
+class Victim(Struct, frozen=True):
     """A request to which something happens."""
 
     question: str
@@ -58,8 +58,7 @@ class Victim:
     is_read_along: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(Struct, frozen=True):
     """How one request ended."""
 
     reply: Reply | None = None
@@ -78,8 +77,7 @@ class Ended:
         return f"{type(self.error).__name__} {self.error}".encode(errors="backslashreplace")
 
 
-@dataclass(slots=True)
-class Seen:
+class Seen(Struct):
     """What became of everybody."""
 
     neighbours: list[Ended]
@@ -97,8 +95,7 @@ def user_call(own: Tool) -> ScriptedCall:
     return ScriptedCall(own.name, dict(arguments))
 
 
-@dataclass(frozen=True, slots=True)
-class Play:
+class Play(Struct, frozen=True):
     """The model of a run: neighbours by their number, victims by their question."""
 
     victims: Mapping[str, Victim]
@@ -128,8 +125,7 @@ Disturb = Callable[[Runtime], Awaitable[object]]
 """Does something to a running runtime, while its requests are under way."""
 
 
-@dataclass(slots=True)
-class Host:
+class Host(Struct):
     """Makes runtimes, and knows how healthy requests end when nothing goes wrong."""
 
     settings: Settings | None = None

@@ -10,8 +10,9 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from callboard.actors import runtime
 from callboard.actors.kernel import Actor, Supervisor
@@ -29,8 +30,7 @@ class ChaosCrash(Exception):
     """On purpose."""
 
 
-@dataclass(slots=True)
-class Crashes:
+class Crashes(Struct):
     """What was crashed."""
 
     left: int
@@ -39,8 +39,7 @@ class Crashes:
     """The requests that the messages were about."""
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Struct, frozen=True):
     """A class of actors, and one of the messages that it takes."""
 
     actor: type[Actor[Any]]

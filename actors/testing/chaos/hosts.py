@@ -22,9 +22,10 @@ import time
 import warnings
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import Final
 from uuid import uuid4
+
+from msgspec import Struct, field
 
 from callboard.actors.requests.conversation import Conversation
 from callboard.actors.requests.replies import Reply
@@ -602,8 +603,7 @@ async def _waits() -> list[str]:
 _kept: list[Runtime] = []
 
 
-@dataclass(frozen=True, slots=True)
-class HostWay:
+class HostWay(Struct, frozen=True):
     """A row of the table."""
 
     name: str

@@ -8,9 +8,10 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from callboard.actors.runtime import Runtime
 from callboard.actors.testing.chaos.beside import MARK, Host
@@ -95,8 +96,7 @@ def _send(pids: Sequence[int], number: signal.Signals) -> None:
             os.kill(pid, number)
 
 
-@dataclass(frozen=True, slots=True)
-class Harm:
+class Harm(Struct, frozen=True):
     """A row of the table: which processes get which signal."""
 
     name: str

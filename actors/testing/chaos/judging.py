@@ -7,11 +7,11 @@ import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 
 import orjson
+from msgspec import Struct, field
 
 from callboard.actors.requests.replies import ModelCallFailed
 from callboard.actors.testing.chaos.beside import Ended, Seen
@@ -27,8 +27,7 @@ class Status(StrEnum):
     SKIPPED = "skipped"
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(Struct, frozen=True):
     """One case, run once."""
 
     case: Case
@@ -38,8 +37,7 @@ class Result:
     seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(Struct, frozen=True):
     """All results of a run."""
 
     results: tuple[Result, ...]

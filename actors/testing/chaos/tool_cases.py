@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Final
+
+from msgspec import Struct
 
 from callboard.actors.testing.chaos.beside import Host, Victim
 from callboard.actors.testing.chaos.judging import (
@@ -40,8 +41,7 @@ HEALTHY_RESULTS: Final = ["2000", "3000", "5000"]
 NAME_CHARS: Final = 60
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(Struct, frozen=True):
     """A case, its tool and its request."""
 
     case: Case

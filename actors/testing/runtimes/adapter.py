@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Protocol
+
+from msgspec import Struct
 
 from callboard.actors.testing.runtimes.tools import Tools
 from callboard.protocol.testing.observation import CALL_SECONDS, Does
@@ -13,8 +14,7 @@ from callboard.protocol.testing.observation import CALL_SECONDS, Does
 IDLE_SECONDS = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Setup:
+class Setup(Struct, frozen=True):
     """What an adapter is given: the model to ask, the tools to offer, and the limits to set where there are options."""
 
     base_url: str
@@ -35,8 +35,7 @@ class Setup:
         return bool(arguments.get("does") != Does.DENIED)
 
 
-@dataclass(frozen=True, slots=True)
-class NotPromised:
+class NotPromised(Struct, frozen=True):
     """Cases of rules that a runtime does not claim to keep."""
 
     cases: tuple[str, ...]

@@ -8,9 +8,10 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
+
+from msgspec import Struct
 
 from callboard.actors.testing.runtimes.adapter import AdapterType
 from callboard.actors.testing.runtimes.conversation import conversation
@@ -69,8 +70,7 @@ def adapter_type(runtime: str) -> AdapterType:
         raise UsageError(missing_extra(f"{runtime} is not installed ({missing}): it", "runtimes")) from missing
 
 
-@dataclass(frozen=True, slots=True)
-class Harness:
+class Harness(Struct, frozen=True):
     """Plays conversations; made by `harness()`."""
 
     double: WireDouble

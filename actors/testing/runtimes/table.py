@@ -6,9 +6,10 @@ import platform
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Final
+
+from msgspec import Struct, field
 
 from callboard.actors.testing.runtimes.adapter import NotPromised
 from callboard.actors.testing.runtimes.harness import Harness, adapter_type
@@ -22,8 +23,7 @@ _UNTOLD: Final = (What.PING, What.PONG)
 _OF_TOOLS: Final = (What.STARTED, What.EFFECT, What.STOPPED)
 
 
-@dataclass(slots=True)
-class Survey:
+class Survey(Struct):
     """What was seen of one runtime."""
 
     runtime: str

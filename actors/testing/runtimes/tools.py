@@ -11,11 +11,11 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import orjson
+from msgspec import Struct
 
 
 def write_down(log: Path, what: str, number: int = 0, detail: str = "") -> None:
@@ -28,8 +28,7 @@ def write_down(log: Path, what: str, number: int = 0, detail: str = "") -> None:
         os.close(descriptor)
 
 
-@dataclass(frozen=True, slots=True)
-class Tools:
+class Tools(Struct, frozen=True):
     """The functions; an adapter makes tools of its framework of them."""
 
     look: Callable[[int, str, float], Awaitable[str]]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, Final
+
+from msgspec import Struct
 
 from callboard.actors.testing.ways.case import Case, Group, Level, known
 from callboard.actors.testing.ways.die import FatalTextError, OwnBase, UnprintableError
@@ -41,8 +42,7 @@ ENOUGH: Final = 15_000
 _TOOL: Final = HEALTHY[0].name
 
 
-@dataclass(frozen=True, slots=True)
-class Poisoned(ScriptedTurn):
+class Poisoned(ScriptedTurn, frozen=True):
     """A turn that plays whatever it is given, and may raise while it is played."""
 
     play: Callable[[], Iterable[TimedBatch]] = tuple
@@ -52,8 +52,7 @@ class Poisoned(ScriptedTurn):
         return self.play()
 
 
-@dataclass(frozen=True, slots=True)
-class Poison:
+class Poison(Struct, frozen=True):
     """A row of the table: what the model's first answer is."""
 
     name: str
@@ -218,8 +217,7 @@ POISONS: Final = (
 # -- over HTTP
 
 
-@dataclass(frozen=True, slots=True)
-class WireFault:
+class WireFault(Struct, frozen=True):
     """A row of the table: what the server answers, each time it is asked."""
 
     name: str

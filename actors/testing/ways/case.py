@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+
+from msgspec import Struct
 
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.tools import FailureCode, Isolation
@@ -59,8 +60,7 @@ class Blast(StrEnum):
     """Calls that run in the same pool at that moment have one failed result each; no request fails."""
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
+class Case(Struct, frozen=True):
     """One thing that goes wrong beside healthy requests."""
 
     name: str
@@ -114,8 +114,7 @@ def known(text: str) -> Expected:
     return words
 
 
-@dataclass(frozen=True, slots=True)
-class Way:
+class Way(Struct, frozen=True):
     """A tool that goes wrong, at each level where that makes sense: a row of a table."""
 
     name: str

@@ -22,8 +22,9 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from callboard.actors.testing.ways.case import OK, Case, Group, Level
 from callboard.actors.testing.ways.escape import is_root
@@ -32,8 +33,7 @@ _variable: contextvars.ContextVar[str] = contextvars.ContextVar("callboard_chaos
 _module_state: dict[str, int] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Struct, frozen=True):
     """`do` in one call; `see` in the next, which must be what it was before."""
 
     name: str

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
 from typing import Final
 
 import orjson
+from msgspec import Struct
 
 from callboard.actors.testing.wire_double.script import Fault, FaultKind, RawAnswer, Turn
 from callboard.actors.testing.wire_double.wire_api import Document, Event, Question, WireApi, resolved
@@ -55,8 +55,7 @@ _SILENT_FAULTS: Final = frozenset({FaultKind.RESET, FaultKind.CLOSE, FaultKind.D
 _BREAKING_FAULTS: Final = frozenset({FaultKind.STALL, FaultKind.CUT, FaultKind.GARBAGE, FaultKind.STREAM_ERROR})
 
 
-@dataclass(frozen=True, slots=True)
-class WireAnswer:
+class WireAnswer(Struct, frozen=True):
     """One HTTP answer, piece by piece. The pieces of an endless one have no end."""
 
     pieces: Iterable[bytes]
@@ -121,8 +120,7 @@ class _Place(Enum):
     CLOSING = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(Struct, frozen=True):
     data: bytes
     place: _Place
 

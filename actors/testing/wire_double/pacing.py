@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 #: A client that reads slower than this much behind gets nothing until it has caught up.
 _MAX_BEHIND_BYTES: Final = 1 << 20
 
 
-@dataclass(slots=True, eq=False)
-class _Paced:
+class _Paced(Struct, eq=False):
     """One answer: what is next, and what comes after it."""
 
     transport: asyncio.Transport

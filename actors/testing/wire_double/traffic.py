@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
+from msgspec import Struct, field
+from msgspec.structs import asdict
 
 #: Requests that are kept, for a double that is under load for hours.
 MAX_KEPT: Final = 20_000
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(Struct, frozen=True):
     """One request that the double was sent, and how its answer ended."""
 
     method: str
@@ -39,8 +39,7 @@ class Asked:
     """The client went away before the end of the answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Traffic:
+class Traffic(Struct, frozen=True):
     """What the double has seen since it began or was reset. Requests to /_double do not count."""
 
     requests: tuple[Asked, ...]
@@ -67,8 +66,7 @@ def traffic_from_json(data: bytes) -> Traffic:
     return Traffic(**{**document, "requests": tuple(Asked(**asked) for asked in document["requests"])})
 
 
-@dataclass(slots=True, eq=False)
-class Exchange:
+class Exchange(Struct, eq=False):
     """One request and its answer, while the server works on it. The fields are those of `Asked`."""
 
     method: str
@@ -83,8 +81,7 @@ class Exchange:
     client_left: bool = False
 
 
-@dataclass(slots=True)
-class Recorder:
+class Recorder(Struct):
     """Everything since the start or the last reset, as far as it is kept."""
 
     exchanges: deque[Exchange] = field(default_factory=lambda: deque(maxlen=MAX_KEPT))
@@ -109,4 +106,4 @@ class Recorder:
         """The document that `traffic_from_json` reads."""
         self._open = {transport for transport in self._open if not transport.is_closing()}
         counts = {"connections": self._connections, "open_connections": len(self._open)}
-        return orjson.dumps({"requests": list(self.exchanges), **counts})
+        return orjson.dumps({"requests": list(self.exchanges), **counts}, asdict)

@@ -6,11 +6,11 @@ import itertools
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
 import orjson
+from msgspec import Struct
 
 from callboard.actors.testing.wire_double.script import Call, Fault, FaultKind, Tokens, Turn
 from callboard.protocol.model import FinishReason
@@ -34,16 +34,14 @@ class Speaker(StrEnum):
     """System messages and tool results."""
 
 
-@dataclass(frozen=True, slots=True)
-class Said:
+class Said(Struct, frozen=True):
     """One entry of a request's history; `text` is what a user wrote, "" for the others."""
 
     speaker: Speaker
     text: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(Struct, frozen=True):
     """What an answer takes from the request."""
 
     model: str = ""
@@ -56,8 +54,7 @@ class Question:
     """Gemini: a stream as one JSON array."""
 
 
-@dataclass(frozen=True, slots=True)
-class ResolvedCall:
+class ResolvedCall(Struct, frozen=True):
     """A call as it is written."""
 
     id: str
@@ -77,8 +74,7 @@ class ResolvedCall:
         return value if isinstance(value, dict) else None
 
 
-@dataclass(frozen=True, slots=True)
-class ResolvedTurn:
+class ResolvedTurn(Struct, frozen=True):
     """A turn with everything decided that a script may leave open."""
 
     question: Question
@@ -106,8 +102,7 @@ class ResolvedTurn:
         return f"{prefix}_{self.question.number:04d}"
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(Struct, frozen=True):
     """Some bytes of a stream. `content` marks those that carry text, thinking or a call."""
 
     data: bytes

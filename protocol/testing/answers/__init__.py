@@ -13,8 +13,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Final, get_args
 
+import msgspec
 import orjson
-from pydantic import TypeAdapter
 
 from callboard.protocol.errors import UsageError
 from callboard.protocol.model import StreamEvent
@@ -25,9 +25,7 @@ FORMAT_VERSION: Final = 1
 _RECORDED: Final = "llama_cpp"
 APIS: Final = ("anthropic", "copilot", "gemini", "openai-chat", "openai-responses", "openrouter")
 """The wire APIs with answers of their own."""
-_EVENTS: Final[Mapping[str, TypeAdapter[StreamEvent]]] = {
-    kind.__name__: TypeAdapter(kind) for kind in get_args(StreamEvent)
-}
+_EVENTS: Final[Mapping[str, type[StreamEvent]]] = {kind.__name__: kind for kind in get_args(StreamEvent)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +60,15 @@ def shipped_answers(api: str) -> tuple[Answer, ...]:
 def read_events(events: Any) -> tuple[StreamEvent, ...]:
     """Events as they stand in a file of answers."""
     return tuple(
-        _EVENTS[event["event"]].validate_python({name: value for name, value in event.items() if name != "event"})
+        msgspec.convert({name: value for name, value in event.items() if name != "event"}, _EVENTS[event["event"]])
         for event in events
     )
 
 
 def write_event(event: StreamEvent) -> dict[str, Any]:
     """One event as it stands in a file of answers: its defaults are left out."""
-    kind = type(event)
-    fields: dict[str, Any] = _EVENTS[kind.__name__].dump_python(event, mode="json", exclude_defaults=True)
-    return {"event": kind.__name__, **fields}
+    fields: dict[str, Any] = msgspec.to_builtins(event)
+    return {"event": fields.pop("$"), **fields}
 
 
 def _read(data: bytes) -> list[Answer]:

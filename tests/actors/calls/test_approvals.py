@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import dataclasses
 import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from callboard import UsageError, tool
 from callboard.actors.calls.approvals import Approval, ApprovalCallback, CallbackApprover, NobodyToAsk, Verdict
@@ -346,7 +347,7 @@ def test_a_tool_that_fails_to_say_what_a_call_would_touch_is_asked_about_all_the
         raise LookupError("no such thing")
 
     verdicts = Verdicts()
-    make(lambda asked: not asked.accesses).ask(question(), verdicts, tool=replace(write, accesses=broken))
+    make(lambda asked: not asked.accesses).ask(question(), verdicts, tool=dataclasses.replace(write, accesses=broken))
     assert verdicts.next().granted
 
 

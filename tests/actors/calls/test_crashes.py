@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 from collections import Counter
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import settings
+from msgspec.structs import replace
 
 from callboard.actors.calls.dispatcher import ConfirmStops, ReadOffers, ReplaceTools, ToolDispatcher
 from callboard.actors.journal.outbox import EffectCommitted

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from callboard.actors.cli.arguments import parser
 from callboard.actors.cli.journal_replay import RecordDiffers, replay

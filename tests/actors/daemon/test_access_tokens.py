@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from callboard.actors.daemon.access_tokens import AccessTokens, Scope
 from callboard.actors.daemon.open_streams import OpenStreams

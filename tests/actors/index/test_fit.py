@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from callboard.actors.index.fit import AskedWords, fit_of
 from callboard.protocol.code_fences import ContextFit

@@ -7,10 +7,10 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from callboard.actors.index.parsing import parse_file
 from callboard.actors.index.records import FileStat, ParsedFile, Skipped

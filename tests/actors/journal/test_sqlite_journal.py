@@ -10,10 +10,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from support.damaged_files import ORDERS
 from support.journal_writes import ANSWER, an_effect, begin, finished, request_id
 from support.store_contract import NewStore, StoreContract

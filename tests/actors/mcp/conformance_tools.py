@@ -7,7 +7,6 @@ which callboard serves beside its tools. Names, texts and schemas are the suite'
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import Annotated
 
 from mcp.server.lowlevel import Server
@@ -51,6 +50,7 @@ from mcp_types import (
     TextResourceContents,
     UnsubscribeRequestParams,
 )
+from msgspec.structs import replace
 from pydantic import Field
 
 from callboard import ToolContext, ToolError, tool

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextvars import Context
-from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.probes import Probe, Probed
 
 from callboard.actors.kernel import ActorSystem, Backoff, ChildSpec, DeadLetterReason, Ref, Supervisor, Timer

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from callboard import Runtime, Settings, UsageError, tool
 from callboard.actors.processes import keeper

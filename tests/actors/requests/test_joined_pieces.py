@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import tracemalloc
 from collections.abc import Sequence
-from dataclasses import replace
 from unittest import mock
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from callboard.actors.requests import request_feed
 from callboard.actors.requests.conversation import Conversation

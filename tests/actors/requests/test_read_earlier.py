@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from callboard.actors.requests.conversation import Conversation
 from callboard.actors.requests.read_earlier import FOUND_CHARS, MAX_FOUND, MAX_RESULT_CHARS, read, read_tool

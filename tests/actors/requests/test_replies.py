@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from sys import getsizeof
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from callboard.actors.kernel import Down, ExitReason
 from callboard.actors.requests import backstop

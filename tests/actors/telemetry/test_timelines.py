@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from support.conditions import wait_until
 
 from callboard import Runtime, Settings, UsageError, tool

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import chain
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from callboard.actors.calls.ledger import Call, CallReports, Ledger, Outcome
 from callboard.actors.requests.client_tools import CallResults, given_up

@@ -10,10 +10,11 @@ import sys
 import threading
 import typing
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import pytest
+from msgspec.structs import replace
 from pydantic import BaseModel, Field, ValidationError
 
 from callboard.actors.tools import Tool, ToolContext, tool

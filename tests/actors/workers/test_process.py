@@ -18,11 +18,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
+from msgspec.structs import replace
 from pydantic import AfterValidator
 from support.patience import timed_out_while_hanging
 

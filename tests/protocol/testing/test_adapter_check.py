@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import orjson
 import pytest
+from msgspec.structs import replace
 
 from callboard.protocol.content import AssistantMessage, Image, Message, SystemMessage, Text, ToolMessage, UserMessage
 from callboard.protocol.errors import ErrorKind, UsageError

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from callboard.protocol.commands import RunTool, SetTimer
 from callboard.protocol.content import UserMessage

@@ -218,7 +218,7 @@ def test_the_request_of_the_official_client(monkeypatch: pytest.MonkeyPatch, str
         monkeypatch.setenv("AWS_BEARER_TOKEN_BEDROCK", "bedrock-api-key-abc")
     else:
         keys_in_environment(monkeypatch, SESSION_TOKEN if credential == "session" else "")
-    request = ModelRequest(**{**{name: getattr(OURS, name) for name in OURS.__slots__}, "stream": streamed})
+    request = ModelRequest(**{**{name: getattr(OURS, name) for name in OURS.__struct_fields__}, "stream": streamed})
     with caught([ANSWER if streamed else Reply()]) as server:
         key = "bedrock-api-key-abc" if credential == "bearer" else None
         asked(server.url, request, region="us-east-1", api_key=key)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from support.aws_model import read_stream, read_whole
 from support.event_frames import METADATA, USAGE, converse_events, delta, event, exception, frame, stop, stream
 from support.wire import answer, body, events

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from base64 import b64encode
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from hypothesis import given, settings
@@ -152,7 +153,7 @@ def test_a_streamed_answer_is_its_whole_twin(told: Told, newline: str, sizes: li
 @given(told())
 def test_what_came_goes_back(told: Told) -> None:
     """All parts as they came, but for thoughts without a signature, which the API has no use for."""
-    turn = answer(ADAPTER, sse(_wire(replace(told, reason="STOP").stream())))
+    turn = answer(ADAPTER, sse(_wire(dataclasses.replace(told, reason="STOP").stream())))
     results = [ToolMessage(call.call_id, call.name, "{}") for call in turn.tool_calls]
     sent = body(ADAPTER, UserMessage.of("Hi"), turn.message, *results, UserMessage.of("And?"))
     came = [_joined(pieces) for pieces in told.parts]

@@ -84,7 +84,7 @@ def ours(url: str, model: str, request: ModelRequest, times: int = 1, **how: Any
 
 
 def _fields(request: ModelRequest) -> dict[str, Any]:
-    return {name: getattr(request, name) for name in ModelRequest.__slots__}
+    return {name: getattr(request, name) for name in ModelRequest.__struct_fields__}
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from callboard.actors.requests.replies import Reply, RequestEnded
 from callboard.actors.testing import chaos

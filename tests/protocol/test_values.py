@@ -1,0 +1,197 @@
+"""What holds of all values: which of them the collector may ignore, what is written of a default, what a repr shows."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import dataclasses
+import importlib
+import pickle
+import re
+import types
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, NewType, Union, get_args, get_origin, get_type_hints
+
+import pytest
+from msgspec import NODEFAULT, Struct
+from msgspec.structs import fields
+
+from callboard.protocol.content import ToolCall
+from callboard.protocol.ids import CallId, ToolName
+from callboard.protocol.provider_options import ExtraFields
+from callboard.protocol.server_tools import RemoteMcp
+from callboard.protocol.values import Value
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@cache
+def structs() -> tuple[type[Struct], ...]:
+    """All of the protocol, by reading the folder: what is imported already is not what there is."""
+    found = {
+        cls: None
+        for path in sorted((ROOT / "protocol").glob("*.py"))
+        for cls in vars(importlib.import_module(f"callboard.protocol.{path.stem}")).values()
+        if isinstance(cls, type) and issubclass(cls, Struct) and cls.__module__.startswith("callboard.")
+    }
+    return tuple(found)
+
+
+@cache
+def classes() -> tuple[tuple[str, ast.ClassDef], ...]:
+    """All of the product, each with its file, from the source."""
+    return tuple(
+        (str(path.relative_to(ROOT)), node)
+        for layer in ("protocol", "providers", "actors")
+        for path in sorted((ROOT / layer).rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+    )
+
+
+PLAIN = (bool, int, float, str, bytes, type(None), object, Path)
+
+
+def leads_to(kind: Any, seen: frozenset[Any]) -> str:
+    """What in this type a cycle could go through; "" where none can."""
+    if isinstance(kind, NewType):
+        kind = kind.__supertype__
+    origin, inner = get_origin(kind), get_args(kind)
+    if kind in PLAIN or kind in seen or origin is Literal or (isinstance(kind, type) and issubclass(kind, Enum)):
+        return ""
+    if origin in (Union, types.UnionType, tuple, frozenset, Mapping):
+        return next((found for each in inner if each is not ... and (found := leads_to(each, seen))), "")
+    if isinstance(kind, type) and issubclass(kind, tuple):  # a NamedTuple
+        return next((found for each in get_type_hints(kind).values() if (found := leads_to(each, seen))), "")
+    if isinstance(kind, type) and issubclass(kind, Struct) and not kind.__struct_config__.gc:
+        return _of_fields({each.name: each.type for each in fields(kind)}, kind, seen)
+    if dataclasses.is_dataclass(kind) and kind.__dataclass_params__.frozen:  # type: ignore[union-attr]
+        return _of_fields(get_type_hints(kind), kind, seen)
+    return str(kind)
+
+
+def _of_fields(kinds: Mapping[str, Any], cls: Any, seen: frozenset[Any]) -> str:
+    for name, kind in kinds.items():
+        if found := leads_to(kind, seen | {cls}):
+            return f"{cls.__name__}.{name}: {found}"
+    return ""
+
+
+def test_no_cycle_goes_through_a_value_that_the_collector_ignores() -> None:
+    """Its fields lead to plain values, enums, tuples, frozen values, and to JSON behind `Mapping`, which is read only:
+    never to a Ref, an actor, a function, or a list or dict that is changed."""
+    ignored = [cls for cls in structs() if not cls.__struct_config__.gc]
+    assert len(ignored) > 80
+    assert not [cls for cls in ignored if not cls.__struct_config__.frozen]
+    assert not [found for cls in ignored if (found := leads_to(cls, frozenset()))]
+    elsewhere = [
+        f"{path}: {node.name}"
+        for path, node in classes()
+        if (any(each.arg == "gc" for each in node.keywords) and path != "protocol/values.py")
+        or (any(ast.unparse(base) == "Value" for base in node.bases) and not path.startswith("protocol/"))
+    ]
+    assert not elsewhere, "the rule above does not see these"
+
+
+#: Defaults that are more than nothing and are not written all the same: each says what a value without it always meant.
+FIXED = {
+    "ToolCall.complete", "ModelRequest.tool_choice", "ModelRequest.sampling", "ModelRequest.stream",
+    "ModelRequest.prompt_cache", "StepReport.finish_reason", "StepReport.purpose", "CallModel.attempts",
+    "CallModel.purpose", "Note.kind", "Finish.finish_reason", "ModelResponse.finish_reason", "ToolOffer.contract",
+    "ToolOffer.decision", "RequestStarted.compacted", "ModelResponded.requests", "ModelFailed.requests",
+    "ToolChoice.mode", "AudioOut.voice", "AudioOut.format", "OutputSpec.title", "OutputSpec.modes",
+    "OutputSpec.max_tries", "OutputSpec.tool_name", "Deferred.timeout_seconds",
+}  # fmt: skip
+
+
+def test_a_default_that_may_change_is_written() -> None:
+    unwritten = {
+        f"{cls.__name__}.{each.name}"
+        for cls in structs()
+        if issubclass(cls, Value) and cls.__struct_config__.omit_defaults
+        for each in fields(cls)
+        if each.default is not NODEFAULT and each.default
+    }
+    assert unwritten == FIXED
+
+
+#: Fields that may hold a secret, by their names.
+SECRET = re.compile(
+    r"(^|_)(api_?key|authorization|bearer|body|cookies?|credentials?|env|environ(ment)?|headers|secrets?|token)$"
+)
+#: Fields with such a name that hold none.
+HARMLESS = {
+    "actors/daemon/endpoint.py: Endpoint.body": "the class by which a body is checked",
+    "actors/daemon/endpoint.py: HttpCall.token": "an AccessToken, which has the digest",
+    "actors/index/refresh.py: Request.secrets": "patterns of file names",
+    "actors/index/walk.py: Walk._secrets": "patterns of file names",
+    "actors/journal/encoding.py: _BeginningParts.headers": "names",
+    "actors/journal/journal_records.py: Needs.headers": "names",
+    "actors/journal/postgres_calls.py: CallTransaction.token": "the number of a lease",
+    "actors/testing/wire_double/answers.py: WireAnswer.headers": "what the double sends",
+    "actors/testing/wire_double/script.py: RawAnswer.body": "what the double sends",
+    "actors/testing/wire_double/script.py: RawAnswer.headers": "what the double sends",
+    "actors/testing/wire_double/traffic.py: Asked.body": "what a test has sent to the double, to be looked at",
+    "actors/testing/wire_double/traffic.py: Asked.headers": "what a test has sent to the double, to be looked at",
+    "actors/testing/wire_double/traffic.py: Exchange.body": "what a test has sent to the double, to be looked at",
+    "actors/testing/wire_double/traffic.py: Exchange.headers": "what a test has sent to the double, to be looked at",
+    "actors/tools/context.py: ToolContext.trace_headers": "ids of a trace",
+    "protocol/model.py: TokenLogprob.token": "a word of an answer",
+    "protocol/testing/answers/__init__.py: Answer.headers": "of a recorded answer",
+    "protocol/testing/hunting.py: Found.token": "replays a run",
+    "providers/anthropic/messages_dialects.py: MessagesDialect.bearer": "a bool",
+    "providers/bedrock/event_stream.py: Frame.headers": "of a frame of an answer",
+    "providers/own_options.py: OptionTable.headers": "names",
+}
+
+
+def is_value(node: ast.ClassDef) -> bool:
+    return _is_dataclass(node) or any(ast.unparse(base) in ("Struct", "Value") for base in node.bases)
+
+
+def _is_dataclass(node: ast.ClassDef) -> bool:
+    return any(ast.unparse(each).startswith("dataclass") for each in node.decorator_list)
+
+
+def _shown_secrets(node: ast.ClassDef) -> Iterator[str]:
+    own_repr = any(
+        (isinstance(each, ast.FunctionDef) and each.name == "__repr__")
+        or (isinstance(each, ast.Assign) and ast.unparse(each.targets[0]) == "__repr__")
+        for each in node.body
+    )
+    for each in node.body:
+        is_secret = isinstance(each, ast.AnnAssign) and SECRET.search(ast.unparse(each.target))
+        if is_secret and not own_repr and "repr=False" not in ast.unparse(each):
+            yield ast.unparse(each.target)
+
+
+def test_no_repr_shows_a_secret() -> None:
+    """A Struct shows all of its fields: one that may hold a key, a header or an environment has a repr of its own."""
+    shown = {
+        f"{path}: {node.name}.{name}" for path, node in classes() if is_value(node) for name in _shown_secrets(node)
+    }
+    assert shown == set(HARMLESS)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [RemoteMcp("n", "u", "sekret"), RemoteMcp("n", "u", headers={"x": "sekret"}), ExtraFields(headers={"x": "sekret"})],
+)
+def test_such_a_repr_has_the_other_fields(value: Struct) -> None:
+    assert "sekret" not in repr(value)
+    assert repr(value).startswith(type(value).__name__ + "(")
+    assert all(f"{name}=" in repr(value) for name in ("url" if isinstance(value, RemoteMcp) else "body",))
+
+
+def test_a_value_is_one_that_can_be_matched_copied_and_used_as_a_key() -> None:
+    call = ToolCall(CallId("c"), ToolName("t"), "{}")
+    match call:
+        case ToolCall(call_id, _, arguments):
+            assert (call_id, arguments) == ("c", "{}")
+    assert pickle.loads(pickle.dumps(call)) == copy.deepcopy(call) == call
+    assert {call: 1}[ToolCall(CallId("c"), ToolName("t"), "{}")] == 1
+    with pytest.raises(AttributeError, match="immutable"):
+        call.arguments = "[]"  # type: ignore[misc]
