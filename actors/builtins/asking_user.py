@@ -12,6 +12,7 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable
 from contextvars import copy_context
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Final, Literal, Protocol
 
@@ -43,7 +44,8 @@ class UserQuestion(Struct, frozen=True):
     """What the model expects; any other answer will do as well."""
 
 
-class UserAnswer(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserAnswer:
     """What the person has answered."""
 
     version: Literal[1] = 1

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
-from msgspec import Struct
 from pydantic import Field
 
 from callboard.actors.index import languages
@@ -33,7 +33,8 @@ MAX_EDGES: Final = 200
 MAX_DOC_CHARS: Final = 200
 
 
-class ItemPlace(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class ItemPlace:
     """Where an item is."""
 
     file: str
@@ -44,7 +45,8 @@ class ItemPlace(Struct, frozen=True):
     kind: str
 
 
-class ShownItem(ItemPlace, frozen=True):
+@dataclass(frozen=True, slots=True)
+class ShownItem(ItemPlace):
     """An item with its code."""
 
     language: str
@@ -56,7 +58,8 @@ class ShownItem(ItemPlace, frozen=True):
     note: str = ""
 
 
-class LookupAnswer(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class LookupAnswer:
     """The answer of `code_item_lookup`."""
 
     exists: bool
@@ -69,7 +72,8 @@ class LookupAnswer(Struct, frozen=True):
     version: Literal[1] = 1
 
 
-class ItemEdge(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class ItemEdge:
     """One thing that the item has to do with."""
 
     name: str
@@ -80,7 +84,8 @@ class ItemEdge(Struct, frozen=True):
     """`file:line`; empty for what is outside the workspace."""
 
 
-class EdgesAnswer(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class EdgesAnswer:
     """The answer of `code_item_edges`."""
 
     exists: bool

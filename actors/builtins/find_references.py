@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
 from msgspec import Struct
@@ -24,7 +25,8 @@ MAX_LINES: Final = 200
 SPARE_SECONDS: Final = 1.0
 
 
-class ReferenceLine(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class ReferenceLine:
     """A line in which the name is."""
 
     place: str
@@ -33,7 +35,8 @@ class ReferenceLine(Struct, frozen=True):
     snippet: str
 
 
-class ReferencesAnswer(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class ReferencesAnswer:
     """The answer of `find_references`: one page."""
 
     name: str

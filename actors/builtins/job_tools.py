@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
-from msgspec import Struct
 from pydantic import Field
 
 from callboard.actors.builtins.command_output import HeadAndTail
@@ -41,7 +41,8 @@ SPARE_SECONDS: Final = 2.0
 ASK_SECONDS: Final = 10.0
 
 
-class JobStarted(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class JobStarted:
     """The answer of `start_job`."""
 
     id: str
@@ -51,7 +52,8 @@ class JobStarted(Struct, frozen=True):
     version: Literal[1] = 1
 
 
-class JobReport(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class JobReport:
     """One job, with what it has printed since byte `since`."""
 
     id: str
@@ -68,7 +70,8 @@ class JobReport(Struct, frozen=True):
     note: str
 
 
-class JobsAnswer(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class JobsAnswer:
     """The answer of `jobs`."""
 
     exists: bool

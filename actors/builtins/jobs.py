@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -113,7 +114,8 @@ class TellAtEnd(Struct, frozen=True):
     told: Callable[[], None]
 
 
-class _JobEnd(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class _JobEnd:
     """What the call of a job returns."""
 
     end: run_shell.CommandEnd

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Annotated, Final, Literal
 
 import orjson
-from msgspec import Struct
-from msgspec.structs import replace
 from pydantic import Field
 
 from callboard.actors.builtins.workspace import Workspace
@@ -51,7 +50,8 @@ ENTRY_POINTS: Final = word_set(
 _ASIDE: Final = word_set("test tests testing spec specs benchmarks bench examples example docs vendor third_party")
 
 
-class LanguageCount(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class LanguageCount:
     """How much of a language there is."""
 
     name: str
@@ -61,7 +61,8 @@ class LanguageCount(Struct, frozen=True):
     """Whether callboard finds definitions in it; else there is only text."""
 
 
-class FolderCount(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class FolderCount:
     """A folder, with all below it. Relative to the workspace."""
 
     path: str
@@ -69,7 +70,8 @@ class FolderCount(Struct, frozen=True):
     lines: int
 
 
-class ModuleSummary(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class ModuleSummary:
     """A file and its largest definitions. Relative to the workspace."""
 
     file: str
@@ -78,7 +80,8 @@ class ModuleSummary(Struct, frozen=True):
     """Such as `class Client 12-48`, in the order of the file."""
 
 
-class OverviewAnswer(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class OverviewAnswer:
     """The answer of `codebase_overview`. Lists that were cut to fit have their row in `left_out`."""
 
     root: str

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from msgspec import Struct
 from pydantic import Field
 
 from callboard.actors.builtins.command_output import HeadAndTail
@@ -37,7 +37,8 @@ _DECIDES: Final = re.compile(
 )
 
 
-class CommandAnswer(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class CommandAnswer:
     """The answer of `run_command`."""
 
     exit_code: int | None

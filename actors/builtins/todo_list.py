@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Final, Literal
 
@@ -33,7 +34,8 @@ class TodoItem(Struct, frozen=True):
     state: TodoState = TodoState.PENDING
 
 
-class TodoCounts(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TodoCounts:
     """How many items of the list are in which state. The list itself is in the call."""
 
     version: Literal[1] = 1

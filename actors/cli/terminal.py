@@ -6,14 +6,16 @@ what is written (ECMA-48, xterm's control sequences), and characters that reorde
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
 import sys
 from collections.abc import Sequence
-from typing import Final, TextIO
+from typing import Any, Final, TextIO
 
 import orjson
+from msgspec import Struct
 from msgspec.structs import asdict
 
 #: A control string (OSC, DCS, SOS, PM, APC) that has not ended after so many characters is taken for text, so that an
@@ -100,8 +102,12 @@ def print_json(document: object) -> None:
     try:
         text = orjson.dumps(document, asdict, orjson.OPT_INDENT_2).decode()
     except TypeError:  # half of a surrogate pair, as in the name of a file that is not UTF-8
-        text = json.dumps(document, indent=2, default=asdict)
+        text = json.dumps(document, indent=2, default=_fields)
     print_line(escaped(text))
+
+
+def _fields(value: Any) -> dict[str, object]:
+    return asdict(value) if isinstance(value, Struct) else dataclasses.asdict(value)
 
 
 def print_line(text: str) -> None:

@@ -13,12 +13,12 @@ import dataclasses
 import logging
 from collections.abc import Callable, Iterable
 from contextvars import Context, copy_context
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Final, Literal, TypeVar
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from callboard.actors.builtins.workspace import Workspace
@@ -64,7 +64,8 @@ TellModel = Callable[[str, str], bool]
 """Give the model of a running request this text to read; False where the request does not run."""
 
 
-class EditResult(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class EditResult:
     """What the model reads of a staged edit."""
 
     staged: bool

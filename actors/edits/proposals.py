@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self
 
@@ -26,7 +27,8 @@ class ProposalState(StrEnum):
     """It no longer fits: a file was changed meanwhile, or a later proposal changes the same lines."""
 
 
-class ProposedFile(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class ProposedFile:
     """One file of a proposal."""
 
     path: str

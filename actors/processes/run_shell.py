@@ -12,10 +12,9 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-
-from msgspec import Struct
 
 from callboard.actors.processes.linux import LOOK_AGAIN_SECONDS, descendants, kill_each
 
@@ -39,7 +38,8 @@ READ_BYTES: Final = 65_536
 MAX_SWEEPS: Final = 200
 
 
-class CommandEnd(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class CommandEnd:
     """How a command has ended. Neither code nor signal: it was ended before it could be waited for."""
 
     exit_code: int | None
