@@ -15,7 +15,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 from support.imports import MODULES, ROOT, SOURCES, Import, classes, imports, module_of, name
-from support.offenders import no_offenders
+from support.offenders import no_offenders, places
 
 LAYERS = {"protocol": 0, "providers": 1, "actors": 2}
 
@@ -116,12 +116,8 @@ def all_imports(paths: Iterable[Path]) -> Iterator[tuple[Path, Import]]:
     return ((path, each) for path in paths for each in imports(path))
 
 
-def lines_with(pattern: str, path: Path) -> list[str]:
-    """Where the pattern is in a file, and what of it."""
-    text = path.read_text()
-    return [
-        f"{name(path)}:{text.count(chr(10), 0, found.start()) + 1}: {found[0]}" for found in re.finditer(pattern, text)
-    ]
+def texts_with(pattern: str, paths: Iterable[Path]) -> Iterator[str]:
+    return (f"{where}: {found[0]}" for path in paths for where, found in places(re.compile(pattern), path))
 
 
 def layer(module: str) -> int:
@@ -181,7 +177,7 @@ def test_no_imports_inside_functions() -> None:
 
 def test_no_imports_by_string() -> None:
     by_string = r"\b(importlib\.(import_module|util)|import_module\(|__import__|runpy)"
-    no_offenders(found for path in SOURCES if name(path) not in BY_STRING for found in lines_with(by_string, path))
+    no_offenders(texts_with(by_string, [path for path in SOURCES if name(path) not in BY_STRING]))
 
 
 def test_files_stay_short() -> None:
@@ -192,7 +188,7 @@ def test_files_stay_short() -> None:
 
 def test_no_ceiling_is_waived() -> None:
     """Make the function smaller."""
-    no_offenders(found for path in SOURCES for found in lines_with("C901|PLR0915", path))
+    no_offenders(texts_with("C901|PLR0915", SOURCES))
 
 
 def test_the_protocol_has_no_clock_no_io_no_threads() -> None:
@@ -213,8 +209,7 @@ def test_one_file_connects() -> None:
 
 def test_one_file_reads_the_environment() -> None:
     reads = r"\bos\.environb?\b|\bgetenvb?\(|import environb?\b"
-    others = [path for path in PRODUCT if name(path) not in ONLY_READS_ENVIRONMENT]
-    no_offenders(found for path in others for found in lines_with(reads, path))
+    no_offenders(texts_with(reads, [path for path in PRODUCT if name(path) not in ONLY_READS_ENVIRONMENT]))
 
 
 def graph(which: Iterable[Import], own: str) -> set[str]:
