@@ -19,6 +19,8 @@ class Lazy(ModuleType):
     """A module that is imported when one of its names is asked for: `openai = Lazy("openai")`."""
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # pytest asks what each name of a test module is
+            raise AttributeError(name)
         return getattr(import_module(self.__name__), name)
 
 
