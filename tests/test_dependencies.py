@@ -12,10 +12,11 @@ import pytest
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "benchmarks"))
+sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "tests")]
 
-import dependency_sizes  # noqa: E402 - benchmarks/ is on the path from here on
+import dependency_sizes  # noqa: E402 - both folders are on the path from here on
 from dependency_sizes import CORE, HEADER, NOT_MEASURED, brought_extras, measured_columns, requirements  # noqa: E402
+from support.offenders import no_offenders  # noqa: E402
 
 PAGE = (ROOT / "docs" / "dependencies.md").read_text()
 SECTIONS = {found[1]: found[2] for found in re.finditer(r"^## `([\w-]+)`\n(.*?)(?=^## |\Z)", PAGE, re.M | re.S)}
@@ -41,18 +42,19 @@ def test_each_extra_has_a_section_which_names_the_extras_that_it_brings() -> Non
         assert sorted(re.findall(r"`([\w-]+)`", brought[1] if brought else "")) == brought_extras()[extra], extra
 
 
-@pytest.mark.parametrize("extra", requirements())
-def test_each_requirement_has_one_row_with_its_range_and_there_are_no_others(extra: str) -> None:
-    on_page = Counter(key(Requirement(row[0].strip("`"))) for row in rows(extra))
-    assert on_page == Counter(map(key, requirements()[extra]))
+def test_each_requirement_has_one_row_with_its_range_and_there_are_no_others() -> None:
+    of_extras = requirements()
+    wanted = Counter((extra, key(each)) for extra in of_extras for each in of_extras[extra])
+    on_page = Counter((extra, key(Requirement(row[0].strip("`")))) for extra in of_extras for row in rows(extra))
+    no_offenders(f"no row of {extra}: {each}" for extra, each in (wanted - on_page).elements())
+    no_offenders(f"no requirement of {extra}: {each}" for extra, each in (on_page - wanted).elements())
 
 
-@pytest.mark.parametrize("extra", requirements())
-def test_each_row_says_why_and_has_all_columns(extra: str) -> None:
-    for row in rows(extra):
-        assert len(row) == COLUMNS, row
-        assert all(row), row
-        assert row[1] != NOT_MEASURED
+def test_each_row_says_why_and_has_all_columns() -> None:
+    every = [(extra, row) for extra in requirements() for row in rows(extra)]
+    no_offenders(
+        f"{extra}: {row}" for extra, row in every if len(row) != COLUMNS or not all(row) or row[1] == NOT_MEASURED
+    )
 
 
 def test_what_is_measured_is_what_is_installed() -> None:

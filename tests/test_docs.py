@@ -29,7 +29,8 @@ from pydantic import TypeAdapter
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from support.shared_double import shared_double  # noqa: E402 - tests/ is on the path from here on
+from support.offenders import no_offenders, places  # noqa: E402 - tests/ is on the path from here on
+from support.shared_double import shared_double  # noqa: E402
 
 from callboard import (  # noqa: E402
     AskOptions,
@@ -96,9 +97,11 @@ def is_fragment(block: Block) -> bool:
     return re.search(r"^(from|import) ", block.text, re.M) is None
 
 
-PYTHON = [
+BLOCKS = list(blocks("python"))
+PROGRAMS = [
     pytest.param(block, id=str(block), marks=[pytest.mark.runtimes] if block.needs_runtimes else [])
-    for block in blocks("python")
+    for block in BLOCKS
+    if block.is_run and not is_fragment(block)
 ]
 COMMANDS = [
     pytest.param(line.partition(" #")[0].strip(), id=f"{block}: {line.partition(' #')[0].strip()}")
@@ -121,11 +124,20 @@ def run(command: list[str], cwd: Path, home: Path, **environment: str) -> subpro
     )
 
 
-@pytest.mark.parametrize("block", PYTHON)
+def test_all_python_can_be_parsed() -> None:
+    no_offenders(f"{block}: {error}" for block in BLOCKS for error in syntax_errors(block.text))
+
+
+def syntax_errors(text: str) -> list[str]:
+    try:
+        ast.parse(text)
+    except SyntaxError as error:
+        return [str(error)]
+    return []
+
+
+@pytest.mark.parametrize("block", PROGRAMS)
 def test_python(block: Block, tmp_path: Path) -> None:
-    ast.parse(block.text)
-    if is_fragment(block) or not block.is_run:
-        return
     script = tmp_path / "snippet.py"
     script.write_text(block.text)
     with shared_double(block.turns, by_turn=block.turns is OSLO) as server:
@@ -175,31 +187,24 @@ def test_the_first_command_finds_its_answer_in_this_repository(tmp_path: Path) -
     assert re.search(r"actors/(workers|calls|processes)/\w+\.py:\d+-\d+", ran.stdout), ran.stdout
 
 
-LINKS = [
-    pytest.param(page, link, id=f"{shown(page)}: {link}")
-    for page in PAGES
-    for link in re.findall(r"\]\(([^)#\s]+)\)", page.read_text())
-    if "://" not in link
-]
+def test_links_lead_somewhere() -> None:
+    link = re.compile(r"\]\(([^)#\s]+)\)")
+    links = [(page, where, found[1]) for page in PAGES for where, found in places(link, page) if "://" not in found[1]]
+    assert len(links) > 100
+    no_offenders(f"{where} leads to {to}" for page, where, to in links if not (page.parent / to).exists())
 
 
-@pytest.mark.parametrize(("page", "link"), LINKS)
-def test_links_lead_somewhere(page: Path, link: str) -> None:
-    assert (page.parent / link).exists()
-
-
-@pytest.mark.parametrize("page", PAGES, ids=shown)
-def test_files_that_a_page_names_exist(page: Path) -> None:
-    for name in re.findall(
-        r"`((?:actors|protocol|providers|tests|docs|benchmarks|examples)/[\w/]+\.\w+)`", page.read_text()
-    ):
-        assert (ROOT / name).exists(), name
+def test_files_that_a_page_names_exist() -> None:
+    file = re.compile(r"`((?:actors|protocol|providers|tests|docs|benchmarks|examples)/[\w/]+\.\w+)`")
+    named = [each for page in PAGES for each in places(file, page)]
+    assert len(named) > 20
+    no_offenders(f"{where} names {found[1]}" for where, found in named if not (ROOT / found[1]).exists())
 
 
 def test_the_architecture_page_names_every_file_of_actors() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text()
     modules = [path.name for path in (ROOT / "actors").glob("*.py") if path.name != "__init__.py"]
-    assert [name for name in modules if f"`{name}`" not in page] == []
+    no_offenders(name for name in modules if f"`{name}`" not in page)
 
 
 #: What a name in a page is, by the word before its dot.
@@ -224,23 +229,23 @@ CALLS: dict[str, Callable[..., object]] = {
 CODE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 
 
-def names_that_are_not_there(text: str) -> list[str]:
-    """Of what a page says in its running text: attributes, keyword arguments and modules of callboard."""
-    wrong = []
-    for code in CODE.findall(re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)):
-        for owner, name in re.findall(r"(?<![\w./])(\w+)\.(\w+)", code):
-            if owner in OWNERS and name != "py" and name not in members(OWNERS[owner]):
-                wrong.append(f"{owner}.{name}")
-        for called, arguments in re.findall(r"(?<![\w.])(@?\w+)\(([^()]*)", code):
-            if called in CALLS:
-                known = keywords(CALLS[called])
-                wrong += [f"{called}({name}=)" for name in re.findall(r"(\w+)=", arguments) if name not in known]
-        wrong += [
-            name
-            for name in re.findall(r"(?<![\w./-])callboard\.(?:actors|protocol|providers)(?:\.\w+)*", code)
-            if not is_there(name)
-        ]
-    return wrong
+def running(text: str) -> str:
+    """Without the blocks of code, each line where it was."""
+    return re.sub(r"^```.*?^```$", lambda block: "\n" * block[0].count("\n"), text, flags=re.M | re.S)
+
+
+def names_that_are_not_there(code: str) -> Iterator[str]:
+    """Of what a page sets as code in its running text: attributes, keyword arguments and modules of callboard."""
+    for owner, name in re.findall(r"(?<![\w./])(\w+)\.(\w+)", code):
+        if owner in OWNERS and name != "py" and name not in members(OWNERS[owner]):
+            yield f"{owner}.{name}"
+    for called, arguments in re.findall(r"(?<![\w.])(@?\w+)\(([^()]*)", code):
+        if called in CALLS:
+            known = keywords(CALLS[called])
+            yield from (f"{called}({name}=)" for name in re.findall(r"(\w+)=", arguments) if name not in known)
+    for name in re.findall(r"(?<![\w./-])callboard\.(?:actors|protocol|providers)(?:\.\w+)*", code):
+        if not is_there(name):
+            yield name
 
 
 def members(kind: type) -> set[str]:
@@ -265,9 +270,10 @@ def is_there(name: str) -> bool:
         return bool(module) and is_there(module) and hasattr(importlib.import_module(module), attribute)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=shown)
-def test_what_a_page_names_exists(page: Path) -> None:
-    assert names_that_are_not_there(page.read_text()) == []
+def test_what_a_page_names_exists() -> None:
+    codes = [each for page in PAGES for each in places(CODE, page, running(page.read_text()))]
+    assert len(codes) > 1000
+    no_offenders(f"{where} names {name}" for where, code in codes for name in names_that_are_not_there(code[1]))
 
 
 def test_a_name_that_is_not_there_is_found() -> None:
@@ -278,6 +284,7 @@ def test_a_name_that_is_not_there_is_found() -> None:
 runtime.nothing()
 ```
 """
-    assert names_that_are_not_there(text) == [
+    found = [name for code in CODE.findall(running(text)) for name in names_that_are_not_there(code)]
+    assert found == [
         "runtime.answer", "Settings(modle=)", "@tool(danger=)", "callboard.protocol.nothing", "ask_sync(tool=)"
     ]  # fmt: skip

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.timeout(150)  # up to four runs of pytest in one test, on a machine that may be busy
 REPOSITORY = Path(__file__).resolve().parents[1]
 SEEN = """
 from pathlib import Path
@@ -38,12 +39,17 @@ def run_tests(folder: Path, *arguments: str, storage: Path | None = None) -> sub
     return subprocess.run(command, capture_output=True, text=True, timeout=50, env=environment)
 
 
-def examples(folder: Path, *arguments: str) -> list[str]:
-    """What Hypothesis drew in one run."""
+def examples(folder: Path, *arguments: str, storage: Path | None = None, fails: bool = False) -> list[str]:
+    """What Hypothesis drew in one run, beside a test that fails if `fails`."""
     folder.mkdir()
     (folder / "test_it.py").write_text(SEEN)
-    run = run_tests(folder, *arguments)
-    assert run.returncode == 0, run.stdout + run.stderr
+    if fails:
+        (folder / "test_failing.py").write_text(FAILING)
+    run = run_tests(folder, *arguments, storage=storage)
+    assert run.returncode == fails, run.stdout + run.stderr
+    if fails:
+        assert "number=1000" in run.stdout
+        assert "1 failed, 1 passed" in run.stdout
     return (folder / "log").read_text(encoding="utf-8").splitlines()
 
 
@@ -55,20 +61,25 @@ def test_property_tests_need_no_folder_of_hypothesis(tmp_path: Path, storage: st
     assert run.returncode == 0, run.stdout + run.stderr
 
 
-def test_a_failure_is_found_again_by_its_seed_where_nothing_can_be_written(tmp_path: Path) -> None:
-    (tmp_path / "test_it.py").write_text(FAILING)
-    (tmp_path / "unwritable").write_text("a file in the place of the folder")
-    for _ in range(2):
-        run = run_tests(tmp_path, "--hypothesis-profile=fresh", "--hypothesis-seed=7", storage=tmp_path / "unwritable")
-        assert run.returncode == 1, run.stdout + run.stderr
-        assert "number=1000" in run.stdout
-        assert "1 failed" in run.stdout
+@pytest.fixture(scope="module")
+def ci(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    return examples(tmp_path_factory.mktemp("ci") / "first", "--hypothesis-profile=ci")
 
 
-def test_ci_draws_the_same_examples_each_time_and_a_fresh_run_those_of_its_seed(tmp_path: Path) -> None:
-    ci = examples(tmp_path / "ci", "--hypothesis-profile=ci")
-    assert examples(tmp_path / "ci-again", "--hypothesis-profile=ci") == ci
-    fresh = examples(tmp_path / "fresh", "--hypothesis-profile=fresh", "--hypothesis-seed=7")
-    assert examples(tmp_path / "same-seed", "--hypothesis-profile=fresh", "--hypothesis-seed=7") == fresh
-    other = examples(tmp_path / "other-seed", "--hypothesis-profile=fresh", "--hypothesis-seed=8")
-    assert len({str(drawn) for drawn in (ci, fresh, other)}) == 3
+def test_ci_draws_the_same_examples_each_time(tmp_path: Path, ci: list[str]) -> None:
+    assert examples(tmp_path / "again", "--hypothesis-profile=ci") == ci
+
+
+def test_a_fresh_run_has_the_examples_and_the_failures_of_its_seed_where_nothing_can_be_written(
+    tmp_path: Path, ci: list[str]
+) -> None:
+    unwritable = tmp_path / "unwritable"
+    unwritable.write_text("a file in the place of the folder")
+    fresh, same_seed, other_seed = (
+        examples(
+            tmp_path / name, "--hypothesis-profile=fresh", f"--hypothesis-seed={seed}", storage=unwritable, fails=True
+        )
+        for name, seed in (("fresh", 7), ("same-seed", 7), ("other-seed", 8))
+    )
+    assert same_seed == fresh
+    assert len({str(drawn) for drawn in (ci, fresh, other_seed)}) == 3

@@ -6,18 +6,16 @@ small, since it only ever grows; and one name for one thing.
 
 from __future__ import annotations
 
-import ast
 import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-import pytest
-
 sys.path.insert(0, str(Path(__file__).parent))
 
-from support.imports import MODULES, ROOT, SOURCES, Import, imports, module_of, name
+from support.imports import MODULES, ROOT, SOURCES, Import, classes, imports, module_of, name
+from support.offenders import no_offenders, places
 
 LAYERS = {"protocol": 0, "providers": 1, "actors": 2}
 
@@ -114,78 +112,104 @@ def is_within(module: str, package: str) -> bool:
     return module == package or module.startswith(f"{package}.")
 
 
+def all_imports(paths: Iterable[Path]) -> Iterator[tuple[Path, Import]]:
+    return ((path, each) for path in paths for each in imports(path))
+
+
+def texts_with(pattern: str, paths: Iterable[Path]) -> Iterator[str]:
+    return (f"{where}: {found[0]}" for path in paths for where, found in places(re.compile(pattern), path))
+
+
 def layer(module: str) -> int:
     """Of a module of ours; the front door, `callboard` itself, is above all of them."""
     return LAYERS.get(module.partition(".")[2].partition(".")[0], len(LAYERS))
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name)
-def test_imports_point_down(path: Path) -> None:
-    own = layer(module_of(path))
-    for each in imports(path):
-        assert each.module.split(".")[0] not in LAYERS, (
-            f"{name(path)} imports {each.module}: write callboard.{each.module}"
-        )
+def test_imports_point_down() -> None:
+    no_offenders(imports_that_point_up())
+
+
+def imports_that_point_up() -> Iterator[str]:
+    for path, each in all_imports(SOURCES):
+        if each.module.split(".")[0] in LAYERS:
+            yield f"{each.where} imports {each.module}: write callboard.{each.module}"
         if is_within(each.module, "callboard") and each.module != "callboard":
-            assert each.module in MODULES, f"{name(path)} imports {each.module}, which is in no file"
-            assert layer(each.module) <= own, f"{name(path)} imports {each.module}, which is above it"
-        if each.module == "callboard":  # the front door: for what is built on it, and for the same names in actors
-            assert is_within(module_of(path), "callboard.actors.cli") or name(path) == "actors/__init__.py", name(path)
+            if each.module not in MODULES:
+                yield f"{each.where} imports {each.module}, which is in no file"
+            elif layer(each.module) > layer(module_of(path)):
+                yield f"{each.where} imports {each.module}, which is above it"
+        # The front door is for what is built on it, and for the same names in actors.
+        is_above = is_within(module_of(path), "callboard.actors.cli") or name(path) == "actors/__init__.py"
+        if each.module == "callboard" and not is_above:
+            yield f"{each.where} imports callboard, the front door, which is above it"
 
 
-@pytest.mark.parametrize("path", KERNEL, ids=name)
-def test_the_kernel_knows_only_itself(path: Path) -> None:
-    for each in imports(path):
-        assert not is_within(each.module, "callboard") or is_within(each.module, "callboard.actors.kernel"), each.module
+def test_the_kernel_knows_only_itself() -> None:
+    kernel = "callboard.actors.kernel"
+    no_offenders(
+        f"{each.where} imports {each.module}"
+        for _, each in all_imports(KERNEL)
+        if is_within(each.module, "callboard") and not is_within(each.module, kernel)
+    )
 
 
-@pytest.mark.parametrize("path", PRODUCT, ids=name)
-def test_nothing_but_the_command_line_imports_the_command_line_and_no_product_room_imports_test_gear(
-    path: Path,
-) -> None:
-    for each in imports(path):
-        if not is_within(module_of(path), "callboard.actors.cli"):
-            assert not is_within(each.module, "callboard.actors.cli"), f"{name(path)} imports {each.module}"
-        assert ".testing" not in each.module, f"{name(path)} imports {each.module}"
+def test_nothing_but_the_command_line_imports_the_command_line() -> None:
+    command_line = "callboard.actors.cli"
+    no_offenders(
+        f"{each.where} imports {each.module}"
+        for path, each in all_imports(PRODUCT)
+        if is_within(each.module, command_line) and not is_within(module_of(path), command_line)
+    )
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name)
-def test_no_imports_inside_functions(path: Path) -> None:
-    allowed = INSIDE_FUNCTIONS.get(name(path), set())
-    for each in imports(path):
-        if each.function:
-            assert any(is_within(each.module, package) for package in allowed), (
-                f"{name(path)} imports {each.module} inside {each.function}"
-            )
+def test_no_product_room_imports_test_gear() -> None:
+    no_offenders(f"{each.where} imports {each.module}" for _, each in all_imports(PRODUCT) if ".testing" in each.module)
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name)
-def test_no_imports_by_string(path: Path) -> None:
-    found = re.search(r"\b(importlib\.(import_module|util)|import_module\(|__import__|runpy)", path.read_text())
-    assert not found or name(path) in BY_STRING, f"{name(path)}: {found and found[0]}"
+def test_no_imports_inside_functions() -> None:
+    no_offenders(
+        f"{each.where} imports {each.module} inside {each.function}"
+        for path, each in all_imports(SOURCES)
+        if each.function
+        and not any(is_within(each.module, package) for package in INSIDE_FUNCTIONS.get(name(path), set()))
+    )
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name)
-def test_files_stay_short_and_no_ceiling_is_waived(path: Path) -> None:
-    text = path.read_text()
-    assert text.count("\n") <= MAX_LINES, f"{name(path)} has more than {MAX_LINES} lines: it holds two ideas"
-    for ceiling in ("C901", "PLR0915"):
-        assert ceiling not in text, f"{name(path)} waives {ceiling}: make the function smaller"
+def test_no_imports_by_string() -> None:
+    by_string = r"\b(importlib\.(import_module|util)|import_module\(|__import__|runpy)"
+    no_offenders(texts_with(by_string, [path for path in SOURCES if name(path) not in BY_STRING]))
 
 
-@pytest.mark.parametrize("path", CORE, ids=name)
-def test_the_protocol_has_no_clock_no_io_no_threads(path: Path) -> None:
+def test_files_stay_short() -> None:
+    """A longer one holds two ideas."""
+    lengths = [(name(path), path.read_text().count("\n")) for path in SOURCES]
+    no_offenders(f"{path} has {lines} lines, more than {MAX_LINES}" for path, lines in lengths if lines > MAX_LINES)
+
+
+def test_no_ceiling_is_waived() -> None:
+    """Make the function smaller."""
+    no_offenders(texts_with("C901|PLR0915", SOURCES))
+
+
+def test_the_protocol_has_no_clock_no_io_no_threads() -> None:
     forbidden = {"time", "threading", "asyncio", "socket", "random", "os", "pykka", "httpx", "subprocess"}
-    for each in imports(path):
-        assert each.module.split(".")[0] not in forbidden, f"{name(path)} imports {each.module}"
+    no_offenders(
+        f"{each.where} imports {each.module}" for _, each in all_imports(CORE) if each.module.split(".")[0] in forbidden
+    )
 
 
-@pytest.mark.parametrize("path", PRODUCT, ids=name)
-def test_one_file_connects_and_one_reads_the_environment(path: Path) -> None:
-    if name(path) not in ONLY_CONNECTS:
-        assert not {each.module.split(".")[0] for each in imports(path)} & {"httpx", "aiohttp", "httpx_aiohttp"}
-    if name(path) not in ONLY_READS_ENVIRONMENT:
-        assert not re.search(r"\bos\.environb?\b|\bgetenvb?\(|import environb?\b", path.read_text())
+def test_one_file_connects() -> None:
+    clients = {"httpx", "aiohttp", "httpx_aiohttp"}
+    no_offenders(
+        f"{each.where} imports {each.module}"
+        for path, each in all_imports(PRODUCT)
+        if each.module.split(".")[0] in clients and name(path) not in ONLY_CONNECTS
+    )
+
+
+def test_one_file_reads_the_environment() -> None:
+    reads = r"\bos\.environb?\b|\bgetenvb?\(|import environb?\b"
+    no_offenders(texts_with(reads, [path for path in PRODUCT if name(path) not in ONLY_READS_ENVIRONMENT]))
 
 
 def graph(which: Iterable[Import], own: str) -> set[str]:
@@ -212,38 +236,33 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
         module: graph((each for each in imports(path) if not (each.for_types or each.function)), module)
         for module, path in MODULES.items()
     }
-    assert list(circles(at_run_time)) == []
+    no_offenders(map(" -> ".join, circles(at_run_time)))
     for_types = {
         module: graph((each for each in imports(path) if not each.function), module)
         for module, path in MODULES.items()
         if module not in ("callboard", "callboard.actors")  # which name everything that they export
     }
     edges = {module: found & for_types.keys() for module, found in for_types.items()}
-    assert list(circles(edges)) == []
+    no_offenders(map(" -> ".join, circles(edges)))
 
 
-def twice(places: Iterable[tuple[str, Path]]) -> dict[str, list[str]]:
+def twice(places: Iterable[tuple[str, Path]], allowed: set[str]) -> Iterator[str]:
     by_name: dict[str, list[str]] = defaultdict(list)
     for each, path in places:
         by_name[each].append(name(path))
-    return {each: found for each, found in by_name.items() if len(found) > 1}
+    return (f"{each} is in {found}" for each, found in by_name.items() if len(found) > 1 and each not in allowed)
 
 
 def test_no_file_name_occurs_twice() -> None:
     """But of rooms (`__init__.py`, `__main__.py`), and of the rooms of two provider APIs (`stream.py`)."""
     of_an_api = [path for path in PRODUCT if len(path.relative_to(ROOT).parts) > 2 and path.parts[-3] == "providers"]
     files = [(path.name, path) for path in PRODUCT if not path.name.startswith("__") and path not in of_an_api]
-    assert {each: found for each, found in twice(files).items() if each not in SAME_FILE_NAME} == {}
+    no_offenders(twice(files, SAME_FILE_NAME))
 
 
 def test_no_public_class_name_occurs_twice() -> None:
-    classes = [
-        (node.name, path)
-        for path in PRODUCT
-        for node in ast.parse(path.read_text()).body
-        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
-    ]
-    assert {each: found for each, found in twice(classes).items() if each not in SAME_CLASS_NAME} == {}
+    public = [(each, path) for path in PRODUCT for each in classes(path) if not each.startswith("_")]
+    no_offenders(twice(public, SAME_CLASS_NAME))
 
 
 # -- the reader of imports itself ------------------------------------------------------------------------------------
@@ -251,6 +270,8 @@ def test_no_public_class_name_occurs_twice() -> None:
 
 def test_relative_imports_and_imports_for_types_are_seen() -> None:
     kernel = ROOT / "actors" / "kernel" / "__init__.py"
+    assert kernel in KERNEL
+    assert ROOT / "protocol" / "clock.py" in CORE
     assert "callboard.actors.kernel.actor" in {each.module for each in imports(kernel)}
     front = {each.module: each for each in imports(ROOT / "actors" / "front" / "__init__.py")}
     assert front["callboard.actors.runtime"].for_types or front["callboard.actors.runtime"].function

@@ -12,14 +12,15 @@ import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
-import pytest
 from botocore.credentials import EnvProvider
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from support.imports import ROOT, SOURCES, name
+from support.offenders import no_offenders, places
 
 from callboard import ErrorKind, Settings
 from callboard.actors.cli.advice import advice
@@ -44,23 +45,23 @@ class Message:
     text: str
     """What is filled in is `{}`."""
 
-    def __str__(self) -> str:
-        return self.where
-
 
 def messages(path: Path) -> Iterator[Message]:
-    tree = ast.parse(path.read_text())
-    alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings
-    inside = {id(value) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for value in node.values}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.JoinedStr):
+    passed: set[int] = set()  # docstrings, and the parts of what has been told as a whole
+    for node in ast.walk(ast.parse(path.read_text())):  # what is around a node comes before it
+        if isinstance(node, ast.Expr):
+            passed.add(id(node.value))
+        elif isinstance(node, ast.JoinedStr):
+            passed.update(map(id, node.values))
             parts = (str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values)
             yield Message(f"{name(path)}:{node.lineno}", "".join(parts))
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in alone | inside:
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in passed:
             yield Message(f"{name(path)}:{node.lineno}", node.value)
 
 
-MESSAGES = [message for path in PRODUCT for message in messages(path)]
+@cache
+def all_messages() -> list[Message]:
+    return [message for path in PRODUCT for message in messages(path)]
 
 
 def commands() -> dict[str, argparse.ArgumentParser]:
@@ -75,44 +76,56 @@ def options_of(command: argparse.ArgumentParser) -> set[str]:
     return found.union(*(options_of(parser) for each in below for parser in each.choices.values()))
 
 
-#: The last one is of no user: a frozen program starts itself with it.
-OPTIONS = options_of(parser()).union(*map(options_of, commands().values()), {CHILD})
-
-
 def naming(pattern: re.Pattern[str]) -> list[tuple[Message, str]]:
-    return [(message, found) for message in MESSAGES for found in pattern.findall(message.text)]
+    found = [(message, found) for message in all_messages() for found in pattern.findall(message.text)]
+    assert found, f"no message has {pattern.pattern}"
+    return found
 
 
-@pytest.mark.parametrize(("message", "command"), naming(COMMAND), ids=str)
-def test_commands_exist_with_their_options(message: Message, command: str) -> None:
+def test_commands_exist_with_their_options() -> None:
+    no_offenders(
+        f"{message.where} names `callboard {command}`, but {wrong}"
+        for message, command in naming(COMMAND)
+        for wrong in wrong_in(command)
+    )
+
+
+def wrong_in(command: str) -> list[str]:
+    """What there is not of a command line, without the word `callboard`."""
     first = command.split()[0]
-    assert first in commands(), f"{message.where} names `callboard {first}`, which is no command"
-    for option in OPTION.findall(command):
-        assert option in options_of(commands()[first]), f"{message.where}: callboard {first} has no {option}"
+    if first not in commands():
+        return [f"{first} is no command"]
+    return [f"{first} has no {each}" for each in OPTION.findall(command) if each not in options_of(commands()[first])]
 
 
 #: What they name are options of ripgrep, of git and of the commands that a policy knows.
 OF_OTHER_PROGRAMS = ("actors/builtins/ripgrep.py", "actors/edits/", "actors/policy/command_table.py")
-OWN_OPTIONS = [each for each in naming(OPTION) if not each[0].where.startswith(OF_OTHER_PROGRAMS)]
 
 
-@pytest.mark.parametrize(("message", "option"), OWN_OPTIONS, ids=str)
-def test_options_exist(message: Message, option: str) -> None:
-    assert option in OPTIONS, message.where
+def test_options_exist() -> None:
+    # The last one is of no user: a frozen program starts itself with it.
+    known = options_of(parser()).union(*map(options_of, commands().values()), {CHILD})
+    no_offenders(
+        f"{message.where} names {option}"
+        for message, option in naming(OPTION)
+        if option not in known and not message.where.startswith(OF_OTHER_PROGRAMS)
+    )
 
 
-@pytest.mark.parametrize(
-    ("message", "variable"), naming(re.compile(r"\b[A-Z]+_[A-Z_]*(?:KEY|TOKEN)\b|CALLBOARD_\w+")), ids=str
-)
-def test_variables_exist(message: Message, variable: str) -> None:
+def test_variables_exist() -> None:
     of_clients = {name for row in ROWS.values() for names in row.variables.values() for name in names}
     known = {*VARIABLES.values(), *OTHER_VARIABLES, *KEY_VARIABLES.values(), *of_clients, EnvProvider.SECRET_KEY}
-    assert variable in known, message.where
+    named = naming(re.compile(r"\b[A-Z]+_[A-Z_]*(?:KEY|TOKEN)\b|CALLBOARD_\w+"))
+    no_offenders(f"{message.where} names {variable}" for message, variable in named if variable not in known)
 
 
-@pytest.mark.parametrize(("message", "setting"), naming(re.compile(r"Settings\((\w+)=|the setting (\w+)")), ids=str)
-def test_settings_exist(message: Message, setting: tuple[str, str]) -> None:
-    assert "".join(setting) in Settings.model_fields, message.where
+def test_settings_exist() -> None:
+    named = [
+        (message, setting)
+        for pattern in (r"Settings\((\w+)=", r"the setting (\w+)")
+        for message, setting in naming(re.compile(pattern))
+    ]
+    no_offenders(f"{message.where} names {each}" for message, each in named if each not in Settings.model_fields)
 
 
 def test_extras_exist_and_are_installed_from_the_clone() -> None:
@@ -124,21 +137,23 @@ def test_extras_exist_and_are_installed_from_the_clone() -> None:
     assert [each for each in extras if each[1] not in setup["options.extras_require"]] == []
     assert [message.where for message, _ in naming(re.compile("pip install"))] == [
         message.where
-        for message in MESSAGES
+        for message in all_messages()
         if message.where.startswith("protocol/errors.py") and "pip" in message.text
     ]
 
 
-@pytest.mark.parametrize("page", [*ROOT.glob("docs/*.md"), *ROOT.glob("examples/*.py")], ids=name)
-def test_pages_install_from_the_clone_while_nothing_is_published(page: Path) -> None:
-    assert re.findall(r"pip install[^\n`]*(?<![/\w])callboard\b(?:\[|'|$)", page.read_text(), re.M) == []
+def test_pages_install_from_the_clone_while_nothing_is_published() -> None:
+    published = re.compile(r"pip install[^\n`]*(?<![/\w])callboard\b(?:\[|'|$)", re.M)
+    pages = [*ROOT.glob("docs/*.md"), *ROOT.glob("examples/*.py")]
+    no_offenders(f"{where} says {found[0]}" for page in pages for where, found in places(published, page))
 
 
 def test_messages_are_in_plain_words() -> None:
-    assert [(message.where, word) for message, word in naming(PRIVATE_WORDS)] == []
+    no_offenders(
+        f"{message.where} says {word}" for message in all_messages() for word in PRIVATE_WORDS.findall(message.text)
+    )
 
 
-@pytest.mark.parametrize("kind", ErrorKind)
-def test_every_failure_of_a_model_call_has_an_advice(kind: ErrorKind) -> None:
-    assert len(advice(kind, "openai/gpt-5")) > 5
-    assert "{" not in advice(kind, "openai/gpt-5")
+def test_every_failure_of_a_model_call_has_an_advice() -> None:
+    given = {kind: advice(kind, "openai/gpt-5") for kind in ErrorKind}
+    no_offenders(f"{kind}: {text}" for kind, text in given.items() if len(text) <= 5 or "{" in text)

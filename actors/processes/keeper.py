@@ -117,8 +117,9 @@ class Containment(Struct, frozen=True):
         return f"tools run in namespaces of their own: {self.namespaces}; they can signal {signals}; limits: {limits}"
 
 
+@cache
 def containment() -> Containment:
-    """Found out by trying it, in a process of its own. Takes a fraction of a second."""
+    """Found out by trying it, in a process of its own. Takes a fraction of a second the first time."""
     if reason := why_not():
         return Containment("", signals=False, why_not=reason)
     try:
@@ -136,20 +137,18 @@ def containment() -> Containment:
     return Containment(names, signals=signals == "True", why_not=complaint, mounts=mounts == "True")
 
 
-@cache
-def _known() -> Containment:
-    return containment()
-
-
 def masks_secrets(mode: Confine = Confine.AUTO) -> bool:
     """Are secret files covered for confined tools here, those that run commands included? Takes 0.2 s the first time:
     not for the control loop."""
-    return mode is not Confine.OFF and not kernel_support().lacks and _known().mounts
+    return mode is not Confine.OFF and not kernel_support().lacks and containment().mounts
 
 
 def check_confinement(mode: Confine) -> None:
     """Raise UsageError where confinement is required and this machine cannot. Takes 0.2 s where it is required."""
-    if mode is Confine.REQUIRED and (lacks := what_is_missing(kernel_support(), _known().mounts, _known().why_not)):
+    if mode is not Confine.REQUIRED:
+        return
+    found = containment()
+    if lacks := what_is_missing(kernel_support(), found.mounts, found.why_not):
         raise UsageError(
             f"confine='required', but this machine has not {lacks}; `callboard doctor` says what it has, and "
             "confine='auto' confines tools as far as that goes"
@@ -158,7 +157,7 @@ def check_confinement(mode: Confine) -> None:
 
 def about_confinement(mode: Confine) -> str:
     """What this machine has for it and what is done with it, for people. Takes 0.2 s the first time."""
-    kernel, mounts = kernel_support(), _known().mounts
+    kernel, mounts = kernel_support(), containment().mounts
     has = f"this kernel has {kernel}, {'mounts' if mounts else 'no mounts'} of a tool's own"
     is_masked = masks_secrets(mode)
     secret = "secret files are covered" if is_masked else "secret files are NOT covered, commands are asked about"

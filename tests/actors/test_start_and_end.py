@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.marked import processes_with
 
 from callboard.actors.kernel import stop_child

@@ -6,14 +6,11 @@ import json
 from typing import Any
 
 import pytest
-from anthropic.types.beta import message_create_params as beta_params
-from google.genai import types as genai
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import fields
-from openai.types.chat import completion_create_params
-from openai.types.responses import response_create_params
 from pydantic import TypeAdapter
+from support.sdk_types import Lazy, adapter_of
 
 from callboard.protocol.content import UserMessage
 from callboard.protocol.model import ModelRequest, Sampling
@@ -35,6 +32,7 @@ from callboard.providers.openai.responses_api import OpenAIResponses
 from callboard.providers.openrouter import OpenRouter
 from callboard.providers.own_options import OptionTable, merged
 
+genai = Lazy("google.genai.types")
 ANTHROPIC = AnthropicOptions(
     ("a-beta-2026", "b-beta-2026"), "adaptive", "summarized", "max", "user-1", None, "container_1", {"edits": []}, "us",
     "fast",
@@ -64,23 +62,23 @@ def sent(adapter: Adapter, *options: ProviderOptions, **more: Any) -> tuple[dict
     return json.loads(wire.body), dict(wire.headers), list(wire.notes)
 
 
-def valid(model: Any) -> Any:
-    return TypeAdapter(model).validate_python
-
-
 @pytest.mark.parametrize(
-    ("adapter", "options", "check"),
+    ("adapter", "options", "place"),
     [
-        (OpenAIResponses(), RESPONSES, valid(response_create_params.ResponseCreateParamsStreaming)),
-        (OpenAIChat(), CHAT, valid(completion_create_params.CompletionCreateParamsStreaming)),
-        (Anthropic(), ANTHROPIC, valid(beta_params.MessageCreateParamsStreaming)),
+        (
+            OpenAIResponses(),
+            RESPONSES,
+            "openai.types.responses.response_create_params.ResponseCreateParamsStreaming",
+        ),
+        (OpenAIChat(), CHAT, "openai.types.chat.completion_create_params.CompletionCreateParamsStreaming"),
+        (Anthropic(), ANTHROPIC, "anthropic.types.beta.message_create_params.MessageCreateParamsStreaming"),
     ],
     ids=["responses", "chat", "anthropic"],
 )
-def test_what_is_sent_is_valid_by_the_sdks_types(adapter: Adapter, options: ProviderOptions, check: Any) -> None:
+def test_what_is_sent_is_valid_by_the_sdks_types(adapter: Adapter, options: ProviderOptions, place: str) -> None:
     body, _, notes = sent(adapter, options)
     plain, _, _ = sent(adapter)
-    check(body)
+    adapter_of(place).validate_python(body)
     assert notes == sent(adapter)[2]
     assert len(json.dumps(body)) > len(json.dumps(plain))
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
-from anthropic.types import message_create_params
-from google.genai import types as genai
 from hypothesis import given, settings
-from openai.types.responses import response_create_params
 from pydantic import TypeAdapter, ValidationError
 from support.histories import histories
+from support.sdk_types import Lazy, check_typed
 
 from callboard.protocol.content import (
     AssistantMessage,
@@ -33,6 +31,7 @@ from callboard.providers.anthropic.messages_api import Anthropic
 from callboard.providers.gemini.gemini_api import Gemini
 from callboard.providers.openai.responses_api import OpenAIResponses
 
+genai = Lazy("google.genai.types")
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer", "minimum": 1}}}
 TOOLS = (
     ToolDefinition(ToolName("lookup"), "Looks up.", {**SCHEMA, "required": ["city"]}, strict=True),
@@ -52,26 +51,6 @@ HISTORY: tuple[Message, ...] = (
 )
 
 
-def exhaust(value: Any) -> Any:
-    """pydantic validates an Iterable only while it is read."""
-    if isinstance(value, Mapping):
-        return {key: exhaust(child) for key, child in value.items()}
-    if isinstance(value, Iterable) and not isinstance(value, str | bytes):
-        return [exhaust(child) for child in value]
-    return value
-
-
-def typed_dict(model: Any) -> Any:
-    adapter = TypeAdapter(model)
-    known = set(typing.get_type_hints(model))
-
-    def check(body: dict[str, Any]) -> None:
-        assert set(body) <= known, f"unknown fields {set(body) - known}"
-        exhaust(adapter.validate_python(body))
-
-    return check
-
-
 def check_gemini(body: dict[str, Any]) -> None:
     """google-genai has no model of the whole body; its parts forbid unknown fields."""
     parts: dict[str, Any] = {
@@ -86,14 +65,12 @@ def check_gemini(body: dict[str, Any]) -> None:
         TypeAdapter(parts[name]).validate_json(json.dumps(value))
 
 
-ROUTES: dict[str, tuple[Adapter, str, Any]] = {
-    "responses": (OpenAIResponses(), "gpt-5", typed_dict(response_create_params.ResponseCreateParamsStreaming)),
-    "anthropic": (Anthropic(), "claude-sonnet-4-5", typed_dict(message_create_params.MessageCreateParamsStreaming)),
-    "anthropic-adaptive": (
-        Anthropic(),
-        "claude-opus-4-6",
-        typed_dict(message_create_params.MessageCreateParamsStreaming),
-    ),
+RESPONSES = partial(check_typed, place="openai.types.responses.response_create_params.ResponseCreateParamsStreaming")
+MESSAGES = partial(check_typed, place="anthropic.types.message_create_params.MessageCreateParamsStreaming")
+ROUTES: dict[str, tuple[Adapter, str, Callable[[Any], None]]] = {
+    "responses": (OpenAIResponses(), "gpt-5", RESPONSES),
+    "anthropic": (Anthropic(), "claude-sonnet-4-5", MESSAGES),
+    "anthropic-adaptive": (Anthropic(), "claude-opus-4-6", MESSAGES),
     "gemini": (Gemini(), "gemini-3-pro", check_gemini),
 }
 

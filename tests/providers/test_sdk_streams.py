@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import anthropic
 import httpx
 import httpx2
-import openai
 import pytest
-from google import genai
-from google.genai import types as genai_types
+from support.sdk_types import Lazy
 from support.wire import answer, sse
 
 from callboard.protocol.model import ModelResponse
 from callboard.providers.anthropic.messages_api import Anthropic
 from callboard.providers.gemini.gemini_api import Gemini
 from callboard.providers.openai.responses_api import OpenAIResponses
+
+if TYPE_CHECKING:
+    import anthropic
+    import openai
+    from google import genai
+    from google.genai import types as genai_types
+else:
+    anthropic = Lazy("anthropic")
+    openai = Lazy("openai")
+    genai = Lazy("google.genai")
+    genai_types = Lazy("google.genai.types")
 
 ARGUMENTS = '{"city": "Rome", "note": "h\\u00e9 \\"x\\""}'
 

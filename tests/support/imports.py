@@ -17,6 +17,8 @@ SOURCES = sorted(path for layer in LAYERS for path in (ROOT / layer).rglob("*.py
 class Import:
     """One name of an import statement."""
 
+    where: str
+    """File and line."""
     module: str
     """Absolute, and the module itself where a name of a package is one: `from callboard import actors` too."""
     name: str
@@ -43,26 +45,41 @@ def module_of(path: Path) -> str:
 MODULES = {module_of(path): path for path in SOURCES}
 
 
-@cache
 def imports(path: Path) -> tuple[Import, ...]:
     """All imports of a file, wherever they are in it."""
-    return tuple(_below(ast.parse(path.read_text()), path, "", False))
+    return _read(path)[0]
+
+
+def classes(path: Path) -> tuple[str, ...]:
+    """The classes at the top of a file."""
+    return _read(path)[1]
+
+
+@cache  # not of the trees, which would be 170 MB
+def _read(path: Path) -> tuple[tuple[Import, ...], tuple[str, ...]]:
+    tree = ast.parse(path.read_text())
+    return tuple(_below(tree, path, "", False)), tuple(
+        each.name for each in tree.body if isinstance(each, ast.ClassDef)
+    )
 
 
 def _below(node: ast.AST, path: Path, function: str, for_types: bool) -> Iterator[Import]:
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        where = f"{name(path)}:{node.lineno}"
     if isinstance(node, ast.Import):
         for alias in node.names:
-            yield Import(alias.name, alias.asname or alias.name, function, for_types)
+            yield Import(where, alias.name, alias.asname or alias.name, function, for_types)
     elif isinstance(node, ast.ImportFrom):
         base = _base(node, path)
         for alias in node.names:
             inner = f"{base}.{alias.name}"
-            yield Import(inner if inner in MODULES else base, alias.asname or alias.name, function, for_types)
+            yield Import(where, inner if inner in MODULES else base, alias.asname or alias.name, function, for_types)
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         function = node.name
     guarded = isinstance(node, ast.If) and ast.unparse(node.test).split(".")[-1] == "TYPE_CHECKING"
-    for child in ast.iter_child_nodes(node):
-        yield from _below(child, path, function, for_types or (guarded and child in node.body))
+    for block in ("body", "orelse", "finalbody", "handlers", "cases"):  # no expression has an import in it
+        for child in getattr(node, block, ()):
+            yield from _below(child, path, function, for_types or (guarded and block == "body"))
 
 
 def _base(node: ast.ImportFrom, path: Path) -> str:

@@ -6,9 +6,15 @@ import contextlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import openai
 from support.running_daemon import RunningDaemon, running_daemon
+from support.sdk_types import Lazy
+
+if TYPE_CHECKING:
+    import openai
+else:
+    openai = Lazy("openai")
 
 _SUPPORT = Path(__file__).parent
 CONFIG = """

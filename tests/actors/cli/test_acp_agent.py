@@ -9,16 +9,21 @@ import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import acp
 import pytest
-from acp import RequestError, helpers, schema
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from support.sdk_types import Lazy
 from support.shared_double import shared_double
 
 from callboard.actors.testing.wire_double import Call, Turn
+
+if TYPE_CHECKING:
+    import acp
+    from acp import helpers, schema
+else:
+    acp, helpers, schema = Lazy("acp"), Lazy("acp.helpers"), Lazy("acp.schema")
 
 RAW_SERVER = str(Path(__file__).parents[2] / "support/mcp_raw_server.py")
 TOOLS = '''
@@ -38,7 +43,7 @@ def sleeps() -> str:
 '''
 
 
-class Editor(acp.Client):
+class Editor:
     """Notes what it is shown, and answers with `answer`."""
 
     def __init__(self, answer: str = "once") -> None:
@@ -143,10 +148,10 @@ def test_the_tools_of_the_editors_mcp_servers_are_asked_about(callboard: Any) ->
             await agent.prompt(session_id=session.session_id, prompt=[helpers.text_block("echo")])
             assert [each.title for each in editor.questions] == ["raw_server_echo"]
             assert editor.statuses()[-1] == "completed"
-            with pytest.raises(RequestError, match="two of them are called 'raw_server'"):
+            with pytest.raises(acp.RequestError, match="two of them are called 'raw_server'"):
                 await agent.new_session(cwd=str(callboard.workspace), mcp_servers=[server, server])
             sse = schema.SseMcpServer(type="sse", name="old", url="http://127.0.0.1:1/sse", headers=[])
-            with pytest.raises(RequestError, match="only servers with a command or with streamable HTTP"):
+            with pytest.raises(acp.RequestError, match="only servers with a command or with streamable HTTP"):
                 await agent.new_session(cwd=str(callboard.workspace), mcp_servers=[sse])
 
     run(talk())
@@ -187,7 +192,7 @@ def test_a_session_is_loaded_from_the_journal(callboard: Any, tmp_path: Path) ->
             await editor.until(lambda: "The first answer." in editor.text())
             said = [each.content.text for each in editor.updates if isinstance(each, schema.UserMessageChunk)]
             assert said == ["the first question"]
-            with pytest.raises(RequestError, match="nope"):
+            with pytest.raises(acp.RequestError, match="nope"):
                 await agent.load_session(cwd=str(callboard.workspace), session_id="nope")
 
     run(first())
@@ -199,11 +204,11 @@ def test_what_is_wrong_is_said_in_one_line(callboard: Any) -> None:
 
     async def talk() -> None:
         async with editing(callboard, Editor(), turns) as agent:
-            with pytest.raises(RequestError, match="no absolute path"):
+            with pytest.raises(acp.RequestError, match="no absolute path"):
                 await agent.new_session(cwd="not/there")
-            with pytest.raises(RequestError, match="there is no session"):
+            with pytest.raises(acp.RequestError, match="there is no session"):
                 await agent.prompt(session_id="nope", prompt=[helpers.text_block("hello")])
-            with pytest.raises(RequestError, match="no journal"):
+            with pytest.raises(acp.RequestError, match="no journal"):
                 await agent.load_session(cwd=str(callboard.workspace), session_id="nope")
 
     run(talk())

@@ -5,22 +5,24 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
-import anthropic
 import httpx
 import pytest
-from anthropic.types import (
-    Message,
-    MessageParam,
-    TextBlock,
-    ThinkingBlock,
-    ToolParam,
-    ToolResultBlockParam,
-    ToolUseBlock,
-)
 from support.running_daemon import RunningDaemon
+from support.sdk_types import Lazy
 from support.stateless_daemon import ended_requests, stateless_daemon
+
+if TYPE_CHECKING:
+    import anthropic
+    from anthropic.types import (
+        Message,
+        MessageParam,
+        ToolParam,
+        ToolResultBlockParam,
+    )
+else:
+    anthropic = Lazy("anthropic")
 
 WEATHER = 'call [["weather", {"city": "Oslo"}]]'
 BOTH = 'call [["calendar", {"day": "1"}], ["weather", {"city": "Oslo"}], ["calendar", {"day": "2"}]]'
@@ -47,14 +49,14 @@ def asked(text: str) -> list[MessageParam]:
 
 
 def texts(message: Message) -> list[str]:
-    return [block.text for block in message.content if isinstance(block, TextBlock)]
+    return [block.text for block in message.content if isinstance(block, anthropic.types.TextBlock)]
 
 
 def test_a_whole_answer(client: anthropic.Anthropic) -> None:
     raw = client.messages.with_raw_response.create(model="model", max_tokens=99, messages=asked("think hello"))
     message = raw.parse()
     thinking, text = message.content
-    assert isinstance(thinking, ThinkingBlock)
+    assert isinstance(thinking, anthropic.types.ThinkingBlock)
     assert (thinking.thinking, texts(message)) == ("Let me think.", ["You said: hello"])
     assert text.type == "text"
     assert (message.stop_reason, message.role, message.model) == ("end_turn", "assistant", "model")
@@ -95,7 +97,7 @@ def test_the_async_client(daemon: RunningDaemon) -> None:
 def answered(history: list[MessageParam], message: Message) -> None:
     """Add the turn and the results of its calls, in another order than the calls."""
     history.append({"role": "assistant", "content": message.content})
-    calls = [block for block in message.content if isinstance(block, ToolUseBlock)]
+    calls = [block for block in message.content if isinstance(block, anthropic.types.ToolUseBlock)]
     results: list[ToolResultBlockParam] = [
         {
             "type": "tool_result",
@@ -111,7 +113,10 @@ def test_calls_of_the_clients_tools_are_handed_out_and_the_turn_goes_on(client: 
     history = asked(BOTH)
     message = client.messages.create(model="model", max_tokens=99, messages=history, tools=[CALENDAR])
     assert message.stop_reason == "tool_use"
-    assert [block.name for block in message.content if isinstance(block, ToolUseBlock)] == ["calendar", "calendar"]
+    assert [block.name for block in message.content if isinstance(block, anthropic.types.ToolUseBlock)] == [
+        "calendar",
+        "calendar",
+    ]
     answered(history, message)
     last = client.messages.create(model="model", max_tokens=99, messages=history, tools=[CALENDAR])
     assert texts(last) == ["The tools said: busy on 1 and rain in Oslo and busy on 2"]
@@ -154,11 +159,11 @@ def test_an_answer_has_the_form_that_was_asked_for(client: anthropic.Anthropic) 
 
 
 FAILURES = {
-    "fail rate_limited": (anthropic.RateLimitError, 429, "rate_limit_error"),
-    "fail authentication": (anthropic.InternalServerError, 502, "api_error"),
-    "fail overloaded": (anthropic.InternalServerError, 529, "overloaded_error"),
-    "fail context_length": (anthropic.BadRequestError, 400, "invalid_request_error"),
-    "fail not_found": (anthropic.NotFoundError, 404, "not_found_error"),
+    "fail rate_limited": ("RateLimitError", 429, "rate_limit_error"),
+    "fail authentication": ("InternalServerError", 502, "api_error"),
+    "fail overloaded": ("InternalServerError", 529, "overloaded_error"),
+    "fail context_length": ("BadRequestError", 400, "invalid_request_error"),
+    "fail not_found": ("NotFoundError", 404, "not_found_error"),
 }
 
 
@@ -168,7 +173,7 @@ def test_a_failure_of_the_model_is_an_error_of_its_class(
     case: str, is_streamed: bool, client: anthropic.Anthropic
 ) -> None:
     kind, status, word = FAILURES[case]
-    with pytest.raises(kind) as caught:
+    with pytest.raises(getattr(anthropic, kind)) as caught:
         client.messages.create(model="model", max_tokens=99, messages=asked(case), stream=is_streamed)
     assert isinstance(caught.value, anthropic.APIStatusError)
     assert caught.value.status_code == status

@@ -5,17 +5,22 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import openai
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.running_daemon import RunningDaemon
+from support.sdk_types import Lazy
 from support.stateless_daemon import openai_client, stateless_daemon
 
 from callboard.actors.daemon.response_records import ResponseRecords
 from callboard.actors.daemon.sealed_summaries import SummarySeal, new_key
+
+if TYPE_CHECKING:
+    import openai
+else:
+    openai = Lazy("openai")
 
 MODEL = "gpt-4o"
 PICTURE = "data:image/png;base64,iVBORw0KGgo="

@@ -8,14 +8,19 @@ import base64
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import openai
 import pytest
 from pydantic import BaseModel
 from support.conditions import wait_until
 from support.running_daemon import RunningDaemon
+from support.sdk_types import Lazy
 from support.stateless_daemon import ended_requests, openai_client, stateless_daemon
+
+if TYPE_CHECKING:
+    import openai
+else:
+    openai = Lazy("openai")
 
 Run = Callable[[Callable[[Any], Any]], Any]
 MODEL = "gpt-4o"

@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import openai
 import pytest
 from support.running_daemon import RunningDaemon
+from support.sdk_types import Lazy
 from support.stateless_daemon import openai_client, stateless_daemon
+
+if TYPE_CHECKING:
+    import openai
+else:
+    openai = Lazy("openai")
 
 MODEL = "gpt-4o"
 CITY: Any = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}

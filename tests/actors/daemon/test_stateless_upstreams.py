@@ -5,16 +5,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import anthropic
-import openai
 import pytest
-from anthropic.types import MessageParam, ThinkingBlock, ToolParam
 from support.running_daemon import RunningDaemon, running_daemon
+from support.sdk_types import Lazy
 from support.shared_double import shared_double
 
 from callboard.actors.testing.wire_double import Api, Call, Fault, FaultKind, RawAnswer, Turn
+
+if TYPE_CHECKING:
+    import anthropic
+    import openai
+    from anthropic.types import MessageParam, ToolParam
+else:
+    anthropic = Lazy("anthropic")
+    openai = Lazy("openai")
 
 SUPPORT = Path(__file__).parents[2] / "support"
 CALENDAR: ToolParam = {
@@ -80,7 +86,7 @@ def test_a_signature_goes_to_the_client_and_back(claude: anthropic.Anthropic) ->
     with shared_double([Turn("Hi.", thinking="Hm."), Turn("Yes.")]) as double:
         with claude.messages.stream(model="claude-sonnet-5-5", max_tokens=99, messages=history) as stream:
             first = stream.get_final_message()
-        (thinking,) = (block for block in first.content if isinstance(block, ThinkingBlock))
+        (thinking,) = (block for block in first.content if isinstance(block, anthropic.types.ThinkingBlock))
         assert (thinking.thinking, bool(thinking.signature)) == ("Hm.", True)
         history += [{"role": "assistant", "content": first.content}, {"role": "user", "content": "again"}]
         claude.messages.create(model="claude-sonnet-5-5", max_tokens=99, messages=history)

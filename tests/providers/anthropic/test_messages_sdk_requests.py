@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import typing
-from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
-from anthropic.types import message_create_params
-from anthropic.types.anthropic_beta_param import AnthropicBetaParam
-from anthropic.types.beta import message_create_params as beta_params
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 from support.histories import histories
+from support.sdk_types import Lazy, check_typed
 from support.wire import header
 
 from callboard.protocol.content import (
@@ -41,33 +38,22 @@ from callboard.protocol.tools import ToolDefinition
 from callboard.providers.anthropic.messages_api import Anthropic
 from callboard.providers.anthropic.messages_dialects import MESSAGES_SERVERS
 
-STABLE: Any = message_create_params.MessageCreateParamsStreaming
-BETA: Any = beta_params.MessageCreateParamsStreaming
-#: Kept for the whole run: what they validate later, while it is read, needs them.
-ADAPTERS: dict[Any, TypeAdapter[Any]] = {half: TypeAdapter(half) for half in (STABLE, BETA)}
+anthropic_types = Lazy("anthropic.types")
+STABLE = "anthropic.types.message_create_params.MessageCreateParamsStreaming"
+BETA = "anthropic.types.beta.message_create_params.MessageCreateParamsStreaming"
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 TOOLS = (ToolDefinition(ToolName("lookup"), "Looks up.", SCHEMA, strict=True),)
 ASK = UserMessage.of("Hi")
 
 
-def exhaust(value: Any) -> Any:
-    """pydantic validates an Iterable only while it is read."""
-    if isinstance(value, Mapping):
-        return {key: exhaust(child) for key, child in value.items()}
-    if isinstance(value, Iterable) and not isinstance(value, str | bytes):
-        return [exhaust(child) for child in value]
-    return value
-
-
-def check(half: Any, *messages: Message, adapter: Anthropic | None = None, **fields: Any) -> dict[str, Any]:
+def check(half: str, *messages: Message, adapter: Anthropic | None = None, **fields: Any) -> dict[str, Any]:
     wire = (adapter or Anthropic(api_key="k")).encode(
         ModelRequest(fields.pop("model", "claude-x"), messages or (ASK,), **fields)
     )
     sent: dict[str, Any] = json.loads(wire.body)
-    assert set(sent) <= set(typing.get_type_hints(half))
-    exhaust(ADAPTERS[half].validate_python(sent))
+    check_typed(sent, half)
     betas = (header(wire.headers, "anthropic-beta") or "").split(",")
-    known = typing.get_args(typing.get_args(AnthropicBetaParam)[1])
+    known = typing.get_args(typing.get_args(anthropic_types.AnthropicBetaParam)[1])
     assert all(beta in known for beta in betas if beta)
     return sent
 
@@ -93,7 +79,7 @@ PAGE = {
     "title": "t",
     "encrypted_index": "e",
 }
-FEATURES: dict[str, tuple[Any, tuple[Message, ...], dict[str, Any]]] = {
+FEATURES: dict[str, tuple[str, tuple[Message, ...], dict[str, Any]]] = {
     "marks for an hour": (STABLE, (SystemMessage("Be brief."), ASK), {"prompt_cache": PromptCache.ONE_HOUR}),
     "no marks": (STABLE, (SystemMessage("Be brief."), ASK), {"prompt_cache": PromptCache.OFF}),
     "a picture by its bytes": (STABLE, (UserMessage((Image("image/webp", "aWcK"),)),), {}),

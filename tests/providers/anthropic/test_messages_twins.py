@@ -6,23 +6,28 @@ import json
 from collections.abc import Iterator
 from itertools import pairwise
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import anthropic
 import httpx2
 import orjson
 import pytest
-from anthropic.types import Message
-from anthropic.types.beta import BetaMessage
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.mutations import changed
+from support.sdk_types import Lazy
 from support.wire import answer, body, sse
 
 from callboard.protocol.content import ServerTool, Text, Thinking, ToolMessage, UserMessage
 from callboard.protocol.model import PromptCache
 from callboard.providers.anthropic.messages_api import Anthropic
 from callboard.providers.anthropic.messages_dialects import MESSAGES_SERVERS
+
+if TYPE_CHECKING:
+    import anthropic
+    from anthropic.types import Message
+    from anthropic.types.beta import BetaMessage
+else:
+    anthropic = Lazy("anthropic")
 
 ADAPTER = Anthropic(api_key="k")
 

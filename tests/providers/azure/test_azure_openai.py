@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import openai
 import pytest
 from support.caught import Reply, Request, caught
+from support.sdk_types import Lazy
 from support.wire import answer, events, sse
 
 from callboard.protocol.content import UserMessage
@@ -20,6 +20,11 @@ from callboard.providers.openai.background import ResponsesProvider
 from callboard.providers.provider_registry import provider_for
 from callboard.providers.response_builder import ResponseBuilder
 from callboard.providers.transport import HttpProvider
+
+if TYPE_CHECKING:
+    import openai
+else:
+    openai = Lazy("openai")
 
 RESOURCE = "https://res.openai.azure.com"
 DATED = "2024-10-21"

@@ -8,9 +8,8 @@ from typing import Any
 
 import httpx
 import pytest
-from google import genai
-from google.genai import types
 from pydantic import TypeAdapter, ValidationError
+from support.sdk_types import Lazy
 from support.wire import answer, sse
 
 from callboard.protocol.content import (
@@ -34,17 +33,9 @@ from callboard.protocol.server_tools import CodeExecution, FileSearch, RemoteMcp
 from callboard.protocol.tools import ToolDefinition
 from callboard.providers.gemini.gemini_api import Gemini
 
+genai, types = Lazy("google.genai"), Lazy("google.genai.types")
 DATA = "AAECAw=="
 GEMINI, VERTEX = Gemini(), Gemini(project="p")
-#: Their models forbid fields that they do not know; there is none of the whole body.
-FIELDS: dict[str, Any] = {
-    "contents": list[types.Content],
-    "systemInstruction": types.Content,
-    "tools": list[types.Tool],
-    "toolConfig": types.ToolConfig,
-    "generationConfig": types.GenerationConfig,
-    "serviceTier": types.ServiceTier,
-}
 LOOKUP = ToolDefinition(ToolName("lookup"), "Looks up.", {"type": "object", "properties": {"city": {"type": "string"}}})
 ASKED = UserMessage(
     (
@@ -93,11 +84,23 @@ ALL_TOOLS = (
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}}
 
 
+def official_types() -> dict[str, Any]:
+    """Of each field: their models forbid fields that they do not know; there is none of the whole body."""
+    return {
+        "contents": list[types.Content],
+        "systemInstruction": types.Content,
+        "tools": list[types.Tool],
+        "toolConfig": types.ToolConfig,
+        "generationConfig": types.GenerationConfig,
+        "serviceTier": types.ServiceTier,
+    }
+
+
 def checked(adapter: Gemini, messages: tuple[Message, ...], model: str, **fields: Any) -> dict[str, Any]:
     sent: dict[str, Any] = json.loads(adapter.encode(ModelRequest(model, messages, **fields)).body)
-    assert set(sent) <= set(FIELDS)
+    assert set(sent) <= set(official_types())
     for name, value in sent.items():
-        TypeAdapter(FIELDS[name]).validate_json(json.dumps(value))
+        TypeAdapter(official_types()[name]).validate_json(json.dumps(value))
     return sent
 
 
@@ -127,7 +130,7 @@ def test_the_official_types_do_refuse() -> None:
     (picture,) = [part for part in sent["contents"][0]["parts"] if part.get("inlineData", {}).get("displayName")]
     picture["inlineData"]["colour"] = "red"
     with pytest.raises(ValidationError):
-        TypeAdapter(FIELDS["contents"]).validate_json(json.dumps(sent["contents"]))
+        TypeAdapter(official_types()["contents"]).validate_json(json.dumps(sent["contents"]))
 
 
 def official(body: bytes, media_type: str, stream: bool) -> list[types.GenerateContentResponse]:

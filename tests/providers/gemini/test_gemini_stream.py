@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from google.genai import types as genai_types
+from support.sdk_types import Lazy
 from support.wire import answer, body, events, sse
 
 from callboard.protocol.content import (
@@ -163,7 +163,7 @@ def test_quirk_69_only_a_known_reason_makes_whole_calls_complete(finish: FinishR
 
 def test_quirk_69_every_reason_of_the_official_types_is_known_here() -> None:
     ours = {reason for reasons in REASONS.values() for reason in reasons} | NO_ANSWER
-    assert {reason.value for reason in genai_types.FinishReason} <= ours
+    assert {reason.value for reason in Lazy("google.genai.types").FinishReason} <= ours
 
 
 def test_a_turn_that_could_be_continued_is_noted() -> None:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import base64
 import json
-import typing
-from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import pytest
-from openai.types.responses import ResponseInputItemParam, response_create_params
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
+from support.sdk_types import adapter_of, check_typed, exhaust
 from support.validators import responses as violations
 from support.wire import answer, body, events, sse
 
@@ -57,27 +55,16 @@ ADAPTER = OpenAIResponses(api_key="secret-key")
 ORIGIN = "openai-responses"
 HI = UserMessage.of("Hi")
 PDF = "JVBERi0xLjQK"
-BODY: TypeAdapter[Any] = TypeAdapter(response_create_params.ResponseCreateParamsStreaming)
-ITEM: TypeAdapter[Any] = TypeAdapter(ResponseInputItemParam)
-KNOWN = set(typing.get_type_hints(response_create_params.ResponseCreateParamsStreaming))
-
-
-def exhaust(value: Any) -> Any:
-    """pydantic validates an Iterable only while it is read."""
-    if isinstance(value, Mapping):
-        return {key: exhaust(child) for key, child in value.items()}
-    if isinstance(value, Iterable) and not isinstance(value, str | bytes):
-        return [exhaust(child) for child in value]
-    return value
+BODY = "openai.types.responses.response_create_params.ResponseCreateParamsStreaming"
+ITEM = "openai.types.responses.ResponseInputItemParam"
 
 
 def sent(*messages: Message, adapter: OpenAIResponses = ADAPTER, **fields: Any) -> dict[str, Any]:
     """The body, which the SDK's types allow."""
     found = body(adapter, *messages, **{"model": "gpt-5", **fields})
-    assert set(found) <= KNOWN
-    exhaust(BODY.validate_python(found))
+    check_typed(found, BODY)
     for item in found["input"]:
-        exhaust(ITEM.validate_python(item))
+        exhaust(adapter_of(ITEM).validate_python(item))
     if "previous_response_id" not in found and "tools" not in found:
         assert [fault for fault in violations(found) if "unknown item" not in fault] == []
     return found
@@ -137,7 +124,7 @@ PARTS: list[tuple[Any, dict[str, Any]]] = [
 def test_parts_of_a_user_and_of_a_result(part: Media, written: dict[str, Any]) -> None:
     call = AssistantMessage((ToolCall(CallId("c"), ToolName("look"), "{}"),))
     shown = ToolMessage(CallId("c"), ToolName("look"), "seen", media=(part,))
-    found = sent(UserMessage((Text("Look"), typing.cast("Image", part))), call, shown)["input"]
+    found = sent(UserMessage((Text("Look"), cast("Image", part))), call, shown)["input"]
     assert found[0]["content"] == [{"type": "input_text", "text": "Look"}, written]
     assert found[-1]["output"] == [{"type": "input_text", "text": "seen"}, written]
 
@@ -665,7 +652,7 @@ def test_quirk_80_usage_is_right_or_not_known(usage: dict[str, Any], expected: U
 
 def test_the_sdks_types_do_refuse() -> None:
     with pytest.raises(ValidationError):
-        ITEM.validate_python({"type": "web_search_call", "status": "completed"})
+        adapter_of(ITEM).validate_python({"type": "web_search_call", "status": "completed"})
     thinking = Thinking("", Replay(ORIGIN, {"type": "reasoning", "summary": [], "encrypted_content": "E"}))
     with pytest.raises(ValidationError):  # an id that the server left out is not invented
         sent(HI, AssistantMessage((thinking, Text("Yes"))))

@@ -7,15 +7,13 @@ import json
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import anthropic
 import pytest
-from google import genai
 from google.auth import exceptions
 from google.auth.credentials import Credentials
-from google.genai import types
 from support.caught import Reply, Request, caught
+from support.sdk_types import Lazy
 from support.wire import sse
 
 from callboard.protocol.content import AssistantMessage, Replay, SystemMessage, Text, Thinking, UserMessage
@@ -26,6 +24,15 @@ from callboard.providers.provider_registry import adapter_for, provider_for
 from callboard.providers.response_builder import ResponseBuilder
 from callboard.providers.transport import HttpProvider
 from callboard.providers.vertex.vertex_api import publisher_of, vertex_host
+
+if TYPE_CHECKING:
+    import anthropic
+    from google import genai
+    from google.genai import types
+else:
+    anthropic = Lazy("anthropic")
+    genai = Lazy("google.genai")
+    types = Lazy("google.genai.types")
 
 HI = (SystemMessage("Be brief."), UserMessage.of("Hi"))
 GEMINI, CLAUDE = "gemini-3.8-flash", "claude-sonnet-4-5@20250929"

@@ -6,10 +6,9 @@ import sys
 from collections.abc import Iterable, Iterator
 
 import pytest
-from support.broken_adapters import Broken, Idle, NotClosed, Raises
 from support.one_fault import CONVERSATIONS
+from support.sdk_types import Lazy
 
-from callboard.actors.testing.runtimes.adapter import AdapterType
 from callboard.actors.testing.runtimes.harness import AdapterFailed, Harness, adapter_type
 from callboard.protocol.errors import UsageError
 from callboard.protocol.testing.observation import What
@@ -92,17 +91,15 @@ def test_the_bare_loop_keeps_the_rules_where_nothing_goes_wrong(driver: Harness,
 @pytest.mark.parametrize(
     ("adapter", "told"),
     [
-        (Broken, "could not be made: ZeroDivisionError: no such server"),
-        (Idle, "ran no tool, and answered: warm-up"),
-        (Raises, "ran no tool, and answered: AttributeError: no attribute 'run'"),
-        (NotClosed, "could not be closed: OSError: still in use"),
+        ("Broken", "could not be made: ZeroDivisionError: no such server"),
+        ("Idle", "ran no tool, and answered: warm-up"),
+        ("Raises", "ran no tool, and answered: AttributeError: no attribute 'run'"),
+        ("NotClosed", "could not be closed: OSError: still in use"),
     ],
 )
-def test_an_adapter_that_fails_is_told_in_one_line_with_the_replay(
-    driver: Harness, adapter: AdapterType, told: str
-) -> None:
+def test_an_adapter_that_fails_is_told_in_one_line_with_the_replay(driver: Harness, adapter: str, told: str) -> None:
     with pytest.raises(AdapterFailed) as caught:
-        driver.play_with(adapter, CONVERSATIONS["nothing"], "broken-7")
+        driver.play_with(getattr(Lazy("support.broken_adapters"), adapter), CONVERSATIONS["nothing"], "broken-7")
     replay = "python -m callboard.actors.testing.runtimes --runtime broken --seed 7"
     assert str(caught.value) == f"broken: the adapter {told}; replay: {replay}"
 

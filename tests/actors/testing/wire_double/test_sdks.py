@@ -5,15 +5,23 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import anthropic
-import openai
 import pytest
-from google import genai
-from google.genai import types as genai_types
+from support.sdk_types import Lazy
 
 from callboard.actors.testing.wire_double import Api, Call, Tokens, Turn, WireDouble
+
+if TYPE_CHECKING:
+    import anthropic
+    import openai
+    from google import genai
+    from google.genai import types as genai_types
+else:
+    anthropic = Lazy("anthropic")
+    openai = Lazy("openai")
+    genai = Lazy("google.genai")
+    genai_types = Lazy("google.genai.types")
 
 CALLS = (Call("look", {"city": "Oslo", "days": 2}, "call_a"), Call("now", {}, "call_b"))
 TURN = Turn("It rains \u2028 in 世界.", CALLS, usage=Tokens(20, 9, 4, 0, 3), fragment=3)
