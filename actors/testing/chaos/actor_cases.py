@@ -208,9 +208,7 @@ async def _run_real(case: Case, crash: Crash, host: Host) -> Result:
         return await _run_among_requests(case, crash, host, places)
 
 
-async def _run_among_requests(
-    case: Case, crash: Crash, host: Host, places: Mapping[str, Path] | None = None
-) -> Result:
+async def _run_among_requests(case: Case, crash: Crash, host: Host, places: Mapping[str, Path] | None = None) -> Result:
     """`places`: with a workspace, and edits of it in place of approvals."""
     began = time.monotonic()
     stirring = [Victim(each.name, _calls(each.name)) for each in STIRRING]
