@@ -75,13 +75,12 @@ SIMULATED = [case for case in chaos.all_cases() if case.name.endswith("/simulate
 if not IS_DEEP:
     SIMULATED = [case for place, case in enumerate(SIMULATED) if place // 3 % 3 == place % 3]
 REAL = chaos.chosen(
-    ["actor/LlmManager/*/3/real", "actor/ToolDispatcher/D*/3/real", "actor/Editor/*/3/real"]
+    ["actor/LlmManager/*/3/real", "actor/ToolDispatcher/D*/3/real"]
     if IS_DEEP
     else [
         "actor/LlmManager/StartModel/3/real",
         "actor/LlmManager/AttemptEnded/3/real",
         "actor/ToolDispatcher/D*/3/real",
-        "actor/Editor/Stage/3/real",
     ]
 )
 
@@ -92,10 +91,16 @@ def test_every_actor_crashes_on_every_message_one_to_three_times_in_a_row_and_no
     assert report.counts[chaos.Status.HELD] >= len(SIMULATED) / 3  # the others are of workers, which are simulated too
 
 
-def test_the_llm_manager_the_dispatcher_and_the_editor_crash_for_real_three_times_in_a_row() -> None:
+def test_the_llm_manager_and_the_dispatcher_crash_for_real_three_times_in_a_row() -> None:
     report = chaos.run(REAL)
     assert not report.fell_short, report.text()
     assert report.counts[chaos.Status.HELD] >= len(REAL) - 1
+
+
+def test_the_editor_crashes_for_real_three_times_in_a_row() -> None:
+    report = chaos.run("actor/Editor/*/3/real" if IS_DEEP else "actor/Editor/Stage/3/real", neighbours=9)
+    assert not report.fell_short, report.text()
+    assert report.counts[chaos.Status.HELD] == len(report.results)
 
 
 def test_the_levels_are_all_there() -> None:
