@@ -59,7 +59,7 @@ def test_a_helper_ends_when_its_caller_closes_its_end() -> None:
 
 
 def test_a_helper_that_is_dropped_leaves_no_process_behind() -> None:
-    """As by an actor that was killed. (A pipe or a process left to the collector is a warning, which fails the test.)"""
+    """As by an actor that was killed. (What is left to the collector is a warning, which fails the test.)"""
     helper = Helper(deaf, quiet=True)
     process = helper._process.pid
     del helper
