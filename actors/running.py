@@ -77,6 +77,8 @@ class StartedRuntime:
         self.sessions: dict[RequestId, kernel.Ref[SessionMessage]] = {}
         self.requests: dict[RequestId, StartedRequest[object]] = {}
         """Those that have not ended."""
+        self.beginning: dict[RequestId, str | None] = {}
+        """Streams that are read for before their requests begin; why each is cancelled, where it is."""
         self.is_draining = False
         """No new requests are taken."""
         self._is_stopping = False
@@ -164,9 +166,12 @@ class StartedRuntime:
         return self.peers.telemetry.ask(ReadMetrics(self.system.now()), METRICS_TIMEOUT_SECONDS)
 
     def cancel(self, request_id: RequestId, reason: str) -> bool:
+        if request_id in self.beginning:
+            self.beginning[request_id] = reason
         ref = self.sessions.get(request_id)
         if ref is None:
-            return False
+            return request_id in self.beginning
+        self.beginning.pop(request_id, None)  # it has begun meanwhile
         ref.tell_control(CancelRequested(tag_of(request_id), self.system.now(), reason))
         return True
 

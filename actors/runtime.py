@@ -11,14 +11,10 @@ import contextlib
 import logging
 import os
 import threading
-import time
-import uuid
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextvars import copy_context
 from typing import TYPE_CHECKING, Final, Self, Unpack, cast, overload
 
-from msgspec.structs import replace
 from typing_extensions import TypeForm
 
 from callboard.actors import kernel
@@ -30,32 +26,28 @@ from callboard.actors.edits.proposals import DecideEdits
 from callboard.actors.following import Following
 from callboard.actors.host_process import check_for_asyncio, end_dropped
 from callboard.actors.journal.journal_handle import JournalHandle
-from callboard.actors.journal.journal_records import Needs
-from callboard.actors.journal.recovery import needs_of
 from callboard.actors.mcp.mcp_handle import McpHandle
 from callboard.actors.mcp.remote_values import ServerStatus
 from callboard.actors.models.routing import OwnProviders
+from callboard.actors.new_request import NewRequest
 from callboard.actors.operating import Operated
-from callboard.actors.requests.asking import AskOptions, Prompt, check_names, identity_of, user_message
-from callboard.actors.requests.client_tools import WENT_ON, CallResults
+from callboard.actors.requests.asking import AskOptions, Prompt
 from callboard.actors.requests.direct_calls import (
     CallOptions,
     CallResult,
     ProgressListener,
-    direct_options,
     result_of,
     said_with,
     tool_call,
 )
 from callboard.actors.requests.feed_positions import Position
 from callboard.actors.requests.open_requests import OpenRequest
-from callboard.actors.requests.output_checks import OutputChecker
-from callboard.actors.requests.outputs import by_title, output_type
+from callboard.actors.requests.outputs import by_title
 from callboard.actors.requests.recorded_reply import recorded_reply
-from callboard.actors.requests.replies import Answer, Question, Reply, RequestEnded, Stream, SyncStream, T
-from callboard.actors.requests.request_feed import Followed, RequestFeed
+from callboard.actors.requests.replies import Answer, Reply, RequestEnded, Stream, SyncStream, T
+from callboard.actors.requests.request_feed import Followed
 from callboard.actors.requests.session_messages import Subscriber
-from callboard.actors.running import StartedRequest, StartedRuntime, tag_of, tag_of_call
+from callboard.actors.running import StartedRuntime, tag_of_call
 from callboard.actors.settings import Settings
 from callboard.actors.taking_up import TakingUp
 from callboard.actors.telemetry import extras
@@ -64,8 +56,7 @@ from callboard.actors.telemetry.timelines import RequestTimelines
 from callboard.actors.tools import Tool
 from callboard.actors.tools.progress import ToolProgressed
 from callboard.actors.topology import journal_handle
-from callboard.actors.wiring import Asked, Wiring
-from callboard.protocol.content import ToolCall
+from callboard.actors.wiring import Wiring
 from callboard.protocol.errors import RuntimeFailure, UsageError
 from callboard.protocol.ids import RequestId, ToolName
 from callboard.protocol.options import ToolOffer
@@ -261,8 +252,10 @@ class Runtime(Operated):
         no provider would accept: then nothing was sent.
         """
         check_for_asyncio("await runtime.ask(...)")
-        asked, answer = self._prepare(prompt, options, output)
-        self._begin(asked, answer, answer)
+        new = self._new_request(prompt, options, output)
+        answer = new.answer
+        await new.ready_async()
+        new.start(answer)
         try:
             return await answer.wait_async()
         except asyncio.CancelledError:
@@ -277,8 +270,10 @@ class Runtime(Operated):
         self, prompt: Prompt, *, output: TypeForm[T] | None = None, **options: Unpack[AskOptions]
     ) -> Reply[T] | Reply:
         """`ask`, for code without an event loop. Ctrl-C while it waits cancels the request."""
-        asked, answer = self._prepare(prompt, options, output)
-        self._begin(asked, answer, answer)
+        new = self._new_request(prompt, options, output)
+        answer = new.answer
+        new.ready()
+        new.start(answer)
         try:
             return answer.wait()
         except BaseException:  # also what a signal handler raises
@@ -294,14 +289,12 @@ class Runtime(Operated):
     ) -> Stream[T] | Stream:
         """Ask, and see everything as it happens: `async for event in runtime.stream(prompt)`; the Reply comes last.
 
-        Call it where an event loop runs. Raises what `ask` raises: a UsageError at once, the rest from the iteration. A
-        reader that leaves more than MAX_UNREAD_BYTES unread loses the request.
+        Call it where an event loop runs. Raises what `ask` raises: a UsageError at once, unless something is read to
+        find it (the journal, for a `request_id`; the adapter of a model that was not asked before), the rest from the
+        iteration. A reader that leaves more than MAX_UNREAD_BYTES unread loses the request.
         """
         check_for_asyncio("runtime.stream(...)")
-        asked, answer = self._prepare(prompt, options, output)
-        stream = Stream(answer, self._live().cancel)
-        self._begin(asked, answer, stream)
-        return stream
+        return self._new_request(prompt, options, output).begin_stream(self._live().cancel)
 
     @overload
     def stream_sync(self, prompt: Prompt, **options: Unpack[AskOptions]) -> SyncStream: ...
@@ -312,9 +305,10 @@ class Runtime(Operated):
     ) -> SyncStream[T] | SyncStream:
         """`stream`, for code without an event loop: `for event in runtime.stream_sync(prompt)`. Leaving the loop early
         and Ctrl-C cancel the request."""
-        asked, answer = self._prepare(prompt, options, output)
-        stream = SyncStream(answer, self._live().cancel)
-        self._begin(asked, answer, stream)
+        new = self._new_request(prompt, options, output)
+        new.ready()
+        stream = SyncStream(new.answer, self._live().cancel)
+        new.start(stream)
         return stream
 
     def start_request(self, prompt: Prompt, *, output: TypeForm[T] | None = None, **options: Unpack[AskOptions]) -> str:
@@ -322,9 +316,11 @@ class Runtime(Operated):
 
         Raises a UsageError as `ask` does. It goes on without any follower.
         """
-        asked, answer = self._prepare(prompt, options, output)
+        new = self._new_request(prompt, options, output)
+        new.ready()
+        answer = new.answer
         feed = Following(self._live(), self._outputs).feed(cast("Answer[object]", answer), answer)
-        self._begin(asked, answer, feed, feed=feed)
+        new.start(feed, feed=feed)
         return answer.tag.request_id
 
     def follow(self, request_id: str, after: str = "") -> AsyncIterator[Followed]:
@@ -422,81 +418,10 @@ class Runtime(Operated):
         why = left.waits_for if left is not None else "another process has it"
         raise UsageError(f"the request {request_id!r} has not ended, and does not run here: {why}")
 
-    # -- asking
+    def _new_request(self, prompt: Prompt, options: AskOptions, output: TypeForm[T] | None = None) -> NewRequest[T]:
+        return NewRequest(self._live(), self._wiring, prompt, options, output)
 
-    def _prepare(self, prompt: Prompt, options: AskOptions, output: TypeForm[T] | None) -> tuple[Asked, Answer[T]]:
-        """All that can be wrong with a question is found here. Raises UsageError; RuntimeFailure when overloaded."""
-        user = user_message(prompt)
-        if options:
-            check_names(options)
-        running = self._live()
-        if running.is_draining:
-            raise RuntimeFailure("draining: this runtime takes no new requests, since it is about to stop")
-        if len(running.sessions) >= self.settings.max_concurrent_requests:
-            raise RuntimeFailure(f"overloaded: {len(running.sessions)} requests are running; try again later")
-        form = output_type(output) if output is not None else None
-        asked = self._wiring.asked(user, options, running.system.now(), form.spec if form is not None else None)
-        checker = OutputChecker(form, running.check_threads, copy_context()) if form is not None else None
-        request_id, conversation = identity_of(options)
-        if request_id and running.records is not None and running.records.request(RequestId(request_id)) is not None:
-            raise UsageError(f"the journal has a request with the id {request_id!r} already; choose another")
-        tag = tag_of(RequestId(request_id or uuid.uuid4().hex))
-        if isinstance(prompt, CallResults):
-            asked = replace(asked, added=conversation.going_on(prompt))
-        elif conversation.open_turn is not None:
-            asked = replace(asked, added=conversation.going_on(None), notes=(*asked.notes, WENT_ON))
-        return asked, Answer(conversation, tag, asked.options.timeout_seconds, checker, running.post)
-
-    def _begin(
-        self,
-        asked: Asked,
-        answer: Answer[T],
-        subscriber: Subscriber,
-        direct: ToolCall | None = None,
-        feed: RequestFeed | None = None,
-    ) -> None:
-        """`direct`: the call that is run without a model."""
-        running = self._live()
-        answer.conversation.take(answer.tag.request_id)
-        if asked.added:
-            answer.conversation.close_turn(asked.added, answer.tag.request_id)
-        if self._wiring.edits is not None and answer.conversation.messages:
-            for known, text in self._wiring.edits.untold(answer.conversation.requests).items():
-                answer.conversation.told(text, f"edits/{known}")
-        question = Question(
-            answer.tag,
-            answer.conversation.messages,
-            asked.user,
-            asked.options,
-            asked.at,
-            copy_context(),
-            subscriber is not answer,
-            asked.routes,
-            asked.tools,
-            asked.notes,
-            asked.metadata,
-            answer.conversation.compacted,
-            answer.checker,
-        )
-        options = question.options
-        needs = Needs()
-        if running.outbox is not None:
-            counter = asked.model.counter
-            needs = needs_of(options, asked.tools.own, counter, has_approver=running.has_approver, direct=direct)
-        elif direct is not None:
-            needs = Needs(direct=direct)
-        try:
-            begun_at = time.time() - running.system.now() + asked.at
-            opened = StartedRequest(running, question, asked.model, answer, subscriber, begun_at, needs, feed=feed)
-            running.begin(opened)
-        except BaseException as error:
-            answer.conversation.release()
-            if isinstance(error, kernel.NameTaken):
-                request_id = answer.tag.request_id
-                raise UsageError(f"a request with the id {request_id!r} is running; choose another") from None
-            if isinstance(error, kernel.ActorDeadError):
-                raise RuntimeFailure("this runtime is stopping, or has failed too often; start it again") from error
-            raise
+    # -- a tool alone
 
     async def call_tool(
         self,
@@ -518,11 +443,13 @@ class Runtime(Operated):
         """
         check_for_asyncio("await runtime.call_tool(...)")
         call = tool_call(name, arguments)
-        asked, answer = self._prepare(f"Call {call.name}.", said_with(call, options), None)
+        new: NewRequest[str] = self._new_request(f"Call {call.name}.", said_with(call, options))
+        answer = new.answer
+        await new.ready_async()
         shown: Subscriber = answer
         if on_progress is not None:
             shown = ProgressListener(answer, on_progress, asyncio.get_running_loop())
-        self._begin(replace(asked, options=direct_options(asked.options)), answer, shown, call)
+        new.start(shown, call)
         try:
             return result_of(call.name, await answer.wait_async())
         except RequestEnded as ended:

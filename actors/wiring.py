@@ -239,6 +239,17 @@ class Wiring:
                     del self._models[next(iter(self._models))]
         return found
 
+    def knows_model_of(self, given: AskOptions) -> bool:
+        """Is the model of this question known already? To find one may load its adapter, a third of a second.
+
+        Raises UsageError for a model of no provider.
+        """
+        model = given.get("model")
+        if not isinstance(model, str) or model in self._models:
+            return True  # what is no text is refused
+        self._router.split(model)
+        return False
+
     def _find(self, model: str) -> KnownModel:
         settings = self.settings
         names = tuple(dict.fromkeys((model, *settings.fallback_models)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Annotated, Final, Literal
@@ -18,7 +18,7 @@ from callboard.actors.index.code_items import CodeItem
 from callboard.actors.index.languages import by_name
 from callboard.actors.index.rag import CodeSearch
 from callboard.actors.index.store import FileRow
-from callboard.actors.index.token_count import count_tokens
+from callboard.actors.index.token_count import counted
 from callboard.actors.index.tokens import word_set
 from callboard.actors.tools import Tool, tool
 from callboard.protocol.errors import ToolError, UsageError
@@ -183,12 +183,13 @@ def _is_aside(path: str) -> bool:
 
 def _cut(page: OverviewAnswer, budget: int) -> OverviewAnswer:
     """The lists, as long as half of the budget allows; the rest is for the modules."""
-    rows = MAX_ROWS
-    while True:
-        cut = _with_rows(page, rows)
-        if rows == 0 or _tokens(cut) <= budget // 2:
+    shorter = [MAX_ROWS]
+    while shorter[-1]:
+        shorter.append(shorter[-1] * 2 // 3)
+    for cut, tokens in counted((_with_rows(page, rows) for rows in shorter), _text_of):
+        if tokens <= budget // 2:
             return cut
-        rows = rows * 2 // 3
+    return _with_rows(page, 0)
 
 
 def _with_rows(page: OverviewAnswer, rows: int) -> OverviewAnswer:
@@ -217,14 +218,18 @@ def _with_modules(
     turns = sorted(
         (place, -row.lines, row.path, row) for found in of_folder.values() for place, row in enumerate(found)
     )
-    for taken, (_, _, _, row) in enumerate(turns[:MAX_MODULES], 1):
-        module = ModuleSummary(row.path, row.lines, _named(index.top_items(below + row.path)))
-        longer = replace(
-            page, modules=[*page.modules, module], left_out={**page.left_out, "modules": len(turns) - taken}
-        )
-        if _tokens(longer) > budget:
+
+    def longer(page: OverviewAnswer) -> Iterator[OverviewAnswer]:
+        for taken, (_, _, _, row) in enumerate(turns[:MAX_MODULES], 1):
+            module = ModuleSummary(row.path, row.lines, _named(index.top_items(below + row.path)))
+            left_out = {**page.left_out, "modules": len(turns) - taken}
+            page = replace(page, modules=[*page.modules, module], left_out=left_out)
+            yield page
+
+    for each, tokens in counted(longer(page), _text_of):
+        if tokens > budget:
             break
-        page = longer
+        page = each
     left = {**page.left_out, "modules": len(turns) - len(page.modules)}
     return replace(page, left_out={name: count for name, count in left.items() if count})
 
@@ -236,5 +241,5 @@ def _named(items: Sequence[CodeItem]) -> list[str]:
     return [f"{item.kind} {item.name} {item.start_line}-{item.end_line}" for item in ordered]
 
 
-def _tokens(page: OverviewAnswer) -> int:
-    return count_tokens(orjson.dumps(page).decode())
+def _text_of(page: OverviewAnswer) -> str:
+    return orjson.dumps(page).decode()

@@ -12,6 +12,7 @@ from callboard.actors.daemon.api_errors import json_response
 from callboard.actors.daemon.daemon import Daemon
 from callboard.actors.daemon.daemon_numbers import exposition_with
 from callboard.actors.daemon.endpoint import Endpoint, HttpCall
+from callboard.actors.daemon.native_io import waited
 
 
 async def healthz(daemon: Daemon, _: Request) -> Response:
@@ -27,7 +28,8 @@ async def readyz(daemon: Daemon, _: Request) -> Response:
 
 async def metrics(call: HttpCall) -> Response:
     """Of the tenant, of the daemon and of its process, as Prometheus reads them."""
-    text = exposition_with(call.tenant.runtime.prometheus_collector(), call.daemon.numbers)
+    runtime, numbers = call.tenant.runtime, call.daemon.numbers
+    text = await waited(lambda: exposition_with(runtime.prometheus_collector(), numbers))
     return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
 

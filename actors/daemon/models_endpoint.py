@@ -11,6 +11,7 @@ from starlette.responses import Response
 from callboard.actors.daemon.api_errors import Api, json_response
 from callboard.actors.daemon.endpoint import Endpoint, HttpCall
 from callboard.actors.daemon.model_names import listed_models, model_of, window_of
+from callboard.actors.daemon.native_io import waited
 from callboard.actors.settings import Settings
 from callboard.protocol.content import Audio, Document, Image, UserMessage, UserPart
 from callboard.protocol.errors import UsageError
@@ -29,7 +30,7 @@ async def models(call: HttpCall) -> Response:
     """All that are set up: aliases of the daemon's, the tenant's default and its fallbacks."""
     settings = call.tenant.runtime.settings
     found = listed_models(call.daemon, call.tenant)
-    data = [_described(settings, name, model) for name, model in found.items()]
+    data = await waited(lambda: [_described(settings, name, model) for name, model in found.items()])
     ids = list(found)
     ends = {"has_more": False, "first_id": ids[0] if ids else None, "last_id": ids[-1] if ids else None}
     return json_response({"object": "list", "data": data, **ends})
@@ -38,10 +39,12 @@ async def models(call: HttpCall) -> Response:
 async def model(call: HttpCall) -> Response:
     """One that a request may name. Raises ApiError (404)."""
     name = call.path("model")
-    return json_response(_described(call.tenant.runtime.settings, name, model_of(call.daemon, call.tenant, name)))
+    settings, asked = call.tenant.runtime.settings, model_of(call.daemon, call.tenant, name)
+    return json_response(await waited(lambda: _described(settings, name, asked)))
 
 
 def _described(settings: Settings, name: str, model: str) -> dict[str, object]:
+    """It may load the adapter."""
     provider, _, rest = model.partition("/")
     prices = settings.catalog.info(provider, rest).prices
     return {

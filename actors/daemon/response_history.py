@@ -89,7 +89,7 @@ async def _reply_of(tenant: Tenant, request_id: str) -> Reply[object]:
     known = tenant.responses.reply(request_id)
     if known is not None:
         return known
-    if any(opened.request_id == request_id for opened in tenant.runtime.open_requests()):
+    if tenant.has_open(request_id):
         raise _not_possible("the previous response has not ended; wait for its end, or cancel it")
     try:
         reply = await tenant.runtime.result(request_id)

@@ -7,8 +7,10 @@ import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
+from typing_extensions import TypeForm
+
 from callboard.actors.daemon.api_errors import ApiError, error_fields
-from callboard.actors.daemon.asked_question import asked_of
+from callboard.actors.daemon.asked_question import AskedQuestion, asked_of
 from callboard.actors.daemon.chat_completions import CHAT
 from callboard.actors.daemon.client_answer import failure_of, form_of, text_of
 from callboard.actors.daemon.client_question import AnswerFormat, ClientQuestion
@@ -44,12 +46,24 @@ async def begin(call: HttpCall, question: ClientQuestion, record: ResponseRecord
     if is_stored:
         await asyncio.to_thread(tenant.responses.add, record)
     try:
-        tenant.runtime.start_request(asked.prompt, output=form, **asked.options)
+        await _start(tenant, asked, form)
     except BaseException:
         if is_stored:
             await asyncio.to_thread(tenant.responses.remove, record.request_id)
         raise
     attend(tenant, record, asked.conversation)
+
+
+async def _start(tenant: Tenant, asked: AskedQuestion, form: TypeForm[object] | None) -> None:
+    runtime = tenant.runtime
+    starting = asyncio.ensure_future(
+        asyncio.to_thread(lambda: runtime.start_request(asked.prompt, output=form, **asked.options))
+    )
+    try:
+        await asyncio.shield(starting)
+    except asyncio.CancelledError:  # the thread cannot be interrupted: what it begins ends at once
+        starting.add_done_callback(lambda _: runtime.cancel(asked.options["request_id"], "the client left"))
+        raise
 
 
 def attend(tenant: Tenant, record: ResponseRecord, conversation: Conversation | None) -> asyncio.Task[AttendedResponse]:
@@ -165,8 +179,8 @@ async def final_of(tenant: Tenant, record: ResponseRecord) -> Fields:
         return record.final
     task = tenant.responses.attending.get(record.request_id)
     if task is None:
-        opened = {each.request_id for each in tenant.runtime.open_requests()}
+        is_open = tenant.has_open(record.request_id)
         task = attend(tenant, record, None)  # it ran in an earlier process
-        if record.request_id not in opened:
+        if not is_open:
             return (await asyncio.shield(task)).final
     return running(record.first)

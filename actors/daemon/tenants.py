@@ -50,6 +50,11 @@ class Tenant(Struct):
     def name(self) -> str:
         return self.plan.name
 
+    def has_open(self, request_id: str) -> bool:
+        """Has this request not ended? It waits for nothing."""
+        is_left = any(each.request_id == request_id for each in self.runtime.left_open())
+        return is_left or self.runtime.is_running(request_id)
+
 
 def made(plan: TenantPlan) -> Tenant:
     """Its runtime, which is not started yet. Raises UsageError."""

@@ -257,6 +257,10 @@ class Edits:
         if proposal.request_id and self.tell_model(proposal.request_id, outcome_of(proposal)):
             self._editor.tell(MarkTold((proposal.id,)))
 
+    def has_staged(self, request_ids: Iterable[str]) -> bool:
+        """May there be something to tell the model of these requests?"""
+        return any(each in self._requests for each in request_ids)
+
     def untold(self, request_ids: Iterable[str]) -> dict[str, str]:
         """By their ids, what the model of these requests is yet to read: it reads it now. Blocks for milliseconds where
         one of them has staged something."""

@@ -7,7 +7,7 @@ they call and are called by, to their neighbours in the best files, and to furth
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 
 import orjson
@@ -22,7 +22,7 @@ from callboard.actors.index.notebooks import ENCODING as NOTEBOOK_ENCODING
 from callboard.actors.index.parsing import read_now
 from callboard.actors.index.records import digest
 from callboard.actors.index.searching import NO_FILTERS, Filters, questions_of
-from callboard.actors.index.token_count import count_tokens
+from callboard.actors.index.token_count import count_tokens, counted
 from callboard.protocol.code_fences import AssembledContext, ContextFit, ContextItem, render_fence
 from callboard.protocol.errors import UsageError
 
@@ -44,10 +44,16 @@ SYMBOL_SHARE = 0.25
 MIN_CUT_BYTES = 200
 #: Tokens of a fence, its lines and names, besides the code; only to plan with, what is sent is counted exactly.
 FENCE_TOKENS = 60
+#: A token has a byte at least and rarely more than so many: what is longer than all of them need not be counted.
+MOST_TOKEN_BYTES = 8
 #: Words of the question that a place is said to hold.
 MAX_WORDS = 4
 #: Files that could not be read, of which an answer tells.
 MAX_UNREAD = 10
+
+
+_Key = tuple[str, int, int]
+"""The path of a span, and its first and last byte."""
 
 
 class _Span(Struct, frozen=True):
@@ -64,8 +70,13 @@ class _Span(Struct, frozen=True):
         return stems_in(f"{self.hit.canonical_path} {text}")
 
     @property
-    def tokens(self) -> int:
-        return count_tokens(self.content[self.start : self.end].decode("utf-8", "replace"))
+    def key(self) -> _Key:
+        return self.hit.path, self.start, self.end
+
+    @property
+    def text(self) -> str:
+        """As it is counted."""
+        return self.content[self.start : self.end].decode("utf-8", "replace")
 
 
 class _Place(Struct):
@@ -104,6 +115,8 @@ class _Plan(Struct):
     """What is shown, in the order of its worth, and what it takes."""
 
     budget: int
+    tokens: Mapping[_Key, int]
+    """Of all spans that may be shown."""
     places: list[_Place] = field(default_factory=list)
     used: int = 0
     by_file: dict[str, int] = field(default_factory=dict)
@@ -119,7 +132,7 @@ class _Plan(Struct):
         """Take it in, unless it is there or does not fit."""
         if self.holds(span):
             return True
-        tokens = span.tokens + FENCE_TOKENS
+        tokens = self.tokens[span.key] + FENCE_TOKENS
         path = span.hit.path
         if self.used + tokens > self.budget or self.by_file.get(path, 0) + tokens > file_share * self.budget:
             return False
@@ -153,12 +166,18 @@ def assemble(
     filters.check()
     state = index.state()
     empty = AssembledContext(questions, (), note if state.is_complete else "; ".join(filter(None, (str(state), note))))
-    if (spent := _tokens(empty)) > token_budget:
-        raise UsageError(f"a budget of {token_budget} tokens cannot hold even an empty result for this query")
     found = _verified(index, questions, filters)
+    spans = {span.key: span for span in (*found.hits, *found.named, *found.near)}
+    wholes = {key: _whole(span, SYMBOL_SHARE * token_budget) for key, span in spans.items()}
+    candidates = spans | {span.key: span for span in wholes.values()}
+    # One round trip for all that may be shown: a request looks at some hundred.
+    spent, *tokens = count_tokens([_text_of(empty), *(span.text for span in candidates.values())])
+    if spent > token_budget:
+        raise UsageError(f"a budget of {token_budget} tokens cannot hold even an empty result for this query")
     if not found.hits:
         return _fitting(empty, [], found, token_budget, _why_nothing(index, filters))
-    return _fitting(empty, _planned(found, token_budget - spent).places, found, token_budget)
+    plan = _planned(found, wholes, _Plan(token_budget - spent, dict(zip(candidates, tokens, strict=True))))
+    return _fitting(empty, plan.places, found, token_budget)
 
 
 class _Found(Struct, frozen=True):
@@ -220,38 +239,44 @@ def _why_nothing(index: CodeIndex, filters: Filters) -> str:
     return f"nothing was found with the filters ({filters}); ask again without them"
 
 
-def _planned(found: _Found, budget: int) -> _Plan:
-    plan = _Plan(budget)
+def _planned(found: _Found, wholes: Mapping[_Key, _Span], plan: _Plan) -> _Plan:
+    """`wholes`: for each span the symbol that it is a part of, or itself."""
+    most = SYMBOL_SHARE * plan.budget
+
+    def whole(span: _Span) -> _Span:
+        longer = wholes[span.key]
+        is_too_long = longer.end - longer.start > MOST_TOKEN_BYTES * most or plan.tokens[longer.key] > most
+        return span if is_too_long else longer
+
     first, rest = found.hits[:FIRST_HITS], found.hits[FIRST_HITS:]
     for span in (*first[:BEFORE_NAMED], *found.named, *first[BEFORE_NAMED:]):
-        wholes = [_whole(span, SYMBOL_SHARE * budget), span]
-        if not any(plan.add(each, FILE_SHARE) for each in wholes) and not plan.places:
-            plan.places.append(_Place(span.content, [_cut(span, budget - FENCE_TOKENS)]))
-            plan.used = budget
+        if not any(plan.add(each, FILE_SHARE) for each in (whole(span), span)) and not plan.places:
+            plan.places.append(_Place(span.content, [_cut(span, plan.budget - FENCE_TOKENS)]))
+            plan.used = plan.budget
     for span in (*found.near, *first, *rest):
-        plan.add(_whole(span, SYMBOL_SHARE * budget), 1.0)
+        plan.add(whole(span), 1.0)
     return plan
 
 
 def _whole(span: _Span, most_tokens: float) -> _Span:
-    """All of the symbol that the span is a part of, unless it holds others, is too long, or has changed."""
+    """All of the symbol that the span is a part of, unless it holds others, is surely too long, or has changed."""
     if span.hit.whole is None:
         return span
     start, end, hashed = span.hit.whole
-    longer = replace(span, start=start, end=end)
-    # A token has a byte at least and rarely more than eight: most need not be counted.
-    if end - start > 8 * most_tokens or digest(span.content[start:end]) != hashed or longer.tokens > most_tokens:
+    if end - start > MOST_TOKEN_BYTES * most_tokens or digest(span.content[start:end]) != hashed:
         return span
-    return longer
+    return replace(span, start=start, end=end)
 
 
 def _cut(span: _Span, most_tokens: int) -> _Span:
     """The beginning of a span, up to a line end, that has so many tokens."""
-    end = span.end
-    while replace(span, end=end).tokens > most_tokens and end - span.start >= MIN_CUT_BYTES:
+    shorter = [span]
+    while (end := shorter[-1].end) - span.start >= MIN_CUT_BYTES:
         limit = span.start + (end - span.start) * 3 // 4
         end = max(line_end_before(span.content, span.start, limit, span.hit.encoding), span.start)
-    return replace(span, end=end)
+        shorter.append(replace(span, end=end))
+    counts = count_tokens([each.text for each in shorter])
+    return next((each for each, tokens in zip(shorter, counts, strict=True) if tokens <= most_tokens), shorter[-1])
 
 
 def _fitting(
@@ -259,14 +284,20 @@ def _fitting(
 ) -> AssembledContext:
     """The answer, without the last places as long as it is too long; what it then leaves out it says, if that fits."""
     judged = replace(empty, note="; ".join(filter(None, (empty.note, why_nothing))), fit=found.fit)
+    for answer, tokens in counted(_answers(judged, places, found), _text_of):
+        if tokens <= budget:
+            return answer
+    return empty
+
+
+def _answers(judged: AssembledContext, places: list[_Place], found: _Found) -> Iterator[AssembledContext]:
+    """With all places, and with fewer and fewer; of each first the one that says what it leaves out."""
     while True:
         context = replace(judged, context=tuple(place.item(found.asked) for place in places))
-        told = replace(context, left_out=_left_out(found, places), unread=tuple(found.unread))
-        for answer in (told, context):
-            if _tokens(answer) <= budget:
-                return answer
+        yield replace(context, left_out=_left_out(found, places), unread=tuple(found.unread))
+        yield context
         if not places:
-            return empty
+            return
         places = _shorter(places)
 
 
@@ -299,5 +330,5 @@ def _line_of(content: bytes, offset: int, encoding: str) -> int:
     return content[:offset].decode(encoding, "replace").count("\n") + 1
 
 
-def _tokens(context: AssembledContext) -> int:
-    return count_tokens(orjson.dumps(context.as_json()).decode())
+def _text_of(context: AssembledContext) -> str:
+    return orjson.dumps(context.as_json()).decode()

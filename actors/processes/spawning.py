@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Final
 
@@ -98,6 +99,8 @@ class Helper:
         assert self._process.stdout is not None
         self._stdin, self._stdout = self._process.stdin, self._process.stdout
         os.set_blocking(self._stdin.fileno(), False)
+        # One that is dropped, as by an actor that was killed, leaves no process behind.
+        self._end = weakref.finalize(self, _end, self._process)
 
     def ask(self, question: bytes, seconds: float) -> bytes:
         """Tell, and hear the answer. Raises TimeoutError, or EOFError when it has ended; either way it is lost."""
@@ -115,10 +118,7 @@ class Helper:
 
     def close(self) -> int:
         """Kill it. Its exit status; again the same."""
-        self._process.kill()
-        for stream in (self._stdin, self._stdout):
-            with contextlib.suppress(BrokenPipeError):
-                stream.close()
+        self._end()
         return self._process.wait()
 
     def leave(self, seconds: float) -> int:
@@ -157,6 +157,15 @@ class Helper:
         poll.register(descriptor, event)
         if not poll.poll(max(0.0, until - time.monotonic()) * 1e3):
             raise TimeoutError("the helper process did not answer in time")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()  # does nothing in a fork of the process that started it, whose child it is not
+    for stream in (process.stdin, process.stdout):
+        assert stream is not None
+        with contextlib.suppress(BrokenPipeError):
+            stream.close()
+    process.wait()
 
 
 class Caller:

@@ -315,6 +315,11 @@ class Answer(Generic[T]):
         else:
             self.future.answer(end)
 
+    def refuse(self, error: Exception) -> None:
+        """The request does not begin: its asker gets this."""
+        if self._once.acquire(blocking=False):
+            self.future.fail(error)
+
     def wait(self) -> Reply[T]:
         """Block until the request has ended. Raises what it ended with."""
         while not self.future.wait(self.backstop.look_seconds):
@@ -431,6 +436,8 @@ class Stream(EventReader[T], AsyncIterable[StreamItem[T]]):
         self._wake = asyncio.Event()
         self._is_waking = False
         self._watch = Watch(answer.backstop, answer.expire)
+        self.beginning: asyncio.Task[None] | None = None
+        """Which begins the request, where something has to be read before."""
         answer.future.on_done(self._notify)
 
     def _notify(self) -> None:

@@ -1,7 +1,8 @@
 """Crashes every actor on every message that it takes: once, twice and three times in a row, for real and simulated.
 
 Beside it run the healthy requests, each with two more calls that may run once only, and others that reach the rest: a
-tool that hangs, an ask that is cancelled, an approval, a model call that is tried again, a stream, the metrics.
+tool that hangs, an ask that is cancelled, an approval, a model call that is tried again, a stream, the metrics. The
+editor has a workspace, in which edits are staged, approved and told to the model.
 """
 
 from __future__ import annotations
@@ -9,13 +10,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from callboard.actors.index.token_count import load_ahead
+from callboard.actors.requests.conversation import Conversation
 from callboard.actors.runtime import Runtime
 from callboard.actors.testing.chaos.beside import Host, Seen, Victim
 from callboard.actors.testing.chaos.crashing import ChaosCrash, Target, crashing, targets
@@ -75,13 +81,17 @@ def _is_played(target: Target) -> bool:
     return _room_of(target) in _PLAYED_ROOMS
 
 
+def _is_editor(target: Target) -> bool:
+    return _room_of(target) == "edits"
+
+
 def _room_of(target: Target) -> str:
     return target.actor.__module__.split(".")[2]
 
 
 #: A worker holds calls, and what it holds ends with it; where it gets its processes from holds those of a pool.
 _ROOMS_OF_CALLS: Final = ("workers", "processes")
-_PLAYED_ROOMS: Final = ("workers", "processes", "index")
+_PLAYED_ROOMS: Final = ("workers", "processes", "index", "edits")
 _ROW: Final = {1: "once", 2: "twice in a row", 3: "three times in a row"}
 
 
@@ -167,11 +177,46 @@ def _approve(question: AskApproval) -> bool:
     return question.name == stir_approval.name
 
 
+_EDITS: Final = "stir_edits"
+_edited = count()
+
+
+def _stages_an_edit(_request: ModelRequest, results: Sequence[ToolMessage]) -> ScriptedTurn:
+    new_file = {"path": f"stirred-{next(_edited)}.txt", "content": "stirred"}
+    return ScriptedTurn("stirred") if results else ScriptedTurn(calls=(ScriptedCall("create_file", new_file),))
+
+
+async def _edit(runtime: Runtime) -> None:
+    """Stage edits, look at them, approve them, and ask on, which tells the model."""
+    conversation = Conversation()
+    with suppress(CallboardError, ChaosCrash):
+        await runtime.ask(_EDITS, conversation=conversation)
+    with suppress(CallboardError, ChaosCrash):
+        await asyncio.to_thread(runtime.proposals)
+    with suppress(CallboardError, ChaosCrash):
+        await runtime.approve_edits()
+    with suppress(CallboardError, ChaosCrash):
+        await runtime.ask(_EDITS, conversation=conversation)
+
+
 async def _run_real(case: Case, crash: Crash, host: Host) -> Result:
+    if not _is_editor(crash.target):
+        return await _run_among_requests(case, crash, host)
+    load_ahead()  # the process that counts tokens is this process's, and outlives the runtime
+    with TemporaryDirectory() as folder:
+        places = {name: Path(folder, name) for name in ("workspace", "state_dir", "index_dir")}
+        places["workspace"].mkdir()
+        return await _run_among_requests(case, crash, host, places)
+
+
+async def _run_among_requests(case: Case, crash: Crash, host: Host, places: Mapping[str, Path] | None = None) -> Result:
+    """`places`: with a workspace, and edits of it in place of approvals."""
     began = time.monotonic()
     stirring = [Victim(each.name, _calls(each.name)) for each in STIRRING]
     models = {"stir_again": _tried_again(), "stir_fails": _fails, "stir_slow": _is_slow}
     victims = [*stirring, *(Victim(name, turn) for name, turn in models.items())]
+    if places is not None:
+        victims.append(Victim(_EDITS, _stages_an_edit))
     careful = replace(host, user_tools=(*host.user_tools, *ONCE))
     careful.known = host.known
     await careful.plain()
@@ -181,9 +226,9 @@ async def _run_real(case: Case, crash: Crash, host: Host) -> Result:
             victims,
             STIRRING,
             seconds=SECONDS,
-            disturb=_stir,
-            approve=_approve,
-            changed={"tool_failure_budget": None},
+            disturb=_stir if places is None else _edit,
+            approve=_approve if places is None else None,  # without an approver, edits wait for their owner
+            changed={"tool_failure_budget": None, **(places or {})},
         )
     if not crashes.actors:
         return skipped(case, "no such message came in this run")

@@ -14,16 +14,45 @@ from typing import Any, Final
 
 from msgspec import Struct, field
 
-from callboard.actors import runtime
-from callboard.actors.kernel import Actor, Supervisor
+from callboard.actors.builtins.jobs import Jobs
+from callboard.actors.calls.dispatcher import ToolDispatcher
+from callboard.actors.journal.cleaner import JournalCleaner
+from callboard.actors.journal.journal import Journal
+from callboard.actors.kernel import Actor
+from callboard.actors.mcp.server_actor import McpServerActor
+from callboard.actors.models.llm_manager import LlmManager
+from callboard.actors.processes.source import ProcessSource
+from callboard.actors.requests.request_session import RequestSession
+from callboard.actors.telemetry.telemetry import Telemetry
+from callboard.actors.workers.process import ProcessWorker
+from callboard.actors.workers.task import TaskWorker
+from callboard.actors.workers.thread import ThreadWorker
 from callboard.protocol.ids import Tag
 
-with contextlib.suppress(ImportError):  # the extra `index`: its actors are walked where it is installed
-    import callboard.actors.index.rag  # noqa: F401
+_OF_A_WORKSPACE: tuple[type[Actor[Any]], ...] = ()
+with contextlib.suppress(ModuleNotFoundError):  # the extra `index`
+    from callboard.actors.edits.editor import Editor
+    from callboard.actors.index.rag import Indexer, Rag, Vectorizer
 
+    _OF_A_WORKSPACE = (Editor, Indexer, Rag, Vectorizer)
+#: Every actor of the product but the supervisors: their messages are the kernel's own, and have tests there.
+ACTORS: Final[tuple[type[Actor[Any]], ...]] = (
+    Jobs,
+    Journal,
+    JournalCleaner,
+    LlmManager,
+    McpServerActor,
+    ProcessSource,
+    ProcessWorker,
+    RequestSession,
+    TaskWorker,
+    Telemetry,
+    ThreadWorker,
+    ToolDispatcher,
+    *_OF_A_WORKSPACE,
+)
 #: How deep in a message, or in an actor, the request is looked for that it is about.
 DEPTH: Final = 4
-_ROOMS: Final = f"{runtime.__name__.rpartition('.')[0]}."
 
 
 class ChaosCrash(Exception):
@@ -52,22 +81,15 @@ class Target(Struct, frozen=True):
 
 
 def targets() -> tuple[Target, ...]:
-    """Each actor of the product and each message that it takes, as the classes themselves say; no list is kept here."""
-    classes = sorted(set(_subclasses(Actor)), key=lambda each: each.__name__)
-    return tuple(Target(each, message) for each in classes if _is_product(each) for message in each.messages())
+    """Each actor of the product and each message that it takes, as its class says."""
+    classes = sorted(ACTORS, key=lambda each: each.__name__)
+    return tuple(Target(each, message) for each in classes for message in each.messages())
 
 
 def _subclasses(base: type[Actor[Any]]) -> Iterator[type[Actor[Any]]]:
     for each in base.__subclasses__():
         yield each
         yield from _subclasses(each)
-
-
-def _is_product(actor: type[Actor[Any]]) -> bool:
-    """Not of the test gear or of a host. A supervisor's messages are the kernel's own, and have tests there."""
-    module = actor.__module__
-    own = module.startswith(_ROOMS) and ".testing." not in module and not issubclass(actor, Supervisor)
-    return own and not actor.__name__.startswith("_")
 
 
 @contextmanager
@@ -129,7 +151,8 @@ def requests_of(value: object, depth: int = DEPTH) -> set[str]:
     if isinstance(value, list | tuple | set | frozenset):
         return _all_of(tuple(value), depth)
     if not type(value).__module__.startswith("callboard.actors") or ".kernel." in type(value).__module__:
-        return _all_of(_fields(value), depth) if dataclasses.is_dataclass(value) else set()
+        is_value = isinstance(value, Struct) or dataclasses.is_dataclass(value)
+        return _all_of(_fields(value), depth) if is_value else set()
     return _all_of(_fields(value), depth)
 
 

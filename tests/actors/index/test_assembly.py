@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from callboard.actors.index import CodeIndex, assemble
 from callboard.actors.index.token_count import count_tokens
+from callboard.actors.processes.spawning import Helper
 from callboard.protocol.code_fences import AssembledContext, CodeFence, parse_fences
 from callboard.protocol.errors import UsageError
 from callboard.protocol.masking import has_mask, mask_bytes
@@ -47,7 +48,7 @@ def spans(context: AssembledContext) -> list[CodeFence]:
 @settings(max_examples=40, deadline=None)
 def test_the_json_never_exceeds_the_budget_and_is_exact(index: CodeIndex, budget: int) -> None:
     context = assemble(index, QUERY, budget)
-    assert count_tokens(orjson.dumps(context.as_json()).decode()) <= budget
+    assert count_tokens([orjson.dumps(context.as_json()).decode()])[0] <= budget
     for item, fence in zip(context.context, spans(context), strict=True):
         content = Path(fence.path).read_bytes()
         encoding = "latin-1" if fence.path.endswith("latin.py") else "utf-8"
@@ -55,6 +56,25 @@ def test_the_json_never_exceeds_the_budget_and_is_exact(index: CodeIndex, budget
         first, last = map(int, item.lines.split("-"))
         assert content[: fence.start_byte].count(b"\n") + 1 == first
         assert first + fence.code.rstrip("\n").count("\n") == last
+
+
+@pytest.mark.parametrize(("budget", "most"), [(80, 3), (400, 3), (4_000, 2), (30_000, 2)])
+def test_a_context_takes_two_round_trips_to_what_counts_tokens_and_one_that_has_to_be_cut_three(
+    index: CodeIndex, budget: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All spans are counted in one, and the answer, with the shorter ones beside it, in another."""
+    count_tokens(["loaded"])
+    asked: list[bytes] = []
+    ask = Helper.ask
+
+    def heard(helper: Helper, question: bytes, seconds: float) -> bytes:
+        asked.append(question)
+        return ask(helper, question, seconds)
+
+    monkeypatch.setattr(Helper, "ask", heard)
+    context = assemble(index, [QUERY, "retry latin"], budget)
+    assert len(asked) == most
+    assert bool(context.context) is (budget > 80)
 
 
 def test_no_span_and_no_text_twice_and_several_files(index: CodeIndex) -> None:

@@ -96,7 +96,7 @@ def runtime_in(workspace: Path) -> Runtime:
 
 def test_two_questions_at_once_both_wait_for_the_first_index(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rag, "REFRESH_PATIENCE_SECONDS", 0.01)  # the index of a large workspace takes longer
-    count_tokens("loaded now, so that an answer that does not wait is quicker than the index")
+    count_tokens(["loaded now, so that an answer that does not wait is quicker than the index"])
 
     async def ask() -> list[list[str]]:
         async with runtime_in(workspace) as runtime:

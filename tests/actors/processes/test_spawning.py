@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -55,6 +56,16 @@ def test_a_helper_ends_when_its_caller_closes_its_end() -> None:
     helper = Helper(reverse, quiet=True)
     assert helper.leave(30) == 0
     assert helper.close() == 0
+
+
+def test_a_helper_that_is_dropped_leaves_no_process_behind() -> None:
+    """As by an actor that was killed. (What is left to the collector is a warning, which fails the test.)"""
+    helper = Helper(deaf, quiet=True)
+    process = helper._process.pid
+    del helper
+    gc.collect()
+    with pytest.raises(ChildProcessError):
+        os.waitpid(process, os.WNOHANG)
 
 
 def test_closing_ends_a_helper_that_hangs() -> None:

@@ -97,6 +97,12 @@ def test_the_llm_manager_and_the_dispatcher_crash_for_real_three_times_in_a_row(
     assert report.counts[chaos.Status.HELD] >= len(REAL) - 1
 
 
+def test_the_editor_crashes_for_real_three_times_in_a_row() -> None:
+    report = chaos.run("actor/Editor/*/3/real" if IS_DEEP else "actor/Editor/Stage/3/real", neighbours=9)
+    assert not report.fell_short, report.text()
+    assert report.counts[chaos.Status.HELD] == len(report.results)
+
+
 def test_the_levels_are_all_there() -> None:
     levels = {case.level for group in Group for case in selected(group)}
     assert levels >= {Level.PROCESS, Level.TASK, Level.THREAD, Level.PROVIDER, Level.HOST}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 from collections import Counter
 from pathlib import Path
 
 import pytest
+from support.imports import SOURCES, module_of
 
 from callboard.actors.kernel import Actor
 from callboard.actors.testing import chaos
@@ -33,6 +35,34 @@ def test_every_group_and_every_level_has_cases_and_a_runner() -> None:
 
 def test_no_case_is_made_of_what_is_not_contained() -> None:
     assert [case.name for case in CASES if case.expected == NOT_CONTAINED or not case.expected] == []
+
+
+def actors_in_the_source() -> set[str]:
+    """The classes of the product that are actors, read from the files: what is imported makes no difference."""
+    bases = {
+        f"{module_of(path)}.{node.name}": {_name_of(base) for base in node.bases}
+        for path in SOURCES
+        if "testing" not in path.parts
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+    }
+    names = {"Actor"}
+    while more := {each.rpartition(".")[2] for each, given in bases.items() if given & names} - names:
+        names |= more
+    return {each for each, given in bases.items() if given & names}
+
+
+def _name_of(base: ast.expr) -> str:
+    """`X` of X, X[...] and module.X."""
+    if isinstance(base, ast.Subscript):
+        return _name_of(base.value)
+    return base.attr if isinstance(base, ast.Attribute) else base.id if isinstance(base, ast.Name) else ""
+
+
+def test_every_actor_in_the_source_is_crashed_but_the_supervisors() -> None:
+    crashed = {f"{each.actor.__module__}.{each.actor.__qualname__}" for each in targets()}
+    assert crashed == actors_in_the_source() - {"callboard.actors.kernel.supervisor.Supervisor"}
+    assert "callboard.actors.edits.editor.Editor" in crashed
 
 
 def test_each_actor_that_states_its_messages_is_crashed_on_all_of_them() -> None:

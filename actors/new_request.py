@@ -1,0 +1,201 @@
+"""From a question to its request: what is wrong with it is found, what it needs is read, and it begins.
+
+Reading may wait for a disk or a server: the journal knows the ids of earlier requests, the editor what became of staged
+edits, and of a model that is asked for the first time the adapter is loaded. On an event loop it is done on a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Callable
+from contextvars import copy_context
+from dataclasses import replace
+from typing import Generic, cast
+
+from typing_extensions import TypeForm
+
+from callboard.actors import kernel
+from callboard.actors.journal.journal_records import Needs
+from callboard.actors.journal.recovery import needs_of
+from callboard.actors.requests.asking import AskOptions, Prompt, check_names, fields_of, identity_of, user_message
+from callboard.actors.requests.client_tools import WENT_ON, CallResults
+from callboard.actors.requests.direct_calls import direct_options
+from callboard.actors.requests.output_checks import OutputChecker
+from callboard.actors.requests.outputs import output_type
+from callboard.actors.requests.replies import Answer, Question, Stream, T
+from callboard.actors.requests.request_feed import RequestFeed
+from callboard.actors.requests.session_messages import Subscriber
+from callboard.actors.running import StartedRequest, StartedRuntime, tag_of
+from callboard.actors.wiring import Asked, Wiring
+from callboard.protocol.content import ToolCall
+from callboard.protocol.errors import RuntimeFailure, UsageError
+from callboard.protocol.ids import RequestId
+
+
+class NewRequest(Generic[T]):
+    """One question: `ready` (or `ready_async`), then `start`; `begin_stream` does both."""
+
+    def __init__(
+        self,
+        running: StartedRuntime,
+        wiring: Wiring,
+        prompt: Prompt,
+        options: AskOptions,
+        output: TypeForm[T] | None = None,
+    ) -> None:
+        """Raises UsageError for what is wrong, as far as nothing has to be read; RuntimeFailure when overloaded."""
+        self._running, self._wiring = running, wiring
+        self._prompt, self._options = prompt, options
+        self._user = user_message(prompt)
+        if options:
+            check_names(options)
+        self._check_room()
+        self._form = output_type(output) if output is not None else None
+        self._at = running.system.now()
+        self._given_id, self._conversation = identity_of(options)
+        timeout = {"timeout": options["timeout"]} if "timeout" in options else {}
+        seconds = fields_of(timeout, wiring.model.options).get(
+            "timeout_seconds", wiring.settings.request_timeout_seconds
+        )
+        checker = None
+        if self._form is not None:
+            checker = OutputChecker(self._form, running.check_threads, copy_context())
+        tag = tag_of(RequestId(self._given_id or uuid.uuid4().hex))
+        self.answer = Answer[T](self._conversation, tag, cast(float, seconds), checker, running.post)
+        self._asked: Asked | None = None
+
+    def _check_room(self) -> None:
+        running, most = self._running, self._wiring.settings.max_concurrent_requests
+        if running.is_draining:
+            raise RuntimeFailure("draining: this runtime takes no new requests, since it is about to stop")
+        if len(running.sessions) >= most:
+            raise RuntimeFailure(f"overloaded: {len(running.sessions)} requests are running; try again later")
+
+    # -- what it needs
+
+    @property
+    def is_quick(self) -> bool:
+        """Is `ready` done without waiting for anything? Raises UsageError for a model of no provider."""
+        wiring, conversation = self._wiring, self._conversation
+        knows_model = wiring.knows_model_of(self._options)
+        reads_journal = bool(self._given_id) and self._running.records is not None
+        staged = wiring.edits is not None and conversation.messages and wiring.edits.has_staged(conversation.requests)
+        return knows_model and not reads_journal and not staged
+
+    def ready(self) -> None:
+        """Find what it needs, and take the conversation. Raises UsageError."""
+        form, conversation, request_id = self._form, self._conversation, self.answer.tag.request_id
+        asked = self._wiring.asked(self._user, self._options, self._at, form.spec if form is not None else None)
+        records = self._running.records
+        if self._given_id and records is not None and records.request(request_id) is not None:
+            raise UsageError(f"the journal has a request with the id {request_id!r} already; choose another")
+        if isinstance(self._prompt, CallResults):
+            asked = replace(asked, added=conversation.going_on(self._prompt))
+        elif conversation.open_turn is not None:
+            asked = replace(asked, added=conversation.going_on(None), notes=(*asked.notes, WENT_ON))
+        conversation.take(request_id)
+        try:
+            if asked.added:
+                conversation.close_turn(asked.added, request_id)
+            if self._wiring.edits is not None and conversation.messages:
+                for known, text in self._wiring.edits.untold(conversation.requests).items():
+                    conversation.told(text, f"edits/{known}")
+        except BaseException:
+            conversation.release()
+            raise
+        self._asked = asked
+
+    async def ready_async(self) -> None:
+        """`ready`, without waiting on this loop."""
+        if self.is_quick:
+            self.ready()
+            return
+        reading = asyncio.ensure_future(asyncio.to_thread(self.ready))
+        try:
+            await asyncio.shield(reading)
+        except asyncio.CancelledError:
+            # The thread cannot be interrupted: what it takes is given back when it is done.
+            reading.add_done_callback(self._give_back)
+            raise
+
+    def _give_back(self, reading: asyncio.Future[None]) -> None:
+        if not reading.cancelled() and reading.exception() is None:
+            self._conversation.release()
+
+    # -- the request
+
+    def begin_stream(self, cancel: Callable[[RequestId, str], object]) -> Stream[T]:
+        """At once, where nothing has to be read before; else when that is done. What is wrong then is raised by the
+        stream. `cancel` also reaches a request that has not begun."""
+        if self.is_quick:
+            self.ready()
+            stream = Stream(self.answer, cancel)
+            self.start(stream)
+            return stream
+        fields_of(self._options, self._wiring.model.options)  # raises for a value that is none of its option
+        stream = Stream(self.answer, cancel)
+        self._running.beginning[self.answer.tag.request_id] = None
+        stream.beginning = asyncio.ensure_future(self._begin_later(stream))
+        return stream
+
+    async def _begin_later(self, stream: Stream[T]) -> None:
+        beginning, request_id = self._running.beginning, self.answer.tag.request_id
+        why = None
+        try:
+            await self.ready_async()
+            self.start(stream)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the reader of the stream gets it
+            self.answer.refuse(error)
+        except asyncio.CancelledError:
+            self.answer.refuse(RuntimeFailure("the task that begins the request was cancelled"))
+            raise
+        finally:
+            why = beginning.pop(request_id, None)
+        if why is not None:
+            self._running.cancel(request_id, why)
+
+    def start(self, subscriber: Subscriber, direct: ToolCall | None = None, feed: RequestFeed | None = None) -> None:
+        """Start its session. `direct`: the call that is run without a model. Raises RuntimeFailure, and UsageError for
+        an id that has a request running."""
+        running, answer, asked, conversation = self._running, self.answer, self._asked, self._conversation
+        assert asked is not None
+        if direct is not None:
+            asked = replace(asked, options=direct_options(asked.options))
+        question = Question(
+            answer.tag,
+            conversation.messages,
+            asked.user,
+            asked.options,
+            asked.at,
+            copy_context(),
+            subscriber is not answer,
+            asked.routes,
+            asked.tools,
+            asked.notes,
+            asked.metadata,
+            conversation.compacted,
+            answer.checker,
+        )
+        options = question.options
+        needs = Needs()
+        if running.outbox is not None:
+            counter = asked.model.counter
+            needs = needs_of(options, asked.tools.own, counter, has_approver=running.has_approver, direct=direct)
+        elif direct is not None:
+            needs = Needs(direct=direct)
+        try:
+            self._check_room()  # others have begun since
+            begun_at = time.time() - running.system.now() + asked.at
+            running.begin(
+                StartedRequest(running, question, asked.model, answer, subscriber, begun_at, needs, feed=feed)
+            )
+        except BaseException as error:
+            conversation.release()
+            if isinstance(error, kernel.NameTaken):
+                request_id = answer.tag.request_id
+                raise UsageError(f"a request with the id {request_id!r} is running; choose another") from None
+            if isinstance(error, kernel.ActorDeadError):
+                raise RuntimeFailure("this runtime is stopping, or has failed too often; start it again") from error
+            raise
