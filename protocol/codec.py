@@ -14,7 +14,6 @@ from functools import cache
 from typing import TYPE_CHECKING, Final, get_args
 
 import orjson
-from pydantic import TypeAdapter, ValidationError
 
 from callboard.protocol import (
     commands,
@@ -33,10 +32,14 @@ from callboard.protocol.content import Message
 from callboard.protocol.errors import UsageError
 from callboard.protocol.events import Event, ModelResponded
 from callboard.protocol.ids import MessageId
+from callboard.protocol.lazy_loading import lazy_module
 from callboard.protocol.model import NEVER_LIKELY, TokenLogprob, Usage
 
 if TYPE_CHECKING:
+    import pydantic
     from _typeshed import DataclassInstance
+else:
+    pydantic = lazy_module("pydantic")
 
 #: Raised when a field changes its meaning, or a default that is nothing becomes something: those are not written. New
 #: fields with a default need no new version: old journals lack them.
@@ -84,9 +87,9 @@ _MAX_BITS: Final = 1_023
 
 
 @cache
-def _adapter(cls: type) -> TypeAdapter[object]:
+def _adapter(cls: type) -> pydantic.TypeAdapter[object]:
     """Made when first needed: all of them take 0.1 s, and every runtime imports this file."""
-    return TypeAdapter(cls)
+    return pydantic.TypeAdapter(cls)
 
 
 def encode_event(event: Event) -> bytes:
@@ -363,7 +366,7 @@ def _revive(value: object, where: str, *, strict: bool = False) -> object:
             plain[key] = None
     try:
         return _adapter(cls).validate_python(plain)
-    except ValidationError as error:
+    except pydantic.ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(str(part) for part in first["loc"])
         raise CodecError(f"{where}.{place}: {first['msg']}") from error
