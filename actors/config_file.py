@@ -14,15 +14,20 @@ from __future__ import annotations
 
 import os
 import stat
-import tomllib
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct, field
 
 from callboard.protocol.errors import UsageError
+from callboard.protocol.lazy_loading import lazy_module
+
+if TYPE_CHECKING:
+    import tomllib
+else:
+    tomllib = lazy_module("tomllib")
 
 CONFIG_FILE: Final = "config.toml"
 """Its name in the configuration folder."""

@@ -6,9 +6,12 @@ import asyncio
 import os
 import threading
 import warnings
+from typing import TYPE_CHECKING
 
-from callboard.actors.running import StartedRuntime
 from callboard.protocol.errors import UsageError
+
+if TYPE_CHECKING:
+    from callboard.actors.running import StartedRuntime
 
 
 def end_dropped(running: StartedRuntime) -> None:

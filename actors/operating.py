@@ -1,4 +1,4 @@
-"""What the operator of a running runtime can do to its actors and dead letters, and see of a running tool.
+"""What the operator of a running runtime sees of it, and can do to its actors and dead letters.
 
 Each of these blocks for some milliseconds, is for any thread but callboard's own, and raises UsageError where it is not
 done: then nothing has changed.
@@ -10,16 +10,26 @@ import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from callboard.actors import kernel
-from callboard.actors.requests.open_requests import OpenRequest
 from callboard.actors.requests.outside import ReportProgress, ResolveCall
-from callboard.actors.running import StartedRuntime, tag_of_call
+from callboard.actors.telemetry import extras
+from callboard.actors.telemetry.metrics import Metrics
 from callboard.actors.workers.call_stacks import NoStack, ReadStack
 from callboard.protocol import commands, events
 from callboard.protocol.errors import RuntimeFailure, UsageError
 from callboard.protocol.ids import RequestId
+from callboard.protocol.lazy_loading import lazy_module
+
+if TYPE_CHECKING:
+    from prometheus_client.registry import Collector
+
+    from callboard.actors import running as started
+    from callboard.actors.requests.open_requests import OpenRequest
+    from callboard.actors.running import StartedRuntime
+else:
+    started = lazy_module("callboard.actors.running")
 
 #: For the code of a tool to say where it is.
 STACK_SECONDS: Final = 2.0
@@ -66,6 +76,10 @@ class Operated:
         found = opened.described() if opened is not None else None
         return found if found is not None else running.left_open.get(RequestId(request_id))
 
+    def left_open(self) -> tuple[OpenRequest, ...]:
+        """Of `open_requests`, those of earlier processes that this runtime cannot go on with, and what is missing."""
+        return tuple(self._live().left_open.values())
+
     def is_running(self, request_id: str) -> bool:
         """Has a request of this id begun here, and not ended? It waits for nothing."""
         return RequestId(request_id) in self._live().requests
@@ -102,6 +116,46 @@ class Operated:
         Raises UsageError where no code of such a call runs, or none can say where it is; RuntimeFailure after 2 s.
         """
         return stack_of(self._live(), request_id, step, call_id)
+
+    def metrics(self) -> Metrics:
+        """What was counted since the start: requests, calls, failures, tokens, durations, and what runs and waits now.
+
+        docs/telemetry.md lists them. Raises UsageError when it does not run.
+        """
+        return self._live().metrics()
+
+    def prometheus(self) -> str:
+        """The metrics as a scrape of Prometheus reads them (text format 0.0.4).
+
+        For a web framework's own route: the content type is "text/plain; version=0.0.4". Raises UsageError without the
+        extra `telemetry`.
+        """
+        return extras.exposition(self._live().metrics)
+
+    def prometheus_collector(self) -> Collector:
+        """For a registry of prometheus-client: `REGISTRY.register(runtime.prometheus_collector())`.
+
+        Raises UsageError without the extra `telemetry`; a scrape of a stopped runtime gets none of its metrics.
+        """
+        return extras.collector(self._metrics_or_none)
+
+    def _metrics_or_none(self) -> Metrics:
+        try:
+            return self.metrics()
+        except UsageError:
+            return Metrics()
+
+    def tree(self) -> tuple[kernel.ActorInfo, ...]:
+        """Every actor: state, mailbox depth, restarts, the message it is at and for how long."""
+        return self._live().system.tree()
+
+    def statistics(self) -> kernel.Statistics:
+        """Message counts; at rest, sent = handled + dead-lettered + queued."""
+        return self._live().system.statistics()
+
+    def dead_letters(self) -> tuple[kernel.DeadLetter, ...]:
+        """The latest messages that no actor handled, with the reason."""
+        return self._live().system.dead_letters.list()
 
 
 def may_be_replayed(letter: kernel.DeadLetter) -> bool:
@@ -165,7 +219,7 @@ def stack_of(running: StartedRuntime, request_id: str, step: int, call_id: str) 
     answer: Future[str] = Future()
     with running.reading_stack:  # a pool's processes write to one pipe
         try:
-            running.peers.dispatcher.tell_control(ReadStack(tag_of_call(request_id, step, call_id), answer))
+            running.peers.dispatcher.tell_control(ReadStack(started.tag_of_call(request_id, step, call_id), answer))
             return answer.result(STACK_SECONDS)
         except TimeoutError as error:
             answer.cancel()

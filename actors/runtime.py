@@ -18,18 +18,10 @@ from typing import TYPE_CHECKING, Final, Self, Unpack, cast, overload
 from typing_extensions import TypeForm
 
 from callboard.actors import kernel
-from callboard.actors.builtins.asking_user import AskUserCallback, UserQuestions
-from callboard.actors.calls.approvals import ApprovalCallback
 from callboard.actors.calls.dispatcher import ReadOffers, ReplaceTools
 from callboard.actors.calls.registry import GIVEN
 from callboard.actors.edits.proposals import DecideEdits
-from callboard.actors.following import Following
 from callboard.actors.host_process import check_for_asyncio, end_dropped
-from callboard.actors.journal.journal_handle import JournalHandle
-from callboard.actors.mcp.mcp_handle import McpHandle
-from callboard.actors.mcp.remote_values import ServerStatus
-from callboard.actors.models.routing import OwnProviders
-from callboard.actors.new_request import NewRequest
 from callboard.actors.operating import Operated
 from callboard.actors.requests.asking import AskOptions, Prompt
 from callboard.actors.requests.direct_calls import (
@@ -41,33 +33,45 @@ from callboard.actors.requests.direct_calls import (
     tool_call,
 )
 from callboard.actors.requests.feed_positions import Position
-from callboard.actors.requests.open_requests import OpenRequest
 from callboard.actors.requests.outputs import by_title
 from callboard.actors.requests.recorded_reply import recorded_reply
 from callboard.actors.requests.replies import Answer, Reply, RequestEnded, Stream, SyncStream, T
-from callboard.actors.requests.request_feed import Followed
-from callboard.actors.requests.session_messages import Subscriber
-from callboard.actors.running import StartedRuntime, tag_of_call
-from callboard.actors.settings import Settings
-from callboard.actors.taking_up import TakingUp
-from callboard.actors.telemetry import extras
-from callboard.actors.telemetry.metrics import Metrics
 from callboard.actors.telemetry.timelines import RequestTimelines
 from callboard.actors.tools import Tool
 from callboard.actors.tools.progress import ToolProgressed
-from callboard.actors.topology import journal_handle
-from callboard.actors.wiring import Wiring
 from callboard.protocol.errors import RuntimeFailure, UsageError
 from callboard.protocol.ids import RequestId, ToolName
+from callboard.protocol.lazy_loading import lazy_module
 from callboard.protocol.options import ToolOffer
 
 if TYPE_CHECKING:
-    from prometheus_client.registry import Collector
-
+    from callboard.actors import following, new_request, taking_up, topology, wiring
+    from callboard.actors import running as started
+    from callboard.actors import settings as all_settings
+    from callboard.actors.builtins import asking_user
+    from callboard.actors.calls.approvals import ApprovalCallback
     from callboard.actors.edits.editing import Edits
     from callboard.actors.edits.proposals import Proposal
     from callboard.actors.index import Progress, RefreshSummary
     from callboard.actors.index.vector_making import VectorState
+    from callboard.actors.journal.journal_handle import JournalHandle
+    from callboard.actors.mcp import mcp_handle
+    from callboard.actors.mcp.remote_values import ServerStatus
+    from callboard.actors.models.routing import OwnProviders
+    from callboard.actors.requests.open_requests import OpenRequest
+    from callboard.actors.requests.request_feed import Followed
+    from callboard.actors.requests.session_messages import Subscriber
+    from callboard.actors.settings import Settings
+else:  # what a Runtime is made of: programs and the children of tools import the class that never make one
+    all_settings = lazy_module("callboard.actors.settings")
+    asking_user = lazy_module("callboard.actors.builtins.asking_user")
+    following = lazy_module("callboard.actors.following")
+    mcp_handle = lazy_module("callboard.actors.mcp.mcp_handle")
+    new_request = lazy_module("callboard.actors.new_request")
+    started = lazy_module("callboard.actors.running")
+    taking_up = lazy_module("callboard.actors.taking_up")
+    topology = lazy_module("callboard.actors.topology")
+    wiring = lazy_module("callboard.actors.wiring")
 
 logger = logging.getLogger("callboard")
 # A host that has set up no logging hears nothing from us on its stderr.
@@ -101,22 +105,26 @@ class Runtime(Operated):
         tools: Iterable[Callable[..., object]] = (),
         *,
         approve: ApprovalCallback | None = None,
-        ask_user: AskUserCallback | None = None,
+        ask_user: asking_user.AskUserCallback | None = None,
         providers: OwnProviders | None = None,
         outputs: Iterable[object] = (),
     ) -> None:
-        self.settings = settings or Settings()
+        self.settings = settings or all_settings.Settings()
         self._outputs = by_title(outputs)
         self._approve = approve
-        questions = UserQuestions(ask_user, self.settings.approval_timeout_seconds) if ask_user is not None else None
+        questions = (
+            asking_user.UserQuestions(ask_user, self.settings.approval_timeout_seconds)
+            if ask_user is not None
+            else None
+        )
         if questions is not None:
             tools = (*tools, questions.tool)
         self._questions = questions
         self._given, self._providers = tuple(tools), providers
-        self._wiring = Wiring(self.settings, self._given, providers)
-        self._running: StartedRuntime | None = None
+        self._wiring = wiring.Wiring(self.settings, self._given, providers)
+        self._running: started.StartedRuntime | None = None
         self._changing = threading.Lock()
-        self._dropped: weakref.finalize[[StartedRuntime], Runtime] | None = None
+        self._dropped: weakref.finalize[[started.StartedRuntime], Runtime] | None = None
 
     # -- life
 
@@ -130,17 +138,19 @@ class Runtime(Operated):
             if self._running is not None:
                 self._live()  # says so where it runs in another process
                 raise UsageError("this runtime is running already")
-            self._running = running = StartedRuntime(self._wiring, self._approve, self._begin_work)
+            self._running = running = started.StartedRuntime(self._wiring, self._approve, self._begin_work)
             self._dropped = weakref.finalize(self, end_dropped, running)
         return self
 
-    def _begin_work(self, running: StartedRuntime, begun: contextlib.ExitStack) -> None:
+    def _begin_work(self, running: started.StartedRuntime, begun: contextlib.ExitStack) -> None:
         """What the tree is there for: the user can be asked, and what was open in the journal goes on."""
         if self._questions is not None:
             self._questions.open(running.outside)
             begun.callback(self._questions.close)
         if running.records is not None and running.outbox is not None:
-            found = TakingUp(running, self._wiring, running.records, running.outbox, self._outputs, self._questions)
+            found = taking_up.TakingUp(
+                running, self._wiring, running.records, running.outbox, self._outputs, self._questions
+            )
             found.at_start()
 
     def stop(self) -> None:
@@ -319,7 +329,7 @@ class Runtime(Operated):
         new = self._new_request(prompt, options, output)
         new.ready()
         answer = new.answer
-        feed = Following(self._live(), self._outputs).feed(cast("Answer[object]", answer), answer)
+        feed = following.Following(self._live(), self._outputs).feed(cast("Answer[object]", answer), answer)
         new.start(feed, feed=feed)
         return answer.tag.request_id
 
@@ -335,7 +345,7 @@ class Runtime(Operated):
         known, FollowerTooSlow for a follower that leaves MAX_UNREAD_BYTES unread, and what `result` raises.
         """
         check_for_asyncio("runtime.follow(...)")
-        return Following(self._live(), self._outputs).follow(RequestId(request_id), Position.read(after))
+        return following.Following(self._live(), self._outputs).follow(RequestId(request_id), Position.read(after))
 
     def complete_call(self, request_id: str, step: int, call_id: str, result: object) -> bool:
         """Give a deferred call its result, from any thread. The three ids are those of `ToolContext.tag` in the tool,
@@ -350,11 +360,11 @@ class Runtime(Operated):
         Where there is a journal, it waits until the result is durable in it, one that comes early until the tool has
         returned; RuntimeFailure when that is not known within 10 s, or the result could not be written.
         """
-        return self._live().outside.complete(tag_of_call(request_id, step, call_id), result)
+        return self._live().outside.complete(started.tag_of_call(request_id, step, call_id), result)
 
     def fail_call(self, request_id: str, step: int, call_id: str, message: str) -> bool:
         """End a deferred call without a result: the model reads `message`. Otherwise as `complete_call`."""
-        return self._live().outside.fail(tag_of_call(request_id, step, call_id), message)
+        return self._live().outside.fail(started.tag_of_call(request_id, step, call_id), message)
 
     def report_progress(
         self, request_id: str, step: int, call_id: str, message: str = "", fraction: float | None = None
@@ -363,7 +373,7 @@ class Runtime(Operated):
 
         False when the call is not open. Raises UsageError for a fraction that is not from 0 to 1.
         """
-        return self._live().outside.report_progress(tag_of_call(request_id, step, call_id), message, fraction)
+        return self._live().outside.report_progress(started.tag_of_call(request_id, step, call_id), message, fraction)
 
     def cancel(self, request_id: str, reason: str = "cancelled by the caller") -> bool:
         """End a request: its model stream, its running tools, its waiting approvals. False if it is not running."""
@@ -418,8 +428,10 @@ class Runtime(Operated):
         why = left.waits_for if left is not None else "another process has it"
         raise UsageError(f"the request {request_id!r} has not ended, and does not run here: {why}")
 
-    def _new_request(self, prompt: Prompt, options: AskOptions, output: TypeForm[T] | None = None) -> NewRequest[T]:
-        return NewRequest(self._live(), self._wiring, prompt, options, output)
+    def _new_request(
+        self, prompt: Prompt, options: AskOptions, output: TypeForm[T] | None = None
+    ) -> new_request.NewRequest[T]:
+        return new_request.NewRequest(self._live(), self._wiring, prompt, options, output)
 
     # -- a tool alone
 
@@ -443,7 +455,7 @@ class Runtime(Operated):
         """
         check_for_asyncio("await runtime.call_tool(...)")
         call = tool_call(name, arguments)
-        new: NewRequest[str] = self._new_request(f"Call {call.name}.", said_with(call, options))
+        new: new_request.NewRequest[str] = self._new_request(f"Call {call.name}.", said_with(call, options))
         answer = new.answer
         await new.ready_async()
         shown: Subscriber = answer
@@ -518,7 +530,7 @@ class Runtime(Operated):
         running = self._live()
         if running.outbox is None:
             raise UsageError("this runtime has no journal: Settings(journal='path' or 'postgresql://...')")
-        return journal_handle(running.system, running.outbox)
+        return topology.journal_handle(running.system, running.outbox)
 
     # -- looking in
 
@@ -551,22 +563,15 @@ class Runtime(Operated):
         self._live()
         return self._wiring.offered_tools.get(ToolName(name))
 
-    def mcp(self, name: str) -> McpHandle:
+    def mcp(self, name: str) -> mcp_handle.McpHandle:
         """The MCP server of this name: its resources and prompts. Raises UsageError where no setting has it."""
         self._live()
-        return McpHandle(self._wiring.servers.link(name))
+        return mcp_handle.McpHandle(self._wiring.servers.link(name))
 
     def mcp_servers(self) -> tuple[ServerStatus, ...]:
         """How each MCP server of the settings is: its state, what its last connection failed with, its tools."""
         self._live()
         return self._wiring.servers.statuses
-
-    def metrics(self) -> Metrics:
-        """What was counted since the start: requests, calls, failures, tokens, durations, and what runs and waits now.
-
-        docs/telemetry.md lists them. Raises UsageError when it does not run.
-        """
-        return self._live().metrics()
 
     def record_timelines(self) -> RequestTimelines:
         """Write from now on what each request does and when, to be read on any thread: those that run, and the last 200
@@ -577,44 +582,7 @@ class Runtime(Operated):
             self._wiring.timelines = RequestTimelines(kernel.LoopScheduler.now)
         return self._wiring.timelines
 
-    def left_open(self) -> tuple[OpenRequest, ...]:
-        """Of `open_requests`, those of earlier processes that this runtime cannot go on with, and what is missing."""
-        return tuple(self._live().left_open.values())
-
-    def prometheus(self) -> str:
-        """The metrics as a scrape of Prometheus reads them (text format 0.0.4).
-
-        For a web framework's own route: the content type is "text/plain; version=0.0.4". Raises UsageError without the
-        extra `telemetry`.
-        """
-        return extras.exposition(self._live().metrics)
-
-    def prometheus_collector(self) -> Collector:
-        """For a registry of prometheus-client: `REGISTRY.register(runtime.prometheus_collector())`.
-
-        Raises UsageError without the extra `telemetry`; a scrape of a stopped runtime gets none of its metrics.
-        """
-        return extras.collector(self._metrics_or_none)
-
-    def _metrics_or_none(self) -> Metrics:
-        try:
-            return self.metrics()
-        except UsageError:
-            return Metrics()
-
-    def tree(self) -> tuple[kernel.ActorInfo, ...]:
-        """Every actor: state, mailbox depth, restarts, the message it is at and for how long."""
-        return self._live().system.tree()
-
-    def statistics(self) -> kernel.Statistics:
-        """Message counts; at rest, sent = handled + dead-lettered + queued."""
-        return self._live().system.statistics()
-
-    def dead_letters(self) -> tuple[kernel.DeadLetter, ...]:
-        """The latest messages that no actor handled, with the reason."""
-        return self._live().system.dead_letters.list()
-
-    def _live(self) -> StartedRuntime:
+    def _live(self) -> started.StartedRuntime:
         running = self._running
         if running is None:
             raise UsageError("this runtime is not running; use it as `with Runtime(...) as runtime:`, or call start()")

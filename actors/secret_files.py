@@ -16,11 +16,15 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from itertools import pairwise
-from typing import Final
-
-import pathspec
+from typing import TYPE_CHECKING, Final
 
 from callboard.protocol.errors import UsageError
+from callboard.protocol.lazy_loading import lazy_module
+
+if TYPE_CHECKING:
+    import pathspec
+else:
+    pathspec = lazy_module("pathspec")
 
 #: In any folder of the workspace; read like a .gitignore.
 IGNORE_FILE: Final = ".callboardignore"
@@ -213,7 +217,8 @@ class SecretRules:
     """Absolute: callboard's own. Nothing in them is shown, unless the workspace itself is in there."""
 
     def __post_init__(self) -> None:
-        _spec(self.patterns)
+        if self.patterns:
+            _spec(self.patterns)
 
 
 NO_RULES: Final = SecretRules()

@@ -101,7 +101,9 @@ def _resolved(folder: Path) -> Path:
     return found
 
 
-class Settings(BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False):
+class Settings(
+    BaseModel, frozen=True, extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False, defer_build=True
+):
     """How a runtime is set up. Bad values are a `UsageError` that names the field, or the variable it came from.
 
     Variables read where a field is not given: CALLBOARD_MODEL, CALLBOARD_BASE_URL, CALLBOARD_WORKSPACE,

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from string import ascii_letters, digits
 from typing import Final, NamedTuple
 
+from callboard.protocol.lazy_loading import lazy_pattern
+
 #: Begins every mask, and ends those of six bytes and more, with asterisks in between. Unicode has it for a key on
 #: keyboards ("X in a rectangle box"); it is in no file of the standard library. Three bytes in UTF-8: a
 #: shorter piece is all asterisks.
@@ -163,9 +165,9 @@ FORMATS: Final[tuple[KeyFormat, ...]] = (
         "RFC 7519: JSON Web Token",
     ),
 )
-_RESTS: Final = tuple((each.prefix.encode(), re.compile(each.rest.encode())) for each in FORMATS)
+_RESTS: Final = tuple((each.prefix.encode(), lazy_pattern(each.rest.encode())) for each in FORMATS)
 #: A letter or digit before the prefix makes it part of another word, unless it is the end of another key.
-_IN_A_WORD: Final = re.compile(rb"[A-Za-z0-9]")
+_IN_A_WORD: Final = lazy_pattern(rb"[A-Za-z0-9]")
 
 
 #: A key is one long word. Looking for the prefixes in these alone takes a quarter of the time: few words are so long.
@@ -198,9 +200,9 @@ def _is_key(prefix: bytes, rest: bytes) -> bool:
 
 #: Placeholders repeat a few characters; of twenty random ones out of 16, fewer than seven are distinct once in 10^5.
 _DISTINCT: Final = 7
-_DIGIT: Final = re.compile(rb"[0-9]")
+_DIGIT: Final = lazy_pattern(rb"[0-9]")
 #: Letters without a break as few words have them.
-_LONG_RUN: Final = re.compile(rb"[A-Za-z]{16,}")
+_LONG_RUN: Final = lazy_pattern(rb"[A-Za-z]{16,}")
 
 
 # -- shapes that can be told without a name --------------------------------------------------------------------------
@@ -222,7 +224,7 @@ _BETWEEN_LINES: Final = rb"""(?: [\s"'`+,#*>;|] | //[ ] | \\[nr] )"""
 SHAPES: Final = (
     Shape(
         b"PRIVATE KEY",
-        re.compile(
+        lazy_pattern(
             rb"""
             ----[ ]?BEGIN[ ][A-Z0-9 ]{0,40}PRIVATE\ KEY(?:\ BLOCK)?-----?
             (%(between)b*+
@@ -239,50 +241,50 @@ SHAPES: Final = (
     ),
     Shape(
         b"Private-Lines:",
-        re.compile(rb"Private-Lines: [0-9]{1,4}\r?\n((?:[A-Za-z0-9+/=]++\r?\n?)++)"),
+        lazy_pattern(rb"Private-Lines: [0-9]{1,4}\r?\n((?:[A-Za-z0-9+/=]++\r?\n?)++)"),
         judged=False,
         source="PuTTY user manual, appendix C",
     ),
     Shape(
         b"://",
-        re.compile(
+        lazy_pattern(
             rb"(?i)://[^\s:/?#@\"'`<>]{0,128}+:(?!pass(?:word|wd)?@|pwd@|secret@|token@)([^\s/@\"'`<>(){}$%*]{4,512}+)@"
         ),
         judged=False,
         source="RFC 3986, 3.2.1: user information",
     ),
-    Shape(b"://", re.compile(rb"://([A-Za-z0-9_-]{20,512}+)@"), judged=True, source="a token as the user of a URL"),
+    Shape(b"://", lazy_pattern(rb"://([A-Za-z0-9_-]{20,512}+)@"), judged=True, source="a token as the user of a URL"),
     Shape(
         b"=",
-        re.compile(rb"[?&](?:sig|key|code|auth|signature)=([^\s&\"'`<>#]{12,512}+)"),
+        lazy_pattern(rb"[?&](?:sig|key|code|auth|signature)=([^\s&\"'`<>#]{12,512}+)"),
         judged=True,
         source="learn.microsoft.com: shared access signatures; Google: keys in the query",
     ),
     Shape(
         b":AA",
-        re.compile(rb"(?<![0-9])([0-9]{8,10}+:AA[\w-]{30,})"),
+        lazy_pattern(rb"(?<![0-9])([0-9]{8,10}+:AA[\w-]{30,})"),
         judged=False,
         source="core.telegram.org/bots",
     ),
     *(
-        Shape(word, re.compile(word + rb"[ \t]++([A-Za-z0-9._~+/-]{12,4096}+={0,2})"), True, "RFC 6750, RFC 7617")
+        Shape(word, lazy_pattern(word + rb"[ \t]++([A-Za-z0-9._~+/-]{12,4096}+={0,2})"), True, "RFC 6750, RFC 7617")
         for word in (b"Bearer", b"bearer", b"BEARER", b"Basic", b"basic", b"Token")
     ),
     Shape(
         b"login",
-        re.compile(rb"login\s{1,9}+[^\s]{1,128}+\s{1,9}+password\s{1,9}+([^\s]{6,512}+)"),
+        lazy_pattern(rb"login\s{1,9}+[^\s]{1,128}+\s{1,9}+password\s{1,9}+([^\s]{6,512}+)"),
         judged=False,
         source="netrc(5)",
     ),
     Shape(
         b"AKIA",
-        re.compile(rb"AKIA[A-Z0-9]{16}[^A-Za-z0-9/+\n]{1,20}([A-Za-z0-9/+]{40})(?![A-Za-z0-9/+])"),
+        lazy_pattern(rb"AKIA[A-Z0-9]{16}[^A-Za-z0-9/+\n]{1,20}([A-Za-z0-9/+]{40})(?![A-Za-z0-9/+])"),
         judged=False,
         source="docs.aws.amazon.com/IAM: a downloaded access key, both parts in a row",
     ),
     Shape(
         b"--",
-        re.compile(
+        lazy_pattern(
             rb"--(?<![\w-]--)(?:[a-z]{1,20}-){0,3}(?:password|passwd|passphrase|token|secret|key)[ \t]++"
             rb"[\"']?([^\s\"'`$<>(){}]{6,512}+)"
         ),
@@ -314,16 +316,16 @@ class SecretName(NamedTuple):
 
 
 NAMES: Final = (
-    SecretName(b"pass", re.compile(rb"pass(?:word|wd|phrase|code)?+"), chosen=True),
-    SecretName(b"pwd", re.compile(rb"pwd"), chosen=True),
-    SecretName(b"secret", re.compile(rb"secrets?+")),
-    SecretName(b"token", re.compile(rb"token")),
-    SecretName(b"credential", re.compile(rb"credentials?+")),
-    SecretName(b"auth", re.compile(rb"auth"), re.compile(rb"(?:^|[^a-z0-9])$")),
+    SecretName(b"pass", lazy_pattern(rb"pass(?:word|wd|phrase|code)?+"), chosen=True),
+    SecretName(b"pwd", lazy_pattern(rb"pwd"), chosen=True),
+    SecretName(b"secret", lazy_pattern(rb"secrets?+")),
+    SecretName(b"token", lazy_pattern(rb"token")),
+    SecretName(b"credential", lazy_pattern(rb"credentials?+")),
+    SecretName(b"auth", lazy_pattern(rb"auth"), lazy_pattern(rb"(?:^|[^a-z0-9])$")),
     SecretName(
         b"key",
-        re.compile(rb"key"),
-        re.compile(
+        lazy_pattern(rb"key"),
+        lazy_pattern(
             rb"(?:api|access|secret|private|account|signing|encryption|decryption|auth|master|session|shared|client"
             rb"|deploy|service|license|storage|admin|app|crypt|hmac|jwt|webhook|subscription|token|security)[_. -]?$"
         ),
@@ -333,7 +335,7 @@ NAMES: Final = (
 _LOOK_BEHIND: Final = 16
 
 #: From the end of a name to the end of its value. Repeated characters are possessive: each byte is looked at once.
-_VALUE: Final = re.compile(
+_VALUE: Final = lazy_pattern(
     rb"""
     (?:[_-]?(?:value|b64|base64|[0-9]{1,2}))?                      # API_KEY_2, SECRET_VALUE
     (?P<closed>\\?["'`])?+ \]?+ [ \t]*+
@@ -375,19 +377,19 @@ def _named(data: bytes) -> Iterator[Span]:
 
 
 #: Stands for a value that is elsewhere, or is no value: a variable, a template, a path, an address, a checksum.
-_REFERENCE: Final = re.compile(
+_REFERENCE: Final = lazy_pattern(
     rb"[$%<{(\[@&*~|]|\.{0,2}/[a-z]|(?:arn|urn|env|vault|file|sha[0-9]{1,3}|md5)[:-]|[a-z][a-z0-9+.-]{1,20}+://"
     rb"|0x[0-9a-f]{1,31}\Z|.{0,512}?(?:\$\{|\{\{|\$\()",
     re.IGNORECASE | re.DOTALL,
 )
 #: Words with a few digits, joined by what joins words in names, paths and versions.
-_WORDS: Final = re.compile(
+_WORDS: Final = lazy_pattern(
     rb"[^A-Za-z0-9\x80-\xff]*+(?:[A-Za-z\x80-\xff]++[0-9]{0,3}+|[0-9]{1,4}+[A-Za-z]{0,3}+)"
     rb"(?:[_.:/\s-]++(?:[A-Za-z\x80-\xff]++[0-9]{0,3}+|[0-9]{1,4}+[A-Za-z]{0,3}+))*[^A-Za-z0-9\x80-\xff]*+\Z"
 )
-_ONE_WORD_WITH_DIGITS: Final = re.compile(rb"[A-Za-z\x80-\xff]{3,}+[0-9]{1,3}\Z")
-_SYMBOL_INSIDE: Final = re.compile(rb"\w[!@#$%^&*+?~]++\w")
-_LETTER: Final = re.compile(rb"[A-Za-z\x80-\xff]")
+_ONE_WORD_WITH_DIGITS: Final = lazy_pattern(rb"[A-Za-z\x80-\xff]{3,}+[0-9]{1,3}\Z")
+_SYMBOL_INSIDE: Final = lazy_pattern(rb"\w[!@#$%^&*+?~]++\w")
+_LETTER: Final = lazy_pattern(rb"[A-Za-z\x80-\xff]")
 #: Shorter values are words of a code, such as "utf8".
 _SHORTEST: Final = 8
 _SHORTEST_CHOSEN: Final = 6
@@ -416,7 +418,7 @@ def _cannot_be(value: bytes) -> bool:
 
 
 #: Nothing to cover: a mask, or what is left of one.
-_COVERED: Final = re.compile(rb"(?:%b|[*\s])*+\Z" % _MARK)
+_COVERED: Final = lazy_pattern(rb"(?:%b|[*\s])*+\Z" % _MARK)
 #: A mask changes what its neighbours look like: behind it begins a word, and a word that a longer one had swallowed is
 #: seen. Ordinary texts need two looks, the second to see that nothing is left.
 _MOST_LOOKS: Final = 8

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from callboard.protocol.lazy_loading import lazy_names
+
 if TYPE_CHECKING:
     from callboard.providers.adapter import Adapter, Decoder, Provider, WireRequest
     from callboard.providers.provider_registry import adapter_for
@@ -15,12 +17,11 @@ if TYPE_CHECKING:
 __all__ = ["Adapter", "Decoder", "Provider", "ResponseBuilder", "WireRequest", "adapter_for", "build_response"]
 
 if not TYPE_CHECKING:  # a type checker that saw this function would accept every name
-
-    def __getattr__(name: str) -> object:
-        if name in __all__:
-            from callboard.providers import adapter, provider_registry, response_builder  # noqa: PLC0415 - see above
-
-            return next(
-                vars(each)[name] for each in (adapter, provider_registry, response_builder) if name in vars(each)
-            )
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "callboard.providers.adapter": ("Adapter", "Decoder", "Provider", "WireRequest"),
+            "callboard.providers.provider_registry": ("adapter_for",),
+            "callboard.providers.response_builder": ("ResponseBuilder", "build_response"),
+        },
+    )

@@ -11,26 +11,21 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from math import isfinite
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tenacity import (
-    DoAttempt,
-    DoSleep,
-    RetryCallState,
-    Retrying,
-    retry_if_not_result,
-    retry_if_result,
-    stop_after_attempt,
-    wait_exponential,
-)
-from tenacity.stop import stop_base
-from tenacity.wait import wait_base
-
+from callboard.protocol.lazy_loading import lazy_module
 from callboard.protocol.limits import MAX_RETRY_AFTER_SECONDS
 from callboard.protocol.model import Error
 from callboard.providers.json_values import Json, JsonObject
+
+if TYPE_CHECKING:
+    from email import utils as email_utils
+
+    import tenacity
+else:  # most programs see no model call fail
+    email_utils = lazy_module("email.utils")
+    tenacity = lazy_module("tenacity")
 
 #: What is added to a wait at the most: as much again, of long ones 2 s or a tenth.
 _SPREAD_SECONDS: Final = 2.0
@@ -65,44 +60,6 @@ _MORE_LIMITS: Final = ("x-ratelimit-{}", "anthropic-ratelimit-input-tokens-{}", 
 _ALL_LIMITS: Final = (*REQUEST_LIMITS, *TOKEN_LIMITS, *map(_limit, _MORE_LIMITS))
 
 
-class _StopsBefore(stop_base):
-    """Stops where the pause would last until `deadline_at` or longer, by the clock `now`."""
-
-    def __init__(self, deadline_at: float, now: Callable[[], float]) -> None:
-        self._deadline_at = deadline_at
-        self._now = now
-
-    def __call__(self, retry_state: RetryCallState) -> bool:
-        return self._now() + retry_state.upcoming_sleep >= self._deadline_at
-
-
-class _WaitsAsTold(wait_base):
-    """What the provider asks for, spread, and at least the `otherwise`; nothing where it was put right."""
-
-    def __init__(self, otherwise: wait_base, chance: Callable[[], float], cap_seconds: float) -> None:
-        self._otherwise = otherwise
-        self._chance = chance
-        self._cap_seconds = cap_seconds
-
-    def __call__(self, retry_state: RetryCallState) -> float:
-        error = _error_of(retry_state)
-        if error.at_once:
-            return 0.0
-        told = spread(error.retry_after or 0.0, self._chance())
-        return max(min(self._otherwise(retry_state), self._cap_seconds), told)
-
-
-class _Jitters(wait_base):
-    """Up to what `wait` says. tenacity's own jitter draws from a generator that no simulation can replace."""
-
-    def __init__(self, wait: wait_base, chance: Callable[[], float]) -> None:
-        self._wait = wait
-        self._chance = chance
-
-    def __call__(self, retry_state: RetryCallState) -> float:
-        return self._wait(retry_state) * self._chance()
-
-
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
     """How patiently a failed model call is tried again: a jittered exponential. How often, its step's budget says."""
@@ -117,13 +74,26 @@ class RetryPolicy:
         """At most `attempts` tries of one call; none of them begins at `deadline_at` or later, by the clock `now`."""
         return Tries(self, attempts, deadline_at, now)
 
-    def controller(self, attempts: int, deadline_at: float, now: Callable[[], float]) -> Retrying:
+    def controller(self, attempts: int, deadline_at: float, now: Callable[[], float]) -> tenacity.Retrying:
         """What decides, for `Tries`."""
-        half = wait_exponential(self.base_seconds / 2, self.cap_seconds / 2)
-        return Retrying(
-            retry=retry_if_result(_is_retryable) & retry_if_not_result(self._asks_too_much),
-            wait=_WaitsAsTold(half + _Jitters(half, self.chance), self.chance, self.cap_seconds),
-            stop=stop_after_attempt(attempts) | _StopsBefore(deadline_at, now),
+        half = tenacity.wait_exponential(self.base_seconds / 2, self.cap_seconds / 2)
+        last = tenacity.stop_after_attempt(attempts)
+
+        def wait(state: tenacity.RetryCallState) -> float:
+            error = _error_of(state)
+            if error.at_once:
+                return 0.0
+            told = spread(error.retry_after or 0.0, self.chance())
+            # tenacity's own jitter draws from a generator that no simulation can replace.
+            return max(min(half(state) + half(state) * self.chance(), self.cap_seconds), told)
+
+        def stop(state: tenacity.RetryCallState) -> bool:
+            return last(state) or now() + state.upcoming_sleep >= deadline_at
+
+        return tenacity.Retrying(
+            retry=tenacity.retry_if_result(_is_retryable) & tenacity.retry_if_not_result(self._asks_too_much),
+            wait=wait,
+            stop=stop,
             retry_error_callback=_error_of,
         )
 
@@ -149,12 +119,14 @@ class Tries:
         self._deadline_at = deadline_at
         self._now = now
         self._has_begun = False
-        self._state: RetryCallState | None = None
+        self._state: tenacity.RetryCallState | None = None
 
     def begin(self) -> None:
         """The next try begins. Raises RuntimeError where there is none to come."""
         state = self._state
-        may_begin = not self._has_begun if state is None else isinstance(state.retry_object.iter(state), DoAttempt)
+        may_begin = (
+            not self._has_begun if state is None else isinstance(state.retry_object.iter(state), tenacity.DoAttempt)
+        )
         if not may_begin:
             raise RuntimeError("the try before has not ended, or there may be no other")
         self._has_begun = True
@@ -164,18 +136,18 @@ class Tries:
         state = self._state = self._state or self._first()
         state.set_result(error)
         decided = state.retry_object.iter(state)
-        if not isinstance(decided, DoSleep):
+        if not isinstance(decided, tenacity.DoSleep):
             return None
         state.prepare_for_next_attempt()
         return float(decided)
 
-    def _first(self) -> RetryCallState:
+    def _first(self) -> tenacity.RetryCallState:
         controller = self._policy.controller(self._attempts, self._deadline_at, self._now)
         controller.begin()
-        return RetryCallState(controller, None, (), {})
+        return tenacity.RetryCallState(controller, None, (), {})
 
 
-def _error_of(state: RetryCallState) -> Error:
+def _error_of(state: tenacity.RetryCallState) -> Error:
     assert state.outcome is not None
     error = state.outcome.result()
     assert isinstance(error, Error)
@@ -267,7 +239,7 @@ def details_of(error: Json) -> list[JsonObject]:
 
 
 def _moment(text: str) -> datetime | None:
-    for parse in (datetime.fromisoformat, parsedate_to_datetime):
+    for parse in (datetime.fromisoformat, email_utils.parsedate_to_datetime):
         try:
             moment = parse(text)
         except (ValueError, TypeError, IndexError, OverflowError):

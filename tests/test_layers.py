@@ -53,16 +53,11 @@ INSIDE_FUNCTIONS = {
     "actors/mcp/server_hub.py": {"callboard.actors.mcp"},  # likewise
     "actors/policy/shell_grammar.py": {"callboard.actors.index.grammars", "tree_sitter"},
     "actors/telemetry/extras.py": {"callboard.actors.telemetry", "opentelemetry"},
-    "protocol/testing/__init__.py": {"callboard.protocol.testing"},  # the extra `testing`
     "providers/bedrock/aws_credentials.py": {"botocore"},
     "providers/catalog.py": {"genai_prices"},
     "providers/vertex/google_credentials.py": {"google"},
     "providers/tokenizers.py": {"tiktoken"},
     "providers/copilot/copilot_login.py": {"keyring"},
-    # Packages whose names are loaded when first used, since child processes import the package but not all of it.
-    "actors/front/__init__.py": {"callboard.actors", "callboard.protocol", "callboard.providers"},
-    "actors/index/__init__.py": {"callboard.actors.index"},
-    "providers/__init__.py": {"callboard.providers"},
     "actors/testing/chaos/hosts.py": {"trio"},
     "providers/provider_registry.py": {"callboard.providers"},  # HTTP and the adapters take 0.3 s to load
     "actors/cli/model_choice.py": {"callboard.providers.openai.served_models"},  # likewise
@@ -71,8 +66,43 @@ INSIDE_FUNCTIONS = {
     "actors/cli/__main__.py": {"callboard.actors.cli.shell"},
     "actors/cli/shell.py": {"callboard.actors.index"},
 }
+#: What `lazy_module` loads, and why it is not simply imported. (The names of packages have `lazy_names`:
+#: tests/protocol/test_lazy_loading.py.) Each is seen by mypy, and by this file, under `if TYPE_CHECKING:`.
+LAZY = {
+    # Half of what callboard loads, of which a program that defines tools for a runtime elsewhere needs none.
+    "actors/runtime.py": {
+        "callboard.actors.builtins.asking_user",
+        "callboard.actors.following",
+        "callboard.actors.mcp.mcp_handle",
+        "callboard.actors.new_request",
+        "callboard.actors.running",
+        "callboard.actors.settings",
+        "callboard.actors.taking_up",
+        "callboard.actors.topology",
+        "callboard.actors.wiring",
+    },
+    "actors/operating.py": {"callboard.actors.running"},  # likewise
+    # pydantic takes 0.1 s; it is needed from the first schema on.
+    "actors/requests/json_schema.py": {"pydantic"},
+    "actors/requests/outputs.py": {"pydantic", "pydantic.json_schema", "pydantic_core"},
+    "actors/requests/partial_outputs.py": {"pydantic_core"},
+    "actors/tools/invoke.py": {"pydantic_core"},
+    "actors/tools/schema.py": {"docstring_parser", "pydantic", "pydantic_core"},
+    # 5 to 30 ms each, for what most programs do not do.
+    "actors/builtins/listing.py": {"pathspec"},
+    "actors/config_file.py": {"tomllib"},
+    "actors/index/walk.py": {"pathspec"},
+    "actors/secret_files.py": {"pathspec"},
+    "actors/tools/shipping.py": {"cloudpickle"},
+    "providers/retry.py": {"email.utils", "tenacity"},
+    # --version, --help and a mistake in what was typed are answered without them.
+    "actors/cli/arguments.py": {"dataclasses"},
+    "actors/cli/shell.py": {"asyncio", "logging"},
+    "actors/cli/terminal.py": {"dataclasses", "json", "msgspec", "orjson"},
+}
 #: Imports by a name that is made at run time: neither mypy nor this file sees them.
 BY_STRING = {
+    "protocol/lazy_loading.py": "a module that is loaded when it is first used: see LAZY",
     "actors/cli/shell.py": "the module of a command, by its table",
     "actors/tools/shipping.py": "the module of a user's tool",
     "actors/mcp/server_hub.py": "asks whether the extra `mcp` is installed",
@@ -175,6 +205,15 @@ def test_no_imports_inside_functions() -> None:
     )
 
 
+def test_what_is_loaded_when_it_is_first_used() -> None:
+    found = {name(path): set(re.findall(r"= lazy_module\(\"([\w.]+)\"\)", path.read_text())) for path in SOURCES}
+    assert {path: modules for path, modules in found.items() if modules} == LAZY
+    calls = {name(path): path.read_text().count("lazy_module(") for path in SOURCES}
+    assert {path: number for path, number in calls.items() if number != len(found[path])} == {
+        "protocol/lazy_loading.py": 1
+    }
+
+
 def test_no_imports_by_string() -> None:
     by_string = r"\b(importlib\.(import_module|util)|import_module\(|__import__|runpy)"
     no_offenders(texts_with(by_string, [path for path in SOURCES if name(path) not in BY_STRING]))
@@ -274,8 +313,10 @@ def test_relative_imports_and_imports_for_types_are_seen() -> None:
     assert ROOT / "protocol" / "clock.py" in CORE
     assert "callboard.actors.kernel.actor" in {each.module for each in imports(kernel)}
     front = {each.module: each for each in imports(ROOT / "actors" / "front" / "__init__.py")}
-    assert front["callboard.actors.runtime"].for_types or front["callboard.actors.runtime"].function
-    assert front["callboard.actors.telemetry.metrics"].function == "_homes"
+    assert front["callboard.actors.runtime"].for_types
+    assert not front["callboard.actors.runtime"].function
+    opening = {each.module: each for each in imports(ROOT / "actors" / "journal" / "opening.py")}
+    assert opening["callboard.actors.journal.sqlite_journal"].function
 
 
 def test_a_circle_is_found() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -84,24 +83,6 @@ def test_the_names_of_callboard_actors_are_those_of_the_front_door() -> None:
 def test_an_unknown_name_is_an_attribute_error(name: str) -> None:
     with pytest.raises(AttributeError, match=rf"module '{name}' has no attribute 'Nothing'"):
         _ = import_module(name).Nothing
-
-
-HEAVY = ("httpx", "aiohttp", "pykka", "asyncio", "callboard.actors.settings", "callboard.actors.runtime")
-
-
-@pytest.mark.parametrize(
-    ("statement", "not_loaded"),
-    [
-        ("import callboard", ("pydantic", "callboard.protocol", "callboard.actors", *HEAVY)),
-        ("from callboard import tool, ToolContext, ToolError", HEAVY),
-        ("import callboard.actors.index.parsing", ("tantivy", "pydantic", *HEAVY)),
-    ],
-)
-def test_a_child_process_loads_no_more_than_it_uses(statement: str, not_loaded: tuple[str, ...]) -> None:
-    """Every child process of a runtime imports the front door on its way to a module of its own."""
-    code = f"import sys\n{statement}\nprint([name for name in {not_loaded!r} if name in sys.modules])"
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert (ran.stdout.strip(), ran.stderr) == ("[]", "")
 
 
 def test_a_hit_has_these_fields_in_this_order() -> None:

@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
-import pathspec
 from pydantic import Field
 
 from callboard.actors.builtins.brief_result import BriefResult
@@ -21,6 +20,12 @@ from callboard.actors.builtins.visible import VisibleFiles
 from callboard.actors.builtins.workspace import Workspace, printable, reason_of
 from callboard.actors.tools import Tool, tool
 from callboard.protocol.errors import ToolError
+from callboard.protocol.lazy_loading import lazy_module
+
+if TYPE_CHECKING:
+    import pathspec
+else:
+    pathspec = lazy_module("pathspec")
 
 #: Entries in one answer of list_dir: about 25,000 tokens.
 MAX_ENTRIES: Final = 1_000

@@ -8,16 +8,24 @@ import platform
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import callboard
-from callboard.actors.processes.confinement import Confine
 from callboard.protocol.errors import UsageError
-from callboard.protocol.policy import Mode, Trust
+from callboard.protocol.lazy_loading import lazy_module
+
+if TYPE_CHECKING:
+    import dataclasses
+else:
+    dataclasses = lazy_module("dataclasses")
 
 #: Stands for standard input, where it is typed as an argument.
 STDIN = "-"
 SHELLS = ("bash", "zsh", "fish")
+#: The values of Trust, Mode and Confine, written out: reading them would load half of the tools' rooms.
+TRUST: Final = ("careful", "balanced", "manual")
+MODE: Final = ("ask", "plan", "build")
+CONFINE: Final = ("off", "auto", "required")
 #: Settings that can be typed, by their own names.
 _SETTINGS = ("workspace", "model", "base_url", "confine", "journal")
 
@@ -340,10 +348,10 @@ def _add_tools(command: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="a Python file with tools of your own; may be given several times",
     )
-    command.add_argument("--trust", choices=[*map(str, Trust)], help="how much runs unasked (balanced)")
-    command.add_argument("--mode", choices=[*map(str, Mode)], help="what it is for: answers, plans or changes (build)")
+    command.add_argument("--trust", choices=TRUST, help="how much runs unasked (balanced)")
+    command.add_argument("--mode", choices=MODE, help="what it is for: answers, plans or changes (build)")
     command.add_argument(
-        "--confine", choices=[*map(str, Confine)], help="are tools held to their declared risk by the kernel? (auto)"
+        "--confine", choices=CONFINE, help="are tools held to their declared risk by the kernel? (auto)"
     )
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-
-from msgspec import Struct
-from msgspec.structs import replace
+from typing import NamedTuple
 
 from callboard.actors.cli import FAILED, INTERRUPTED, USAGE
 from callboard.actors.cli.arguments import WrongArguments
@@ -23,7 +21,7 @@ USAGE_KIND, RUNTIME_KIND, SYSTEM_KIND, EXTRA_KIND = "usage", "runtime", "system"
 _FAULT_HINT = "this is a fault in callboard; for the traceback: python -X dev -m callboard.actors.cli ..."
 
 
-class Failure(Struct, frozen=True):
+class Failure(NamedTuple):
     """Why a command did not do what it was asked."""
 
     exit_status: int
@@ -42,7 +40,7 @@ class Failure(Struct, frozen=True):
 def failure_of(error: BaseException) -> Failure:
     """The failure that an exception means. What looks like a key in its message is masked."""
     failure = _failure_of(error)
-    return replace(failure, message=mask(failure.message))
+    return failure._replace(message=mask(failure.message))
 
 
 def _failure_of(error: BaseException) -> Failure:

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
-import logging
+import gc
 import os
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from importlib import import_module
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from callboard.actors.cli import DONE, FAILED
 from callboard.actors.cli.arguments import parser, wants_json
 from callboard.actors.cli.failure import Failure, failure_of
 from callboard.actors.cli.terminal import print_json, printable
 from callboard.protocol.errors import ErrorKind, UsageError, missing_extra
+from callboard.protocol.lazy_loading import lazy_module
+
+if TYPE_CHECKING:
+    import asyncio
+    import logging
+else:  # --version, --help and a mistake in what was typed need neither
+    asyncio = lazy_module("asyncio")
+    logging = lazy_module("logging")
 
 Known = dict[str, object]
 """What is known of a question so far, for --json: printed when it fails, too."""
@@ -25,8 +32,6 @@ RunCommand = Callable[[argparse.Namespace, Known], Coroutine[object, object, Non
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
     _prepare_streams()
-    # What matters to a person is said by the commands; without a handler, logging would print its warnings as well.
-    logging.getLogger("callboard").addHandler(logging.NullHandler())
     status = _run_command(sys.argv[1:] if arguments is None else arguments)
     try:
         sys.stdout.flush()
@@ -39,6 +44,8 @@ def _run_command(arguments: Sequence[str]) -> int:
     known: Known = {}
     try:
         options = parser().parse_args(arguments)
+        # What matters to a person is said by the commands; without a handler, logging would print its warnings as well.
+        logging.getLogger("callboard").addHandler(logging.NullHandler())
         running = _command(options.command)(options, known)
         if isinstance(running, Coroutine):
             asyncio.run(running)
@@ -85,12 +92,15 @@ def _command(name: str) -> RunCommand:
         from callboard.actors.index import token_count  # noqa: PLC0415
 
         token_count.load_ahead()  # its child loads the vocabulary while this process imports the rest
+    gc.disable()  # what is loaded stays: looking it over for garbage would take a tenth of the time
     try:
         module = import_module(f"callboard.actors.cli.{_MODULES[name]}")
     except ImportError as missing:
         if name not in _EXTRAS:
             raise
         raise UsageError(missing_extra(f"callboard {name} ({missing})", _EXTRAS[name])) from missing
+    finally:
+        gc.enable()
     run_command: RunCommand = module.run
     return run_command
 

@@ -6,17 +6,24 @@ what is written (ECMA-48, xterm's control sequences), and characters that reorde
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import os
-import re
 import sys
 from collections.abc import Sequence
-from typing import Any, Final, TextIO
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
-import orjson
-from msgspec import Struct
-from msgspec.structs import asdict
+from callboard.protocol.lazy_loading import lazy_module, lazy_pattern
+
+if TYPE_CHECKING:
+    import dataclasses
+    import json
+
+    import msgspec
+    import orjson
+else:
+    dataclasses = lazy_module("dataclasses")
+    json = lazy_module("json")
+    msgspec = lazy_module("msgspec")
+    orjson = lazy_module("orjson")
 
 #: A control string (OSC, DCS, SOS, PM, APC) that has not ended after so many characters is taken for text, so that an
 #: answer in which one never ends is shown all the same. A hyperlink has up to 2,083.
@@ -39,15 +46,17 @@ _MISLEADING: Final = (
 )
 
 #: What is taken out: whole sequences first, then what is left of those that are none.
-_REMOVED: Final = re.compile(rf"{_STRING}(?:\x07|\x9c|\x1b\\)|{_CSI}[@-~]?|{_ESCAPE}[0-~]?|[{_CONTROLS}{_MISLEADING}]")
+_REMOVED: Final = lazy_pattern(
+    rf"{_STRING}(?:\x07|\x9c|\x1b\\)|{_CSI}[@-~]?|{_ESCAPE}[0-~]?|[{_CONTROLS}{_MISLEADING}]"
+)
 #: A sequence at the end of a text that the next piece may go on with.
-_UNFINISHED: Final = re.compile(rf"(?:{_STRING}\x1b?|{_CSI}|{_ESCAPE})\Z")
+_UNFINISHED: Final = lazy_pattern(rf"(?:{_STRING}\x1b?|{_CSI}|{_ESCAPE})\Z")
 _LINE_ENDS: Final = str.maketrans("\u2028\u2029", "\n\n")
 #: What a person who decides must see instead of it being taken out: all of the above, carriage returns, and what ends
 #: a line without being a line feed.
-_VISIBLE: Final = re.compile(rf"[{_CONTROLS}{_MISLEADING}\u2028\u2029\ud800-\udfff]")
+_VISIBLE: Final = lazy_pattern(rf"[{_CONTROLS}{_MISLEADING}\u2028\u2029\ud800-\udfff]")
 #: JSON writers leave these as they are; as \\u.... they are the same JSON and harmless.
-_UNESCAPED_IN_JSON: Final = re.compile(rf"[\x7f-\x9f\u2028\u2029{_MISLEADING}]")
+_UNESCAPED_IN_JSON: Final = lazy_pattern(rf"[\x7f-\x9f\u2028\u2029{_MISLEADING}]")
 
 
 class TerminalText:
@@ -100,14 +109,15 @@ def table(rows: Sequence[tuple[str, ...]]) -> str:
 def print_json(document: object) -> None:
     """One JSON document on stdout."""
     try:
-        text = orjson.dumps(document, asdict, orjson.OPT_INDENT_2).decode()
+        text = orjson.dumps(document, _fields, orjson.OPT_INDENT_2).decode()
     except TypeError:  # half of a surrogate pair, as in the name of a file that is not UTF-8
         text = json.dumps(document, indent=2, default=_fields)
     print_line(escaped(text))
 
 
 def _fields(value: Any) -> dict[str, object]:
-    return asdict(value) if isinstance(value, Struct) else dataclasses.asdict(value)
+    is_struct = isinstance(value, msgspec.Struct)
+    return msgspec.structs.asdict(value) if is_struct else dataclasses.asdict(value)
 
 
 def print_line(text: str) -> None:

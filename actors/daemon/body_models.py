@@ -27,7 +27,7 @@ _NOT_JSON: Final = "json_invalid"
 class ApiBody(BaseModel):
     """The base of them: what the API does not know is ignored, as most servers do; a wrong type is refused."""
 
-    model_config = ConfigDict(strict=True, extra="ignore", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True, allow_inf_nan=False, defer_build=True)
 
 
 class RunTools(ApiBody):

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, field
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from callboard.actors.config_file import CONFIG_FILE, Profile, Section, read_profile, similar
@@ -37,7 +37,7 @@ M = TypeVar("M", bound=BaseModel)
 NO_JOURNAL: Final = "off"
 
 
-class DaemonLimits(BaseModel, frozen=True, extra="forbid"):
+class DaemonLimits(BaseModel, frozen=True, extra="forbid", defer_build=True):
     """What one client may take of the daemon."""
 
     max_body_bytes: int = Field(default=32 * 1024 * 1024, ge=1_024)
@@ -55,7 +55,7 @@ class DaemonLimits(BaseModel, frozen=True, extra="forbid"):
     """At once; more are answered with 503."""
 
 
-class DaemonSettings(BaseModel, frozen=True, extra="forbid"):
+class DaemonSettings(BaseModel, frozen=True, extra="forbid", defer_build=True):
     """`[daemon]`. Bad values are a UsageError that names them."""
 
     host: str = "127.0.0.1"
@@ -73,7 +73,7 @@ class DaemonSettings(BaseModel, frozen=True, extra="forbid"):
     """Names of models for clients: {"gpt-4o" = "openai/gpt-6.1-sol"}."""
     embedding_model: str = ""
     """Of /v1/embeddings, "provider/model"; "": the endpoint answers 404."""
-    limits: DaemonLimits = DaemonLimits()
+    limits: DaemonLimits = Field(default_factory=DaemonLimits)
 
     @field_validator("host")
     @classmethod
@@ -91,7 +91,7 @@ class DaemonSettings(BaseModel, frozen=True, extra="forbid"):
             return False
 
 
-class TenantSettings(BaseModel, frozen=True, extra="forbid"):
+class TenantSettings(BaseModel, frozen=True, extra="forbid", defer_build=True):
     """What `[tenants.NAME]` says besides the settings of its runtime. None: no such limit."""
 
     tools: tuple[Path, ...] = ()
@@ -108,7 +108,7 @@ class TenantPlan(Struct, frozen=True):
 
     name: str
     settings: Settings
-    own: TenantSettings = TenantSettings()
+    own: TenantSettings = field(default_factory=TenantSettings)
 
 
 class DaemonPlan(Struct, frozen=True):

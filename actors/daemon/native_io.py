@@ -24,19 +24,19 @@ M = TypeVar("M", bound=BaseModel)
 class NativeBody(BaseModel):
     """The JSON object of a request: fields it does not have are errors, and no value is converted."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False, defer_build=True)
 
 
 class NativeQuery(BaseModel):
     """What follows the "?" of a URL: fields it does not have are errors."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
 
 
 class NativeAnswer(BaseModel):
     """A JSON object that is answered. All its fields are always there."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
 
 def body_as(call: HttpCall, kind: type[M]) -> M:

@@ -122,7 +122,7 @@ _Item = Annotated[
     Discriminator(_kind),
 ]
 _AnyItem = _Said | _Call | _CallOutput | _Reasoning | _CallHere | _Compaction
-_ITEM: TypeAdapter[_AnyItem] = TypeAdapter(_Item)
+_ITEM: TypeAdapter[_AnyItem] = TypeAdapter(_Item, config={"defer_build": True})
 Items = Sequence[dict[str, object]]
 OpenSummary = Callable[[str], str | None]
 """The summary in the `encrypted_content` of a compaction; None where it is none of ours."""

@@ -39,9 +39,9 @@ package too, and would start several times slower with HTTP clients and settings
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from types import ModuleType
 from typing import TYPE_CHECKING
+
+from callboard.protocol.lazy_loading import lazy_names
 
 if TYPE_CHECKING:
     from callboard.actors.builtins.asking_user import UserQuestion
@@ -102,55 +102,50 @@ __all__ = [
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # a type checker that saw this function would accept every name
-
-    def __getattr__(name: str) -> object:
-        if name in __all__:
-            return next(vars(module)[name] for module in _homes() if name in vars(module))
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def _homes() -> Iterator[ModuleType]:
-    """The modules of these names, first those that tools in child processes import, then by how much each loads."""
-    from callboard.actors import tools  # noqa: PLC0415
-    from callboard.actors.processes import spawning  # noqa: PLC0415
-    from callboard.actors.tools import progress  # noqa: PLC0415
-    from callboard.protocol import errors, policy  # noqa: PLC0415
-    from callboard.protocol import tools as contracts  # noqa: PLC0415
-
-    yield from (errors, contracts, policy, spawning, tools, progress)
-    from callboard.actors.builtins import asking_user  # noqa: PLC0415
-    from callboard.actors.calls import approvals  # noqa: PLC0415
-    from callboard.actors.requests import (  # noqa: PLC0415
-        client_tools,
-        conversation,
-        direct_calls,
-        json_schema,
-        open_requests,
-        outputs,
-        partial_outputs,
-        replies,
-        request_feed,
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "callboard.actors.builtins.asking_user": ("UserQuestion",),
+            "callboard.actors.calls.approvals": ("Approval",),
+            "callboard.actors.connection": ("Connection",),
+            "callboard.actors.edits.proposals": ("Proposal", "ProposalState"),
+            "callboard.actors.mcp.mcp_servers": ("McpServer",),
+            "callboard.actors.one_question": ("ask_sync", "stream_sync"),
+            "callboard.actors.processes.spawning": ("freeze_support",),
+            "callboard.actors.requests.asking": ("AskOptions",),
+            "callboard.actors.requests.client_tools": ("CallAnswer", "CallResults", "ClientTool"),
+            "callboard.actors.requests.conversation": ("Conversation",),
+            "callboard.actors.requests.direct_calls": ("CallResult",),
+            "callboard.actors.requests.json_schema": ("json_schema",),
+            "callboard.actors.requests.open_requests": ("OpenRequest", "OpenState", "PendingCall"),
+            "callboard.actors.requests.outputs": ("Output",),
+            "callboard.actors.requests.partial_outputs": ("PartialOutput",),
+            "callboard.actors.requests.replies": ("ModelCallFailed", "Reply", "RequestEnded", "Stream", "SyncStream"),
+            "callboard.actors.requests.request_feed": ("Followed", "FollowerTooSlow"),
+            "callboard.actors.runtime": ("Runtime",),
+            "callboard.actors.settings": ("Settings",),
+            "callboard.actors.telemetry.metrics": ("Metrics",),
+            "callboard.actors.telemetry.request_log": ("RequestLogFilter",),
+            "callboard.actors.tools.context": ("ToolContext",),
+            "callboard.actors.tools.decorator": ("Tool", "tool"),
+            "callboard.actors.tools.progress": ("ToolProgressed",),
+            "callboard.protocol.code_fences": ("CodeFence", "MalformedFence"),
+            "callboard.protocol.commands": ("AskApproval", "Outcome", "RunTool"),
+            "callboard.protocol.compaction": ("Compaction",),
+            "callboard.protocol.content": ("Audio", "Document", "Image", "Video"),
+            "callboard.protocol.errors": ("CallboardError", "ErrorKind", "RuntimeFailure", "ToolError", "UsageError"),
+            "callboard.protocol.events": ("ToolCallCompleted", "ToolCallDeferred", "ToolCallFailed"),
+            "callboard.protocol.model": ("Sampling", "TextDelta"),
+            "callboard.protocol.policy": ("Mode", "Policy", "Rule", "Trust"),
+            "callboard.protocol.provider_options": (
+                "AnthropicOptions",
+                "BedrockOptions",
+                "GeminiOptions",
+                "OpenAIOptions",
+                "OpenRouterOptions",
+            ),
+            "callboard.protocol.reports": ("CallReport", "StepReport"),
+            "callboard.protocol.tools": ("Decision", "Deferred", "Origin", "Risk"),
+            "callboard.providers.catalog": ("Catalog", "ModelInfo", "Prices"),
+        },
     )
-    from callboard.actors.telemetry import metrics, request_log  # noqa: PLC0415
-    from callboard.protocol import (  # noqa: PLC0415
-        commands,
-        compaction,
-        content,
-        events,
-        model,
-        provider_options,
-        reports,
-    )
-
-    yield from (content, model, provider_options, commands, events, reports, compaction, request_log, metrics)
-    from callboard.actors.edits import proposals  # noqa: PLC0415
-
-    yield from (conversation, replies, direct_calls, outputs, partial_outputs, approvals, asking_user, proposals)
-    yield from (open_requests, client_tools, json_schema, request_feed)
-    from callboard.providers import catalog  # noqa: PLC0415
-
-    yield catalog
-    from callboard.actors import one_question, runtime, settings  # noqa: PLC0415
-    from callboard.actors.requests import asking  # noqa: PLC0415
-
-    yield from (settings, asking, runtime, one_question)

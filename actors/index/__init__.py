@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from callboard.protocol.lazy_loading import lazy_names
+
 if TYPE_CHECKING:
     from callboard.actors.index.assembly import assemble
     from callboard.actors.index.code_index import CodeIndex, Hit
@@ -14,10 +16,13 @@ if TYPE_CHECKING:
 __all__ = ["CodeIndex", "EdgeRow", "Hit", "IndexWriteError", "Progress", "RefreshSummary", "assemble"]
 
 if not TYPE_CHECKING:  # a type checker that saw this function would accept every name
-
-    def __getattr__(name: str) -> object:
-        if name in __all__:
-            from callboard.actors.index import assembly, code_index, refresh  # noqa: PLC0415 - children need less
-
-            return next(vars(each)[name] for each in (assembly, code_index, refresh) if name in vars(each))
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "callboard.actors.index.assembly": ("assemble",),
+            "callboard.actors.index.code_index": ("CodeIndex", "Hit"),
+            "callboard.actors.index.disk": ("IndexWriteError",),
+            "callboard.actors.index.refresh": ("Progress", "RefreshSummary"),
+            "callboard.actors.index.store": ("EdgeRow",),
+        },
+    )

@@ -8,12 +8,17 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-
-import pathspec
+from typing import TYPE_CHECKING
 
 from callboard.actors.index.records import FileStat
 from callboard.actors.index.tokens import word_set
 from callboard.actors.secret_files import NO_RULES, SecretFiles, SecretRules
+from callboard.protocol.lazy_loading import lazy_module
+
+if TYPE_CHECKING:
+    import pathspec
+else:
+    pathspec = lazy_module("pathspec")
 
 #: Never source: version control, caches, environments, and our own store.
 SKIPPED_FOLDERS = word_set(
@@ -38,7 +43,7 @@ MAX_FILE_BYTES = 1_500_000
 MAX_NOTEBOOK_BYTES = 8_000_000
 
 
-Rules = tuple[tuple[str, pathspec.GitIgnoreSpec], ...]
+Rules = tuple[tuple[str, "pathspec.GitIgnoreSpec"], ...]
 """The .gitignore files that count for a folder, the deepest last, each with the folder it applies to."""
 
 

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextvars import copy_context
+from functools import cache
 from types import FrameType
 from typing import Final
 
@@ -84,7 +85,7 @@ class Child:
         with ours, theirs:
             for _ in range(REHEARSALS):
                 ours.sendall(LENGTH.pack(len(_SAMPLE_ORDER)) + _SAMPLE_ORDER)
-                self._take(theirs, _SAMPLE)
+                self._take(theirs, _sample_tool())
                 ours.recv(4096)
 
     def _take(self, calls: socket.socket, tool: Invoker | None) -> bool:
@@ -94,7 +95,7 @@ class Child:
             return False
         (length,) = LENGTH.unpack(head)
         number, context, more = pickle.loads(calls.recv(length, socket.MSG_WAITALL))
-        if tool is not _SAMPLE and confined.has_lost_a_cover():
+        if tool is not _sample_tool() and confined.has_lost_a_cover():
             calls.sendall(encode_reply(number, _uncovered(context.run.name), spent=bool(more)))
             os._exit(LOST_COVER)
         progress = ProgressSender(calls, number)
@@ -116,7 +117,7 @@ class Child:
                 tool = self._tool = self._load()
         except BaseException as error:  # noqa: BLE001 - importing the tool's module runs code that is not ours
             return could_not_load(run.name, text_of(error), told_of(error)), True
-        before = ProcessState() if more and tool is not _SAMPLE else None
+        before = ProcessState() if more and tool is not _sample_tool() else None
         result = copy_context().run(_call, tool, context, report)
         crashed = isinstance(result, ToolFailure) and result.code is FailureCode.CRASHED
         return result, crashed or _left_something() or (before is not None and not _restored(before))
@@ -155,7 +156,12 @@ def _sample(text: str, number: int = 1, flag: bool = False, items: list[str] | N
     return {"text": text}
 
 
-_SAMPLE: Final = Invoker("sample", _sample, read_signature(_sample, "sample"))
+@cache
+def _sample_tool() -> Invoker:
+    """Made where a child is made ready: the process of the runtime loads this module too, and needs none."""
+    return Invoker("sample", _sample, read_signature(_sample, "sample"))
+
+
 _SAMPLE_RUN: Final = RunTool(Tag(RequestId(""), MessageId("")), ToolName("sample"), '{"text": ""}', 0.0, "")
 _SAMPLE_ORDER: Final = pickle.dumps((1, ToolContext(_SAMPLE_RUN), True), protocol=pickle.HIGHEST_PROTOCOL)
 
@@ -164,7 +170,7 @@ def rehearse() -> None:
     """Call a tool of our own, before the first fork: what is loaded and learnt then is there for all forks."""
     for _ in range(FIRST_REHEARSALS):
         number, context, _ = pickle.loads(_SAMPLE_ORDER)
-        encode_reply(number, _SAMPLE.call(context.run.arguments, context), spent=_left_something())
+        encode_reply(number, _sample_tool().call(context.run.arguments, context), spent=_left_something())
 
 
 def encode_reply(number: int, result: Result, spent: bool) -> bytes:

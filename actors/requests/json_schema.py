@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import AfterValidator, WithJsonSchema
 from typing_extensions import TypeForm
 
 from callboard.actors.requests.outputs import RAW, Output, OutputType, output_type
 from callboard.protocol.errors import UsageError, missing_extra
+from callboard.protocol.lazy_loading import lazy_module
 from callboard.protocol.output import OutputMode, OutputSpec
+
+if TYPE_CHECKING:
+    import pydantic
+else:
+    pydantic = lazy_module("pydantic")
 
 
 def json_schema(
@@ -36,7 +41,7 @@ def json_schema(
         return value
 
     told = Output(mode=mode, name=name, description=description)
-    kind: Any = Annotated[Any, WithJsonSchema(whole), AfterValidator(fits), told, RAW]
+    kind: Any = Annotated[Any, pydantic.WithJsonSchema(whole), pydantic.AfterValidator(fits), told, RAW]
     checked: TypeForm[object] = kind
     return checked
 

@@ -11,14 +11,24 @@ import inspect
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from types import GenericAlias, UnionType
-from typing import Any, Final, Generic, Literal, NotRequired, Required, TypeVar, Union, cast, get_args, get_origin
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    Generic,
+    Literal,
+    NotRequired,
+    Required,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+)
 
 from msgspec import Struct
-from pydantic import BaseModel, TypeAdapter, ValidationError
-from pydantic.json_schema import GenerateJsonSchema
-from pydantic_core import ErrorDetails, from_json
 from typing_extensions import TypedDict, TypeForm, get_type_hints, is_typeddict
 
 from callboard.actors.tools.invoke import safe_text, shortened, text_of
@@ -26,8 +36,18 @@ from callboard.actors.tools.schema import trimmed
 from callboard.protocol.content import bad_number
 from callboard.protocol.errors import UsageError, said
 from callboard.protocol.json_answers import json_documents
+from callboard.protocol.lazy_loading import lazy_module
 from callboard.protocol.limits import MAX_MISFIT_CHARS, OUTPUT_TRIES
 from callboard.protocol.output import Checked, OutputMode, OutputSpec
+
+if TYPE_CHECKING:
+    import pydantic
+    import pydantic_core
+    from pydantic import TypeAdapter, json_schema
+else:
+    json_schema = lazy_module("pydantic.json_schema")
+    pydantic = lazy_module("pydantic")
+    pydantic_core = lazy_module("pydantic_core")
 
 #: Types that are kept; a program has a few.
 MAX_TYPES: Final = 256
@@ -93,12 +113,12 @@ class OutputType(Generic[T_co]):
         """The object of an answer. Raises MisfitError where it does not fit, and what code of the user's raises."""
         first = ""
         if text.startswith("{"):  # most are JSON and nothing else: a third of the time
-            with contextlib.suppress(ValidationError, MisfitError):
+            with contextlib.suppress(pydantic.ValidationError, MisfitError):
                 return self._validated(text)
         for document in json_documents(text):
             try:
                 return self._validated(document)
-            except ValidationError as error:
+            except pydantic.ValidationError as error:
                 first = first or _told(error, document)
             except MisfitError as error:
                 first = first or str(error)
@@ -116,7 +136,7 @@ class OutputType(Generic[T_co]):
 
     def data(self, text: str) -> object:
         """The answer as plain JSON data, before it is validated. Raises ValueError where it holds none."""
-        return self.unwrapped(from_json(next(json_documents(text), text)))
+        return self.unwrapped(pydantic_core.from_json(next(json_documents(text), text)))
 
     def unwrapped(self, data: object) -> object:
         """Without the field around an answer that is no object by itself. Where that is not there yet: None."""
@@ -131,10 +151,10 @@ class OutputType(Generic[T_co]):
             return self._plain.validate_json(document)
         try:
             return self._wrapped.validate_json(document)[WRAPPED]
-        except ValidationError as wrapped:
+        except pydantic.ValidationError as wrapped:
             try:  # models leave the field out that is there for the API's sake only
                 return self._plain.validate_json(document)
-            except ValidationError:
+            except pydantic.ValidationError:
                 raise wrapped from None
 
 
@@ -173,13 +193,13 @@ def _looked_at(kind: Any) -> OutputType[Any]:
     name = told.name or _name_of(kind.__origin__ if hasattr(kind, "__metadata__") else kind)
     if inspect.isroutine(kind) or isinstance(kind, partial):  # pydantic would read its arguments
         raise UsageError(f"output: {name} is a function; name the type that you want")
-    if kind is BaseModel:
+    if kind is pydantic.BaseModel:
         raise UsageError("output: BaseModel has no fields; name a class of your own that is one")
     if open_type := _open_type(kind):
         raise UsageError(f"output: {name} leaves {open_type} open; name a type for it, as in Page[int]")
     try:
         portable = _portable(kind)
-        plain: TypeAdapter[object] = TypeAdapter(portable)
+        plain: TypeAdapter[object] = pydantic.TypeAdapter(portable)
         schema = _schema_of(plain)
         for node in _nodes(plain.core_schema):
             if why := _NOT_DATA.get(str(node.get("type"))):
@@ -188,7 +208,7 @@ def _looked_at(kind: Any) -> OutputType[Any]:
         rooted = _at_root(schema)
         if rooted is None:
             make_type: Any = TypedDict
-            wrapped = TypeAdapter(make_type("Answer", {WRAPPED: portable}))
+            wrapped = pydantic.TypeAdapter(make_type("Answer", {WRAPPED: portable}))
             rooted = _schema_of(wrapped)
     except UsageError:
         raise
@@ -244,15 +264,19 @@ def _name_of(kind: object) -> str:
     return shortened(_MODULES.sub("", safe_text(str, kind)), _MAX_NAME_CHARS)
 
 
-class _QuietSchema(GenerateJsonSchema):
-    """Without warnings about defaults that JSON cannot carry: an answer needs none."""
+@cache
+def _quiet_schema() -> type[json_schema.GenerateJsonSchema]:
+    class QuietSchema(json_schema.GenerateJsonSchema):
+        """Without warnings about defaults that JSON cannot carry: an answer needs none."""
 
-    def emit_warning(self, kind: object, detail: str) -> None:
-        """Nothing to say."""
+        def emit_warning(self, kind: object, detail: str) -> None:
+            """Nothing to say."""
+
+    return QuietSchema
 
 
 def _schema_of(adapter: TypeAdapter[object]) -> dict[str, object]:
-    return trimmed(adapter.json_schema(mode="validation", schema_generator=_QuietSchema))
+    return trimmed(adapter.json_schema(mode="validation", schema_generator=_quiet_schema()))
 
 
 def _at_root(schema: dict[str, object]) -> dict[str, object] | None:
@@ -273,7 +297,7 @@ def _open_type(kind: object) -> str:
     """A type variable that nothing was put in for, by its name; "" where there is none."""
     if isinstance(kind, TypeVar):
         return str(kind)
-    if isinstance(kind, type) and not isinstance(kind, GenericAlias) and issubclass(kind, BaseModel):
+    if isinstance(kind, type) and not isinstance(kind, GenericAlias) and issubclass(kind, pydantic.BaseModel):
         parameters = kind.__pydantic_generic_metadata__["parameters"]
     else:
         parameters = getattr(kind, "__parameters__", ())
@@ -297,7 +321,7 @@ def _place_of(kind: object, depth: int) -> Iterator[str]:
     """The way to the field whose type cannot be expressed, name by name."""
     for name, annotation in _fields_of(kind).items() if depth < _MAX_FIELD_DEPTH else ():
         try:
-            _schema_of(TypeAdapter(annotation))
+            _schema_of(pydantic.TypeAdapter(annotation))
         except Exception:  # noqa: BLE001 - this is what is looked for
             yield name
             inner = next((each for each in (annotation, *get_args(annotation)) if _fields_of(each)), None)
@@ -308,7 +332,7 @@ def _place_of(kind: object, depth: int) -> Iterator[str]:
 
 def _fields_of(kind: object) -> Mapping[str, Any]:
     origin = get_origin(kind) or kind
-    if isinstance(origin, type) and issubclass(origin, BaseModel):
+    if isinstance(origin, type) and issubclass(origin, pydantic.BaseModel):
         return {name: field.annotation for name, field in origin.model_fields.items()}
     if is_typeddict(origin) or is_dataclass(origin):
         own = getattr(origin, "__annotations__", {})
@@ -365,7 +389,7 @@ def _nodes(core_schema: object) -> Iterator[Mapping[str, object]]:
 # What the model reads of an answer that does not fit.
 
 
-def _told(error: ValidationError, document: str) -> str:
+def _told(error: pydantic.ValidationError, document: str) -> str:
     faults = error.errors(include_url=False, include_context=False)
     lines = [_fault(fault, document) for fault in faults[:_MAX_PLACES]]
     if len(faults) > _MAX_PLACES:
@@ -373,7 +397,7 @@ def _told(error: ValidationError, document: str) -> str:
     return shortened("; ".join(lines), MAX_MISFIT_CHARS)
 
 
-def _fault(fault: ErrorDetails, document: str) -> str:
+def _fault(fault: pydantic_core.ErrorDetails, document: str) -> str:
     if fault["type"] == "json_invalid":
         return f"{fault['msg']}, in {safe_text(str, document, _MAX_VALUE_CHARS)!r}"
     place = ".".join(map(str, fault["loc"])) or "the answer"

@@ -7,17 +7,22 @@ has grown by an eighth: over a whole answer that is nine times its length, howev
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from msgspec import Struct
-from pydantic_core import from_json
 
 from callboard.actors.requests.outputs import OutputType
 from callboard.protocol.events import RequestStarted
 from callboard.protocol.ids import CallId
 from callboard.protocol.json_answers import first_opening
+from callboard.protocol.lazy_loading import lazy_module
 from callboard.protocol.model import Done, Restarted, TextDelta, ToolCallDelta, ToolCallStart
 from callboard.protocol.output import OUTPUT_TOOL
+
+if TYPE_CHECKING:
+    import pydantic_core
+else:
+    pydantic_core = lazy_module("pydantic_core")
 
 #: By this share the text must have grown before it is read again.
 GROWTH: Final = 0.125
@@ -100,7 +105,7 @@ class PartialReader:
         if start < 0:
             return None
         try:
-            data = from_json(text[start:], allow_partial="trailing-strings")
+            data = pydantic_core.from_json(text[start:], allow_partial="trailing-strings")
         except ValueError:  # text around the JSON: only the end of the turn tells what is what
             return None
         value = self._output.unwrapped(data)

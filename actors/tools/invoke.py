@@ -12,12 +12,10 @@ import contextlib
 import re
 from collections.abc import Callable
 from operator import length_hint
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 from msgspec.structs import replace
-from pydantic import TypeAdapter, ValidationError
-from pydantic_core import ErrorDetails, PydanticSerializationError
 
 from callboard.actors.tools.context import Report, ToolContext
 from callboard.actors.tools.schema import Signature
@@ -25,9 +23,16 @@ from callboard.actors.tools.tracebacks import told_of
 from callboard.protocol.content import byte_size, not_finite
 from callboard.protocol.errors import ToolError
 from callboard.protocol.ids import ToolName
+from callboard.protocol.lazy_loading import lazy_module
 from callboard.protocol.limits import MAX_RESULT_BYTES
 from callboard.protocol.masking import LONGEST_KEY_BYTES, mask
 from callboard.protocol.tools import Deferred, FailureCode, ToolFailure
+
+if TYPE_CHECKING:
+    import pydantic_core
+    from pydantic import TypeAdapter
+else:
+    pydantic_core = lazy_module("pydantic_core")
 
 #: Of an exception's text and of a wrong argument, what a model can use.
 MAX_MESSAGE_CHARS: Final = 2_000
@@ -73,7 +78,7 @@ class Invoker:
 
     def touch(self) -> None:
         """Use what a call uses without running any of the tool's code: no JSON gets past the parser."""
-        with contextlib.suppress(ValidationError):
+        with contextlib.suppress(pydantic_core.ValidationError):
             self._arguments.validate_json("")
 
     def call(self, arguments: str, context: ToolContext, report: Report | None = None) -> Result:
@@ -94,7 +99,7 @@ class Invoker:
         """What is wrong with these arguments, a JSON text; None when a call would take them."""
         try:
             self._arguments.validate_json(arguments)
-        except ValidationError as error:
+        except pydantic_core.ValidationError as error:
             return invalid_arguments(self._name, error)
         except Exception as error:  # noqa: BLE001 - the types of the tool's author may raise anything
             return self._failure(FailureCode.INVALID_ARGUMENTS, text_of(error))
@@ -110,7 +115,7 @@ class Invoker:
     def _bound(self, arguments: str, context: ToolContext, report: Report | None) -> dict[str, Any]:
         try:
             bound: dict[str, Any] = self._arguments.validate_json(arguments)
-        except ValidationError as error:
+        except pydantic_core.ValidationError as error:
             raise Refused(invalid_arguments(self._name, error)) from None
         if self._context_parameter:
             bound[self._context_parameter] = context if report is None else context.reporting(report)
@@ -127,10 +132,10 @@ class Invoker:
             checked = self._result.validate_python(value)
             written = self._result.dump_json(checked)
             wrong = _no_json_number(self._result, checked, written)
-        except ValidationError as error:
+        except pydantic_core.ValidationError as error:
             fault = _fault(error.errors()[0], "its result")
             return self._failure(FailureCode.INVALID_RESULT, f"the tool did not return what it declares: {fault}")
-        except (PydanticSerializationError, ValueError) as error:
+        except (pydantic_core.PydanticSerializationError, ValueError) as error:
             why = f"the tool's result ({type(value).__name__}) cannot be written as JSON: {safe_text(str, error)}"
             return with_traceback(self._failure(FailureCode.INVALID_RESULT, why), error)
         if wrong:
@@ -173,7 +178,7 @@ class Invoker:
         return ToolFailure(self._name, code, message)
 
 
-def invalid_arguments(tool: ToolName, error: ValidationError) -> ToolFailure:
+def invalid_arguments(tool: ToolName, error: pydantic_core.ValidationError) -> ToolFailure:
     """What was wrong with the arguments, the first fault in detail."""
     faults = error.errors(include_url=False)
     first = faults[0]
@@ -204,11 +209,11 @@ def shortened(text: str, limit: int = MAX_MESSAGE_CHARS) -> str:
     return shown if len(text) <= limit else f"{shown}... ({len(text) - limit:,} characters more)"
 
 
-def _fault(fault: ErrorDetails, whole: str = "the arguments") -> str:
+def _fault(fault: pydantic_core.ErrorDetails, whole: str = "the arguments") -> str:
     return f"{_path(fault) or whole}: {shortened(fault['msg'])}"
 
 
-def _path(fault: ErrorDetails) -> str:
+def _path(fault: pydantic_core.ErrorDetails) -> str:
     return shortened(".".join(str(part) for part in fault["loc"]), MAX_RECEIVED_CHARS)
 
 

@@ -9,18 +9,24 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType, UnionType
-from typing import Any, Final, NotRequired, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, NotRequired, Union, get_args, get_origin, get_type_hints
 
-import docstring_parser
 from msgspec import Struct
-from pydantic import ConfigDict, TypeAdapter, with_config
-from pydantic.errors import PydanticUserError
-from pydantic_core import PydanticSerializationError
 from typing_extensions import TypedDict, TypeForm
 
 from callboard.actors.tools.context import ToolContext
 from callboard.protocol.errors import UsageError
+from callboard.protocol.lazy_loading import lazy_module
 from callboard.protocol.tools import Deferred
+
+if TYPE_CHECKING:
+    import docstring_parser
+    import pydantic
+    import pydantic_core
+else:
+    docstring_parser = lazy_module("docstring_parser")
+    pydantic = lazy_module("pydantic")
+    pydantic_core = lazy_module("pydantic_core")
 
 #: Of names that are visible where a function was defined, what they stand for there.
 Names = Mapping[str, object]
@@ -35,7 +41,7 @@ _UNNAMED: Final = {
 _VALUES: Final = frozenset(
     ["default", "const", "enum", "examples", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"]
 )
-_STRICT: Final = ConfigDict(extra="forbid", allow_inf_nan=False)
+_STRICT: Final[pydantic.ConfigDict] = {"extra": "forbid", "allow_inf_nan": False}
 
 
 class Parameter(Struct, frozen=True):
@@ -59,7 +65,7 @@ class Signature:
     """The parameter that gets the ToolContext; empty if there is none."""
 
     @cached_property
-    def arguments(self) -> TypeAdapter[dict[str, object]]:
+    def arguments(self) -> pydantic.TypeAdapter[dict[str, object]]:
         """Validates the arguments as one JSON object; unknown names are refused, defaults are left to the function.
 
         NaN and infinity are refused as well, also as the texts "NaN" and "inf", which pydantic would take for numbers.
@@ -67,20 +73,37 @@ class Signature:
         # A TypedDict and not a model: its keys may be called "json" or "copy".
         fields = {p.name: p.annotation if p.required else NotRequired[p.annotation] for p in self.parameters}
         make_type: Any = TypedDict
-        return TypeAdapter(with_config(_STRICT)(make_type("Arguments", fields)))
+        return pydantic.TypeAdapter(pydantic.with_config(_STRICT)(make_type("Arguments", fields)))
 
     @cached_property
-    def result(self) -> TypeAdapter[object]:
+    def result(self) -> pydantic.TypeAdapter[object]:
         """Validates and serialises what the tool returns."""
-        return TypeAdapter(self.returns)
+        return pydantic.TypeAdapter(self.returns)
+
+    @cached_property
+    def plain_schema(self) -> dict[str, object]:
+        """The JSON Schema of the arguments by their types alone."""
+        return trimmed(self.arguments.json_schema())
 
     def json_schema(self) -> dict[str, object]:
         """The JSON Schema of the arguments, with the docstring's descriptions and the defaults."""
-        schema = trimmed(self.arguments.json_schema())
-        properties = schema.setdefault("properties", {})
+        schema = {"type": "object", **self.plain_schema}
+        properties = schema.get("properties", {})
         if isinstance(properties, dict):
-            properties |= {p.name: _described(properties[p.name], p) for p in self.parameters}
-        return {"type": "object", **schema}
+            schema["properties"] = {p.name: self._described(properties[p.name], p) for p in self.parameters}
+        return schema
+
+    def _described(self, schema: dict[str, object], parameter: Parameter) -> dict[str, object]:
+        extra: dict[str, object] = {}
+        if parameter.description and "description" not in schema:
+            extra["description"] = parameter.description
+        if not parameter.required and parameter.default is not None:
+            # A default that JSON cannot carry is the function's own.
+            with contextlib.suppress(pydantic_core.PydanticSerializationError):
+                extra["default"] = self.arguments.dump_python(
+                    {parameter.name: parameter.default}, mode="json", warnings=False
+                )[parameter.name]
+        return {**schema, **{key: value for key, value in extra.items() if _is_finite(value)}}
 
     def __getstate__(self) -> dict[str, object]:
         """Without the validators: they are built again where they are used."""
@@ -107,8 +130,12 @@ def read_signature(function: Callable[..., object], tool: str, local_names: Name
         if hints[parameter.name] is ToolContext or ToolContext in get_args(hints[parameter.name]):
             context_parameter = parameter.name
         else:
-            parameters.append(_checked(parameter, hints[parameter.name], described.get(parameter.name, ""), tool))
+            is_required = parameter.default is inspect.Parameter.empty
+            default = None if is_required else parameter.default
+            told = described.get(parameter.name, "")
+            parameters.append(Parameter(parameter.name, hints[parameter.name], is_required, default, told))
     signature = Signature(tuple(parameters), _without_deferred(hints.get("return", object)), context_parameter)
+    _check_arguments(signature, tool)
     _check_result(signature, tool)
     return signature
 
@@ -148,20 +175,28 @@ def _hints(function: Callable[..., object], tool: str, local_names: Names) -> di
     return hints
 
 
-def _checked(parameter: inspect.Parameter, annotation: TypeForm[object], description: str, tool: str) -> Parameter:
+def _check_arguments(signature: Signature, tool: str) -> None:
+    """All of them at once, a third of the time; one by one where that fails, to name the one."""
     try:
-        TypeAdapter(annotation).json_schema()
-    except PydanticUserError as error:
+        signature.plain_schema  # noqa: B018 - building it is the check
+    except pydantic.PydanticUserError:
+        for parameter in signature.parameters:
+            _check_argument(parameter, tool)
+        raise
+
+
+def _check_argument(parameter: Parameter, tool: str) -> None:
+    try:
+        pydantic.TypeAdapter(parameter.annotation).json_schema()
+    except pydantic.PydanticUserError as error:
         raise UsageError(
-            f"tool {tool}: parameter {parameter.name!r} has type {_type_name(annotation)}, which has no JSON Schema"
-            f"{_reason(error)}; use a type that JSON can carry (str, int, list, dict, a dataclass, a pydantic model), "
-            "or ToolContext for what the runtime knows"
+            f"tool {tool}: parameter {parameter.name!r} has type {_type_name(parameter.annotation)}, which has no JSON "
+            f"Schema{_reason(error)}; use a type that JSON can carry (str, int, list, dict, a dataclass, a pydantic "
+            "model), or ToolContext for what the runtime knows"
         ) from error
-    required = parameter.default is inspect.Parameter.empty
-    return Parameter(parameter.name, annotation, required, None if required else parameter.default, description)
 
 
-def _reason(error: PydanticUserError) -> str:
+def _reason(error: pydantic.PydanticUserError) -> str:
     """Why, where the type alone does not say it; not pydantic's own remedy for a type it does not know."""
     return "" if error.code == "schema-for-unknown-type" else f" ({error.message.splitlines()[0]})"
 
@@ -169,7 +204,7 @@ def _reason(error: PydanticUserError) -> str:
 def _check_result(signature: Signature, tool: str) -> None:
     try:
         signature.result.core_schema  # noqa: B018 - building it is the check
-    except PydanticUserError as error:
+    except pydantic.PydanticUserError as error:
         raise UsageError(
             f"tool {tool}: its result has type {_type_name(signature.returns)}, which cannot be written as JSON; "
             "return a str, a dict, a list, a dataclass or a pydantic model"
@@ -182,17 +217,6 @@ def _type_name(annotation: TypeForm[object]) -> str:
 
 def _docstring(function: Callable[..., object]) -> docstring_parser.Docstring:
     return docstring_parser.parse(inspect.getdoc(function) or "")
-
-
-def _described(schema: dict[str, object], parameter: Parameter) -> dict[str, object]:
-    extra: dict[str, object] = {}
-    if parameter.description and "description" not in schema:
-        extra["description"] = parameter.description
-    if not parameter.required and parameter.default is not None:
-        with contextlib.suppress(PydanticSerializationError):  # a default that JSON cannot carry is the function's own
-            adapter: TypeAdapter[object] = TypeAdapter(parameter.annotation)
-            extra["default"] = adapter.dump_python(parameter.default, mode="json", warnings=False)
-    return {**schema, **{key: value for key, value in extra.items() if _is_finite(value)}}
 
 
 def trimmed(schema: dict[str, object]) -> dict[str, object]:

@@ -17,15 +17,20 @@ import threading
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from importlib.machinery import ModuleSpec
 from operator import attrgetter
 from types import ModuleType
-from typing import ClassVar, NamedTuple, get_args
-
-import cloudpickle  # type: ignore[import-untyped]
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, get_args
 
 from callboard.actors.tools.schema import Signature
 from callboard.protocol.errors import UsageError
+from callboard.protocol.lazy_loading import lazy_module
+
+if TYPE_CHECKING:
+    import cloudpickle  # type: ignore[import-untyped]
+else:
+    cloudpickle = lazy_module("cloudpickle")
 
 #: Dataclasses tell "nothing was given" by these very objects; in the child, a copy of one would read as a default.
 _DATACLASS_MARKS = ("MISSING", "KW_ONLY", "_HAS_DEFAULT_FACTORY")
@@ -73,18 +78,22 @@ def pack(name: str, function: Callable[..., object], signature: Signature) -> by
             ) from error
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """cloudpickle's, but the marks of dataclasses go by name."""
+@cache
+def _pickler() -> Callable[[io.BytesIO], pickle.Pickler]:
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+        """cloudpickle's, but the marks of dataclasses go by name."""
 
-    dispatch_table: ClassVar[ChainMap[type, Callable[..., object]]] = ChainMap(
-        {type(getattr(dataclasses, name)): lambda _, name=name: name for name in _DATACLASS_MARKS},
-        cloudpickle.Pickler.dispatch_table,
-    )
+        dispatch_table: ClassVar[ChainMap[type, Callable[..., object]]] = ChainMap(
+            {type(getattr(dataclasses, name)): lambda _, name=name: name for name in _DATACLASS_MARKS},
+            cloudpickle.Pickler.dispatch_table,
+        )
+
+    return Pickler
 
 
 def _dumped(value: object) -> bytes:
     stream = io.BytesIO()
-    _Pickler(stream).dump(value)
+    _pickler()(stream).dump(value)
     return stream.getvalue()
 
 

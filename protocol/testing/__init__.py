@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from callboard.protocol.errors import missing_extra
+from callboard.protocol.lazy_loading import lazy_names
 from callboard.protocol.testing.driver import drive
 from callboard.protocol.testing.invariants import INVARIANTS, Violation, violations
 from callboard.protocol.testing.recorded_runs import assert_replays, replay_recorded
@@ -54,13 +54,11 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # a type checker that saw this function would accept every name
-
-    def __getattr__(name: str) -> object:
-        """The two checks that need Hypothesis, an optional extra: imported when they are first used."""
-        if name not in ("check_provider_adapter", "check_tool"):
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        try:
-            from callboard.protocol.testing import adapter_check, tool_check  # noqa: PLC0415 - the extra `testing`
-        except ModuleNotFoundError as missing:
-            raise ImportError(missing_extra(f"{name} ({missing})", "testing")) from missing
-        return vars(tool_check if name == "check_tool" else adapter_check)[name]
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "callboard.protocol.testing.adapter_check": ("check_provider_adapter",),
+            "callboard.protocol.testing.tool_check": ("check_tool",),
+        },
+        extra="testing",
+    )

@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 from support.shared_double import shared_double
 
+from callboard import Mode, Trust
 from callboard import __version__ as version
+from callboard.actors.cli.arguments import CONFINE, MODE, TRUST
+from callboard.actors.processes.confinement import Confine
 from callboard.actors.testing.wire_double import RawAnswer
 
 DONE, FAILED, USAGE = 0, 1, 2
@@ -57,6 +60,10 @@ def test_it_is_so_in_a_process_of_its_own(callboard: Any) -> None:
     ran = callboard.run("ask", "x", "--model", "openai/gpt-5")
     assert "set the environment variable OPENAI_API_KEY" in ran.sentence
     assert (ran.status, ran.out) == (USAGE, "")
+
+
+def test_what_can_be_typed_is_what_the_settings_take() -> None:
+    assert (tuple(Trust), tuple(Mode), tuple(Confine)) == (TRUST, MODE, CONFINE)
 
 
 def test_the_version_is_one_line_with_python_and_platform(callboard: Any) -> None:
