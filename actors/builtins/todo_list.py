@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Final, Literal
 
-from msgspec import Struct
 from pydantic import Field
 
 from callboard.actors.tools import Tool, ToolContext, tool
@@ -26,7 +25,8 @@ class TodoState(StrEnum):
     COMPLETED = "completed"
 
 
-class TodoItem(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class TodoItem:
     """One thing to do."""
 
     id: Annotated[str, Field(min_length=1, max_length=40)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -29,7 +30,8 @@ Place = Literal["replace", "before", "after"]
 OnExists = Literal["fail", "overwrite", "keep"]
 
 
-class CodeEdit(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class CodeEdit:
     """One edit. Name what it changes by `canonical_path`, by `old_text`, or by `start_byte` and `end_byte`."""
 
     new_text: Annotated[str, Field(description="What is to be there; empty removes.")]

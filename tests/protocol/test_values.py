@@ -195,3 +195,65 @@ def test_a_value_is_one_that_can_be_matched_copied_and_used_as_a_key() -> None:
     assert {call: 1}[ToolCall(CallId("c"), ToolName("t"), "{}")] == 1
     with pytest.raises(AttributeError, match="immutable"):
         call.arguments = "[]"  # type: ignore[misc]
+
+
+PYDANTIC = "pydantic reads or writes it"
+SECRETS = "fields that no repr shows"
+SET_LATER = "fields that are set after `__init__`"
+LOOKED_UP_ONCE = "has a `cached_property`"
+#: Where values are dataclasses, and why: a class takes fifteen times as long to make, an instance ten times.
+DATACLASSES = {
+    "actors/builtins/asking_user.py": PYDANTIC,
+    "actors/builtins/code_lookup.py": PYDANTIC,
+    "actors/builtins/find_references.py": PYDANTIC,
+    "actors/builtins/job_tools.py": PYDANTIC,
+    "actors/builtins/jobs.py": PYDANTIC,
+    "actors/builtins/listing.py": PYDANTIC,
+    "actors/builtins/overview.py": PYDANTIC,
+    "actors/builtins/reading.py": PYDANTIC,
+    "actors/builtins/run_command.py": PYDANTIC,
+    "actors/builtins/text_search.py": PYDANTIC,
+    "actors/builtins/todo_list.py": PYDANTIC,
+    "actors/connection.py": PYDANTIC,
+    "actors/daemon/approval_desk.py": SECRETS,
+    "actors/daemon/board_feed.py": LOOKED_UP_ONCE,
+    "actors/daemon/endpoint.py": SECRETS,
+    "actors/daemon/token_rates.py": SET_LATER,
+    "actors/edits/editing.py": PYDANTIC,
+    "actors/edits/planning.py": PYDANTIC,
+    "actors/edits/proposals.py": PYDANTIC,
+    "actors/index/walk.py": SET_LATER,
+    "actors/journal/tables.py": LOOKED_UP_ONCE,
+    "actors/kernel/actor.py": SET_LATER,
+    "actors/kernel/cell.py": SET_LATER,
+    "actors/mcp/callers.py": "has attributes that are no fields",
+    "actors/mcp/known_tools.py": PYDANTIC,
+    "actors/mcp/mcp_servers.py": PYDANTIC,
+    "actors/mcp/remote_tools.py": "a Tool, see actors/tools/decorator.py",
+    "actors/mcp/tool_server.py": SET_LATER,
+    "actors/policy/saved_rules.py": PYDANTIC,
+    "actors/policy/workspace_trust.py": PYDANTIC,
+    "actors/processes/run_shell.py": PYDANTIC,
+    "actors/secret_files.py": PYDANTIC,
+    "actors/testing/wire_double/http_server.py": SET_LATER,
+    "actors/testing/wire_double/script.py": PYDANTIC,
+    "actors/tools/context.py": SECRETS,
+    "actors/tools/decorator.py": LOOKED_UP_ONCE,
+    "actors/tools/schema.py": LOOKED_UP_ONCE,
+    "protocol/compaction.py": PYDANTIC,
+    "protocol/model.py": PYDANTIC,
+    "protocol/policy.py": PYDANTIC,
+    "protocol/testing/answers/__init__.py": SECRETS,
+    "protocol/testing/observation.py": SET_LATER,
+    "protocol/testing/story.py": SET_LATER,
+    "providers/bedrock/aws_credentials.py": SECRETS,
+    "providers/catalog.py": PYDANTIC,
+    "providers/copilot/copilot_login.py": SECRETS,
+    "providers/credentials.py": SECRETS,
+    "providers/retry.py": "a default that no repr shows",
+    "providers/vertex/google_credentials.py": SECRETS,
+}
+
+
+def test_values_are_structs_but_where_a_reason_is_written() -> None:
+    assert {path for path, node in classes() if _is_dataclass(node)} == set(DATACLASSES)
