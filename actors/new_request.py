@@ -11,9 +11,9 @@ import time
 import uuid
 from collections.abc import Callable
 from contextvars import copy_context
-from dataclasses import replace
 from typing import Generic, cast
 
+from msgspec.structs import replace
 from typing_extensions import TypeForm
 
 from callboard.actors import kernel

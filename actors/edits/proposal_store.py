@@ -20,6 +20,7 @@ from typing import Final
 
 import orjson
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from callboard.actors.edits.changes import ChangeKind, FileChange, Splice, conflict
 from callboard.actors.edits.diffs import changed_lines, git_diff
@@ -264,7 +265,7 @@ class ProposalStore:
         with self.transaction():
             done = self._connection.execute(
                 "UPDATE proposals SET phase = ?, record = ? WHERE id = ? AND state = 'pending'",
-                (phase, orjson.dumps(record).decode(), proposal_id),
+                (phase, orjson.dumps(record, asdict).decode(), proposal_id),
             )
         return done.rowcount > 0
 

@@ -20,6 +20,7 @@ from typing import Final
 
 import orjson
 from msgspec import Struct
+from msgspec.structs import asdict
 
 #: prctl(2): a child that the tool's own child leaves behind becomes ours, and is seen; we end with our parent.
 _PR_SET_CHILD_SUBREAPER: Final = 36
@@ -122,7 +123,7 @@ def _serve(pipe: Connection, examine: Examine) -> None:
             verdict = examine(arguments, lambda plain: pipe.send_bytes(orjson.dumps({"plain": plain})))
         except BaseException:  # noqa: BLE001 - a fault of the check's own must be told, not taken for one of the tool
             verdict = Verdict(f"could not be examined: {traceback.format_exc()}", True)
-        pipe.send_bytes(orjson.dumps(verdict))
+        pipe.send_bytes(orjson.dumps(verdict, asdict))
 
 
 def _set_up() -> None:
