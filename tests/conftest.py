@@ -1,4 +1,4 @@
-"""For all tests: how Hypothesis looks for examples, and the end of a test that hangs.
+"""For all tests: how Hypothesis looks for examples, of what programs are forked, and the end of a test that hangs.
 
 A test that passes its time limit (60 s, see setup.cfg; `@pytest.mark.timeout(seconds)` where one needs more) is failed
 by pytest-timeout, which shows the stacks of all threads and continues with the next test. That takes Python code to run
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.database import DirectoryBasedExampleDatabase
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from support.zygote import Forking
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -51,6 +56,7 @@ LONG_FILES = (
 )  # fmt: skip
 STDERR_FD = pytest.StashKey[int]()
 LIMIT_SECONDS = pytest.StashKey[float]()
+FORKING = pytest.StashKey[Forking]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -63,6 +69,7 @@ def pytest_configure(config: pytest.Config) -> None:
     capture = config.pluginmanager.getplugin("capturemanager")
     with capture.global_and_fixture_disabled():  # the real stderr, not the file that takes a test's output
         config.stash[STDERR_FD] = os.dup(2)
+    config.stash[FORKING] = Forking()
 
 
 def _set_backstop(config: pytest.Config, seconds: float) -> None:
@@ -93,12 +100,19 @@ def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    item.config.stash[FORKING].is_on = item.get_closest_marker("fresh_interpreter") is None
     try:
         return (yield)
     finally:
         faulthandler.cancel_dump_traceback_later()
         if LIMIT_SECONDS in item.config.stash:
             del item.config.stash[LIMIT_SECONDS]
+
+
+@pytest.fixture
+def forking(pytestconfig: pytest.Config) -> Forking:
+    """On at the start of each test, unless it is marked `fresh_interpreter`."""
+    return pytestconfig.stash[FORKING]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -113,6 +127,7 @@ def pytest_enter_pdb() -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Python would wait for a thread that a test has left behind, and the run would not end."""
+    """The end of the zygote. Python would wait for a thread that a test has left behind, and the run would not end."""
+    config.stash[FORKING].close()
     if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
         _set_backstop(config, 0.0)

@@ -32,7 +32,9 @@ def test_small(number):
 
 def run_tests(folder: Path, *arguments: str, storage: Path | None = None) -> subprocess.CompletedProcess[str]:
     """`storage` is where Hypothesis keeps its tables and examples, in place of .hypothesis in the repository."""
-    shutil.copy(REPOSITORY / "tests" / "conftest.py", folder)
+    (folder / "support").mkdir(exist_ok=True)
+    for path in ("conftest.py", "support/zygote.py"):
+        shutil.copy(REPOSITORY / "tests" / path, folder / path)
     settings = ["-c", str(REPOSITORY / "setup.cfg"), "--rootdir", str(folder)]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *settings, *arguments, str(folder)]
     environment = {**os.environ, "HYPOTHESIS_STORAGE_DIRECTORY": str(storage or folder / "storage")}

@@ -124,6 +124,7 @@ def _read(terminal: int) -> bytes:
         return b""
 
 
+@pytest.mark.fresh_interpreter
 def test_a_question_without_a_server_loads_nothing_that_connects(tmp_path: Path) -> None:
     """httpx and aiohttp take 0.15 s to load, the adapters 0.1 s, of the 0.8 s that a warm question takes."""
     (tmp_path / "weather.py").write_text("def forecast(): pass\n")
