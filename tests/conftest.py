@@ -12,6 +12,7 @@ import faulthandler
 import os
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -37,23 +38,16 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
     database=DirectoryBasedExampleDatabase(REPOSITORY / ".hypothesis" / "examples"),
 )
-# The same examples in every run: what fails once fails again, on each machine.
-settings.register_profile("ci", settings.get_profile("callboard"), derandomize=True, database=None)
 # New examples in every run, and none that an earlier run has found: `--hypothesis-seed` alone decides.
 settings.register_profile("fresh", settings.get_profile("callboard"), database=None, print_blob=True)
-# As many as Hypothesis draws by itself, for a change of one part.
-settings.register_profile("thorough", settings.get_profile("callboard"), max_examples=100)
+# As many as Hypothesis draws by itself: in the deep stage, and for a change of one part.
+settings.register_profile("thorough", settings.get_profile("fresh"), max_examples=100)
 # A hundred times as many, however long that takes.
 settings.register_profile("deep", settings.get_profile("callboard"), max_examples=10_000)
 settings.load_profile("callboard")
 
-#: Files whose tests take long, however few they are, the longest first. xdist hands files out in this order, so that no
-#: worker begins one of them when the others have nothing left (--no-loadscope-reorder: its own order is by how many).
-LONG_FILES = (
-    "test_invariants.py", "test_suite.py", "test_frozen_program.py", "test_start_stop.py", "test_bad_input.py",
-    "test_docs.py", "test_state_machine.py", "test_web_servers.py", "test_celery_worker.py", "test_site.py",
-    "test_hypothesis_profiles.py", "test_typing.py", "test_simulated_run.py", "test_benchmark_sessions.py",
-)  # fmt: skip
+#: Marks of tests that run only where `-m` names them.
+ASKED_FOR = ("runtimes", "deep")
 STDERR_FD = pytest.StashKey[int]()
 LIMIT_SECONDS = pytest.StashKey[float]()
 FORKING = pytest.StashKey[Forking]()
@@ -78,8 +72,16 @@ def _set_backstop(config: pytest.Config, seconds: float) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    ranks = {name: rank for rank, name in enumerate(LONG_FILES)}
-    items.sort(key=lambda item: ranks.get(item.path.name, len(ranks)))
+    asked = config.getoption("markexpr")
+    left_out = [mark for mark in ASKED_FOR if mark not in asked]
+    kept = [item for item in items if not any(map(item.get_closest_marker, left_out))]
+    if len(kept) < len(items):
+        config.hook.pytest_deselected(items=list(set(items) - set(kept)))
+        items[:] = kept
+    # xdist hands files out in this order (--no-loadscope-reorder: its own order is by how many tests there are): those
+    # that take long come first, so that no worker begins one of them when the others have nothing left.
+    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    items.sort(key=lambda item: -slow[item.path])
     if config.getoption("--hypothesis-profile") == "deep":
         for item in items:
             item.add_marker(pytest.mark.timeout(0))
@@ -113,13 +115,6 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 def forking(pytestconfig: pytest.Config) -> Forking:
     """On at the start of each test, unless it is marked `fresh_interpreter`."""
     return pytestconfig.stash[FORKING]
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """What made a test fail that was run again (`--reruns` in .ci/run): it is a fault of the test, or of the code."""
-    for report in terminalreporter.getreports("rerun"):
-        terminalreporter.write_sep("-", f"the first try of {report.nodeid}")
-        terminalreporter.write_line(report.longreprtext)
 
 
 def pytest_enter_pdb() -> None:

@@ -145,6 +145,8 @@ def _is_program(asked: Mapping[str, Any]) -> bool:
     args, extras = asked["args"], ("executable", "preexec_fn", "shell", "gid", "gids", "uid")
     if isinstance(args, str | bytes | os.PathLike) or any(asked[name] for name in extras) or asked["umask"] >= 0:
         return False
+    if [*args[1:3]] == ["-m", "pytest"]:  # which rewrites modules as they are loaded
+        return False
     if len(args) < 2 or args[0] != sys.executable or not os.path.isdir(asked["cwd"] or "."):
         return False
     return args[1] in ("-c", "-m") if str(args[1]).startswith("-") else str(args[1]).endswith(".py")

@@ -32,7 +32,7 @@ def test_ctrl_c_while_the_model_is_silent(callboard: Any, until: Until) -> None:
 
 
 def test_ctrl_c_while_indexing_leaves_an_index_that_the_next_run_completes(callboard: Any, until: Until) -> None:
-    code = "\n".join(f"def function_{number}(): return {number}" for number in range(300))
+    code = "\n".join(f"def function_{number}(): return {number}" for number in range(100))
     for number in range(400):
         (callboard.workspace / f"module_{number}.py").write_text(code)
     for command in (["index"], ["ask", "weather"]):
