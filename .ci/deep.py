@@ -19,6 +19,15 @@ ROOT = Path(__file__).resolve().parents[1]
 STAMP = ROOT / ".ci" / "deep.stamp"
 #: What each depends on: patterns of files. `names: ` before one: on which files there are, not on what is in them.
 PARTS = {
+    # What is packed: which files there are, and what says how; that it can be used is seen through the front door.
+    "wheel": (
+        "setup.cfg", "setup.py", "pyproject.toml", "MANIFEST.in", "README.md", ".ci/check_wheel.py",
+        ".ci/user_program.py", "actors/front/*", "actors/cli/__main__.py", "actors/cli/arguments.py",
+        "names: actors/**/*", "names: protocol/**/*", "names: providers/**/*",
+    ),
+    # The conformance suites of others, as clients and servers of ours.
+    "mcp": ("setup.cfg", ".ci/mcp_conformance/*", "actors/mcp/*.py", "tests/support/mcp_conformance_client.py"),
+    "compatcanary": ("setup.cfg", ".ci/compatcanary/*", "actors/daemon/*.py"),
     # PyInstaller finds modules by their imports: a new module may be missed, a change within one hardly is.
     "frozen": (
         "setup.cfg", "setup.py", "actors/front/*.py", "actors/processes/*.py", "actors/workers/*.py",

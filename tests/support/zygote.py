@@ -45,6 +45,8 @@ PRELOADED: Final = (
     "callboard.actors.cli.chat", "callboard.actors.cli.doctor", "callboard.actors.cli.indexing",
     "callboard.actors.cli.serve_acp", "callboard.actors.cli.serve_command", "callboard.actors.cli.serve_mcp",
     "callboard.actors.daemon.http_server", "callboard.actors.mcp.http_client", "callboard.actors.mcp.tool_server",
+    "callboard.actors.processes.init", "callboard.actors.index.parsing", "callboard.actors.index.refresh",
+    "callboard.actors.index.token_count", "callboard.actors.index.integer_model",
 )  # fmt: skip
 #: Variables which an interpreter reads when it starts, and what they do is done in the fork. With another value of any
 #: other variable that begins with PYTHON it starts differently.
@@ -149,7 +151,8 @@ def _is_program(asked: Mapping[str, Any]) -> bool:
         return False
     if len(args) < 2 or args[0] != sys.executable or not os.path.isdir(asked["cwd"] or "."):
         return False
-    return args[1] in ("-c", "-m") if str(args[1]).startswith("-") else str(args[1]).endswith(".py")
+    kinds = {"-c", "-m"} if args[1] != "-P" else {"-P"} if args[2] == "-c" else {}
+    return args[1] in kinds if str(args[1]).startswith("-") else str(args[1]).endswith(".py")
 
 
 class _Zygote:
@@ -318,7 +321,8 @@ def _show(order: Order) -> None:
 
 def _run(order: Order, base_path: Sequence[str]) -> None:
     """The program, as the interpreter does."""
-    kind, *rest = order.command[1:]
+    is_safe = order.command[1] == "-P"
+    kind, *rest = order.command[1 + is_safe :]
     sys.orig_argv = order.command
     own = [os.path.abspath(each) for each in order.environment.get("PYTHONPATH", "").split(":") if each]
     sys.path[:] = dict.fromkeys([*own, *base_path])
@@ -334,7 +338,7 @@ def _run(order: Order, base_path: Sequence[str]) -> None:
         runpy._run_module_as_main(rest[0])  # type: ignore[attr-defined]
     elif kind == "-c":
         sys.argv = ["-c", *rest[1:]]
-        sys.path.insert(0, "")
+        sys.path[:0] = [] if is_safe else [""]
         exec(compile(rest[0], "<string>", "exec", dont_inherit=True), main.__dict__)
     else:
         sys.argv = [kind, *rest]

@@ -47,6 +47,7 @@ def test_ctrl_c_while_indexing_leaves_an_index_that_the_next_run_completes(callb
     assert "in 401 files" in ran.out
 
 
+@pytest.mark.fresh_interpreter
 def test_ctrl_c_before_anything_has_happened(callboard: Any, until: Until) -> None:
     process = callboard.start("ask", "weather")
     until(lambda: any("callboard.actors.cli" in line for line in callboard.processes()))
