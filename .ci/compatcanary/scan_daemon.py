@@ -1,7 +1,7 @@
 """Runs CompatCanary (npm), a scanner for OpenAI's APIs, against `callboard serve` with a scripted model.
 
-Exit status 0: each profile scored 100 of 100; 77: there is no npm, no registry or no node 20, which is said. The scanner
-has no dependencies and is pinned in package-lock.json. Some 10 s.
+Exit status 0: each profile scored 100 of 100; 77: there is no npm, no registry or no node 20, which is said. The
+scanner has no dependencies and is pinned in package-lock.json. Some 10 s.
 """
 
 from __future__ import annotations
