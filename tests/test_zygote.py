@@ -92,7 +92,7 @@ def test_a_program_does_the_same_when_it_is_forked(name: str, tmp_path: Path, fo
     ("options", "environment"),
     [
         (["-W", "error"], {}),
-        (["-P"], {}),
+        (["-I"], {}),
         ([], {"PYTHONHASHSEED": "1"}),
         ([], {"PYTHONIOENCODING": "latin-1"}),
         ([], {"LC_ALL": "de_DE.ISO-8859-1"}),

@@ -39,6 +39,8 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import callboard
+
 #: What most programs of tests are made of. What else one needs, it loads itself.
 PRELOADED: Final = (
     "callboard.actors.runtime", "callboard.actors.cli.__main__", "callboard.actors.cli.ask",
@@ -58,8 +60,8 @@ _C_LOCALES: Final = ("", "C", "POSIX", "C.UTF-8")
 #: To load all that, and to answer, on a busy machine.
 PATIENCE_SECONDS: Final = 60.0
 _LENGTH: Final = struct.Struct("!Q")
-_ANSWER: Final = struct.Struct("!ii")
-"""A process id, and what failed (errno)."""
+_ANSWER: Final = struct.Struct("!i")
+"""A process id."""
 
 # linux/sched.h, linux/prctl.h, and the numbers of the system call
 _SIGNAL_AND_FLAGS: Final = signal.SIGCHLD | 0x00008000 | 0x00200000 | 0x01000000
@@ -174,16 +176,21 @@ class _Zygote:
         names = {name for each in both for name in each if name.startswith("PYTHON")} - HANDLED
         is_utf8 = all(_locale(each) in _C_LOCALES or _locale(each).upper().endswith(("UTF-8", "UTF8")) for each in both)
         same = all(self._environment.get(name) == order.environment.get(name) for name in names)
-        return self._owner == os.getpid() and is_utf8 and same
+        return self._owner == os.getpid() and is_utf8 and same and _finds_this_callboard(order)
 
     def fork(self, order: Order, descriptors: Sequence[int]) -> int:
         """The id of a process, whose parent is this one. Raises OSError."""
         data = json.dumps(order).encode()
-        socket.send_fds(self._ours, [_LENGTH.pack(len(data))], descriptors)
-        self._ours.sendall(data)
-        pid, failed = _ANSWER.unpack(_read(self._ours, _ANSWER.size))
+        became, becomes = os.pipe()
+        with open(became, "rb") as failure:
+            with open(becomes, "wb") as told:
+                socket.send_fds(self._ours, [_LENGTH.pack(len(data))], [*descriptors, told.fileno()])
+                self._ours.sendall(data)
+                (pid,) = _ANSWER.unpack(_read(self._ours, _ANSWER.size))
+            failed = failure.read()  # ends when the process is what was ordered, or has been killed meanwhile
         if failed:
-            raise OSError(failed, os.strerror(failed))
+            os.waitpid(pid, 0)
+            raise OSError(int(failed), os.strerror(int(failed)))
         return int(pid)
 
     def close(self) -> None:
@@ -191,6 +198,17 @@ class _Zygote:
         self._ours.close()
         if self._owner == os.getpid():
             self._process.wait(PATIENCE_SECONDS)
+
+
+def _finds_this_callboard(order: Order) -> bool:
+    """Not another one, such as a copy with a fault."""
+    script = Path(order.command[1]).parent if order.command[1].endswith(".py") else "."
+    path = [script, *order.environment.get("PYTHONPATH", "").split(":")]
+    ours = os.path.dirname(callboard.__file__)
+    found = (
+        each for folder in path if (each := Path(order.folder, folder, "callboard")).joinpath("__init__.py").exists()
+    )
+    return os.path.samefile(next(found, ours), ours)
 
 
 def _locale(environment: Mapping[str, str]) -> str:
@@ -222,8 +240,7 @@ def _serve(connection: socket.socket) -> tuple[Order, list[int]]:
         pid = _fork_sibling()
         if pid == 0:
             return order, descriptors
-        if pid < 0:
-            connection.sendall(_ANSWER.pack(0, ctypes.get_errno()))
+        connection.sendall(_ANSWER.pack(pid))
         for descriptor in descriptors:
             os.close(descriptor)
 
@@ -233,15 +250,17 @@ def _fork_sibling() -> int:
     python, library = ctypes.pythonapi, ctypes.PyDLL(None, use_errno=True)
     place = ctypes.c_void_p()  # where the C library keeps the id of this thread
     if library.prctl(_PR_GET_TID_ADDRESS, ctypes.byref(place)):
-        return -1
+        raise OSError(ctypes.get_errno(), "prctl(PR_GET_TID_ADDRESS)")
     number, none = ctypes.c_long(_CLONE[platform.machine()]), ctypes.c_void_p()
     python.PyOS_BeforeFork()
     # The last two are this address and one that is not looked at, in an order that depends on the machine.
     pid: int = library.syscall(number, ctypes.c_ulong(_SIGNAL_AND_FLAGS), none, none, place, place)
     if pid == 0:
         python.PyOS_AfterFork_Child()
-    else:
-        python.PyOS_AfterFork_Parent()
+        return 0
+    python.PyOS_AfterFork_Parent()
+    if pid < 0:
+        raise OSError(ctypes.get_errno(), "clone")
     return pid
 
 
@@ -255,14 +274,9 @@ def _become(order: Order, descriptors: Sequence[int]) -> None:
         os.setsid()
     elif order.process_group >= 0:
         os.setpgid(0, order.process_group)
-    places = [0, 1, 2, *order.passed]
-    out_of_the_way = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, max(places) + 1) for each in descriptors]
-    for descriptor in descriptors:
-        os.close(descriptor)
-    for descriptor, place in zip(out_of_the_way, places, strict=True):
+    for descriptor, place in zip(descriptors, (0, 1, 2, *order.passed), strict=True):
         os.dup2(descriptor, place, inheritable=True)
         os.close(descriptor)
-    _show(order)
     os.environ.clear()
     os.environ.update(order.environment)
     time.tzset()
@@ -276,6 +290,7 @@ def _become(order: Order, descriptors: Sequence[int]) -> None:
         sys.warnoptions[:] = told.split(",")
         warnings._processoptions(sys.warnoptions)  # type: ignore[attr-defined]
     importlib.invalidate_caches()
+    _show(order)  # last: who finds it in /proc may kill it
 
 
 def _open_streams(errors: str, environment: Mapping[str, str]) -> None:
@@ -375,15 +390,17 @@ def _main(connection: socket.socket) -> None:
     order, descriptors = _serve(connection)
     sys.excepthook = _show_error
     atexit.register(_keep, modules)  # the first, so that it comes after those of the program
-    failed = 0
-    try:
-        _become(order, descriptors)
-    except OSError as error:
-        failed = error.errno or -1
-        raise
-    finally:
-        connection.sendall(_ANSWER.pack(os.getpid(), failed))
-        connection.close()
+    connection.close()
+    above = max([2, *order.passed]) + 1
+    *moved, report = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, above) for each in descriptors]
+    for descriptor in descriptors:
+        os.close(descriptor)
+    with open(report, "wb") as failure:
+        try:
+            _become(order, moved)
+        except OSError as error:
+            failure.write(str(error.errno).encode())
+            raise
     _run(order, base_path)
 
 
