@@ -39,8 +39,6 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import callboard
-
 #: What most programs of tests are made of. What else one needs, it loads itself.
 PRELOADED: Final = (
     "callboard.actors.runtime", "callboard.actors.cli.__main__", "callboard.actors.cli.ask",
@@ -61,7 +59,7 @@ _C_LOCALES: Final = ("", "C", "POSIX", "C.UTF-8")
 PATIENCE_SECONDS: Final = 60.0
 _LENGTH: Final = struct.Struct("!Q")
 _ANSWER: Final = struct.Struct("!i")
-"""A process id."""
+"""A process id, or 0."""
 
 # linux/sched.h, linux/prctl.h, and the numbers of the system call
 _SIGNAL_AND_FLAGS: Final = signal.SIGCHLD | 0x00008000 | 0x00200000 | 0x01000000
@@ -130,13 +128,16 @@ class Forking:
                 return False
             ends = (asked["p2cread"], asked["c2pwrite"], asked["errwrite"])
             standard = [number if end == -1 else end for number, end in enumerate(ends)]
-            popen = asked["self"]
             try:
-                popen.pid = self._zygote.fork(order, [*standard, *order.passed])
+                pid = self._zygote.fork(order, [*standard, *order.passed])
             except BaseException:  # such as a test's time limit: the next answer would be that to this order
                 self._zygote.close()
                 self._zygote = None
                 raise
+        if pid == 0:
+            return False
+        popen = asked["self"]
+        popen.pid = pid
         popen._child_created = self.has_forked = True
         popen._close_pipe_fds(
             *(asked[name] for name in ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite"))
@@ -176,10 +177,13 @@ class _Zygote:
         names = {name for each in both for name in each if name.startswith("PYTHON")} - HANDLED
         is_utf8 = all(_locale(each) in _C_LOCALES or _locale(each).upper().endswith(("UTF-8", "UTF8")) for each in both)
         same = all(self._environment.get(name) == order.environment.get(name) for name in names)
-        return self._owner == os.getpid() and is_utf8 and same and _finds_this_callboard(order)
+        return self._owner == os.getpid() and is_utf8 and same
 
     def fork(self, order: Order, descriptors: Sequence[int]) -> int:
-        """The id of a process, whose parent is this one. Raises OSError."""
+        """The id of a process, whose parent is this one; 0 where it would load other modules than the zygote has.
+
+        Raises OSError.
+        """
         data = json.dumps(order).encode()
         became, becomes = os.pipe()
         with open(became, "rb") as failure:
@@ -187,6 +191,8 @@ class _Zygote:
                 socket.send_fds(self._ours, [_LENGTH.pack(len(data))], [*descriptors, told.fileno()])
                 self._ours.sendall(data)
                 (pid,) = _ANSWER.unpack(_read(self._ours, _ANSWER.size))
+                if pid == 0:
+                    return 0
             failed = failure.read()  # ends when the process is what was ordered, or has been killed meanwhile
         if failed:
             os.waitpid(pid, 0)
@@ -197,18 +203,8 @@ class _Zygote:
         """End it."""
         self._ours.close()
         if self._owner == os.getpid():
+            self._process.kill()
             self._process.wait(PATIENCE_SECONDS)
-
-
-def _finds_this_callboard(order: Order) -> bool:
-    """Not another one, such as a copy with a fault."""
-    script = Path(order.command[1]).parent if order.command[1].endswith(".py") else "."
-    path = [script, *order.environment.get("PYTHONPATH", "").split(":")]
-    ours = os.path.dirname(callboard.__file__)
-    found = (
-        each for folder in path if (each := Path(order.folder, folder, "callboard")).joinpath("__init__.py").exists()
-    )
-    return os.path.samefile(next(found, ours), ours)
 
 
 def _locale(environment: Mapping[str, str]) -> str:
@@ -229,7 +225,17 @@ def _read(connection: socket.socket, size: int) -> bytes:
 # -- in the zygote
 
 
-def _serve(connection: socket.socket) -> tuple[Order, list[int]]:
+def _shadows(order: Order, known: Sequence[str], names: frozenset[str]) -> bool:
+    """Would its path lead to a module in place of one of these, such as a copy with a fault?"""
+    script = os.path.dirname(order.command[1]) if order.command[1].endswith(".py") else "."
+    folders = [script, *order.environment.get("PYTHONPATH", "").split(":")]
+    for folder in {os.path.normpath(os.path.join(order.folder, each)) for each in folders} - set(known):
+        if os.path.isdir(folder) and names & {name.partition(".")[0] for name in os.listdir(folder)}:
+            return True
+    return False
+
+
+def _serve(connection: socket.socket, known: Sequence[str], names: frozenset[str]) -> tuple[Order, list[int]]:
     """Fork what is ordered. Returns in the fork; ends the zygote when nothing more can be ordered."""
     while True:
         head, descriptors, _, _ = socket.recv_fds(connection, _LENGTH.size, 253)
@@ -237,8 +243,8 @@ def _serve(connection: socket.socket) -> tuple[Order, list[int]]:
             sys.exit(0)
         head += _read(connection, _LENGTH.size - len(head))
         order = Order(*json.loads(_read(connection, *_LENGTH.unpack(head))))
-        pid = _fork_sibling()
-        if pid == 0:
+        pid = 0 if (is_other := _shadows(order, known, names)) else _fork_sibling()
+        if pid == 0 and not is_other:
             return order, descriptors
         connection.sendall(_ANSWER.pack(pid))
         for descriptor in descriptors:
@@ -385,9 +391,10 @@ def _main(connection: socket.socket) -> None:
     threads = len(os.listdir("/proc/self/task"))
     assert threads == 1, f"{threads} threads: a fork would have one of them only"
     modules = [module for name, module in sys.modules.items() if name.partition(".")[0] not in sys.stdlib_module_names]
+    names = frozenset(name.partition(".")[0] for name in sys.modules) - sys.stdlib_module_names - {"__main__"}
     gc.collect()
     gc.freeze()
-    order, descriptors = _serve(connection)
+    order, descriptors = _serve(connection, [*map(os.path.abspath, own), *base_path], names)
     sys.excepthook = _show_error
     atexit.register(_keep, modules)  # the first, so that it comes after those of the program
     connection.close()
