@@ -1,4 +1,4 @@
-"""For all tests: how Hypothesis looks for examples, and the end of a test that hangs.
+"""For all tests: how Hypothesis looks for examples, of what programs are forked, and the end of a test that hangs.
 
 A test that passes its time limit (60 s, see setup.cfg; `@pytest.mark.timeout(seconds)` where one needs more) is failed
 by pytest-timeout, which shows the stacks of all threads and continues with the next test. That takes Python code to run
@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.database import DirectoryBasedExampleDatabase
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from support.zygote import Forking
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -32,25 +38,19 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
     database=DirectoryBasedExampleDatabase(REPOSITORY / ".hypothesis" / "examples"),
 )
-# The same examples in every run: what fails once fails again, on each machine.
-settings.register_profile("ci", settings.get_profile("callboard"), derandomize=True, database=None)
 # New examples in every run, and none that an earlier run has found: `--hypothesis-seed` alone decides.
 settings.register_profile("fresh", settings.get_profile("callboard"), database=None, print_blob=True)
-# As many as Hypothesis draws by itself, for a change of one part.
-settings.register_profile("thorough", settings.get_profile("callboard"), max_examples=100)
+# As many as Hypothesis draws by itself: in the deep stage, and for a change of one part.
+settings.register_profile("thorough", settings.get_profile("fresh"), max_examples=100)
 # A hundred times as many, however long that takes.
 settings.register_profile("deep", settings.get_profile("callboard"), max_examples=10_000)
 settings.load_profile("callboard")
 
-#: Files whose tests take long, however few they are, the longest first. xdist hands files out in this order, so that no
-#: worker begins one of them when the others have nothing left (--no-loadscope-reorder: its own order is by how many).
-LONG_FILES = (
-    "test_invariants.py", "test_suite.py", "test_frozen_program.py", "test_start_stop.py", "test_bad_input.py",
-    "test_docs.py", "test_state_machine.py", "test_web_servers.py", "test_celery_worker.py", "test_site.py",
-    "test_hypothesis_profiles.py", "test_typing.py", "test_simulated_run.py", "test_benchmark_sessions.py",
-)  # fmt: skip
+#: Marks of tests that run only where `-m` names them.
+ASKED_FOR = ("runtimes", "deep")
 STDERR_FD = pytest.StashKey[int]()
 LIMIT_SECONDS = pytest.StashKey[float]()
+FORKING = pytest.StashKey[Forking]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -63,6 +63,7 @@ def pytest_configure(config: pytest.Config) -> None:
     capture = config.pluginmanager.getplugin("capturemanager")
     with capture.global_and_fixture_disabled():  # the real stderr, not the file that takes a test's output
         config.stash[STDERR_FD] = os.dup(2)
+    config.stash[FORKING] = Forking()
 
 
 def _set_backstop(config: pytest.Config, seconds: float) -> None:
@@ -71,8 +72,16 @@ def _set_backstop(config: pytest.Config, seconds: float) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    ranks = {name: rank for rank, name in enumerate(LONG_FILES)}
-    items.sort(key=lambda item: ranks.get(item.path.name, len(ranks)))
+    asked = config.getoption("markexpr")
+    left_out = [mark for mark in ASKED_FOR if mark not in asked]
+    kept = [item for item in items if not any(map(item.get_closest_marker, left_out))]
+    if len(kept) < len(items):
+        config.hook.pytest_deselected(items=list(set(items) - set(kept)))
+        items[:] = kept
+    # xdist hands files out in this order (--no-loadscope-reorder: its own order is by how many tests there are): those
+    # that take long come first, so that no worker begins one of them when the others have nothing left.
+    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    items.sort(key=lambda item: -slow[item.path])
     if config.getoption("--hypothesis-profile") == "deep":
         for item in items:
             item.add_marker(pytest.mark.timeout(0))
@@ -93,6 +102,7 @@ def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    item.config.stash[FORKING].is_on = item.get_closest_marker("fresh_interpreter") is None
     try:
         return (yield)
     finally:
@@ -101,11 +111,10 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
             del item.config.stash[LIMIT_SECONDS]
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """What made a test fail that was run again (`--reruns` in .ci/run): it is a fault of the test, or of the code."""
-    for report in terminalreporter.getreports("rerun"):
-        terminalreporter.write_sep("-", f"the first try of {report.nodeid}")
-        terminalreporter.write_line(report.longreprtext)
+@pytest.fixture
+def forking(pytestconfig: pytest.Config) -> Forking:
+    """On at the start of each test, unless it is marked `fresh_interpreter`."""
+    return pytestconfig.stash[FORKING]
 
 
 def pytest_enter_pdb() -> None:
@@ -113,6 +122,7 @@ def pytest_enter_pdb() -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Python would wait for a thread that a test has left behind, and the run would not end."""
+    """The end of the zygote. Python would wait for a thread that a test has left behind, and the run would not end."""
+    config.stash[FORKING].close()
     if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
         _set_backstop(config, 0.0)

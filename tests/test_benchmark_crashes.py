@@ -35,6 +35,7 @@ TAG = Tag(RequestId("r0000"), MessageId("m"))
 
 
 @pytest.mark.timeout(120 * TIMES)
+@pytest.mark.deep
 def test_after_30_kills_every_request_has_ended_and_no_promise_is_broken() -> None:
     """20 at random moments and 10 at points of the journal, with ten requests at once."""
     sizes = ("--requests", "10", "--kills", str(20 * TIMES), "--points", str(10 * TIMES), "--durability", "process")

@@ -23,6 +23,7 @@ RUNS = (
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("run", RUNS, ids=" ".join)
+@pytest.mark.deep
 def test_it_runs_and_finds_no_fault(run: tuple[str, ...]) -> None:
     program, *sizes = run
     command = [sys.executable, str(BENCHMARKS / program), *sizes]
@@ -31,6 +32,7 @@ def test_it_runs_and_finds_no_fault(run: tuple[str, ...]) -> None:
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.deep
 def test_a_short_soak_answers_all() -> None:
     """Not judged for growth: in six seconds all is still warming up."""
     command = [sys.executable, str(BENCHMARKS / "daemon_soak.py"), "--minutes", "0.1", "--per-second", "5"]

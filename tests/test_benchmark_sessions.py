@@ -25,6 +25,7 @@ def rows(*options: str) -> dict[str, list[str]]:
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.deep
 def test_callboard_in_its_ways_beside_the_bare_loop() -> None:
     """Each session is checked for the right answer by the run itself."""
     small = ("--sessions", "10", "--concurrency", "5", "--events-per-second", "500")
@@ -41,6 +42,7 @@ def test_callboard_in_its_ways_beside_the_bare_loop() -> None:
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.deep
 def test_with_faults_every_session_of_callboard_ends_and_some_of_the_bare_loop_fail() -> None:
     seen = rows("--faults", "--fault-sessions", "60", "--concurrency", "30")
     sessions, right, error, wrong, hung = map(int, seen["callboard"][:5])
@@ -49,6 +51,7 @@ def test_with_faults_every_session_of_callboard_ends_and_some_of_the_bare_loop_f
     assert int(seen["callboard"][6]) > 120  # requests: some were asked again
 
 
+@pytest.mark.deep
 def test_slow_sessions_at_once() -> None:
     command = [sys.executable, str(SCRIPT), "--paced", "20", "--events-per-second", "500"]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)

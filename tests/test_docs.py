@@ -29,6 +29,7 @@ from pydantic import TypeAdapter
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
+from support.homes import with_models  # noqa: E402
 from support.offenders import no_offenders, places  # noqa: E402 - tests/ is on the path from here on
 from support.shared_double import shared_double  # noqa: E402
 
@@ -116,7 +117,7 @@ def run(command: list[str], cwd: Path, home: Path, **environment: str) -> subpro
     return subprocess.run(
         command,
         cwd=cwd,
-        env={**kept, "HOME": str(home), **environment},
+        env={**kept, "HOME": str(with_models(home)), **environment},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from support.imports import MODULES
 
+pytestmark = pytest.mark.fresh_interpreter
 COMMAND = "import sys; sys.argv[1:] = {words!r}; from callboard.actors.cli.__main__ import main; main()"
 #: Of pydantic 0.1 s; of HTTP 0.2 s.
 BORDERS = "pydantic pydantic_core httpx aiohttp"

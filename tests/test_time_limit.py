@@ -27,7 +27,9 @@ def be_stuck():
 
 
 def run_tests(folder: Path, tests: str, *, backstop_seconds: float = 30.0) -> subprocess.CompletedProcess[str]:
-    shutil.copy(REPOSITORY / "tests" / "conftest.py", folder)
+    (folder / "support").mkdir(exist_ok=True)
+    for path in ("conftest.py", "support/zygote.py"):
+        shutil.copy(REPOSITORY / "tests" / path, folder / path)
     (folder / "test_it.py").write_text(HEADER + tests)
     settings = [
         "-c",

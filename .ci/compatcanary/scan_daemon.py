@@ -1,7 +1,7 @@
 """Runs CompatCanary (npm), a scanner for OpenAI's APIs, against `callboard serve` with a scripted model.
 
-Exit status 0: each profile scored 100 of 100, or there is no npm, no registry or no node 20, which is said. The scanner
-has no dependencies and is pinned in package-lock.json. Some 10 s.
+Exit status 0: each profile scored 100 of 100; 77: there is no npm, no registry or no node 20, which is said. The
+scanner has no dependencies and is pinned in package-lock.json. Some 10 s.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ INSTALL_SECONDS: Final = 120
 SCAN_SECONDS: Final = 60
 STOP_SECONDS: Final = 30
 MODEL: Final = "scripted/model"
+#: The exit status for that.
+NOT_RUN: Final = 77
 TOKEN: Final = "a-token-for-this-scan-0123456789"
 
 
@@ -35,7 +37,7 @@ def main() -> int:
     npm, node = shutil.which("npm"), shutil.which("node")
     if npm is None or node is None:
         print("compatcanary: not run, npm is not installed")
-        return 0
+        return NOT_RUN
     with tempfile.TemporaryDirectory() as folder:
         for name in ("package.json", "package-lock.json"):
             shutil.copy(HERE / name, folder)
@@ -44,10 +46,10 @@ def main() -> int:
             done = subprocess.run(install, cwd=folder, capture_output=True, text=True, timeout=INSTALL_SECONDS)
         except subprocess.TimeoutExpired:
             print(f"compatcanary: not run, npm did not install it within {INSTALL_SECONDS} s")
-            return 0
+            return NOT_RUN
         if done.returncode:
             print(f"compatcanary: not run, npm could not install it: {done.stderr.strip()[-300:]}")
-            return 0
+            return NOT_RUN
         with served(Path(folder)) as url:
             scanner = [node, str(Path(folder) / "node_modules/compatcanary/src/cli.js"), "scan"]
             target = ["--base-url", f"{url}/v1", "--model", MODEL, "--api-key", TOKEN]

@@ -1,8 +1,8 @@
 """Runs the MCP conformance suite (npm) against `callboard mcp` and against our client, in both revisions.
 
-Exit status 0: every scenario of both sides passed, but for those in `NOT_OURS`, or there is no npm, or no registry, and
-nothing could be run, which is said. The suite is pinned in package-lock.json and installed into a folder of the user's
-cache; its own node comes with it, since it needs version 22. Some 2 minutes on two cores.
+Exit status 0: every scenario of both sides passed, but for those in `NOT_OURS`; 77: there is no npm, or no registry,
+and nothing could be run, which is said. The suite is pinned in package-lock.json and installed into a folder of the
+user's cache; its own node comes with it, since it needs version 22. Some 2 minutes on two cores.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def main(sides: list[str]) -> int:
         commands = installed()
     except CannotRun as reason:
         print(f"not run: {reason}")
-        return 0
+        return 77
     is_right = True
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # a client may still write to it
         workspace = Path(folder) / "workspace"

@@ -22,6 +22,7 @@ WAYS = """
 
 @pytest.mark.timeout(180)  # a cycle with child processes takes up to a second on a busy machine
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.repeats
 def test_nothing_is_left_behind(way: str) -> None:
     command = [sys.executable, str(SCRIPT), "--run", way, "--cycles", str(CYCLES)]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=170, check=False)

@@ -28,6 +28,7 @@ if __name__ == "__main__":
 """
 #: Of one build: some 25 s CPU.
 BUILD_SECONDS = 240
+pytestmark = [pytest.mark.deep, pytest.mark.timeout(BUILD_SECONDS + 60)]
 
 
 @pytest.fixture(scope="module")
@@ -44,13 +45,11 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "program"
 
 
-@pytest.mark.timeout(BUILD_SECONDS + 60)
 def test_a_frozen_program_runs_tools_in_child_processes(program: Path, stage: Stage) -> None:
     ran = stage.run(str(program))
     assert (ran.returncode, ran.stdout) == (0, "It rains in Oslo.\n")
 
 
-@pytest.mark.timeout(BUILD_SECONDS + 60)
 def test_a_frozen_program_without_the_call_is_refused_and_starts_no_process(program: Path, stage: Stage) -> None:
     """It would have started itself again and again."""
     stage.variables["FORGETFUL"] = "1"

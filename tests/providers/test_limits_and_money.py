@@ -258,6 +258,7 @@ def test_a_bad_line_of_a_catalog_is_refused(make: Callable[[], object], says: st
         make()
 
 
+@pytest.mark.fresh_interpreter
 def test_prices_ship_with_the_core_and_only_a_priced_model_loads_them(tmp_path: Path) -> None:
     """They take 0.15 s and 9 MB, which no program that asks its own models should pay."""
     program = """

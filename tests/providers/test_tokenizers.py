@@ -148,6 +148,7 @@ def test_a_million_blanks_are_counted(blank: str) -> None:
     assert 1_000 < counter_for("openai/gpt-4o")(blank * 1_000_000) < 100_000
 
 
+@pytest.mark.fresh_interpreter
 def test_no_connection_is_opened_and_no_address_looked_up() -> None:
     program = (
         "import sys\n"

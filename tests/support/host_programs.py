@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
 
+from support.homes import with_models
 from support.marked import processes_with
 from support.shared_double import shared_double
 
@@ -135,8 +136,8 @@ class Stage:
         """For a program: the model is the double, whatever is set here, and warnings are shown."""
         kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "VIRTUAL_ENV") if name in os.environ}
         model = {"CALLBOARD_MODEL": "openai-compatible/any", "CALLBOARD_BASE_URL": self.double.base_url()}
-        own = {"HOME": str(self.folder), "PYTHONUNBUFFERED": "1", "PYTHONWARNINGS": "always::ResourceWarning"}
-        return {**kept, **model, **own, **self.variables}
+        own = {"PYTHONUNBUFFERED": "1", "PYTHONWARNINGS": "always::ResourceWarning"}
+        return {**kept, "HOME": str(with_models(self.folder)), **model, **own, **self.variables}
 
     def play(self, *turns: Answer) -> None:
         """What the model says, by the number of its turn."""

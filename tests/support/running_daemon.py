@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
+from support.homes import with_models
 
 TOKEN = "a-token-for-tests-0123456789"
 #: It starts in about a second; a busy machine takes some more.
@@ -66,7 +67,7 @@ def running_daemon(
     names = {
         "XDG_STATE_HOME": str(folder / "state"),
         "CALLBOARD_CONFIG_DIR": str(folder / "config"),
-        "HOME": str(folder),
+        "HOME": str(with_models(folder)),
         "CALLBOARD_TOKEN": token,
     }
     kept = {name: value for name, value in os.environ.items() if not name.startswith("CALLBOARD_")}

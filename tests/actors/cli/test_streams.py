@@ -32,7 +32,7 @@ def test_ctrl_c_while_the_model_is_silent(callboard: Any, until: Until) -> None:
 
 
 def test_ctrl_c_while_indexing_leaves_an_index_that_the_next_run_completes(callboard: Any, until: Until) -> None:
-    code = "\n".join(f"def function_{number}(): return {number}" for number in range(300))
+    code = "\n".join(f"def function_{number}(): return {number}" for number in range(100))
     for number in range(400):
         (callboard.workspace / f"module_{number}.py").write_text(code)
     for command in (["index"], ["ask", "weather"]):
@@ -47,6 +47,7 @@ def test_ctrl_c_while_indexing_leaves_an_index_that_the_next_run_completes(callb
     assert "in 401 files" in ran.out
 
 
+@pytest.mark.fresh_interpreter
 def test_ctrl_c_before_anything_has_happened(callboard: Any, until: Until) -> None:
     process = callboard.start("ask", "weather")
     until(lambda: any("callboard.actors.cli" in line for line in callboard.processes()))
@@ -124,6 +125,7 @@ def _read(terminal: int) -> bytes:
         return b""
 
 
+@pytest.mark.fresh_interpreter
 def test_a_question_without_a_server_loads_nothing_that_connects(tmp_path: Path) -> None:
     """httpx and aiohttp take 0.15 s to load, the adapters 0.1 s, of the 0.8 s that a warm question takes."""
     (tmp_path / "weather.py").write_text("def forecast(): pass\n")

@@ -155,6 +155,7 @@ def url() -> Iterator[str]:
         yield made
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("seed", range(30 if os.environ.get("CALLBOARD_DEEP") else 1))
 def test_requests_of_a_killed_and_of_a_stopped_process_go_on_once_elsewhere(
     url: str, tmp_path: Path, seed: int

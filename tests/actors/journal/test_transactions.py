@@ -325,6 +325,7 @@ KILLS = [(kind, point) for kind in killed_transaction.TOOLS for point in killed_
 FEW_KILLS = [each for each in KILLS if each[0] == "task" or each == ("process", "before its effect is committed")]
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize(("kind", "point"), KILLS if os.environ.get("CALLBOARD_DEEP") else FEW_KILLS)
 def test_a_process_that_is_killed_leaves_one_effect_in_the_end(tmp_path: Path, kind: str, point: str) -> None:
     journal = tmp_path / "journal.db"

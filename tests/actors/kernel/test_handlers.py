@@ -229,6 +229,7 @@ def right(system: ActorSystem, supervisor: Ref[SupervisorMessage]) -> None:
 """
 
 
+@pytest.mark.timeout(300)  # where nothing is cached
 def test_mypy_knows_what_an_actor_takes_and_what_it_answers(tmp_path: Path) -> None:
     lines = "\n        ".join(WRONG)
     (tmp_path / "right.py").write_text(PROGRAM.replace("LINES", "pass").replace("COUNT", "Count"))

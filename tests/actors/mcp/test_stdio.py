@@ -86,6 +86,7 @@ def call(number: int, name: str, **arguments: object) -> dict[str, Any]:
     return request(number, "tools/call", name=name, arguments=arguments)
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
 async def test_a_client_finds_calls_and_ends_it(workspace: Path, mode: str, tmp_path: Path) -> None:
     log = tmp_path / "log"

@@ -127,6 +127,7 @@ def test_runs_without_conversations_do_not_mention_them(pytester: pytest.Pyteste
     result.stdout.no_fnmatch_line("*callboard: *")
 
 
+@pytest.mark.fresh_interpreter
 def test_loading_it_imports_nothing_of_callboard() -> None:
     listing = f"import sys, pytest, {MODULE}; print(*sorted(m for m in sys.modules if m.startswith('callboard.')))"
     loaded = subprocess.run([sys.executable, "-c", listing], capture_output=True, text=True, check=True).stdout.split()

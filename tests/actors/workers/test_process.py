@@ -758,6 +758,7 @@ CAP_KILL = 5
 PR_CAPBSET_DROP = 24
 
 
+@pytest.mark.fresh_interpreter  # what is said where nothing has set up logging
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs a process that may become another user")
 def test_a_process_of_another_user_is_reported_and_left() -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -12,7 +12,10 @@ from callboard.actors.testing import chaos
 from callboard.actors.testing.chaos import Case, Group, Level
 from callboard.protocol.errors import UsageError
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="process isolation is made of Linux's system calls")
+pytestmark = [
+    pytest.mark.fresh_interpreter,
+    pytest.mark.skipif(sys.platform != "linux", reason="process isolation is made of Linux's system calls"),
+]
 
 #: Cases that reach for what they share with others run alone, a second each: some of them stand for all.
 ALONE = {

@@ -1,0 +1,112 @@
+"""The parts of the deep stage of .ci/run, and which of them are due: those whose files have changed since they passed.
+
+    deep.py due            names them, one a line
+    deep.py all            names all parts
+    deep.py passed PART    writes down in .ci/deep.stamp, which is tracked, that this part has passed with these files
+
+A part depends on all that its own tests and programs are, and on what of the product has broken it or plausibly would;
+`DEEP=1 bash .ci/run` runs all parts, whatever has changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+STAMP = ROOT / ".ci" / "deep.stamp"
+#: What each depends on: patterns of files. `names: ` before one: on which files there are, not on what is in them.
+PARTS = {
+    # What is packed: which files there are, and what says how; that it can be used is seen through the front door.
+    "wheel": (
+        "setup.cfg", "setup.py", "pyproject.toml", "MANIFEST.in", "README.md", ".ci/check_wheel.py",
+        ".ci/user_program.py", "actors/front/*", "actors/cli/__main__.py", "actors/cli/arguments.py",
+        "names: actors/**/*", "names: protocol/**/*", "names: providers/**/*",
+    ),
+    # The conformance suites of others, as clients and servers of ours.
+    "mcp": ("setup.cfg", ".ci/mcp_conformance/*", "actors/mcp/*.py", "tests/support/mcp_conformance_client.py"),
+    "compatcanary": ("setup.cfg", ".ci/compatcanary/*", "actors/daemon/*.py"),
+    # PyInstaller finds modules by their imports: a new module may be missed, a change within one hardly is.
+    "frozen": (
+        "setup.cfg", "setup.py", "actors/front/*.py", "actors/processes/*.py", "actors/workers/*.py",
+        "examples/embedding/*.py", "tests/examples/test_frozen_program.py",
+        "names: actors/**/*.py", "names: protocol/**/*.py", "names: providers/**/*",
+    ),
+    # Each runs the benchmark in a small size; what they measure has tests of its own in every run.
+    "benchmarks": (
+        "benchmarks/**/*.py", "tests/test_benchmark_*.py", "actors/daemon/*.py", "actors/journal/*.py",
+        "actors/requests/*.py", "actors/runtime.py", "actors/taking_up.py", "protocol/machine.py",
+    ),
+    # Other agent runtimes, in an environment of their own: their programs, and what plays them.
+    "runtimes": (
+        "setup.cfg", "actors/testing/runtimes/*.py", "actors/testing/wire_double/*.py", "benchmarks/five_tasks.py",
+        "benchmarks/tasks/**/*.py", "docs/*.md", "examples/**/*.py", "tests/actors/testing/runtimes/*.py",
+        "tests/test_five_tasks.py", "tests/test_docs.py",
+    ),
+    # What differs between Pythons: loops, threads, forks, processes, files, types that are looked at.
+    "pythons": (
+        "setup.cfg", "actors/calls/*.py", "actors/host_process.py", "actors/kernel/*.py", "actors/processes/*.py",
+        "actors/running.py", "actors/runtime.py", "actors/tools/*.py", "actors/workers/*.py", "protocol/codec.py",
+        "providers/transport.py",
+    ),
+    # More examples of each property, all kills of the journal, more starts and stops.
+    "long": (
+        "actors/journal/*.py", "actors/kernel/*.py", "actors/processes/*.py", "actors/requests/*.py",
+        "actors/workers/*.py", "protocol/**/*.py", "providers/**/*.py", "benchmarks/start_stop.py",
+        "tests/actors/journal/*.py", "tests/protocol/**/*.py", "tests/providers/**/*.py",
+    ),
+}  # fmt: skip
+
+
+def fingerprint(part: str) -> str:
+    """Of the files that this part depends on."""
+    found = hashlib.sha256()
+    for line in sorted(set(_lines(part))):
+        found.update(line.encode())
+    return found.hexdigest()
+
+
+def _lines(part: str) -> Iterator[str]:
+    for pattern in PARTS[part]:
+        by_name = pattern.startswith("names: ")
+        paths = [
+            path
+            for path in ROOT.glob(pattern.removeprefix("names: "))
+            if path.is_file() and "__pycache__" not in path.parts
+        ]
+        assert paths, f"{part} depends on {pattern}, and there is no such file"
+        for path in paths:
+            content = "" if by_name else hashlib.sha256(path.read_bytes()).hexdigest()
+            yield f"{path.relative_to(ROOT)} {content}\n"
+
+
+def stamped() -> dict[str, str]:
+    """The fingerprints with which parts have passed."""
+    if not STAMP.exists():
+        return {}
+    return dict((line.split()[0], line.split()[1]) for line in STAMP.read_text().splitlines())
+
+
+def due() -> list[str]:
+    """The parts that have not passed with these files."""
+    return [part for part in PARTS if stamped().get(part) != fingerprint(part)]
+
+
+def passed(part: str) -> None:
+    """Write down that it has."""
+    lines = {**stamped(), part: fingerprint(part)}
+    STAMP.write_text("".join(f"{name} {lines[name]}\n" for name in PARTS if name in lines))
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["due"]:
+            sys.stdout.writelines(f"{part}\n" for part in due())
+        case ["all"]:
+            sys.stdout.writelines(f"{part}\n" for part in PARTS)
+        case ["passed", part] if part in PARTS:
+            passed(part)
+        case _:
+            sys.exit(__doc__)
