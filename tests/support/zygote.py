@@ -230,7 +230,7 @@ def _shadows(order: Order, known: Sequence[str], names: frozenset[str]) -> bool:
     script = os.path.dirname(order.command[1]) if order.command[1].endswith(".py") else "."
     folders = [script, *order.environment.get("PYTHONPATH", "").split(":")]
     for folder in {os.path.normpath(os.path.join(order.folder, each)) for each in folders} - set(known):
-        if os.path.isdir(folder) and names & {name.partition(".")[0] for name in os.listdir(folder)}:
+        if os.path.isdir(folder) and names & {inspect.getmodulename(name) or name for name in os.listdir(folder)}:
             return True
     return False
 
