@@ -87,6 +87,7 @@ LAZY = {
     "actors/requests/outputs.py": {"pydantic", "pydantic.json_schema", "pydantic_core"},
     "actors/requests/partial_outputs.py": {"pydantic_core"},
     "actors/tools/invoke.py": {"pydantic_core"},
+    "protocol/values.py": {"pydantic_core"},
     "actors/tools/schema.py": {"docstring_parser", "pydantic", "pydantic_core"},
     # 5 to 30 ms each, for what most programs do not do.
     "actors/builtins/listing.py": {"pathspec"},

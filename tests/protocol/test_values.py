@@ -6,6 +6,7 @@ import ast
 import copy
 import dataclasses
 import importlib
+import json
 import pickle
 import re
 import types
@@ -18,9 +19,11 @@ from typing import Any, Literal, NewType, Union, get_args, get_origin, get_type_
 import pytest
 from msgspec import NODEFAULT, Struct
 from msgspec.structs import fields
+from pydantic import TypeAdapter, ValidationError
 
-from callboard.protocol.content import ToolCall
+from callboard.protocol.content import Citation, Image, Replay, Text, ToolCall
 from callboard.protocol.ids import CallId, ToolName
+from callboard.protocol.model import Usage
 from callboard.protocol.provider_options import ExtraFields
 from callboard.protocol.server_tools import RemoteMcp
 from callboard.protocol.values import Value
@@ -195,6 +198,27 @@ def test_a_value_is_one_that_can_be_matched_copied_and_used_as_a_key() -> None:
     assert {call: 1}[ToolCall(CallId("c"), ToolName("t"), "{}")] == 1
     with pytest.raises(AttributeError, match="immutable"):
         call.arguments = "[]"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Image("image/png", "aGk="),
+        Usage(1, 2),
+        Text("x", None, (Citation("u", raw={"a": [1]}),)),
+        Replay("o", {"b": {}}),
+    ],
+)
+def test_pydantic_takes_and_writes_one_as_a_dataclass(value: Value) -> None:
+    """A tool of a user's may return one, alone or in something else."""
+    adapter = TypeAdapter(dict[str, type(value)])  # type: ignore[misc]
+    written = adapter.dump_json({"it": value})
+    assert adapter.validate_json(written) == {"it": value}
+    assert adapter.validate_python({"it": value})["it"] is value
+    assert json.loads(written)["it"].keys() == set(value.__struct_fields__)
+    assert adapter.json_schema()["type"] == "object"
+    with pytest.raises(ValidationError, match="unheard"):
+        adapter.validate_python({"it": {"unheard": 1}})
 
 
 PYDANTIC = "pydantic reads or writes it"
