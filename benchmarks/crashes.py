@@ -31,12 +31,11 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import orjson
-from msgspec.structs import replace
 
 sys.path.insert(0, str(Path(__file__).parent))
 

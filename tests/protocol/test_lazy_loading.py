@@ -142,6 +142,7 @@ def test_a_missing_module_without_an_extra_is_itself() -> None:
         load("Thing")
 
 
+@pytest.mark.fresh_interpreter
 def test_a_broken_dependency_is_named_where_a_name_of_callboard_is_asked_for() -> None:
     """It said that callboard has no Runtime."""
     code = "import pykka\ndel pykka.Timeout\nfrom callboard import Runtime\n"
