@@ -376,7 +376,10 @@ def _mend(cls: type[Value], found: dict[str, Any]) -> None:
         found |= {name: -1 for name in counts if found[name] is None or isinstance(found[name], float)}
     elif cls is TokenLogprob:
         found["logprob"] = _likelihood(found.get("logprob"))
-        found["top"] = [[token, _likelihood(logprob)] for token, logprob in found.get("top", ())]
+        if isinstance(top := found.get("top"), list):
+            found["top"] = [
+                [each[0], _likelihood(each[1])] if isinstance(each, list) and len(each) == 2 else each for each in top
+            ]
     else:
         found |= {name: None for name in _optional_counts(cls) if isinstance(found.get(name), float)}
 

@@ -223,3 +223,11 @@ def test_no_bytes_do_anything_but_decode_or_raise_codec_error(data: bytes) -> No
 def test_messages_must_be_messages() -> None:
     with pytest.raises(CodecError, match="expected a list of messages"):
         decode_messages(b'{"v":1,"messages":[{"$":"Text","text":"x"}]}')
+
+
+@pytest.mark.parametrize("top", [b"5", b"[5]", b"[[1]]", b'{"a":1}', b"[null]", b'"ab"'])
+def test_likelihoods_of_another_form_are_told_with_their_place(top: bytes) -> None:
+    response = b'{"$":"ModelResponse","parts":[],"logprobs":[{"$":"TokenLogprob","token":"a","logprob":null,"top":%b}]}'
+    event = b'{"v":1,"event":{"$":"ModelResponded","tag":["r","m",1,""],"at":1,"response":%b}}' % (response % top)
+    with pytest.raises(CodecError, match=r"event\.response\.logprobs\[0\]\.top"):
+        decode_event(event)
