@@ -41,7 +41,7 @@ from callboard.actors.tools import Tool
 from callboard.actors.tools.progress import ToolProgressed
 from callboard.protocol.errors import RuntimeFailure, UsageError
 from callboard.protocol.ids import RequestId, ToolName
-from callboard.protocol.lazy_loading import lazy_module
+from callboard.protocol.lazy_loading import lazy_module, load_now
 from callboard.protocol.options import ToolOffer
 
 if TYPE_CHECKING:
@@ -138,6 +138,7 @@ class Runtime(Operated):
             if self._running is not None:
                 self._live()  # says so where it runs in another process
                 raise UsageError("this runtime is running already")
+            load_now(following, new_request, taking_up, topology)  # here, and not on an event loop that asks
             self._running = running = started.StartedRuntime(self._wiring, self._approve, self._begin_work)
             self._dropped = weakref.finalize(self, end_dropped, running)
         return self

@@ -25,10 +25,9 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-from msgspec.structs import replace
 
 sys.path.insert(0, str(Path(__file__).parent))
 

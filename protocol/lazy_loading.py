@@ -44,6 +44,13 @@ def lazy_module(name: str) -> Any:
     return _Lazy(partial(_loaded, name))
 
 
+def load_now(*modules: object) -> None:
+    """Load now what `lazy_module` stands for: before an event loop needs it."""
+    for module in modules:
+        if isinstance(module, _Lazy):
+            module._load()
+
+
 def lazy_pattern(pattern: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
     """Stands for a regular expression, which is compiled when one of its methods is first used."""
     lazy: Any = _Lazy(partial(re.compile, pattern, flags))
@@ -58,10 +65,13 @@ class _Lazy:
         self._make = make
         self._made: object = None
 
-    def __getattr__(self, name: str) -> object:
+    def _load(self) -> object:
         if self._made is None:
             self._made = self._make()
-        return getattr(self._made, name)
+        return self._made
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._load(), name)
 
 
 def _loaded(module: str) -> ModuleType:

@@ -23,6 +23,8 @@ FILES = (
 DATABASES = ("sqlite3", "_sqlite3", "apsw", "psycopg", "psycopg_binary")
 #: Of an offence, so many are shown.
 FRAMES = 10
+#: What leads to a place, and is none.
+MACHINERY = ("asyncio/", "<frozen importlib", "importlib/__init__.py", "protocol/lazy_loading.py")
 MEMORY = ("BytesIO", "StringIO")
 #: The event loop's own waiting, a pool's that hands work to a thread, which it starts, and a host's log.
 ALLOWED = ("selectors.py", "concurrent/futures/thread.py", "logging/__init__.py")
@@ -90,11 +92,11 @@ def _held() -> list[Lock]:
 
 
 def _where() -> str:
-    """The frames, the innermost first, without those of this file and of the event loop; their lines are in files."""
+    """The frames, the innermost first, without those of this file, the event loop and the import; their lines are in files."""
     found, frame = [], sys._getframe(2)
     while frame is not None:
         code = frame.f_code
-        if code.co_filename != __file__ and "asyncio/" not in code.co_filename:
+        if code.co_filename != __file__ and not any(each in code.co_filename for each in MACHINERY):
             found.append(f"{'/'.join(code.co_filename.split('/')[-3:])}:{frame.f_lineno} {code.co_name}")
         frame = frame.f_back
     return " < ".join(found[:FRAMES])

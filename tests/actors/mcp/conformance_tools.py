@@ -7,6 +7,7 @@ which callboard serves beside its tools. Names, texts and schemas are the suite'
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from typing import Annotated
 
 from mcp.server.lowlevel import Server
@@ -50,7 +51,7 @@ from mcp_types import (
     TextResourceContents,
     UnsubscribeRequestParams,
 )
-from msgspec.structs import replace
+from msgspec import structs
 from pydantic import Field
 
 from callboard import ToolContext, ToolError, tool
@@ -323,8 +324,8 @@ SCHEMA: dict[str, object] = {
     "else": {"required": ["email"]},
     "additionalProperties": False,
 }
-json_schema_2020_12_tool = replace(
-    json_schema_2020_12_tool, definition=replace(json_schema_2020_12_tool.definition, parameters=SCHEMA)
+json_schema_2020_12_tool = dataclasses.replace(
+    json_schema_2020_12_tool, definition=structs.replace(json_schema_2020_12_tool.definition, parameters=SCHEMA)
 )
 
 
