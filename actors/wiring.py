@@ -191,7 +191,7 @@ class Wiring:
             state=settings.state_dir,
         )
         if settings.workspace is not None:
-            _import_index(settings)
+            _import_index()
 
     def reload(self, settings: Settings, tools: Iterable[Callable[..., object]], own: OwnProviders | None) -> None:
         """Requests that begin from now on are as these say; those that run ask by these at their next model call.
@@ -491,13 +491,12 @@ def _post(api: EmbeddingApi, scheduler: kernel.LoopScheduler, body: Mapping[str,
     return asyncio.run_coroutine_threadsafe(api.post(body), scheduler.loop).result(EMBEDDING_WAIT_SECONDS)
 
 
-def _import_index(settings: Settings) -> None:
+def _import_index() -> None:
     """Load the extra `index`. UsageError where it is missing."""
     try:
-        from callboard.actors.index import minilm, rag  # noqa: F401, PLC0415
+        from callboard.actors.index import rag  # noqa: F401, PLC0415
     except ImportError as missing:
         raise UsageError(missing_extra(f"a workspace ({missing})", "index")) from missing
-    minilm.import_ahead(local=not settings.embedding_model)
 
 
 def workspace_of(settings: Settings) -> Workspace:

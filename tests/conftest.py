@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import faulthandler
 import os
-import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -20,9 +19,6 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.database import DirectoryBasedExampleDatabase
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
 from support.zygote import Forking
 
 REPOSITORY = Path(__file__).resolve().parents[1]

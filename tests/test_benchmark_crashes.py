@@ -15,7 +15,6 @@ from msgspec.structs import replace
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "benchmarks" / "crashes.py"
-sys.path.insert(0, str(SCRIPT.parent))
 
 from crash_checks import Told, Verdict, judged_with_journal  # noqa: E402 - benchmarks/ is on the path from here on
 from crash_load import ANSWER, KINDS, STEPS, key, keys  # noqa: E402

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
 
 from daemon_soak import Sample, judge  # noqa: E402 - benchmarks/ is on the path from here on
 

@@ -27,7 +27,6 @@ import pytest
 from pydantic import TypeAdapter
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
 
 from support.homes import with_models  # noqa: E402
 from support.offenders import no_offenders, places  # noqa: E402 - tests/ is on the path from here on

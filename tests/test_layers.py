@@ -7,12 +7,9 @@ small, since it only ever grows; and one name for one thing.
 from __future__ import annotations
 
 import re
-import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 from support.imports import MODULES, ROOT, SOURCES, Import, classes, imports, module_of, name
 from support.offenders import no_offenders, places

@@ -14,9 +14,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from support.imports import MODULES
 
 pytestmark = pytest.mark.fresh_interpreter

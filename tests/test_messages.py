@@ -9,16 +9,12 @@ import argparse
 import ast
 import configparser
 import re
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from botocore.credentials import EnvProvider
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from support.imports import ROOT, SOURCES, name
 from support.offenders import no_offenders, places
 

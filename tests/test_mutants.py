@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
 
 from mutants import Task, run, sample  # noqa: E402
 from mutation.operators import OPERATORS, Mutant, mutants  # noqa: E402

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from support.imports import imports
 
 FRONT = """

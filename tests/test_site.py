@@ -11,9 +11,6 @@ from pathlib import Path
 
 import pytest
 from sphinx.util.inventory import InventoryFile
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from support.offenders import no_offenders
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"

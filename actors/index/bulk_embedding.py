@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
-from callboard.actors.index.dense import EmbeddingModel
+from callboard.actors.index.dense import EmbeddingModel, import_whole
 from callboard.actors.index.minilm import BATCH, LocalEmbedder, convert_ahead
 from callboard.actors.processes.spawning import Caller, Helper
 from callboard.protocol.errors import RuntimeFailure, UsageError, said
@@ -39,6 +39,7 @@ class BulkEmbedder:
 
     def __init__(self) -> None:
         """Raises OSError: there are no more processes to be had; UsageError: the model is damaged."""
+        import_whole("numpy")
         convert_ahead()
         count = max(1, min(MAX_CHILDREN, len(os.sched_getaffinity(0))))
         self._idle = [Helper(main, quiet=True) for _ in range(count)]

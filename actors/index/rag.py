@@ -71,6 +71,9 @@ WARM_SECONDS = 1.5
 #: The vectorizer begins so long after the index was looked through: a command that ends at once never starts its
 #: processes, which take a second to load the model.
 VECTOR_DELAY_SECONDS = 2.0
+#: Likewise the model that embeds questions, the vectors and the process that counts tokens are loaded so long after a
+#: start, or when the first question comes: `callboard tools` ends before.
+LOAD_DELAY_SECONDS = 0.2
 #: Vectors are made in stretches: between them the actor hears that it is to stop.
 VECTOR_SECONDS = 0.5
 #: After a failure of the model, or while another process makes the vectors, they are looked at again.
@@ -116,6 +119,10 @@ class RefreshIndex(Asks[RefreshSummary | CallboardError], Struct, frozen=True):
     """Only these files are looked at; absolute. Which does not count as a refresh for others."""
 
 
+class LoadAhead(Struct, frozen=True):
+    """What questions need is loaded; told by the actor to itself."""
+
+
 class MakeVectors(Struct, frozen=True):
     """Tiles may have come; told by the indexer after each refresh."""
 
@@ -153,18 +160,22 @@ class _Index:
                 logger.exception("the code index could not be closed")
 
 
-class Rag(Actor[SearchCode | AskIndex[object]]):
+class Rag(Actor[SearchCode | AskIndex[object] | LoadAhead]):
     """Answers questions about the code. See the module."""
 
     def __init__(self, open_index: OpenIndex) -> None:
         self._index = _Index(open_index)
 
     def on_start(self) -> None:
-        load_ahead()
-        self._index.ask(CodeIndex.load_ahead)  # an error reaches the first question
+        self.tell_after(LOAD_DELAY_SECONDS, LoadAhead())
 
     def on_stop(self) -> None:
         self._index.close()
+
+    @handles(LoadAhead)
+    def _load_ahead(self, _: LoadAhead) -> None:
+        load_ahead()
+        self._index.ask(CodeIndex.load_ahead)  # an error reaches the first question
 
     @handles(SearchCode)
     def _search(self, message: SearchCode) -> FoundCode | CallboardError:

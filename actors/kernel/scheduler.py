@@ -33,6 +33,8 @@ TURN_MESSAGES: Final = 64
 LOOKS_AT_CLOCK: Final = 4
 #: A handler is expected to take microseconds; at 100 ms people notice that nothing else answers.
 LIMIT_SECONDS: Final = 0.1
+#: What the watchdog tells goes to a mailbox: it hangs only where the machine does.
+WATCHDOG_STOP_SECONDS: Final = 1.0
 
 Run = Callable[[], object]
 _Arguments = TypeVarTuple("_Arguments")
@@ -158,6 +160,7 @@ class Watchdog:
         self._limit_seconds = limit_seconds
         self._report = report
         self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
         self._reported: Busy | None = None
         #: Handlers reported so far.
         self.count = 0
@@ -169,11 +172,13 @@ class Watchdog:
             while not self._ended.wait(self._limit_seconds / 2):
                 contained(lambda: self.look(busy_with(), now()), "the watchdog")
 
-        start_thread(main, "callboard-watchdog")
+        self._thread = start_thread(main, "callboard-watchdog")
 
     def stop(self) -> None:
-        """End the thread, within half the limit."""
+        """End the thread, and wait for it: it is woken, and looks at most once more."""
         self._ended.set()
+        if self._thread is not None:
+            self._thread.join(WATCHDOG_STOP_SECONDS)
 
     def look(self, busy: Busy | None, now_seconds: float) -> None:
         """Look once."""

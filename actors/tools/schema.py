@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import inspect
 import math
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cached_property
-from types import MappingProxyType, UnionType
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from types import CodeType, MappingProxyType, UnionType
 from typing import TYPE_CHECKING, Any, Final, NotRequired, Union, get_args, get_origin, get_type_hints
 
 from msgspec import Struct
@@ -41,6 +42,7 @@ _UNNAMED: Final = {
 _VALUES: Final = frozenset(
     ["default", "const", "enum", "examples", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"]
 )
+_WORD: Final = re.compile(r"[^\W\d]\w*")
 _STRICT: Final[pydantic.ConfigDict] = {"extra": "forbid", "allow_inf_nan": False}
 
 
@@ -116,11 +118,51 @@ def read_signature(function: Callable[..., object], tool: str, local_names: Name
     `local_names` are those visible where it was defined, for annotations kept as text. Raises UsageError for a
     parameter that is untyped, of a type without a JSON Schema, or without a name.
     """
-    hints = _hints(function, tool, local_names)
-    described = {each.arg_name: each.description or "" for each in _docstring(function).params}
-    parameters = []
+    visible = {**inspect.unwrap(function).__globals__, **local_names}
+    texts = [each for each in function.__annotations__.values() if isinstance(each, str)]
+    words = sorted({word for text in texts for word in _WORD.findall(text)} & visible.keys())
+    parameters = tuple(inspect.signature(function).parameters.values())
+    definition = _Definition(
+        tool,
+        tuple(map(id, (function.__code__, *(each.default for each in parameters)))),
+        inspect.getdoc(function) or "",
+        parameters,
+        tuple(function.__annotations__.items()),
+        tuple((word, visible[word]) for word in words),
+        function.__code__,
+    )
+    try:
+        hash(definition)
+    except TypeError:  # a default or an annotation cannot be looked up
+        return _signature.__wrapped__(definition)
+    return _signature(definition)
+
+
+@dataclass(frozen=True)
+class _Definition:
+    """What a signature is read from. Two are equal where one `def` was executed twice and means the same."""
+
+    tool: str
+    same: tuple[int, ...]
+    """The ids of the code, which is equal where a module is reloaded, and of the defaults: 1 is equal to True."""
+    doc: str
+    parameters: tuple[inspect.Parameter, ...]
+    annotations: tuple[tuple[str, object], ...]
+    names: tuple[tuple[str, object], ...]
+    """Those in annotations that are texts, and what they stand for."""
+    code: CodeType = field(compare=False)
+    """Held, as the defaults are, so that no other has its id."""
+
+
+@lru_cache(maxsize=256)
+def _signature(definition: _Definition) -> Signature:
+    """Kept: a tool that is made in a function, as those of a workspace are, is made again and again, at 15 ms each."""
+    tool = definition.tool
+    hints = _hints(definition)
+    described = {each.arg_name: each.description or "" for each in _parsed(definition.doc).params}
+    taken = []
     context_parameter = ""
-    for parameter in inspect.signature(function).parameters.values():
+    for parameter in definition.parameters:
         if parameter.kind in _UNNAMED:
             raise UsageError(f"tool {tool}: parameter {parameter.name!r} {_UNNAMED[parameter.kind]}")
         if parameter.name not in hints:
@@ -133,8 +175,8 @@ def read_signature(function: Callable[..., object], tool: str, local_names: Name
             is_required = parameter.default is inspect.Parameter.empty
             default = None if is_required else parameter.default
             told = described.get(parameter.name, "")
-            parameters.append(Parameter(parameter.name, hints[parameter.name], is_required, default, told))
-    signature = Signature(tuple(parameters), _without_deferred(hints.get("return", object)), context_parameter)
+            taken.append(Parameter(parameter.name, hints[parameter.name], is_required, default, told))
+    signature = Signature(tuple(taken), _without_deferred(hints.get("return", object)), context_parameter)
     _check_arguments(signature, tool)
     _check_result(signature, tool)
     return signature
@@ -155,21 +197,20 @@ def _without_deferred(returns: Any) -> Any:
 
 def describe(function: Callable[..., object]) -> str:
     """The docstring without its list of parameters."""
-    return (_docstring(function).description or "").strip()
+    return (_parsed(inspect.getdoc(function) or "").description or "").strip()
 
 
-def _hints(function: Callable[..., object], tool: str, local_names: Names) -> dict[str, TypeForm[object]]:
+def _hints(definition: _Definition) -> dict[str, TypeForm[object]]:
     """The annotations as types, one after the other so that a refusal can name the one it is about."""
     hints: dict[str, TypeForm[object]] = {}
-    known = inspect.unwrap(function).__globals__
-    for name, annotation in function.__annotations__.items():
+    for name, annotation in definition.annotations:
         alone = type("Alone", (), {"__annotations__": {name: annotation}})
         try:
-            hints |= get_type_hints(alone, known, dict(local_names), include_extras=True)
+            hints |= get_type_hints(alone, dict(definition.names), include_extras=True)
         except Exception as error:  # an annotation is an expression of the user's and may raise anything
             what = f"parameter {name!r}" if name != "return" else "the result"
             raise UsageError(
-                f"tool {tool}: the type of {what} ({annotation}) cannot be resolved: {error}; "
+                f"tool {definition.tool}: the type of {what} ({annotation}) cannot be resolved: {error}; "
                 "import or define that name at module level"
             ) from error
     return hints
@@ -215,8 +256,9 @@ def _type_name(annotation: TypeForm[object]) -> str:
     return getattr(annotation, "__name__", None) or str(annotation)
 
 
-def _docstring(function: Callable[..., object]) -> docstring_parser.Docstring:
-    return docstring_parser.parse(inspect.getdoc(function) or "")
+@lru_cache(maxsize=256)
+def _parsed(doc: str) -> docstring_parser.Docstring:
+    return docstring_parser.parse(doc)
 
 
 def trimmed(schema: dict[str, object]) -> dict[str, object]:

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import sys
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
 from callboard.actors.kernel import ActorSystem
 from callboard.actors.testing.simulation import SimulatedScheduler
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 
 @pytest.hookimpl(tryfirst=True)

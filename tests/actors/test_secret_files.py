@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from support.file_tools import file_tools, shown_in
+from support.key_samples import PRIVATE_KEY
 
 from callboard.actors import Runtime, Settings
 from callboard.actors.index import CodeIndex, assemble
 from callboard.actors.secret_files import SecretFiles, SecretRules, is_key_file
 from callboard.protocol.errors import ToolError, UsageError
 from callboard.protocol.masking import has_mask
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from support.file_tools import file_tools, shown_in
-from support.key_samples import PRIVATE_KEY
 
 KINDS = (
     ".env",

@@ -11,9 +11,6 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 from support.imports import SOURCES, imports, module_of, name
 
 from callboard.protocol.lazy_loading import lazy_module, lazy_names, lazy_pattern

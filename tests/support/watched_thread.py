@@ -92,7 +92,7 @@ def _held() -> list[Lock]:
 
 
 def _where() -> str:
-    """The frames, the innermost first, without those of this file, the event loop and the import; their lines are in files."""
+    """The frames, the innermost first, without those of this file and of MACHINERY; their lines are in files."""
     found, frame = [], sys._getframe(2)
     while frame is not None:
         code = frame.f_code

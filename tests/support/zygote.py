@@ -39,14 +39,22 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-#: What most programs of tests are made of. What else one needs, it loads itself.
+#: What most programs of tests are made of, also what they load when they first use it. What else one needs, it loads
+#: itself; so it does with onnxruntime, which starts a thread when it is loaded, and a fork would lack that.
 PRELOADED: Final = (
     "callboard.actors.runtime", "callboard.actors.cli.__main__", "callboard.actors.cli.ask",
     "callboard.actors.cli.chat", "callboard.actors.cli.doctor", "callboard.actors.cli.indexing",
     "callboard.actors.cli.serve_acp", "callboard.actors.cli.serve_command", "callboard.actors.cli.serve_mcp",
-    "callboard.actors.daemon.http_server", "callboard.actors.mcp.http_client", "callboard.actors.mcp.tool_server",
-    "callboard.actors.processes.init", "callboard.actors.index.parsing", "callboard.actors.index.refresh",
-    "callboard.actors.index.token_count", "callboard.actors.index.integer_model",
+    "callboard.actors.cli.shell", "callboard.actors.daemon.http_server", "callboard.actors.mcp.http_client",
+    "callboard.actors.mcp.tool_server", "callboard.actors.processes.init", "callboard.actors.index.parsing",
+    "callboard.actors.index.refresh", "callboard.actors.index.token_count", "callboard.actors.index.integer_model",
+    "callboard.actors.index.rag", "callboard.actors.builtins.code_tools", "callboard.actors.edits.edit_tools",
+    "callboard.actors.edits.editing", "callboard.actors.following", "callboard.actors.new_request",
+    "callboard.actors.running", "callboard.actors.taking_up", "callboard.actors.wiring",
+    "callboard.actors.telemetry.opentelemetry_spans", "callboard.actors.telemetry.opentelemetry_metrics",
+    "callboard.providers.http_adapters", "callboard.providers.transport", "callboard.providers.openai.background",
+    "aiohttp", "cloudpickle", "docstring_parser", "httpx_aiohttp", "netrc", "numpy", "pydantic.json_schema",
+    "stringprep", "tenacity", "tokenizers",
 )  # fmt: skip
 #: Variables which an interpreter reads when it starts, and what they do is done in the fork. With another value of any
 #: other variable that begins with PYTHON it starts differently.
@@ -383,11 +391,30 @@ def _show_error(kind: type[BaseException], error: BaseException, trace: types.Tr
     sys.__excepthook__(kind, error.with_traceback(trace), trace)
 
 
+def _read_signatures() -> None:
+    """Of the tools of a workspace, and the settings: what pydantic makes of them takes 0.3 s of CPU, and is kept."""
+    from callboard.actors.builtins import Workspace, builtin_tools, code_tools, job_tools  # noqa: PLC0415 - in the zygote alone
+    from callboard.actors.edits import edit_tools  # noqa: PLC0415 - in the zygote alone
+    from callboard.actors.index import rag  # noqa: PLC0415 - in the zygote alone
+    from callboard.actors.settings import Settings  # noqa: PLC0415 - in the zygote alone
+
+    nothing: Any = None  # what they act on
+    workspace = Workspace.at(Path(__file__).parent)
+    builtin_tools(workspace)
+    rag.context_tool(nothing)
+    code_tools.code_tools(nothing, workspace)
+    edit_tools.edit_tools(nothing, nothing)
+    job_tools.job_tools(nothing, workspace)
+    Settings(model="offline/x")
+
+
 def _main(connection: socket.socket) -> None:
     own = os.environ.get("PYTHONPATH", "").split(":")
     base_path = [each for each in sys.path[1:] if each not in map(os.path.abspath, own)]
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # numpy starts no threads; a fork has another environment
     for name in PRELOADED:
         importlib.import_module(name)
+    _read_signatures()
     threads = len(os.listdir("/proc/self/task"))
     assert threads == 1, f"{threads} threads: a fork would have one of them only"
     modules = [module for name, module in sys.modules.items() if name.partition(".")[0] not in sys.stdlib_module_names]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.small_tree import write_tree
 
 from callboard.actors import Runtime, Settings
 from callboard.actors.tools import Tool, ToolContext
@@ -18,10 +18,6 @@ from callboard.protocol.code_fences import CodeFence, parse_fences
 from callboard.protocol.commands import RunTool
 from callboard.protocol.ids import MessageId, RequestId, Tag, ToolName
 from callboard.protocol.tools import FailureCode, ToolFailure
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
-from support.small_tree import write_tree
 
 Call = tuple[str, Mapping[str, object]]
 

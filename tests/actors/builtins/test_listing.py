@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
+from support.file_tools import built_in
 
 from callboard.actors.builtins.listing import MAX_ENTRIES, DirListing, FoundFiles
 from callboard.protocol.errors import ToolError
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
-from support.file_tools import built_in
 
 
 @pytest.fixture

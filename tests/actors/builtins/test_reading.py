@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import codecs
 import os
-import sys
 from pathlib import Path
 
 import orjson
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.file_tools import built_in
+from support.key_samples import PRIVATE_KEY
 
 from callboard.actors.builtins.file_content import MAX_FILE_BYTES
 from callboard.actors.builtins.reading import (
@@ -27,11 +28,6 @@ from callboard.actors.index.records import digest
 from callboard.protocol.code_fences import CodeFence, parse_fences
 from callboard.protocol.errors import ToolError, UsageError
 from callboard.protocol.masking import has_mask, mask_bytes
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
-from support.file_tools import built_in
-from support.key_samples import PRIVATE_KEY
 
 
 @pytest.fixture

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 import time
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.key_samples import PRIVATE_KEY
 
 from callboard.actors.builtins import Workspace, text_search
 from callboard.actors.builtins.ripgrep import find_ripgrep
@@ -30,10 +30,6 @@ from callboard.protocol.code_fences import CodeFence, parse_fences
 from callboard.protocol.errors import ToolError
 from callboard.protocol.events import ToolCallTimedOut
 from callboard.protocol.masking import mask
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
-from support.key_samples import PRIVATE_KEY
 
 
 def without_ripgrep(_: Path) -> None:

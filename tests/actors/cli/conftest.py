@@ -12,9 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
 from support.homes import with_models
 
 from callboard.actors.cli.__main__ import main

@@ -84,7 +84,9 @@ async def editing(callboard: Any, editor: Editor, turns: Sequence[Turn], *argume
     with shared_double(turns) as double:
         command = ["-m", "callboard.actors.cli", "acp", "--model", "openai-compatible/any"]
         command += ["--base-url", double.base_url(), "--tools", str(callboard.workspace / "own_tools.py"), *arguments]
-        async with acp.spawn_agent_process(editor, sys.executable, *command, env=environment) as (connection, _):
+        patient = {"shutdown_timeout": 30}  # after its 2 s the SDK sends SIGTERM, also to what has just ended
+        spawned = acp.spawn_agent_process(editor, sys.executable, *command, env=environment, transport_kwargs=patient)
+        async with spawned as (connection, _):
             found = await connection.initialize(protocol_version=acp.PROTOCOL_VERSION)
             assert found.protocol_version == acp.PROTOCOL_VERSION
             yield connection

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import http.server
 import re
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +12,6 @@ from pathlib import Path
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, expect
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
 from support.board_page import DEADLINE_MS, Opened, board_daemon, browser, is_needed, opened_board
 from support.conditions import wait_until
 from support.running_daemon import RunningDaemon

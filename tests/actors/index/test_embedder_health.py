@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy
 import pytest
+from support.shared_double import shared_double
 
 from callboard.actors.index import CodeIndex, rag
 from callboard.actors.index.dense import Embedder, EmbeddingModel
@@ -20,10 +20,6 @@ from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
 from callboard.actors.testing.wire_double import RawAnswer
 from callboard.protocol.errors import UsageError
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from support.shared_double import shared_double
 
 if TYPE_CHECKING:
     from callboard.actors.index.dense import Vectors

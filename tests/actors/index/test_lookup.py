@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.small_tree import write_tree
 
 from callboard.actors import Runtime, Settings
 from callboard.actors.index import CodeIndex
@@ -16,10 +16,6 @@ from callboard.actors.index.code_items import KINDS, CodeItem, plain_path
 from callboard.actors.index.lookup import MAX_CLOSE, MAX_ITEMS
 from callboard.actors.index.rag import CodeSearch
 from callboard.protocol.errors import UsageError
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
-from support.small_tree import write_tree
 
 #: What is asked, and the text with which the span of each item that is found begins.
 FOUND: tuple[tuple[str, str, str, list[str]], ...] = (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import cast
 import numpy
 import pytest
 from numpy.typing import NDArray
+from support.shared_double import shared_double
 
 from callboard.actors import Runtime, Settings
 from callboard.actors.daemon import board_rows
@@ -22,10 +22,6 @@ from callboard.actors.index.dense import EmbeddingModel
 from callboard.actors.index.rag import CodeSearch
 from callboard.actors.testing.wire_double import RawAnswer, Traffic, WireDouble
 from callboard.protocol.errors import RuntimeFailure
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from support.shared_double import shared_double
 
 CODE = '''
 def red():

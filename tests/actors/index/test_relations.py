@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.small_tree import write_tree
 
 from callboard.actors.index import CodeIndex
 from callboard.actors.index.relations import Certainty, Relation, Relatives
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
-from support.small_tree import write_tree
 
 EXACT, SCOPE, NAME, OUTSIDE = Certainty
 

@@ -359,18 +359,14 @@ def test_two_processes_that_add_the_same_lists_of_tools_do_not_wait_in_a_circle(
     assert failed == []
 
 
-def test_an_unfinished_transaction_of_a_stopped_process_is_ended_by_the_server(
-    url: str, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(postgres_database, "IDLE_SECONDS", 0.05)
-    stopped = start()
-    monkeypatch.undo()  # of the connection that is made afterwards
+def test_an_unfinished_transaction_of_a_stopped_process_is_ended_by_the_server(url: str, start: Start) -> None:
+    stopped, pause = start(), threading.Event()
     stopped._database.begin()
     stopped._database.execute_many(OFFERS.insert, [OFFERS.row(name, b"x") for name in "ab"])
     with postgres_database.connect(url) as watcher:
         while watcher.execute(
             "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle in transaction'"
         ).fetchone():
-            assert stopped.token
+            pause.wait(0.05)
     stopped.commit([begins("r")])
     assert numbers(url, "r") == [1]

@@ -118,6 +118,68 @@ def test_names_of_the_defining_function_are_found() -> None:
     assert look.definition.parameters["$defs"]["Local"]["properties"] == {"depth": {"type": "integer"}}
 
 
+def test_one_def_that_is_executed_again_is_read_once() -> None:
+    def make(prefix: str) -> Tool:
+        @tool
+        def greet(name: Annotated[str, Field(max_length=20)]) -> str:
+            """Greet."""
+            return prefix + name
+
+        return greet
+
+    first, second = make("hello "), make("goodbye ")
+    assert first.signature is second.signature
+    assert (first.function("you"), second.function("you")) == ("hello you", "goodbye you")
+
+
+PAIRS: dict[str, tuple[tuple[Any, Any], tuple[Any, Any]]] = {
+    "a local type": ((int, 1), (str, 1)),
+    "a type with a list": ((int, 1), (Annotated[str, [2]], 1)),
+    "a default": ((int, 1), (int, 2)),
+    "no default": ((int, 1), (int, ...)),
+    "a default that is a list": ((int, [1]), (int, [2])),
+    "an equal default": ((int | bool, 1), (int | bool, True)),
+}
+
+
+@pytest.mark.parametrize("pair", PAIRS.values(), ids=PAIRS)
+def test_one_def_with_other_types_or_defaults_is_another_tool(pair: tuple[tuple[Any, Any], tuple[Any, Any]]) -> None:
+    def make(kind: Any, default: Any) -> Tool:
+        if default is ...:
+
+            @tool
+            def required(value: kind) -> None: ...
+
+            return required
+
+        @tool
+        def use(value: kind = default) -> None: ...
+
+        return use
+
+    names = {int: "integer", str: "string"}
+    for kind, default in (*pair, *pair):
+        parameters: Any = make(kind, default).definition.parameters
+        found = parameters["properties"]["value"]
+        assert found.get("default", ...) == default
+        assert type(found.get("default", ...)) is type(default)
+        assert found.get("type") in (names[kind] if isinstance(kind, type) else "string", None)
+        assert ("value" in parameters.get("required", ())) is (default is ...)
+
+
+def test_a_type_that_is_defined_again_under_its_name_is_another() -> None:
+    space: dict[str, Any] = {"tool": tool, "dataclass": dataclass}
+    make = "from __future__ import annotations\n@dataclass\nclass Place:\n    {}: str\n"
+    exec(
+        "from __future__ import annotations\ndef make():\n    @tool\n    def go(to: Place) -> None: ...\n    return go",
+        space,
+    )
+    for field in ("town", "street"):
+        exec(make.format(field), space)
+        definition = space["make"]().definition
+        assert list(definition.parameters["$defs"]["Place"]["properties"]) == [field]
+
+
 def test_arguments_may_be_called_like_methods_of_pydantic() -> None:
     @tool
     def awkward(json: str, copy: int, model_config: bool, schema: list[str]) -> None: ...

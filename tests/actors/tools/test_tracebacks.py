@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import traceback
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.file_tools import file_tools
 
 from callboard.actors.processes import child
 from callboard.actors.tools import Tool, ToolContext, tool, tracebacks
@@ -26,10 +26,6 @@ from callboard.protocol.errors import ToolError
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
 from callboard.protocol.masking import mask
 from callboard.protocol.tools import FailureCode, ToolFailure
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
-from support.file_tools import file_tools
 
 CONTEXT = ToolContext(
     RunTool(Tag(RequestId("r"), MessageId("m"), 1, CallId("c")), ToolName("any"), "{}", 0.0, "effect")

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import sys
-from pathlib import Path
 
 import pytest
+from support.shared_double import shared_double
 
 from callboard.actors.testing.wire_double import RawAnswer, WireDouble
 from callboard.protocol.errors import ErrorKind, ProviderError, UsageError
 from callboard.providers.openai.embeddings import EmbeddingApi
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from support.shared_double import shared_double
 
 VECTORS = {"data": [{"index": 0, "embedding": [1.0, 0.0]}]}
 

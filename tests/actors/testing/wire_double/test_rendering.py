@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 
 import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.wire import answer as decoded
 
 from callboard.actors.testing.wire_double import Api, Call, Fault, FaultKind, RawAnswer, Tokens, Turn
 from callboard.actors.testing.wire_double.answers import End, WireAnswer, wire_answer
@@ -20,10 +19,6 @@ from callboard.protocol.errors import ErrorKind
 from callboard.protocol.model import FinishReason, ModelResponse, Usage
 from callboard.providers.adapter import Adapter
 from callboard.providers.provider_registry import adapter_for
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
-
-from support.wire import answer as decoded
 
 ADAPTERS: Mapping[Api, Adapter] = {api: adapter_for(api.value) for api in Api}
 STREAMED = Question("some-model", 3)
