@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import signal
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -59,6 +60,10 @@ def pytest_configure(config: pytest.Config) -> None:
     capture = config.pluginmanager.getplugin("capturemanager")
     with capture.global_and_fixture_disabled():  # the real stderr, not the file that takes a test's output
         config.stash[STDERR_FD] = os.dup(2)
+    if (
+        signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    ):  # as in a shell's background: what tests start would inherit it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.stash[FORKING] = Forking()
 
 

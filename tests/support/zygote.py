@@ -238,8 +238,9 @@ def _shadows(order: Order, known: Sequence[str], names: frozenset[str]) -> bool:
     script = os.path.dirname(order.command[1]) if order.command[1].endswith(".py") else "."
     folders = [script, *order.environment.get("PYTHONPATH", "").split(":")]
     for folder in {os.path.normpath(os.path.join(order.folder, each)) for each in folders} - set(known):
-        if os.path.isdir(folder) and names & {inspect.getmodulename(name) or name for name in os.listdir(folder)}:
-            return True
+        for entry in os.scandir(folder) if os.path.isdir(folder) else ():  # a program has no suffix, and is none
+            if (entry.name if entry.is_dir() else inspect.getmodulename(entry.name)) in names:
+                return True
     return False
 
 

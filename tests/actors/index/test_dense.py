@@ -436,6 +436,41 @@ def test_a_model_with_other_bytes_is_not_loaded_and_words_alone_find(
         assert len(index.search(QUESTION, 20)) == FILES
 
 
+FORKING = """
+import builtins, os, sys, threading
+from callboard.actors.index.dense import import_whole
+
+sys.path.insert(0, sys.argv[1])
+builtins.begun, builtins.may_end = threading.Event(), threading.Event()
+ended = []
+
+def fork():
+    child = os.fork()
+    if not child:
+        import slow_model
+        os._exit(7)
+    ended.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+threading.Thread(target=import_whole, args=("slow_model",), daemon=True).start()
+builtins.begun.wait(20)
+forks = threading.Thread(target=fork, daemon=True)
+forks.start()
+forks.join(0.1)  # so that it would have forked
+builtins.may_end.set()
+forks.join(20)
+print(ended)
+"""
+
+
+@pytest.mark.fresh_interpreter
+def test_a_host_that_forks_while_a_model_is_imported_gets_a_child_that_can_import_it(tmp_path: Path) -> None:
+    (tmp_path / "slow_model.py").write_text("import builtins\nbuiltins.begun.set()\nbuiltins.may_end.wait(20)\n")
+    ran = subprocess.run(
+        [sys.executable, "-c", FORKING, str(tmp_path)], capture_output=True, text=True, timeout=50, check=True
+    )
+    assert ran.stdout == "[7]\n", ran.stderr
+
+
 def test_the_vocabulary_is_berts() -> None:
     words = minilm.VOCABULARY.read_text(encoding="utf-8").splitlines()
     assert (len(words), words[0], words[101], words[102]) == (30_522, "[PAD]", "[CLS]", "[SEP]")
