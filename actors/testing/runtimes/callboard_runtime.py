@@ -7,10 +7,17 @@ import json
 from collections import defaultdict
 from typing import Any, ClassVar, Final
 
-from callboard.actors import Conversation, Runtime, tool
+from callboard.actors import (
+    Conversation,
+    Runtime,
+    following,  # noqa: F401 - a Runtime would load it: here that is done once, before the forks
+    taking_up,  # noqa: F401 - likewise
+    tool,
+)
 from callboard.actors.settings import Settings
 from callboard.actors.testing.runtimes.adapter import NotPromised, Setup
 from callboard.protocol.commands import AskApproval
+from callboard.providers import http_adapters, transport  # noqa: F401 - likewise
 
 PAGE: Final = "tools.md#where-a-tool-runs"
 
