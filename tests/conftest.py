@@ -30,7 +30,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 settings.register_profile(
     "callboard",
     derandomize=False,  # where the variable CI is set, Hypothesis would draw the same examples each time
-    max_examples=40,  # of some 190 properties; what they have found is kept as named examples
+    max_examples=20,  # of some 190 properties; what they have found is kept as named examples
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
     database=DirectoryBasedExampleDatabase(REPOSITORY / ".hypothesis" / "examples"),
@@ -43,6 +43,10 @@ settings.register_profile("thorough", settings.get_profile("fresh"), max_example
 settings.register_profile("deep", settings.get_profile("callboard"), max_examples=10_000)
 settings.load_profile("callboard")
 
+#: CPU of each test that costs much, by .ci/measure_tests.py.
+COSTS = Path(__file__).parent / "costs.tsv"
+#: Those that cost so much are no tests of every day; 5% of all.
+SLOW_SECONDS = 0.7
 #: Marks of tests that run only where `-m` names them.
 ASKED_FOR = ("runtimes", "deep")
 STDERR_FD = pytest.StashKey[int]()
@@ -60,9 +64,7 @@ def pytest_configure(config: pytest.Config) -> None:
     capture = config.pluginmanager.getplugin("capturemanager")
     with capture.global_and_fixture_disabled():  # the real stderr, not the file that takes a test's output
         config.stash[STDERR_FD] = os.dup(2)
-    if (
-        signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    ):  # as in a shell's background: what tests start would inherit it
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a shell: inherited
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.stash[FORKING] = Forking()
 
@@ -72,7 +74,16 @@ def _set_backstop(config: pytest.Config, seconds: float) -> None:
     faulthandler.dump_traceback_later(seconds + grace, exit=True, file=config.stash[STDERR_FD])
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m looks at the marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    lines = COSTS.read_text().splitlines() if COSTS.exists() else ()  # a test has a copy of this file alone
+    costs = {name: float(cost) for cost, name in (line.split("\t") for line in lines)}
+    seconds: Counter[Path] = Counter()
+    for item in items:
+        cost = costs.get(item.nodeid.partition("[")[0], 0.0)
+        seconds[item.path] += cost
+        if cost >= SLOW_SECONDS:
+            item.add_marker("slow")
     asked = config.getoption("markexpr")
     left_out = [mark for mark in ASKED_FOR if mark not in asked]
     kept = [item for item in items if not any(map(item.get_closest_marker, left_out))]
@@ -81,8 +92,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = kept
     # xdist hands files out in this order (--no-loadscope-reorder: its own order is by how many tests there are): those
     # that take long come first, so that no worker begins one of them when the others have nothing left.
-    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
-    items.sort(key=lambda item: -slow[item.path])
+    items.sort(key=lambda item: -seconds[item.path])
     if config.getoption("--hypothesis-profile") == "deep":
         for item in items:
             item.add_marker(pytest.mark.timeout(0))

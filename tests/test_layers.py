@@ -106,6 +106,7 @@ BY_STRING = {
     "actors/mcp/server_hub.py": "asks whether the extra `mcp` is installed",
     "actors/index/grammars.py": "the module of a grammar, by its table",
     "actors/index/minilm.py": "asks whether the modules of an extra are installed",
+    "actors/index/dense.py": "the modules of an extra, on a thread, while no fork may come between",
     "actors/testing/__main__.py": "a tool of the user's, named on the command line",
     "actors/tools/tool_file.py": "a file of the user's tools, named on the command line",
     "actors/testing/chaos/hosts.py": "asks whether trio is installed",

