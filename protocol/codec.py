@@ -10,8 +10,11 @@ import json
 import math
 import re
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from functools import cache
 from typing import Any, Final, TypeVar, get_args
+from uuid import UUID
 
 import msgspec
 from msgspec import Struct
@@ -91,6 +94,20 @@ def decode_messages(data: bytes) -> tuple[Message, ...]:
         _raw(data, "messages"), tuple[Message, ...], "messages", "expected a list of messages, found {}"
     )
     return messages
+
+
+def check_types(value: object, form: Any, where: str) -> None:
+    """A value looks at no type when it is made: this does, where a program hands one in.
+
+    Raises UsageError with the place that is wrong, such as "messages[0].parts[1].text: Expected `str`, got `int`".
+    """
+    try:
+        plain = msgspec.to_builtins(value, builtin_types=_OTHER_THAN_JSON, enc_hook=_other)
+        _convert(plain, form, where, f"{{}} is not what {where} can be")
+    except (TypeError, RecursionError) as error:
+        raise UsageError(f"{where}: {error}") from error
+    except CodecError as error:
+        raise UsageError(str(error)) from error
 
 
 def encode_parts(parts: Mapping[str, object]) -> bytes:
@@ -221,6 +238,8 @@ def _other(value: object) -> object:
     raise TypeError(f"{type(value).__name__} cannot be written")
 
 
+#: Written as texts, and no texts.
+_OTHER_THAN_JSON: Final = (bytes, bytearray, memoryview, datetime, date, time, timedelta, UUID, Decimal)
 _ENCODER: Final = msgspec.json.Encoder(enc_hook=_other)
 
 

@@ -17,6 +17,7 @@ from callboard.actors.requests.client_tools import CallResults, ClientTool
 from callboard.actors.requests.conversation import Conversation
 from callboard.actors.requests.extra_fields import extra_fields
 from callboard.actors.tools.invoke import safe_text
+from callboard.protocol.codec import check_types
 from callboard.protocol.content import Media, Text, UserMessage, UserPart
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import ToolName
@@ -143,10 +144,11 @@ def _part(place: int, part: object) -> UserPart:
     for kind in _PARTS:
         if isinstance(part, kind):
             found: UserPart = part
+            if not isinstance(found, Text):
+                _check_base64(place, found)
+            check_types(found, kind, f"part {place} of the question, {kind.__name__}")
             if isinstance(found, Text):
                 sendable(f"part {place} of the question", found.text)
-            else:
-                _check_base64(place, found)
             return found
     known = ", ".join(kind.__name__ for kind in _PARTS)
     raise UsageError(f"part {place} of the question is {_a(part)}; it must be a str or one of {known}")

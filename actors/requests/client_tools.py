@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct, field
 
 from callboard.actors.tools.decorator import NAME
+from callboard.protocol.codec import check_types
 from callboard.protocol.commands import OpenTurn
 from callboard.protocol.content import MediaPart, Message, SystemMessage, ToolMessage, history_faults, json_text
 from callboard.protocol.errors import UsageError
@@ -36,6 +37,7 @@ class ClientTool(Struct, frozen=True):
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not NAME.fullmatch(self.name):
             raise UsageError(f"a tool's name has 1 to 64 of a-z, A-Z, 0-9, _ and -, not {self.name!r:.80}")
+        check_types((self.description, self.strict), tuple[str, bool], f"tool {self.name}: description and strict")
         if not isinstance(self.parameters, Mapping) or self.parameters.get("type", "object") != "object":
             raise UsageError(f"tool {self.name}: parameters must be the JSON Schema of an object")
 
@@ -68,6 +70,8 @@ class CallResults(Struct, frozen=True):
 
 def closed_turn(turn: OpenTurn, given: CallResults) -> tuple[Message, ...]:
     """The whole step: the turn, its results in the order of its calls, the notes. Raises UsageError."""
+    for place, answer in enumerate(given.answers):
+        check_types(answer, CallAnswer, f"answer {place}, {type(answer).__name__}")
     answers = {answer.call_id: answer for answer in given.answers}
     waiting = {str(call.call_id) for call in turn.outside}
     if unknown := sorted(answers.keys() - waiting):
@@ -85,8 +89,6 @@ def closed_turn(turn: OpenTurn, given: CallResults) -> tuple[Message, ...]:
 
 
 def _result(call_id: CallId, name: ToolName, answer: CallAnswer) -> ToolMessage:
-    if not isinstance(answer.content, str):
-        raise UsageError(f"the result of {call_id!r:.80} must be a text, not {type(answer.content).__name__}")
     return ToolMessage(call_id, name, answer.content, answer.is_error, tuple(answer.media))
 
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from callboard.actors.journal.journal_records import NewMessage
 from callboard.actors.requests.client_tools import CallResults, check_goes_on, closed_turn, given_up, open_turn_faults
-from callboard.protocol.codec import SavedConversation, decode_conversation, encode_conversation
+from callboard.protocol.codec import SavedConversation, check_types, decode_conversation, encode_conversation
 from callboard.protocol.commands import OpenTurn
 from callboard.protocol.compaction import Compacted, compacted_faults
 from callboard.protocol.content import Message, SystemMessage, history_faults
@@ -198,6 +198,7 @@ class Conversation:
                 if not isinstance(message, Message):
                     what = type(message).__name__
                     raise UsageError(f"message {position} of the conversation is a {what}, not a Message")
+            check_types(self._messages, tuple[Message, ...], "messages")
             if faults := "; ".join(history_faults(self._messages)[:3]):
                 raise UsageError(f"no provider would accept this conversation: {faults}; correct its messages")
             self._is_checked = True

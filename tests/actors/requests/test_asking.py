@@ -17,7 +17,17 @@ from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
 from callboard.actors.tools import tool
 from callboard.protocol.commands import Outcome
-from callboard.protocol.content import Audio, Document, Image, SystemMessage, Text, ToolMessage, UserMessage, Video
+from callboard.protocol.content import (
+    Audio,
+    Document,
+    Image,
+    Replay,
+    SystemMessage,
+    Text,
+    ToolMessage,
+    UserMessage,
+    Video,
+)
 from callboard.protocol.errors import UsageError
 from callboard.protocol.model import (
     AudioOut,
@@ -114,6 +124,14 @@ def test_a_prompt_is_text_or_parts(prompt: Prompt, parts: tuple[Any, ...] | None
         (Image("image/png", "data:image/png;base64,AAAA"), "part 0 of the question: data_base64 of an Image must be"),
         (["a", Document("application/pdf", "AAA")], "part 1 of the question: data_base64 of a Document must be base64"),
         (Audio("audio/wav", "AAAA\nAAA"), "data_base64 of an Audio must be base64"),
+        (Image("image/png", 3), "data_base64 of an Image must be base64"),  # type: ignore[arg-type]
+        (Image(7, "AAAA"), "part 0 of the question, Image.media_type: Expected `str`, got `int`"),  # type: ignore[arg-type]
+        (Image("image/png", url=b"http://a"), "Image.url: Expected `str`, got `bytes`"),  # type: ignore[arg-type]
+        (["a", Text(3)], "part 1 of the question, Text.text: Expected `str`, got `int`"),  # type: ignore[arg-type]
+        (Text("a", citations=3), "Text.citations: Expected `array`, got `int`"),  # type: ignore[arg-type]
+        (Text("a", replay="b"), "Text.replay: Expected `object | null`, got `str`"),  # type: ignore[arg-type]
+        (Text("a", replay=Replay("b", {"c": object()})), "Text: object cannot be written"),
+        (Document("text/plain", text=["a"]), "Document.text: Expected `str`, got `array`"),  # type: ignore[arg-type]
         (["what?", 5], "part 1 of the question is an int; it must be a str or one of Text, Image, Document"),
         ([UserMessage.of("a")], "part 0 of the question is a UserMessage"),
     ],

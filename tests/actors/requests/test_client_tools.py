@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from callboard.actors.requests.client_tools import WENT_ON, CallAnswer, CallResu
 from callboard.actors.telemetry.metrics import ASKERS_TOOL
 from callboard.actors.testing.wire_double import Call, Turn, WireDouble
 from callboard.protocol.commands import CallOutside, Outcome
-from callboard.protocol.content import AssistantMessage, ToolMessage, UserMessage
+from callboard.protocol.content import AssistantMessage, Image, ToolMessage, UserMessage
 
 CALENDAR = ClientTool("calendar", "What is in the calendar.", {"properties": {"day": {"type": "string"}}})
 BOTH = Turn(calls=(Call("calendar", {"day": "Monday"}, "c1"), Call("weather", {"city": "Oslo"}, "c2")))
@@ -124,11 +125,16 @@ def test_results_that_do_not_fit_change_nothing() -> None:
         talk = Conversation()
         running.ask_sync("Am I free?", tools=[CALENDAR], conversation=talk)
         before = talk.to_json()
-        for answers, told in (
+        wrong: tuple[tuple[Any, str], ...] = (
             ((), "'c1' has no result"),
             ((CallAnswer("c9", "x"),), "no call 'c9' waits"),
             ((CallAnswer("c1", "x"), CallAnswer("c1", "y")), "two results"),
-        ):
+            ((CallAnswer("c1", {"a": 1}),), "answer 0, CallAnswer.content: Expected `str`, got `object`"),
+            ((CallAnswer(["c1"], "x"),), "CallAnswer.call_id: Expected `str`, got `array`"),
+            ((CallAnswer("c1", "x", media=(Image("image/png", 3),)),), r"CallAnswer.media\[0\].data_base64: Expected"),
+            (("x",), "answer 0, str"),
+        )
+        for answers, told in wrong:
             with pytest.raises(UsageError, match=told):
                 running.ask_sync(CallResults(answers), conversation=talk)
         assert talk.to_json() == before

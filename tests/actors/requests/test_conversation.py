@@ -330,6 +330,27 @@ BAD: dict[str, tuple[str, str]] = {
 }
 
 
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        (UserMessage((Text(3),)), r"messages\[1\].parts\[0\].text: Expected `str`, got `int`"),  # type: ignore[arg-type]
+        (UserMessage("a"), r"messages\[1\].parts: Expected `array`, got `str`"),  # type: ignore[arg-type]
+        (UserMessage((Image(b"", "AAAA"),)), r"parts\[0\].media_type: Expected `str`, got `bytes`"),  # type: ignore[arg-type]
+        (SystemMessage(None), r"messages\[1\].text: Expected `str`, got `null`"),  # type: ignore[arg-type]
+        (AssistantMessage((ToolCall(CallId("c"), ToolName("t"), {}),)), "arguments: Expected `str`, got `object`"),  # type: ignore[arg-type]
+        (ToolMessage(CallId("c"), ToolName("t"), "x", is_error="no"), "is_error: Expected `bool`, got `str`"),  # type: ignore[arg-type]
+        ({"role": "user"}, "message 1 of the conversation is a dict, not a Message"),
+    ],
+    ids=repr,
+)
+def test_a_message_of_a_wrong_type_is_refused_with_its_place(message: Any, told: str) -> None:
+    conversation = Conversation([SystemMessage("a"), message])
+    with pytest.raises(UsageError, match=told):
+        conversation.take(RequestId("r"))
+    with pytest.raises(UsageError, match=told):
+        conversation.take(RequestId("again"))
+
+
 @pytest.mark.parametrize("name", BAD)
 def test_what_is_no_conversation_is_refused_with_place_and_fault(name: str) -> None:
     text, told = BAD[name]
