@@ -145,6 +145,7 @@ def test_by_keyboard_only(board: Opened) -> None:
     page = board.page
     board.ask("publish")
     expect(page.locator(".card")).to_have_count(1)
+    expect(page.locator("#stuck-rows > *")).to_have_count(1)  # the row before the card
     page.keyboard.press("1")
     expect(page.locator("#stuck")).to_be_focused()
     page.keyboard.press("j")
