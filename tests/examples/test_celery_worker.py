@@ -86,7 +86,7 @@ def test_each_process_of_the_pool_answers(stage: Stage) -> None:
 def test_a_task_over_its_soft_time_limit_cancels_its_request_and_the_process_goes_on(stage: Stage) -> None:
     stage.the_tool_hangs()
     with worker(stage) as program:
-        [ended] = answers(stage, QUESTION, limit=2)
+        [ended] = answers(stage, QUESTION, limit=8)  # the tool has been asked before, on a busy machine too
         assert "SoftTimeLimitExceeded" in ended
         stage.weather.wait_until_left()
         stage.play(SAYS_IT_RAINS)
