@@ -17,6 +17,9 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="process isolation is made of Linux's system calls"),
 ]
 
+IS_DEEP = bool(os.environ.get("CALLBOARD_DEEP"))
+#: Other requests that must not notice; benchmarks/chaos.py has 49 as well.
+NEIGHBOURS = 49 if IS_DEEP else 9
 #: Cases that reach for what they share with others run alone, a second each: some of them stand for all.
 ALONE = {
     "escape/kill-parent/process",
@@ -52,9 +55,10 @@ def selected(group: Group) -> list[Case]:
     return [case for case in own if not case.alone or case.name in ALONE]
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("group", [group for group in Group if group is not Group.ACTOR])
-def test_each_case_is_contained_beside_49_other_requests(group: Group) -> None:
-    report = chaos.run(selected(group))
+def test_each_case_is_contained_beside_other_requests(group: Group) -> None:
+    report = chaos.run(selected(group), neighbours=NEIGHBOURS)
     assert report.results
     assert not report.fell_short, report.text()
 
@@ -72,7 +76,6 @@ def test_the_suite_needs_a_thread_without_a_loop() -> None:
         asyncio.run(runs())
 
 
-IS_DEEP = bool(os.environ.get("CALLBOARD_DEEP"))
 #: Each message once: the actor crashes on it, or twice or three times in a row.
 SIMULATED = [case for case in chaos.all_cases() if case.name.endswith("/simulated")]
 if not IS_DEEP:
@@ -94,12 +97,14 @@ def test_every_actor_crashes_on_every_message_one_to_three_times_in_a_row_and_no
     assert report.counts[chaos.Status.HELD] >= len(SIMULATED) / 3  # the others are of workers, which are simulated too
 
 
+@pytest.mark.repeats
 def test_the_llm_manager_and_the_dispatcher_crash_for_real_three_times_in_a_row() -> None:
-    report = chaos.run(REAL)
+    report = chaos.run(REAL, neighbours=NEIGHBOURS)
     assert not report.fell_short, report.text()
     assert report.counts[chaos.Status.HELD] >= len(REAL) - 1
 
 
+@pytest.mark.repeats
 def test_the_editor_crashes_for_real_three_times_in_a_row() -> None:
     report = chaos.run("actor/Editor/*/3/real" if IS_DEEP else "actor/Editor/Stage/3/real", neighbours=9)
     assert not report.fell_short, report.text()
