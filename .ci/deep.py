@@ -53,7 +53,8 @@ PARTS = {
     ),
     # More examples of each property, all kills of the journal, more starts and stops, chaos beside 49 other requests.
     "long": (
-        "actors/calls/*.py", "actors/testing/chaos/*.py", "tests/actors/testing/chaos/*.py", "actors/journal/*.py", "actors/kernel/*.py", "actors/processes/*.py", "actors/requests/*.py",
+        "actors/calls/*.py", "actors/testing/chaos/*.py", "tests/actors/testing/chaos/*.py",
+        "actors/journal/*.py", "actors/kernel/*.py", "actors/processes/*.py", "actors/requests/*.py",
         "actors/workers/*.py", "protocol/**/*.py", "providers/**/*.py", "benchmarks/start_stop.py",
         "tests/actors/journal/*.py", "tests/protocol/**/*.py", "tests/providers/**/*.py",
     ),
