@@ -172,6 +172,9 @@ class Rag(Actor[SearchCode | AskIndex[object] | LoadAhead]):
     def on_stop(self) -> None:
         self._index.close()
 
+    def on_abandoned(self) -> None:
+        self._index.close()
+
     @handles(LoadAhead)
     def _load_ahead(self, _: LoadAhead) -> None:
         load_ahead()
@@ -199,6 +202,9 @@ class Indexer(Actor[RefreshIndex]):
         self._latest: tuple[float, RefreshSummary] | None = None
 
     def on_stop(self) -> None:
+        self._index.close()
+
+    def on_abandoned(self) -> None:
         self._index.close()
 
     @handles(RefreshIndex)
@@ -234,6 +240,9 @@ class Vectorizer(Actor[MakeVectors | MakeMoreVectors]):
         self._begin(MakeVectors())  # what an earlier process, or the actor before a crash, has left
 
     def on_stop(self) -> None:
+        self._index.close()
+
+    def on_abandoned(self) -> None:
         self._index.close()
 
     @handles(MakeVectors)

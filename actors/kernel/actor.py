@@ -218,6 +218,10 @@ class Actor(Generic[M]):
     def on_stop(self) -> None:
         """Runs last in an orderly stop. Not called after a crash or a kill."""
 
+    def on_abandoned(self) -> None:
+        """With `runs_on="thread"`: this actor was killed in a handler, which has returned now. Let go of what it holds,
+        such as processes; the next incarnation may have begun, and what is told or written here would be its."""
+
     # -- what subclasses use ----------------------------------------------------------------------------------
 
     @property

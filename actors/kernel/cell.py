@@ -492,8 +492,8 @@ class ThreadCell(Cell):
                 return not self._obey(item, actor, epoch)
             dispatch(actor, item)
         except BaseException as error:  # noqa: BLE001 - as in Cell.run
-            return self._done(epoch, item, handled=False) and self._declined(item, error, epoch)
-        return self._done(epoch, item, handled=True)
+            return self._done(epoch, item, actor, handled=False) and self._declined(item, error, epoch)
+        return self._done(epoch, item, actor, handled=True)
 
     def _next(self, epoch: int) -> object:
         with self.system.lock:  # a kill may come from the loop at any time
@@ -504,7 +504,7 @@ class ThreadCell(Cell):
             self.current = item
             return item
 
-    def _done(self, epoch: int, item: object, *, handled: bool) -> bool:
+    def _done(self, epoch: int, item: object, actor: Actor[Never], *, handled: bool) -> bool:
         """Account for a handler that has returned; False when it was given up meanwhile."""
         with self.system.lock:
             if epoch == self._epoch:
@@ -514,7 +514,8 @@ class ThreadCell(Cell):
             if type(item) is not Signal:
                 self.system.abandoned -= 1
                 self.bury(item, DeadLetterReason.KILLED)
-            return False
+        errors.contained(actor.on_abandoned, f"{self.name}, which was killed,")
+        return False
 
     def kill(self) -> None:
         """End the incarnation; a handler that runs is abandoned with its thread."""

@@ -32,6 +32,8 @@ ENVIRONMENT: Final = frozenset(
 PREFIXES: Final = ("LC_", "_PYI_")
 #: From the order to end until they are killed: the init process gives itself 2 s, and kinds.py the source 3 s.
 CLOSE_SECONDS: Final = 2.5
+#: Between two looks whether the loop that is to have a started process is closed.
+LOOK_SECONDS: Final = 0.1
 #: Between two reads of stderr: at most 6 MB/s of what a module prints while it is loaded.
 PAUSE_SECONDS: Final = 0.01
 #: What is kept of it, for the log, should the init process fail.
@@ -168,10 +170,18 @@ class InitProcess:
                 )
             except OSError as error:
                 process = error
-        with contextlib.suppress(RuntimeError):  # the loop is closed; what has been started sees our end closed too
-            self._loop.call_soon_threadsafe(self._launched, process)
+        taken = threading.Event()
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._launched, process, taken)
+        while not taken.wait(LOOK_SECONDS):
+            if self._loop.is_closed() and not taken.is_set():
+                if isinstance(process, subprocess.Popen):
+                    with process:
+                        pass  # it sees our end closed and ends; nobody else would wait for it
+                return
 
-    def _launched(self, process: subprocess.Popen[bytes] | OSError) -> None:
+    def _launched(self, process: subprocess.Popen[bytes] | OSError, taken: threading.Event) -> None:
+        taken.set()
         if isinstance(process, OSError):
             self._connection.close()
             self._post(KeeperEnded(self.number, refused=False, why=f"it could not be started: {process}"))

@@ -492,14 +492,21 @@ def test_a_thread_that_comes_back_with_an_exception_does_not_end_its_replacement
     system: ActorSystem, until: Any
 ) -> None:
     gate, raised, log = threading.Event(), threading.Event(), Log()
+    ran_on: list[int] = []
+    let_go: list[int] = []
 
     class Hanging(Logged):
         def on_receive(self, message: Any) -> Any:
             if message != "hang":
                 return super().on_receive(message)
+            ran_on.append(threading.get_ident())
             gate.wait(10)
             raised.set()
             raise ValueError("too late")
+
+        def on_abandoned(self) -> None:
+            let_go.append(threading.get_ident())
+            raise ValueError("and again")
 
     specs = [spec(log, "a", Hanging, runs_on="thread", shutdown_seconds=0.01), spec(log, "b")]
     children = children_of(system.spawn(lambda: Supervisor(specs, Strategy.ONE_FOR_ALL), "root"), 5)
@@ -512,6 +519,8 @@ def test_a_thread_that_comes_back_with_an_exception_does_not_end_its_replacement
     until(lambda: system.abandoned == 0)
     assert children["a"].ask("still there", 5) == "still there"
     assert log.count(("start", "a")) == 2
+    until(lambda: let_go == ran_on)
+    assert len(let_go) == 1, "once, by its own thread"
 
 
 def test_bad_specs_are_refused() -> None:
