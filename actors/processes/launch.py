@@ -10,6 +10,7 @@ import contextlib
 import os
 import secrets
 import signal
+import socket
 import subprocess
 import tempfile
 import threading
@@ -83,6 +84,10 @@ class ChildSocket:
             return False
         return True
 
+    def hand_over(self) -> socket.socket:
+        """The other end, for who starts its process: it is theirs to close, also where this one is closed meanwhile."""
+        return socket.socket(fileno=self.theirs.detach())
+
     def close(self) -> None:
         """Nothing more is posted. Again: nothing."""
         if self._ours.fileno() >= 0:
@@ -134,7 +139,10 @@ class InitProcess:
         # On a thread of its own: starting a process waits for its exec, 1 ms at rest and 100 on a busy machine. What is
         # sent to it until then waits in the socket.
         threading.Thread(
-            target=self._launch, args=(code, child_environment(environment)), name="callboard-launch", daemon=True
+            target=self._launch,
+            args=(self._connection.hand_over(), code, child_environment(environment)),
+            name="callboard-launch",
+            daemon=True,
         ).start()
 
     def send(self, message: Message, descriptors: tuple[int, ...] = ()) -> bool:
@@ -155,13 +163,13 @@ class InitProcess:
             self._process.send_signal(signal.SIGTERM)
             self._process.send_signal(signal.SIGCONT)
 
-    def _launch(self, code: str, environment: Mapping[str, str]) -> None:
+    def _launch(self, control: socket.socket, code: str, environment: Mapping[str, str]) -> None:
         process: subprocess.Popen[bytes] | OSError
-        with self._connection.theirs as theirs:
+        with control:
             try:
                 process = subprocess.Popen(
                     interpreter(code),
-                    pass_fds=(theirs.fileno(),),
+                    pass_fds=(control.fileno(),),
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.PIPE,
