@@ -130,7 +130,7 @@ def test_a_prompt_is_text_or_parts(prompt: Prompt, parts: tuple[Any, ...] | None
         (["a", Text(3)], "part 1 of the question, Text.text: Expected `str`, got `int`"),  # type: ignore[arg-type]
         (Text("a", citations=3), "Text.citations: Expected `array`, got `int`"),  # type: ignore[arg-type]
         (Text("a", replay="b"), "Text.replay: Expected `object | null`, got `str`"),  # type: ignore[arg-type]
-        (Text("a", replay=Replay("b", {"c": object()})), "Text: object cannot be written"),
+        (Text("a", replay=Replay("b", {"c": 1j})), "Text: complex cannot be written"),
         (Document("text/plain", text=["a"]), "Document.text: Expected `str`, got `array`"),  # type: ignore[arg-type]
         (["what?", 5], "part 1 of the question is an int; it must be a str or one of Text, Image, Document"),
         ([UserMessage.of("a")], "part 0 of the question is a UserMessage"),
