@@ -9,7 +9,9 @@ hangs as well: it writes all stacks to stderr and ends the process.
 from __future__ import annotations
 
 import faulthandler
+import logging
 import os
+import re
 import signal
 import threading
 from collections import Counter
@@ -43,6 +45,7 @@ settings.register_profile("thorough", settings.get_profile("fresh"), max_example
 settings.register_profile("deep", settings.get_profile("callboard"), max_examples=10_000)
 settings.load_profile("callboard")
 
+OURS = re.compile("callboard").match
 #: CPU of each test that costs much, by .ci/measure_tests.py.
 COSTS = Path(__file__).parent / "costs.tsv"
 #: Those that cost so much are no tests of every day; 5% of all.
@@ -114,9 +117,17 @@ def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     item.config.stash[FORKING].is_on = item.get_closest_marker("fresh_interpreter") is None
+    loggers = [logging.root, *map(logging.getLogger, filter(OURS, list(logging.root.manager.loggerDict)))]
+    before = [(each, each.level, each.disabled, each.propagate) for each in loggers]
     try:
         return (yield)
     finally:
+        # A program that is run within a test may quiet the log of its process: not that of the next test.
+        logging.disable(logging.NOTSET)
+        for logger, level, disabled, propagate in before:
+            if logger.level != level:
+                logger.setLevel(level)
+            logger.disabled, logger.propagate = disabled, propagate
         faulthandler.cancel_dump_traceback_later()
         if LIMIT_SECONDS in item.config.stash:
             del item.config.stash[LIMIT_SECONDS]

@@ -478,14 +478,19 @@ def main(arguments: Sequence[str]) -> int:
     if len(arguments) != 1:
         sys.stderr.write("usage: python -m callboard.actors.testing.simulated_run TOKEN\n")
         return 2
-    logging.getLogger("callboard").setLevel(logging.CRITICAL)  # planned crashes are in the story
     try:
         token = RunToken.parse(arguments[0])
     except UsageError as error:
         sys.stderr.write(f"{error}\n")
         return 2
-    sys.stdout.write(report(token) + "\n")
-    return 1 if attempt(token)[1] else 0
+    logger = logging.getLogger("callboard")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)  # planned crashes are in the story
+    try:
+        sys.stdout.write(report(token) + "\n")
+        return 1 if attempt(token)[1] else 0
+    finally:
+        logger.setLevel(before)
 
 
 def outcomes(runs: Sequence[SimulatedRun]) -> Counter[str]:
