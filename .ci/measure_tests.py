@@ -1,7 +1,7 @@
 """What each test costs, measured: `python .ci/measure_tests.py` writes tests/costs.tsv anew, by which tests/conftest.py
 marks the dearest tests as slow, and hands out files the dearest first.
 
-Run on an idle machine, some 20 minutes: each test by itself, all processors counted, since most of the cost is in
+Run on an idle machine, some 40 minutes: each test by itself, all processors counted, since most of the cost is in
 processes that tests start and that may outlive them.
 """
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import faulthandler
 import logging
 import os
-import re
 import signal
 import threading
 from collections import Counter
@@ -45,7 +44,6 @@ settings.register_profile("thorough", settings.get_profile("fresh"), max_example
 settings.register_profile("deep", settings.get_profile("callboard"), max_examples=10_000)
 settings.load_profile("callboard")
 
-OURS = re.compile("callboard").match
 #: CPU of each test that costs much, by .ci/measure_tests.py.
 COSTS = Path(__file__).parent / "costs.tsv"
 #: Those that cost so much are no tests of every day; 5% of all.
@@ -117,7 +115,8 @@ def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     item.config.stash[FORKING].is_on = item.get_closest_marker("fresh_interpreter") is None
-    loggers = [logging.root, *map(logging.getLogger, filter(OURS, list(logging.root.manager.loggerDict)))]
+    ours = [name for name in list(logging.root.manager.loggerDict) if name.startswith("callboard")]
+    loggers = [logging.root, *map(logging.getLogger, ours)]
     before = [(each, each.level, each.disabled, each.propagate) for each in loggers]
     try:
         return (yield)

@@ -172,8 +172,7 @@ class Rag(Actor[SearchCode | AskIndex[object] | LoadAhead]):
     def on_stop(self) -> None:
         self._index.close()
 
-    def on_abandoned(self) -> None:
-        self._index.close()
+    on_abandoned = on_stop
 
     @handles(LoadAhead)
     def _load_ahead(self, _: LoadAhead) -> None:
@@ -204,8 +203,7 @@ class Indexer(Actor[RefreshIndex]):
     def on_stop(self) -> None:
         self._index.close()
 
-    def on_abandoned(self) -> None:
-        self._index.close()
+    on_abandoned = on_stop
 
     @handles(RefreshIndex)
     def _answer(self, message: RefreshIndex) -> RefreshSummary | CallboardError:
@@ -242,8 +240,7 @@ class Vectorizer(Actor[MakeVectors | MakeMoreVectors]):
     def on_stop(self) -> None:
         self._index.close()
 
-    def on_abandoned(self) -> None:
-        self._index.close()
+    on_abandoned = on_stop
 
     @handles(MakeVectors)
     def _begin(self, _: MakeVectors) -> None:
