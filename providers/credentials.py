@@ -223,9 +223,10 @@ class InThread(Generic[_T]):
     async def __call__(self) -> _T:
         running = self._running
         if running is None or running.done():
-            running = self._running = Future()
+            running = Future()
             running.set_running_or_notify_cancel()  # from here on, no waiting task that is cancelled cancels it
             threading.Thread(target=self._run, args=(running,), name="callboard-credential", daemon=True).start()
+            self._running = running  # only now: for one without a thread everybody would wait for ever
         return await asyncio.wrap_future(running)
 
     def _run(self, future: Future[_T]) -> None:

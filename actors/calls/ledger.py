@@ -30,7 +30,7 @@ from callboard.actors.journal.outbox import EffectCommitted
 from callboard.actors.journal.transactions import CallEffect
 from callboard.actors.kernel import Ref
 from callboard.actors.tools import Tool
-from callboard.actors.tools.invoke import Result
+from callboard.actors.tools.invoke import Result, text_of
 from callboard.actors.tools.progress import CallProgress, ProgressMade, ProgressRelay
 from callboard.protocol import events
 from callboard.protocol.commands import RunTool
@@ -268,6 +268,11 @@ class Call(Struct, eq=False):
         self.ended.remember(event)
         ledger.news.append((self, event))
         return event
+
+    def no_worker(self, error: BaseException) -> ToolFailure:
+        """How it ends when the host has no resources for it. It has not begun."""
+        why = f"no worker could be started for {self.run.name}: {text_of(error)}"
+        return ToolFailure(self.run.name, FailureCode.OVERLOADED, why)
 
     # -- what rows of the table do
 
@@ -528,6 +533,12 @@ class CallReports(Struct, frozen=True):
             call.reply_to.tell_control(event)
         if event is None or not is_awaited:
             self.dispatcher.tell_control(WorkerState(self.seat))
+
+    def no_worker(self, error: BaseException) -> None:
+        """The host has no resources for this worker: no call of it has begun, and each ends. It takes no more."""
+        self.seat.take(0)  # before the first one ends, which makes room for one that would be lost with this worker
+        for call in tuple(self.seat.calls):
+            self.end(call, call.no_worker(error))
 
     def give_back(self, call: Call, why: str) -> None:
         """The tool's code has not run here and will not: the call goes to another worker."""

@@ -31,7 +31,7 @@ from .errors import (
 from .ref import Down, Monitor, Ref, ask_pykka
 from .reply import Asks
 from .restart import Backoff, Budget, ExitReason, History, Restart
-from .scheduler import Held, LoopScheduler, Scheduler, Timer, Watchdog
+from .scheduler import Held, LoopScheduler, Scheduler, Timer, Watchdog, start_thread
 from .supervisor import (
     ChildSpec,
     Strategy,
@@ -50,5 +50,5 @@ __all__ = [
     "DependencyLost", "Down", "ExitReason", "Held", "History", "IntensityExceeded", "KernelError", "LoopScheduler",
     "MailboxFull", "Monitor", "NameTaken", "NoSuchActor", "NotSpawned", "OutOfThreads", "Ref", "Rejected", "Restart",
     "Scheduler", "StartFailed", "Statistics", "Strategy", "Supervisor", "SupervisorMessage", "Timer", "Watchdog",
-    "ask_pykka", "children_of", "handles", "logger_of", "restart_child", "start_child", "stop_child",
+    "ask_pykka", "children_of", "handles", "logger_of", "restart_child", "start_child", "start_thread", "stop_child",
 ]  # fmt: skip

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import secrets
 import signal
@@ -19,6 +20,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from callboard.actors.kernel import OutOfThreads, start_thread
 from callboard.actors.processes.control import Kind, Message, hear, pair, send
 from callboard.actors.processes.init import main
 from callboard.actors.processes.keeper import REFUSED, enter
@@ -117,7 +119,7 @@ class InitProcess:
         namespaces: bool,
         post: Callable[[Heard | KeeperEnded], None],
     ) -> None:
-        """Raises OSError: out of descriptors."""
+        """Raises OSError: out of descriptors or threads."""
         self._loop = loop
         self._post = post
         self.number = number
@@ -138,12 +140,13 @@ class InitProcess:
         )
         # On a thread of its own: starting a process waits for its exec, 1 ms at rest and 100 on a busy machine. What is
         # sent to it until then waits in the socket.
-        threading.Thread(
-            target=self._launch,
-            args=(self._connection.hand_over(), code, child_environment(environment)),
-            name="callboard-launch",
-            daemon=True,
-        ).start()
+        theirs, told = self._connection.hand_over(), child_environment(environment)
+        try:
+            start_thread(lambda: self._launch(theirs, code, told), "callboard-launch")
+        except OutOfThreads as error:
+            theirs.close()
+            self._connection.close()
+            raise OSError(errno.EAGAIN, str(error)) from error
 
     def send(self, message: Message, descriptors: tuple[int, ...] = ()) -> bool:
         """False when it does not listen."""

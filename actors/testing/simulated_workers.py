@@ -181,7 +181,7 @@ class SimulatedWorker(Actor[ToWorker | Die | Planned]):
             why = f"planned: {call.run.name} cannot be shipped"
             self._end(call, ToolFailure(call.run.name, FailureCode.CRASHED, why))
         elif fate is WorkerFate.NOT_STARTED or plan.does is ToolDoes.REFUSE:
-            self._end(call, call.no_worker(OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))))
+            self._end(call, call.record.no_worker(OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))))
         elif fate is WorkerFate.GIVES_BACK:
             self._forget(call)
             self._reports.give_back(call.record, "planned")

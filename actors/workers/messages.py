@@ -56,11 +56,6 @@ class RunCall(Struct, frozen=True):
         if self.record.effect is not None:
             self.record.effect.abandon()
 
-    def no_worker(self, error: BaseException) -> ToolFailure:
-        """How it ends when the host has no resources for it. It has not begun."""
-        why = f"no worker could be started for {self.run.name}: {text_of(error)}"
-        return ToolFailure(self.run.name, FailureCode.OVERLOADED, why)
-
     def unusable(self, error: BaseException) -> ToolFailure:
         """How it ends when its tool cannot even be prepared: the tool's types raise."""
         failed = ToolFailure(self.run.name, FailureCode.TOOL_ERROR, f"{self.run.name} cannot be used: {text_of(error)}")

@@ -339,7 +339,7 @@ class TaskWorker(Actor[ToWorker | ReadStack | _Finished | _LoopGone | _Wake | _L
         try:
             loop = self._loop or self._new_loop()
         except NO_RESOURCES as error:
-            self._reports.end(call.record, call.no_worker(error))
+            self._reports.no_worker(error)
             self.stop()
             return
         if self._reports.begin(call.record):

@@ -53,7 +53,7 @@ class ThreadWorker(Actor[ToWorker | ReadStack | _Returned]):
         try:
             orders = self._orders or self._new_thread()
         except NO_RESOURCES as error:
-            self._reports.end(call.record, call.no_worker(error))
+            self._reports.no_worker(error)
             self.stop()
             return
         if self._reports.begin(call.record):

@@ -201,6 +201,22 @@ def test_a_function_that_blocks_runs_off_the_loop() -> None:
     assert theirs != ours
 
 
+def test_a_function_that_gets_no_thread_fails_and_is_called_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    ask, start = InThread(lambda: "given"), threading.Thread.start
+
+    def refuse(_thread: threading.Thread) -> None:
+        monkeypatch.setattr(threading.Thread, "start", start)
+        raise RuntimeError("can't start new thread")
+
+    async def talk() -> str:
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="new thread"):
+            await ask()
+        return await asyncio.wait_for(ask(), 5)
+
+    assert asyncio.run(talk()) == "given"
+
+
 async def _given() -> str:
     return "given"
 

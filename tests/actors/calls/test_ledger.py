@@ -313,6 +313,20 @@ def test_a_call_goes_to_so_many_workers_and_no_more() -> None:
     assert "no child could be made" in event.failure.message
 
 
+def test_a_worker_without_resources_ends_its_calls_and_is_given_no_other() -> None:
+    book, session = Book(max_workers=1), Heard()
+    for number in range(3):
+        book.submit(number, "b", session=session)
+    book.give(), book.give()
+    book.reports(1, Heard()).no_worker(OSError("no thread"))
+    assert [(type(event), event.failure.code) for event in session.heard] == [
+        (ToolCallFailed, FailureCode.OVERLOADED)
+    ] * 2
+    assert book.give() is None
+    assert book.lose(1) == []
+    assert book.give() is not None
+
+
 def test_a_lost_worker_ends_what_had_begun_and_frees_the_rest() -> None:
     book = Book()
     began, waits = book.submit(0, "b"), book.submit(1, "b")

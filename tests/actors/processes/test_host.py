@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,23 @@ def test_without_descriptors_left_a_call_is_overloaded_and_later_ones_run() -> N
             assert event.failure.code is FailureCode.OVERLOADED
             assert os.strerror(errno.EMFILE) in event.failure.message
             assert len(call.events) == 1, "it has not begun"
+        assert isinstance(started(stage).wait(), ToolCallCompleted)
+
+
+def test_without_threads_left_calls_are_overloaded_and_later_ones_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More calls than the supervisor of the processes allows failures: none of them may count as one."""
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with ToolStage() as stage:
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", refuse)
+            for _ in range(10):
+                event = started(stage).wait()
+                assert isinstance(event, ToolCallFailed)
+                assert event.failure.code is FailureCode.OVERLOADED
+                assert "this host can start no more" in event.failure.message
         assert isinstance(started(stage).wait(), ToolCallCompleted)
 
 

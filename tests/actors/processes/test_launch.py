@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -59,3 +61,17 @@ def test_a_process_whose_loop_is_closed_before_it_has_started_is_waited_for(slow
     (process,) = slow.started
     assert process.returncode is not None
     assert posted == []
+
+
+def test_without_a_thread_nothing_is_left_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    loop = asyncio.new_event_loop()
+    before = sorted(os.listdir("/proc/self/fd"))
+    with pytest.raises(OSError, match="no thread for callboard-launch: this host can start no more") as raised:
+        InitProcess(loop, 1, 1 << 30, {}, False, [].append)
+    assert raised.value.errno == errno.EAGAIN
+    assert sorted(os.listdir("/proc/self/fd")) == before
+    loop.close()

@@ -14,7 +14,7 @@ import pytest
 from support.patience import timed_out_while_hanging
 
 from callboard.actors.testing.tool_stage import ToolStage
-from callboard.actors.tools import tool
+from callboard.actors.tools import Tool, tool
 from callboard.actors.workers.messages import WorkerKind
 from callboard.actors.workers.task import TaskWorker
 from callboard.protocol.events import (
@@ -429,19 +429,30 @@ def test_a_call_that_a_thread_of_another_tool_cancels_is_our_failure_and_not_its
     assert event.failure.message == "neighbour was cancelled by another tool on its loop"
 
 
-def test_a_host_without_threads_refuses_the_call_and_not_the_next(
-    stage: ToolStage, monkeypatch: pytest.MonkeyPatch
+@tool(isolation="thread")
+def add_on_a_thread(a: int, b: int) -> int:
+    return a + b
+
+
+@pytest.mark.parametrize("plus", [add, add_on_a_thread], ids=["task", "thread"])
+def test_a_host_without_threads_refuses_all_calls_and_none_of_the_next(
+    stage: ToolStage, monkeypatch: pytest.MonkeyPatch, plus: Tool
 ) -> None:
+    """Many at once: a call that waits is not given to a worker that ends for want of a thread."""
+
     def no_threads(self: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", no_threads)
-        event = stage.call(add, a=1, b=2)
-    assert isinstance(event, ToolCallFailed)
-    assert (event.failure.code, len(stage.held_threads)) == (FailureCode.OVERLOADED, 1)
-    assert "can't start new thread" in event.failure.message
-    assert content_of(stage.call(add, a=1, b=2)) == 3
+        refused = [stage.start(plus, '{"a": 1, "b": 2}') for _ in range(100)]
+        ended = [call.wait() for call in refused]
+    assert {(type(event), event.failure.code) for event in ended if isinstance(event, ToolCallFailed)} == {
+        (ToolCallFailed, FailureCode.OVERLOADED)
+    }
+    assert all(isinstance(event, ToolCallFailed) and "new thread" in event.failure.message for event in ended)
+    assert not any(stage.held_threads.values())
+    assert content_of(stage.call(plus, a=1, b=2)) == 3
 
 
 # -- whose context

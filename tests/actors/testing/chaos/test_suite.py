@@ -80,6 +80,8 @@ def test_the_suite_needs_a_thread_without_a_loop() -> None:
 SIMULATED = [case for case in chaos.all_cases() if case.name.endswith("/simulated")]
 if not IS_DEEP:
     SIMULATED = [case for place, case in enumerate(SIMULATED) if place // 3 % 3 == place % 3]
+#: Of those below, messages for which a mailbox must be full, or a model call overdue: no conversation here comes to it.
+RARE = {"actor/LlmManager/TellAgain/3/real", "actor/LlmManager/CallsOverdue/3/real"}
 REAL = chaos.chosen(
     ["actor/LlmManager/*/3/real", "actor/ToolDispatcher/D*/3/real"]
     if IS_DEEP
@@ -101,7 +103,7 @@ def test_every_actor_crashes_on_every_message_one_to_three_times_in_a_row_and_no
 def test_the_llm_manager_and_the_dispatcher_crash_for_real_three_times_in_a_row() -> None:
     report = chaos.run(REAL, neighbours=NEIGHBOURS)
     assert not report.fell_short, report.text()
-    assert report.counts[chaos.Status.HELD] >= len(REAL) - 1
+    assert {each.case.name for each in report.results if each.status is chaos.Status.SKIPPED} <= RARE
 
 
 @pytest.mark.repeats
