@@ -173,7 +173,11 @@ def test_command(command: str, tmp_path: Path) -> None:
     callboard.chmod(0o755)
     line = f"callboard ask {command.partition(FIRST)[2]}" if FIRST in command else command
     path = f"{programs}{os.pathsep}{os.environ['PATH']}"
-    ran = run(["bash", "-c", line], folder, tmp_path, PATH=path)
+    program, *arguments = shlex.split(line)
+    if program == "callboard" and not set(line) & set("|&;<>()$`\\*?[#~="):  # bash would do nothing else
+        ran = run([sys.executable, "-m", "callboard.actors.cli", *arguments], folder, tmp_path, PATH=path)
+    else:
+        ran = run(["bash", "-c", line], folder, tmp_path, PATH=path)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout
 

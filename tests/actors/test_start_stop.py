@@ -12,8 +12,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "benchmarks" / "start_stop.py"
-#: What is left behind each time is seen after a few.
-CYCLES = 20 if os.environ.get("CALLBOARD_DEEP") else 4
+#: What is left behind each time is seen after two.
+CYCLES = 20 if os.environ.get("CALLBOARD_DEEP") else 2
 WAYS = """
     sync again in-asyncio new-loops threads across-threads foreign-loop process-tools hung-tools open-streams http index
     dropped failed-starts

@@ -42,9 +42,9 @@ def workspace(tmp_path: Path) -> Path:
     return folder
 
 
-def add_files(workspace: Path, count: int) -> None:
+def add_files(workspace: Path, count: int, lines: int = 200) -> None:
     for number in range(count):
-        body = "\n".join(f"    word_{number}_{line} = other_{line * number}(1)" for line in range(200))
+        body = "\n".join(f"    word_{number}_{line} = other_{line * number}(1)" for line in range(lines))
         (workspace / f"big{number}.py").write_text(f"def beta_{number}():\n{body}\n")
 
 
@@ -58,7 +58,7 @@ def test_a_full_disk_is_one_clear_error_and_keeps_what_was_there(
     store = disk.folder / "store"
     with CodeIndex.open(workspace, store, embedder=None) as index:
         index.refresh()
-        add_files(workspace, files)
+        add_files(workspace, files, lines=6_000 // files)
         disk.fill(free_bytes)
         with pytest.raises(IndexWriteError, match=SENTENCE):
             index.refresh()

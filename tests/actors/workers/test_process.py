@@ -239,8 +239,8 @@ def test_each_way_to_die_is_one_failure_and_the_next_call_works(stage: ToolStage
 def test_neighbours_of_the_dying_go_on_undisturbed() -> None:
     """I10, at the pool: every way to die and to hang at once, and the same calls beside them with the same results."""
     with ToolStage(options(max_children=48, memory_bytes=1 << 30)) as stage:
+        hanging = [stage.start(hang, json.dumps({"how": how}), timeout_seconds=4) for how in HANGS]
         dying = [stage.start(die, json.dumps({"how": how}), timeout_seconds=20) for how in DEATHS]
-        hanging = [stage.start(hang, json.dumps({"how": how}), timeout_seconds=8) for how in HANGS]
         well = [stage.start(add, json.dumps({"a": n, "b": 1}), timeout_seconds=20) for n in range(40)]
         assert [call.wait().content for call in well] == [str(n + 1) for n in range(40)]  # type: ignore[union-attr]
         assert [failure_of(call.wait())[0] for call in dying] == [code for _, code, _ in DEATHS.values()]
@@ -284,9 +284,14 @@ def catch_everything() -> None:
             time.sleep(1000)
 
 
-#: How a tool may hang, and how many processes are hanging then. Whoever comes back spins.
+def spin() -> None:
+    while True:
+        pass
+
+
+#: How a tool may hang, and how many processes are hanging then. Whoever comes back sleeps.
 HANGS: dict[str, tuple[Callable[[], object], int]] = {
-    "spins": (lambda: None, 1),
+    "spins": (spin, 1),
     "sleeps in C": (lambda: time.sleep(1000), 1),
     "holds the GIL in C": (lambda: sum(range(10**15)), 1),
     "ignores SIGTERM": (ignore_sigterm, 1),
@@ -304,7 +309,7 @@ def hang(how: str) -> None:
     say(f"pid {os.getpid()}")
     HANGS[how][0]()
     while True:
-        pass
+        time.sleep(1000)
 
 
 @pytest.mark.parametrize("how", HANGS)
