@@ -283,11 +283,11 @@ async def test_a_deferred_call_has_a_time_of_its_own() -> None:
 
 async def test_the_request_outlives_its_deadline_while_it_waits_for_a_result() -> None:
     async with Runtime(
-        settings_for(ScriptedCall("any_result", {}), request_timeout_seconds=0.5), tools=[any_result]
+        settings_for(ScriptedCall("any_result", {}), request_timeout_seconds=2.0), tools=[any_result]
     ) as runtime:
         reader = Reader(runtime.stream("go"))
         [event] = await reader.until(ToolCallDeferred)
-        resumes_at = event.at + 1.0
+        resumes_at = event.at + 2.5
         await asyncio.sleep(max(0.0, resumes_at - time.monotonic()))
         assert runtime.complete_call(*ids(event.tag), "after its deadline")
         assert (await reader.end()).text == "after its deadline"
@@ -310,10 +310,10 @@ async def test_a_person_may_take_longer_than_the_request() -> None:
     async def approve(_: object) -> bool:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(answers.get(), loop))
 
-    settings = settings_for(ScriptedCall("write", {}), request_timeout_seconds=0.3)
+    settings = settings_for(ScriptedCall("write", {}), request_timeout_seconds=2.0)
     async with Runtime(settings, tools=[write], approve=approve) as runtime:
         asked = asyncio.ensure_future(runtime.ask("go"))
-        done, _ = await asyncio.wait([asked], timeout=0.8)
+        done, _ = await asyncio.wait([asked], timeout=2.5)
         assert not done
         answers.put_nowait(True)
         assert (await asked).text == "written"
@@ -414,7 +414,7 @@ async def test_a_process_that_dies_beside_a_deferred_call_is_one_failed_result()
 
 async def test_an_asker_that_only_waits_is_told_when_the_loop_is_blocked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backstop, "LOOK_SECONDS", 0.05)
-    monkeypatch.setattr(backstop, "ANSWER_GRACE_SECONDS", 0.05)
+    monkeypatch.setattr(backstop, "ANSWER_GRACE_SECONDS", 2.0)
     free = threading.Event()
     async with Runtime(
         settings_for(ScriptedCall("any_result", {}), request_timeout_seconds=5.0), tools=[any_result]

@@ -55,6 +55,7 @@ class Server:
         self.waiting: Message | None = None
         """The call for which a person was asked."""
         self.cancelled: list[object] = []
+        self.unanswered = 0
 
     def tools(self) -> list[Message]:
         named = [name.removeprefix("do_") for name in dir(self) if name.startswith("do_")]
@@ -134,6 +135,10 @@ class Server:
 
     def do_never(self, asked: Message, _: Message) -> None:
         """Does not answer."""
+        self.unanswered += 1
+
+    def do_was_asked(self, asked: Message, _: Message) -> None:
+        answer(asked, text(json.dumps(self.unanswered)))
 
     def do_die(self, asked: Message, _: Message) -> None:
         os._exit(3)

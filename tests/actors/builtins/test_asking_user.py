@@ -76,7 +76,7 @@ def test_the_wait_costs_no_deadline_and_has_its_own_limit() -> None:
     def waits(_: UserQuestion) -> None:
         never.wait()
 
-    limited = settings(approval_timeout_seconds=1.0, request_timeout_seconds=0.7)
+    limited = settings(approval_timeout_seconds=2.5, request_timeout_seconds=2.0)
     with Runtime(limited, ask_user=waits, providers={"mine": asks()}) as runtime:
         events = list(runtime.stream_sync("Choose."))
         reply = events[-1]

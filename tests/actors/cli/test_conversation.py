@@ -31,13 +31,6 @@ def results_of(body: dict[str, Any]) -> list[tuple[str, str]]:
     return [(each["tool_call_id"], each["content"]) for each in body["messages"] if each["role"] == "tool"]
 
 
-@tool(timeout=20)
-def slow(value: str) -> str:
-    """Takes its time."""
-    time.sleep(0.3)
-    return f"slow {value}"
-
-
 @tool
 async def quick(value: str) -> str:
     """Is done at once."""
@@ -50,7 +43,16 @@ def fails(value: str) -> str:
     raise ValueError(f"no {value}")
 
 
-def test_four_parallel_calls_in_fragments_go_back_in_the_models_order() -> None:
+def test_four_parallel_calls_in_fragments_go_back_in_the_models_order(tmp_path: Path) -> None:
+    others_have_ended = tmp_path / "ended"
+
+    @tool(timeout=20)
+    def slow(value: str) -> str:
+        """Takes longer than the others."""
+        while not others_have_ended.exists():
+            time.sleep(0.01)
+        return f"slow {value}"
+
     calls = (
         Call("slow", {"value": "ä" * 10}, "call_1"),
         Call("quick", {"value": "b"}, "call_2"),
@@ -65,6 +67,8 @@ def test_four_parallel_calls_in_fragments_go_back_in_the_models_order() -> None:
             async for event in runtime.stream("Do four things."):
                 if isinstance(event, ToolCallCompleted):
                     ended.append(event.content)
+                    if len(ended) == 2:
+                        others_have_ended.touch()
                 if isinstance(event, Reply):
                     return event
         raise AssertionError("no reply")
