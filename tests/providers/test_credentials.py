@@ -327,7 +327,7 @@ def test_a_renewal_after_a_refusal_takes_no_longer_than_the_call() -> None:
             return True
 
     async def talk(url: str) -> Error | None:
-        timeouts = Timeouts(total_seconds=0.5)
+        timeouts = Timeouts(total_seconds=2.0)
         provider = HttpProvider(OpenAIChat(base_url=url), timeouts=timeouts, authorizer=Renewing())
         try:
             return (await ask(provider)).error

@@ -110,7 +110,7 @@ def test_nothing_of_it_is_left_whichever_way_the_question_ends(end: str, runtime
     def ask() -> None:
         try:
             ended.append(
-                runtime.ask_sync("?", tools=[look], request_id="one", timeout=0.5 if end == "deadline" else 20)
+                runtime.ask_sync("?", tools=[look], request_id="one", timeout=2.0 if end == "deadline" else 20)
             )
         except RequestEnded as error:
             ended.append(error)

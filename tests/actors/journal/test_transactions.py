@@ -205,7 +205,7 @@ def test_a_tool_with_another_effect_has_no_transaction(path: Path) -> None:
 def test_a_call_that_is_stopped_before_it_returns_writes_nothing(path: Path) -> None:
     entered, may_return = threading.Event(), threading.Event()
 
-    @tool(effect="transaction", isolation="thread", timeout=0.2)
+    @tool(effect="transaction", isolation="thread", timeout=2.0)
     def slow(context: ToolContext) -> str:
         write(context, "late")
         entered.set()
@@ -237,7 +237,7 @@ def test_a_commit_that_takes_longer_than_the_deadline_counts(path: Path, monkeyp
     monkeypatch.setattr(SqliteJournal, "commit", slow)
     _when_due(monkeypatch, deadline.set)
 
-    @tool(effect="transaction", timeout=0.3)
+    @tool(effect="transaction", timeout=2.0)
     async def quick(context: ToolContext) -> str:
         write(context, "in time")
         return "paid"

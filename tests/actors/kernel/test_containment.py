@@ -168,7 +168,7 @@ def test_a_report_of_the_watchdog_that_raises_does_not_end_its_watch(until: Unti
         reports.append(held)
         raise SystemExit("report")
 
-    scheduler = LoopScheduler("test", watchdog=Watchdog(limit_seconds=0.02, report=report)).start()
+    scheduler = LoopScheduler("test", watchdog=Watchdog(limit_seconds=0.5, report=report)).start()
     system = ActorSystem(scheduler)
     for number in (1, 2):
         gate = threading.Event()

@@ -790,7 +790,7 @@ def be_a_host_that_may_not_signal_others() -> None:
         select.select([], [], [])
 
     with ToolStage(options()) as stage:
-        results = [stage.call(add, a=1, b=2), stage.start(become_nobody, "{}", timeout_seconds=0.5).wait()]
+        results = [stage.call(add, a=1, b=2), stage.start(become_nobody, "{}", timeout_seconds=2.0).wait()]
         sys.stdout.write(os.read(out, 100).decode())
         results.append(stage.call(add, a=1, b=2))
     for event in results:
