@@ -56,6 +56,8 @@ kept = Kept()
 atexit.register(print, "at exit")
 threading.Thread(target=print, args=("thread",)).start()
 """,
+    "large status": "import sys; print('said'); sys.exit(256 + 7)",
+    "full disk": "import os; os.dup2(os.open('/dev/full', os.O_WRONLY), 1); print('lost')",
     "child": "import os; print(os.fork() == 0 or os.waitstatus_to_exitcode(os.wait()[1]), flush=True)",
 }
 WAYS: dict[str, dict[str, Any]] = {

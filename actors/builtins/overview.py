@@ -186,7 +186,7 @@ def _cut(page: OverviewAnswer, budget: int) -> OverviewAnswer:
     shorter = [MAX_ROWS]
     while shorter[-1]:
         shorter.append(shorter[-1] * 2 // 3)
-    for cut, tokens in counted((_with_rows(page, rows) for rows in shorter), _text_of):
+    for cut, tokens in counted((_with_rows(page, rows) for rows in shorter), _text_of, budget // 2):
         if tokens <= budget // 2:
             return cut
     return _with_rows(page, 0)
@@ -226,7 +226,7 @@ def _with_modules(
             page = replace(page, modules=[*page.modules, module], left_out=left_out)
             yield page
 
-    for each, tokens in counted(longer(page), _text_of):
+    for each, tokens in counted(longer(page), _text_of, budget):
         if tokens > budget:
             break
         page = each

@@ -46,7 +46,7 @@ def _run_command(arguments: Sequence[str]) -> int:
         options = parser().parse_args(arguments)
         # What matters to a person is said by the commands; without a handler, logging would print its warnings as well.
         logging.getLogger("callboard").addHandler(logging.NullHandler())
-        running = _command(options.command)(options, known)
+        running = _command(options)(options, known)
         if isinstance(running, Coroutine):
             asyncio.run(running)
     except SystemExit:  # --help and --version
@@ -86,12 +86,14 @@ _MODULES: Final = {
 _EXTRAS: Final = {"acp": "acp", "mcp": "mcp", "serve": "daemon", "tokens": "daemon"}
 
 
-def _command(name: str) -> RunCommand:
+def _command(options: argparse.Namespace) -> RunCommand:
     """Imported when it is called: a warm question takes well under a second, and all imports half of that."""
+    name = options.command
     if name == "ask":
         from callboard.actors.index import token_count  # noqa: PLC0415
 
-        token_count.load_ahead()  # its child loads the vocabulary while this process imports the rest
+        if not all(map(token_count.is_small, options.workspace or [os.curdir])):
+            token_count.load_ahead()  # its child loads the vocabulary while this process imports the rest
     gc.disable()  # what is loaded stays: looking it over for garbage would take a tenth of the time
     try:
         module = import_module(f"callboard.actors.cli.{_MODULES[name]}")

@@ -22,7 +22,7 @@ from callboard.actors.index.notebooks import ENCODING as NOTEBOOK_ENCODING
 from callboard.actors.index.parsing import read_now
 from callboard.actors.index.records import digest
 from callboard.actors.index.searching import NO_FILTERS, Filters, questions_of
-from callboard.actors.index.token_count import count_tokens, counted
+from callboard.actors.index.token_count import count_tokens, counted, most_tokens
 from callboard.protocol.code_fences import AssembledContext, ContextFit, ContextItem, render_fence
 from callboard.protocol.errors import UsageError
 
@@ -170,8 +170,11 @@ def assemble(
     spans = {span.key: span for span in (*found.hits, *found.named, *found.near)}
     wholes = {key: _whole(span, SYMBOL_SHARE * token_budget) for key, span in spans.items()}
     candidates = spans | {span.key: span for span in wholes.values()}
-    # One round trip for all that may be shown: a request looks at some hundred.
-    spent, *tokens = count_tokens([_text_of(empty), *(span.text for span in candidates.values())])
+    texts = [_text_of(empty), *(span.text for span in candidates.values())]
+    counts = most_tokens(texts)
+    if sum(counts) + FENCE_TOKENS * len(candidates) > SYMBOL_SHARE * token_budget:  # else all fits, in each share too
+        counts = count_tokens(texts)  # one round trip for all that may be shown: a request looks at some hundred
+    spent, *tokens = counts
     if spent > token_budget:
         raise UsageError(f"a budget of {token_budget} tokens cannot hold even an empty result for this query")
     if not found.hits:
@@ -284,7 +287,7 @@ def _fitting(
 ) -> AssembledContext:
     """The answer, without the last places as long as it is too long; what it then leaves out it says, if that fits."""
     judged = replace(empty, note="; ".join(filter(None, (empty.note, why_nothing))), fit=found.fit)
-    for answer, tokens in counted(_answers(judged, places, found), _text_of):
+    for answer, tokens in counted(_answers(judged, places, found), _text_of, budget):
         if tokens <= budget:
             return answer
     return empty

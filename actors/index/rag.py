@@ -30,7 +30,7 @@ from callboard.actors.index.embedder_health import EmbedderHealth
 from callboard.actors.index.minilm import is_local_available
 from callboard.actors.index.records import IndexState
 from callboard.actors.index.searching import NO_FILTERS, Filters
-from callboard.actors.index.token_count import load_ahead
+from callboard.actors.index.token_count import is_small, load_ahead
 from callboard.actors.index.vector_making import VectorState
 from callboard.actors.kernel import (
     Actor,
@@ -163,8 +163,9 @@ class _Index:
 class Rag(Actor[SearchCode | AskIndex[object] | LoadAhead]):
     """Answers questions about the code. See the module."""
 
-    def __init__(self, open_index: OpenIndex) -> None:
+    def __init__(self, open_index: OpenIndex, folders: Sequence[Path]) -> None:
         self._index = _Index(open_index)
+        self._folders = folders
 
     def on_start(self) -> None:
         self.tell_after(LOAD_DELAY_SECONDS, LoadAhead())
@@ -176,7 +177,8 @@ class Rag(Actor[SearchCode | AskIndex[object] | LoadAhead]):
 
     @handles(LoadAhead)
     def _load_ahead(self, _: LoadAhead) -> None:
-        load_ahead()
+        if not all(map(is_small, self._folders)):
+            load_ahead()
         self._index.ask(CodeIndex.load_ahead)  # an error reaches the first question
 
     @handles(SearchCode)
@@ -278,7 +280,7 @@ def code_actors(
     read_index = partial(open_index, rebuilds=False)
     vectorizer = ChildSpec("vectorizer", lambda: Vectorizer(read_index, seen), runs_on="thread", shutdown_seconds=1.0)
     return (
-        ChildSpec("rag", lambda: Rag(read_index), runs_on="thread"),
+        ChildSpec("rag", lambda: Rag(read_index, folders), runs_on="thread"),
         *((vectorizer,) if embedder is not None else ()),
         ChildSpec("indexer", lambda: Indexer(open_index), runs_on="thread", shutdown_seconds=1.0),
     )

@@ -5,6 +5,9 @@ its loop too (measured: imports beside it stood still until it was done). In a c
 A round trip over a pipe takes 0.1 ms, for however many texts: so they are counted together. Should the child be lost,
 this process loads the vocabulary after all; where that cannot be loaded, tokens are estimated, rather too many than
 too few.
+
+Counts are compared with budgets. A token has a byte at least: what has no more bytes than it may have tokens is not
+counted, so that a few small files are answered about without the vocabulary.
 """
 
 from __future__ import annotations
@@ -14,7 +17,8 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
+from pathlib import Path
 from typing import Final, TypeVar
 
 import orjson
@@ -29,20 +33,39 @@ ENCODING: Final = "o200k_base"
 ANSWER_SECONDS: Final = 20.0
 #: Of candidates of which the first mostly will do.
 FIRST_COUNTED: Final = 4
+#: Answers about folders that hold less hardly need a count.
+FEW_BYTES: Final = 500
 Candidate = TypeVar("Candidate")
 
 
 def count_tokens(texts: Sequence[str]) -> list[int]:
     """Exact counts in o200k, in one round trip; only in a run of more than 16,000 characters without a word a few
     tokens more."""
-    counts = _child().count([text if text.isascii() else text.encode("utf-8", "replace").decode() for text in texts])
+    counts = _child().count([text if text.isascii() else _bytes(text).decode() for text in texts])
     return list(map(counter_in(ENCODING) or estimate_tokens, texts)) if counts is None else counts
 
 
-def counted(candidates: Iterable[Candidate], text_of: Callable[[Candidate], str]) -> Iterator[tuple[Candidate, int]]:
-    """Each with its count, for who looks for the first that will do: a round trip for the first FIRST_COUNTED, then
-    for twice as many each time."""
+def most_tokens(texts: Iterable[str]) -> list[int]:
+    """Their bytes: none has more tokens."""
+    return [len(_bytes(text)) for text in texts]
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "replace")
+
+
+def counted(
+    candidates: Iterable[Candidate], text_of: Callable[[Candidate], str], limit: int
+) -> Iterator[tuple[Candidate, int]]:
+    """Each with its count, for who looks for the first, or the last, that has at most `limit` tokens: a round trip for
+    FIRST_COUNTED, then for twice as many each time. The first ones that have no more bytes come with these instead."""
     left, many = iter(candidates), FIRST_COUNTED
+    for each in left:
+        (most,) = most_tokens([text_of(each)])
+        if most > limit:
+            left = chain([each], left)
+            break
+        yield each, most
     while some := list(islice(left, many)):
         yield from zip(some, count_tokens([text_of(each) for each in some]), strict=True)
         many *= 2
@@ -51,6 +74,17 @@ def counted(candidates: Iterable[Candidate], text_of: Callable[[Candidate], str]
 def load_ahead() -> None:
     """Begin to load the vocabulary; returns at once."""
     _child()
+
+
+def is_small(folder: str | Path) -> bool:
+    """Does it hold a few small files and nothing else, so that loading ahead is not worth it?"""
+    size = 0
+    try:
+        with os.scandir(folder) as entries:
+            seen = (each for each in entries if not each.name.startswith("."))
+            return not any(each.is_dir() or (size := size + each.stat().st_size) > FEW_BYTES for each in seen)
+    except OSError:
+        return False
 
 
 class _Child:

@@ -20,7 +20,7 @@ from typing_extensions import ParamSpec, TypeVar
 from callboard.actors.processes.spawning import why_not
 from callboard.actors.tools.context import ToolContext
 from callboard.actors.tools.invoke import Invoker
-from callboard.actors.tools.schema import Signature, describe, read_signature
+from callboard.actors.tools.schema import Signature, describe, is_ours, read_signature
 from callboard.actors.tools.shipping import pack
 from callboard.actors.tools.transaction import Statements
 from callboard.protocol import limits
@@ -125,7 +125,8 @@ class Tool(Generic[P, R]):
         if self.contract.isolation is Isolation.PROCESS:
             if reason := why_not():
                 raise UsageError(f"tool {self.name} cannot run: {reason}")
-            self.packed  # noqa: B018 - making it is the check
+            if not is_ours(self.function):
+                self.packed  # noqa: B018 - making it is the check
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the plain function, here and now."""

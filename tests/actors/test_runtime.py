@@ -502,6 +502,7 @@ async def test_several_runtimes_in_one_process_know_nothing_of_each_other() -> N
         assert two.metrics().count("callboard.requests", outcome="answered") == 1
 
 
+@pytest.mark.repeats
 def test_starting_and_stopping_leaves_no_thread_and_no_descriptor(until: Until) -> None:
     def once() -> None:
         with Runtime(settings_for(calls_then_answer(ScriptedCall("double", {"x": 1}))), tools=[double]) as runtime:
@@ -510,7 +511,7 @@ def test_starting_and_stopping_leaves_no_thread_and_no_descriptor(until: Until) 
     once()
     gc.collect()
     threads, descriptors = threading.active_count(), fds()
-    for _ in range(50):
+    for _ in range(50 if os.environ.get("CALLBOARD_DEEP") else 10):  # one that leaves something fails it
         once()
     gc.collect()
     until(lambda: threading.active_count() <= threads and fds() <= descriptors)

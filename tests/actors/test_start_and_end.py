@@ -31,6 +31,8 @@ from callboard.protocol.ids import CallId, RequestId, ToolName
 from callboard.providers.local.scripted import ScriptedCall, ScriptedTurn, echo
 
 Until = Callable[[Callable[[], bool]], None]
+#: The first of them come right after the start.
+FORKS = 20 if os.environ.get("CALLBOARD_DEEP") else 5
 
 
 @tool
@@ -276,12 +278,14 @@ if __name__ == "__main__":
     assert processes_with(mark) == []
 
 
+@pytest.mark.repeats
 def test_a_fork_right_after_the_start_is_no_runtime_and_ends_as_any_process() -> None:
     ended = run_script(
+        f"forks = {FORKS}\n"
         """
 signal.alarm(40)
 runtime = Runtime(Settings(model="scripted/model"), approve=lambda question: True).start()
-for _ in range(20):
+for _ in range(forks):
     child = os.fork()
     if child == 0:
         signal.alarm(10)

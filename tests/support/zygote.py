@@ -377,12 +377,44 @@ def _run(order: Order, base_path: Sequence[str]) -> None:
         exec(compile(Path(kind).read_bytes(), kind, "exec", dont_inherit=True), main.__dict__)
 
 
-def _keep(modules: list[types.ModuleType]) -> None:
+def _keep(modules: Mapping[str, types.ModuleType]) -> None:
     """At the end of the process, leave these as they are: taking them to pieces copies all the memory that is shared
     with the zygote, 0.1 s of CPU."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(modules))
-    for module in modules:
-        sys.modules.pop(module.__name__, None)
+    for name in modules:
+        sys.modules.pop(name, None)
+
+
+class _End:
+    """What the interpreter deletes when all of the program is gone: the process ends then. What the interpreter would
+    do yet touches each of its strings, another 0.05 s of CPU."""
+
+    def __init__(self, status: int) -> None:
+        self._status = status
+
+    def __del__(self) -> None:
+        try:
+            for stream in (sys.stdout, sys.stderr):
+                if stream is not None and not stream.closed:
+                    stream.flush()
+        except Exception:  # noqa: BLE001 - of a stream of any kind: the interpreter knows what that comes to
+            return
+        os._exit(self._status)
+
+
+def _run_to_the_end(order: Order, base_path: Sequence[str]) -> None:
+    status: object = 0
+    try:
+        _run(order, base_path)
+    except SystemExit as error:
+        status = 0 if error.code is None else error.code
+        raise
+    except BaseException:
+        status = None  # the interpreter shows it, and decides
+        raise
+    finally:
+        if isinstance(status, int):
+            sys._end = _End(int(status))  # type: ignore[attr-defined]  # sys is emptied after all modules
 
 
 def _show_error(kind: type[BaseException], error: BaseException, trace: types.TracebackType | None) -> None:
@@ -418,7 +450,7 @@ def _main(connection: socket.socket) -> None:
     _read_signatures()
     threads = len(os.listdir("/proc/self/task"))
     assert threads == 1, f"{threads} threads: a fork would have one of them only"
-    modules = [module for name, module in sys.modules.items() if name.partition(".")[0] not in sys.stdlib_module_names]
+    modules = {name: module for name, module in sys.modules.items() if name not in ("__main__", "builtins", "sys")}
     names = frozenset(name.partition(".")[0] for name in sys.modules) - sys.stdlib_module_names - {"__main__"}
     gc.collect()
     gc.freeze()
@@ -436,7 +468,7 @@ def _main(connection: socket.socket) -> None:
         except OSError as error:
             failure.write(str(error.errno).encode())
             raise
-    _run(order, base_path)
+    _run_to_the_end(order, base_path)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,9 @@ from callboard.actors.builtins.tool_set import ADDED_AT_START
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
 from callboard.actors.tools import tool
+from callboard.actors.tools.schema import is_ours
+from callboard.actors.tools.shipping import unpack
+from callboard.protocol.tools import Isolation
 from callboard.providers.local.offline import CONTEXT_TOOL
 
 
@@ -34,6 +37,21 @@ def test_a_name_that_the_start_adds_is_refused_when_the_runtime_is_made(tmp_path
     with pytest.raises(UsageError, match=f"two tools are called '{name}'"):
         Runtime(Settings(workspace=tmp_path), [own])
     Runtime(Settings(), [own])
+
+
+async def test_what_is_not_checked_of_our_own_tools_holds_of_all_of_them(tmp_path: Path) -> None:
+    """Their results can be written as JSON, and those of processes can be shipped."""
+    work = tmp_path / "work"
+    work.mkdir()
+    settings = Settings(workspace=work, state_dir=tmp_path / "state", index_dir=tmp_path / "index")
+    async with Runtime(settings, ask_user=lambda _: None) as runtime:
+        tools = [*runtime._wiring.given_tools, *runtime._wiring.code_tools]
+    assert {CONTEXT_TOOL, "run_command", "ask_user", *ADDED_AT_START} <= {each.name for each in tools}
+    for each in tools:
+        assert is_ours(each.function), each.name
+        assert each.signature.result.core_schema, each.name
+        if each.contract.isolation is Isolation.PROCESS:
+            assert unpack(each.packed).name == each.name
 
 
 async def test_the_names_that_the_start_adds_are_all_of_them(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from callboard.actors.index import CodeIndex, assemble
+from callboard.actors.index import CodeIndex, assemble, assembly
 from callboard.actors.index.token_count import count_tokens
 from callboard.actors.processes.spawning import Helper
 from callboard.protocol.code_fences import AssembledContext, CodeFence, parse_fences
@@ -75,6 +75,30 @@ def test_a_context_takes_two_round_trips_to_what_counts_tokens_and_one_that_has_
     context = assemble(index, [QUERY, "retry latin"], budget)
     assert len(asked) == most
     assert bool(context.context) is (budget > 80)
+
+
+def test_what_fits_by_its_bytes_is_answered_without_a_count_and_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "client.py").write_text(
+        "class Client:\n    def retry(self):\n        return 1\n\n\ndef retry(): pass\n"
+    )
+    asked: list[bytes] = []
+    ask = Helper.ask
+
+    def heard(helper: Helper, question: bytes, seconds: float) -> bytes:
+        asked.append(question)
+        return ask(helper, question, seconds)
+
+    monkeypatch.setattr(Helper, "ask", heard)
+    with CodeIndex.open(tmp_path, embedder=None) as small:
+        small.refresh()
+        answers = [assemble(small, QUERY, budget) for budget in (4_000, 2_000)]
+        assert asked == []
+        monkeypatch.setattr(assembly, "most_tokens", lambda texts: [10_000 for _ in texts])  # so that all is counted
+        assert [assemble(small, QUERY, budget) for budget in (4_000, 2_000)] == answers
+        assert len(asked) == 2
+        assert len(answers[0].context) == 1
 
 
 def test_no_span_and_no_text_twice_and_several_files(index: CodeIndex) -> None:

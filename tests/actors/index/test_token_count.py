@@ -14,7 +14,15 @@ import quicktok
 
 import callboard
 from callboard.actors.index import token_count
-from callboard.actors.index.token_count import FIRST_COUNTED, count_tokens, counted, load_ahead
+from callboard.actors.index.token_count import (
+    FEW_BYTES,
+    FIRST_COUNTED,
+    count_tokens,
+    counted,
+    is_small,
+    load_ahead,
+    most_tokens,
+)
 from callboard.actors.processes.spawning import Helper
 from callboard.providers import tokenizers
 
@@ -59,13 +67,38 @@ def test_texts_are_counted_together_in_one_round_trip(round_trips: list[int]) ->
 
 
 def test_a_search_for_the_first_that_will_do_takes_few_round_trips(round_trips: list[int]) -> None:
-    texts = ["word " * number for number in range(100)]
-    assert [tokens for _, tokens in counted(texts, str)] == list(map(exact, texts))
+    texts = ["word " * number for number in range(1, 101)]
+    assert [tokens for _, tokens in counted(texts, str, 0)] == list(map(exact, texts))
     assert len(round_trips) == 5  # 4, 8, 16, 32 and the rest
     round_trips.clear()
-    assert next(counted(texts, str)) == ("", 0)
+    assert next(counted(texts, str, 0)) == ("word ", exact("word "))
     assert len(round_trips) == 1
     assert FIRST_COUNTED * (2**5 - 1) >= 100 > FIRST_COUNTED * (2**4 - 1)
+
+
+def test_what_has_no_more_bytes_than_it_may_have_tokens_is_not_counted(round_trips: list[int]) -> None:
+    short, long = "Grüße, 世界 \udce9 ", "Grüße, 世界 " * 9
+    assert list(counted([short, short], str, 20)) == [(short, 18), (short, 18)]
+    assert round_trips == []
+    assert list(counted([short, long, short], str, 20)) == [(short, 18), (long, exact(long)), (short, exact(short))]
+    assert len(round_trips) == 1
+
+
+@pytest.mark.parametrize("text", [*TEXTS, "".join(map(chr, range(0x4E00, 0x4F00))), "\U0001f9ff" * 99, " \n\t" * 99])
+def test_no_text_has_more_tokens_than_most_tokens_says(text: str) -> None:
+    assert most_tokens([text]) >= count_tokens([text])
+
+
+def test_a_folder_is_small_that_holds_a_few_small_files_alone(tmp_path: Path) -> None:
+    assert is_small(tmp_path)
+    (tmp_path / ".hidden").mkdir()
+    (tmp_path / "a.py").write_text("a" * FEW_BYTES)
+    assert is_small(tmp_path)
+    (tmp_path / "b.py").write_text("b")
+    assert not is_small(tmp_path)
+    assert not is_small(tmp_path / "nowhere")
+    (tmp_path / "folder" / "inner").mkdir(parents=True)
+    assert not is_small(tmp_path / "folder")
 
 
 def test_many_threads_share_the_child() -> None:
