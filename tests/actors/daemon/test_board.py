@@ -189,7 +189,7 @@ def test_axe_finds_nothing(page: Page, daemon: RunningDaemon, scheme: str) -> No
 
 
 def test_without_a_token_it_asks_for_one(page: Page, daemon: RunningDaemon) -> None:
-    with opened_board(page, daemon, token="") as opened:
+    with opened_board(page, daemon, token=""):
         page.get_by_label("Token", exact=True).fill("wrong-token-wrong-token")
         page.get_by_role("button", name="Open the board").click()
         expect(page.locator("#login-error")).to_have_text("the token is not known here")
@@ -203,7 +203,7 @@ def test_without_a_token_it_asks_for_one(page: Page, daemon: RunningDaemon) -> N
 
 
 def test_a_daemon_that_starts_again_is_found_again(page: Page, tmp_path: Path) -> None:
-    with board_daemon(tmp_path) as first, opened_board(page, first) as opened:
+    with board_daemon(tmp_path) as first, opened_board(page, first):
         expect(page.locator("#connection")).to_have_text("connected")
         first.process.kill()
         first.process.wait(timeout=20)
