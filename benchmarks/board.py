@@ -21,7 +21,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from support.board_page import board_daemon, browser, opened_board
+from support.board_page import blank_page, board_daemon, browser, opened_board
 from support.running_daemon import RunningDaemon
 
 #: Ended and begun again each second, so that lanes change.
@@ -59,16 +59,16 @@ def measure(requests: int, seconds: float) -> dict[str, object]:
         alone, pid = cpu_seconds(daemon.process.pid), daemon.process.pid
         time.sleep(min(10.0, seconds))
         alone = (cpu_seconds(pid) - alone) / min(10.0, seconds)
-        with opened_board(chromium, daemon, script=OBSERVER) as opened:
+        with blank_page(chromium, OBSERVER) as page, opened_board(page, daemon):
             began, before = time.monotonic(), cpu_seconds(pid)
-            opened.page.wait_for_selector(".request")
+            page.wait_for_selector(".request")
             chromium.start_tracing(categories=["toplevel"])
             while time.monotonic() - began < seconds:
-                opened.page.mouse.wheel(0, 600)
-                opened.page.wait_for_timeout(1_000)
-            long_tasks = opened.page.evaluate("window.longTasks")
-            heap = opened.page.evaluate("performance.memory.usedJSHeapSize")
-            rows = opened.page.locator("#request-rows > li").count()
+                page.mouse.wheel(0, 600)
+                page.wait_for_timeout(1_000)
+            long_tasks = page.evaluate("window.longTasks")
+            heap = page.evaluate("performance.memory.usedJSHeapSize")
+            rows = page.locator("#request-rows > li").count()
             looked = (cpu_seconds(pid) - before) / (time.monotonic() - began)
         trace = json.loads(chromium.stop_tracing())
         stop.set()

@@ -50,6 +50,13 @@ LOADS = {
         "msgspec orjson typing_extensions",
         f"asyncio ssl email {BORDERS} docstring_parser cloudpickle",
     ),
+    "a tool that asks its MCP client": Loads(
+        "from callboard import tool; from callboard.actors.mcp.callers import caller",
+        ". actors actors.mcp actors.processes actors.tools protocol",
+        34,
+        "msgspec orjson typing_extensions",
+        f"asyncio ssl email mcp mcp_types {BORDERS}",
+    ),
     "Runtime": Loads(
         "from callboard import Runtime, tool",
         """. actors actors.calls actors.edits actors.index actors.journal actors.kernel actors.models actors.processes

@@ -5,6 +5,6 @@ a thread of its own (`server_thread`, `server_connection`); `server_link` is wha
 reach it by. What imports the official SDK `mcp`, which takes 0.8 s, is loaded on that thread.
 
 The server, `callboard mcp`: `serving` has the two ways to it (pipes, HTTP), `tool_server` says what a client is shown
-and how its calls are run and asked about, `callers` is the client that has called, for tools that ask it something. All
-import the SDK, so they are loaded only by that command.
+and how its calls are run and asked about, `mcp_caller` is the client that has called, for tools that ask it something
+(`callers.caller()`). All but `callers` import the SDK, so they are loaded only by that command.
 """

@@ -50,7 +50,8 @@ from msgspec import Struct
 from pydantic import TypeAdapter
 
 from callboard.actors.calls.approvals import Approval, ApprovalKind
-from callboard.actors.mcp.callers import APPROVAL, CALLER, McpCaller, answered_before
+from callboard.actors.mcp.callers import CALLER
+from callboard.actors.mcp.mcp_caller import APPROVAL, McpCaller, answered_before
 from callboard.actors.requests.direct_calls import CallResult
 from callboard.actors.runtime import Runtime
 from callboard.actors.tools import Tool

@@ -151,14 +151,14 @@ def test_django_under_asgi(stage: Stage, view: str) -> None:
     assert "Traceback" not in program.said()
 
 
-@pytest.mark.parametrize("view", ["ask", "stream"])
 @pytest.mark.parametrize("preload", [False, True])
-def test_django_under_gunicorn(stage: Stage, view: str, preload: bool) -> None:
+def test_django_under_gunicorn(stage: Stage, preload: bool) -> None:
     """Also with apps that are loaded before the fork: a runtime that was made there is started after it."""
     options = ["--chdir", str(EXAMPLES), "--threads", "4", *["--preload"] * preload]
     with gunicorn(stage, "django_site:wsgi", *options) as (program, url):
         with ThreadPoolExecutor(4) as pool:  # the first requests of the process, at once
-            answers = list(pool.map(lambda _: httpx.get(f"{url}/{view}?{QUESTION}", timeout=30).text, range(4)))
+            views = ["ask", "stream"] * 2
+            answers = list(pool.map(lambda view: httpx.get(f"{url}/{view}?{QUESTION}", timeout=30).text, views))
         assert answers == ["It rains in Oslo."] * 4
         assert program.end(signal.SIGTERM) == 0
     assert "Traceback" not in program.said()

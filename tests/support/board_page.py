@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from playwright.sync_api import Browser, Page, Request, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Error, Page, Request, sync_playwright
 from support.running_daemon import RunningDaemon, running_daemon
 
 CHROMIUM = next(
@@ -62,33 +62,60 @@ def board_daemon(folder: Path, port: int = 0) -> Iterator[RunningDaemon]:
 
 
 @contextlib.contextmanager
-def opened_board(
-    chromium: Browser,
-    daemon: RunningDaemon,
-    *,
-    scheme: Literal["light", "dark"] = "light",
-    token: str | None = None,
-    script: str = "",
-) -> Iterator[Opened]:
-    """By the login link, in a browser without a past. `script`: runs in the page before anything else."""
-    context = chromium.new_context(color_scheme=scheme, viewport={"width": 1280, "height": 860})
+def blank_page(chromium: Browser, script: str = "") -> Iterator[Page]:
+    """A page, which is a process of Chromium: one after the other, many boards are opened in it.
+
+    `script`: runs in each document before anything else.
+    """
+    context = chromium.new_context(viewport={"width": 1280, "height": 860})
     context.set_default_timeout(DEADLINE_MS)
     context.add_init_script(script)
-    page = context.new_page()
+    try:
+        yield context.new_page()
+    finally:
+        context.close()
+
+
+@contextlib.contextmanager
+def opened_board(
+    page: Page, daemon: RunningDaemon, *, scheme: Literal["light", "dark"] = "light", token: str | None = None
+) -> Iterator[Opened]:
+    """By the login link. What it keeps in the browser is gone at the end."""
     opened = Opened(page, daemon)
-    page.on("console", lambda message: opened.errors.append(message.text) if message.type == "error" else None)
-    page.on("pageerror", lambda error: opened.errors.append(str(error)))
+
+    def hear(message: ConsoleMessage) -> None:
+        if message.type == "error":
+            opened.errors.append(message.text)
+
+    def catch(error: Error) -> None:
+        opened.errors.append(str(error))
 
     def note(request: Request) -> None:
         if not request.url.startswith(daemon.url + "/"):
             opened.foreign.append(request.url)
 
+    page.emulate_media(color_scheme=scheme)
+    page.on("console", hear)
+    page.on("pageerror", catch)
     page.on("request", note)
     try:
         page.goto(f"{daemon.url}/#token={daemon.token if token is None else token}")
         yield opened
     finally:
-        context.close()
+        page.remove_listener("console", hear)
+        page.remove_listener("pageerror", catch)
+        page.remove_listener("request", note)
+        _leave(page, f"{daemon.url}/left")
+
+
+def _leave(page: Page, url: str) -> None:
+    """An empty page in place of the board, and nothing kept. Of the same origin: another one has another process, and
+    does not see what the board has kept. The daemon is not asked for it, as it may have ended."""
+    page.route(url, lambda route: route.fulfill(content_type="text/html", body=""))
+    page.goto(url)
+    page.unroute(url)
+    page.evaluate("sessionStorage.clear(); localStorage.clear()")
+    page.context.clear_cookies()
 
 
 def is_needed() -> bool:

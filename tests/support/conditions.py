@@ -10,9 +10,9 @@ from collections.abc import Callable
 DEADLINE_SECONDS = 20.0
 
 
-def wait_until(is_true: Callable[[], object], seconds: float = DEADLINE_SECONDS) -> None:
-    """Raises AssertionError when it is not true by then."""
+def wait_until(is_true: Callable[[], object], seconds: float = DEADLINE_SECONDS, every: float = 0.01) -> None:
+    """Raises AssertionError when it is not true by then. `every`: seconds between two looks, more where one is dear."""
     pause, until = threading.Event(), time.monotonic() + seconds
     while not is_true():
         assert time.monotonic() < until, f"not within {seconds:g} s"
-        pause.wait(0.01)
+        pause.wait(every)

@@ -36,7 +36,7 @@ def wait_until(holds: object, what: str) -> None:
     pause, until = threading.Event(), time.monotonic() + PATIENCE_SECONDS
     while not holds():
         assert time.monotonic() < until, f"not within {PATIENCE_SECONDS:g} s: {what}"
-        pause.wait(0.01)
+        pause.wait(0.05)  # each look reads a file, or those of all processes
 
 
 class WeatherService:

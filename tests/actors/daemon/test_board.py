@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, expect
-from support.board_page import DEADLINE_MS, Opened, board_daemon, browser, is_needed, opened_board
+from playwright.sync_api import Page, expect
+from support.board_page import DEADLINE_MS, Opened, blank_page, board_daemon, browser, is_needed, opened_board
 from support.conditions import wait_until
 from support.running_daemon import RunningDaemon
 
@@ -21,9 +21,9 @@ expect.set_options(timeout=DEADLINE_MS)
 
 
 @pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    with browser() as started:
-        yield started
+def page() -> Iterator[Page]:
+    with browser() as chromium, blank_page(chromium) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +33,8 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
 
 
 @pytest.fixture
-def board(chromium: Browser, daemon: RunningDaemon) -> Iterator[Opened]:
-    with opened_board(chromium, daemon) as opened:
+def board(page: Page, daemon: RunningDaemon) -> Iterator[Opened]:
+    with opened_board(page, daemon) as opened:
         yield opened
         assert not opened.errors
         assert not opened.foreign
@@ -178,8 +178,8 @@ def test_each_row_has_its_curl_line(board: Opened) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing(chromium: Browser, daemon: RunningDaemon, scheme: str) -> None:
-    with opened_board(chromium, daemon, scheme="dark" if scheme == "dark" else "light") as opened:
+def test_axe_finds_nothing(page: Page, daemon: RunningDaemon, scheme: str) -> None:
+    with opened_board(page, daemon, scheme="dark" if scheme == "dark" else "light") as opened:
         opened.ask("publish")
         expect(opened.page.locator(".card")).to_have_count(1)
         opened.page.locator("#request-rows .id").first.click()
@@ -188,9 +188,8 @@ def test_axe_finds_nothing(chromium: Browser, daemon: RunningDaemon, scheme: str
     daemon.post("/test/end", {})
 
 
-def test_without_a_token_it_asks_for_one(chromium: Browser, daemon: RunningDaemon) -> None:
-    with opened_board(chromium, daemon, token="") as opened:
-        page = opened.page
+def test_without_a_token_it_asks_for_one(page: Page, daemon: RunningDaemon) -> None:
+    with opened_board(page, daemon, token=""):
         page.get_by_label("Token", exact=True).fill("wrong-token-wrong-token")
         page.get_by_role("button", name="Open the board").click()
         expect(page.locator("#login-error")).to_have_text("the token is not known here")
@@ -203,14 +202,14 @@ def test_without_a_token_it_asks_for_one(chromium: Browser, daemon: RunningDaemo
         assert page.evaluate("sessionStorage.getItem('callboard.token')") is None
 
 
-def test_a_daemon_that_starts_again_is_found_again(chromium: Browser, tmp_path: Path) -> None:
-    with board_daemon(tmp_path) as first, opened_board(chromium, first) as opened:
-        expect(opened.page.locator("#connection")).to_have_text("connected")
+def test_a_daemon_that_starts_again_is_found_again(page: Page, tmp_path: Path) -> None:
+    with board_daemon(tmp_path) as first, opened_board(page, first):
+        expect(page.locator("#connection")).to_have_text("connected")
         first.process.kill()
         first.process.wait(timeout=20)
-        expect(opened.page.locator("#connection")).to_have_text("connection lost, trying again")
+        expect(page.locator("#connection")).to_have_text("connection lost, trying again")
         with board_daemon(tmp_path, port=int(first.url.rpartition(":")[2])):
-            expect(opened.page.locator("#connection")).to_have_text("connected")
+            expect(page.locator("#connection")).to_have_text("connected")
 
 
 @contextlib.contextmanager
@@ -249,16 +248,15 @@ ATTACK = """async ([url, token, paths]) => {
 }"""
 
 
-def test_a_page_of_another_origin_can_start_and_approve_nothing(chromium: Browser, daemon: RunningDaemon) -> None:
-    with opened_board(chromium, daemon) as opened:
+def test_a_page_of_another_origin_can_start_and_approve_nothing(page: Page, daemon: RunningDaemon) -> None:
+    with opened_board(page, daemon) as opened:
         opened.ask("publish")
         expect(opened.page.locator(".card")).to_have_count(1)
         sections = daemon.get("/api/board").json()["sections"]
         (waiting,), before = sections["approvals"], len(sections["requests"])
         paths = ["/api/requests", "/test/start", f"/api/approvals/{waiting['key']}"]
         frame = f'<iframe src="{daemon.url}/"></iframe>'
-        with other_site(f"<title>other</title>{frame}") as url:
-            other = opened.page.context.new_page()
+        with other_site(f"<title>other</title>{frame}") as url, page.context.new_page() as other:
             other.goto(url)
             answers = other.evaluate(ATTACK, [daemon.url, daemon.token, paths])
             assert set(answers) <= {"refused", "opaque"}, answers  # opaque: sent without a token, and not to be read

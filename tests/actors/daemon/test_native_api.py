@@ -311,7 +311,7 @@ def test_a_tenant_over_its_limit_is_told_when_to_come_back(tmp_path: object, lim
                 answers.append(daemon.post("/api/requests", {"prompt": "hello"}))
                 return answers[-1].status_code == 429
 
-            wait_until(is_refused)
+            wait_until(is_refused, every=0.2)  # each is a request; what was used is looked up every few seconds
         else:
             answers += [daemon.post("/api/requests", {"prompt": "call put_off"}) for _ in range(3)]
         refused = answers[-1]

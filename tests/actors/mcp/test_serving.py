@@ -16,7 +16,8 @@ from pydantic import BaseModel
 
 from callboard import UsageError, tool
 from callboard.actors.cli.shell import run
-from callboard.actors.mcp.callers import APPROVAL, answered_before, caller
+from callboard.actors.mcp.callers import caller
+from callboard.actors.mcp.mcp_caller import APPROVAL, answered_before
 from callboard.actors.mcp.serving import Address, token_of
 from callboard.actors.mcp.tool_server import ResultForm
 from callboard.protocol.errors import ToolError

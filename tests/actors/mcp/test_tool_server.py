@@ -6,6 +6,7 @@ import asyncio
 import http.client
 import itertools
 import json
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -211,11 +212,16 @@ async def test_a_client_of_the_new_revision_that_vanishes_ends_its_call(served: 
     await until(lambda: not is_held(marker))
 
 
+#: At the same time, of one client; CALLBOARD_DEEP=1 makes it as many as the client has connections.
+CALLS = 100 if os.environ.get("CALLBOARD_DEEP") else 30
+
+
+@pytest.mark.repeats
 @pytest.mark.parametrize("mode", MODES)
 async def test_many_calls_at_the_same_time(served: Served, mode: str) -> None:
     async with client(served, mode) as connected:
-        results = await asyncio.gather(*(connected.call_tool("add", {"a": number}) for number in range(100)))
-    assert [result.structured_content for result in results] == [{"total": number + 2} for number in range(100)]
+        results = await asyncio.gather(*(connected.call_tool("add", {"a": number}) for number in range(CALLS)))
+    assert [result.structured_content for result in results] == [{"total": number + 2} for number in range(CALLS)]
 
 
 # -- HTTP itself

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.wire import answer as decoded
 
@@ -72,7 +72,6 @@ def expected_usage(api: Api, told: Tokens | None) -> Usage | None:
 
 @pytest.mark.parametrize(("api", "question"), HOW)
 def test_a_turn_is_read_back_as_it_was_scripted(api: Api, question: Question) -> None:
-    @settings(max_examples=60, deadline=None)
     @given(turns(), chunk_sizes)
     def check(turn: Turn, sizes: list[int]) -> None:
         found = read(api, written(api, turn, question), sizes, question)
