@@ -39,6 +39,8 @@ async def runtime_with(
     server: McpServer, approve: Callable[[AskApproval], Any] | None = None, **more: Any
 ) -> AsyncIterator[Runtime]:
     async with Runtime(Settings(mcp_servers={"raw": server}, **more), approve=approve) as runtime:
+        # The runtime itself waits 10 s for it, in which a busy machine may not get so far.
+        await until_true(lambda: runtime.mcp_servers()[0].state is not ServerState.STARTING)
         yield runtime
 
 
