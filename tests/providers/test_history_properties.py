@@ -45,7 +45,7 @@ TOOLS = (
     ),
     ToolDefinition(ToolName("now"), "The time."),
 )
-EXAMPLES = int(os.environ.get("CALLBOARD_DEEP_EXAMPLES", "60"))
+EXAMPLES = int(os.environ.get("CALLBOARD_DEEP_EXAMPLES", 2 * settings().max_examples))
 
 requests = st.builds(
     lambda messages, tools, choice, parallel, effort: (messages, tools, choice, parallel, effort),
