@@ -261,7 +261,9 @@ class ToolCallTracker:
             if call.name:
                 self._start(call, out)
             elif self._held > MAX_ANSWER_BYTES:
-                raise TooManyCallsError(f"the arguments of calls without a name are longer than {MAX_ANSWER_BYTES} bytes")
+                raise TooManyCallsError(
+                    f"the arguments of calls without a name are longer than {MAX_ANSWER_BYTES} bytes"
+                )
         elif text:
             out.append(model.ToolCallDelta(call.call_id, text))
 
