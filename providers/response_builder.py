@@ -32,7 +32,7 @@ from callboard.protocol.content import (
 )
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind
 from callboard.protocol.ids import CallId, ToolName
-from callboard.protocol.limits import MAX_ARGUMENT_BYTES, MAX_CALLS_PER_STEP
+from callboard.protocol.limits import MAX_ANSWER_BYTES, MAX_ARGUMENT_BYTES, MAX_CALLS_PER_STEP
 from callboard.providers.json_values import Json, dumps, finite_loads
 
 _PROSE: Final = (model.TextDelta, model.ThinkingDelta)
@@ -123,7 +123,7 @@ class ToolCallTracker:
     to turn and are the same however the bytes were cut.
     """
 
-    __slots__ = ("_by_id", "_by_index", "_calls", "_last", "_taken", "_waiting", "seed")
+    __slots__ = ("_by_id", "_by_index", "_calls", "_held", "_last", "_taken", "_waiting", "seed")
 
     def __init__(self, seed: str = "") -> None:
         self.seed = seed
@@ -137,6 +137,8 @@ class ToolCallTracker:
         self._taken: set[str] = set()
         self._last: _Call | None = None
         self._waiting: _Call | None = None
+        self._held = 0
+        """The length of the arguments of calls that have no name yet: no event tells of them, so no one else counts."""
 
     @property
     def count(self) -> int:
@@ -255,8 +257,13 @@ class ToolCallTracker:
         if call.arguments.tell() > MAX_ARGUMENT_BYTES:
             raise TooManyCallsError(f"the arguments of a tool call are longer than {MAX_ARGUMENT_BYTES} bytes")
         if not call.call_id:
+            self._held += len(text)
             if call.name:
                 self._start(call, out)
+            elif self._held > MAX_ANSWER_BYTES:
+                raise TooManyCallsError(
+                    f"the arguments of calls without a name are longer than {MAX_ANSWER_BYTES} bytes"
+                )
         elif text:
             out.append(model.ToolCallDelta(call.call_id, text))
 
@@ -264,6 +271,7 @@ class ToolCallTracker:
         call.call_id = self._unique_id(call)
         out.append(model.ToolCallStart(call.call_id, ToolName(call.name), call.replay))
         if early := call.arguments.getvalue():
+            self._held -= len(early)
             out.append(model.ToolCallDelta(call.call_id, early))
 
     def _complete(self, call: _Call, out: list[model.StreamEvent]) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from callboard.protocol.testing.invariants import Violation, violations
+from callboard.protocol.testing.invariants import EXCEPTION, INVARIANTS, Violation, violations
 from callboard.protocol.testing.replay import Token
 from callboard.protocol.testing.runtimes import Runtime
 from callboard.protocol.testing.scenario import Scenario
@@ -48,15 +48,15 @@ def find(
     `max_scenarios` did not show the fault, or `go_on` said that time is up.
     """
     hunt = _Hunt(play, go_on)
+    looked_at = {invariant} if invariant else {EXCEPTION, *INVARIANTS}
     best: Found | None = None
     attempts = 0
     for seed in range(first_seed, first_seed + max_scenarios):
         if not go_on():
             break
-        rules = hunt.broken(Token(seed).scenario, seed)
-        if rules and (not invariant or invariant in rules):
+        if rules := hunt.broken(Token(seed).scenario, seed, looked_at):
             attempts += 1
-            found = hunt.shrink(seed, {invariant} if invariant else rules) if shorten else hunt.found(seed, ())
+            found = hunt.shrink(seed, rules) if shorten else hunt.found(seed, ())
             if best is None or found.trace.steps < best.trace.steps:
                 best = found
             if not shorten or best.trace.steps <= short_steps or attempts == ATTEMPTS:
@@ -72,15 +72,16 @@ class _Hunt:
         self._play = play
         self._go_on = go_on
 
-    def broken(self, scenario: Scenario, seed: int) -> set[str]:
-        """The rules that this scenario breaks."""
+    def broken(self, scenario: Scenario, seed: int, rules: Set[str]) -> Set[str]:
+        """Those of these rules that this scenario breaks."""
         self.runs += 1
-        return {violation.invariant for violation in violations(self._play(scenario, seed))}
+        looked_at = [name for name in INVARIANTS if name in rules]
+        return {violation.invariant for violation in violations(self._play(scenario, seed), looked_at)} & rules
 
-    def shrink(self, seed: int, wanted: set[str]) -> Found:
+    def shrink(self, seed: int, wanted: Set[str]) -> Found:
         """The shortest way to break one of these rules from the scenario of this seed."""
         path = shrink_path(
-            Token(seed).scenario, lambda simpler: self._go_on() and bool(wanted & self.broken(simpler, seed))
+            Token(seed).scenario, lambda simpler: self._go_on() and bool(self.broken(simpler, seed, wanted))
         )
         return self.found(seed, path)
 

@@ -45,7 +45,7 @@ TOOLS = (
     ),
     ToolDefinition(ToolName("now"), "The time."),
 )
-EXAMPLES = int(os.environ.get("CALLBOARD_DEEP_EXAMPLES", "60"))
+EXAMPLES = int(os.environ.get("CALLBOARD_DEEP_EXAMPLES", 2 * settings().max_examples))
 
 requests = st.builds(
     lambda messages, tools, choice, parallel, effort: (messages, tools, choice, parallel, effort),
@@ -63,12 +63,16 @@ def violations(route: str, messages: tuple[Message, ...], **fields: object) -> l
     return VALIDATORS[validator](json.loads(adapter.encode(request).body))
 
 
-@pytest.mark.parametrize("route", ROUTES)
-def test_any_legal_history_is_accepted(route: str) -> None:
-    @settings(max_examples=EXAMPLES, deadline=None)
-    @given(requests)
-    def check(given_request: tuple[tuple[Message, ...], bool, ToolChoiceMode, bool | None, str | None]) -> None:
-        messages, tools, choice, parallel, effort = given_request
+# Each history goes by all routes: to draw it takes longer than to encode it a dozen times.
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(requests)
+def test_any_legal_history_is_accepted(
+    given_request: tuple[tuple[Message, ...], bool, ToolChoiceMode, bool | None, str | None],
+) -> None:
+    messages, tools, choice, parallel, effort = given_request
+    for route in ROUTES:
         found = violations(
             route,
             messages,
@@ -77,23 +81,20 @@ def test_any_legal_history_is_accepted(route: str) -> None:
             parallel_tool_calls=parallel,
             sampling=Sampling(reasoning_effort=effort, max_output_tokens=40_000),
         )
-        assert found == []
-
-    check()
+        assert found == [], route
 
 
-@pytest.mark.parametrize("route", ROUTES)
-def test_any_cut_of_a_history_is_refused_or_accepted_never_sent_broken(route: str) -> None:
-    @settings(max_examples=EXAMPLES // 2, deadline=None)
-    @given(histories(), st.integers(0, 12), st.integers(0, 12))
-    def check(messages: tuple[Message, ...], start: int, stop: int) -> None:
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(histories(), st.integers(0, 12), st.integers(0, 12))
+def test_any_cut_of_a_history_is_refused_or_accepted_never_sent_broken(
+    messages: tuple[Message, ...], start: int, stop: int
+) -> None:
+    for route in ROUTES:
         try:
             found = violations(route, messages[start:stop])
         except UsageError:
-            return
-        assert found == []
-
-    check()
+            continue
+        assert found == [], route
 
 
 @pytest.mark.parametrize("route", ROUTES)

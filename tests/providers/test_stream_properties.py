@@ -21,7 +21,8 @@ from callboard.protocol.errors import ErrorKind
 from callboard.protocol.model import Done, Error, ModelResponse
 from callboard.providers.response_builder import build_response
 
-EXAMPLES = int(os.environ.get("CALLBOARD_DEEP_EXAMPLES", "60"))
+EXAMPLES = int(os.environ.get("CALLBOARD_DEEP_EXAMPLES", 2 * settings().max_examples))
+pytestmark = pytest.mark.hypothesis  # each has its examples within, which Hypothesis does not see
 every_wire = pytest.mark.parametrize("wire", WIRES.values(), ids=WIRES)
 PLAIN = Manner()
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from callboard.protocol.content import Replay
-from callboard.protocol.limits import MAX_ARGUMENT_BYTES, MAX_CALLS_PER_STEP
+from callboard.protocol.limits import MAX_ANSWER_BYTES, MAX_ARGUMENT_BYTES, MAX_CALLS_PER_STEP
 from callboard.protocol.model import Done, FinishReason, StreamEvent, ToolCallComplete, ToolCallDelta, ToolCallStart
 from callboard.providers.response_builder import ToolCallTracker, TooManyCallsError, build_response, canonical_arguments
 
@@ -139,6 +139,18 @@ def test_longer_arguments_than_a_model_writes_on_purpose() -> None:
     piece = {"index": 0, "name": "f", "arguments": "x" * 100_000}
     with pytest.raises(TooManyCallsError, match="longer"):
         feed_all(tracker, out, [piece] * (MAX_ARGUMENT_BYTES // 100_000 + 1))
+
+
+def test_arguments_that_wait_for_names_are_bounded_together() -> None:
+    """No event tells of them: who counts what an answer says does not see them."""
+    tracker, out = ToolCallTracker(), list[StreamEvent]()
+    piece = "x" * (MAX_ANSWER_BYTES // 100)
+    for number in range(200):  # those that get their names no longer count here
+        tracker.delta(out, index=number % 20, arguments=piece)
+        tracker.delta(out, index=number % 20, name="f")
+    feed_all(tracker, out, [{"index": number, "arguments": piece} for number in range(20, 119)])
+    with pytest.raises(TooManyCallsError, match="without a name are longer"):
+        feed_all(tracker, out, [{"index": 119, "arguments": piece}, {"index": 120, "arguments": piece}])
 
 
 fragments = st.fixed_dictionaries(

@@ -59,31 +59,37 @@ _server_blocks = st.sampled_from(
 )
 
 
-@st.composite
-def calls(draw: st.DrawFn, call_id: str) -> ToolCall:
-    complete = draw(st.booleans())
-    arguments = draw(json_texts if complete else st.one_of(st.sampled_from(['{"a": 1', "", "[1]", "no"]), st.text()))
+# Each strategy is made once: to make one takes Hypothesis longer than to draw from it.
+_flags = st.booleans()
+_half_calls = st.one_of(st.sampled_from(['{"a": 1', "", "[1]", "no"]), st.text())
+_prose = st.lists(
+    st.one_of(
+        st.tuples(texts, _text_replays).map(lambda given: Text(*given)),
+        st.tuples(texts, _thinking_replays).map(lambda given: Thinking(*given)),
+        _server_blocks,
+    ),
+    max_size=4,
+)
+_ids = st.lists(call_ids, unique=True, max_size=3)
+_contents = st.one_of(json_texts, texts)
+_perhaps_text = st.lists(texts, max_size=1)
+_one_in_five = st.integers(0, 4)
+
+
+def _call(draw: st.DrawFn, call_id: str) -> ToolCall:
+    complete = draw(_flags)
+    arguments = draw(json_texts if complete else _half_calls)
     return ToolCall(CallId(call_id), ToolName(draw(tool_names)), arguments, complete, draw(_call_replays))
 
 
 @st.composite
 def turns(draw: st.DrawFn) -> list[Message]:
     """One model turn with the results of its calls, in their order, and perhaps a note behind them."""
-    prose: list[AssistantPart] = draw(
-        st.lists(
-            st.one_of(
-                st.builds(Text, texts, _text_replays), st.builds(Thinking, texts, _thinking_replays), _server_blocks
-            ),
-            max_size=4,
-        )
-    )
-    ids = draw(st.lists(call_ids, unique=True, max_size=3))
-    asked = [draw(calls(call_id)) for call_id in ids]
-    results = [
-        ToolMessage(call.call_id, call.name, draw(st.one_of(json_texts, texts)), draw(st.booleans())) for call in asked
-    ]
-    behind = draw(st.lists(texts.map(Text), max_size=1)) if draw(st.integers(0, 4)) == 0 else []
-    notes = [SystemMessage(text) for text in draw(st.lists(texts, max_size=1))]
+    prose: list[AssistantPart] = draw(_prose)
+    asked = [_call(draw, call_id) for call_id in draw(_ids)]
+    results = [ToolMessage(call.call_id, call.name, draw(_contents), draw(_flags)) for call in asked]
+    behind = map(Text, draw(_perhaps_text)) if draw(_one_in_five) == 0 else ()
+    notes = map(SystemMessage, draw(_perhaps_text))
     return [AssistantMessage((*prose, *asked, *behind)), *results, *notes]
 
 
@@ -97,15 +103,21 @@ images = st.sampled_from(
 user_messages = st.lists(st.one_of(texts.map(Text), images), max_size=3).map(lambda parts: UserMessage(tuple(parts)))
 
 
+_told = st.lists(texts, max_size=2)
+_one_in_four = st.integers(0, 3)
+_turns = st.lists(turns(), max_size=4)
+_perhaps_asked = st.lists(user_messages, max_size=1)
+
+
 @st.composite
 def histories(draw: st.DrawFn) -> tuple[Message, ...]:
     """A whole conversation. It may begin with a model's turn, as a trimmed one does."""
-    messages: list[Message] = [SystemMessage(text) for text in draw(st.lists(texts, max_size=2))]
-    if draw(st.integers(0, 3)):
+    messages: list[Message] = [*map(SystemMessage, draw(_told))]
+    if draw(_one_in_four):
         messages.append(draw(user_messages))
-    for turn in draw(st.lists(turns(), max_size=4)):
+    for turn in draw(_turns):
         messages += turn
-        messages += draw(st.lists(user_messages, max_size=1))
+        messages += draw(_perhaps_asked)
     asked = any(isinstance(message, UserMessage | ToolMessage) for message in messages)
     if not asked or isinstance(messages[-1], AssistantMessage):
         messages.append(draw(user_messages))

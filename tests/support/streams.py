@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from hypothesis import strategies as st
 
 #: The arguments of a call.
@@ -10,7 +12,12 @@ objects = st.dictionaries(
 )
 
 
+@cache
+def _places(length: int) -> st.SearchStrategy[list[int]]:
+    return st.lists(st.integers(0, length), max_size=4)
+
+
 def chop(draw: st.DrawFn, text: str) -> list[str]:
     """`text` in pieces, some of them empty."""
-    marks = sorted(draw(st.lists(st.integers(0, len(text)), max_size=4)))
+    marks = sorted(draw(_places(len(text))))
     return [text[a:b] for a, b in zip([0, *marks], [*marks, len(text)], strict=True)]

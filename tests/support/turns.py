@@ -11,6 +11,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -169,30 +170,41 @@ _counts = st.integers(0, 50)
 _some = st.integers(1, 50)
 
 
+@cache
 def _part(kind: str) -> st.SearchStrategy[Part]:
     if kind in _PROSE:
-        return st.builds(Part, st.just(kind), _prose)
+        return _prose.map(lambda pieces: Part(kind, pieces))
     if kind == "call":
-        return st.builds(Part, st.just(kind), _arguments(), st.sampled_from(["lookup", "now"]))
+        return st.tuples(_arguments(), st.sampled_from(["lookup", "now"])).map(lambda given: Part(kind, *given))
     if kind == "audio":
         return st.just(Part(kind, ("spoken ", "words")))
     return st.just(Part(kind))
 
 
+@cache
+def _parts(kinds: tuple[str, ...]) -> st.SearchStrategy[list[Part]]:
+    return st.lists(st.sampled_from(kinds).flatmap(_part), max_size=5)
+
+
+_flags = st.booleans()
+_usages = st.none() | st.tuples(_some, _counts, _counts, _some, _counts)
+
+
 @st.composite
 def turns(draw: st.DrawFn, wire: Wire) -> Turn:
     """Any turn that the API can say."""
-    found = draw(st.lists(st.sampled_from(sorted(wire.rows)).flatmap(_part), max_size=5))
-    likely = wire.has_logprobs and draw(st.booleans())
+    found = draw(_parts(tuple(sorted(wire.rows))))
+    likely = wire.has_logprobs and draw(_flags)
     parts = [
         dataclasses.replace(part, number=number, likely=likely and part.kind in ("text", "cited"))
         for number, part in enumerate(wire.sayable(found))
     ]
-    usage = draw(st.one_of(st.none(), st.builds(wire.usage, _some, _counts, _counts, _some, _counts)))
+    counts = draw(_usages)
+    usage = None if counts is None else wire.usage(*counts)
     if usage is not None:
         usage = replace(usage, web_searches=sum(part.kind == "search" for part in parts))
     may_be_cut = wire.ends_each_call or all(part.kind != "call" for part in parts)
-    cut = may_be_cut and bool(parts) and parts[-1].kind == "text" and draw(st.booleans())
+    cut = may_be_cut and bool(parts) and parts[-1].kind == "text" and draw(_flags)
     return Turn(tuple(parts), usage, cut)
 
 

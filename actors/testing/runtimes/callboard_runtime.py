@@ -20,6 +20,7 @@ from callboard.protocol.commands import AskApproval
 from callboard.providers import http_adapters, transport  # noqa: F401 - likewise
 
 PAGE: Final = "tools.md#where-a-tool-runs"
+Settings.model_rebuild()  # likewise: pydantic would do it for the first Settings
 
 
 class Callboard:

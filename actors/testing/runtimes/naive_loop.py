@@ -9,12 +9,16 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, ClassVar, Final
 
+import anyio
 from openai import AsyncOpenAI
 
 from callboard.actors import tool
 from callboard.actors.testing.runtimes.adapter import NotPromised, Setup
 
 PAGE: Final = "https://github.com/openai/openai-python/blob/main/README.md"
+# What a first question would load is loaded here, once, before the conversations' processes are forked.
+AsyncOpenAI(api_key="none").chat.completions  # noqa: B018
+anyio.run(anyio.sleep, 0)
 
 
 class NaiveLoop:

@@ -71,10 +71,12 @@ def test_all_rules_hold_over_all_interleavings(scenario: Scenario, seed: int) ->
     assert not violations(trace), f"{violations(trace)}\n{trace.story()}"
 
 
+@pytest.mark.timeout(180)  # 9 s of CPU
 def test_all_rules_hold_over_seeded_conversations_which_play_again_byte_for_byte() -> None:
     simulate(conversations=300)
 
 
+@pytest.mark.timeout(180)  # likewise
 def test_the_fixed_seeds_reach_every_row_of_the_tables() -> None:
     reach = Reach(drive(seeded_scenario(seed), seed) for seed in range(FIXED_SEEDS))
     assert reach.short() == [], "a row that is not reached proves nothing"

@@ -34,7 +34,7 @@ ADAPTERS: dict[str, Adapter] = {
     "mistral": adapter_for("mistral"),
     "deepseek": adapter_for("deepseek"),
 }
-EXAMPLES = int(os.environ.get("CALLBOARD_DEEP_EXAMPLES", "80"))
+EXAMPLES = int(os.environ.get("CALLBOARD_DEEP_EXAMPLES", 2 * settings().max_examples))
 
 
 @dataclass(frozen=True)

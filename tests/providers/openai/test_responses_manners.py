@@ -18,8 +18,9 @@ from callboard.protocol.model import Error, ModelResponse, Restarted
 from callboard.providers.openai.responses_api import OpenAIResponses
 from callboard.providers.response_builder import build_response
 
+pytestmark = pytest.mark.hypothesis  # each has its examples within, which Hypothesis does not see
 ADAPTER = OpenAIResponses()
-EXAMPLES = int(os.environ.get("CALLBOARD_DEEP_EXAMPLES", "150"))
+EXAMPLES = int(os.environ.get("CALLBOARD_DEEP_EXAMPLES", 3 * settings().max_examples))
 
 
 def whole(response: dict[str, Any]) -> ModelResponse:
