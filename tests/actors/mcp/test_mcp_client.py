@@ -17,7 +17,7 @@ from hypothesis import settings as hypothesis_settings
 
 from callboard import Approval, AskApproval, McpServer, Policy, Rule, Runtime, Settings, tool
 from callboard.actors.mcp import server_actor, server_link
-from callboard.actors.mcp.remote_values import ServerState
+from callboard.actors.mcp.remote_values import ServerState, ServerStatus
 from callboard.protocol.content import ToolMessage
 from callboard.protocol.options import ToolOffer
 from callboard.protocol.tools import FailureCode
@@ -40,8 +40,12 @@ async def runtime_with(
 ) -> AsyncIterator[Runtime]:
     async with Runtime(Settings(mcp_servers={"raw": server}, **more), approve=approve) as runtime:
         # The runtime itself waits 10 s for it, in which a busy machine may not get so far.
-        await until_true(lambda: runtime.mcp_servers()[0].state is not ServerState.STARTING)
+        await until_true(lambda: is_settled(runtime.mcp_servers()[0]))
         yield runtime
+
+
+def is_settled(server: ServerStatus) -> bool:
+    return server.state is not ServerState.STARTING or bool(server.reason)
 
 
 async def until_true(condition: Callable[[], object]) -> None:
