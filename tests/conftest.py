@@ -69,6 +69,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a shell: inherited
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.stash[FORKING] = Forking()
+    if hasattr(config, "workerinput"):  # one of several processes of a run: some of its tests will start programs
+        config.stash[FORKING].start_ahead()
 
 
 def _set_backstop(config: pytest.Config, seconds: float) -> None:
