@@ -110,6 +110,12 @@ class Forking:
 
         subprocess.Popen._execute_child = execute_child  # type: ignore[attr-defined]
 
+    def start_ahead(self) -> None:
+        """Start the zygote, which takes seconds, before a test waits for it. Returns at once."""
+        with self._lock:
+            if self._zygote is None:
+                self._zygote = _Zygote(self._start_fresh)
+
     def close(self) -> None:
         """Have all programs started as ever. Those that were forked go on."""
         subprocess.Popen._execute_child = self._start_fresh  # type: ignore[attr-defined]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.conditions import wait_until
 
 from callboard.actors.builtins.run_command import command_accesses, run_command_tool
 from callboard.actors.builtins.workspace import Workspace
@@ -211,10 +211,7 @@ def test_a_call_that_is_stopped_leaves_nothing(stage: ToolStage, command: Tool, 
     alive = Alive(tmp_path / "alive")
     line = f"exec 8> {alive.path}; setsid sleep 1000 & echo >&8; sleep 1000"
     call = stage.start(command, json.dumps({"command": line}), timeout_seconds=60)
-    until = time.monotonic() + 30
-    while not alive.has_begun():
-        assert time.monotonic() < until
-        os.sched_yield()
+    wait_until(alive.has_begun)
     stage.stop(call)
     call.wait()
     assert not alive

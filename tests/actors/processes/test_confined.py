@@ -26,11 +26,16 @@ from callboard.actors.tools import Tool, tool
 from callboard.protocol.events import ToolCallCompleted, ToolCallFailed
 from callboard.protocol.tools import FailureCode, ToolFailure
 
-CONTAINED = containment()
 pytestmark = pytest.mark.skipif(bool(kernel_support().lacks), reason=f"this kernel has {kernel_support()}")
-needs_mounts = pytest.mark.skipif(not CONTAINED.mounts, reason="this kernel gives a tool no mounts of its own")
+needs_mounts = pytest.mark.usefixtures("mounts")
 
 Until = Callable[[Callable[[], bool]], None]
+
+
+@pytest.fixture(scope="module")
+def mounts() -> None:
+    if not containment().mounts:
+        pytest.skip("this kernel gives a tool no mounts of its own")
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +133,7 @@ def test_a_tool_that_declares_read_writes_nothing(stage: ToolStage, workspace: P
 
 def test_a_tool_that_declares_write_writes_below_the_workspace(stage: ToolStage, workspace: Path) -> None:
     assert result(stage, write, path=str(workspace / "new")) == "ok"
-    assert (workspace / "new").stat().st_mode & 0o777 == 0o600 or not CONTAINED.mounts
+    assert (workspace / "new").stat().st_mode & 0o777 == 0o600 or not containment().mounts
     outside = workspace.parent / "outside_write"
     assert "confined: this tool declares risk='write'" in failure(stage, write, path=str(outside)).message
     assert not outside.exists()

@@ -26,7 +26,6 @@ from callboard.actors.tools import Tool, tool
 from callboard.protocol.events import ToolCallCompleted, ToolCallFailed
 
 pytestmark = pytest.mark.skipif(bool(kernel_support().lacks), reason=f"this kernel has {kernel_support()}")
-CONTAINED = containment()
 
 
 def furnish(root: Path, sockets: dict[str, str]) -> Scene:
@@ -85,12 +84,12 @@ def cage(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, sockets: dict[str, str]
 ) -> Iterator[tuple[ToolStage, Tool, Scene, bool]]:
     has_namespaces = request.param == "namespaces"
-    if has_namespaces and not CONTAINED.namespaces:
-        pytest.skip(f"no namespaces here: {CONTAINED.why_not}")
+    if has_namespaces and not containment().namespaces:
+        pytest.skip(f"no namespaces here: {containment().why_not}")
     scene = furnish(tmp_path_factory.mktemp("caged"), sockets)
     confined = tool(risk="read", name="attempt", paths=[scene["inside"]])(escapes.attempt)
     with ToolStage(ProcessOptions(namespaces=has_namespaces)) as stage:
-        yield stage, confined, scene, has_namespaces and CONTAINED.mounts
+        yield stage, confined, scene, has_namespaces and containment().mounts
 
 
 @pytest.mark.parametrize("name", [name for name in ESCAPES if name not in HELD_ANYWAY])

@@ -25,14 +25,16 @@ from callboard.actors.testing.tool_stage import ToolStage
 from callboard.actors.tools import tool
 from callboard.protocol.events import ToolCallCompleted, ToolCallFailed, ToolCallTimedOut
 
-CONTAINED = containment()
-pytestmark = [
-    pytest.mark.skipif(sys.platform != "linux", reason="namespaces are Linux's"),
-    pytest.mark.skipif(not CONTAINED.namespaces, reason=f"no namespaces here: {CONTAINED.why_not}"),
-]
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="namespaces are Linux's")
 MEMORY_BYTES = 256 << 20
 
 Until = Callable[[Callable[[], bool]], None]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _namespaces() -> None:
+    if not containment().namespaces:
+        pytest.skip(f"no namespaces here: {containment().why_not}")
 
 
 @pytest.fixture(scope="module")
@@ -102,8 +104,9 @@ def stay_until(path: str) -> str:
     return "went on"
 
 
-@pytest.mark.skipif(not CONTAINED.signals, reason="this kernel cannot keep a process from signalling others")
 def test_a_tool_that_signals_everything_reaches_no_other_call(stage: ToolStage, tmp_path: Path, until: Until) -> None:
+    if not containment().signals:
+        pytest.skip("this kernel cannot keep a process from signalling others")
     neighbour = stage.start(stay_until, json.dumps({"path": str(tmp_path / "go")}), 60)
     until((tmp_path / "go.begun").exists)
     assert result(stage, kill_everything) == "survived"
