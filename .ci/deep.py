@@ -28,6 +28,24 @@ PARTS = {
     # The conformance suites of others, as clients and servers of ours.
     "mcp": ("setup.cfg", ".ci/mcp_conformance/*", "actors/mcp/*.py", "tests/support/mcp_conformance_client.py"),
     "compatcanary": ("setup.cfg", ".ci/compatcanary/*", "actors/daemon/*.py"),
+    # The documentation's pages, and what of the code they show.
+    "site": (
+        "setup.cfg", "README.md", "CHANGELOG.md", "docs/**/*", "tests/test_site.py", "actors/front/*.py",
+        "actors/settings.py", "actors/cli/arguments.py", "names: actors/**/*.py", "names: protocol/**/*.py",
+        "names: providers/**/*.py",
+    ),
+    # The board in Chromium, before a real daemon.
+    "board": (
+        "actors/daemon/**/*", "tests/actors/daemon/test_board.py", "tests/support/board_*.py",
+        "tests/support/running_daemon.py",
+    ),
+    # Made-up requests against the documents of the daemon.
+    "requests": ("setup.cfg", "actors/daemon/*.py", "docs/openapi.json", "tests/actors/daemon/test_open*.py"),
+    # Hosts: gunicorn, uvicorn, Django, Celery, notebooks.
+    "hosts": (
+        "setup.cfg", "examples/**/*.*", "tests/examples/*.py", "tests/support/host_programs.py", "actors/*.py",
+        "actors/front/*.py", "actors/kernel/*.py", "actors/processes/*.py", "actors/requests/*.py",
+    ),
     # PyInstaller finds modules by their imports: a new module may be missed, a change within one hardly is.
     "frozen": (
         "setup.cfg", "setup.py", "actors/front/*.py", "actors/processes/*.py", "actors/workers/*.py",
@@ -51,12 +69,14 @@ PARTS = {
         "actors/running.py", "actors/runtime.py", "actors/tools/*.py", "actors/workers/*.py", "protocol/codec.py",
         "providers/transport.py",
     ),
-    # More examples of each property, all kills of the journal, more starts and stops, chaos beside 49 other requests.
+    # More examples of each property, all planted faults, all kills of the journal, more starts and stops, all of chaos
+    # beside 49 other requests.
     "long": (
-        "actors/calls/*.py", "actors/testing/chaos/*.py", "tests/actors/testing/chaos/*.py",
-        "actors/journal/*.py", "actors/kernel/*.py", "actors/processes/*.py", "actors/requests/*.py",
-        "actors/workers/*.py", "protocol/**/*.py", "providers/**/*.py", "benchmarks/start_stop.py",
-        "tests/actors/journal/*.py", "tests/protocol/**/*.py", "tests/providers/**/*.py",
+        "actors/*.py", "actors/calls/*.py", "actors/index/*.py", "actors/journal/*.py", "actors/kernel/*.py",
+        "actors/mcp/*.py", "actors/models/*.py", "actors/processes/*.py", "actors/requests/*.py",
+        "actors/testing/**/*.py", "actors/tools/*.py", "actors/workers/*.py", "protocol/**/*.py", "providers/**/*.py",
+        "benchmarks/start_stop.py", "tests/actors/journal/*.py", "tests/actors/testing/**/*.py",
+        "tests/actors/test_start_stop.py", "tests/protocol/**/*.py", "tests/providers/**/*.py",
     ),
 }  # fmt: skip
 

@@ -130,14 +130,15 @@ def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     item.config.stash[FORKING].is_on = item.get_closest_marker("fresh_interpreter") is None
-    ours = [name for name in list(logging.root.manager.loggerDict) if name.startswith("callboard")]
-    loggers = [logging.root, *map(logging.getLogger, ours)]
-    before = [(each, each.level, each.disabled, each.propagate) for each in loggers]
+    named = list(logging.root.manager.loggerDict.items())
+    ours = [each for name, each in named if name.startswith("callboard") and isinstance(each, logging.Logger)]
+    before = [(each, each.level, each.disabled, each.propagate) for each in (logging.root, *ours)]
     try:
         return (yield)
     finally:
         # A program that is run within a test may quiet the log of its process: not that of the next test.
-        logging.disable(logging.NOTSET)
+        if logging.root.manager.disable:
+            logging.disable(logging.NOTSET)
         for logger, level, disabled, propagate in before:
             if logger.level != level:
                 logger.setLevel(level)

@@ -33,7 +33,7 @@ FACES = {
         DeadLetter DeadLetterReason DeadLetters DeadlockError DependencyLost Down ExitReason Held History
         IntensityExceeded KernelError LoopScheduler MailboxFull Monitor NameTaken NoSuchActor NotSpawned OutOfThreads
         Ref Rejected Restart Scheduler StartFailed Statistics Strategy Supervisor SupervisorMessage Timer
-        Watchdog ask_pykka children_of handles logger_of restart_child start_child stop_child
+        Watchdog ask_pykka children_of handles logger_of restart_child start_child start_thread stop_child
     """,
     "callboard.actors.tools": """
         Tool ToolContext tool

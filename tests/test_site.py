@@ -15,7 +15,7 @@ from support.offenders import no_offenders
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 DEADLINE_SECONDS = 120.0
-pytestmark = pytest.mark.timeout(150)  # a build takes 10 s on an idle machine, most of it imports
+pytestmark = [pytest.mark.deep, pytest.mark.timeout(300)]  # a build takes 30 s of CPU
 #: Packages whose names are for users.
 PUBLIC = (
     "callboard",

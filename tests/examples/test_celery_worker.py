@@ -13,7 +13,7 @@ from support.host_programs import EXAMPLES, SAYS_IT_RAINS, Program, Stage, pytho
 from callboard.actors.testing.wire_double import Fault, FaultKind, Turn
 
 #: Each test starts several programs, on a machine that may be busy with other tests.
-pytestmark = pytest.mark.timeout(150)
+pytestmark = [pytest.mark.deep, pytest.mark.timeout(150)]
 
 #: The example's app, with a broker that needs no server.
 WORKER = """

@@ -15,7 +15,7 @@ from support.marked import processes_with
 from support.shared_double import stall
 
 #: Each test starts several programs, on a machine that may be busy with other tests.
-pytestmark = pytest.mark.timeout(150)
+pytestmark = [pytest.mark.deep, pytest.mark.timeout(150)]
 
 CELLS = [
     "".join(cell["source"])

@@ -19,7 +19,7 @@ from support.shared_double import stall
 from callboard.actors.testing.wire_double import Fault, FaultKind, Turn
 
 #: Each test starts several programs, on a machine that may be busy with other tests.
-pytestmark = pytest.mark.timeout(150)
+pytestmark = [pytest.mark.deep, pytest.mark.timeout(150)]
 
 QUESTION = "question=What+is+the+weather+in+Oslo%3F"
 

@@ -16,7 +16,10 @@ from support.board_page import DEADLINE_MS, Opened, blank_page, board_daemon, br
 from support.conditions import wait_until
 from support.running_daemon import RunningDaemon
 
-pytestmark = pytest.mark.skipif(not is_needed(), reason="there is no Chromium: apt-get install chromium")
+pytestmark = [
+    pytest.mark.deep,
+    pytest.mark.skipif(not is_needed(), reason="there is no Chromium: apt-get install chromium"),
+]
 expect.set_options(timeout=DEADLINE_MS)
 
 

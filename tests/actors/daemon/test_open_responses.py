@@ -124,6 +124,7 @@ def test_an_error_in_a_stream_is_as_both_documents_have_it(
     assert (event["code"], event["error"]["code"]) == ("stopping", "stopping")
 
 
+@pytest.mark.deep
 def test_schemathesis_finds_nothing_else(daemon: RunningDaemon, tmp_path: Path) -> None:
     document = tmp_path / "document.json"
     document.write_text(json.dumps(asked_deeply()))

@@ -6,6 +6,7 @@ import json
 import os
 from pathlib import Path
 
+import pytest
 from support.imports import ROOT
 from support.schemathesis_runs import check_with_schemathesis
 from support.scripted_daemon import scripted_daemon
@@ -60,6 +61,7 @@ positive_data_acceptance.expected-statuses = ["2xx", 400, 404, 409]
 """
 
 
+@pytest.mark.deep
 def test_a_daemon_does_what_the_document_says(tmp_path: Path) -> None:
     """Not its phase `coverage`, which takes 50 s: run it by hand, as it is said in docs/native_api.md."""
     left_out = ("--include-path-regex", "^/(api/|openapi)", "--exclude-path-regex", "/events$")

@@ -62,6 +62,9 @@ RARE = {
 }
 #: One fault of each rule.
 FIRST_OF_THEIR_RULE = {fault.invariant: fault for fault in reversed(FAULTS)}
+#: Those that are hunted in each run: one of each rule, and every third of those by others. The deep stage has all.
+HUNTED = FAULTS if IS_DEEP else tuple(FIRST_OF_THEIR_RULE.values())
+HUNTED_INDEPENDENT = INDEPENDENT_FAULTS if IS_DEEP else INDEPENDENT_FAULTS[::3]
 
 
 @settings(deadline=None, suppress_health_check=list(HealthCheck))
@@ -104,7 +107,8 @@ def test_each_rule_has_a_planted_fault() -> None:
 
 
 @pytest.mark.timeout(180)  # a loop is shrunk in some 2,500 runs, 25 s of CPU
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+@pytest.mark.repeats
+@pytest.mark.parametrize("fault", HUNTED, ids=lambda fault: fault.name)
 def test_a_planted_fault_is_found_and_shrunk(fault: Fault) -> None:
     steps = LONGER.get(fault.name, MAX_STEPS)
     is_shrunk = IS_DEEP or fault is FIRST_OF_THEIR_RULE[fault.invariant]
@@ -125,7 +129,8 @@ def test_a_planted_fault_is_found_and_shrunk(fault: Fault) -> None:
 
 
 @pytest.mark.timeout(180)  # the rarest is found by seed 1,246, 15 s of CPU
-@pytest.mark.parametrize("mutation", INDEPENDENT_FAULTS, ids=lambda mutation: mutation.__name__)
+@pytest.mark.repeats
+@pytest.mark.parametrize("mutation", HUNTED_INDEPENDENT, ids=lambda mutation: mutation.__name__)
 def test_a_fault_by_somebody_who_did_not_know_the_rules_is_found(mutation: type[Mutation]) -> None:
     session = mutated(mutation)
     first = 0 if IS_DEEP else RARE.get(mutation.__name__, 0)

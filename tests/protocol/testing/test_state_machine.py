@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
@@ -11,11 +13,18 @@ from callboard.protocol.testing.planted import RunsHalfCalls, StartedIsRefused, 
 from callboard.protocol.testing.reach import Reach
 from callboard.protocol.testing.state_machine import SessionMachine
 
+#: An example takes 0.3 s.
+EXAMPLES = 150 if os.environ.get("CALLBOARD_DEEP") else 50
 OPTIONS = settings(
-    max_examples=150, stateful_step_count=70, deadline=None, suppress_health_check=list(HealthCheck), database=None
+    max_examples=EXAMPLES,
+    stateful_step_count=70,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    database=None,
 )
 
 
+@pytest.mark.repeats
 @pytest.mark.timeout(400)  # where it fails, Hypothesis takes its time to make the run smaller
 def test_sessions_under_fire_live_long_and_keep_all_rules() -> None:
     class Fixed(SessionMachine):

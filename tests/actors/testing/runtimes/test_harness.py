@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Iterator
 
@@ -14,8 +15,11 @@ from callboard.protocol.errors import UsageError
 from callboard.protocol.testing.observation import What
 from callboard.protocol.testing.observed import judge
 
+IS_DEEP = bool(os.environ.get("CALLBOARD_DEEP"))
 #: Fixed, so that a red test is the code's doing; the command plays as many as one likes.
-SEEDS = range(2)
+SEEDS = range(4 if IS_DEEP else 1)
+#: A play takes more than a second: every second fault in each run, all of them in the deep stage.
+PLAYED = [*CONVERSATIONS][:: 1 if IS_DEEP else 2]
 #: What callboard is known to break: a thread cannot be killed, and a decoder takes two calls with one id for one call
 #: (docs/wire.md, quirk 5).
 KNOWN = {
@@ -41,16 +45,19 @@ def first_good(verdicts: Iterable[dict[str, list[str]]]) -> Iterator[dict[str, l
             return
 
 
-@pytest.mark.parametrize("fault", CONVERSATIONS)
+@pytest.mark.repeats
+@pytest.mark.parametrize("fault", PLAYED)
 def test_callboard_keeps_the_rules_whatever_the_fault(driver: Harness, fault: str) -> None:
     assert kept(play(driver, "callboard", fault) for _ in range(2))
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("seed", SEEDS)
 def test_callboard_keeps_the_rules_over_seeds(driver: Harness, seed: int) -> None:
     assert kept(judge(driver.play("callboard", seed)) for _ in range(2))
 
 
+@pytest.mark.runtimes
 @pytest.mark.parametrize(
     ("fault", "broken"),
     [
@@ -83,6 +90,7 @@ def test_the_bare_loop_breaks_what_it_must(driver: Harness, fault: str, broken: 
     assert broken <= {rule for rule, found in verdict.items() if found}
 
 
+@pytest.mark.runtimes
 @pytest.mark.parametrize("fault", ["nothing", "denied", "steps", "cut"])
 def test_the_bare_loop_keeps_the_rules_where_nothing_goes_wrong(driver: Harness, fault: str) -> None:
     assert kept(play(driver, "bare-loop", fault) for _ in range(2))
