@@ -113,8 +113,13 @@ class Forking:
     def start_ahead(self) -> None:
         """Start the zygote, which takes seconds, before a test waits for it. Returns at once."""
         with self._lock:
-            if self._zygote is None:
-                self._zygote = _Zygote(self._start_fresh)
+            self._running()
+
+    def _running(self) -> _Zygote:
+        """Called with the lock held."""
+        if self._zygote is None:
+            self._zygote = _Zygote(self._start_fresh)
+        return self._zygote
 
     def close(self) -> None:
         """Have all programs started as ever. Those that were forked go on."""
@@ -136,16 +141,15 @@ class Forking:
             list(asked["pass_fds"]),
         )
         with self._lock:
-            if self._zygote is None:
-                self._zygote = _Zygote(self._start_fresh)
-            if not self._zygote.can_make(order):
+            zygote = self._running()
+            if not zygote.can_make(order):
                 return False
             ends = (asked["p2cread"], asked["c2pwrite"], asked["errwrite"])
             standard = [number if end == -1 else end for number, end in enumerate(ends)]
             try:
-                pid = self._zygote.fork(order, [*standard, *order.passed])
+                pid = zygote.fork(order, [*standard, *order.passed])
             except BaseException:  # such as a test's time limit: the next answer would be that to this order
-                self._zygote.close()
+                zygote.close()
                 self._zygote = None
                 raise
         if pid == 0:

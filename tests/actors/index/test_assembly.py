@@ -58,12 +58,8 @@ def test_the_json_never_exceeds_the_budget_and_is_exact(index: CodeIndex, budget
         assert first + fence.code.rstrip("\n").count("\n") == last
 
 
-@pytest.mark.parametrize(("budget", "most"), [(80, 3), (400, 3), (4_000, 2), (30_000, 2)])
-def test_a_context_takes_two_round_trips_to_what_counts_tokens_and_one_that_has_to_be_cut_three(
-    index: CodeIndex, budget: int, most: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All spans are counted in one, and the answer, with the shorter ones beside it, in another."""
-    count_tokens(["loaded"])
+def questions_to_helpers(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """From now on: each is a round trip to a process."""
     asked: list[bytes] = []
     ask = Helper.ask
 
@@ -72,6 +68,16 @@ def test_a_context_takes_two_round_trips_to_what_counts_tokens_and_one_that_has_
         return ask(helper, question, seconds)
 
     monkeypatch.setattr(Helper, "ask", heard)
+    return asked
+
+
+@pytest.mark.parametrize(("budget", "most"), [(80, 3), (400, 3), (4_000, 2), (30_000, 2)])
+def test_a_context_takes_two_round_trips_to_what_counts_tokens_and_one_that_has_to_be_cut_three(
+    index: CodeIndex, budget: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All spans are counted in one, and the answer, with the shorter ones beside it, in another."""
+    count_tokens(["loaded"])
+    asked = questions_to_helpers(monkeypatch)
     context = assemble(index, [QUERY, "retry latin"], budget)
     assert len(asked) == most
     assert bool(context.context) is (budget > 80)
@@ -83,14 +89,7 @@ def test_what_fits_by_its_bytes_is_answered_without_a_count_and_is_the_same(
     (tmp_path / "client.py").write_text(
         "class Client:\n    def retry(self):\n        return 1\n\n\ndef retry(): pass\n"
     )
-    asked: list[bytes] = []
-    ask = Helper.ask
-
-    def heard(helper: Helper, question: bytes, seconds: float) -> bytes:
-        asked.append(question)
-        return ask(helper, question, seconds)
-
-    monkeypatch.setattr(Helper, "ask", heard)
+    asked = questions_to_helpers(monkeypatch)
     with CodeIndex.open(tmp_path, embedder=None) as small:
         small.refresh()
         answers = [assemble(small, QUERY, budget) for budget in (4_000, 2_000)]
