@@ -148,13 +148,6 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
             del item.config.stash[LIMIT_SECONDS]
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """What made a test fail that was run again (`--reruns` in .ci/run): it is a fault of the test, or of the code."""
-    for report in terminalreporter.getreports("rerun"):
-        terminalreporter.write_sep("-", f"the first try of {report.nodeid}")
-        terminalreporter.write_line(report.longreprtext)
-
-
 @pytest.fixture
 def forking(pytestconfig: pytest.Config) -> Forking:
     """On at the start of each test, unless it is marked `fresh_interpreter`."""

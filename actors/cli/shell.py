@@ -90,10 +90,9 @@ def _command(options: argparse.Namespace) -> RunCommand:
     """Imported when it is called: a warm question takes well under a second, and all imports half of that."""
     name = options.command
     if name == "ask":
-        from callboard.actors.index import token_count  # noqa: PLC0415
+        from callboard.actors.index.token_count import load_ahead  # noqa: PLC0415
 
-        if not all(map(token_count.is_small, options.workspace or [os.curdir])):
-            token_count.load_ahead()  # its child loads the vocabulary while this process imports the rest
+        load_ahead(options.workspace or [os.curdir])  # its child loads the vocabulary while the rest is imported here
     gc.disable()  # what is loaded stays: looking it over for garbage would take a tenth of the time
     try:
         module = import_module(f"callboard.actors.cli.{_MODULES[name]}")

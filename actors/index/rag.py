@@ -30,7 +30,7 @@ from callboard.actors.index.embedder_health import EmbedderHealth
 from callboard.actors.index.minilm import is_local_available
 from callboard.actors.index.records import IndexState
 from callboard.actors.index.searching import NO_FILTERS, Filters
-from callboard.actors.index.token_count import is_small, load_ahead
+from callboard.actors.index.token_count import load_ahead
 from callboard.actors.index.vector_making import VectorState
 from callboard.actors.kernel import (
     Actor,
@@ -177,8 +177,7 @@ class Rag(Actor[SearchCode | AskIndex[object] | LoadAhead]):
 
     @handles(LoadAhead)
     def _load_ahead(self, _: LoadAhead) -> None:
-        if not all(map(is_small, self._folders)):
-            load_ahead()
+        load_ahead(self._folders)
         self._index.ask(CodeIndex.load_ahead)  # an error reaches the first question
 
     @handles(SearchCode)

@@ -71,13 +71,14 @@ def counted(
         many *= 2
 
 
-def load_ahead() -> None:
-    """Begin to load the vocabulary; returns at once."""
-    _child()
+def load_ahead(folders: Iterable[str | Path]) -> None:
+    """Begin to load the vocabulary, unless these hold so little that it may never be asked; returns at once."""
+    if not all(map(_is_small, folders)):
+        _child()
 
 
-def is_small(folder: str | Path) -> bool:
-    """Does it hold a few small files and nothing else, so that loading ahead is not worth it?"""
+def _is_small(folder: str | Path) -> bool:
+    """Does it hold a few small files and nothing else?"""
     size = 0
     try:
         with os.scandir(folder) as entries:

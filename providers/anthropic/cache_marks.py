@@ -3,6 +3,7 @@
 Without a mark the whole prefix costs its full price at every step; read from the cache it costs a tenth. A mark on the
 last turn keeps the whole prompt, those on the instructions and the tools what other conversations share. The mark on
 the turn before is where the last request ended: the API looks back 20 blocks from a mark, and a turn may have more.
+Turns of empty results alone can have none; the turns before them have the marks.
 A prompt that is too short to be kept (1,024 tokens for most models) is answered as if it had no mark.
 """
 
@@ -43,21 +44,22 @@ def mark_prompt(
 
 def _places(body: Body, turns: Sequence[tuple[str, list[Body]]], options: Mapping[str, object]) -> Iterator[Body]:
     """The blocks to mark, the most useful first."""
-    asked = [] if "messages" in options else [blocks for role, blocks in turns if role == "user"]
+    ends = [] if "messages" in options else [end for role, blocks in turns if role == "user" for end in _last(blocks)]
     # With `cache_control` beside the messages the API marks the last block itself.
-    if asked and "cache_control" not in options:
-        yield from _last(asked[-1])
+    if ends and "cache_control" not in options:
+        yield ends[-1]
     if isinstance(system := body.get("system"), str) and "system" not in options:
         block: Body = {"type": "text", "text": system}
         body["system"] = [block]
         yield block
     if isinstance(tools := body.get("tools"), list) and "tools" not in options:
         yield tools[-1]
-    if len(asked) > 1:
-        yield from _last(asked[-2])
+    if len(ends) > 1:
+        yield ends[-2]
 
 
 def _last(blocks: Sequence[Body]) -> Iterator[Body]:
+    """The last block that may be marked, if there is one."""
     for block in reversed(blocks):
         if block["type"] in _CACHEABLE and block.get("content") != "":
             yield block

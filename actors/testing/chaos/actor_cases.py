@@ -20,7 +20,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from callboard.actors.index.token_count import load_ahead
+from callboard.actors.index.token_count import count_tokens
 from callboard.actors.requests.conversation import Conversation
 from callboard.actors.runtime import Runtime
 from callboard.actors.testing.chaos.beside import Host, Seen, Victim
@@ -202,7 +202,7 @@ async def _edit(runtime: Runtime) -> None:
 async def _run_real(case: Case, crash: Crash, host: Host) -> Result:
     if not _is_editor(crash.target):
         return await _run_among_requests(case, crash, host)
-    load_ahead()  # the process that counts tokens is this process's, and outlives the runtime
+    count_tokens([""])  # the process that counts tokens is this process's, and outlives the runtime
     with TemporaryDirectory() as folder:
         places = {name: Path(folder, name) for name in ("workspace", "state_dir", "index_dir")}
         places["workspace"].mkdir()

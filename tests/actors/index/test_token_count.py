@@ -19,8 +19,6 @@ from callboard.actors.index.token_count import (
     FIRST_COUNTED,
     count_tokens,
     counted,
-    is_small,
-    load_ahead,
     most_tokens,
 )
 from callboard.actors.processes.spawning import Helper
@@ -89,16 +87,26 @@ def test_no_text_has_more_tokens_than_most_tokens_says(text: str) -> None:
     assert most_tokens([text]) >= count_tokens([text])
 
 
-def test_a_folder_is_small_that_holds_a_few_small_files_alone(tmp_path: Path) -> None:
-    assert is_small(tmp_path)
+def test_the_vocabulary_is_loaded_ahead_unless_there_are_only_a_few_small_files(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    begun: list[bool] = []
+    monkeypatch.setattr(token_count, "_child", lambda: begun.append(True))
+
+    def loads(*folders: Path) -> bool:
+        begun.clear()
+        token_count.load_ahead(folders)
+        return bool(begun)
+
+    assert not loads(tmp_path)
     (tmp_path / ".hidden").mkdir()
     (tmp_path / "a.py").write_text("a" * FEW_BYTES)
-    assert is_small(tmp_path)
+    assert not loads(tmp_path)
     (tmp_path / "b.py").write_text("b")
-    assert not is_small(tmp_path)
-    assert not is_small(tmp_path / "nowhere")
+    assert loads(tmp_path)
+    assert loads(tmp_path / "nowhere")
     (tmp_path / "folder" / "inner").mkdir(parents=True)
-    assert not is_small(tmp_path / "folder")
+    assert loads(tmp_path / "folder")
 
 
 def test_many_threads_share_the_child() -> None:
@@ -108,7 +116,7 @@ def test_many_threads_share_the_child() -> None:
 
 
 def test_a_lost_child_costs_no_count() -> None:
-    load_ahead()
+    count_tokens(["one"])
     child = token_count._child()
     assert child._helper is not None
     child._helper._process.kill()

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.histories import histories
 from support.wire import answer, body, sse
@@ -106,6 +106,14 @@ def test_no_mark_is_on_thinking_nor_on_an_empty_result() -> None:
     assert not any("cache_control" in block for block in sent["messages"][1]["content"])
 
 
+def test_turns_of_empty_results_leave_their_marks_to_the_turns_before() -> None:
+    asked, *rest = [UserMessage.of("Hi"), *step(1), *step(2), *step(3, text=""), *step(4, calls=2, text="")]
+    sent = body(ADAPTER, asked, *rest, tools=TOOLS)
+    assert [place for place, _ in marks(sent)] == ["tools", "message 2", "message 4"]
+    sent = body(ADAPTER, *step(1, text=""), *step(2, text=""), tools=TOOLS)
+    assert [place for place, _ in marks(sent)] == ["tools", "message 0"]
+
+
 def test_a_document_and_a_server_tool_can_carry_the_mark() -> None:
     asked = UserMessage((Text("Read"), Document(text="A long text")))
     sent = body(ADAPTER, asked, tools=TOOLS, server_tools=(WebSearch(),))
@@ -149,8 +157,16 @@ def test_our_marks_last_as_long_as_the_callers_own() -> None:
     assert [place for place, _ in marks(sent)] == ["system", "system"]
 
 
+#: A call that was cut, and what stands for its result.
+CUT_CALL = (
+    AssistantMessage((ToolCall(CallId(""), ToolName("lookup"), '{"a": 1', complete=False),)),
+    ToolMessage(CallId(""), ToolName("lookup"), ""),
+)
+
+
 @settings(max_examples=60, deadline=None)
 @given(histories(), st.sampled_from(list(PromptCache)), st.booleans())
+@example((AssistantMessage(()), AssistantMessage(()), *CUT_CALL, *CUT_CALL), PromptCache.FIVE_MINUTES, False)
 def test_any_history_has_at_most_four_marks_and_is_otherwise_the_same(
     messages: tuple[Message, ...], cache: PromptCache, has_tools: bool
 ) -> None:
