@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from hashlib import blake2s
 from io import StringIO
-from itertools import accumulate, chain, count
+from itertools import accumulate
 from typing import Final
 
 from msgspec import Struct, field
@@ -498,8 +498,10 @@ class ResponseBuilder:
         self.media_bytes += len(event.media.data_base64)
 
     def _unique(self, call_id: CallId) -> CallId:
-        names = chain((call_id,), (CallId(f"{call_id}_{n}") for n in count(2)))
-        unique = next(name for name in names if name not in self._taken)
+        unique, number = call_id, 1
+        while unique in self._taken:
+            number += 1
+            unique = CallId(f"{call_id}_{number}")
         self._taken.add(unique)
         return unique
 

@@ -48,7 +48,7 @@ settings.load_profile("callboard")
 #: CPU of each test that costs much, by .ci/measure_tests.py.
 COSTS = Path(__file__).parent / "costs.tsv"
 #: Those that cost so much are no tests of every day; 5% of all.
-SLOW_SECONDS = 0.7
+SLOW_SECONDS = 0.5
 #: Marks of tests that run only where `-m` names them.
 ASKED_FOR = ("runtimes", "deep")
 STDERR_FD = pytest.StashKey[int]()

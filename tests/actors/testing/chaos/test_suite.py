@@ -43,7 +43,7 @@ HOSTS = {
 HARMS = {"infrastructure/server-killed", "infrastructure/children-killed"}
 #: Of those that run here, the ones of each run; the deep stage has all.
 DAILY_HOSTS = {"host/log-handler", "host/fork-after-start", "host/no-threads"}
-EVERY = 1 if IS_DEEP else 3
+EVERY = 1 if IS_DEEP else 6
 
 
 def selected(group: Group) -> list[Case]:
