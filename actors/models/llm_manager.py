@@ -19,7 +19,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from callboard.actors.kernel import Actor, MailboxFull, Ref, Rejected, Timer, handles, logger_of
-from callboard.actors.kernel.scheduler import TURN_SECONDS
 from callboard.actors.models.refusals import Refusals
 from callboard.actors.models.token_ratios import TokenRatios
 from callboard.protocol.commands import CallModel, NoteKind, StopModel
@@ -55,6 +54,9 @@ FULL_PAUSE_SECONDS: Final = 0.01
 OVERDUE_SECONDS: Final = 1.0
 #: For a provider to close its stream after the answer is whole, or the call was stopped; then it is left alone.
 CLOSE_STREAM_SECONDS: Final = 5.0
+#: Of one stream, 5 us each, before the others of its loop have their turn. Not a time: uvloop's clock stands still
+#: while a stream goes on reading.
+TURN_EVENTS: Final = 256
 
 ModelEvent = ModelStreamed | ModelNoted | ModelResponded | ModelFailed
 """What a session hears of its model call."""
@@ -592,13 +594,18 @@ async def read_stream(provider: Provider, request: ModelRequest, emit: Emit, end
 
 
 async def _turn(stream: AsyncIterator[list[StreamEvent]], emit: Emit) -> ModelResponse:
-    builder, task, loop = ResponseBuilder(), asyncio.current_task(), asyncio.get_running_loop()
-    rested_at = loop.time()
+    builder, task = ResponseBuilder(), asyncio.current_task()
+    taken = 0
     async for events in stream:
         if task is not None and task.cancelling():  # the provider has swallowed it
             raise asyncio.CancelledError
         if not isinstance(events, _BATCH):
             raise TypeError(f"it yielded a {type(events).__name__}, not a list of stream events")
+        taken += 1 + len(events)
+        if taken > TURN_EVENTS:
+            # A stream that always has more to read would never let the loop go; its neighbours have their turn.
+            await asyncio.sleep(0)
+            taken = 0
         if not events:
             continue
         builder.feed(events)
@@ -613,10 +620,6 @@ async def _turn(stream: AsyncIterator[list[StreamEvent]], emit: Emit) -> ModelRe
                 await asyncio.sleep(FULL_PAUSE_SECONDS)
         if isinstance(events[-1], _LAST):
             break
-        if loop.time() - rested_at > TURN_SECONDS:
-            # A stream that always has more to read would never let the loop go; its neighbours have their turn.
-            await asyncio.sleep(0)
-            rested_at = loop.time()
     return builder.response()
 
 

@@ -6,13 +6,14 @@ import asyncio
 import contextvars
 import gc
 import threading
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextvars import ContextVar
 from typing import Any
 
 import pytest
 
 from callboard.actors.kernel import Held, LoopScheduler, MailboxFull, Watchdog
+from callboard.actors.kernel.scheduler import EventLoop
 from callboard.actors.models import llm_manager
 from callboard.actors.models.llm_manager import Emit, read_stream, start_on
 from callboard.protocol.errors import ErrorKind, UsageError
@@ -132,6 +133,40 @@ def test_an_empty_batch_is_nothing() -> None:
     whole = [TextDelta("all"), Done(FinishReason.STOP, "stop")]
     assert read(Yields([], whole), emitted.append).text == "all"
     assert emitted == [whole]
+
+
+@pytest.mark.parametrize("make_loop", [asyncio.SelectorEventLoop, EventLoop])
+@pytest.mark.parametrize("batch", [[TextDelta("x")], [TextDelta("x")] * 300, []], ids=["one", "many", "empty"])
+def test_a_stream_that_always_has_more_lets_its_neighbours_run(
+    batch: list[StreamEvent], make_loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    turns: list[int] = []
+    yielded = 0
+
+    class AlwaysMore:
+        name = "always more"
+
+        async def stream(self, request: ModelRequest, /) -> AsyncGenerator[list[StreamEvent], None]:
+            nonlocal yielded
+            while len(turns) < 5 and yielded < 5_000:
+                yielded += 1
+                yield batch
+            yield [Done(FinishReason.STOP, "stop")]
+
+    async def main() -> None:
+        async def neighbour() -> None:
+            while True:
+                turns.append(yielded)
+                await asyncio.sleep(0)
+
+        beside = asyncio.ensure_future(neighbour())
+        await read_stream(AlwaysMore(), REQUEST, lambda _: None, lambda _: None)
+        beside.cancel()
+
+    with asyncio.Runner(loop_factory=make_loop) as runner:
+        runner.run(main())
+    assert len(turns) >= 5
+    assert yielded < 5_000
 
 
 def test_a_stream_that_raises_when_it_is_made_and_a_name_that_raises() -> None:
