@@ -48,6 +48,7 @@ FILES: Final = (
     "actors/kernel/*.py", "actors/workers/*.py", "actors/processes/*.py",
     "providers/*/*_api.py", "providers/base_decoder.py", "providers/response_builder.py",
 )  # fmt: skip
+KIT: Final = str(ROOT / "benchmarks" / "mutation" / "kit.py")
 #: Of one mutant against its tests, or against the kit.
 LIMIT_SECONDS: Final = 60.0
 #: At the limit, a test that began longer ago than this is taken to have met a loop without end: none takes that long.
@@ -85,8 +86,7 @@ def run(tree: Tree, task: Task, seconds: float) -> tuple[Result, str]:
     with tree.changed(task.mutant.path, task.text) as file:
         module = "callboard." + task.mutant.path.removesuffix(".py").replace("/", ".")
         if task.tests is None:
-            script = str(ROOT / "benchmarks" / "mutation" / "kit.py")
-            ran = tree.run((script, module, str(file), str(seconds)), seconds + 10, {})
+            ran = tree.run((KIT, module, str(file), str(seconds)), seconds + 10, {})
         else:
             orders = {"module": module, "file": str(file), "text": task.text}
             ran = _run_tests(tree, orders, [group for group in task.tests if group], began + seconds)
@@ -137,6 +137,13 @@ def proves_nothing(tree: Tree, results: Sequence[tuple[Task, Result]]) -> set[st
     files = sorted({test.split("::")[0] for test in tests})
     ran = tree.run((*PYTEST, *files), 3_600.0, {"MUTANTS_ORDERS": str(tree.folder / "orders.json")})
     return _failed(ran.output, tests)
+
+
+def faults_of_kit(tree: Tree, seconds: float = 3.0) -> str:
+    """What the kit says of a tree without a mutant; "" as it must be."""
+    file = tree.folder / "protocol" / "machine.py"
+    ran = tree.run((KIT, "callboard.protocol.machine", str(file), str(seconds)), seconds + 60, {})
+    return "" if ran.status == 0 else (ran.output.strip().splitlines() or [f"status {ran.status}"])[-1]
 
 
 def candidates(root: Path, patterns: Sequence[str]) -> dict[str, list[Mutant]]:
@@ -195,7 +202,7 @@ def _task(mutant: Mutant, root: Path, covering: Covering | None) -> Task:
     text = mutant.apply((root / mutant.path).read_text())
     tests = None if covering is None else tuple(map(tuple, covering.tests_of(mutant)))
     named = [test for group in tests or () for test in group]
-    files = sorted((root / "protocol" / "testing").glob("*.py")) if tests is None else []
+    files = [Path(KIT), *sorted((root / "protocol" / "testing").glob("*.py"))] if tests is None else []
     files += sorted({root / test.split("::")[0] for test in named})
     texts = [text, *(file.read_text() for file in files), *named]
     return Task(mutant, text, tests, hashlib.sha256("\0".join(texts).encode()).hexdigest()[:24])
@@ -280,6 +287,9 @@ def main() -> int:
     with contextlib.ExitStack() as stack:
         trees = [stack.enter_context(contextlib.closing(Tree(ROOT))) for _ in range(arguments.workers)]
         covering = Covering(CACHE, trees[0]) if arguments.against == "tests" else None
+        if covering is None and (fault := faults_of_kit(trees[0])):
+            print(f"the kit fails without a mutant, so it would find any: {fault}", file=sys.stderr)
+            return 2
         tasks = [_task(mutant, trees[0].folder, covering) for mutant in chosen]
         results = _results(tasks, trees, arguments.limit, shown=bool(arguments.only))
         return 0 if report(results, trees[0].folder) else 1

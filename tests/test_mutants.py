@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 
-from mutants import Task, run, sample  # noqa: E402
+from mutants import Task, faults_of_kit, run, sample  # noqa: E402
 from mutation.operators import OPERATORS, Mutant, mutants  # noqa: E402
 from mutation.tree import Tree  # noqa: E402
 
@@ -151,3 +152,15 @@ def run_one(project: Path, mutant: Mutant, text: str) -> str:
         return run(tree, task, seconds=60)[0].status
     finally:
         tree.close()
+
+
+def test_the_kit_finds_a_mutant_and_nothing_where_there_is_none() -> None:
+    root = BENCHMARKS.parent
+    text = (root / "protocol/machine.py").read_text()
+    (mutant,) = (each for each in mutants("protocol/machine.py", text) if each.after == "call.facts.runs -= 1")
+    with closing(Tree(root)) as tree:
+        assert faults_of_kit(tree, seconds=0.1) == ""
+        found, output = run(tree, Task(mutant, mutant.apply(text), None, ""), seconds=60)
+        assert (found.status, output.startswith("seed ")) == ("killed", True), output
+        (tree.folder / "protocol/testing/generator.py").write_text("import nowhere\n")
+        assert "nowhere" in faults_of_kit(tree, seconds=0.1)

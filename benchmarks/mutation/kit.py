@@ -7,7 +7,7 @@ Any failure counts, an exception of the code under test too. Prints one line tha
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import sys
 import time
 from pathlib import Path

@@ -9,7 +9,7 @@ It gets its orders as a JSON file, named by the environment variable MUTANTS_ORD
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import inspect
 import json
 import os
