@@ -242,7 +242,8 @@ def test_a_scheduler_that_gets_no_thread_has_started_nothing(no_threads: pytest.
 def test_a_child_that_gets_no_thread_is_a_failed_start_and_is_tried_again(
     system: ActorSystem, no_threads: pytest.MonkeyPatch, until: Until
 ) -> None:
-    spec = ChildSpec("slow", Doing, runs_on="thread", backoff=Backoff(0.01, 0.01))
+    # Each failed start is logged with its traceback: more often, and the loop does little else.
+    spec = ChildSpec("slow", Doing, runs_on="thread", backoff=Backoff(0.1, 0.1))
     root = system.spawn(lambda: Supervisor([ChildSpec("quick", Doing), spec], intensity=1_000), "root")
     with pytest.raises(StartFailed, match="root/slow could not start: no thread for root/slow"):
         system.wait_until_started(root, 5)
