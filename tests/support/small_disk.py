@@ -141,10 +141,10 @@ def read_only(folder: Path) -> dict[str, object]:
         found: dict[str, object] = {"before": told(lambda: running.ask_sync("note before", request_id="before"))}
     subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
     found["meanwhile"] = told(lambda: runtime(journal).start())
-    others = set(threading.enumerate()) - {threading.main_thread()}
-    for each in others:  # an actor's own thread that was told to end may take a moment
-        each.join(PATIENCE_SECONDS)
-    found["threads"] = sorted(each.name for each in others if each.is_alive())
+    for each in threading.enumerate():  # an actor's own thread that was told to end may take a moment
+        if each is not threading.main_thread():
+            each.join(20)
+    found["threads"] = sorted(each.name for each in threading.enumerate() if each is not threading.main_thread())
     subprocess.run(["mount", "-o", "remount,rw", str(folder)], check=True)
     with runtime(journal) as running:
         found["after"] = told(lambda: running.ask_sync("note after"))
