@@ -38,7 +38,7 @@ from callboard.providers.local.scripted import ScriptedCall, ScriptedTurn
 #: Cycles before the first count: what is made once a process is made in them.
 WARM_UP = 3
 #: For what was asked to end to be gone.
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 10.0
 
 
 @tool

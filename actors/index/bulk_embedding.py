@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
-from callboard.actors.index.dense import EmbeddingModel, import_whole
+from callboard.actors.index.dense import Embedder, EmbeddingModel, import_whole
 from callboard.actors.index.minilm import BATCH, LocalEmbedder, convert_ahead
 from callboard.actors.processes.spawning import Caller, Helper
 from callboard.protocol.errors import RuntimeFailure, UsageError, said
@@ -31,7 +31,7 @@ NICENESS: Final = 19
 _VECTORS, _REFUSED = b"+", b"-"
 
 
-class BulkEmbedder:
+class BulkEmbedder(Embedder):
     """See the module."""
 
     model = LocalEmbedder.model
@@ -45,9 +45,10 @@ class BulkEmbedder:
         self._idle = [Helper(main, quiet=True) for _ in range(count)]
         self._helpers = tuple(self._idle)
         self._pool = ThreadPoolExecutor(count, thread_name_prefix="index-vectors")
+        self._is_given_up = False
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """Raises RuntimeFailure: a child was lost; UsageError: the model cannot be loaded."""
+        """Raises RuntimeFailure: a child was lost; UsageError: the model cannot be loaded; CancelledError: given up."""
         import numpy  # noqa: PLC0415  optional extra
 
         order = sorted(range(len(texts)), key=lambda place: len(texts[place]))  # like lengths together: less padding
@@ -62,6 +63,8 @@ class BulkEmbedder:
         try:
             answer = helper.ask(json.dumps(list(texts)).encode(), ANSWER_SECONDS)
         except (EOFError, TimeoutError) as error:
+            if self._is_given_up:
+                raise CancelledError("the making of vectors was given up") from error
             raise RuntimeFailure(f"internal_error: a process that makes vectors was lost: {error}") from error
         finally:
             self._idle.append(helper)
@@ -69,6 +72,12 @@ class BulkEmbedder:
             raise UsageError(answer[1:].decode("utf-8", "replace"))
         rows: Vectors = numpy.frombuffer(answer[1:], numpy.float32).reshape(len(texts), -1)
         return rows
+
+    def give_up(self) -> None:
+        """Their pipes end with them. Only `close` closes the pipes: here a thread may wait at one."""
+        self._is_given_up = True
+        for helper in self._helpers:
+            helper.kill()
 
     def close(self) -> None:
         """Kill the children."""

@@ -352,6 +352,11 @@ class CodeIndex:
             return VectorState(0, 0, NO_MODEL)
         return self._dense.maker.make(seconds)
 
+    def give_up_vectors(self) -> None:
+        """From any thread: a `make_vectors` under way ends soon, and no vector is made any more."""
+        if self._dense is not None:
+            self._dense.maker.give_up()
+
     def settle(self, timeout_seconds: float, progress: Callable[[VectorState], None] | None = None) -> VectorState:
         """Wait, at most so long, until every tile has its vector and questions are answered with all of them.
 

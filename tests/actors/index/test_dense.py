@@ -8,6 +8,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,9 +17,9 @@ import numpy
 import pytest
 
 from callboard.actors.index import CodeIndex, dense, minilm, vector_making
-from callboard.actors.index.bulk_embedding import LOCAL_MODEL, BulkEmbedder
+from callboard.actors.index.bulk_embedding import LOCAL_MODEL, SHARE, BulkEmbedder
 from callboard.actors.index.code_index import NO_MODEL
-from callboard.actors.index.dense import ApiEmbedder, EmbeddingModel
+from callboard.actors.index.dense import ApiEmbedder, Embedder, EmbeddingModel
 from callboard.actors.index.minilm import LocalEmbedder
 from callboard.actors.index.vector_making import BUSY_ELSEWHERE, VectorState
 from callboard.protocol.errors import RuntimeFailure, UsageError
@@ -29,7 +31,7 @@ SECONDS = 60.0
 FILES = 12
 
 
-class WordEmbedder:
+class WordEmbedder(Embedder):
     """Finds what holds the word `wanted`: enough of a model to see an order change."""
 
     model = "words"
@@ -359,6 +361,69 @@ def test_the_local_model_makes_vectors_in_children_as_it_does_here() -> None:
     finally:
         bulk.close()
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+@pytest.mark.skipif(not minilm.is_local_available(), reason="the extra `embeddings` is not installed")
+def test_children_that_are_given_up_leave_who_waits_for_them_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child answers after up to two minutes, which held the thread of an actor that had been killed."""
+
+    def hears(event: threading.Event, frame: Callable[[float], bytes], until: float) -> bytes:
+        event.set()
+        return frame(until)
+
+    bulk = BulkEmbedder()
+    asked = [threading.Event() for _ in bulk._helpers]
+    for helper, event in zip(bulk._helpers, asked, strict=True):
+        os.kill(helper._process.pid, signal.SIGSTOP)
+        monkeypatch.setattr(helper, "_frame", partial(hears, event, helper._frame))
+    try:
+        with ThreadPoolExecutor(1) as other:
+            vectors = other.submit(bulk.embed, ["a text"] * SHARE * len(asked))
+            assert all(event.wait(SECONDS) for event in asked)
+            bulk.give_up()
+            with pytest.raises(CancelledError):
+                vectors.result(SECONDS)
+    finally:
+        bulk.close()
+
+
+class GivenUp(WordEmbedder):
+    """Its maker is given up while it is loaded, or while it embeds."""
+
+    def __init__(self, when: str, give_up: Callable[[], None]) -> None:
+        super().__init__()
+        self._when, self._give_up = when, give_up
+        self.heard = False
+        if when == "load":
+            give_up()
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        if self._when == "embed":
+            self._give_up()
+            assert self.heard
+        return super().embed(texts)
+
+    def give_up(self) -> None:
+        self.heard = True
+
+
+@pytest.mark.parametrize(("when", "batches"), [("before", 0), ("load", 0), ("embed", 1)])
+def test_what_is_given_up_makes_no_further_batch(workspace: Path, when: str, batches: int) -> None:
+    loaded: list[GivenUp] = []
+
+    def load() -> GivenUp:
+        loaded.append(GivenUp(when, lambda: index.give_up_vectors()))
+        return loaded[-1]
+
+    with CodeIndex.open(workspace, embedder=EmbeddingModel("words", load, load)) as index:
+        index.refresh()
+        if when == "before":
+            index.give_up_vectors()
+        assert "given up" in index.make_vectors(SECONDS).note
+        assert index.make_vectors(SECONDS).missing == FILES
+    assert sum(len(each.embedded) for each in loaded) == batches * WordEmbedder.batch_size
+    assert len(loaded) == {"before": 0, "load": 1, "embed": 1}[when]
+    assert all(each.is_closed for each in loaded)
 
 
 @pytest.mark.skipif(not minilm.is_local_available(), reason="the extra `embeddings` is not installed")

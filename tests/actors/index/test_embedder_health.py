@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Until = Callable[[Callable[[], bool]], None]
 
 
-class Planned:
+class Planned(Embedder):
     """Gives vectors of so many numbers, or raises."""
 
     model = "planned"

@@ -18,7 +18,7 @@ from callboard.actors import Runtime, Settings
 from callboard.actors.daemon import board_rows
 from callboard.actors.daemon.tenants import Tenant
 from callboard.actors.index import rag
-from callboard.actors.index.dense import EmbeddingModel
+from callboard.actors.index.dense import Embedder, EmbeddingModel
 from callboard.actors.index.rag import CodeSearch
 from callboard.actors.testing.wire_double import RawAnswer, Traffic, WireDouble
 from callboard.protocol.errors import RuntimeFailure
@@ -123,7 +123,7 @@ def test_a_search_that_fails_costs_its_question_and_not_the_actor(
     asyncio.run(ask())
 
 
-class CountingModel:
+class CountingModel(Embedder):
     """A model whose texts are counted, and that fails as often as it is told."""
 
     model = "counting"

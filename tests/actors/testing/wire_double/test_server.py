@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import signal
 import subprocess
@@ -11,7 +12,7 @@ import time
 from collections.abc import Iterator
 from http.client import HTTPConnection, RemoteDisconnected
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import pytest
@@ -26,6 +27,7 @@ from callboard.actors.testing.wire_double import (
     Script,
     Turn,
     WireDouble,
+    sending,
 )
 from callboard.protocol.content import (
     AssistantMessage,
@@ -164,6 +166,30 @@ def test_an_endless_answer_ends_when_the_client_leaves(double: WireDouble) -> No
     (request,) = double.wait_until(lambda traffic: traffic.abandoned == 1).requests
     assert request.ended_at is not None
     assert request.at < request.ended_at <= time.monotonic()
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_others_have_their_turn_beside_an_answer_that_is_read_at_once(loop: str) -> None:
+    written = 0
+
+    class ReadAtOnce:
+        async def write(self, _: bytes) -> None:
+            nonlocal written
+            written += 1
+            assert written < 10_000, "nobody else had a turn"
+
+    async def answers() -> None:
+        endless = asyncio.ensure_future(sending._write(cast(Any, ReadAtOnce()), itertools.repeat(b"piece")))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert written >= 9 * sending.TURN_PIECES
+        endless.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await endless
+
+    make_loop = pytest.importorskip("uvloop").new_event_loop if loop == "uvloop" else None
+    with asyncio.Runner(loop_factory=make_loop) as runner:
+        runner.run(answers())
 
 
 def test_a_slow_answer_has_a_pause_between_its_pieces(double: WireDouble) -> None:
