@@ -37,8 +37,9 @@ from callboard.providers.local.scripted import ScriptedCall, ScriptedTurn
 
 #: Cycles before the first count: what is made once a process is made in them.
 WARM_UP = 3
-#: For what was asked to end to be gone.
-PATIENCE_SECONDS = 10.0
+#: For what was asked to end to be gone. A child of the lowest priority that was killed takes three seconds to die
+#: beside ten busy loops on two cores.
+PATIENCE_SECONDS = 60.0
 
 
 @tool
