@@ -63,6 +63,12 @@ PARTS = {
         "benchmarks/tasks/**/*.py", "docs/*.md", "examples/**/*.py", "tests/actors/testing/runtimes/*.py",
         "tests/test_five_tasks.py", "tests/test_docs.py",
     ),
+    # The tests' own tools: what forks their programs, profiles of Hypothesis, what a mutant is. That they hang for no
+    # longer than they may is seen in each run.
+    "tools": (
+        "setup.cfg", "benchmarks/mutants.py", "benchmarks/mutation/*.py", "tests/conftest.py",
+        "tests/support/zygote.py", "tests/test_hypothesis_profiles.py", "tests/test_mutants.py", "tests/test_zygote.py",
+    ),
     # What differs between Pythons: loops, threads, forks, processes, files, types that are looked at.
     "pythons": (
         "setup.cfg", "actors/calls/*.py", "actors/host_process.py", "actors/kernel/*.py", "actors/processes/*.py",

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.timeout(150)  # up to four runs of pytest in one test, on a machine that may be busy
+# Up to four runs of pytest in one test, on a machine that may be busy.
+pytestmark = [pytest.mark.deep, pytest.mark.timeout(150)]
 REPOSITORY = Path(__file__).resolve().parents[1]
 #: Texts need the tables of Unicode, which take seconds to make.
 TEXTS = """

@@ -137,6 +137,7 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(("after", "status"), [("x <= LIMIT", "survived"), ("x >= LIMIT", "killed")])
 def test_a_fault_that_no_test_finds_survives(project: Path, after: str, status: str) -> None:
     text = (project / "protocol/border.py").read_text()

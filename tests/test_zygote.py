@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 from support.zygote import Forking
 
+pytestmark = pytest.mark.deep
+
 PROGRAMS = {
     "names": "import sys; print(sys.argv, sys.path, sys.orig_argv, __name__, sorted(globals()))",
     "streams": """

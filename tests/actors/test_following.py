@@ -295,7 +295,7 @@ def reader_of(lines: list[list[str]]) -> tuple[str, list[tuple[str, str]]]:
 
 
 @pytest.mark.timeout(120)
-@settings(max_examples=6)
+@settings(max_examples=max(2, settings().max_examples * 6 // 100))
 @given(cuts=st.lists(st.integers(1, 20), min_size=1, max_size=2))
 def test_a_follower_goes_on_after_sigkill_of_the_process(cuts: list[int]) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -8,6 +8,7 @@ import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 
 from callboard.protocol.codec import CodecError, decode_event, decode_messages, encode_event, encode_messages
 from callboard.protocol.content import (
@@ -53,7 +54,7 @@ def test_messages_round_trip(history: tuple[Message, ...]) -> None:
     assert decode_messages(encode_messages(history)) == history
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(scenarios(3, 3))
 def test_events_round_trip(scenario: Scenario) -> None:
     for event in drive(scenario).applied:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from support.examples import examples
 
 from callboard.protocol.codec import decode_event, decode_messages, encode_event, encode_messages
 from callboard.protocol.commands import (
@@ -612,7 +613,7 @@ odd_responses = st.builds(
 )  # fmt: skip
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(st.lists(st.tuples(odd_responses, st.floats() | st.none()), max_size=4), st.booleans())
 def test_no_answer_of_a_model_is_an_exception_of_the_session(
     answers: list[tuple[ModelResponse, float | None]], budgets: bool

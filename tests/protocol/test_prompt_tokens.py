@@ -12,6 +12,7 @@ import pytest
 import quicktok  # type: ignore[import-untyped]
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 
 from callboard.protocol.limits import MIN_RATIO_TOKENS
 from callboard.protocol.prompt_tokens import PromptSize, estimate_tokens, measured_ratio
@@ -48,7 +49,7 @@ def test_prose_and_code_are_not_estimated_absurdly_high(kind: str) -> None:
     assert estimate_tokens(TEXTS[kind]) <= 1.8 * true_tokens(TEXTS[kind])
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.lists(st.tuples(st.sampled_from(sorted(TEXTS)), st.integers(100, 400)), min_size=3, max_size=8), st.randoms())
 def test_mixed_texts_are_not_estimated_too_low(parts: list[tuple[str, int]], random: Random) -> None:
     text = ""

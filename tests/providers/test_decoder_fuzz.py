@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.turns import Manner, Part, Turn, Wire
 from support.wire import answer, cut, usage_is_true
 from support.wires import WIRES
@@ -161,7 +162,7 @@ def test_any_bytes(api: str) -> None:
         ]
     )
 
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=examples(100), deadline=None)
     @given(
         st.lists(st.one_of(lines, st.binary(max_size=8)), max_size=12).map(b"".join),
         st.sampled_from([200, 404]),

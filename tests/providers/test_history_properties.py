@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from support.examples import examples
 from support.histories import histories
 from support.validators import VALIDATORS
 
@@ -45,7 +45,7 @@ TOOLS = (
     ),
     ToolDefinition(ToolName("now"), "The time."),
 )
-EXAMPLES = int(os.environ.get("CALLBOARD_DEEP_EXAMPLES", 2 * settings().max_examples))
+EXAMPLES = examples(200)
 
 requests = st.builds(
     lambda messages, tools, choice, parallel, effort: (messages, tools, choice, parallel, effort),

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import astuple
+from support.examples import examples
 from support.wire import answer, events, sse
 
 from callboard.protocol.content import (
@@ -142,7 +143,7 @@ def go_on(adapter: Adapter, turn: ModelResponse) -> None:
 CASES = [(model, place) for model, documents in ANSWERS.items() for place in places(documents)]
 
 
-@settings(deadline=None, max_examples=500)
+@settings(deadline=None, max_examples=examples(500))
 @given(st.sampled_from(CASES), st.sampled_from(POISON), st.sampled_from([1, 40, 65_536]))
 def test_a_poisoned_answer_costs_one_call(case: tuple[str, tuple[Any, ...]], poison: str, size: int) -> None:
     model, place = case

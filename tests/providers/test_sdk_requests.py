@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from pydantic import TypeAdapter, ValidationError
+from support.examples import examples
 from support.histories import histories
 from support.sdk_types import Lazy, check_typed
 
@@ -105,7 +106,7 @@ def test_a_request_with_everything(route: str, choice: ToolChoice, parallel: boo
 
 @pytest.mark.parametrize("route", ROUTES)
 def test_any_history(route: str) -> None:
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=examples(25), deadline=None)
     @given(histories())
     def any_history(messages: tuple[Message, ...]) -> None:
         check(route, messages)

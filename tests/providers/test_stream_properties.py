@@ -4,7 +4,6 @@ at random, it ends once, runs no half call, and its usage is true or unknown."""
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.mutations import changed
 from support.turns import Manner, Turn, Wire, heard, manners, turns
 from support.wire import answer, events, sse, usage_is_true
@@ -21,7 +21,7 @@ from callboard.protocol.errors import ErrorKind
 from callboard.protocol.model import Done, Error, ModelResponse
 from callboard.providers.response_builder import build_response
 
-EXAMPLES = int(os.environ.get("CALLBOARD_DEEP_EXAMPLES", 2 * settings().max_examples))
+EXAMPLES = examples(200)
 pytestmark = pytest.mark.hypothesis  # each has its examples within, which Hypothesis does not see
 every_wire = pytest.mark.parametrize("wire", WIRES.values(), ids=WIRES)
 PLAIN = Manner()

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
+from support.examples import examples
 
 from callboard.protocol.content import UserMessage
 from callboard.protocol.errors import UsageError
@@ -212,7 +213,7 @@ def keywords(schema: Any) -> set[str]:
     return found
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @example({"items": {"allOf": [{"allOf": [{"type": "string", "minLength": 1}]}]}, "type": "array"}, ANTHROPIC_STRICT)
 @given(schemas, st.sampled_from([*DIALECTS, GEMINI_ANSWER]))
 def test_what_comes_out_is_in_the_subset_and_stays(schema: Any, dialect: SchemaDialect) -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from support.examples import examples
 
 from callboard.actors.calls.go_ahead import GoAhead
 from callboard.actors.calls.ledger import (
@@ -541,7 +542,7 @@ class Anything(RuleBasedStateMachine):
         assert not left_open(self.ledger)
 
 
-Anything.TestCase.settings = settings(max_examples=100, stateful_step_count=60, deadline=None)
+Anything.TestCase.settings = settings(max_examples=examples(100), stateful_step_count=60, deadline=None)
 test_anything_in_any_order = Anything.TestCase
 
 

@@ -33,7 +33,7 @@ def test_ctrl_c_while_the_model_is_silent(callboard: Any, until: Until) -> None:
 
 def test_ctrl_c_while_indexing_leaves_an_index_that_the_next_run_completes(callboard: Any, until: Until) -> None:
     code = "\n".join(f"def function_{number}(): return {number}" for number in range(100))
-    for number in range(400):
+    for number in range(250):
         (callboard.workspace / f"module_{number}.py").write_text(code)
     for command in (["index"], ["ask", "weather"]):
         process = callboard.start(*command)
@@ -44,7 +44,7 @@ def test_ctrl_c_while_indexing_leaves_an_index_that_the_next_run_completes(callb
         until(lambda: callboard.processes() == [])
     ran = callboard.run("index")
     assert ran.status == 0
-    assert "in 401 files" in ran.out
+    assert "in 251 files" in ran.out
 
 
 @pytest.mark.fresh_interpreter

@@ -8,6 +8,7 @@ import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 
 from callboard.actors.index import CodeIndex, assemble, assembly
 from callboard.actors.index.token_count import count_tokens
@@ -45,7 +46,7 @@ def spans(context: AssembledContext) -> list[CodeFence]:
 
 
 @given(st.integers(60, 30_000))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_the_json_never_exceeds_the_budget_and_is_exact(index: CodeIndex, budget: int) -> None:
     context = assemble(index, QUERY, budget)
     assert count_tokens([orjson.dumps(context.as_json()).decode()])[0] <= budget

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 
 from callboard.actors import Runtime, Settings
 from callboard.actors.index import CodeIndex
@@ -92,7 +93,7 @@ def flip(path: Path, offset: int, mask: int = 0x01) -> None:
 
 @given(st.data())
 @settings(
-    max_examples=int(os.environ.get("CALLBOARD_DEEP_EXAMPLES", "40")),
+    max_examples=examples(40),
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )

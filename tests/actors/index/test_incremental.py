@@ -8,6 +8,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
+from support.examples import examples
 
 from callboard.actors.index import CodeIndex
 
@@ -125,7 +126,7 @@ class IncrementalIndex(RuleBasedStateMachine):
 
 TestIncrementalIndex = IncrementalIndex.TestCase
 TestIncrementalIndex.settings = settings(
-    max_examples=int(os.environ.get("CALLBOARD_DEEP_EXAMPLES", "20")),
+    max_examples=examples(20),
     stateful_step_count=12,
     deadline=None,
     suppress_health_check=list(HealthCheck),

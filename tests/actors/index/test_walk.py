@@ -9,6 +9,7 @@ from typing import NoReturn
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 
 from callboard.actors.index import CodeIndex
 from callboard.actors.index.walk import MAX_FILE_BYTES, Walk
@@ -45,7 +46,7 @@ def walked(folder: Path) -> set[str]:
 
 
 @given(*[st.lists(st.sampled_from(PATTERNS), max_size=3) for _ in range(3)])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_the_same_files_as_git(
     tmp_path_factory: pytest.TempPathFactory, top: list[str], sub: list[str], info: list[str]
 ) -> None:

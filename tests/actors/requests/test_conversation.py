@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 
 from callboard.actors.requests.conversation import Conversation
 from callboard.protocol import codec
@@ -405,7 +406,7 @@ def test_bytes_are_no_text() -> None:
         Conversation.from_json(data)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(st.data())
 def test_any_text_gives_a_legal_conversation_or_one_clear_error(data: st.DataObject) -> None:
     """Arbitrary texts, and the JSON of a conversation with one value in it replaced."""
@@ -428,7 +429,7 @@ def test_any_text_gives_a_legal_conversation_or_one_clear_error(data: st.DataObj
     assert Conversation.from_json(read.to_json()) == read
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(st.integers(0, 10_000), texts(3))
 def test_a_text_that_was_cut_or_edited_is_read_or_refused(at: int, put: str) -> None:
     whole = Conversation(EVERYTHING).to_json()

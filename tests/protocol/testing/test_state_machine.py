@@ -14,7 +14,7 @@ from callboard.protocol.testing.reach import Reach
 from callboard.protocol.testing.state_machine import SessionMachine
 
 #: An example takes 0.3 s.
-EXAMPLES = 150 if os.environ.get("CALLBOARD_DEEP") else 50
+EXAMPLES = 150 if os.environ.get("CALLBOARD_DEEP") else 30
 OPTIONS = settings(
     max_examples=EXAMPLES,
     stateful_step_count=70,

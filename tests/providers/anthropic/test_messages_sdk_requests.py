@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from support.examples import examples
 from support.histories import histories
 from support.sdk_types import Lazy, check_typed
 from support.wire import header
@@ -201,7 +202,7 @@ def test_every_dialect_sends_what_the_types_allow(name: str) -> None:
     check(STABLE, ASK, turn, result, adapter=adapter, tools=TOOLS, response_schema=SCHEMA, model="other")
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(histories(), st.sampled_from(list(PromptCache)), st.sampled_from(sorted(MESSAGES_SERVERS)))
 def test_any_history_is_valid_in_any_dialect(messages: tuple[Message, ...], cache: PromptCache, name: str) -> None:
     if not MESSAGES_SERVERS[name].media:

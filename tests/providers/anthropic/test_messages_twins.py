@@ -13,6 +13,7 @@ import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.mutations import changed
 from support.sdk_types import Lazy
 from support.wire import answer, body, sse
@@ -211,7 +212,7 @@ def twins(draw: st.DrawFn) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 Twin = tuple[dict[str, Any], list[dict[str, Any]]]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(twins(), st.sampled_from([(65_536,), (1,), (7, 3)]), st.booleans(), st.sampled_from(["\n", "\r\n"]))
 def test_a_stream_and_its_whole_twin_are_one_turn(
     twin: Twin, sizes: tuple[int, ...], named: bool, newline: str
@@ -221,7 +222,7 @@ def test_a_stream_and_its_whole_twin_are_one_turn(
     assert answer(ADAPTER, stream, sizes) == answer(ADAPTER, json.dumps(whole).encode(), sizes, streaming=False)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(twins())
 def test_what_came_goes_back_as_it_was(twin: Twin) -> None:
     whole, documents = twin
@@ -249,7 +250,7 @@ def _as_param(block: dict[str, Any]) -> dict[str, Any]:
     return block
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(twins(), st.integers(0, 2**32), st.sampled_from(sorted(MESSAGES_SERVERS)))
 def test_an_answer_changed_at_random_costs_that_answer_at_most(twin: Twin, seed: int, name: str) -> None:
     """It is read the same however it is cut, its usage is sound, and its turn can be sent back: a field of the wrong
@@ -285,7 +286,7 @@ ASKED: dict[str, Any] = {"model": "m", "max_tokens": 9, "messages": [{"role": "u
 BETA = {"mcp_tool_use", "mcp_tool_result", "compaction"}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(twins())
 def test_the_sdks_own_stream_helper_collects_the_same(twin: Twin) -> None:
     whole, documents = twin

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.histories import histories
 from support.wire import answer, body, sse
 
@@ -164,7 +165,7 @@ CUT_CALL = (
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(histories(), st.sampled_from(list(PromptCache)), st.booleans())
 @example((AssistantMessage(()), AssistantMessage(()), *CUT_CALL, *CUT_CALL), PromptCache.FIVE_MINUTES, False)
 def test_any_history_has_at_most_four_marks_and_is_otherwise_the_same(

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from support.aws_model import read_stream, read_whole
 from support.event_frames import METADATA, USAGE, converse_events, delta, event, exception, frame, stop, stream
+from support.examples import examples
 from support.wire import answer, body, events
 
 from callboard.protocol.content import Citation, Image, Replay, ServerTool, Text, Thinking, ToolCall, UserMessage
@@ -100,7 +101,7 @@ def _unpaired(blocks: list[Any]) -> set[str]:
     return ids["toolUse"] ^ ids["toolResult"]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     _blocks.map(_identified),
     st.sampled_from(["end_turn", "tool_use", "max_tokens", "guardrail_intervened", "something_new"]),
@@ -142,7 +143,7 @@ def _goes_back(blocks: list[Any], response: ModelResponse) -> None:
     assert turn == expected
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(_blocks.map(_identified), st.integers(1, 9))
 def test_text_and_calls_are_those_that_botocore_reads(blocks: list[Any], size: int) -> None:
     data = stream(converse_events(blocks, "end_turn", size))
@@ -403,7 +404,7 @@ def test_a_server_that_answers_nonsense_is_one_error(data: bytes) -> None:
         assert found.kind in (ErrorKind.MALFORMED, ErrorKind.TRUNCATED)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.data())
 def test_no_bytes_make_the_decoder_raise(data: st.DataObject) -> None:
     told = bytearray(
@@ -419,7 +420,7 @@ def test_no_bytes_make_the_decoder_raise(data: st.DataObject) -> None:
     assert isinstance(found[-1], Done | Error)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     st.sampled_from(["contentBlockStart", "contentBlockDelta", "contentBlockStop", "messageStop", "metadata", "x"]),
     st.recursive(

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from support.examples import examples
 from support.histories import histories
 from support.rules_bedrock import bedrock
 from support.wire import body
@@ -83,7 +84,7 @@ def with_bytes(messages: tuple[Message, ...]) -> tuple[Message, ...]:
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     histories(),
     st.booleans(),

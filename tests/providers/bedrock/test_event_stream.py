@@ -11,6 +11,7 @@ from botocore.eventstream import EventStreamBuffer, ParserError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.event_frames import frame, typed_frame
+from support.examples import examples
 from support.wire import cut
 
 from callboard.providers.bedrock.event_stream import EventStreamDecoder, Frame, HeaderValue
@@ -32,7 +33,7 @@ def read(data: bytes, sizes: list[int]) -> list[Frame]:
     return frames
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(_frames, st.lists(st.integers(1, 40), min_size=1, max_size=5))
 def test_frames_are_as_botocore_reads_them(sent: list[tuple[dict[str, HeaderValue], bytes]], sizes: list[int]) -> None:
     data = b"".join(frame(headers, payload) for headers, payload in sent)
@@ -56,7 +57,7 @@ def test_every_type_of_header() -> None:
     assert (found.text("text"), found.text("long"), found.text("none")) == ("hi", "", "")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.binary(max_size=40), st.data())
 def test_a_changed_byte_is_noticed_where_botocore_notices_it(payload: bytes, data: st.DataObject) -> None:
     whole = frame({":event-type": "contentBlockDelta"}, payload)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 
 from callboard.providers.gemini.partial_arguments import PartialArguments
 
@@ -48,7 +49,7 @@ def put_together(*told: dict[str, Any]) -> dict[str, Any]:
     return partial.value()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.dictionaries(names, values, max_size=3))
 def test_any_object_comes_back(arguments: dict[str, Any]) -> None:
     assert put_together(*json.loads(json.dumps(list(pieces(arguments, "$"))))) == arguments

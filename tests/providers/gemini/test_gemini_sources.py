@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.wire import answer, body, sse
 
 from callboard.protocol.content import Citation, Replay, ServerTool, Text, ToolMessage, UserMessage
@@ -315,7 +316,7 @@ def test_sources_without_end_are_bounded() -> None:
 texts = st.text(st.characters(codec="utf-8"), min_size=1, max_size=40)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(texts, min_size=1, max_size=4), st.data())
 def test_any_place_in_bytes_is_the_place_in_characters(said: list[str], data: st.DataObject) -> None:
     """Also in long texts: 10,000 characters before."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from base64 import b64encode
 from dataclasses import dataclass
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.validators import gemini as violations
 from support.wire import answer, body, events, sse
 
@@ -19,7 +19,7 @@ from callboard.protocol.model import Done, Error
 from callboard.providers.gemini.gemini_api import Gemini
 
 ADAPTER = Gemini()
-EXAMPLES = int(os.environ.get("CALLBOARD_DEEP_EXAMPLES", 2 * settings().max_examples))
+EXAMPLES = examples(200)
 texts = st.one_of(st.sampled_from(["a", "Rome is öld. ", "\u2028🎭", '{"x']), st.text(min_size=1, max_size=12))
 media_types = st.sampled_from(["audio/L16;codec=pcm;rate=24000", "audio/ogg"])
 #: Parts that always come whole, each of its own kind.

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.wire import answer, sse
 
 from callboard.protocol.model import Usage
@@ -36,7 +37,7 @@ def counts(draw: st.DrawFn) -> dict[str, int]:
 without_counts = st.sampled_from([{}, {"trafficType": "ON_DEMAND"}, {"promptTokenCount": 0}, {"totalTokenCount": None}])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(st.one_of(counts(), without_counts), max_size=5), counts(), st.lists(without_counts, max_size=2))
 def test_quirk_67_the_last_usage_with_counts_is_the_answers(
     before: list[dict[str, Any]], last: dict[str, int], after: list[dict[str, Any]]
@@ -56,7 +57,7 @@ count = st.one_of(st.integers(-5, 40), st.none(), st.sampled_from(["7", 1.5, flo
 any_metadata = st.dictionaries(st.sampled_from([*COUNTS, "totalTokenCount", "cachedContentTokenCount"]), count)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(any_metadata, min_size=1, max_size=3))
 def test_any_usage_adds_up_to_the_total_or_is_not_known(metadata: list[dict[str, Any]]) -> None:
     turn = usage_after(*metadata)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 
 from callboard.providers.gemini.json_array import JsonArraySplitter
 
@@ -20,7 +21,7 @@ values: st.SearchStrategy[Any] = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(values, max_size=4), st.sampled_from([None, 2]), st.integers(1, 30))
 def test_the_elements_whatever_the_chunks(elements: list[Any], indent: int | None, size: int) -> None:
     data = b"\xef\xbb\xbf " + json.dumps(elements, indent=indent).encode() + b"\n"

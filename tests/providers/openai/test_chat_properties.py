@@ -4,7 +4,6 @@ of any size is an Error, in bounded memory."""
 from __future__ import annotations
 
 import json
-import os
 import tracemalloc
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.wire import answer, events, sse
 
 from callboard.protocol.content import ToolCall
@@ -34,7 +34,7 @@ ADAPTERS: dict[str, Adapter] = {
     "mistral": adapter_for("mistral"),
     "deepseek": adapter_for("deepseek"),
 }
-EXAMPLES = int(os.environ.get("CALLBOARD_DEEP_EXAMPLES", 2 * settings().max_examples))
+EXAMPLES = examples(200)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from pydantic import ValidationError
+from support.examples import examples
 from support.histories import histories
 from support.sdk_types import check_typed
 from support.wire import body
@@ -93,7 +94,7 @@ def test_every_choice_of_tools(mode: ToolChoiceMode) -> None:
     check(body(OpenAIChat(), *HISTORY, model="gpt-5.1", tools=TOOLS, tool_choice=choice))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(histories())
 def test_any_history(messages: tuple[Message, ...]) -> None:
     check(body(OpenAIChat(), *messages, model="gpt-5.1"))

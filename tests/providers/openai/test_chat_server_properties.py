@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from itertools import pairwise
 from typing import Any
 
 import orjson
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.histories import histories
 from support.validators import VALIDATORS
 from support.wire import answer, body, sse
@@ -22,7 +22,7 @@ from callboard.providers.openai.dialects import SERVERS, ChatDialect
 from callboard.providers.openrouter import DIALECT as OPENROUTER
 
 ROWS: dict[str, ChatDialect] = {**SERVERS, "openrouter": OPENROUTER, "copilot": COPILOT}
-EXAMPLES = int(os.environ.get("CALLBOARD_DEEP_EXAMPLES", "20"))
+EXAMPLES = examples(20)
 
 
 def as_bytes(message: Message) -> Message:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.told_responses import SEEN, Manner, manners, responses, told
 from support.wire import answer, events, sse
 
@@ -20,7 +20,7 @@ from callboard.providers.response_builder import build_response
 
 pytestmark = pytest.mark.hypothesis  # each has its examples within, which Hypothesis does not see
 ADAPTER = OpenAIResponses()
-EXAMPLES = int(os.environ.get("CALLBOARD_DEEP_EXAMPLES", 3 * settings().max_examples))
+EXAMPLES = examples(300)
 
 
 def whole(response: dict[str, Any]) -> ModelResponse:

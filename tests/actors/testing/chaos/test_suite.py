@@ -42,8 +42,8 @@ HOSTS = {
 }
 HARMS = {"infrastructure/server-killed", "infrastructure/children-killed"}
 #: Of those that run here, the ones of each run; the deep stage has all.
-DAILY_HOSTS = {"host/log-handler", "host/fork-after-start", "host/no-threads"}
-EVERY = 1 if IS_DEEP else 6
+DAILY_HOSTS = {"host/log-handler", "host/fork-after-start"}
+EVERY = 1 if IS_DEEP else 12
 
 
 def selected(group: Group) -> list[Case]:
@@ -97,6 +97,7 @@ REAL = chaos.chosen(
 )
 
 
+@pytest.mark.repeats
 def test_every_actor_crashes_on_every_message_one_to_three_times_in_a_row_and_no_rule_is_broken() -> None:
     report = chaos.run(SIMULATED, neighbours=9)
     assert not report.fell_short, report.text()
