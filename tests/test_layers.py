@@ -89,6 +89,8 @@ LAZY = {
     # 5 to 30 ms each, for what most programs do not do.
     "actors/builtins/listing.py": {"pathspec"},
     "actors/config_file.py": {"tomllib"},
+    "actors/index/grammars.py": {"tarfile"},
+    "actors/index/lookup.py": {"rapidfuzz", "rapidfuzz.distance"},
     "actors/index/walk.py": {"pathspec"},
     "actors/secret_files.py": {"pathspec"},
     "actors/tools/shipping.py": {"cloudpickle"},

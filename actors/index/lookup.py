@@ -5,15 +5,21 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Sequence
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from msgspec import Struct
-from rapidfuzz import process, utils
-from rapidfuzz.distance import JaroWinkler
 
 from callboard.actors.index.code_items import CodeItem, kinds_of, plain_path
 from callboard.actors.index.store import SqliteStore
 from callboard.protocol.errors import UsageError
+from callboard.protocol.lazy_loading import lazy_module
+
+if TYPE_CHECKING:
+    import rapidfuzz
+    from rapidfuzz import distance
+else:  # 47 modules, for names that are not found
+    rapidfuzz = lazy_module("rapidfuzz")
+    distance = lazy_module("rapidfuzz.distance")
 
 #: Items in one answer. A name that more items share (`__init__`) is too common to be looked up by itself.
 MAX_ITEMS: Final = 100
@@ -118,10 +124,14 @@ def _close_names(store: SqliteStore, name: str) -> dict[str, float]:
     names: Iterable[str] = (
         str(row[0]) for row in store.rows("SELECT DISTINCT name FROM symbols WHERE kind NOT IN ('file', 'section')")
     )
-    found = process.extract(
-        name, list(names), scorer=JaroWinkler.similarity, processor=utils.default_process, limit=MAX_CLOSE,
+    found = rapidfuzz.process.extract(
+        name,
+        list(names),
+        scorer=distance.JaroWinkler.similarity,
+        processor=rapidfuzz.utils.default_process,
+        limit=MAX_CLOSE,
         score_cutoff=MIN_LIKENESS,
-    )  # fmt: skip
+    )
     return {each[0]: each[1] for each in found}
 
 
