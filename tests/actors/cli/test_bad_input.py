@@ -74,7 +74,7 @@ def test_the_version_is_one_line_with_python_and_platform(callboard: Any) -> Non
 
 def test_a_fault_of_ours_is_one_sentence_and_with_python_dev_mode_a_traceback(callboard: Any) -> None:
     """The fault is a package of the extra `index` that is broken: its import raises a LookupError."""
-    (callboard.workspace / "rapidfuzz.py").write_text("raise LookupError('no table')\n")
+    (callboard.workspace / "tantivy.py").write_text("raise LookupError('no table')\n")
     callboard.environment["PYTHONPATH"] = f"{callboard.workspace}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     ran = callboard.run("ask", "where?")
     assert ran.sentence.startswith("internal error: LookupError: no table; this is a fault in callboard")
