@@ -49,6 +49,9 @@ settings.load_profile("callboard")
 COSTS = Path(__file__).parent / "costs.tsv"
 #: Those that cost so much are no tests of every day; 5% of all.
 SLOW_SECONDS = 0.5
+#: Hypothesis makes a failing example smaller for up to five minutes. It takes the end of its time for a failure as any
+#: other, and goes on; what it has found would be lost with the process.
+SHRINKING_SECONDS = 400
 #: Marks of tests that run only where `-m` names them.
 ASKED_FOR = ("runtimes", "deep")
 STDERR_FD = pytest.StashKey[int]()
@@ -100,6 +103,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         seconds[item.path] += cost
         if cost >= SLOW_SECONDS:
             item.add_marker("slow")
+        is_property = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)  # its plugin marks it later
+        if is_property and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SHRINKING_SECONDS))
     asked = config.getoption("markexpr")
     left_out = {mark for mark in ASKED_FOR if mark not in asked}
     kept = [item for item in items if left_out.isdisjoint(mark.name for mark in item.iter_markers())]

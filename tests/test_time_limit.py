@@ -128,3 +128,33 @@ def test_without_a_limit(): pass
     )
     assert "2 passed" in run.stdout
     assert (run.returncode, run.stderr) == (0, "")
+
+
+def test_a_property_has_the_time_to_make_its_failing_example_smaller(tmp_path: Path) -> None:
+    run = run_tests(
+        tmp_path,
+        """
+from hypothesis import given, strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule
+
+@given(st.none())
+def test_property(nothing): pass
+
+@pytest.mark.timeout(20)
+@given(st.none())
+def test_property_with_a_limit(nothing): pass
+
+class Machine(RuleBasedStateMachine):
+    @rule()
+    def step(self): pass
+
+TestMachine = Machine.TestCase
+
+def test_others(request):
+    limits = {item.name: item.get_closest_marker("timeout") for item in request.session.items}
+    assert {name: limit and limit.args for name, limit in limits.items()} == {
+        "test_property": (400,), "test_property_with_a_limit": (20,), "runTest": (400,), "test_others": None
+    }
+""",
+    )
+    assert "4 passed" in run.stdout, run.stdout

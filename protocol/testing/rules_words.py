@@ -72,7 +72,7 @@ def _wrong_turn(story: Story, turn: ExpectedTurn, given: dict[Tag, tuple[str, ..
     """Takes out of `given` what was given rightly."""
     assert story.start is not None
     options, step, words = story.start.options, turn.model.command.tag.step, turn.model.words
-    is_bounded = options.token_budget or options.cost_budget or options.context_tokens
+    is_bounded = options.token_budget or options.cost_budget or turn.context_tokens
     if words is None:
         if wants and not is_bounded:
             yield f"step {step} searches first, and no further words were asked for"

@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from callboard.protocol.commands import Command, SetTimer
+from callboard.protocol.content import AssistantMessage, SystemMessage, Text, UserMessage
 from callboard.protocol.errors import UsageError
 from callboard.protocol.events import DeadlinePassed, Event, ToolCallCompleted
 from callboard.protocol.ids import RequestId, ToolName
 from callboard.protocol.limits import MAX_ANSWER_BYTES
+from callboard.protocol.model import CallPurpose
 from callboard.protocol.testing import INVARIANTS, Scenario, drive, replay, simulate, violations
 from callboard.protocol.testing.driver import Driver
 from callboard.protocol.testing.generator import VERSION
@@ -73,6 +75,26 @@ HUNTED_INDEPENDENT = INDEPENDENT_FAULTS if IS_DEEP else INDEPENDENT_FAULTS[::3]
 def test_all_rules_hold_over_all_interleavings(scenario: Scenario, seed: int) -> None:
     trace = drive(scenario, seed)
     assert not violations(trace), f"{violations(trace)}\n{trace.story()}"
+
+
+def test_a_window_that_the_model_has_named_bounds_the_call_for_words_too() -> None:
+    """Found by the property above: no words are asked for, since what the turns still need may not fit."""
+    tools = tuple(
+        replace(each, contract=replace(each.contract, searches_by="queries" if each.definition.name == "look" else ""))
+        for each in STANDARD_TOOLS
+    )
+    history = (
+        SystemMessage("Answer in English."),
+        UserMessage.of("long ago " * 400),
+        AssistantMessage((Text("so it was"),)),
+    )
+    turns = (PlannedTurn("too long", does=ModelDoes.OVERFLOW), PlannedTurn(calls=(PlannedCall(LOOK),)))
+    scenario = Scenario(turns, history=history, tools=tools)
+    scenario = replace(scenario, options=replace(scenario.options, expand_search=True))
+    trace = drive(scenario)
+    asked = [each.command for each in Story.of(trace).asked]
+    assert [each.purpose for each in asked] == [CallPurpose.TURN] * 3, trace.story()
+    assert not violations(trace), trace.story()
 
 
 @pytest.mark.timeout(180)  # 9 s of CPU
