@@ -66,6 +66,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Of a failing example: as an error it would be told in place of the failure.
+    config.addinivalue_line("filterwarnings", "ignore:Generating overly large repr")
     capture = config.pluginmanager.getplugin("capturemanager")
     with capture.global_and_fixture_disabled():  # the real stderr, not the file that takes a test's output
         config.stash[STDERR_FD] = os.dup(2)
