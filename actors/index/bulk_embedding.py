@@ -80,10 +80,12 @@ class BulkEmbedder(Embedder):
             helper.kill()
 
     def close(self) -> None:
-        """Kill the children."""
+        """Kill the children. The pipes are closed when nobody waits at them any more: their numbers are used again."""
+        for helper in self._helpers:
+            helper.kill()
+        self._pool.shutdown(wait=True, cancel_futures=True)
         for helper in self._helpers:
             helper.close()
-        self._pool.shutdown(wait=True, cancel_futures=True)
 
 
 def main() -> None:
