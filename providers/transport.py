@@ -16,7 +16,7 @@ import re
 import socket
 import ssl
 from base64 import b64encode
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from functools import cache, lru_cache
 from pathlib import Path
@@ -46,6 +46,7 @@ from callboard.providers.adapter import (
     Timeouts,
     WireRequest,
 )
+from callboard.providers.call_deadline import CallDeadline, CallTimedOut
 from callboard.providers.credentials import CredentialError
 from callboard.providers.http_errors import make_error, scrubbed, snippet, without_key
 from callboard.providers.own_options import NO_OPTIONS, OptionTable, check_own
@@ -60,6 +61,11 @@ _DRAIN_SECONDS: Final = 0.25
 _KEEPALIVE_SECONDS: Final = 30.0
 #: The most that one read gives: 150 events of 100 bytes, which take the decoder 0.5 ms.
 _READ_BYTES: Final = 16 * 1024
+#: A read that gives one event takes the loop 0.1 ms, with all that it wakes (benchmarks/sessions.py). So of n streams
+#: that are fast, each is read once in n times this, and what came meanwhile is read together: they take a quarter of a
+#: core. One stream alone is read as it comes.
+_REST_SECONDS_EACH: Final = 0.0004
+_MAX_REST_SECONDS: Final = 0.05
 _LONG_AGO: Final = float("-inf")
 
 HeaderListener = Callable[[int, Mapping[str, str]], None]
@@ -129,7 +135,7 @@ class HttpProvider:
         route. `timeouts` take the place of the provider's own."""
         adapter = adapter or self.adapter
         wire = adapter.encode(request)
-        deadline = _CallDeadline(timeouts or self._timeouts)
+        deadline = CallDeadline(timeouts or self._timeouts)
         ended = False
         try:
             wire = await self._authorized(wire, deadline)
@@ -140,12 +146,14 @@ class HttpProvider:
                     while not ended and (chunk := await deadline.run(read())):
                         if events := decoder.feed(chunk):  # one list a socket read
                             ended = isinstance(events[-1], Done | Error)
+                            if not ended:
+                                answer.body.rest()
                             yield await self._ended(events, wire, deadline) if ended else events
                             if isinstance(events[-1], Done):  # read on to the end, or give the connection up
                                 deadline.shorten(_DRAIN_SECONDS)
                                 while await deadline.run(read()):
                                     continue
-                except (_CallTimedOut, *_TRANSPORT_ERRORS):
+                except (CallTimedOut, *_TRANSPORT_ERRORS):
                     # An error's status has said what is wrong: the body that does not end, or breaks off, explains it.
                     if answer.status < 400:
                         raise
@@ -154,7 +162,7 @@ class HttpProvider:
                     yield await self._ended(events, wire, deadline)
             finally:
                 await answer.body.aclose()
-        except (ProviderError, _CallTimedOut, _Redirected, _StaleConnection, *_TRANSPORT_ERRORS) as error:
+        except (ProviderError, CallTimedOut, _Redirected, _StaleConnection, *_TRANSPORT_ERRORS) as error:
             # What goes wrong after a finished answer changes nothing about it.
             if not ended:
                 yield _with_notes([self._failure(error, wire.url)], wire)
@@ -175,7 +183,7 @@ class HttpProvider:
         """A whole answer, to other than a model call. ProviderError if none comes, or more than MAX_FETCHED_BYTES.
 
         Where the server has closed a kept connection, the request is sent once more: these are not counted."""
-        deadline = _CallDeadline(self._timeouts)
+        deadline = CallDeadline(self._timeouts)
         host, body = _host(wire.url), bytearray()
         try:
             try:
@@ -191,7 +199,7 @@ class HttpProvider:
                 return HttpAnswer(answer.status, bytes(body))
             finally:
                 await answer.body.aclose()
-        except (_CallTimedOut, *_TRANSPORT_ERRORS) as error:
+        except (CallTimedOut, *_TRANSPORT_ERRORS) as error:
             failure = self._failure(error, wire.url)
             raise ProviderError(failure.kind, failure.message) from None
         finally:
@@ -212,15 +220,15 @@ class HttpProvider:
             await connections.kept.aclose()
             await connections.single.aclose()
 
-    async def _authorized(self, wire: WireRequest, deadline: _CallDeadline) -> WireRequest:
+    async def _authorized(self, wire: WireRequest, deadline: CallDeadline) -> WireRequest:
         if self._authorizer is None:
             return wire
         try:
             return await deadline.run(self._authorizer.authorize(wire))
-        except _CallTimedOut:
+        except CallTimedOut:
             raise CredentialError("no credential came in the time of the call", retryable=True) from None
 
-    async def _ended(self, events: list[StreamEvent], wire: WireRequest, deadline: _CallDeadline) -> list[StreamEvent]:
+    async def _ended(self, events: list[StreamEvent], wire: WireRequest, deadline: CallDeadline) -> list[StreamEvent]:
         """The events; an error at their end says which host it is from, and holds nothing of what was sent as a
         credential. Where that was refused, the next try may have another at once."""
         if isinstance(error := events[-1], Error):
@@ -235,7 +243,7 @@ class HttpProvider:
             events = [*events[:-1], error]
         return _with_notes(events, wire)
 
-    async def _has_another(self, authorizer: Authorizer, wire: WireRequest, deadline: _CallDeadline) -> bool:
+    async def _has_another(self, authorizer: Authorizer, wire: WireRequest, deadline: CallDeadline) -> bool:
         try:
             async with asyncio.timeout_at(deadline.call_ends_at):
                 return await authorizer.is_renewed(wire)
@@ -243,7 +251,7 @@ class HttpProvider:
             return False  # what the server said is what the user should hear
 
     def _decoder(
-        self, adapter: Adapter, wire: WireRequest, streaming: bool, answer: _Answer, deadline: _CallDeadline
+        self, adapter: Adapter, wire: WireRequest, streaming: bool, answer: _Answer, deadline: CallDeadline
     ) -> Decoder:
         status = answer.status
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in answer.headers}
@@ -258,7 +266,7 @@ class HttpProvider:
             deadline.shorten(self._timeouts.error_body_seconds)
         return adapter.decoder(status, headers, streaming)
 
-    async def _send(self, wire: WireRequest, deadline: _CallDeadline, *, is_last_try: bool = False) -> _Answer:
+    async def _send(self, wire: WireRequest, deadline: CallDeadline, *, is_last_try: bool = False) -> _Answer:
         """The answer's head. _StaleConnection where a kept connection turns out to be closed; for as long as
         connections are kept, none of them is used then, since the server is likely to have closed the others too."""
         question = self._question(wire)
@@ -329,8 +337,8 @@ class HttpProvider:
         if isinstance(error, _StaleConnection):
             message = f"{host} closed a connection that it had kept open; the next request gets a new one."
             return replace(make_error(ErrorKind.CONNECTION, message), at_once=True)
-        if isinstance(error, _CallTimedOut | _Redirected):
-            kind = ErrorKind.TIMEOUT if isinstance(error, _CallTimedOut) else ErrorKind.NOT_FOUND
+        if isinstance(error, CallTimedOut | _Redirected):
+            kind = ErrorKind.TIMEOUT if isinstance(error, CallTimedOut) else ErrorKind.NOT_FOUND
             return make_error(kind, f"{host} {error}.")
         # httpx-aiohttp calls a refused or reset connection a timeout; the cause knows better.
         if isinstance(error.__cause__ or error, TimeoutError):
@@ -456,6 +464,9 @@ class _Body(Protocol):
     def read(self) -> Awaitable[bytes]:
         """What has come, as soon as something has; b"" at the end."""
 
+    def rest(self) -> None:
+        """Where many bodies are read, let what comes next be read with what follows it."""
+
     async def aclose(self) -> None: ...
 
 
@@ -516,6 +527,8 @@ class _OverAiohttp:
 
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self._session = session
+        self.bodies = 0
+        """Are being read."""
         self.aclose = session.close
 
     async def send(self, question: _Question) -> _Answer:
@@ -532,21 +545,36 @@ class _OverAiohttp:
         except Exception:
             with map_aiohttp_exceptions():
                 raise
-        return _Answer(response.status, response.raw_headers, _AiohttpBody(response))
+        return _Answer(response.status, response.raw_headers, _AiohttpBody(response, self))
 
 
 class _AiohttpBody:
     """Read as it comes from aiohttp."""
 
-    __slots__ = ("_response",)
+    __slots__ = ("_response", "_sender", "_waits_since")
 
-    def __init__(self, response: aiohttp.ClientResponse) -> None:
+    def __init__(self, response: aiohttp.ClientResponse, sender: _OverAiohttp) -> None:
         self._response = response
+        self._sender = sender
+        self._waits_since = _LONG_AGO
+        sender.bodies += 1
 
     def read(self) -> Awaitable[bytes]:
         return self._response.content.read(_READ_BYTES)
 
+    def rest(self) -> None:
+        loop, seconds = asyncio.get_running_loop(), min(self._sender.bodies * _REST_SECONDS_EACH, _MAX_REST_SECONDS)
+        waited, self._waits_since = loop.time() - self._waits_since, loop.time()
+        if waited >= seconds:  # it is slower than that, so nothing of it is held up
+            return
+        transport = (connection := self._response.connection) and connection.transport
+        if transport is not None:  # of one that is closed meanwhile, neither does anything
+            transport.pause_reading()
+            loop.call_later(seconds, transport.resume_reading)
+            self._waits_since += seconds
+
     async def aclose(self) -> None:
+        self._sender.bodies -= 1
         await self._response.__aexit__(None, None, None)
 
 
@@ -562,6 +590,9 @@ class _IteratedBody:
             continue
         return chunk or b""
 
+    def rest(self) -> None:
+        """Its transport is another's."""
+
     async def aclose(self) -> None:
         await self._close()
 
@@ -569,7 +600,7 @@ class _IteratedBody:
 @lru_cache(maxsize=64)
 def _client_timeout(connect_seconds: float) -> aiohttp.ClientTimeout:
     # `connect` is name look-up, handshakes and all. `sock_read` is not set: aiohttp would set a new timer for each
-    # read, where `_CallDeadline` looks at the clock once in a while.
+    # read, where `CallDeadline` looks at the clock once in a while.
     return aiohttp.ClientTimeout(sock_connect=connect_seconds, connect=connect_seconds)
 
 
@@ -594,70 +625,8 @@ class _StaleConnection(Exception):
     """The server has closed a connection that had carried another request before."""
 
 
-class _CallTimedOut(Exception):
-    """The call has taken its total time, or nothing was heard for its idle time."""
-
-
 class _Redirected(Exception):
     """The server says that the API is elsewhere."""
-
-
-class _CallDeadline:
-    """Both limits of a call, and one timer, which looks at the clock when the nearer of them can have passed.
-
-    asyncio.timeout around each read would cost more than the read, and around the whole generator it would cancel the
-    consumer at a moment when that is busy with something else.
-    """
-
-    def __init__(self, timeouts: Timeouts) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._timeouts = timeouts
-        #: Not shortened: for what is done about an error once its body has been read.
-        self.call_ends_at = self._ends_at = self._loop.time() + timeouts.total_seconds
-        self._waits_since = 0.0
-        self._waiting: asyncio.Task[object] | None = None
-        self._passed = ""
-        self._timer = self._loop.call_later(min(timeouts.total_seconds, timeouts.idle_seconds), self._look)
-
-    async def run(self, awaited: Awaitable[_T]) -> _T:
-        """The value of `awaited`, or _CallTimedOut when its time is up first."""
-        if self._passed:
-            if isinstance(awaited, Coroutine):
-                awaited.close()
-            raise _CallTimedOut(self._passed)
-        self._waiting = asyncio.current_task()
-        self._waits_since = self._loop.time()
-        try:
-            return await awaited
-        except asyncio.CancelledError:
-            # Ours, unless the task was cancelled from elsewhere too: then that is what happens.
-            if self._passed and self._waiting is not None and self._waiting.uncancel() == 0:
-                raise _CallTimedOut(self._passed) from None
-            raise
-        finally:
-            self._waiting = None
-
-    def shorten(self, seconds: float) -> None:
-        """End after so many seconds from now, if not sooner."""
-        self._ends_at = min(self._ends_at, self._loop.time() + seconds)
-        self._timer.cancel()
-        self._look()
-
-    def cancel(self) -> None:
-        self._timer.cancel()
-
-    def _look(self) -> None:
-        now, limits = self._loop.time(), self._timeouts
-        silent_at = (self._waits_since if self._waiting is not None else now) + limits.idle_seconds
-        if now >= self._ends_at:
-            self._passed = f"had not finished its answer after {limits.total_seconds:g} s"
-        elif now >= silent_at:
-            self._passed = f"sent nothing for {limits.idle_seconds:g} s"
-        else:
-            self._timer = self._loop.call_at(min(self._ends_at, silent_at), self._look)
-            return
-        if self._waiting is not None:
-            self._waiting.cancel()
 
 
 @lru_cache(maxsize=64)

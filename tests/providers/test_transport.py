@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import time
+from collections.abc import Callable
 from urllib.parse import urlsplit
 
 import pytest
+import uvloop
 from msgspec.structs import replace
 from support.shared_double import cut, shared_double, stall
 
@@ -153,6 +156,51 @@ def test_one_list_of_events_a_read_and_the_end_is_the_last_event() -> None:
         found = asyncio.run(batches(server.base_url()))
     assert all(found)
     assert "".join(event.text for events in found for event in events if isinstance(event, TextDelta)) == "abcdefgh"
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_of_many_fast_streams_each_is_read_once_in_a_while(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    """What came meanwhile comes together; nothing of it is lost, and the connections are used again."""
+    streams, words = 50, 40
+
+    async def read(provider: HttpProvider) -> tuple[str, float, int]:
+        builder, began, lists = ResponseBuilder(), time.monotonic(), 0
+        async for events in provider.stream(ASKED):
+            builder.feed(events)
+            lists += 1
+        return builder.response().text, time.monotonic() - began, lists
+
+    async def talk(url: str) -> None:
+        provider = HttpProvider(OpenAIChat(base_url=url, api_key=KEY), timeouts=PATIENT)
+        try:
+            text, _, alone = await read(provider)
+            for _ in range(2):
+                for answer, seconds, lists in await asyncio.gather(*(read(provider) for _ in range(streams))):
+                    assert answer == text == "word " * words
+                    # The first two come at once, and the end; how long a stream takes is its machine's affair.
+                    assert lists <= 3 + seconds / (streams * 0.0004)
+                    assert lists < alone
+        finally:
+            await provider.aclose()
+
+    with shared_double([Turn("word " * words, fragment=5, pause=0.01)], by_turn=True) as server:
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(talk(server.base_url()))
+        assert server.traffic().connections == streams
+
+
+def test_a_stream_that_is_cut_while_its_reader_rests_says_so() -> None:
+    async def talk(url: str) -> list[Error | None]:
+        provider = HttpProvider(OpenAIChat(base_url=url, api_key=KEY), timeouts=PATIENT)
+        responses = await asyncio.gather(*(collect(provider) for _ in range(20)))
+        await provider.aclose()
+        return [response.error for response in responses]
+
+    with shared_double(
+        [Turn("word " * 20, fragment=5, pause=0.002, fault=Fault(FaultKind.CUT, after=15))], by_turn=True
+    ) as server:
+        errors = asyncio.run(talk(server.base_url()))
+    assert {error and error.kind for error in errors} == {ErrorKind.CONNECTION}
 
 
 def test_headers_are_told_to_whoever_listens() -> None:
