@@ -239,9 +239,7 @@ def run_script(script: str, **options: Any) -> subprocess.CompletedProcess[str]:
         [sys.executable, *warnings, "-c", preface + script],
         capture_output=True,
         text=True,
-        timeout=50,
-        check=False,
-        **options,
+        **{"timeout": 50, "check": False, **options},
     )
 
 
@@ -279,11 +277,12 @@ if __name__ == "__main__":
 
 
 @pytest.mark.repeats
+@pytest.mark.timeout(20 + 10 * FORKS)
 def test_a_fork_right_after_the_start_is_no_runtime_and_ends_as_any_process() -> None:
     ended = run_script(
         f"forks = {FORKS}\n"
         """
-signal.alarm(40)
+signal.alarm(10 + 9 * forks)  # one takes 0.2 s, and 2 s beside eight processes that do something else
 runtime = Runtime(Settings(model="scripted/model"), approve=lambda question: True).start()
 for _ in range(forks):
     child = os.fork()
@@ -303,7 +302,8 @@ for _ in range(forks):
     assert os.waitpid(child, 0)[1] == 0
 print(runtime.ask_sync("hello").text)
 runtime.stop()
-"""
+""",
+        timeout=20 + 10 * FORKS,
     )
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "hello\n", "")
 
