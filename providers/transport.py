@@ -20,7 +20,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextvars import ContextVar
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol
 from urllib.parse import unquote, urlsplit, urlunsplit
 from weakref import WeakSet
 
@@ -50,8 +50,6 @@ from callboard.providers.call_deadline import CallDeadline, CallTimedOut
 from callboard.providers.credentials import CredentialError
 from callboard.providers.http_errors import make_error, scrubbed, snippet, without_key
 from callboard.providers.own_options import NO_OPTIONS, OptionTable, check_own
-
-_T = TypeVar("_T")
 
 #: An answer to other than a model call: a page of embeddings takes 2 MB, a token a few hundred bytes.
 MAX_FETCHED_BYTES: Final = 16 * 1024 * 1024
@@ -563,15 +561,16 @@ class _AiohttpBody:
         return self._response.content.read(_READ_BYTES)
 
     def rest(self) -> None:
-        loop, seconds = asyncio.get_running_loop(), min(self._sender.bodies * _REST_SECONDS_EACH, _MAX_REST_SECONDS)
-        waited, self._waits_since = loop.time() - self._waits_since, loop.time()
-        if waited >= seconds:  # it is slower than that, so nothing of it is held up
+        seconds = min(self._sender.bodies * _REST_SECONDS_EACH, _MAX_REST_SECONDS)
+        loop, connection = asyncio.get_running_loop(), self._response.connection
+        now = loop.time()
+        is_slower = now - self._waits_since >= seconds
+        self._waits_since = now
+        if is_slower or connection is None or connection.transport is None:  # nothing of a slower one is held up
             return
-        transport = (connection := self._response.connection) and connection.transport
-        if transport is not None:  # of one that is closed meanwhile, neither does anything
-            transport.pause_reading()
-            loop.call_later(seconds, transport.resume_reading)
-            self._waits_since += seconds
+        connection.transport.pause_reading()
+        loop.call_later(seconds, connection.transport.resume_reading)  # which does nothing once it is closed
+        self._waits_since += seconds
 
     async def aclose(self) -> None:
         self._sender.bodies -= 1

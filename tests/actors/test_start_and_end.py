@@ -231,7 +231,7 @@ def test_a_stopped_runtime_may_be_dropped() -> None:
         gc.collect()
 
 
-def run_script(script: str, **options: Any) -> subprocess.CompletedProcess[str]:
+def run_script(script: str, timeout: float = 50) -> subprocess.CompletedProcess[str]:
     preface = "from callboard.actors import Runtime, Settings, tool\nimport os, sys, signal\n"
     # Since Python 3.12 a fork of the script's own, which has threads by then, is warned of.
     warnings = ("-W", "always::ResourceWarning", "-W", "ignore:This process:DeprecationWarning")
@@ -239,7 +239,8 @@ def run_script(script: str, **options: Any) -> subprocess.CompletedProcess[str]:
         [sys.executable, *warnings, "-c", preface + script],
         capture_output=True,
         text=True,
-        **{"timeout": 50, "check": False, **options},
+        timeout=timeout,
+        check=False,
     )
 
 
