@@ -254,9 +254,11 @@ class _Told:
             return
         code = getattr(error, "sqlite_errorcode", None)
         primary = code & _PRIMARY if isinstance(code, int) else None
+        if isinstance(error, UnicodeDecodeError):  # what SQLite says of the damage holds a name that is damaged
+            primary = sqlite3.SQLITE_CORRUPT
         if primary not in _ADVICE:
             raise StatementRefused(f"the database refuses the statement: {error}") from error
         kind = JournalDamaged if primary in _DAMAGED else JournalFailed
-        name = getattr(error, "sqlite_errorname", "")
+        name = getattr(error, "sqlite_errorname", "SQLITE_CORRUPT")
         told = f"the journal {self._path} cannot be read or written ({name}: {error}): {_ADVICE[primary]}"
         raise kind(told) from error

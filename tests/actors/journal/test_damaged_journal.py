@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sqlite3
 import stat
@@ -160,6 +161,24 @@ def test_a_changed_letter_in_a_record_is_found_and_only_its_request_is_damaged(c
     assert [each.why for each in report.set_aside if each.request_id is None] == ["its checksum is wrong"]
     assert list(damages(copy)) == [which]
     assert repair(copy).repaired == ()
+
+
+def test_a_name_in_the_schema_that_is_no_text_any_more_is_damage(copy: Path) -> None:
+    """What SQLite says of it holds the name, so it cannot be read as text. A flipped bit, found by the property."""
+    sound = copy.read_bytes()
+    names = [found.start() for found in re.finditer(rb"sqlite_autoindex_callboard_usage_1", sound)]
+    told: list[object] = []
+    for number, at in enumerate(name + letter for name in names for letter in range(17, 34)):
+        path = copy.with_name(f"journal{number}")
+        path.write_bytes(sound[:at] + bytes([sound[at] ^ 0x80]) + sound[at + 1 :])
+        journal = SqliteJournal(path)
+        try:
+            told += journal.open().notes
+        except (UsageError, JournalFailed) as error:
+            told.append(error)
+        finally:
+            journal.close()
+    assert len(told) >= 17, "each is refused, or repaired and reported"
 
 
 def test_a_destroyed_page_costs_only_the_requests_that_had_records_on_it(copy: Path) -> None:
