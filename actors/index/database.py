@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from urllib.parse import quote
 
@@ -32,18 +32,24 @@ class BrokenIndexError(UsageError):
     """The index's files are not what we wrote. `CodeIndex` builds it again; only time is lost."""
 
 
-@cache
+#: The name that SQLite's extension gives to the VFS with checksums.
+_CHECKED = "cksmvfs"
+_loading = threading.Lock()
+
+
 def _file_system() -> str:
-    """The name of the VFS with checksums. Loading it makes it the default of all connections; that is undone."""
-    default = apsw.vfs_names()[0]
-    connection = apsw.Connection(":memory:")
-    try:
-        apsw.sqlite_extra.load(connection, "cksumvfs")
-    finally:
-        connection.close()
-    name = apsw.vfs_names()[0]
-    apsw.set_default_vfs(default)
-    return name
+    """The name of the VFS with checksums. Loading it makes it the default of all connections; that is undone.
+
+    One thread loads it, for the default is the whole process's: of two that load at once, one would take the other's
+    default for what was there before.
+    """
+    with _loading:
+        if _CHECKED not in apsw.vfs_names():
+            default = apsw.vfs_names()[0]
+            with contextlib.closing(apsw.Connection(":memory:")) as connection:
+                apsw.sqlite_extra.load(connection, "cksumvfs")
+            apsw.set_default_vfs(default)
+    return _CHECKED
 
 
 class Database:

@@ -6,8 +6,10 @@ import asyncio
 import itertools
 import os
 import shutil
+import sys
 import tempfile
 from pathlib import Path
+from subprocess import run
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -146,6 +148,45 @@ def test_every_page_of_the_store_is_guarded(whole: Whole) -> None:
         with whole.opened(store) as index:
             assert view(index) == whole.view
         shutil.rmtree(store.parent)
+
+
+OPENED_AT_ONCE = """
+import pathlib, sys, threading
+import apsw, apsw.sqlite_extra
+from callboard.actors.index.vectors import VectorCache
+
+load, loaded, again = apsw.sqlite_extra.load, threading.Event(), threading.Event()
+
+def load_slowly(*args):
+    load(*args)
+    if loaded.is_set():
+        again.set()
+        threads[0].join(30)
+    loaded.set()
+    again.wait(0.5)  # the other one comes meanwhile, where it can
+
+def open_one(name):
+    cache = VectorCache(pathlib.Path(sys.argv[1]) / name)
+    print(cache._database.connection.open_vfs)
+    cache.close()
+
+apsw.sqlite_extra.load = load_slowly
+threads = [threading.Thread(target=open_one, args=[name]) for name in ("a", "b")]
+threads[0].start()
+loaded.wait(30)
+threads[1].start()
+for thread in threads:
+    thread.join(30)
+print(apsw.vfs_names()[0])
+"""
+
+
+def test_indexes_that_are_opened_at_once_have_checksums_and_others_do_not(tmp_path: Path) -> None:
+    """The first one that a process opens loads what compares them, which changes the default of the whole process."""
+    ran = run([sys.executable, "-c", OPENED_AT_ONCE, tmp_path], check=True, capture_output=True, text=True, timeout=60)
+    *checked, default = ran.stdout.split()
+    assert checked == ["cksmvfs"] * 2
+    assert default != "cksmvfs"
 
 
 def test_damage_while_the_index_is_open_is_noticed_by_the_next_refresh(whole: Whole) -> None:
