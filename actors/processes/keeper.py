@@ -50,6 +50,7 @@ def enter(runtime: int, runtime_pid: int, namespaces: bool, shared_memory_bytes:
     except ProcessLookupError:
         sys.exit(0)
     own = capabilities()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # an order to end comes before the folder, or after fork
     try:
         entered = leave_for_namespaces() if namespaces else ""
         inherit_orphans()
@@ -74,6 +75,7 @@ def enter(runtime: int, runtime_pid: int, namespaces: bool, shared_memory_bytes:
         inherit_orphans()
     for number in (signal.SIGCHLD, signal.SIGTERM):
         signal.signal(number, lambda *_: None)  # only to wake its poll
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     return entered
 
 
@@ -86,6 +88,7 @@ def _refuse(error: OSError) -> NoReturn:
 def _keep(init: int, host: int, scratch: str) -> NoReturn:
     # An order of the runtime, for an init process that does not listen any more.
     signal.signal(signal.SIGTERM, lambda *_: os.kill(init, signal.SIGKILL))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     poll = select.poll()
     poll.register(host, select.POLLIN)
     poll.register(os.pidfd_open(init), select.POLLIN)

@@ -172,6 +172,8 @@ class ProcessSource(Actor[SourceMessage]):
         if self._init is None:
             return True
         self._init.close()
+        if self._contained is None:  # it is being loaded, for most of a second, and nothing runs below it
+            self._init.kill()
         return False
 
     def _close(self) -> None:

@@ -6,13 +6,22 @@ import asyncio
 import errno
 import os
 import subprocess
+import tempfile
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from support.conditions import wait_until
 
+from callboard.actors.processes import init, launch
 from callboard.actors.processes.launch import Heard, InitProcess, KeeperEnded
+from callboard.actors.processes.spawning import interpreter
+from callboard.actors.processes.supply import ProcessOptions
+from callboard.actors.testing.chaos.beside import MARK, marked_processes
+from callboard.actors.testing.tool_stage import ToolStage
+from callboard.actors.tools import tool
 
 
 class Slow:
@@ -61,6 +70,32 @@ def test_a_process_whose_loop_is_closed_before_it_has_started_is_waited_for(slow
     (process,) = slow.started
     assert process.returncode is not None
     assert posted == []
+
+
+@tool
+def rest() -> None:
+    pass
+
+
+@pytest.mark.parametrize("where", ["before", "after"])
+def test_a_stop_does_not_wait_for_processes_that_are_being_loaded(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, where: str
+) -> None:
+    """They would hear of it when they have loaded all that tools need; here, never. Nothing is left of them."""
+    mark, hang = f"loading-{os.getpid()}", "__import__('signal').pause()\n"
+
+    def hangs(code: str) -> list[str]:
+        before, main, after = code.partition(f"from {init.__name__} ")
+        return interpreter(hang + code if where == "before" else before + hang + main + after)
+
+    monkeypatch.setattr(launch, "interpreter", hangs)
+    monkeypatch.setattr(launch, "CLOSE_SECONDS", 3_600)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with ToolStage(ProcessOptions(environment={MARK: mark})) as stage:
+        stage.start(rest, "{}", 30)
+        wait_until(lambda: list(tmp_path.iterdir()) if where == "after" else marked_processes(mark))
+    assert marked_processes(mark) == []
+    assert not list(tmp_path.iterdir())
 
 
 def test_without_a_thread_nothing_is_left_open(monkeypatch: pytest.MonkeyPatch) -> None:
