@@ -39,7 +39,7 @@ def run_tests(folder: Path, tests: str, *, backstop_seconds: float = 30.0) -> su
         "-o",
         f"backstop_seconds={backstop_seconds}",
     ]
-    command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", *settings, str(folder)]
+    command = [sys.executable, "-m", "pytest", "-v", "-rA", "-p", "no:cacheprovider", *settings, str(folder)]
     return subprocess.run(command, capture_output=True, text=True, timeout=50)
 
 
@@ -60,8 +60,8 @@ def test_that_waits_for_a_thread():
 def test_behind_it(): pass
 """,
     )
-    assert "test_that_waits_for_a_thread FAILED" in run.stdout
-    assert "test_behind_it PASSED" in run.stdout
+    assert "FAILED test_it.py::test_that_waits_for_a_thread" in run.stdout, run.stdout  # in the summary: the line of
+    assert "PASSED test_it.py::test_behind_it" in run.stdout  # a test that runs may be torn apart by the stacks
     assert "Stack of waits-for-good" in run.stdout
     assert "in be_stuck" in run.stdout
     assert "thread.join()" in run.stdout
