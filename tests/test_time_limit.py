@@ -5,6 +5,7 @@ Each case is a run of pytest of its own, with this project's settings and tests/
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -60,8 +61,11 @@ def test_that_waits_for_a_thread():
 def test_behind_it(): pass
 """,
     )
-    assert "FAILED test_it.py::test_that_waits_for_a_thread" in run.stdout, run.stdout  # in the summary: the line of
-    assert "PASSED test_it.py::test_behind_it" in run.stdout  # a test that runs may be torn apart by the stacks
+    summary = run.stdout.partition("short test summary info")[2]  # above, the stacks may tear a line apart
+    assert re.findall(r"^(\w+) \S+::(\w+)", summary, re.MULTILINE) == [
+        ("PASSED", "test_behind_it"),
+        ("FAILED", "test_that_waits_for_a_thread"),
+    ], run.stdout
     assert "Stack of waits-for-good" in run.stdout
     assert "in be_stuck" in run.stdout
     assert "thread.join()" in run.stdout
