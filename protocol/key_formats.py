@@ -220,10 +220,8 @@ FORMATS: Final[tuple[KeyFormat, ...]] = (
     KeyFormat("rzp_", rf"(?:live|test)_{_WORD}{{14,}}", "razorpay.com/docs: API keys"),
     KeyFormat("pdl_", r"(?:live|sdbx)_apikey_\w{30,}", "developer.paddle.com: API keys"),
     KeyFormat("polar_", rf"(?:pat|oat|whs)_{_WORD}{{30,}}", "polar.sh/docs: access tokens"),
-    *(
-        KeyFormat(f"{kind}_", rf"(?:pub_|){_WORD}{{30,}}", "docs.mollie.com, docs.lob.com: API keys")
-        for kind in ("live", "test")
-    ),
+    KeyFormat("live_", rf"(?:pub_|){_WORD}{{30,}}", "docs.mollie.com, docs.lob.com: API keys"),
+    KeyFormat("test_", rf"(?:pub_|){_LOWER_HEX}{{31,}}", "docs.lob.com: API keys"),
     KeyFormat("live_", rf"{_URL_SAFE}{{40}}{_END}", "developer.gocardless.com"),
     KeyFormat("api_", rf"(?:live|sandbox)\.{_URL_SAFE}{{10,}}\.{_URL_SAFE}{{20,}}", "documentation.onfido.com"),
     KeyFormat("persona_", rf"(?:production|sandbox)_{_UUID}", "docs.withpersona.com"),
@@ -245,7 +243,7 @@ FORMATS: Final[tuple[KeyFormat, ...]] = (
     KeyFormat(
         "webhook.office.com/webhookb2/", r"[\w@-]{36,}/IncomingWebhook/[\w/-]{40,}", "learn.microsoft.com: Teams"
     ),
-    KeyFormat("hooks.zapier.com/hooks/catch/", rf"[0-9]{{5,}}/{_WORD}{{6,}}", "zapier.com/help: webhooks"),
+    KeyFormat("hooks.zapier.com/hooks/catch/", rf"[0-9]{{5,}}/{_WORD}{{7,}}", "zapier.com/help: webhooks"),
     KeyFormat("syt_", rf"{_WORD}{{2,}}_{_WORD}{{20}}_{_WORD}{{6}}", "spec.matrix.org; github.com/element-hq/synapse"),
     KeyFormat("SG.", rf"{_URL_SAFE}{{16,}}\.{_URL_SAFE}{{16,}}", "docs.sendgrid.com: API keys"),
     *(KeyFormat(f"{kind}key-", r"[0-9a-f]{32}(?![0-9A-Za-z])", "documentation.mailgun.com") for kind in ("", "pub")),

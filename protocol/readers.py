@@ -1,7 +1,7 @@
 """For whom a text is: a type for each reader. A filter belongs to its reader, and one made for another hides or shows
 the wrong thing.
 
-- `ForModel` and `ForLog` have passed through `callboard.protocol.masking`: what looks like a key is covered.
+- `ForModel` and `ForLog` are of `callboard.protocol.masking`: what looks like a key is covered.
 - `ForDecision` is what a person says yes or no to. It is whole: nothing is covered or taken out, and what would draw
   nothing, move the cursor or look like another line stands there as an escape.
 
@@ -15,11 +15,8 @@ from collections.abc import Container
 from typing import Final, NewType, overload
 
 from callboard.protocol.lazy_loading import lazy_pattern
+from callboard.protocol.masking import ForLog, ForModel
 
-ForModel = NewType("ForModel", str)
-"""With values that look like keys covered: a model's provider reads it."""
-ForLog = NewType("ForLog", str)
-"""Likewise, for logs, spans, failures and what the command line tells on the way."""
 ForDecision = NewType("ForDecision", str)
 """Every character of it is seen: a person decides on it, and what they approve is what runs."""
 

@@ -15,8 +15,8 @@ from callboard.actors.cli.attachments import Part, attached
 from callboard.actors.cli.chat_partner import AnswerEnded, ChatPartner, StagedEdit
 from callboard.actors.cli.terminal import cleaned, printable, table
 from callboard.actors.config_file import similar
-from callboard.protocol.masking import for_log
-from callboard.protocol.readers import ForDecision, ForLog, for_decision, one_line_for_decision
+from callboard.protocol.masking import ForLog, for_log
+from callboard.protocol.readers import ForDecision, for_decision, one_line_for_decision
 
 
 class ChatState(Struct):

@@ -14,9 +14,9 @@ from callboard.actors.cli.terminal import DIM, PLAIN, YELLOW, TerminalText, prin
 from callboard.protocol.commands import Note, ReportFailure
 from callboard.protocol.events import ToolCallCancelled, ToolCallCompleted, ToolCallFailed, ToolCallTimedOut
 from callboard.protocol.ids import Tag
-from callboard.protocol.masking import for_log
+from callboard.protocol.masking import ForLog, for_log
 from callboard.protocol.model import Restarted, TextDelta
-from callboard.protocol.readers import ForDecision, ForLog
+from callboard.protocol.readers import ForDecision
 
 #: Arguments longer than this are cut on the screen.
 SHOWN_ARGUMENTS_CHARS: Final = 80

@@ -11,8 +11,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from callboard.protocol.content import json_text
-from callboard.protocol.masking import for_log
-from callboard.protocol.readers import ForLog
+from callboard.protocol.masking import ForLog, for_log
 
 #: What every record has; all else was added where it was written, and is shown.
 _OF_ANY_RECORD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}

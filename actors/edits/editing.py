@@ -40,9 +40,8 @@ from callboard.actors.tools import Tool, ToolContext
 from callboard.protocol.commands import AskApproval
 from callboard.protocol.errors import CallboardError, RuntimeFailure, ToolError, UsageError
 from callboard.protocol.ids import Tag
-from callboard.protocol.masking import mask
+from callboard.protocol.masking import ForModel, mask
 from callboard.protocol.policy import Access, AccessKind
-from callboard.protocol.readers import ForModel
 
 logger = logging.getLogger("callboard.edits")
 Answered = TypeVar("Answered")

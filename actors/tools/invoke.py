@@ -25,8 +25,7 @@ from callboard.protocol.errors import ToolError
 from callboard.protocol.ids import ToolName
 from callboard.protocol.lazy_loading import lazy_module
 from callboard.protocol.limits import MAX_RESULT_BYTES
-from callboard.protocol.masking import LONGEST_KEY_BYTES, mask
-from callboard.protocol.readers import ForModel
+from callboard.protocol.masking import LONGEST_KEY_BYTES, ForModel, mask
 from callboard.protocol.tools import Deferred, FailureCode, ToolFailure
 
 if TYPE_CHECKING:
