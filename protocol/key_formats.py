@@ -243,7 +243,6 @@ FORMATS: Final[tuple[KeyFormat, ...]] = (
     KeyFormat(
         "webhook.office.com/webhookb2/", r"[\w@-]{36,}/IncomingWebhook/[\w/-]{40,}", "learn.microsoft.com: Teams"
     ),
-    KeyFormat("hooks.zapier.com/hooks/catch/", rf"[0-9]{{5,}}/{_WORD}{{7,}}", "zapier.com/help: webhooks"),
     KeyFormat("syt_", rf"{_WORD}{{2,}}_{_WORD}{{20}}_{_WORD}{{6}}", "spec.matrix.org; github.com/element-hq/synapse"),
     KeyFormat("SG.", rf"{_URL_SAFE}{{16,}}\.{_URL_SAFE}{{16,}}", "docs.sendgrid.com: API keys"),
     *(KeyFormat(f"{kind}key-", r"[0-9a-f]{32}(?![0-9A-Za-z])", "documentation.mailgun.com") for kind in ("", "pub")),

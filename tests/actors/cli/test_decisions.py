@@ -138,6 +138,8 @@ VALUES = st.one_of(
     st.lists(HOSTILE_TEXTS, max_size=3),
     st.dictionaries(HOSTILE_TEXTS, HOSTILE_TEXTS, max_size=2),
 )
+#: Half of a surrogate pair is no JSON: a call with it is refused.
+RUNNABLE = HOSTILE_TEXTS.map(lambda text: text.replace("\ud800", ""))
 ARGUMENTS = st.dictionaries(
     st.one_of(st.sampled_from(["path", "touches", "command"]), HOSTILE_TEXTS), VALUES, max_size=4
 )
@@ -296,13 +298,13 @@ def test_what_was_shown_is_what_the_tool_gets(tmp_path: Path) -> None:
         return approval
 
     @settings(max_examples=examples(200))
-    @given(text=HOSTILE_TEXTS, more=st.dictionaries(HOSTILE_TEXTS, HOSTILE_TEXTS, max_size=3))
+    @given(text=RUNNABLE, more=st.dictionaries(RUNNABLE, RUNNABLE, max_size=3))
     def check(text: str, more: dict[str, str]) -> None:
         ran.clear()
         views.clear()
         result = asyncio.run(runtime.call_tool("note", {"text": text, "more": more}))
+        assert result.ok is bool(views), "what holds a mask is not even asked about"
         if not views:
-            assert not result.ok  # half of a surrogate pair
             return
         shown = arguments_at_terminal(views[-1])
         assert [(unescaped(shown["text"], "r"), json.loads(shown["more"]))] == ran
