@@ -16,7 +16,7 @@ from callboard.actors.config_file import similar
 from callboard.actors.journal.places import shown_place
 from callboard.actors.requests.extra_fields import checked_headers
 from callboard.protocol.errors import UsageError
-from callboard.protocol.masking import mask
+from callboard.protocol.masking import for_log
 from callboard.providers.credentials import TokenCallback
 
 NOT_A_KEY: Final = "a key is one word of ASCII; set it again, without spaces, line breaks and other characters"
@@ -63,7 +63,7 @@ class Connection:
         object.__setattr__(self, "headers", checked_headers("headers", self.headers))
 
     def __repr__(self) -> str:
-        shown = (f"{name}={mask(value)!r}" for name in ("base_url", "proxy") if (value := getattr(self, name)))
+        shown = (f"{name}={for_log(value)!r}" for name in ("base_url", "proxy") if (value := getattr(self, name)))
         return f"Connection({', '.join(shown)})"
 
 
@@ -160,4 +160,4 @@ def shown(names_and_values: Iterable[tuple[str | None, object]]) -> Iterator[tup
         elif name == "journal" and isinstance(value, str):
             yield name, shown_place(value)
         else:
-            yield name, mask(value) if isinstance(value, str) else value
+            yield name, for_log(value) if isinstance(value, str) else value

@@ -3,17 +3,19 @@
 Two kinds are found: formats that their makers gave a prefix (`FORMATS`), and values behind a name that says what they
 are (`password = "..."`, `API_KEY=...`), as long as the value looks made up by a machine or chosen as a password, not
 like a word, a path or a reference. What is found is covered with a mask of as many bytes, so byte offsets into the text
-stay exact; line ends are kept. The time is linear in the length of the text: every pattern begins with a literal or is
-tried at a known place, and looks at a bounded number of bytes from there.
+stay exact; line ends are kept, and the signs by which a shell or a program tells code from words (`SIGNS`), so that no
+code hides in what looks like a key. The time is linear in the length of the text: every pattern begins with a literal
+or is tried at a known place, and looks at a bounded number of bytes from there.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from string import ascii_letters, digits
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, NewType
 
+from callboard.protocol.key_formats import FORMATS, NO_KEY
 from callboard.protocol.lazy_loading import lazy_pattern
 
 #: Begins every mask, and ends those of six bytes and more, with asterisks in between. Unicode has it for a key on
@@ -28,13 +30,22 @@ LONGEST_KEY_BYTES: Final = 14_000
 WINDOW_BYTES: Final = 64 * 1024
 
 Span = tuple[int, int]
+ForModel = NewType("ForModel", str)
+"""With values that look like keys covered: a model's provider reads it."""
+ForLog = NewType("ForLog", str)
+"""Likewise, for logs, spans, failures and what the command line tells on the way."""
 
 
-def mask(text: str) -> str:
+def mask(text: str) -> ForModel:
     """The text with every value that looks like a key covered; the number of its bytes in UTF-8 stays the same."""
     data = text.encode("utf-8", "surrogatepass")
     spans = _spans(data)
-    return _covered(data, spans, 0, len(data)).decode("utf-8", "surrogatepass") if spans else text
+    return ForModel(_covered(data, spans, 0, len(data)).decode("utf-8", "surrogatepass") if spans else text)
+
+
+def for_log(text: str) -> ForLog:
+    """The same for what people read of what happened: logs, spans, failures, what the command line tells."""
+    return ForLog(mask(text))
 
 
 def mask_bytes(data: bytes, start: int = 0, end: int | None = None) -> bytes:
@@ -65,8 +76,17 @@ def _covered(data: bytes, spans: list[Span], start: int, end: int) -> bytes:
     return b"".join(pieces)
 
 
+#: Never covered. A password may hold them; what is between them is covered then.
+SIGNS: Final = b";&|<>()$`\"'"
+_PIECES: Final = lazy_pattern(rb"[%b]+|[^%b]+" % (SIGNS, SIGNS))
+
+
 def _cover(line: bytes) -> bytes:
     """A mask for one line, without its end and the spaces before its text."""
+    return b"".join(each if each[0] in SIGNS else _cover_piece(each) for each in _PIECES.findall(line))
+
+
+def _cover_piece(line: bytes) -> bytes:
     text = line.strip()
     if not text:
         return line
@@ -81,91 +101,24 @@ def _cover(line: bytes) -> bytes:
 # -- formats that their makers gave a prefix -------------------------------------------------------------------------
 
 
-class KeyFormat(NamedTuple):
-    """Keys that begin with `prefix`; `rest` is what follows it, `source` who says so."""
+def _by_prefix() -> dict[bytes, tuple[re.Pattern[bytes], ...]]:
+    found: dict[bytes, tuple[re.Pattern[bytes], ...]] = {}
+    for each in FORMATS:
+        found[each.prefix.encode()] = (*found.get(each.prefix.encode(), ()), lazy_pattern(each.rest.encode()))
+    return found
 
-    prefix: str
-    rest: str
-    source: str
+
+def _any_prefix(prefixes: Iterable[bytes]) -> bytes:
+    """Where one of them begins a word, the longest. By first letters: 200 alternatives would be tried one by one."""
+    by_letter: dict[bytes, list[bytes]] = {}
+    for each in sorted(prefixes, key=len, reverse=True):
+        by_letter.setdefault(each[:1], []).append(re.escape(each[1:]))
+    letters = (re.escape(letter) + b"(?:" + b"|".join(rests) + b")" for letter, rests in by_letter.items())
+    return b"(?<![A-Za-z0-9])(?=(" + b"|".join(letters) + b"))"
 
 
-_WORD: Final = "[A-Za-z0-9]"
-_URL_SAFE: Final = "[A-Za-z0-9_-]"
-_BASE64: Final = "[A-Za-z0-9+/]"
-_HEX: Final = "[0-9a-fA-F]"
-
-#: A group of this name holds what is no key, and is not looked at again: a word of one prefix after the other would
-#: be read to its end from each of them.
-_NO_KEY: Final = "no_key"
-
-#: Lengths are the least that is taken for a key, somewhat below what the makers give out.
-FORMATS: Final[tuple[KeyFormat, ...]] = (
-    KeyFormat("sk-", rf"{_URL_SAFE}{{16,}}", "platform.openai.com, docs.anthropic.com, openrouter.ai, deepseek.com"),
-    KeyFormat("sk_", rf"(?:live|test|prod)_{_WORD}{{16,}}", "docs.stripe.com/keys, docs.clerk.com"),
-    KeyFormat("pk_", rf"(?:live|test|prod)_{_WORD}{{16,}}", "docs.stripe.com/keys"),
-    KeyFormat("rk_", rf"(?:live|test|prod)_{_WORD}{{16,}}", "docs.stripe.com/keys"),
-    KeyFormat("whsec_", rf"{_BASE64}{{24,}}=*", "docs.stripe.com/webhooks"),
-    KeyFormat("AIza", rf"{_URL_SAFE}{{30,}}", "cloud.google.com/docs/authentication/api-keys"),
-    KeyFormat("ya29.", rf"{_URL_SAFE}{{20,}}", "developers.google.com/identity/protocols/oauth2"),
-    KeyFormat("GOCSPX-", rf"{_URL_SAFE}{{20,}}", "developers.google.com/identity/protocols/oauth2"),
-    *(KeyFormat(f"gh{kind}_", rf"{_WORD}{{20,}}", "github.blog/2021-04-05: token formats") for kind in "pousr"),
-    KeyFormat("github_pat_", r"\w{22,}", "docs.github.com/authentication: fine-grained tokens"),
-    *(
-        KeyFormat(f"gl{kind}-", r"[\w.-]{16,}", "docs.gitlab.com/security/tokens")
-        for kind in ("pat", "dt", "ft", "rt", "soat", "cbt", "ptt", "imt", "agent", "oas", "ffct")
-    ),
-    KeyFormat("xox", r"[a-z](?:\.xox[a-z])?-[A-Za-z0-9-]{16,}", "docs.slack.dev/authentication/tokens"),
-    KeyFormat("xapp-", r"[A-Za-z0-9-]{16,}", "docs.slack.dev/authentication/tokens"),
-    KeyFormat("hooks.slack.com/", r"(?:services|workflows|triggers)/[\w/+-]{16,}", "docs.slack.dev: incoming webhooks"),
-    KeyFormat("AKIA", r"[A-Z0-9]{16}(?![A-Z0-9])", "docs.aws.amazon.com/IAM: unique identifiers"),
-    KeyFormat("ASIA", r"[A-Z0-9]{16}(?![A-Z0-9])", "docs.aws.amazon.com/IAM: unique identifiers"),
-    KeyFormat("ABSK", rf"{_BASE64}{{60,}}=*", "docs.aws.amazon.com/bedrock: API keys"),
-    KeyFormat("SG.", rf"{_URL_SAFE}{{16,}}\.{_URL_SAFE}{{16,}}", "docs.sendgrid.com: API keys"),
-    KeyFormat("key-", r"[0-9a-f]{32}(?![0-9A-Za-z])", "documentation.mailgun.com"),
-    KeyFormat("SK", r"[0-9a-f]{32}(?![0-9A-Za-z])", "twilio.com/docs/iam/api-keys"),
-    KeyFormat("hf_", rf"{_WORD}{{20,}}", "huggingface.co/docs/hub/security-tokens"),
-    KeyFormat("gsk_", rf"{_WORD}{{20,}}", "console.groq.com/docs"),
-    KeyFormat("xai-", rf"{_WORD}{{20,}}", "docs.x.ai"),
-    KeyFormat("csk-", rf"{_WORD}{{20,}}", "inference-docs.cerebras.ai"),
-    KeyFormat("pplx-", rf"{_WORD}{{20,}}", "docs.perplexity.ai"),
-    KeyFormat("nvapi-", rf"{_URL_SAFE}{{20,}}", "docs.api.nvidia.com"),
-    KeyFormat("r8_", rf"{_WORD}{{20,}}", "replicate.com/docs/topics/security/api-tokens"),
-    KeyFormat("tvly-", rf"{_URL_SAFE}{{16,}}", "docs.tavily.com"),
-    KeyFormat("jina_", rf"{_URL_SAFE}{{20,}}", "jina.ai/embeddings"),
-    KeyFormat("pcsk_", rf"{_URL_SAFE}{{20,}}", "docs.pinecone.io"),
-    KeyFormat("lsv2_", rf"(?:pt|sk)_{_URL_SAFE}{{20,}}", "docs.smith.langchain.com"),
-    KeyFormat("npm_", rf"{_WORD}{{30,}}", "docs.npmjs.com: about access tokens"),
-    KeyFormat("pypi-", rf"{_URL_SAFE}{{32,}}", "pypi.org/help#apitoken"),
-    KeyFormat("rubygems_", rf"{_HEX}{{32,}}", "guides.rubygems.org/api-key-scopes"),
-    KeyFormat("dckr_", rf"(?:pat|oat)_{_URL_SAFE}{{20,}}", "docs.docker.com/security/access-tokens"),
-    *(KeyFormat(f"do{kind}_v1_", rf"{_HEX}{{32,}}", "docs.digitalocean.com/reference/api") for kind in "opr"),
-    KeyFormat("shp", rf"(?:at|ca|pa|ss|tka)_{_HEX}{{24,}}", "shopify.dev/docs/apps/auth"),
-    KeyFormat("dapi", rf"{_HEX}{{32}}(?![0-9A-Za-z])", "docs.databricks.com: personal access tokens"),
-    *(KeyFormat(f"hv{kind}.", rf"{_URL_SAFE}{{20,}}", "developer.hashicorp.com: vault tokens") for kind in "sbr"),
-    KeyFormat("PMAK-", r"[A-Za-z0-9-]{24,}", "learning.postman.com"),
-    KeyFormat("lin_", rf"(?:api|oauth)_{_WORD}{{20,}}", "linear.app/developers"),
-    KeyFormat("ntn_", rf"{_WORD}{{20,}}", "developers.notion.com"),
-    KeyFormat("figd_", rf"{_URL_SAFE}{{20,}}", "figma.com/developers/api"),
-    *(KeyFormat(f"gls{kind}_", r"[A-Za-z0-9+/=_]{24,}", "grafana.com/docs: service account tokens") for kind in "ac"),
-    KeyFormat("glc_", r"[A-Za-z0-9+/=]{24,}", "grafana.com/docs: access policy tokens"),
-    KeyFormat("NRAK-", r"[A-Z0-9]{20,}", "docs.newrelic.com: user keys"),
-    *(KeyFormat(f"sntry{kind}_", r"[A-Za-z0-9+/=_]{24,}", "docs.sentry.io: auth tokens") for kind in "su"),
-    KeyFormat("sbp_", rf"{_HEX}{{32,}}", "supabase.com/docs"),
-    KeyFormat("pul-", rf"{_HEX}{{32,}}", "pulumi.com/docs: access tokens"),
-    KeyFormat("tskey-", r"[A-Za-z0-9-]{16,}", "tailscale.com/kb: auth keys"),
-    KeyFormat("dp.", r"(?:pt|st|ct|sa|scim|audit)\.[\w.-]{20,}", "docs.doppler.com: token formats"),
-    KeyFormat("ATATT3", r"[A-Za-z0-9_=-]{24,}", "support.atlassian.com: API tokens"),
-    KeyFormat("HRKU-", rf"{_URL_SAFE}{{24,}}", "devcenter.heroku.com"),
-    KeyFormat("sq0", rf"(?:atp|csp|idp)-{_URL_SAFE}{{20,}}", "developer.squareup.com"),
-    KeyFormat("AGE-SECRET-KEY-", r"[0-9A-Z]{20,}", "age-encryption.org/v1"),
-    KeyFormat("ops_", r"eyJ[A-Za-z0-9_=-]{40,}", "developer.1password.com: service accounts"),
-    KeyFormat(
-        "eyJ",
-        rf"{_URL_SAFE}{{8,}}\.eyJ{_URL_SAFE}{{8,}}\.{_URL_SAFE}*|(?P<{_NO_KEY}>{_URL_SAFE}*+)",
-        "RFC 7519: JSON Web Token",
-    ),
-)
-_RESTS: Final = tuple((each.prefix.encode(), lazy_pattern(each.rest.encode())) for each in FORMATS)
+_RESTS: Final = _by_prefix()
+_STARTS: Final = lazy_pattern(_any_prefix(_RESTS))
 #: A letter or digit before the prefix makes it part of another word, unless it is the end of another key.
 _IN_A_WORD: Final = lazy_pattern(rb"[A-Za-z0-9]")
 
@@ -177,19 +130,29 @@ _SPACES: Final = bytes(each if chr(each) in f"{ascii_letters}{digits}_.+/=-" els
 
 def _formats(data: bytes) -> Iterator[Span]:
     words = b" ".join(word for word in data.translate(_SPACES).split() if len(word) >= _SHORTEST_KEY)
-    found: list[tuple[int, int]] = []
-    for prefix, rest in _RESTS:
-        at = data.find(prefix) if prefix in words else -1
-        while at >= 0:
-            key = rest.match(data, at + len(prefix))
-            if key and key.lastgroup != _NO_KEY and _is_key(prefix, key.group()):
-                found.append((at, key.end()))
-            at = data.find(prefix, key.end() if key else at + len(prefix))
+    starts = set(_STARTS.findall(words))
+    begun = {each for each in _RESTS if any(start.startswith(each) for start in starts)} if starts else set[bytes]()
+    found = _keys(data, begun)
+    if found:  # behind the end of a key another may begin within the same word
+        found = _keys(data, {each for each in _RESTS if each in words})
     ends: set[int] = set()
     for at, end in sorted(found):
         if at in ends or not (at and _IN_A_WORD.match(data, at - 1)):
             ends.add(end)
             yield at, end
+
+
+def _keys(data: bytes, prefixes: set[bytes]) -> list[Span]:
+    found: list[Span] = []
+    for prefix in prefixes:
+        for rest in _RESTS[prefix]:
+            at = data.find(prefix)
+            while at >= 0:
+                key = rest.match(data, at + len(prefix))
+                if key and key.lastgroup != NO_KEY and _is_key(prefix, key.group()):
+                    found.append((at, key.end()))
+                at = data.find(prefix, key.end() if key else at + len(prefix))
+    return found
 
 
 def _is_key(prefix: bytes, rest: bytes) -> bool:
@@ -256,7 +219,7 @@ SHAPES: Final = (
     Shape(b"://", lazy_pattern(rb"://([A-Za-z0-9_-]{20,512}+)@"), judged=True, source="a token as the user of a URL"),
     Shape(
         b"=",
-        lazy_pattern(rb"[?&](?:sig|key|code|auth|signature)=([^\s&\"'`<>#]{12,512}+)"),
+        lazy_pattern(rb"[?&](?:sig|key|code|auth|signature)=([^\s&\"'`<>#;|()$]{12,512}+)"),
         judged=True,
         source="learn.microsoft.com: shared access signatures; Google: keys in the query",
     ),
@@ -268,11 +231,32 @@ SHAPES: Final = (
     ),
     *(
         Shape(word, lazy_pattern(word + rb"[ \t]++([A-Za-z0-9._~+/-]{12,4096}+={0,2})"), True, "RFC 6750, RFC 7617")
-        for word in (b"Bearer", b"bearer", b"BEARER", b"Basic", b"basic", b"Token")
+        for word in (b"Bearer", b"bearer", b"BEARER", b"Basic", b"basic", b"Token", b"SSWS")
+    ),
+    *(
+        Shape(literal, lazy_pattern(pattern), False, source)
+        for literal, pattern, source in (
+            (b"sha256~", rb"sha256~([\w-]{43})(?![\w-])", "docs.openshift.com: OAuth tokens"),
+            (b"token-", rb"token-([a-z0-9]{5}:[a-z0-9]{50,})", "ranchermanager.docs.rancher.com: API keys"),
+            (b"_gitlab_session", rb"_gitlab_session=([0-9a-f]{32})", "docs.gitlab.com: session cookies"),
+            (b"-us", rb"-us(?=[0-9]{1,2}(?![0-9]))(?<=([0-9a-f]{32})-us)", "mailchimp.com/developer: API keys"),
+        )
+    ),
+    *(
+        # Their mark is in the middle or at the end. What is before it is tried at the beginnings of words alone.
+        Shape(literal, lazy_pattern(rb"(?<![A-Za-z0-9])" + pattern), False, source)
+        for literal, pattern, source in (
+            (b".atlasv1.", rb"([A-Za-z0-9]{14}\.atlasv1\.[\w-]{50,})", "developer.hashicorp.com/terraform: API tokens"),
+            (b"Q~", rb"([\w~.-]{3}[0-9]Q~[\w~.-]{31,34})", "learn.microsoft.com/entra: client secrets"),
+            (b"JQQJ9", rb"([A-Za-z0-9]{52}JQQJ9[A-Za-z0-9+/]{20,})", "learn.microsoft.com: Azure keys"),
+            (b"AZDO", rb"([A-Za-z0-9]{76}AZDO[A-Za-z0-9]{4})", "learn.microsoft.com/azure/devops: access tokens"),
+            (b"_mmk", rb"([A-Za-z0-9]{6}_[A-Za-z0-9]{29}_mmk)", "support.maxmind.com: license keys"),
+            (b"NRAL", rb"([0-9a-fA-F]{30,40}NRAL)", "docs.newrelic.com: license keys"),
+        )
     ),
     Shape(
         b"login",
-        lazy_pattern(rb"login\s{1,9}+[^\s]{1,128}+\s{1,9}+password\s{1,9}+([^\s]{6,512}+)"),
+        lazy_pattern(rb"login\s{1,9}+[^\s]{1,128}+\s{1,9}+password\s{1,9}+([^\s;&|<>()$`\"']{6,512}+)"),
         judged=False,
         source="netrc(5)",
     ),
@@ -286,7 +270,7 @@ SHAPES: Final = (
         b"--",
         lazy_pattern(
             rb"--(?<![\w-]--)(?:[a-z]{1,20}-){0,3}(?:password|passwd|passphrase|token|secret|key)[ \t]++"
-            rb"[\"']?([^\s\"'`$<>(){}]{6,512}+)"
+            rb"[\"']?([^\s\"'`$<>(){};&|]{6,512}+)"
         ),
         judged=True,
         source="options of command lines",
@@ -418,7 +402,7 @@ def _cannot_be(value: bytes) -> bool:
 
 
 #: Nothing to cover: a mask, or what is left of one.
-_COVERED: Final = lazy_pattern(rb"(?:%b|[*\s])*+\Z" % _MARK)
+_COVERED: Final = lazy_pattern(rb"(?:%b|[*\s%b])*+\Z" % (_MARK, SIGNS))
 #: A mask changes what its neighbours look like: behind it begins a word, and a word that a longer one had swallowed is
 #: seen. Ordinary texts need two looks, the second to see that nothing is left.
 _MOST_LOOKS: Final = 8

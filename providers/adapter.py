@@ -12,7 +12,7 @@ from typing import Final, Protocol, runtime_checkable
 from msgspec import Struct
 
 from callboard.protocol.limits import STREAM_IDLE_TIMEOUT_SECONDS, STREAM_TOTAL_TIMEOUT_SECONDS
-from callboard.protocol.masking import mask
+from callboard.protocol.masking import for_log
 from callboard.protocol.model import ModelRequest, StreamEvent
 from callboard.protocol.values import repr_without
 from callboard.providers.own_options import OptionTable
@@ -38,7 +38,7 @@ class WireRequest(Struct, frozen=True):
     """What an `Authorizer` has put into it; kept out of `repr` too."""
 
     def __repr__(self) -> str:
-        return f"WireRequest({self.method} {mask(self.url)}, {len(self.body)} bytes, notes={self.notes})"
+        return f"WireRequest({self.method} {for_log(self.url)}, {len(self.body)} bytes, notes={self.notes})"
 
 
 class HttpAnswer(Struct, frozen=True):

@@ -19,7 +19,7 @@ from typing import Final, Generic, Protocol, TypeVar
 from msgspec.structs import replace
 
 from callboard.protocol.errors import ErrorKind, ProviderError, said
-from callboard.protocol.masking import mask
+from callboard.protocol.masking import for_log
 from callboard.providers.adapter import CREDENTIAL_HEADERS, Authorizer, WireRequest
 from callboard.providers.http_errors import snippet
 
@@ -209,7 +209,7 @@ def token_authorizer(token: TokenCallback | str, kind: type[Token] = Token) -> R
 
 def described(error: BaseException) -> str:
     """An exception of a library's or a user's, in a few words and without what looks like a key."""
-    return mask(snippet(said(error))).rstrip(".")
+    return for_log(snippet(said(error))).rstrip(".")
 
 
 class InThread(Generic[_T]):

@@ -32,7 +32,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from callboard.protocol.errors import ErrorKind, ProviderError, UsageError
-from callboard.protocol.masking import mask
+from callboard.protocol.masking import for_log
 from callboard.protocol.model import Done, Error, ModelRequest, StreamEvent
 from callboard.protocol.values import repr_without
 from callboard.providers.adapter import (
@@ -259,7 +259,7 @@ class HttpProvider:
             location = snippet(headers.get("location", ""))
             for secret in _credentials(wire):
                 location = without_key(location, secret)
-            raise _Redirected(f"redirects to {mask(location) or 'nowhere'}; set base_url to where the API is")
+            raise _Redirected(f"redirects to {for_log(location) or 'nowhere'}; set base_url to where the API is")
         if status >= 400:
             deadline.shorten(self._timeouts.error_body_seconds)
         return adapter.decoder(status, headers, streaming)

@@ -46,14 +46,14 @@ LOADS = {
     "a tool": Loads(
         "from callboard import tool, ToolContext, ToolError",
         ". actors actors.processes actors.tools protocol",
-        32,
+        33,
         "msgspec orjson typing_extensions",
         f"asyncio ssl email {BORDERS} docstring_parser cloudpickle",
     ),
     "a tool that asks its MCP client": Loads(
         "from callboard import tool; from callboard.actors.mcp.callers import caller",
         ". actors actors.mcp actors.processes actors.tools protocol",
-        34,
+        35,
         "msgspec orjson typing_extensions",
         f"asyncio ssl email mcp mcp_types {BORDERS}",
     ),
@@ -61,14 +61,14 @@ LOADS = {
         "from callboard import Runtime, tool",
         """. actors actors.calls actors.edits actors.index actors.journal actors.kernel actors.models actors.processes
         actors.requests actors.telemetry actors.tools actors.workers protocol providers""",
-        112,
+        114,
         "msgspec orjson pykka typing_extensions uvloop",
         f"email multiprocessing sqlite3 tomllib zoneinfo {BORDERS} tenacity pathspec docstring_parser {MADE_OF}",
     ),
     "callboard --version": Loads(
         COMMAND.format(words=["--version"]),
         ". actors actors.cli protocol",
-        12,
+        13,
         never=f"asyncio dataclasses inspect json logging socket ssl subprocess {BORDERS}",
     ),
     "callboard tools": Loads(
@@ -76,7 +76,7 @@ LOADS = {
         """. actors actors.builtins actors.calls actors.cli actors.edits actors.index actors.journal actors.kernel
         actors.mcp actors.models actors.policy actors.processes actors.requests actors.telemetry actors.tools
         actors.workers protocol providers providers.anthropic providers.local providers.openai""",
-        310,
+        312,
         """annotated_types apsw chardetng_py docstring_parser msgspec opentelemetry orjson pydantic pydantic_core pykka
         tantivy tree_sitter typing_extensions typing_inspection uvloop""",
         """rapidfuzz statistics tarfile httpx aiohttp tenacity prompt_toolkit rich mcp genai_prices
@@ -87,7 +87,7 @@ LOADS = {
         """. actors actors.builtins actors.calls actors.daemon actors.edits actors.index actors.journal actors.kernel
         actors.mcp actors.models actors.policy actors.processes actors.requests actors.telemetry actors.tools
         actors.workers protocol providers providers.anthropic providers.local providers.openai""",
-        293,
+        295,
         """annotated_types anyio click httptools msgspec orjson prometheus_client pydantic pydantic_core pykka
         python_multipart sniffio starlette typing_extensions typing_inspection uvicorn uvloop watchfiles""",
         "httpx aiohttp tenacity numpy onnxruntime tantivy apsw genai_prices mcp docstring_parser importlib.metadata",
@@ -95,14 +95,14 @@ LOADS = {
     "the child of a tool": Loads(
         "import callboard.actors.processes.init",
         ". actors actors.processes actors.telemetry actors.tools protocol",
-        44,
+        45,
         "msgspec orjson typing_extensions",
         f"asyncio ssl email {BORDERS} pykka cloudpickle callboard.actors.runtime callboard.actors.kernel",
     ),
     "the parsing child of the index": Loads(
         "import callboard.actors.index.parsing",
         ". actors actors.index actors.processes protocol",
-        24,
+        25,
         "chardetng_py msgspec orjson tree_sitter typing_extensions",
         f"tantivy apsw pykka asyncio callboard.actors.runtime {BORDERS}",
     ),

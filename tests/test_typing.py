@@ -17,6 +17,10 @@ from callboard.protocol.tools import Isolation, Latency, Risk
 
 ROOT = Path(__file__).resolve().parents[1]
 START = "from pathlib import Path\nfrom callboard import *\n"
+READERS = (
+    "from callboard.protocol.masking import ForLog, ForModel, for_log, mask\n"
+    "from callboard.protocol.readers import ForDecision, for_decision\n"
+)
 
 #: Program -> what mypy says of it.
 WRONG = {
@@ -44,6 +48,14 @@ WRONG = {
     'Runtime(providers={"mine": 3})': "Dict entry 0 has incompatible type",
     "OpenAIOptions(verbosity=3)": 'Argument "verbosity" to "OpenAIOptions" has incompatible type',
     'Connection(base_ur="http://h")': 'Unexpected keyword argument "base_ur" for "Connection"',
+    # What a person decides on is never what was masked for others, and what goes to those is never what was not masked.
+    f'{READERS}shown: ForDecision = for_decision(mask("x"))': '"for_decision" does not return a value',
+    f'{READERS}shown: ForDecision = for_decision(for_log("x"))': '"for_decision" does not return a value',
+    f'{READERS}shown: ForDecision = mask("x")': 'type "ForModel", variable has type "ForDecision"',
+    f'{READERS}shown: ForLog = for_decision("x")': 'type "ForDecision", variable has type "ForLog"',
+    f'{READERS}shown: ForModel = for_decision("x")': 'type "ForDecision", variable has type "ForModel"',
+    f'{READERS}shown: ForLog = "x"': 'type "str", variable has type "ForLog"',
+    f'{READERS}shown: ForDecision = "x"': 'type "str", variable has type "ForDecision"',
     "from callboard import Agent": 'Module "callboard" has no attribute "Agent"',
     "from callboard.actors import Agent": 'Module "callboard.actors" has no attribute "Agent"',
 }

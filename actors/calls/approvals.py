@@ -30,6 +30,7 @@ from callboard.protocol.content import json_text
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import Tag, ToolName
 from callboard.protocol.policy import Access
+from callboard.protocol.readers import ForDecision, arguments_for_decision, one_line_for_decision
 from callboard.protocol.step import canonical_arguments
 from callboard.protocol.tools import ToolFailure
 
@@ -343,6 +344,19 @@ def _changed(arguments: Mapping[str, object], tool: Tool | None) -> tuple[str, s
 
 def _told(fault: ToolFailure) -> str:
     return f"{fault.field}: {fault.message}" if fault.field else fault.message
+
+
+UNTRUSTED: Final = ForDecision("this request has read text from outside, which may have led the model to it")
+
+
+def about_call(question: AskApproval) -> ForDecision:
+    """What a person must know beside the name of the tool and the diff: all of it, for surfaces that show one text."""
+    lines = [f"asked by: {one_line_for_decision(question.rule)}"] if question.rule else []
+    lines += [f"careful: {UNTRUSTED}"] if question.is_after_untrusted else []
+    lines += ["arguments:", arguments_for_decision(question.arguments)]
+    lines += [f"touches: {each.kind} {one_line_for_decision(each.value)}" for each in question.accesses]
+    lines += [f"confined: {one_line_for_decision(question.confinement)}"] if question.confinement else []
+    return ForDecision("\n".join(lines))
 
 
 # The open questions of a runtime.

@@ -12,13 +12,15 @@ import orjson
 from acp import helpers, schema
 
 from callboard import Audio, Document, Image, RunTool, TextDelta, ToolCallCompleted, ToolCallFailed, ToolProgressed
+from callboard.actors.calls.approvals import about_call
 from callboard.actors.requests.asking import Prompt
 from callboard.protocol.commands import AskApproval, Note, ReportFailure
 from callboard.protocol.content import AssistantMessage, Message, Text, Thinking, ToolCall, ToolMessage, UserMessage
 from callboard.protocol.events import ToolCallCancelled, ToolCallTimedOut
 from callboard.protocol.ids import Tag
-from callboard.protocol.masking import mask
+from callboard.protocol.masking import for_log
 from callboard.protocol.model import Restarted, ThinkingDelta
+from callboard.protocol.readers import one_line_for_decision
 from callboard.protocol.tools import Risk
 
 Update = helpers.SessionUpdate
@@ -96,17 +98,15 @@ class SessionUpdates:
 
     def question(self, question: AskApproval) -> schema.ToolCallUpdate:
         """What a person decides on."""
-        why = [line for line in (question.rule, _UNTRUSTED if question.is_after_untrusted else "") if line]
-        why += [f"{each.kind} {each.value}" for each in question.accesses]
-        if question.confinement:
-            why.append(f"confined: {question.confinement}")
-        told = [helpers.tool_content(helpers.text_block(mask("\n".join(why))))] if why else []
         return schema.ToolCallUpdate(
             tool_call_id=call_name(question.tag),
-            title=question.name,
+            title=one_line_for_decision(question.name),
             kind=_KINDS.get(question.risk, "other"),
             status="pending",
-            content=[*told, *diff_blocks(question.preview, self._folder)],
+            content=[
+                helpers.tool_content(helpers.text_block(about_call(question))),
+                *diff_blocks(question.preview, self._folder),
+            ],
             locations=self._locations(question.arguments),
             raw_input=_object(question.arguments),
         )
@@ -145,9 +145,6 @@ class SessionUpdates:
         return [schema.ToolCallLocation(path=str(self._folder / str(each))) for each in named if "\0" not in str(each)]
 
 
-_UNTRUSTED: Final = "this request has read text from outside, which may have led the model to it"
-
-
 def call_name(tag: Tag) -> str:
     """Of a call, unique in a session: providers use an id again in a later turn."""
     return f"{tag.request_id}/{tag.step}/{tag.call_id}"
@@ -160,7 +157,7 @@ def _told(tag: Tag, status: schema.ToolCallStatus, text: str) -> Update:
 def _content(text: str) -> list[helpers.ToolCallContentVariant]:
     cut = text[:SHOWN_RESULT_CHARS]
     more = f"\n... {len(text) - len(cut):,} more characters" if len(text) > len(cut) else ""
-    return [helpers.tool_content(helpers.text_block(mask(cut) + more))] if text else []
+    return [helpers.tool_content(helpers.text_block(for_log(cut) + more))] if text else []
 
 
 def _object(arguments: str) -> dict[str, object]:

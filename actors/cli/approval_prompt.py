@@ -1,13 +1,14 @@
 """Asks a person on the terminal whether a call may run: shows what would happen, whole where that is wanted.
 
-What the model wrote is shown with every control character as an escape, so that it cannot pass itself off as something
-else. Input that was typed before the question was shown does not answer it.
+What the model wrote is shown whole, with what is not seen as an escape, so that it cannot pass itself off as something
+else (`callboard.protocol.readers`). Input that was typed before the question was shown does not answer it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import sys
 import termios
@@ -19,9 +20,15 @@ import orjson
 from msgspec import Struct
 
 from callboard import Approval, AskApproval, UserQuestion
+from callboard.actors.calls.approvals import UNTRUSTED
 from callboard.actors.cli.screen import Screen
-from callboard.actors.cli.terminal import visible
-from callboard.protocol.masking import mask
+from callboard.protocol.readers import (
+    ForDecision,
+    for_decision,
+    json_for_decision,
+    name_for_decision,
+    one_line_for_decision,
+)
 
 #: Lines of a value or a diff that are shown at once; `v` shows all of it.
 SHOWN_LINES: Final = 30
@@ -29,8 +36,8 @@ SHOWN_LINES: Final = 30
 SHOWN_CHARS: Final = 400
 #: What a terminal driver takes as one line (N_TTY_BUF_SIZE of Linux), and as much again.
 _MAX_LINE_BYTES: Final = 8192
-_CHOICES: Final = "[y]es, once  [r]equest  [a]lways  [n]o  [d] never  [e]dit  [v]iew all  [?] "
-_HELP: Final = """\
+_CHOICES: Final = ForDecision("[y]es, once  [r]equest  [a]lways  [n]o  [d] never  [e]dit  [v]iew all  [?] ")
+_HELP: Final = ForDecision("""\
   y  run it, this once
   r  run it, and equal calls of this request too (the same tool and arguments)
   a  run it, and save a rule: this tool with exactly what this call touches runs unasked in this workspace
@@ -38,7 +45,8 @@ _HELP: Final = """\
   d  do not run it, and save a rule: it is denied unasked in this workspace
   e  run it once with other arguments: one line of JSON follows
   v  show all of it
-  Ctrl-C ends the request; `callboard rules` lists and removes what was saved"""
+  Ctrl-C ends the request; `callboard rules` lists and removes what was saved
+""")
 #: No RGB values: the terminal's own green, red and cyan.
 _COLOURS: Final = {"+": "\x1b[32m", "-": "\x1b[31m", "@": "\x1b[36m"}
 _PLAIN: Final = "\x1b[0m"
@@ -60,9 +68,15 @@ NO_TERMINAL: Final = "it needs approval, and there is no terminal to ask at"
 class _Part(Struct, frozen=True):
     """One thing that is shown of a question: a title, and a text below it or behind it."""
 
-    title: str
-    text: str
+    title: ForDecision
+    text: ForDecision
     is_diff: bool = False
+
+
+#: What parts of a question are called; an argument of that name is shown in quotation marks.
+_OURS: Final = frozenset({"asked by", "careful", "touches", "confined", "changes"})
+Write = Callable[[ForDecision], None]
+"""While a question is open, nothing else is shown."""
 
 
 class TerminalTurn:
@@ -96,11 +110,8 @@ class TerminalApprover:
         """What the person answers to a question of the model's; None where they type nothing."""
         async with self.turn:
             with self._screen.held() as write:
-                lines = [f"? {visible(line)}" for line in mask(question.question).split("\n")]
-                lines += [f"  {number}  {visible(choice)}" for number, choice in enumerate(question.choices, 1)]
-                how = "a number, or another answer" if question.choices else "your answer"
                 typing = _Lines(sys.stdin.fileno())  # before the question is shown: its answer may come at once
-                write("\n".join([*lines, f"[{how}; an empty line for none] "]))
+                write(_asked_by_model(question))
                 typed = (await typing.next() or "").strip()
         if typed.isdecimal() and 1 <= int(typed) <= len(question.choices):
             return question.choices[int(typed) - 1]
@@ -112,7 +123,7 @@ class TerminalApprover:
             with self._screen.held() as write:
                 return await self._ask(question, write)
 
-    async def _ask(self, question: AskApproval, write: Callable[[str], None]) -> Approval:
+    async def _ask(self, question: AskApproval, write: Write) -> Approval:
         parts = list(_parts(question))
         write(self._shown(question, parts, whole=False))
         lines = _Lines(sys.stdin.fileno())
@@ -121,7 +132,7 @@ class TerminalApprover:
                 write(_CHOICES)
                 typed = await lines.next()
                 if typed is None:
-                    write("\n")
+                    write(ForDecision("\n"))
                     return Approval.DENY.because("no answer was given")
                 letter, _, more = typed.strip().partition(" ")
                 answer = await self._answer(letter.lower(), more.strip(), lines, write)
@@ -130,49 +141,48 @@ class TerminalApprover:
                 if letter.lower() in ("v", "view"):
                     write(self._shown(question, parts, whole=True))
         except asyncio.CancelledError:
-            write("\n(the question is withdrawn)\n")
+            write(ForDecision("\n(the question is withdrawn)\n"))
             raise
 
-    async def _answer(self, letter: str, more: str, lines: _Lines, write: Callable[[str], None]) -> Approval | None:
+    async def _answer(self, letter: str, more: str, lines: _Lines, write: Write) -> Approval | None:
         """What was typed; None where the question is still open."""
         if letter in ("e", "edit"):
             return await _edited(more, lines, write)
         answer = _ANSWERS.get(letter)
         if answer is not None and more and answer is not Approval.DENY:
-            write(f"only a no takes a reason; type {letter} alone, or: n {visible(more)}\n")
+            reason = one_line_for_decision(more)
+            write(ForDecision(f"only a no takes a reason; type {letter} alone, or: n {reason}\n"))
             return None
         if answer is not None:
             return answer.because(more) if more else answer
         if letter not in ("v", "view"):
-            write(f"{_HELP}\n")
+            write(_HELP)
         return None
 
-    def _shown(self, question: AskApproval, parts: Sequence[_Part], *, whole: bool) -> str:
+    def _shown(self, question: AskApproval, parts: Sequence[_Part], *, whole: bool) -> ForDecision:
         """The question, and of each part what fits, with a word about what does not."""
-        lines = [f"? {visible(question.name)} asks to run ({question.risk})"]
+        lines = [f"? {one_line_for_decision(question.name)} asks to run ({question.risk})"]
         for part in parts:
-            lines += self._lines_of(part, whole=whole)
-        return "\n".join(lines) + "\n"
-
-    def _lines_of(self, part: _Part, *, whole: bool) -> Iterator[str]:
-        style = self._coloured_line if part.is_diff else str
-        return lines_of_text(part.title, part.text, whole=whole, below=part.is_diff, style=style)
+            lines += _lines_of(part, whole=whole, style=self._coloured_line if part.is_diff else str)
+        return ForDecision("\n".join(lines) + "\n")
 
     def _coloured_line(self, line: str) -> str:
         colour = _COLOURS.get(line[:1]) if self._coloured else None
         return f"{colour}{line}{_PLAIN}" if colour else line
 
 
-def lines_of_text(
-    title: str, text: str, *, whole: bool, below: bool = False, style: Callable[[str], str] = str
-) -> Iterator[str]:
-    """A text as a person is to see it: nothing in it acts on the terminal, and what is left out is said.
+def lines_of_text(title: str, text: str, *, whole: bool) -> Iterator[str]:
+    """A text as a person is to see it: whole, nothing in it acts on the terminal, and what is left out is said."""
+    shown = ForDecision(title) if title.isprintable() else one_line_for_decision(title)
+    return _lines_of(_Part(shown, for_decision(text)), whole=whole)
 
-    `below`: one line of text has a line of its own, too.
-    """
-    lines = [visible(line) for line in mask(text).split("\n")]
+
+def _lines_of(part: _Part, *, whole: bool, style: Callable[[str], str] = str) -> Iterator[str]:
+    """One line of a diff has a line of its own, too."""
+    lines = part.text.split("\n")
     cut = lines if whole else [_shortened(line) for line in lines[:SHOWN_LINES]]
-    if len(lines) == 1 and not below:
+    title = part.title if whole else _shortened(part.title)
+    if len(lines) == 1 and not part.is_diff:
         yield f"  {title}: {style(cut[0])}"
     else:
         yield f"  {title}:"
@@ -186,44 +196,52 @@ def _shortened(line: str) -> str:
     return f"{line[:SHOWN_CHARS]} ... {over:,} more characters are not shown: v shows them" if over > 0 else line
 
 
+def _asked_by_model(question: UserQuestion) -> ForDecision:
+    """Each line begins with a mark, so that none passes for one of ours."""
+    lines = [f"? {line}" for line in for_decision(question.question).split("\n")]
+    lines += [f"  {number}  {one_line_for_decision(choice)}" for number, choice in enumerate(question.choices, 1)]
+    how = "a number, or another answer" if question.choices else "your answer"
+    return ForDecision("\n".join([*lines, f"[{how}; an empty line for none] "]))
+
+
 def _parts(question: AskApproval) -> Iterator[_Part]:
     if question.rule:
-        yield _Part("asked by", question.rule)
+        yield _Part(ForDecision("asked by"), one_line_for_decision(question.rule))
     if question.is_after_untrusted:
-        yield _Part("careful", "this request has read text from outside, which may have led the model to it")
+        yield _Part(ForDecision("careful"), UNTRUSTED)
     for name, value in _arguments(question.arguments).items():
-        yield _Part(name, value if isinstance(value, str) else _json(value))
+        yield _Part(name, for_decision(value) if isinstance(value, str) else json_for_decision(value))
     if question.accesses:
-        yield _Part("touches", "\n".join(f"{each.kind} {each.value}" for each in question.accesses))
+        touched = (f"{each.kind} {one_line_for_decision(each.value)}" for each in question.accesses)
+        yield _Part(ForDecision("touches"), ForDecision("\n".join(touched)))
     if question.confinement:
-        yield _Part("confined", question.confinement)
+        yield _Part(ForDecision("confined"), one_line_for_decision(question.confinement))
     if question.preview:
-        yield _Part("changes", question.preview, is_diff=True)
+        yield _Part(ForDecision("changes"), for_decision(question.preview), is_diff=True)
 
 
-def _arguments(text: str) -> Mapping[str, object]:
+def _arguments(text: str) -> Mapping[ForDecision, object]:
+    """By their names as they are shown: no two have the same, and none is one of ours."""
     try:
-        found = orjson.loads(text)
-    except orjson.JSONDecodeError:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
         found = None
-    return {visible(str(name)): value for name, value in found.items()} if isinstance(found, dict) else {"": text}
+    if not isinstance(found, dict):
+        return {ForDecision("arguments"): text}
+    return {name_for_decision(name, _OURS): value for name, value in found.items()}
 
 
-def _json(value: object) -> str:
-    return orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
-
-
-async def _edited(typed: str, lines: _Lines, write: Callable[[str], None]) -> Approval | None:
+async def _edited(typed: str, lines: _Lines, write: Write) -> Approval | None:
     if not typed:
-        write("arguments, one line of JSON: ")
+        write(ForDecision("arguments, one line of JSON: "))
         typed = await lines.next() or ""
     try:
         found = orjson.loads(typed)
     except orjson.JSONDecodeError as error:
-        write(f"that is not JSON: {error}\n")
+        write(ForDecision(f"that is not JSON: {error}\n"))
         return None
     if not isinstance(found, dict):
-        write('that is not a JSON object, such as {"path": "a.txt"}\n')
+        write(ForDecision('that is not a JSON object, such as {"path": "a.txt"}\n'))
         return None
     return Approval.ONCE.with_arguments(found)
 

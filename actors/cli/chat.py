@@ -16,7 +16,7 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from callboard import AskOptions, CallboardError, Runtime, Settings, UsageError
 from callboard.actors.cli.approval_prompt import TerminalApprover, Unasked, approver_for
 from callboard.actors.cli.ask import Wanted, refreshed
-from callboard.actors.cli.chat_commands import ChatState, run_slash_command, shown_result
+from callboard.actors.cli.chat_commands import ChatState, run_slash_command
 from callboard.actors.cli.chat_input import ChatInput, PipeInput, TerminalInput
 from callboard.actors.cli.chat_partner import AnswerEnded, ChatPartner, LocalPartner
 from callboard.actors.cli.daemon_client import DaemonPartner, daemon_token
@@ -131,7 +131,7 @@ class Chat:
     async def _take(self, line: str) -> None:
         if line.startswith("/"):
             if shown := await run_slash_command(self._state, line):
-                print_line(shown_result(shown))
+                print_line(shown)
         elif line.strip() or self._state.attachments:
             await self._ask(line)
 

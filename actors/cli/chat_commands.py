@@ -15,7 +15,8 @@ from callboard.actors.cli.attachments import Part, attached
 from callboard.actors.cli.chat_partner import AnswerEnded, ChatPartner, StagedEdit
 from callboard.actors.cli.terminal import cleaned, printable, table
 from callboard.actors.config_file import similar
-from callboard.protocol.masking import mask
+from callboard.protocol.masking import ForLog, for_log
+from callboard.protocol.readers import ForDecision, for_decision, one_line_for_decision
 
 
 class ChatState(Struct):
@@ -36,10 +37,12 @@ class SlashCommand(Struct, frozen=True):
     help_text: str
     run: Callable[[ChatState, str], Awaitable[str]]
     """Given the rest of the line; what it returns is shown."""
+    is_decided_on: bool = False
+    """That is a ForDecision: a person says yes or no to it next."""
 
 
-async def run_slash_command(state: ChatState, line: str) -> str:
-    """The text to show. Raises UsageError for a line that is no command."""
+async def run_slash_command(state: ChatState, line: str) -> ForLog | ForDecision:
+    """What to show: titles, diffs and names are of models. Raises UsageError for a line that is no command."""
     name, _, rest = line.strip().partition(" ")
     command = SLASH_COMMANDS.get(name)
     if command is None:
@@ -47,7 +50,8 @@ async def run_slash_command(state: ChatState, line: str) -> str:
         raise UsageError(f"there is no command {name!r:.60}{near}; /help lists them")
     if rest.strip() and not command.argument:
         raise UsageError(f"{name} takes nothing behind it")
-    return await command.run(state, rest.strip())
+    shown = await command.run(state, rest.strip())
+    return ForDecision(shown) if command.is_decided_on else for_log(cleaned(shown))
 
 
 async def _help(_: ChatState, __: str) -> str:
@@ -67,9 +71,10 @@ async def _tools(state: ChatState, _: str) -> str:
     return _rows(await state.partner.tools()) or "the model is offered no tool"
 
 
-async def _edits(state: ChatState, _: str) -> str:
+async def _edits(state: ChatState, _: str) -> ForDecision:
     found = await state.partner.edits()
-    return "\n".join(f"{_edit(each)}\n{each.diff}" for each in found) or "no edit waits"
+    shown = "\n".join(f"{_edit(each, one_line_for_decision)}\n{for_decision(each.diff)}" for each in found)
+    return ForDecision(shown or "no edit waits")
 
 
 async def _approve(state: ChatState, ids: str) -> str:
@@ -84,8 +89,9 @@ def _decided(edits: Sequence[StagedEdit]) -> str:
     return "\n".join(map(_edit, edits)) or "no edit waits"
 
 
-def _edit(edit: StagedEdit) -> str:
-    return f"{edit.id}  {edit.state}  {', '.join(edit.files)}{f'  ({edit.reason})' if edit.reason else ''}"
+def _edit(edit: StagedEdit, shown: Callable[[str], str] = str) -> str:
+    reason = f"  ({shown(edit.reason)})" if edit.reason else ""
+    return f"{edit.id}  {edit.state}  {', '.join(map(shown, edit.files))}{reason}"
 
 
 async def _usage(state: ChatState, _: str) -> str:
@@ -168,17 +174,12 @@ def _rows(rows: Sequence[tuple[str, ...]]) -> str:
     return table([tuple(map(printable, row)) for row in rows]) if rows else ""
 
 
-def shown_result(text: str) -> str:
-    """What a command gave, for a terminal: titles, diffs and names were written by models."""
-    return mask(cleaned(text))
-
-
 _KEYS: Final = "Enter sends, Alt-Enter or Ctrl-J begins a new line; Ctrl-C cancels, Ctrl-D leaves"
 SLASH_COMMANDS: Final[Mapping[str, SlashCommand]] = {
     "/help": SlashCommand("", "these commands", _help),
     "/model": SlashCommand("[PROVIDER/MODEL]", "which model answers; choose another", _model),
     "/tools": SlashCommand("", "what the model is offered", _tools),
-    "/edits": SlashCommand("", "edits that wait, with their diffs", _edits),
+    "/edits": SlashCommand("", "edits that wait, with their diffs", _edits, is_decided_on=True),
     "/approve": SlashCommand("[ID ...]", "apply these edits, or all that wait", _approve),
     "/deny": SlashCommand("[ID ...]", "give these edits up, or all that wait", _deny),
     "/usage": SlashCommand("", "tokens and cost since the start", _usage),

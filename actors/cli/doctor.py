@@ -22,7 +22,7 @@ from callboard.actors.cli.terminal import print_line, printable
 from callboard.actors.models.routing import Router
 from callboard.actors.processes.keeper import about_confinement, containment
 from callboard.protocol.content import UserMessage
-from callboard.protocol.masking import mask
+from callboard.protocol.masking import for_log
 from callboard.protocol.model import ModelRequest, ModelResponse, Sampling
 from callboard.providers.adapter import Provider
 from callboard.providers.example_models import CHEAPEST
@@ -56,7 +56,7 @@ class Finding(Struct, frozen=True):
         lines = [f"{'ok  ' if self.answered else 'FAIL'} {self.model}", f"    key:    {self.key}"]
         lines += [f"    answer: {self.what}", f"    to do:  {self.todo}" if self.todo else ""]
         lines += [f"    note:   {self.note}" if self.note else ""]
-        return "\n".join(mask(printable(line)) for line in lines if line)
+        return "\n".join(for_log(printable(line)) for line in lines if line)
 
 
 async def run(options: argparse.Namespace, known: dict[str, object]) -> None:

@@ -9,8 +9,8 @@ from msgspec.structs import asdict
 
 from callboard import Proposal, ProposalState, Runtime, UsageError
 from callboard.actors.cli.arguments import settings_of
-from callboard.actors.cli.terminal import print_json, print_line, printable, visible
-from callboard.protocol.masking import mask
+from callboard.actors.cli.terminal import print_json, print_line
+from callboard.protocol.readers import ForDecision, for_decision, one_line_for_decision
 
 _OPEN: Final = (ProposalState.PENDING, ProposalState.APPLYING)
 
@@ -29,7 +29,7 @@ async def run(options: argparse.Namespace, known: dict[str, object]) -> None:
     if options.json:
         print_json([asdict(each) for each in decided])
     for each in decided if not options.json else ():
-        print_line(printable(_line(each)))
+        print_line(_line(each))
     if options.action == "approve" and any(each.state is not ProposalState.APPLIED for each in decided):
         raise UsageError("not all of these edits could be applied: see above why")
 
@@ -50,11 +50,12 @@ def _list(proposals: list[Proposal], *, as_json: bool) -> None:
     if not proposals:
         print_line("no edits wait in this workspace")
     for each in proposals:
-        print_line(printable(_line(each)))
-        print_line(visible(mask(each.diff)).rstrip("\n"))
+        print_line(_line(each))
+        print_line(for_decision(each.diff).rstrip("\n"))
 
 
-def _line(proposal: Proposal) -> str:
-    files = ", ".join(f"{file.kind} {file.path}" for file in proposal.files)
-    why = f" ({proposal.reason})" if proposal.reason else ""
-    return f"{proposal.id}  {proposal.state}{why}  {proposal.tool}: {files}"
+def _line(proposal: Proposal) -> ForDecision:
+    files = ", ".join(f"{file.kind} {one_line_for_decision(file.path)}" for file in proposal.files)
+    why = f" ({one_line_for_decision(proposal.reason)})" if proposal.reason else ""
+    tool = one_line_for_decision(proposal.tool)
+    return ForDecision(f"{proposal.id}  {proposal.state}{why}  {tool}: {files}")

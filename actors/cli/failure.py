@@ -14,7 +14,7 @@ from callboard.protocol.errors import (
     UsageError,
     missing_extra,
 )
-from callboard.protocol.masking import mask
+from callboard.protocol.masking import for_log
 
 #: The kinds of failures that no provider has; those of providers are ErrorKind's.
 USAGE_KIND, RUNTIME_KIND, SYSTEM_KIND, EXTRA_KIND = "usage", "runtime", "system", "missing_extra"
@@ -40,7 +40,7 @@ class Failure(NamedTuple):
 def failure_of(error: BaseException) -> Failure:
     """The failure that an exception means. What looks like a key in its message is masked."""
     failure = _failure_of(error)
-    return failure._replace(message=mask(failure.message))
+    return failure._replace(message=for_log(failure.message))
 
 
 def _failure_of(error: BaseException) -> Failure:

@@ -26,7 +26,7 @@ from callboard.actors.journal.saved_conversations import ConversationInfo
 from callboard.actors.journal.usage_report import UsageLine, UsageReport
 from callboard.protocol.content import AssistantMessage, Message, SystemMessage, ToolMessage, UserMessage
 from callboard.protocol.errors import RuntimeFailure, UsageError
-from callboard.protocol.masking import mask
+from callboard.protocol.masking import for_log
 
 #: Bytes of a file that is imported; a larger one is split, or merged by opening the journal itself.
 MAX_IMPORT_BYTES: Final = 1 << 30
@@ -99,12 +99,14 @@ def _shown_message(message: Message) -> str:
         case ToolMessage():
             return f"result of {printable(message.name)}: {_text(message.content)}"
         case AssistantMessage():
-            calls = [f"calls {printable(each.name)} {printable(mask(each.arguments))}" for each in message.tool_calls]
+            calls = [
+                f"calls {printable(each.name)} {printable(for_log(each.arguments))}" for each in message.tool_calls
+            ]
             return "\n  ".join([f"assistant: {_text(message.text)}", *calls])
 
 
 def _text(text: str) -> str:
-    return cleaned(mask(text))
+    return cleaned(for_log(text))
 
 
 def _request_as_json(log: RequestLog) -> Mapping[str, object]:
@@ -119,7 +121,7 @@ def _request_as_json(log: RequestLog) -> Mapping[str, object]:
         "events": [{"number": each.number, "event": type(each.event).__name__} for each in log.records],
         "ended_at": end.ended_at if end is not None else None,
         "outcome": finish.outcome if finish is not None else None,
-        "text": mask(finish.text) if finish is not None else "",
+        "text": for_log(finish.text) if finish is not None else "",
         "failure": end.failure if end is not None else "",
         "notes": list(end.notes) if end is not None else [],
         "damage": log.damage,

@@ -6,8 +6,9 @@ import argparse
 from dataclasses import asdict
 
 from callboard.actors.cli.arguments import settings_of
-from callboard.actors.cli.terminal import print_json, print_line, printable
+from callboard.actors.cli.terminal import print_json, print_line
 from callboard.actors.policy.saved_rules import SavedRules
+from callboard.protocol.readers import one_line_for_decision
 
 
 def run(options: argparse.Namespace, known: dict[str, object]) -> None:
@@ -16,7 +17,7 @@ def run(options: argparse.Namespace, known: dict[str, object]) -> None:
     saved = SavedRules(settings.config_dir, settings.workspace)
     if options.remove is not None:
         removed = saved.remove(options.remove)
-        print_line(printable(f"removed: {removed}"))
+        print_line(f"removed: {one_line_for_decision(str(removed))}")
         return
     rules = saved.rules()
     if options.json:
@@ -25,4 +26,4 @@ def run(options: argparse.Namespace, known: dict[str, object]) -> None:
         print_line("no rules are saved for this workspace")
     for number, rule in enumerate(rules, 1):
         if not options.json:
-            print_line(printable(f"{number}  {rule}  ({rule.saved_at})"))
+            print_line(f"{number}  {one_line_for_decision(str(rule))}  ({rule.saved_at})")

@@ -14,8 +14,9 @@ from callboard.actors.cli.terminal import DIM, PLAIN, YELLOW, TerminalText, prin
 from callboard.protocol.commands import Note, ReportFailure
 from callboard.protocol.events import ToolCallCancelled, ToolCallCompleted, ToolCallFailed, ToolCallTimedOut
 from callboard.protocol.ids import Tag
-from callboard.protocol.masking import mask
+from callboard.protocol.masking import ForLog, for_log
 from callboard.protocol.model import Restarted, TextDelta
+from callboard.protocol.readers import ForDecision
 
 #: Arguments longer than this are cut on the screen.
 SHOWN_ARGUMENTS_CHARS: Final = 80
@@ -86,12 +87,13 @@ class Screen:
                 self._waiting.append((text, style))
                 return
             self.end_line()
-            shown = mask(printable(text))
-            sys.stderr.write(f"{style}{shown}{PLAIN}\n" if self.is_coloured else f"{shown}\n")
-            sys.stderr.flush()
+            self._tell(for_log(printable(text)), style)
+
+    def _tell(self, shown: ForLog, style: str) -> None:
+        _write_error(f"{style}{shown}{PLAIN}\n" if self.is_coloured else f"{shown}\n")
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[Callable[[str], None]]:
+    def held(self) -> Iterator[Callable[[ForDecision], None]]:
         """Within: only what the given function writes is shown on stderr."""
         with self._lock:
             self.end_line()

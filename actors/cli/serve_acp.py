@@ -17,7 +17,7 @@ from callboard.actors.cli.acp_agent import EditorAgent
 from callboard.actors.cli.model_choice import with_model
 from callboard.actors.cli.terminal import printable
 from callboard.actors.cli.workspace_setup import set_up
-from callboard.protocol.masking import mask
+from callboard.protocol.masking import for_log
 
 #: The SDK's own bound of a message (acp.core): pictures come within one.
 MAX_MESSAGE_BYTES = 50 * 1024 * 1024
@@ -110,4 +110,4 @@ def _log_on_one_line() -> Iterator[None]:
 class _PlainLine(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The message without what the SDK appends of an exception."""
-        return f"callboard: {record.levelname.lower()}: {printable(mask(record.getMessage()))}"
+        return f"callboard: {record.levelname.lower()}: {printable(for_log(record.getMessage()))}"

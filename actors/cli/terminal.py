@@ -52,9 +52,6 @@ _REMOVED: Final = lazy_pattern(
 #: A sequence at the end of a text that the next piece may go on with.
 _UNFINISHED: Final = lazy_pattern(rf"(?:{_STRING}\x1b?|{_CSI}|{_ESCAPE})\Z")
 _LINE_ENDS: Final = str.maketrans("\u2028\u2029", "\n\n")
-#: What a person who decides must see instead of it being taken out: all of the above, carriage returns, and what ends
-#: a line without being a line feed.
-_VISIBLE: Final = lazy_pattern(rf"[{_CONTROLS}{_MISLEADING}\u2028\u2029\ud800-\udfff]")
 #: JSON writers leave these as they are; as \\u.... they are the same JSON and harmless.
 _UNESCAPED_IN_JSON: Final = lazy_pattern(rf"[\x7f-\x9f\u2028\u2029{_MISLEADING}]")
 
@@ -84,14 +81,6 @@ class TerminalText:
 def cleaned(text: str) -> str:
     """A whole text without control sequences and misleading characters; tabs and line feeds stay."""
     return _REMOVED.sub("", text).translate(_LINE_ENDS)
-
-
-def visible(text: str) -> str:
-    """A whole text in which all that a terminal would act on, or hide, is written as an escape, such as `\\x1b`.
-
-    For what a person decides on: nothing of it may be missing.
-    """
-    return _VISIBLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def printable(text: str) -> str:

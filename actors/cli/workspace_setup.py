@@ -31,6 +31,7 @@ from callboard.actors.policy.workspace_trust import (
 )
 from callboard.actors.tools.tool_file import load_tool_text, tools_in, tools_of_files
 from callboard.protocol.policy import Rule
+from callboard.protocol.readers import one_line_for_decision
 
 _QUESTION = "agree to these contents? [y]es  [n]o, go on without them  [v]iew all "
 _WHAT = {RULES: "rules", SERVERS: "MCP servers"}
@@ -167,7 +168,7 @@ def _show(files: Sequence[WorkspaceFile], *, whole: bool) -> None:
     for file in files:
         what = _WHAT.get(file.path, "Python code that callboard runs, for its tools")
         text = file.data.decode(errors="backslashreplace").removesuffix("\n")
-        lines = lines_of_text(f"{printable(file.path)} ({file.state}; {what})", text, whole=whole)
+        lines = lines_of_text(f"{one_line_for_decision(file.path)} ({file.state}; {what})", text, whole=whole)
         sys.stderr.write("".join(f"{line}\n" for line in lines))
 
 

@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from callboard.actors.daemon.json_bytes import json_bytes
 from callboard.protocol.errors import ErrorKind, ProviderError, RuntimeFailure, UsageError, said
-from callboard.protocol.masking import mask
+from callboard.protocol.masking import for_log
 
 #: A client that is refused for want of room may try again after this time.
 RETRY_SECONDS: Final = 1
@@ -125,13 +125,13 @@ def _types(status: int) -> tuple[str, str]:
 def error_body(api: Api, error: ApiError) -> dict[str, object]:
     """The error as the API writes it. What looks like a key in its message is masked."""
     if api is Api.ANTHROPIC:
-        return {"type": "error", "error": {"type": _types(error.status)[1], "message": mask(error.message)}}
+        return {"type": "error", "error": {"type": _types(error.status)[1], "message": for_log(error.message)}}
     return {"error": error_fields(error)}
 
 
 def error_fields(error: ApiError) -> dict[str, object]:
     """What OpenAI's `error` has."""
-    kind, message = _types(error.status)[0], mask(error.message)
+    kind, message = _types(error.status)[0], for_log(error.message)
     return {"message": message, "type": kind, "param": error.param or None, "code": error.code}
 
 

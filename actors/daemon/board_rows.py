@@ -5,7 +5,6 @@ A row changes only when something has happened: times are given as points in tim
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import itemgetter
@@ -18,7 +17,8 @@ from callboard.actors.daemon.approval_desk import OpenApproval
 from callboard.actors.daemon.tenants import Tenant
 from callboard.actors.kernel import ActorInfo
 from callboard.actors.telemetry.timelines import Mark, MarkKind, RequestTimeline
-from callboard.protocol.masking import mask
+from callboard.protocol.masking import for_log
+from callboard.protocol.readers import ForDecision, arguments_for_decision, for_decision, one_line_for_decision
 
 Row = Mapping[str, object]
 Rows = Mapping[str, Row]
@@ -65,7 +65,7 @@ def _request(line: RequestTimeline) -> Row:
         "begun_at": round(line.begun_at, 3),
         "ended_at": line.ended_at and round(line.ended_at, 3),
         "outcome": line.outcome,
-        "reason": mask(line.reason),
+        "reason": for_log(line.reason),
         "state": _state(line.outcome, at),
         "marks": [_mark(each) for each in line.marks],
         "dropped": line.dropped,
@@ -97,7 +97,7 @@ def _mark(mark: Mark) -> Row:
         "to": mark.ended_at and round(mark.ended_at, 3),
         "ending": mark.ending,
         "deadline": mark.deadline_at and round(mark.deadline_at, 3),
-        "text": mask(mark.text),
+        "text": for_log(mark.text),
     }
 
 
@@ -117,27 +117,23 @@ def _approval(opened: OpenApproval) -> Row:
         "request_id": request_id,
         "step": step,
         "call_id": call_id,
-        "tool": asked.name,
+        "tool": one_line_for_decision(asked.name),
         "risk": asked.risk.value,
-        "why": asked.rule,
-        "confinement": asked.confinement,
+        "why": one_line_for_decision(asked.rule),
+        "touches": [one_line_for_decision(f"{each.kind} {each.value}") for each in asked.accesses],
+        "confinement": one_line_for_decision(asked.confinement),
         "after_untrusted": asked.is_after_untrusted,
-        "arguments": _shown(mask(_indented(asked.arguments))),
-        "diff": _shown(mask(asked.preview)),
+        "arguments": _shown(arguments_for_decision(asked.arguments)),
+        "diff": _shown(for_decision(asked.preview)),
         "since": round(opened.since, 3),
     }
 
 
-def _indented(arguments: str) -> str:
-    try:
-        return json.dumps(json.loads(arguments), indent=2, ensure_ascii=False)
-    except ValueError:
-        return arguments
-
-
-def _shown(text: str) -> str:
+def _shown(text: ForDecision) -> ForDecision:
     rest = len(text) - MAX_SHOWN_CHARS
-    return text if rest <= 0 else f"{text[:MAX_SHOWN_CHARS]}\n... and {rest:,} more characters: see /api/approvals"
+    if rest <= 0:
+        return text
+    return ForDecision(f"{text[:MAX_SHOWN_CHARS]}\n... and {rest:,} more characters: see /api/approvals")
 
 
 def stuck(tenant: Tenant, withdrawn: Iterable[str], tree: Iterable[ActorInfo]) -> Rows:
@@ -207,7 +203,7 @@ def _of_mark(line: RequestTimeline, mark: Mark, kind: str, why: str, since: floa
         "key": f"{kind}/{line.request_id}/{mark.number}",
         "kind": kind,
         "what": mark.name,
-        "why": mask(why),
+        "why": for_log(why),
         "since": round(since, 3),
         "deadline": mark.deadline_at and round(mark.deadline_at, 3),
         "request_id": line.request_id,
@@ -228,7 +224,7 @@ def _left(tenant: Tenant) -> Iterator[Row]:
             "key": f"left/{each.request_id}",
             "kind": "left_open",
             "what": each.request_id,
-            "why": mask(each.waits_for),
+            "why": for_log(each.waits_for),
             "since": round(each.begun_at, 3),
             "request_id": each.request_id,
         }
@@ -238,13 +234,13 @@ def _servers(tenant: Tenant) -> Iterator[Row]:
     for each in tenant.runtime.mcp_servers():
         if each.reason and each.state.value != "ready":
             why = f"the MCP server is {each.state.value}: {each.reason}"
-            yield {"key": f"server/{each.name}", "kind": "server", "what": each.name, "why": mask(why)}
+            yield {"key": f"server/{each.name}", "kind": "server", "what": each.name, "why": for_log(why)}
 
 
 def _vectors(tenant: Tenant) -> Iterator[Row]:
     state = tenant.runtime.vectors()
     if state is not None and state.missing:
-        yield {"key": "vectors", "kind": "index", "what": "code search by meaning", "why": mask(str(state))}
+        yield {"key": "vectors", "kind": "index", "what": "code search by meaning", "why": for_log(str(state))}
 
 
 def _busy(tree: Iterable[ActorInfo]) -> Iterator[Row]:
@@ -304,7 +300,7 @@ def dead_letters(tenant: Tenant, offset: float) -> Rows:
             "reason": each.reason.value,
             "recipient": each.recipient,
             "message": type(each.message).__name__,
-            "note": mask(each.note),
+            "note": for_log(each.note),
         }
         for each in reversed(tenant.runtime.dead_letters())
     }

@@ -16,7 +16,7 @@ from callboard.actors.journal.saved_conversations import ConversationInfo, Found
 from callboard.actors.requests.open_requests import OpenRequest
 from callboard.actors.requests.replies import Reply
 from callboard.protocol.content import AssistantMessage, Message, ToolMessage
-from callboard.protocol.masking import mask
+from callboard.protocol.masking import for_log
 
 ENDED: Final = "ended"
 
@@ -137,14 +137,14 @@ class ReplyShown(NativeAnswer):
             request_id=reply.request_id,
             text=reply.text,
             outcome=reply.outcome.value,
-            reason=mask(reply.reason),
+            reason=for_log(reply.reason),
             finish_reason=reply.finish_reason.value,
             model=reply.model,
             steps=len(reply.steps),
             usage=asdict(reply.usage) if reply.usage is not None else None,
             cost=reply.cost,
-            notes=[mask(note) for note in reply.notes],
-            failures=[FailureShown(tool=f.tool, code=f.code.value, message=mask(f.message)) for f in reply.failures],
+            notes=[for_log(note) for note in reply.notes],
+            failures=[FailureShown(tool=f.tool, code=f.code.value, message=for_log(f.message)) for f in reply.failures],
         )
 
 
@@ -207,10 +207,10 @@ class ApprovalShown(NativeAnswer):
             step=step,
             call_id=call_id,
             tool=question.name,
-            arguments=mask(question.arguments),
+            arguments=question.arguments,
             risk=question.risk.value,
             why=question.rule,
-            touches=[f"{each.kind.value} {mask(each.value)}" for each in question.accesses],
+            touches=[f"{each.kind.value} {each.value}" for each in question.accesses],
             diff=question.preview,
             confinement=question.confinement,
             is_after_untrusted=question.is_after_untrusted,

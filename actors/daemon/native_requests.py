@@ -32,7 +32,7 @@ from callboard.actors.requests.replies import ModelCallFailed, RequestEnded
 from callboard.actors.requests.request_feed import Followed
 from callboard.actors.runtime import Runtime
 from callboard.protocol.errors import CallboardError, RuntimeFailure, UsageError, said
-from callboard.protocol.masking import mask
+from callboard.protocol.masking import for_log
 from callboard.protocol.states import CallState
 
 #: Fields of StartRequest that are options of a question under the same name.
@@ -95,9 +95,9 @@ async def read_request(call: HttpCall) -> Response:
     try:
         reply = ReplyShown.of(await runtime.result(request_id))
     except (RequestEnded, ModelCallFailed) as ended:
-        reply, error = ReplyShown.of(ended.reply), mask(said(ended))
+        reply, error = ReplyShown.of(ended.reply), for_log(said(ended))
     except CallboardError as failure:
-        error = mask(said(failure))
+        error = for_log(said(failure))
     return answered(RequestDetail(request=await waited(lambda: _ended(runtime, request_id)), reply=reply, error=error))
 
 
@@ -174,9 +174,9 @@ MAX_STACKS: Final = 16
 def _stack(runtime: Runtime, request_id: str, step: int, call_id: str, name: str) -> StackShown:
     stack = error = ""
     try:
-        stack = mask(runtime.stack_of(request_id, step, call_id))
+        stack = for_log(runtime.stack_of(request_id, step, call_id))
     except (UsageError, RuntimeFailure) as failure:
-        error = mask(said(failure))
+        error = for_log(said(failure))
     return StackShown(call_id=call_id, name=name, step=step, stack=stack, error=error)
 
 

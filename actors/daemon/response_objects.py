@@ -11,7 +11,7 @@ from callboard.actors.daemon.responses_body import ResponsesBody
 from callboard.actors.daemon.responses_stream import INCOMPLETE
 from callboard.actors.requests.replies import Reply
 from callboard.protocol.commands import Outcome
-from callboard.protocol.masking import mask
+from callboard.protocol.masking import for_log
 from callboard.protocol.model import Usage
 
 Fields = dict[str, object]
@@ -91,7 +91,7 @@ def ended(first: Fields, output: list[Fields], reply: Reply[object]) -> Fields:
     }
     if reply.outcome not in (Outcome.ANSWERED, Outcome.CALLS_OUTSIDE):
         status = "cancelled" if reply.outcome is Outcome.CANCELLED else "failed"
-        error = None if status == "cancelled" else {"code": "server_error", "message": mask(reply.reason)}
+        error = None if status == "cancelled" else {"code": "server_error", "message": for_log(reply.reason)}
         return {**known, "status": status, "error": error}
     if reply.finish_reason in INCOMPLETE:
         return {**known, "status": "incomplete", "incomplete_details": {"reason": INCOMPLETE[reply.finish_reason]}}
@@ -105,7 +105,7 @@ _CODES: Final = {"provider_rate_limit": "rate_limit_exceeded", "invalid_request"
 def failed(first: Fields, output: list[Fields], error: ApiError) -> Fields:
     """The object of a request that has ended with an error."""
     code = _CODES.get(error.code, "rate_limit_exceeded" if error.status == 429 else "server_error")
-    return {**first, "status": "failed", "output": output, "error": {"code": code, "message": mask(error.message)}}
+    return {**first, "status": "failed", "output": output, "error": {"code": code, "message": for_log(error.message)}}
 
 
 def usage_fields(usage: Usage) -> Fields:

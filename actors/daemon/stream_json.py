@@ -16,7 +16,7 @@ from msgspec.structs import asdict
 from callboard.actors.daemon.native_answers import ReplyShown
 from callboard.actors.requests.replies import Reply
 from callboard.protocol.ids import Tag
-from callboard.protocol.masking import mask
+from callboard.protocol.masking import for_log
 
 _HUMPS: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
@@ -54,4 +54,4 @@ def _plain(value: object) -> object:
         return {str(key): each for key, each in value.items()}
     if isinstance(value, tuple | frozenset | set):
         return list(value)
-    return mask(str(value))
+    return for_log(str(value))

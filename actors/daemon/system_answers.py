@@ -10,7 +10,7 @@ from callboard.actors import kernel
 from callboard.actors.daemon.native_io import NativeAnswer
 from callboard.actors.journal.usage_report import UsageLine, UsageReport
 from callboard.protocol.ids import Tag
-from callboard.protocol.masking import mask
+from callboard.protocol.masking import for_log
 from callboard.protocol.options import ToolOffer
 from callboard.protocol.tools import Decision
 
@@ -114,7 +114,7 @@ class DeadLetterShown(NativeAnswer):
             reason=letter.reason.value,
             recipient=letter.recipient,
             age_seconds=max(0.0, now - letter.at_seconds),
-            note=mask(letter.note),
+            note=for_log(letter.note),
             may_replay=may_replay,
             request_id=known.request_id if known is not None else "",
             step=known.step if known is not None else 0,

@@ -40,7 +40,7 @@ from callboard.actors.tools import Tool, ToolContext
 from callboard.protocol.commands import AskApproval
 from callboard.protocol.errors import CallboardError, RuntimeFailure, ToolError, UsageError
 from callboard.protocol.ids import Tag
-from callboard.protocol.masking import mask
+from callboard.protocol.masking import ForModel, mask
 from callboard.protocol.policy import Access, AccessKind
 
 logger = logging.getLogger("callboard.edits")
@@ -76,7 +76,7 @@ class EditResult:
     """Its id; "" where nothing is to be done."""
     state: str
     files: tuple[ProposedFile, ...]
-    preview: str
+    preview: ForModel
     """The diff, with keys masked."""
     notes: tuple[str, ...] = ()
     stale: tuple[str, ...] = ()
@@ -175,7 +175,7 @@ class Edits:
             raise ToolError(str(error)) from error
         self.remembers((tag.request_id,))
         if staged.proposal is None:
-            return EditResult(False, False, False, "", "", (), "", staged.notes)
+            return EditResult(False, False, False, "", "", (), ForModel(""), staged.notes)
         return self._result(staged, await self._put(staged.proposal, context, tool))
 
     async def _put(self, proposal: Proposal, context: ToolContext, tool: Tool) -> Proposal:
@@ -316,13 +316,13 @@ def _accesses(proposal: Proposal) -> tuple[Access, ...]:
     return tuple(found)
 
 
-def _shown(diff: str) -> str:
+def _shown(diff: str) -> ForModel:
     """For a model: bounded, with keys masked."""
     masked = mask(diff)
     if len(masked) <= MAX_PREVIEW_CHARS:
         return masked
     shown = masked[: masked.rfind("\n", 0, MAX_PREVIEW_CHARS) + 1]
-    return f"{shown}... ({masked.count(chr(10)) - shown.count(chr(10)):,} more lines)\n"
+    return ForModel(f"{shown}... ({masked.count(chr(10)) - shown.count(chr(10)):,} more lines)\n")
 
 
 def _known(answer: Answered | CallboardError) -> Answered:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from callboard.actors.index.dense import Embedder, EmbedderFactory, EmbeddingModel
 from callboard.actors.kernel import logger_of
 from callboard.protocol.errors import UsageError, said
-from callboard.protocol.masking import mask
+from callboard.protocol.masking import for_log
 
 if TYPE_CHECKING:
     from callboard.actors.index.dense import Vectors
@@ -39,7 +39,7 @@ class EmbedderHealth:
             return
         note = (
             f"code is ranked by words alone, because the embedding model {self._model} failed: "
-            f"{mask(said(error)).rstrip('.')}; {self._remedy}"
+            f"{for_log(said(error)).rstrip('.')}; {self._remedy}"
         )
         if note != self.note:
             logger.warning("%s", note)

@@ -43,7 +43,7 @@ from callboard.protocol.content import (
 )
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import MessageId, RequestId
-from callboard.protocol.masking import mask
+from callboard.protocol.masking import for_log
 
 #: Of a title: what a list has room for.
 TITLE_CHARS: Final = 60
@@ -210,7 +210,7 @@ def _title(database: JournalDatabase, own: str) -> str:
 
 def title_of(question: str) -> str:
     """The first words of it."""
-    text = " ".join(mask(question[: 100 * TITLE_CHARS]).split())
+    text = " ".join(for_log(question[: 100 * TITLE_CHARS]).split())
     if len(text) <= TITLE_CHARS:
         return text
     cut = text[: TITLE_CHARS - 1]
@@ -349,7 +349,7 @@ def found_in(database: JournalDatabase, conversation_id: str, text: str) -> Iter
             except (DamagedRecord, IndexError):
                 continue  # `conversation` and `verify` tell of it; what is damaged has no words
             role, said = _role_and_text(new.message)
-            said = mask(unicodedata.normalize("NFC", said))
+            said = for_log(unicodedata.normalize("NFC", said))
             places = [pattern.search(said) for pattern in patterns]
             if all(places):
                 first = min(place.start() for place in places if place is not None)

@@ -22,7 +22,7 @@ from callboard.actors.mcp.server_actor import ConnectionEnded, server_spec
 from callboard.actors.mcp.server_link import AskedFor, ServerLink
 from callboard.actors.mcp.server_thread import AnyErrand, ServerThread
 from callboard.actors.policy.addresses import NONE_ALLOWED, AllowedAddresses
-from callboard.actors.tools.invoke import safe_text, shortened
+from callboard.actors.tools.invoke import safe_text
 from callboard.protocol.commands import AskApproval
 from callboard.protocol.errors import UsageError, missing_extra
 from callboard.protocol.ids import CallId
@@ -127,7 +127,7 @@ class ServerHub:
         answered: asyncio.Future[Verdict] = loop.create_future()
         number = next(self._questions)
         tag = run.tag._replace(call_id=CallId(f"{run.tag.call_id}/question-{number}"))
-        asked = {"message": shortened(form.message), **({"url": form.url} if form.url else {"form": form.schema})}
+        asked = {"message": form.message, **({"url": form.url} if form.url else {"form": form.schema})}
         question = AskApproval(
             tag, run.name, orjson.dumps(asked).decode(), Risk.UNDECLARED, rule=f"the MCP server {form.server} asks"
         )

@@ -36,7 +36,7 @@ from callboard.actors.mcp.server_thread import MAX_FRAME_BYTES, mark_sent
 from callboard.actors.processes.linux import IS_LINUX
 from callboard.actors.processes.spawning import interpreter, is_frozen
 from callboard.protocol.errors import UsageError
-from callboard.protocol.masking import mask
+from callboard.protocol.masking import for_log
 
 logger = logger_of("callboard.mcp")
 
@@ -152,7 +152,7 @@ class ServerProcess:
                 dropped += 1
                 continue
             lines += 1
-            text = mask(line.decode(errors="replace").rstrip()) if is_whole else "(a line that is too long)"
+            text = for_log(line.decode(errors="replace").rstrip()) if is_whole else "(a line that is too long)"
             if text:
                 self.last_words.append(text[:200])
                 logger.info("MCP server %s: %s", self._name, text)

@@ -49,7 +49,7 @@ from mcp_types import Tool as ShownTool
 from msgspec import Struct
 from pydantic import TypeAdapter
 
-from callboard.actors.calls.approvals import Approval, ApprovalKind
+from callboard.actors.calls.approvals import Approval, ApprovalKind, about_call
 from callboard.actors.mcp.callers import CALLER
 from callboard.actors.mcp.mcp_caller import APPROVAL, McpCaller, answered_before
 from callboard.actors.requests.direct_calls import CallResult
@@ -60,6 +60,7 @@ from callboard.protocol.commands import AskApproval
 from callboard.protocol.errors import RuntimeFailure, ToolError, said
 from callboard.protocol.ids import ToolName
 from callboard.protocol.options import ToolOffer
+from callboard.protocol.readers import ForDecision, for_decision, one_line_for_decision
 from callboard.protocol.tools import Effect, FailureCode, Risk
 
 logger = logging.getLogger("callboard.mcp")
@@ -320,18 +321,12 @@ def _decision(answer: ElicitResult) -> Approval:
     return Approval(kind)
 
 
-def _told(question: AskApproval) -> str:
-    """What a person reads before he decides."""
-    lines = [f"May {question.name} ({question.risk}) run with {question.arguments}?"]
-    if question.rule:
-        lines.append(f"It is asked because of: {question.rule}.")
-    if question.is_after_untrusted:
-        lines.append("Text from outside was read before, which may have asked for this.")
-    if question.confinement:
-        lines.append(f"Kept from: {question.confinement}.")
+def _told(question: AskApproval) -> ForDecision:
+    """What a person reads before they decide."""
+    lines = [f"May {one_line_for_decision(question.name)} ({question.risk}) run?", about_call(question)]
     if question.preview:
-        lines.append(question.preview)
-    return "\n".join(lines)
+        lines += ["changes:", for_decision(question.preview)]
+    return ForDecision("\n".join(lines))
 
 
 # -- what a tool is to MCP

@@ -8,8 +8,10 @@ asked about again. What narrows counts always: see `callboard.actors.cli.workspa
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import stat
+import tokenize
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -126,6 +128,9 @@ class WorkspaceTrust:
         if data is None:
             fault = f"it is not a regular file of at most {MAX_FILE_BYTES:,} bytes"
             return WorkspaceFile(path, FileState.UNUSABLE, fault=fault)
+        if not _is_utf8(path, data):
+            fault = "it is not UTF-8, so Python could run another text than a person is shown"
+            return WorkspaceFile(path, FileState.UNUSABLE, fault=fault)
         digest = hashlib.sha256(data).hexdigest()
         known = FileState.AGREED if agreed == digest else FileState.CHANGED
         return WorkspaceFile(path, known if agreed is not None else FileState.NEW, data, digest)
@@ -140,6 +145,16 @@ def _found(workspace: Path) -> tuple[list[str], int]:
         return found, 0
     tools = [f"{TOOLS}/{name}" for name in names[:MAX_TOOL_FILES]]
     return found + tools, len(names) - len(tools)
+
+
+def _is_utf8(path: str, data: bytes) -> bool:
+    """In other encodings (PEP 263) what is shown as a comment may be code: in UTF-7, or with `unicode_escape`."""
+    try:
+        named, _ = tokenize.detect_encoding(io.BytesIO(data).readline) if path.endswith(".py") else ("utf-8", [])
+        data.decode()
+    except (SyntaxError, UnicodeDecodeError):
+        return False
+    return named in ("utf-8", "utf-8-sig")
 
 
 def _data(path: Path) -> bytes | None:

@@ -23,7 +23,7 @@ from callboard.protocol.content import (
     UserMessage,
     UserPart,
 )
-from callboard.protocol.masking import LONGEST_KEY_BYTES, mask
+from callboard.protocol.masking import LONGEST_KEY_BYTES, for_log
 from callboard.protocol.model import ModelResponse
 
 #: Of what a person, a model or an exception said, in one attribute or log record.
@@ -36,7 +36,7 @@ Json = dict[str, object]
 
 def shown_text(text: str) -> str:
     """As it is shown outside: masked, bounded, and fit for UTF-8 (a model may send half a surrogate pair)."""
-    shown = mask(text[: MAX_CONTENT_CHARS + LONGEST_KEY_BYTES])[:MAX_CONTENT_CHARS]
+    shown = for_log(text[: MAX_CONTENT_CHARS + LONGEST_KEY_BYTES])[:MAX_CONTENT_CHARS]
     shown = shown.encode(errors="backslashreplace").decode()
     more = len(text) - MAX_CONTENT_CHARS
     return f"{shown}... ({more:,} characters more)" if more > 0 else shown

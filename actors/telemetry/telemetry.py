@@ -50,7 +50,7 @@ from callboard.protocol import events
 from callboard.protocol.commands import WENT_WELL, AskApproval, CallModel, Finish, ReportFailure, RunTool
 from callboard.protocol.events import ApprovalDenied, ApprovalGranted, Event, ToolCallDeferred
 from callboard.protocol.ids import RequestId, Tag
-from callboard.protocol.masking import LONGEST_KEY_BYTES, mask
+from callboard.protocol.masking import LONGEST_KEY_BYTES, for_log
 from callboard.protocol.options import ToolOffer
 from callboard.protocol.tools import FailureCode, Isolation, ToolFailure
 
@@ -534,7 +534,7 @@ def _exception(failure: ToolFailure, told: str) -> Attributes:
 
 def _shown_lines(printed: ToolPrinted) -> list[str]:
     """The last of what was printed, with its control characters escaped; and first, how much there was before."""
-    kept = mask(printed.text[-MAX_PRINTED_BYTES - LONGEST_KEY_BYTES :]).encode()[-MAX_PRINTED_BYTES:]
+    kept = for_log(printed.text[-MAX_PRINTED_BYTES - LONGEST_KEY_BYTES :]).encode()[-MAX_PRINTED_BYTES:]
     is_cut = len(kept) < len(printed.text.encode())
     if is_cut:
         kept = kept[kept.find(b"\n") + 1 :]  # the first of these lines is not whole

@@ -25,7 +25,7 @@ from callboard.protocol.errors import ToolError
 from callboard.protocol.ids import ToolName
 from callboard.protocol.lazy_loading import lazy_module
 from callboard.protocol.limits import MAX_RESULT_BYTES
-from callboard.protocol.masking import LONGEST_KEY_BYTES, mask
+from callboard.protocol.masking import LONGEST_KEY_BYTES, ForModel, mask
 from callboard.protocol.tools import Deferred, FailureCode, ToolFailure
 
 if TYPE_CHECKING:
@@ -199,14 +199,14 @@ def with_traceback(failed: ToolFailure, error: BaseException) -> ToolFailure:
     return replace(failed, traceback=told.traceback, frames=told.frames)
 
 
-def shortened(text: str, limit: int = MAX_MESSAGE_CHARS) -> str:
+def shortened(text: str, limit: int = MAX_MESSAGE_CHARS) -> ForModel:
     """At most `limit` characters, with a word on what is missing, and all of them fit for UTF-8.
 
     Values that look like keys are masked: an exception quotes an address or a header that its tool never meant to show.
     """
     text = text.encode(errors="backslashreplace").decode()
     shown = mask(text[: limit + LONGEST_KEY_BYTES])[:limit]
-    return shown if len(text) <= limit else f"{shown}... ({len(text) - limit:,} characters more)"
+    return ForModel(shown if len(text) <= limit else f"{shown}... ({len(text) - limit:,} characters more)")
 
 
 def _fault(fault: pydantic_core.ErrorDetails, whole: str = "the arguments") -> str:

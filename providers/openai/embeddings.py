@@ -8,7 +8,7 @@ from typing import Final
 import orjson
 
 from callboard.protocol.errors import ErrorKind, ProviderError, UsageError
-from callboard.protocol.masking import mask
+from callboard.protocol.masking import for_log
 from callboard.providers.adapter import Timeouts, WireRequest
 from callboard.providers.http_errors import error_from_body, scrubbed, snippet, without_key
 from callboard.providers.json_values import JsonObject, load_object
@@ -59,7 +59,7 @@ class EmbeddingApi:
         document = load_object(answer.body)
         if document is None:
             told = without_key(snippet(answer.body), self._key)
-            raise ProviderError(ErrorKind.MALFORMED, f"{mask(self._url)} did not answer with JSON: {told}")
+            raise ProviderError(ErrorKind.MALFORMED, f"{for_log(self._url)} did not answer with JSON: {told}")
         return document
 
     async def aclose(self) -> None:

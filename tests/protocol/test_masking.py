@@ -217,7 +217,7 @@ def test_every_format_has_a_source_and_finds_what_is_made_for_it() -> None:
         for _ in range(3):
             key = each.prefix + made_for(each.rest, rng)
             assert has_mask(mask(f"x {key} y")), key
-            assert f"x{key}" == mask(f"x{key}") or each.prefix in key[1:], "a letter before it makes it another word"
+            assert mask(f"x{key}").startswith(f"x{each.prefix}") or each.prefix in key[1:], f"{key}: in another word"
 
 
 def made_for(pattern: str, rng: random.Random) -> str:
@@ -229,7 +229,7 @@ def made_for(pattern: str, rng: random.Random) -> str:
         allowed = [chr(code) for code in range(48, 123) if re.fullmatch(match[1], chr(code)) and chr(code).isalnum()]
         return "".join(rng.choices(allowed, k=int(match[2]))) if match[2] else "" if match[3] else rng.choice(allowed)
 
-    filled = re.sub(r"(\[[^\]]+\]|\\w)(?:\{(\d+),?\}|(\*))?", fill, pattern)
+    filled = re.sub(r"(\[[^\]]+\]|\\w)(?:\{(\d+)(?:,\d*)?\}|(\*))?", fill, pattern)
     return filled.replace("\\.", ".").replace("=*", "")
 
 
@@ -287,7 +287,7 @@ def test_a_mask_never_cuts_a_character() -> None:
 
 HOSTILE = (
     *(name.literal.decode() + sign for name in NAMES for sign in ("=", ':"', " : ", "='\\")),
-    *(each.prefix for each in FORMATS),
+    *sorted({each.prefix for each in FORMATS}),
     "-----BEGIN PRIVATE KEY-----",
     "-",
     "--token ",
@@ -339,6 +339,19 @@ def cost(text: str) -> int:
     before = time.thread_time_ns()
     mask(text)
     return time.thread_time_ns() - before
+
+
+def test_the_sources_of_this_repository_hold_no_new_masks() -> None:
+    """What is masked in what is no test is a made-up key of an example, or a mistake."""
+    root = Path(__file__).parents[2]
+    files = [file for room in ("protocol", "providers", "actors", "docs") for file in (root / room).rglob("*.*")]
+    covered = []
+    for file in files:
+        if file.suffix in (".py", ".md", ".js", ".css", ".html"):
+            text = file.read_text()
+            lines = zip(text.split("\n"), mask(text).split("\n"), strict=True)
+            covered += [(file.name, line.strip()) for line, shown in lines if line != shown]
+    assert len(covered) <= 3, covered
 
 
 def test_hardly_anything_in_the_standard_library_looks_like_a_key() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from callboard import Decision, UsageError
+from callboard.actors.cli.approval_prompt import lines_of_text
 from callboard.actors.cli.workspace_setup import WorkspaceSetup, rules_in, servers_in, set_up
 from callboard.actors.policy.workspace_trust import RULES, SERVERS, TOOLS, FileState, WorkspaceFile, WorkspaceTrust
 
@@ -187,6 +188,46 @@ def at_a_terminal(callboard: Any, *arguments: str, types: str) -> str:
     os.close(ours)
     assert process.wait(30) == 0, shown
     return shown
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"# coding: utf-7\n# +AAo-import os\n",
+        b"# -*- coding: unicode_escape -*-\n# \\u000aimport os\n",
+        b"#!/bin/python\n# vim: set fileencoding=raw_unicode_escape :\n# \\u000aimport os\n",
+        b"# coding: latin-1\nx = '\xe9'\n",
+        b"# coding: cp037\n",
+        b"x = '\xff'\n",
+        b"# coding: no_such\n",
+    ],
+)
+def test_code_that_is_not_utf8_is_not_agreed_to(workspace: Path, data: bytes) -> None:
+    """Python would run another text than the one a person is shown."""
+    path = workspace / TOOLS / "theirs.py"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(data)
+    (file,) = WorkspaceTrust(workspace.parent / "config", workspace).files()
+    assert file.state is FileState.UNUSABLE
+    assert "not UTF-8" in file.fault
+    path.write_bytes(b"\xef\xbb\xbf# coding: utf-8\nx = '\xc3\xa9'\n")
+    (file,) = WorkspaceTrust(workspace.parent / "config", workspace).files()
+    assert file.state is FileState.NEW
+
+
+def test_the_question_of_trust_hides_no_code() -> None:
+    for code in (
+        'NETRC = "machine h login a password ";pwned()',
+        "# --token Zq9Lm3Xc7A;pwned()",
+        'PASSWORD = "Zq9Lm3Xc7A";pwned()',
+        "# -----BEGIN RSA PRIVATE KEY-----\npwned\n# -----END RSA PRIVATE KEY-----",
+        "# x\rpwned()",
+        "# x\x0cpwned()",
+        "\u202e\u200bpwned()",
+    ):
+        shown = "\n".join(lines_of_text(f"{TOOLS}/x.py", code, whole=True))
+        assert "pwned" in shown
+        assert shown.replace("\n", "").isprintable()
 
 
 def test_a_person_is_asked_once_and_sees_what_the_files_hold(callboard: Any, here: Any) -> None:
