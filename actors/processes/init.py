@@ -194,7 +194,7 @@ class Init:
         of_calls = Counter(self._caller(pid, seen) for pid in seen)
         for caller, count in of_calls.items():
             if count > MAX_CALL_PROCESSES:
-                self._kill_call(caller)
+                self._stop_call(caller)
 
     def _below(self) -> dict[int, Process]:
         """All that is below this process, by its id."""
@@ -214,28 +214,37 @@ class Init:
     def _caller(self, pid: int, seen: Mapping[int, Process]) -> int:
         """The process of ours that it is or is below: of what a call has started, the call's child. This one of what
         has left its call."""
+        session = seen[pid].session
         for _ in seen:  # no chain is longer, unless ids were given out again meanwhile
             if pid in self._numbers or pid not in seen:
                 break
             pid = seen[pid].parent
-        return pid if pid in self._numbers else os.getpid()
+        return next((each for each in (pid, session) if each in self._numbers), os.getpid())
 
-    def _kill_call(self, caller: int) -> None:
-        """With all below it. It is stopped first and killed last: as long as it is there, what its processes leave
-        comes to it, and none is lost sight of."""
-        is_call = caller in self._numbers
-        if is_call:
-            self._reasons[self._numbers[caller]] = f"was killed: it had more than {MAX_CALL_PROCESSES:,} processes"
+    def _stop_call(self, caller: int) -> None:
+        """It has too many processes. It is stopped first and killed last: as long as it is there, what its processes
+        leave comes to it, and none is lost sight of."""
+        number = self._numbers.get(caller)
+        if number is not None:
+            self._reasons[number] = f"was killed: it had more than {MAX_CALL_PROCESSES:,} processes"
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(caller, signal.SIGSTOP)
+        self._kill_below(caller)
+        if number is not None:
+            kill_each([caller])
+
+    def _kill_below(self, caller: int) -> None:
+        """All that is below it, by whole groups, which none escapes by a fork; but for it and its own group."""
         until = time.monotonic() + KILL_SECONDS
         while time.monotonic() < until:
             seen = self._below()
-            found = {pid for pid in seen if pid != caller and self._caller(pid, seen) == caller}
+            self._read_registry()  # as in _kill_orphans
+            found = {pid for pid in seen if pid not in self._numbers and self._caller(pid, seen) == caller}
+            for group in {seen[pid].group for pid in found} - self._numbers.keys():
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(group, signal.SIGKILL)
             if kill_each(found) == found:  # none, or those of other users
                 break
-        if is_call:
-            kill_each([caller])
 
     def _register(self, number: int, pid: int) -> None:
         self._pids[number] = pid
@@ -281,6 +290,7 @@ class Init:
             # Their own children come to us in turn; SIGCHLD or the next round finds them.
             self._reap()
             if self._kill_orphans():
+                self._kill_below(os.getpid())
                 return
         for number, status in self._exited.items():
             send_if_heard(self._runtime, Message(Kind.EXITED, number, status, self._reasons.pop(number, "")))

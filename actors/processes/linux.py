@@ -50,7 +50,9 @@ LOOK_AGAIN_SECONDS: Final = 0.002
 KILL_ALL_SECONDS: Final = 2.0
 
 _CAUGHT: Final = re.compile(rb"^SigCgt:\s*([0-9a-f]+)$", re.MULTILINE)
-_PARENT: Final = re.compile(rb"^State:\s*(\w).*?^PPid:\s*(\d+)$", re.MULTILINE | re.DOTALL)
+_PROCESS: Final = re.compile(
+    rb"^State:\s*(\w).*?^PPid:\s*(\d+)$.*?^NSpgid:\s*(\d+).*?^NSsid:\s*(\d+)", re.MULTILINE | re.DOTALL
+)
 #: In kB; since Linux 4.5.
 _SHARED: Final = re.compile(rb"^RssShmem:\s*(\d+) kB$", re.MULTILINE)
 #: Since then, each PID namespace has a limit of its own; before, this setting was the whole machine's.
@@ -105,6 +107,8 @@ class Process(NamedTuple):
     """What is looked at of a process, again and again."""
 
     parent: int
+    group: int
+    session: int
     shared_memory_bytes: int
     """Of all kinds, as far as it is in memory."""
 
@@ -112,11 +116,11 @@ class Process(NamedTuple):
 def look_at(pid: int, proc: int | None = None) -> Process | None:
     """A process by its id, in this open /proc or in that which is mounted; None when it has ended."""
     status = _status(pid, proc)
-    found = _PARENT.search(status)
+    found = _PROCESS.search(status)
     if found is None or found[1] in _ENDED:
         return None
     shared = _SHARED.search(status)
-    return Process(int(found[2]), int(shared[1]) * 1024 if shared else 0)
+    return Process(int(found[2]), int(found[3]), int(found[4]), int(shared[1]) * 1024 if shared else 0)
 
 
 def catches(pid: int, number: int, proc: int | None = None) -> bool:

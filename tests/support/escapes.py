@@ -403,9 +403,9 @@ def find_others_by_trying_every_number(_: Scene) -> object:
 
 @escape(NAMESPACES)
 def read_the_command_lines_of_others_by_a_program(_: Scene) -> object:
-    lines = "for file in /proc/[0-9]*/cmdline; do case $file in /proc/$$/*|/proc/$PPID/*) ;; *) cat $file; echo;; esac; done"
-    said = subprocess.run(["/bin/sh", "-c", lines], capture_output=True, check=False).stdout.splitlines()
-    return [line for line in said if line]
+    each = "case $file in /proc/$$/*|/proc/$PPID/*) ;; *) cat $file;; esac"
+    line = f"for file in /proc/[0-9]*/cmdline; do {each}; done"
+    return subprocess.run(["/bin/sh", "-c", line], capture_output=True, check=False).stdout
 
 
 @escape(NAMESPACES)
