@@ -73,7 +73,7 @@ class Walls(Struct, frozen=True):
     packages: tuple[str, ...] = ()
     """Folders of packages that the runtime has loaded from elsewhere than its path (an editable install)."""
     code: tuple[str, ...] = ()
-    """Files of the tool and of callboard, which stay as they are wherever they are."""
+    """Files of the tool and of callboard, and what MCP servers run: they stay as they are wherever they are."""
     shared_memory_bytes: int = 0
     is_required: bool = False
     """Fail where the kernel gives no mounts; else do without: secret files are not covered then, and modes, owners and

@@ -136,9 +136,10 @@ def test_a_call_sees_itself_alone(stage: ToolStage, counts: Tool) -> None:
 
 def see_a_child() -> list[str]:
     with subprocess.Popen(["/bin/sleep", "60"]) as child:
-        seen = [Path(f"/proc/{child.pid}/cmdline").read_text(), Path("/proc/meminfo").read_text().split(":")[0]]
+        while not (line := Path(f"/proc/{child.pid}/cmdline").read_text()):  # it is not yet there
+            os.sched_yield()
         child.kill()
-    return seen
+    return [line, Path("/proc/meminfo").read_text().split(":")[0]]
 
 
 @pytest.mark.parametrize("sees", at_each_risk(see_a_child), ids=lambda each: each.name)
@@ -151,14 +152,16 @@ def test_what_a_call_has_started_it_sees_and_so_what_the_machine_says_of_itself(
 # -- how many there may be
 
 
-#: In a shell, whose forks are cheap; $1 is how many.
+#: In a shell, whose forks are cheap; $1 is how many. They wait for a line that does not come.
+_EACH = "sleep 1000 | { n=0; while [ $n -lt $1 ]; do"
+_NEXT = "n=$((n + 1)); done"
 BOMBS = {
-    "beside each other": "n=0; while [ $n -lt $1 ]; do sleep 1000 & n=$((n + 1)); done; wait",
-    "in sessions of their own": "n=0; while [ $n -lt $1 ]; do setsid sleep 1000 & n=$((n + 1)); done; wait",
+    "beside each other": f"{_EACH} (read _) <&0 & {_NEXT}; wait; }}",
+    "deaf to SIGTERM": f"trap '' TERM; {_EACH} (read _) <&0 & {_NEXT}; wait; }}",
     "each the child of the one before": "f() { [ $1 = 0 ] || { f $(($1 - 1)) & wait; }; }; f $1",
-    "orphans": "n=0; while [ $n -lt $1 ]; do (setsid sleep 1000 &); n=$((n + 1)); done; sleep 1000",
-    "a tree": "f() { [ $1 = 0 ] || { f $(($1 - 1)) & f $(($1 - 1)) & wait; }; }; f 10; : $1",
-    "deaf to SIGTERM": 'trap "" TERM; n=0; while [ $n -lt $1 ]; do sleep 1000 & n=$((n + 1)); done; wait',
+    "a tree": "f() { [ $1 = 0 ] && exec sleep 1000 || { f $(($1 - 1)) & f $(($1 - 1)) & wait; }; }; f 10; : $1",
+    "orphans": f"{_EACH} ((read _) <&0 &) <&0; {_NEXT}; read _; }}",
+    "in sessions of their own": f"{_EACH} setsid sleep 1000 & {_NEXT}; wait; }}",
 }
 
 
@@ -193,7 +196,8 @@ def test_a_call_with_too_many_processes_is_ended_with_all_of_them(
 def leave_the_call() -> None:
     """They become orphans of the init process while the call goes on, in sessions of their own."""
     ctypes.CDLL(None).prctl(36, 0)  # PR_SET_CHILD_SUBREAPER
-    bomb(BOMBS["orphans"])
+    line = f"sleep 1000 | setsid /bin/sh -c '{BOMBS['orphans'].partition('| ')[2]}' sh $1"
+    bomb(line)
 
 
 def test_what_has_left_its_call_is_ended_too(stage: ToolStage, mark: str, until: Until) -> None:
