@@ -38,27 +38,30 @@ _DATA: Final = (".db", ".sqlite", ".sqlite3", ".duckdb", ".log", ".jsonl", ".csv
 def named_files(servers: Iterable[McpServer], workspace: Path | str) -> tuple[str, ...]:
     """Real paths of the files, and folders of packages, below the workspace that these servers' commands name."""
     root = os.path.realpath(workspace)
-    found = (os.path.realpath(place) for server in servers for place in _named(server, root))
-    return tuple(dict.fromkeys(place for place in found if place.startswith(f"{root.rstrip('/')}/")))
+    found = {os.path.realpath(place) for server in servers for place in _named(server, root)}
+    below = sorted(place for place in found if place.startswith(f"{root.rstrip('/')}/"))
+    return tuple(place for place in below if not any(place.startswith(f"{folder}/") for folder in below))
 
 
 def _named(server: McpServer, root: str) -> Iterator[str]:
     if not server.command:
         return
-    words = [*_words((server.command, *server.args, *server.env.values()))]
+    command = os.path.expanduser(server.command)
+    words = [*_words((*server.args, *server.env.values())), *([command] if "/" in command else [])]
     bases = [os.path.realpath(server.cwd or os.getcwd()), root]
     # Of a folder that is named, programs read the other words from there: `uv run --directory DIR server.py`.
     bases += [place for base in tuple(bases) for word in words if os.path.isdir(place := os.path.join(base, word))]
     for base in dict.fromkeys(bases):
         for word in words:
             yield from _at(os.path.join(base, os.path.expanduser(word)), root)
-            for name in _READS.get(os.path.basename(word), ()):
+        for program in (command, *words):
+            for name in _READS.get(os.path.basename(program), ()):
                 yield from _at(os.path.join(base, name), root)
         for option, word in pairwise(words):
             if option == _MODULE:
                 yield from _module(base, word, root)
-    if (program := shutil.which(server.command)) is not None:
-        yield program
+    if (place := shutil.which(command)) is not None:
+        yield place
 
 
 def _words(given: Iterable[str]) -> Iterator[str]:

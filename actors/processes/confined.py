@@ -140,15 +140,16 @@ def enter(walls: Walls, scratch: str, found: int, *, has_mounts: bool) -> None:
     has_mounts = has_mounts and _has_made_view(walls, scratch, found)
     if walls.is_required and not has_mounts:
         raise PermissionError("confine is required, and the kernel gives the tool no mounts of its own")
+    # Before the scratch folder is the home.
+    rules = [
+        *_python(walls.packages, _SecretsBehindLinks(walls)),
+        *_of_the_system(executes=rights.executes, has_mounts=has_mounts),
+    ]
     _held.scratch = f"{scratch}/{os.getpid()}"
     os.mkdir(_held.scratch, 0o700)
     _live_in(f"{_held.scratch}/template")
     permitted = capabilities()[1] & FILE_CAPABILITIES
     keep_capabilities((0, permitted, permitted))
-    rules = [
-        *_python(walls.packages, _SecretsBehindLinks(walls)),
-        *_of_the_system(executes=rights.executes, has_mounts=has_mounts),
-    ]
     for path in paths:
         rules.append((path, _may_in_paths(writes=rights.writes, executes=rights.executes)))
     _held.walls = walls

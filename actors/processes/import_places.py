@@ -61,22 +61,22 @@ def import_places(installed: Iterable[str], packages: Iterable[str], judge: Judg
     linked = _Linked(known, judge)
     for each in packages:
         yield each, May.READ
-        yield from linked.in_package(each, is_installed=False)
+        yield from linked.in_package(each, False)
     for folder in dict.fromkeys(map(os.path.realpath, sys.path)):
         is_installed = os.path.basename(folder) in PACKAGES or is_below_any(folder, known)
         if os.path.basename(folder) in PACKAGES or os.path.isfile(folder):
             yield folder, May.READ
         elif not is_installed:
             yield from _modules(folder, judge)
-        yield from linked.in_folder(folder, is_installed=is_installed)
+        yield from linked.in_folder(folder, is_installed)
     for place in _editable():
         yield from linked.named(place)
 
 
 def _modules(folder: str, judge: Judge) -> Iterator[Place]:
     for entry in _entries(folder)[:_MAX_MODULES]:
-        is_package = entry.is_dir() and (entry.name == _CACHE or os.path.isfile(f"{entry.path}/{_INIT}"))
-        if is_package or (entry.name.endswith(_MODULE_ENDINGS) and not entry.is_dir()):
+        is_package = _is_folder(entry) and (entry.name == _CACHE or os.path.isfile(f"{entry.path}/{_INIT}"))
+        if is_package or (entry.name.endswith(_MODULE_ENDINGS) and not _is_folder(entry)):
             place = os.path.realpath(entry.path)
             if not entry.is_symlink() or not judge.is_secret(place, is_package):
                 yield place, May.READ if is_package else May.READ_FILE
@@ -104,34 +104,34 @@ class _Linked:
         """Where folders really are, and whether they are allowed already."""
         self._home = os.path.realpath(os.path.expanduser("~"))
 
-    def in_folder(self, folder: str, *, is_installed: bool) -> Iterator[Place]:
+    def in_folder(self, folder: str, is_installed: bool) -> Iterator[Place]:
         """Of a folder on Python's path: what is a package or a module there, through links."""
         for entry in _entries(folder):
-            if entry.is_dir():
+            if _is_folder(entry):
                 if is_installed or entry.name.isidentifier():
-                    yield from self.in_package(entry.path, is_installed=is_installed)
+                    yield from self.in_package(entry.path, is_installed)
             elif is_installed and entry.is_symlink():
-                yield from self._file(entry, is_installed=is_installed)
+                yield from self._file(entry, is_installed)
 
     def named(self, place: str) -> Iterator[Place]:
         """A package or a module (its ending may be missing), where an editable install says that it is."""
         if os.path.isdir(place):
-            yield from self._folder(place, is_installed=False)
+            yield from self._folder(place, False)
         else:
             for path in (place, *(f"{place}{ending}" for ending in _MODULE_ENDINGS)):
                 if os.path.isfile(path) and path.endswith(_MODULE_ENDINGS) and not self._judge.is_secret(_real(path)):
                     yield _real(path), May.READ_FILE
 
-    def in_package(self, folder: str, *, is_installed: bool) -> Iterator[Place]:
+    def in_package(self, folder: str, is_installed: bool) -> Iterator[Place]:
         """What is in it through links, if it is a tree of links: then some name at its top is one. Of the hundreds of
         folders that are installed, only the names are looked at that each has."""
         names = _OF_EACH if is_installed else [entry.name for entry in _entries(folder)]
         if os.path.islink(folder) or any(os.path.islink(f"{folder}/{name}") for name in names):
-            yield from self._folder(folder, is_installed=is_installed)
+            yield from self._folder(folder, is_installed)
         elif os.path.basename(folder).isidentifier() and not os.path.lexists(f"{folder}/{_INIT}"):
-            yield from self._namespace(folder, is_installed=is_installed)
+            yield from self._namespace(folder, is_installed)
 
-    def _namespace(self, folder: str, *, is_installed: bool) -> Iterator[Place]:
+    def _namespace(self, folder: str, is_installed: bool) -> Iterator[Place]:
         """A folder without an `__init__.py`: it is worth listing if what is below it is linked."""
         entries = _entries(folder)
         self._to_search -= len(entries)
@@ -140,33 +140,34 @@ class _Linked:
         found = [
             place
             for entry in entries
-            if entry.name.isidentifier() and entry.is_dir()
-            for place in self.in_package(entry.path, is_installed=is_installed)
+            if entry.name.isidentifier() and _is_folder(entry)
+            for place in self.in_package(entry.path, is_installed)
         ]
         yield from found
         if found and not is_installed:
             yield _real(folder), May.LIST
 
-    def _folder(self, folder: str, *, is_installed: bool) -> Iterator[Place]:
+    def _folder(self, folder: str, is_installed: bool) -> Iterator[Place]:
         place = _real(folder)
         if not place or place in self._seen:
             return
         self._seen.add(place)
         if is_below(self._home, place) or self._judge.is_secret(place, is_folder=True):
             return
-        entries = _entries(place)
-        if not is_below_any(place, self._known):
-            yield place, May.READ if any(each.name == _INIT for each in entries) else May.LIST
+        entries, found = _entries(place), False
+        is_package = any(each.name == _INIT for each in entries)
         for entry in entries:
             self._left -= 1
             if self._left < 0:
                 return
-            if entry.is_dir():
-                yield from self._folder(entry.path, is_installed=is_installed)
-            else:
-                yield from self._file(entry, is_installed=is_installed)
+            look = self._folder(entry.path, is_installed) if _is_folder(entry) else self._file(entry, is_installed)
+            for each in look:
+                found = True
+                yield each
+        if (found or is_package) and not is_below_any(place, self._known):
+            yield place, May.READ if is_package else May.LIST
 
-    def _file(self, entry: os.DirEntry[str], *, is_installed: bool) -> Iterator[Place]:
+    def _file(self, entry: os.DirEntry[str], is_installed: bool) -> Iterator[Place]:
         """Of a package that is installed, any; else what Python would open by this name, if it is called so itself."""
         if not is_installed and not entry.name.endswith(_MODULE_ENDINGS):
             return
@@ -194,6 +195,11 @@ class _Linked:
         except OSError:
             return "", False
         return place if stat.S_ISREG(mode) else "", is_known
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """Or a link to one; a link that leads nowhere, or in a circle, is none."""
+    return os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir()
 
 
 def _entries(folder: str) -> list[os.DirEntry[str]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -17,8 +18,9 @@ from pathlib import Path
 import pytest
 from support.imports import ROOT
 
+from callboard.actors.processes import import_places as import_places_module
 from callboard.actors.processes.confinement import kernel_support
-from callboard.actors.processes.import_places import MAX_LINKED, import_places
+from callboard.actors.processes.import_places import import_places
 
 pytestmark = pytest.mark.skipif(bool(kernel_support().lacks), reason=f"this kernel has {kernel_support()}")
 
@@ -256,15 +258,18 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tree
 
 
-def test_there_is_a_bound_and_what_comes_after_it_is_not_allowed(alone: Path, tmp_path: Path) -> None:
+def test_there_is_a_bound_and_what_comes_after_it_is_not_allowed(
+    alone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(import_places_module, "MAX_LINKED", 100)
     source = tmp_path / "source.py"
     source.touch()
     for folder in range(3):
         (alone / f"package_{folder}").mkdir()
-        for number in range(MAX_LINKED // 2):
+        for number in range(60):
             (alone / f"package_{folder}" / f"m{number}.py").symlink_to(source)
     found = [place for place, _ in import_places((), (), Everything()) if place == str(source.resolve())]
-    assert MAX_LINKED - 10 < len(found) <= MAX_LINKED
+    assert len(found) == 100
 
 
 def test_a_link_that_cannot_be_followed_is_not_allowed(alone: Path, tmp_path: Path) -> None:
@@ -272,3 +277,27 @@ def test_a_link_that_cannot_be_followed_is_not_allowed(alone: Path, tmp_path: Pa
     for name, target in {"a": "a", "b": "/nowhere/b", "c": "../c", "d": "/dev/null", "e": "x" * 255}.items():
         (alone / "package" / f"{name}.py").symlink_to(target)
     assert {place for place, _ in import_places((), (), Everything())} <= {str(alone / "package")}
+
+
+def test_the_doctor_tries_a_confined_tool_and_says_what_is_wrong(tmp_path: Path) -> None:
+    """Here callboard lies behind links that lead to where secrets are."""
+    scene = Scene(tmp_path)
+    hidden = scene.home / ".ssh/checkout"
+    for layer in ("actors", "protocol", "providers"):
+        shutil.copytree(ROOT / layer, hidden / layer, ignore=shutil.ignore_patterns("__pycache__"))
+        link_tree(tmp_path / "build/callboard" / layer, hidden / layer)
+    (tmp_path / "build/callboard/__init__.py").symlink_to(hidden / "actors/front/__init__.py")
+    scene.path(str(tmp_path / "build"), name="developed")
+    code = "from callboard.actors.cli.__main__ import main; main()"
+    ran = subprocess.run(
+        [scene.root / "venv/bin/python", "-c", code, "doctor", "--model", "openai-compatible/any"],
+        env={"PATH": os.environ["PATH"], "HOME": str(scene.home), "PYTHONDONTWRITEBYTECODE": "1"},
+        cwd=scene.app,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert ran.returncode == 1, ran.stderr
+    assert "FAIL a tool that declares risk='read' was tried" in ran.stdout
+    assert ".ssh/checkout" in ran.stdout
