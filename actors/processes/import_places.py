@@ -147,7 +147,8 @@ class _Linked:
         if found and not is_installed:
             yield _real(folder), May.LIST
 
-    def _folder(self, folder: str, is_installed: bool) -> Iterator[Place]:
+    def _folder(self, folder: str, is_installed: bool, within: str = "") -> Iterator[Place]:
+        """`within`: a package that is allowed whole, through which this one was come to."""
         place = _real(folder)
         if not place or place in self._seen:
             return
@@ -155,17 +156,26 @@ class _Linked:
         if is_below(self._home, place) or self._judge.is_secret(place, is_folder=True):
             return
         entries, found = _entries(place), False
-        is_package = any(each.name == _INIT for each in entries)
+        if not (within and is_below(place, within)):
+            within = place if any(each.name == _INIT for each in entries) else ""
+        is_known = is_below_any(place, self._known)
+        if within == place and not is_known:
+            yield place, May.READ
         for entry in entries:
             self._left -= 1
             if self._left < 0:
                 return
-            look = self._folder(entry.path, is_installed) if _is_folder(entry) else self._file(entry, is_installed)
+            if _is_folder(entry):
+                look = self._folder(entry.path, is_installed, within)
+            elif within and not entry.is_symlink():
+                continue
+            else:
+                look = self._file(entry, is_installed)
             for each in look:
                 found = True
                 yield each
-        if (found or is_package) and not is_below_any(place, self._known):
-            yield place, May.READ if is_package else May.LIST
+        if found and not within and not is_known:
+            yield place, May.LIST
 
     def _file(self, entry: os.DirEntry[str], is_installed: bool) -> Iterator[Place]:
         """Of a package that is installed, any; else what Python would open by this name, if it is called so itself."""

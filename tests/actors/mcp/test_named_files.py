@@ -1,4 +1,4 @@
-"""What an MCP server runs of a workspace is what was agreed to: no confined command writes it, a change is asked about."""
+"""What an MCP server runs of a workspace: no confined command writes it, and a change of it is asked about."""
 
 from __future__ import annotations
 
