@@ -75,7 +75,15 @@ class Scene:
     def __init__(self, root: Path) -> None:
         self.root, self.home, self.sources = root, root / "home", root / "sources"
         self.workspace, self.app = root / "workspace", root / "app"
-        write(self.home, {".ssh/id_rsa": "a secret", ".ssh/key.py": "VALUE = 'a secret'\n", "diary.txt": "a secret"})
+        write(
+            self.home,
+            {
+                ".ssh/id_rsa": "a secret",
+                ".ssh/key.py": "VALUE = 'a secret'\n",
+                "diary.txt": "a secret",
+                "notes.txt": "x",
+            },
+        )
         write(self.sources / "linked", PACKAGE)
         write(self.workspace, {"file": "text"})
         write(self.app, {"tools_of_host.py": TOOLS, "host.py": HOST})
@@ -211,7 +219,7 @@ def test_a_tool_imports_from_a_tree_of_links_and_secrets_behind_links_stay_cover
     (tree / "dot").symlink_to(scene.home / ".ssh")
     (tree / "house").symlink_to(scene.home)
     (tree / "loop").symlink_to(tree / "loop")
-    secrets = ["key.py", "id.py", "dot/id_rsa", "dot/key.py", "house/diary.txt"]
+    secrets = ["key.py", "id.py", "dot/id_rsa", "dot/key.py", "house/notes.txt"]
     # An environment's own files may be of any kind: its owner installed them.
     secrets += [] if make in (uv_link_mode, nix) else ["diary.py"]
     said = scene.run(("use", {"name": "linked.deep"}), *(("steal", {"path": str(tree / each)}) for each in secrets))
@@ -288,9 +296,15 @@ def test_the_doctor_tries_a_confined_tool_and_says_what_is_wrong(tmp_path: Path)
         link_tree(tmp_path / "build/callboard" / layer, hidden / layer)
     (tmp_path / "build/callboard/__init__.py").symlink_to(hidden / "actors/front/__init__.py")
     scene.path(str(tmp_path / "build"), name="developed")
-    code = "from callboard.actors.cli.__main__ import main; main()"
+    code = "import sys; from callboard.actors.cli.__main__ import main; sys.exit(main())"
     ran = subprocess.run(
-        [scene.root / "venv/bin/python", "-c", code, "doctor", "--model", "openai-compatible/any"],
+        [
+            scene.root / "venv/bin/python",
+            "-c",
+            code,
+            "doctor",
+            *["--model", "openai-compatible/any", "--base-url", "http://127.0.0.1:9/v1"],
+        ],
         env={"PATH": os.environ["PATH"], "HOME": str(scene.home), "PYTHONDONTWRITEBYTECODE": "1"},
         cwd=scene.app,
         capture_output=True,
