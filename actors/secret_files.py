@@ -257,8 +257,14 @@ class SecretFiles:
         return self.is_secret(place) or self.is_secret(place, is_folder=True)
 
     def hides_link(self, path: str | os.PathLike[str]) -> bool:
-        """Does it hide the path, or what it resolves to?"""
-        return self.hides(path) or self.hides(os.path.realpath(path))
+        """Does it hide the path, or what it resolves to? Yes where that cannot be found out."""
+        try:
+            place = os.path.realpath(path, strict=True)
+        except (FileNotFoundError, NotADirectoryError):  # nothing is there; what would be is judged by its name
+            place = os.path.realpath(path)
+        except OSError:
+            return True
+        return self.hides(path) or self.hides(place)
 
     def is_protected(self, path: str | os.PathLike[str]) -> bool:
         """Must no tool write it for a model? What is secret, and the files that say what is."""

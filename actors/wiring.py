@@ -26,6 +26,7 @@ from callboard.actors.calls.registry import offer_of
 from callboard.actors.journal.opening import journal_plan
 from callboard.actors.journal.places import is_server
 from callboard.actors.journal.transactions import transaction_fault
+from callboard.actors.mcp.named_files import named_files
 from callboard.actors.mcp.server_hub import ServerHub
 from callboard.actors.mcp.server_link import ServerLink
 from callboard.actors.models.embedding_access import embedding_api
@@ -389,6 +390,7 @@ class Wiring:
             confine=settings.confine,
             workspace=settings.workspace,
             secrets=settings.secret_rules,
+            kept=named_files(settings.mcp_servers.values(), settings.workspace) if settings.workspace else (),
         )
         start, retry, cost = start_on(scheduler.loop), RetryPolicy(), settings.catalog.cost_of
         code_actors = self._code_actors(system, scheduler, approver)

@@ -1,4 +1,5 @@
-"""`callboard doctor`: for each configured provider what is set, what a call of a few tokens answers, and what to do.
+"""`callboard doctor`: for each configured provider what is set, what a call of a few tokens answers, and what to do;
+and how tools are confined on this machine, by what the kernel has and by one that is tried.
 
 It never shows a key, and tries nothing again.
 """
@@ -7,19 +8,22 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import tempfile
 import time
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
+from pathlib import Path
 from typing import Final
 
 from msgspec import Struct
 
-from callboard import RuntimeFailure, Settings, UsageError
+from callboard import Runtime, RuntimeFailure, Settings, UsageError, tool
 from callboard.actors.cli.advice import advice
 from callboard.actors.cli.arguments import settings_of
 from callboard.actors.cli.model_choice import with_model
 from callboard.actors.cli.terminal import print_line, printable
 from callboard.actors.models.routing import Router
+from callboard.actors.processes.confinement import Confine
 from callboard.actors.processes.keeper import about_confinement, containment
 from callboard.protocol.content import UserMessage
 from callboard.protocol.masking import for_log
@@ -40,6 +44,7 @@ PATIENCE_SECONDS: Final = 60.0
 WARNED_DAYS: Final = 90
 #: Of the answer, enough to see that it is one.
 SHOWN_CHARS: Final = 40
+_RAN: Final = "a tool that declares risk='read' was tried, and ran"
 
 
 class Finding(Struct, frozen=True):
@@ -64,10 +69,33 @@ async def run(options: argparse.Namespace, known: dict[str, object]) -> None:
     settings = await with_model(settings_of(options))
     split_model(settings.model)
     models = [settings.model] if options.model else list(_configured(settings))
-    findings = await asyncio.gather(*(_examine(settings, model) for model in models))
-    print_line("\n".join(map(str, [*findings, containment(), about_confinement(settings.confine)])))
+    findings, wrong = await asyncio.gather(
+        asyncio.gather(*(_examine(settings, model) for model in models)), _why_no_tool_runs(settings.confine)
+    )
+    tried = f"FAIL a tool that declares risk='read' was tried: {wrong}" if wrong else f"ok   {_RAN}"
+    print_line("\n".join(map(str, [*findings, containment(), about_confinement(settings.confine), printable(tried)])))
     if not findings[0].answered:
         raise RuntimeFailure(f"{settings.model} does not answer; {findings[0].todo}")
+    if wrong:
+        raise RuntimeFailure("tools in processes do not run here: see what was said of the one that was tried")
+
+
+@tool(risk="read", timeout=PATIENCE_SECONDS)
+def answer() -> str:
+    """For the doctor: loading it in its process imports callboard, as tools do."""
+    return _RAN
+
+
+async def _why_no_tool_runs(confine: Confine) -> str:
+    """What a tool of ours says that does not run as it is confined here; "" where it does."""
+    with tempfile.TemporaryDirectory() as folder:
+        settings = Settings(confine=confine, state_dir=Path(folder))
+        try:
+            async with Runtime(settings, tools=[answer]) as runtime:
+                result = await runtime.call_tool(answer.name, {})
+        except UsageError as error:  # it is required, and this machine cannot
+            return str(error)
+        return "" if result.ok else result.failure.message
 
 
 def _configured(settings: Settings) -> Iterator[str]:

@@ -11,8 +11,9 @@ import dataclasses
 import json
 import sys
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
+from pathlib import Path
 
 from msgspec import Struct
 
@@ -22,6 +23,7 @@ from callboard.actors.cli.arguments import settings_of
 from callboard.actors.cli.terminal import print_line, printable, table
 from callboard.actors.config_file import similar
 from callboard.actors.mcp.mcp_servers import McpServer, mcp_servers_of
+from callboard.actors.mcp.named_files import named_files
 from callboard.actors.policy.workspace_trust import (
     RULES,
     SERVERS,
@@ -34,6 +36,7 @@ from callboard.protocol.policy import Rule
 from callboard.protocol.readers import one_line_for_decision
 
 _QUESTION = "agree to these contents? [y]es  [n]o, go on without them  [v]iew all "
+_NAMED = "an MCP server's command runs it, or reads it"
 _WHAT = {RULES: "rules", SERVERS: "MCP servers"}
 
 
@@ -54,12 +57,22 @@ def set_up(options: argparse.Namespace, *, may_ask: bool = False) -> WorkspaceSe
     settings, tools = settings_of(options), tools_of_files(options.tools)
     if settings.workspace is None:
         return WorkspaceSetup(settings, tools)
-    trust = WorkspaceTrust(settings.config_dir, settings.workspace)
+    trust = _trust(settings.config_dir, settings.workspace)
     files = trust.files()
     if may_ask and _open(files) and has_terminal() and _agrees(_open(files)):
         trust.agree(_open(files))
         files = trust.files()
     return _with(settings, tools, trust, files)
+
+
+def _trust(config_dir: Path, workspace: Path) -> WorkspaceTrust:
+    def named(file: WorkspaceFile) -> Iterable[str]:
+        try:
+            return named_files(servers_in(file).values(), workspace)
+        except UsageError:  # once it is agreed to, it is said why
+            return ()
+
+    return WorkspaceTrust(config_dir, workspace, named)
 
 
 def _with(
@@ -70,7 +83,7 @@ def _with(
     idle: list[str] = []
     """Files of which not all counts."""
     for file in files:
-        if file.state is FileState.UNUSABLE:
+        if file.state is FileState.UNUSABLE or file.is_named:
             continue
         if file.path == RULES:
             found = rules_in(file)
@@ -166,7 +179,7 @@ def _agrees(files: Sequence[WorkspaceFile]) -> bool:
 def _show(files: Sequence[WorkspaceFile], *, whole: bool) -> None:
     sys.stderr.write("Files of this workspace change what callboard does:\n")
     for file in files:
-        what = _WHAT.get(file.path, "Python code that callboard runs, for its tools")
+        what = _NAMED if file.is_named else _WHAT.get(file.path, "Python code that callboard runs, for its tools")
         text = file.data.decode(errors="backslashreplace").removesuffix("\n")
         lines = lines_of_text(f"{one_line_for_decision(file.path)} ({file.state}; {what})", text, whole=whole)
         sys.stderr.write("".join(f"{line}\n" for line in lines))
@@ -177,7 +190,7 @@ def run(options: argparse.Namespace, known: dict[str, object]) -> None:
     settings = settings_of(options)
     if settings.workspace is None:
         raise UsageError("there is no workspace; give one with --workspace DIR")
-    trust = WorkspaceTrust(settings.config_dir, settings.workspace)
+    trust = _trust(settings.config_dir, settings.workspace)
     if options.forget:
         trust.forget()
     files = trust.files()

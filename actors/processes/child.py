@@ -26,6 +26,7 @@ from msgspec.structs import asdict
 
 from callboard.actors.processes import confined
 from callboard.actors.processes.control import LENGTH, REPLY, Says
+from callboard.actors.processes.linux import MAX_POOL_PROCESSES
 from callboard.actors.processes.process_state import ProcessState
 from callboard.actors.telemetry.extras import continue_trace
 from callboard.actors.telemetry.request_log import WORK
@@ -268,6 +269,14 @@ def limit_memory(wanted_bytes: int) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     limit = wanted_bytes if hard == resource.RLIM_INFINITY else min(wanted_bytes, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+
+
+def limit_processes() -> None:
+    """Of this user in this namespace of users, threads too: what stops a fork bomb of a tool until init.py has seen it.
+    A root is not held by it."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NPROC)
+    limit = MAX_POOL_PROCESSES if hard == resource.RLIM_INFINITY else min(MAX_POOL_PROCESSES, hard)
+    resource.setrlimit(resource.RLIMIT_NPROC, (limit, limit))
 
 
 def _take_output(output: int) -> None:

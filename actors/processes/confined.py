@@ -9,16 +9,13 @@ here, too: this is where it is known what the tool may do.
 from __future__ import annotations
 
 import errno
-import importlib.machinery
 import os
 import pickle
 import shutil
-import site
 import socket
 import sys
-import sysconfig
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Final
 
@@ -27,6 +24,15 @@ from msgspec import Struct, field
 from callboard.actors.processes import private_mounts, seccomp
 from callboard.actors.processes.confinement import Confinement
 from callboard.actors.processes.control import LENGTH
+from callboard.actors.processes.import_places import (
+    PACKAGES,
+    Judge,
+    Place,
+    import_places,
+    is_below,
+    is_below_any,
+    prefixes,
+)
 from callboard.actors.processes.landlock import May, PathRule, open_place, restrict
 from callboard.actors.processes.linux import FILE_CAPABILITIES, capabilities, keep_capabilities
 
@@ -49,12 +55,6 @@ _DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/u
 _TERMINALS: Final = ("/dev/ptmx", "/dev/pts", "/dev/tty")
 #: Of the roots of installed programs, what a program needs beside itself.
 _BESIDE_PROGRAMS: Final = ("lib", "libexec")
-_MODULE_ENDINGS: Final = tuple(importlib.machinery.all_suffixes())
-#: Names in a folder of Python's path that are looked at; one with more is no folder of modules.
-_MAX_MODULES: Final = 2_000
-
-#: Folders of packages that are installed, not developed.
-PACKAGES: Final = frozenset({"site-packages", "dist-packages"})
 #: What programs print at these errors, and git where .git looks empty.
 _REFUSED_WORDS: Final = tuple(map(os.strerror, (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENXIO)))
 _NO_GIT: Final = "not a git repository"
@@ -73,7 +73,7 @@ class Walls(Struct, frozen=True):
     packages: tuple[str, ...] = ()
     """Folders of packages that the runtime has loaded from elsewhere than its path (an editable install)."""
     code: tuple[str, ...] = ()
-    """Files of the tool and of callboard, which stay as they are wherever they are."""
+    """Files of the tool and of callboard, and what MCP servers run: they stay as they are wherever they are."""
     shared_memory_bytes: int = 0
     is_required: bool = False
     """Fail where the kernel gives no mounts; else do without: secret files are not covered then, and modes, owners and
@@ -123,7 +123,7 @@ def loaded_packages() -> tuple[str, ...]:
     folders = {_real(str(each)) for path in paths if isinstance(path, Iterable) for each in path}
     found: list[str] = []
     for folder in sorted(folders, key=lambda each: each.split("/")):
-        if os.path.isabs(folder) and not _is_below_any(folder, found[-1:]):
+        if os.path.isabs(folder) and not is_below_any(folder, found[-1:]):
             found.append(folder)
     return tuple(each for each in found if not PACKAGES.intersection(each.split("/")))
 
@@ -140,12 +140,16 @@ def enter(walls: Walls, scratch: str, found: int, *, has_mounts: bool) -> None:
     has_mounts = has_mounts and _has_made_view(walls, scratch, found)
     if walls.is_required and not has_mounts:
         raise PermissionError("confine is required, and the kernel gives the tool no mounts of its own")
+    # Before the scratch folder is the home.
+    rules = [
+        *_python(walls.packages, _SecretsBehindLinks(walls)),
+        *_of_the_system(executes=rights.executes, has_mounts=has_mounts),
+    ]
     _held.scratch = f"{scratch}/{os.getpid()}"
     os.mkdir(_held.scratch, 0o700)
     _live_in(f"{_held.scratch}/template")
     permitted = capabilities()[1] & FILE_CAPABILITIES
     keep_capabilities((0, permitted, permitted))
-    rules = [*_python(walls.packages), *_of_the_system(executes=rights.executes, has_mounts=has_mounts)]
     for path in paths:
         rules.append((path, _may_in_paths(writes=rights.writes, executes=rights.executes)))
     _held.walls = walls
@@ -153,7 +157,7 @@ def enter(walls: Walls, scratch: str, found: int, *, has_mounts: bool) -> None:
     _held.writable = [place for place, may in rules if may & May.MAKE_FILE]
     in_scratch = May.READ | May.WRITE | (May.RUN if rights.executes else May(0))
     _held.in_scratch = int(in_scratch)
-    _held.rules = _opened({**_coarse(rules, _held.scratch), f"{_held.scratch}/template": May.READ})
+    _held.rules = [*_opened({**_coarse(rules, scratch), f"{_held.scratch}/template": May.READ})]
     _restrict(_opened([*rules, (_held.scratch, in_scratch)]))
     metadata = has_mounts or rights.executes
     seccomp.install(seccomp.CallsAllowed(rights.connects, rights.executes, metadata, rights.executes))
@@ -166,13 +170,13 @@ def _has_made_view(walls: Walls, scratch: str, found: int) -> bool:
 
     confinement = walls.confinement
     rules = SecretRules(walls.secret_patterns, walls.secret_folders)
-    prefixes = frozenset(_prefixes())
-    places = find_shared(found, confinement.paths, walls.workspace, rules, prefixes)
+    of_python = frozenset(prefixes())
+    places = find_shared(found, confinement.paths, walls.workspace, rules, of_python)
     writable = confinement.paths if confinement.rights.writes else ()
     view = private_mounts.View(
         scratch,
         writable,
-        tuple(dict.fromkeys((*walls.code, *walls.packages, *prefixes))),
+        tuple(dict.fromkeys((*walls.code, *walls.packages, *of_python))),
         tuple(places.files),
         tuple(places.folders),
         walls.shared_memory_bytes if confinement.rights.executes else 0,
@@ -185,6 +189,23 @@ def _has_made_view(walls: Walls, scratch: str, found: int) -> bool:
     _held.hidden = frozenset((*places.files, *places.folders))
     _held.covers = {place: _identity(place) for place in _held.hidden}
     return True
+
+
+class _SecretsBehindLinks:
+    """Says which places that links lead to may hold secrets: in the workspace by its rules, elsewhere by those that
+    hold anywhere. Made when the first link is judged."""
+
+    def __init__(self, walls: Walls) -> None:
+        self._walls = walls
+        self._judges: list[tuple[str, Judge]] = []
+
+    def is_secret(self, place: str, is_folder: bool = False) -> bool:
+        if not self._judges:
+            from callboard.actors.secret_files import SecretFiles, SecretRules  # noqa: PLC0415 - as above
+
+            rules = SecretRules(self._walls.secret_patterns, self._walls.secret_folders)
+            self._judges = [(root, SecretFiles(root, rules)) for root in (self._walls.workspace, "/") if root]
+        return next(judge for root, judge in self._judges if is_below(place, root)).is_secret(place, is_folder)
 
 
 def _identity(path: str) -> Identity | None:
@@ -206,30 +227,38 @@ def _coarse(rules: Iterable[tuple[str, May]], scratch: str) -> dict[str, May]:
     """The same for a process that is held by the rules already, as few as can be: they need only leave out the scratch
     folders of others. 15 in place of 150 spare a child 0.5 ms."""
     found: dict[str, May] = {}
-    own = _first_folder(scratch)
     for path, may in rules:
-        place = path if _first_folder(path) == own else _first_folder(path)
+        place = _beside(path, scratch)
         found[place] = found.get(place, May(0)) | may
     return found
 
 
-def _first_folder(path: str) -> str:
-    return f"/{path.split('/', 2)[1]}"
+def _beside(path: str, scratch: str) -> str:
+    """The outermost folder that the path is in and the scratch folders are not."""
+    names = path.split("/")
+    folders = ("/".join(names[:depth]) for depth in range(2, len(names)))
+    return next((folder for folder in folders if not is_below(scratch, folder)), path)
 
 
-def _opened(rules: Mapping[str, May] | Iterable[tuple[str, May]]) -> list[PathRule]:
-    given = rules.items() if isinstance(rules, Mapping) else rules
-    return [PathRule(place, int(may)) for path, may in given if (place := open_place(path)) is not None]
+def _opened(rules: Mapping[str, May] | Iterable[Place]) -> Iterator[PathRule]:
+    """One after the other: there may be more of them than files that a process may have open."""
+    for path, may in rules.items() if isinstance(rules, Mapping) else rules:
+        if (place := open_place(path)) is not None:
+            yield PathRule(place, int(may))
 
 
-def _restrict(rules: Sequence[PathRule]) -> None:
-    """Hold this process to them, and close them."""
+def _restrict(rules: Iterable[PathRule]) -> None:
+    """Hold this process to them, each of which is closed after it."""
     walls = _held.walls
     assert walls is not None
-    try:
-        restrict(rules, walls.landlock, connections=walls.confinement.rights.connects)
-    finally:
-        for rule in rules:
+    restrict(_closed_after(rules), walls.landlock, connections=walls.confinement.rights.connects)
+
+
+def _closed_after(rules: Iterable[PathRule]) -> Iterator[PathRule]:
+    for rule in rules:
+        try:
+            yield rule
+        finally:
             os.close(rule.place)
 
 
@@ -240,44 +269,13 @@ def _may_in_paths(*, writes: bool, executes: bool) -> May:
     return may | May.RUN if executes else may
 
 
-def _prefixes() -> Iterator[str]:
-    """Where Python and its packages are installed."""
-    given = (sys.prefix, sys.base_prefix, sys.exec_prefix, *site.getsitepackages(), *sysconfig.get_paths().values())
-    for each in dict.fromkeys(map(os.path.realpath, given)):
-        if each not in ("/", os.path.expanduser("~")):
-            yield each
-
-
-def _python(packages: Iterable[str]) -> Iterator[tuple[str, May]]:
-    """What Python needs to start programs of its own and to import what it has not imported yet.
-
-    Of a folder on its path, this is modules and packages: the project that a tool is part of is not read as a whole.
-    """
-    installed = (*_prefixes(), *_program_folders())
+def _python(packages: Iterable[str], judge: Judge) -> Iterator[Place]:
+    """What Python needs to start programs of its own and to import what it has not imported yet."""
+    installed = (*prefixes(), *_program_folders())
     for each in installed:
         yield each, May.READ | May.RUN
     yield os.path.realpath(sys.executable), May.READ | May.RUN
-    for each in packages:
-        yield each, May.READ
-    for folder in dict.fromkeys(map(os.path.realpath, sys.path)):
-        if os.path.basename(folder) in PACKAGES or os.path.isfile(folder):
-            yield folder, May.READ
-        elif not _is_below_any(folder, installed):
-            yield from _modules(folder)
-
-
-def _modules(folder: str) -> Iterator[tuple[str, May]]:
-    try:
-        with os.scandir(folder) as found:
-            entries = list(found)
-    except OSError:
-        return
-    for entry in entries[:_MAX_MODULES]:
-        if entry.is_dir():
-            if entry.name == "__pycache__" or os.path.isfile(f"{entry.path}/__init__.py"):
-                yield os.path.realpath(entry.path), May.READ
-        elif entry.name.endswith(_MODULE_ENDINGS):
-            yield os.path.realpath(entry.path), May.READ_FILE
+    yield from import_places(installed, packages, judge)
 
 
 def _program_folders() -> Iterator[str]:
@@ -392,11 +390,11 @@ def _refused(error: OSError, confinement: Confinement) -> str:
         return "may not do that: the system call is refused to confined tools" if error.errno == errno.EPERM else ""
     for each in named:
         place = os.path.realpath(os.fsdecode(each))
-        if any(_is_below(place, hidden) for hidden in _held.hidden):
+        if any(is_below(place, hidden) for hidden in _held.hidden):
             return f"may not open {place}, which may hold secrets; the owner can allow it by Settings(secret_files=...)"
-        if not _is_below_any(place, _held.readable):
+        if not is_below_any(place, _held.readable):
             return f"may not touch {place}; its author can allow that by paths=[...]"
-        if error.errno != errno.ENXIO and not _is_below_any(place, _held.writable):
+        if error.errno != errno.ENXIO and not is_below_any(place, _held.writable):
             todo = "paths=[...]" if rights.writes else "risk='write'"
             return f"may not write {place}; its author can allow that by {todo}"
     return ""
@@ -409,11 +407,3 @@ _OTHER_SOCKETS: Final = "may open sockets of the internet (TCP and UDP) only"
 @lru_cache(maxsize=4_096)
 def _real(folder: str) -> str:
     return os.path.realpath(folder)
-
-
-def _is_below(place: str, folder: str) -> bool:
-    return place == folder or place.startswith(f"{folder.rstrip('/')}/")
-
-
-def _is_below_any(place: str, folders: Iterable[str]) -> bool:
-    return any(_is_below(place, folder) for folder in folders)

@@ -24,7 +24,14 @@ from typing import Final, NoReturn
 from msgspec import Struct
 
 from callboard.actors.processes import confined
-from callboard.actors.processes.child import LOST_COVER, CallEnded, Child, limit_memory, pack_load_error
+from callboard.actors.processes.child import (
+    LOST_COVER,
+    CallEnded,
+    Child,
+    limit_memory,
+    limit_processes,
+    pack_load_error,
+)
 from callboard.actors.processes.control import Kind, Message, pair, receive, send
 from callboard.actors.processes.linux import inherit_orphans, signal_only_own
 from callboard.actors.tools.invoke import Invoker
@@ -136,6 +143,8 @@ class ForkServer:
         calls, output, *tool = descriptors
         for end in (self._registry, self._woken, self._waker):
             end.close()
+        if self._limits.namespaces:
+            limit_processes()
         take_place(calls, self._control.detach())
         inherit_orphans()
         Child(output, self._loader(*tool), self._limits.stacks).serve()

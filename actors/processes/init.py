@@ -2,10 +2,10 @@
 
     runtime -> keeper -> init process -> fork server -> template of a tool -> children, in which calls run
 
-It only reaps, reports, and kills: on order, and what has taken too much shared memory. So it is never busy: a fork
-server may hang, be stopped or die without costing a call that runs. Where the kernel allows, it is PID 1 of a
-namespace: all that tools have started, mounted or shared ends with it. Elsewhere it is a subreaper, which what a tool
-leaves behind falls to.
+It only reaps, reports, and kills: on order, and what has taken too much shared memory or too many processes. So it is
+never busy: a fork server may hang, be stopped or die without costing a call that runs. Where the kernel allows, it is
+PID 1 of a namespace: all that tools have started, mounted or shared ends with it. Elsewhere it is a subreaper, which
+what a tool leaves behind falls to.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import select
 import signal
 import socket
 import time
+from collections import Counter
+from collections.abc import Mapping
 from typing import Final, NoReturn
 
 from callboard.actors.processes.child import STACK_SIGNAL, rehearse
@@ -31,12 +33,26 @@ from callboard.actors.processes.control import (
     send_if_heard,
 )
 from callboard.actors.processes.fork_server import CONTROL, ForkServer, Limits, take_place
-from callboard.actors.processes.linux import catches, children, kill_all, kill_each, processes, shared_memory_bytes
+from callboard.actors.processes.linux import (
+    Process,
+    catches,
+    children,
+    children_of,
+    kill_all,
+    kill_each,
+    look_at,
+    processes,
+)
 
 #: Orphans that do not die of SIGKILL at once (they are in an uninterruptible system call) are looked for this often.
 SWEEP_SECONDS: Final = 0.005
-#: How often the shared memory of processes is looked at, while there are children: one can fill 0.2 GB in that time.
+#: How often processes are looked at, while there are children: one can fill 0.2 GB of shared memory in that time, or
+#: start some hundred processes.
 LOOK_SECONDS: Final = 0.1
+#: Of one call. A build with a process for each of 64 processors has a few hundred.
+MAX_CALL_PROCESSES: Final = 1_024
+#: What has more is killed at once, for as long as this; the rest when its child has ended.
+KILL_SECONDS: Final = 2.0
 #: Of a stack: with the rest, one message (control.py) takes it. The outermost of a hundred frames may be missing.
 STACK_BYTES: Final = 8_000
 
@@ -44,11 +60,13 @@ STACK_BYTES: Final = 8_000
 class Init:
     """One runs per process pool."""
 
-    def __init__(self, runtime: socket.socket, limits: Limits, stacks: int) -> None:
-        """`stacks`: the reading end of the pipe into which children write down where their code is."""
+    def __init__(self, runtime: socket.socket, limits: Limits, stacks: int, proc: int | None) -> None:
+        """`stacks`: the reading end of the pipe into which children write down where their code is; `proc`: an open
+        /proc of its own namespace, where it has one."""
         self._runtime = runtime
         self._limits = limits
         self._stacks = stacks
+        self._proc = proc
         self._stack = b""
         """What has come of the one that was asked for last."""
         self._registry, self._theirs = pair()
@@ -89,7 +107,7 @@ class Init:
                 running = self._obey()
             if self._children and time.monotonic() >= self._look_at:
                 self._look_at = time.monotonic() + LOOK_SECONDS
-                self._limit_shared_memory(processes() if namespaces else frozenset(self._numbers))
+                self._look()
 
     def _obey(self) -> bool:
         order = receive(self._runtime)
@@ -124,6 +142,8 @@ class Init:
             for end in (self._runtime, self._registry, self._woken, self._waker):
                 os.close(end.detach())
             os.close(self._stacks)
+            if self._proc is not None:
+                os.close(self._proc)
             take_place(control, CONTROL)
             os.setsid()
             ForkServer(self._theirs.detach(), self._limits).run()
@@ -149,7 +169,7 @@ class Init:
         pid, why = self._pids.get(number), ""
         if pid is None:
             why = "the tool's process has ended"
-        elif begins and not catches(pid, STACK_SIGNAL):
+        elif begins and not catches(pid, STACK_SIGNAL, self._proc):
             why = "the tool's process does not write down where it is: its code has removed the handler for that"
         elif begins:
             self._stack_written()
@@ -168,14 +188,63 @@ class Init:
         except BlockingIOError:
             return b""
 
-    def _limit_shared_memory(self, pids: frozenset[int]) -> None:
+    def _look(self) -> None:
+        seen = self._below()
+        self._limit_shared_memory(seen)
+        of_calls = Counter(self._caller(pid, seen) for pid in seen)
+        for caller, count in of_calls.items():
+            if count > MAX_CALL_PROCESSES:
+                self._stop_call(caller)
+
+    def _below(self) -> dict[int, Process]:
+        """All that is below this process, by its id."""
+        pids = processes(self._proc) if self._proc is not None else children_of(children())
+        found = {pid: look_at(pid, self._proc) for pid in pids if pid != os.getpid()}
+        return {pid: process for pid, process in found.items() if process is not None}
+
+    def _limit_shared_memory(self, seen: Mapping[int, Process]) -> None:
         """Of each process. No limit that the kernel has for a process counts it, and /dev/shm is not all of it."""
         limit = self._limits.memory_bytes
-        for pid in pids:
-            if shared_memory_bytes(pid) > limit:
+        for pid, process in seen.items():
+            if process.shared_memory_bytes > limit:
                 kill_each([pid])
                 if (number := self._numbers.get(pid)) is not None:
                     self._reasons[number] = f"was killed: it took more than {limit:,} bytes of shared memory"
+
+    def _caller(self, pid: int, seen: Mapping[int, Process]) -> int:
+        """The process of ours that it is or is below: of what a call has started, the call's child. This one of what
+        has left its call."""
+        session = seen[pid].session
+        for _ in seen:  # no chain is longer, unless ids were given out again meanwhile
+            if pid in self._numbers or pid not in seen:
+                break
+            pid = seen[pid].parent
+        return next((each for each in (pid, session) if each in self._numbers), os.getpid())
+
+    def _stop_call(self, caller: int) -> None:
+        """It has too many processes. It is stopped first and killed last: as long as it is there, what its processes
+        leave comes to it, and none is lost sight of."""
+        number = self._numbers.get(caller)
+        if number is not None:
+            self._reasons[number] = f"was killed: it had more than {MAX_CALL_PROCESSES:,} processes"
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(caller, signal.SIGSTOP)
+        self._kill_below(caller)
+        if number is not None:
+            kill_each([caller])
+
+    def _kill_below(self, caller: int) -> None:
+        """All that is below it, by whole groups, which none escapes by a fork; but for it and its own group."""
+        until = time.monotonic() + KILL_SECONDS
+        while time.monotonic() < until:
+            seen = self._below()
+            self._read_registry()  # as in _kill_orphans
+            found = {pid for pid in seen if pid not in self._numbers and self._caller(pid, seen) == caller}
+            for group in {seen[pid].group for pid in found} - self._numbers.keys():
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(group, signal.SIGKILL)
+            if kill_each(found) == found:  # none, or those of other users
+                break
 
     def _register(self, number: int, pid: int) -> None:
         self._pids[number] = pid
@@ -221,6 +290,7 @@ class Init:
             # Their own children come to us in turn; SIGCHLD or the next round finds them.
             self._reap()
             if self._kill_orphans():
+                self._kill_below(os.getpid())
                 return
         for number, status in self._exited.items():
             send_if_heard(self._runtime, Message(Kind.EXITED, number, status, self._reasons.pop(number, "")))
@@ -244,19 +314,22 @@ def _exists(pid: int) -> bool:
     return True
 
 
-def main(runtime: int, namespaces: str, memory_bytes: int, scratch: str) -> None:
+def main(runtime: int, namespaces: str, proc: int | None, memory_bytes: int, scratch: str) -> None:
     """Run as the init process: in the interpreter that launch.py starts, after keeper.py has made the namespaces."""
     rehearse()
     # What is loaded now is shared with every process below until one of them writes to it; the collector would.
     gc.collect()
     gc.freeze()
-    take_place(runtime, CONTROL)  # no other descriptor of ours may be where those of the fork servers will be
+    # No other descriptor of ours may be where those of the fork servers will be.
+    if proc == CONTROL:
+        proc = os.dup(proc)
+    take_place(runtime, CONTROL)
     with socket.socket(fileno=CONTROL) as end:
         places = os.memfd_create("secret places")
         stacks, writes = pipe()
         for descriptor in (stacks, writes):
             os.set_blocking(descriptor, False)  # a dump that finds it full is cut, and never waits
-        Init(end, Limits(memory_bytes, bool(namespaces), scratch, places, writes), stacks).run(namespaces)
+        Init(end, Limits(memory_bytes, bool(namespaces), scratch, places, writes), stacks, proc).run(namespaces)
         signal.set_wakeup_fd(-1)
     if not namespaces:
         kill_all()

@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from callboard.actors.processes.confinement import Confine, kernel_support, what_is_missing
 from callboard.actors.processes.linux import (
+    MAX_POOL_PROCESSES,
     capabilities,
     die_with_parent,
     enter_mount_namespace,
@@ -38,8 +39,11 @@ REFUSED: Final = 77
 TRY_SECONDS: Final = 10.0
 
 
-def enter(runtime: int, runtime_pid: int, namespaces: bool, shared_memory_bytes: int, scratch: str) -> str:
-    """Become the keeper. Returns in the init process only: the names of its namespaces, none where there are none.
+def enter(
+    runtime: int, runtime_pid: int, namespaces: bool, shared_memory_bytes: int, scratch: str
+) -> tuple[str, int | None]:
+    """Become the keeper. Returns in the init process only: the names of its namespaces, and a /proc that shows all that
+    is in them, open; "" and None where there are none.
 
     `scratch` is where to make a folder for the scratch folders of tools, which goes when all have ended.
     """
@@ -62,10 +66,11 @@ def enter(runtime: int, runtime_pid: int, namespaces: bool, shared_memory_bytes:
         os.close(runtime)
         _keep(pid, host, scratch)
     os.close(host)
+    proc = None
     if namespaces:
         die_with_parent(signal.SIGKILL)
         try:
-            mount_own(shared_memory_bytes)
+            proc = mount_own(shared_memory_bytes, MAX_POOL_PROCESSES)
             keep_capabilities(own)
         except OSError as error:
             _refuse(error)
@@ -76,7 +81,7 @@ def enter(runtime: int, runtime_pid: int, namespaces: bool, shared_memory_bytes:
     for number in (signal.SIGCHLD, signal.SIGTERM):
         signal.signal(number, lambda *_: None)  # only to wake its poll
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-    return entered
+    return entered, proc
 
 
 def _refuse(error: OSError) -> NoReturn:
@@ -179,7 +184,7 @@ def _try() -> None:
     names = leave_for_namespaces()
     pid = os.fork()
     if pid == 0:
-        mount_own(1 << 20)
+        mount_own(1 << 20, MAX_POOL_PROCESSES)
         keep_capabilities(own)
         sys.stdout.write(f"{names};{signal_only_own()};")
         sys.stdout.flush()

@@ -134,9 +134,9 @@ class InitProcess:
         # The shared memory of all tools of a pool is bounded as the memory of one process is.
         code = (
             f"from {enter.__module__} import enter\n"
-            f"names = enter({control}, {os.getpid()}, {namespaces}, {memory_bytes}, {scratch!r})\n"
+            f"names, proc = enter({control}, {os.getpid()}, {namespaces}, {memory_bytes}, {scratch!r})\n"
             f"from {main.__module__} import main\n"
-            f"main({control}, names, {memory_bytes}, {scratch!r})\n"
+            f"main({control}, names, proc, {memory_bytes}, {scratch!r})\n"
         )
         # On a thread of its own: starting a process waits for its exec, 1 ms at rest and 100 on a busy machine. What is
         # sent to it until then waits in the socket.

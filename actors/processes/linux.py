@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Iterable
 from functools import cache
-from typing import Final
+from typing import Final, NamedTuple
 
 IS_LINUX: Final = sys.platform == "linux"
 
@@ -43,13 +43,21 @@ _LANDLOCK_RESTRICT_SELF: Final = 446
 _LANDLOCK_SCOPES: Final = 1 << 1
 """Of signals. Files and connections stay as they are."""
 
+#: Of processes and threads, of all tools of a pool together: a backstop for init.py, which looks at each call.
+MAX_POOL_PROCESSES: Final = 8_192
 #: `kill_all` looks again after this long whether all have ended, and gives up after the other.
 LOOK_AGAIN_SECONDS: Final = 0.002
 KILL_ALL_SECONDS: Final = 2.0
 
-#: In kB; since Linux 4.5.
 _CAUGHT: Final = re.compile(rb"^SigCgt:\s*([0-9a-f]+)$", re.MULTILINE)
+_PROCESS: Final = re.compile(
+    rb"^State:\s*(\w).*?^PPid:\s*(\d+)$.*?^NSpgid:\s*(\d+).*?^NSsid:\s*(\d+)", re.MULTILINE | re.DOTALL
+)
+#: In kB; since Linux 4.5.
 _SHARED: Final = re.compile(rb"^RssShmem:\s*(\d+) kB$", re.MULTILINE)
+#: Since then, each PID namespace has a limit of its own; before, this setting was the whole machine's.
+_PID_LIMITS_SINCE: Final = (6, 14)
+_PID_LIMIT: Final = "/proc/sys/kernel/pid_max"
 #: States of a process that has ended and may still have to be reaped.
 _ENDED: Final = (b"", b"Z", b"X")
 _CAP_NAMES: Final = ("CapInh", "CapPrm", "CapEff")
@@ -75,29 +83,65 @@ def children() -> frozenset[int]:
         return frozenset(pid for pid in processes() if _parent_of(pid) == os.getpid())
 
 
-def processes() -> frozenset[int]:
-    """The ids of all processes that can be seen from here."""
-    return frozenset(int(name) for name in os.listdir("/proc") if name.isdigit())
+def children_of(pids: Iterable[int]) -> frozenset[int]:
+    """These processes and all below them, as far as the kernel lists children (CONFIG_PROC_CHILDREN)."""
+    found, todo = set[int](), list(pids)
+    while todo:
+        pid = todo.pop()
+        if pid in found:
+            continue
+        found.add(pid)
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+            for thread in os.listdir(f"/proc/{pid}/task"):
+                with open(f"/proc/{pid}/task/{thread}/children") as listing:
+                    todo += map(int, listing.read().split())
+    return frozenset(found)
 
 
-def shared_memory_bytes(pid: int) -> int:
-    """The shared memory of a process that is in memory, of all kinds; 0 when the process has ended."""
-    try:
-        with open(f"/proc/{pid}/status", "rb") as status:
-            found = _SHARED.search(status.read())
-    except (FileNotFoundError, ProcessLookupError):
-        return 0
-    return int(found[1]) * 1024 if found else 0
+def processes(proc: int | str = "/proc") -> frozenset[int]:
+    """The ids of all processes that can be seen there."""
+    return frozenset(int(name) for name in os.listdir(proc) if name.isdigit())
 
 
-def catches(pid: int, number: int) -> bool:
+class Process(NamedTuple):
+    """What is looked at of a process, again and again."""
+
+    parent: int
+    group: int
+    session: int
+    shared_memory_bytes: int
+    """Of all kinds, as far as it is in memory."""
+
+
+def look_at(pid: int, proc: int | None = None) -> Process | None:
+    """A process by its id, in this open /proc or in that which is mounted; None when it has ended."""
+    status = _status(pid, proc)
+    found = _PROCESS.search(status)
+    if found is None or found[1] in _ENDED:
+        return None
+    shared = _SHARED.search(status)
+    return Process(int(found[2]), int(found[3]), int(found[4]), int(shared[1]) * 1024 if shared else 0)
+
+
+def catches(pid: int, number: int, proc: int | None = None) -> bool:
     """Has this process a handler for the signal? False when it has ended."""
-    try:
-        with open(f"/proc/{pid}/status", "rb") as status:
-            found = _CAUGHT.search(status.read())
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+    found = _CAUGHT.search(_status(pid, proc))
     return found is not None and bool(int(found[1], 16) >> (number - 1) & 1)
+
+
+def _status(pid: int, proc: int | None) -> bytes:
+    """b"" when it has ended."""
+    name = f"{pid}/status"
+    try:
+        status = os.open(f"/proc/{name}", os.O_RDONLY) if proc is None else os.open(name, os.O_RDONLY, dir_fd=proc)
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
+    try:
+        return os.read(status, 65_536)
+    except ProcessLookupError:
+        return b""
+    finally:
+        os.close(status)
 
 
 def kill_each(pids: Iterable[int]) -> set[int]:
@@ -207,12 +251,26 @@ def _written(path: str, text: str) -> bool:
     return True
 
 
-def mount_own(shared_memory_bytes: int) -> None:
-    """In the new namespaces: a /proc that shows no other process, and a /dev/shm of bounded size. Raises OSError."""
+def mount_own(shared_memory_bytes: int, processes: int) -> int:
+    """In the new namespaces: a /proc, a /dev/shm of bounded size, and where the kernel can (6.14) a limit to all their
+    processes and threads. Returns an open /proc that shows them all; the one that is mounted shows to each process only
+    those that it may trace: a confined one sees its own (Landlock). Raises OSError."""
     _mount("none", "/", "", _MS_REC_PRIVATE, "")
     _mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, "")
+    proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
+    if _version() >= _PID_LIMITS_SINCE:
+        with open(_PID_LIMIT) as known:
+            limit = min(processes, int(known.read()))
+        _written(_PID_LIMIT, str(limit))
+    _mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, "hidepid=ptraceable")
     if os.path.isdir("/dev/shm"):
         _mount("tmpfs", "/dev/shm", "tmpfs", _MS_NOSUID | _MS_NODEV, f"size={shared_memory_bytes},mode=1777")
+    return proc
+
+
+def _version() -> tuple[int, ...]:
+    """Of the kernel."""
+    return tuple(int(each) for each in re.findall(r"\d+", os.uname().release)[:2])
 
 
 def _mount(source: str, target: str, kind: str, flags: int, data: str) -> None:

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import orjson
 
-from callboard.actors.processes.confined import PACKAGES
+from callboard.actors.processes.import_places import PACKAGES
 from callboard.actors.secret_files import SecretFiles, SecretRules
 
 #: A walk ends after so many names or so long, and covers whole what it has not seen.

@@ -223,7 +223,7 @@ class ProcessSource(Actor[SourceMessage]):
             options.secrets.patterns,
             options.secrets.folders,
             loaded_packages(),
-            (inspect.getsourcefile(tool.function) or "",),
+            (inspect.getsourcefile(tool.function) or "", *options.kept),
             options.memory_bytes,
             options.confine is Confine.REQUIRED,
         )

@@ -41,6 +41,9 @@ class ProcessOptions(Struct, frozen=True):
     secrets: SecretRules = NO_RULES
     """Which files of its paths no confined tool may open."""
 
+    kept: tuple[str, ...] = ()
+    """Files and folders that no confined tool may write, wherever they are: what runs outside of the confinement."""
+
     __repr__ = repr_without("environment")
 
 

@@ -35,6 +35,8 @@ ROOT_ONLY: Final[set[str]] = set()
 """Only a root can do these."""
 HELD_ANYWAY: Final[set[str]] = set()
 """Which this machine may not have, or which have no meaning outside of a tool: not shown to succeed at large."""
+NAMESPACES: Final[set[str]] = set()
+"""Refused only where the kernel gives tools namespaces of their own."""
 WITH_MOUNTS: Final[set[str]] = set()
 """Refused only where the kernel gives a tool mounts of its own."""
 
@@ -370,8 +372,50 @@ def take_a_descriptor_of_the_parent_by_proc(_: Scene) -> object:
 
 @escape(HELD_ANYWAY)
 def read_the_environment_of_the_first_process(_: Scene) -> object:
-    first = min(int(name) for name in os.listdir("/proc") if name.isdigit())
-    return Path(f"/proc/{first}/environ").read_bytes()
+    return Path("/proc/1/environ").read_bytes()
+
+
+@escape(NAMESPACES)
+def read_the_command_line_of_the_parent(_: Scene) -> object:
+    return Path(f"/proc/{os.getppid()}/cmdline").read_bytes()
+
+
+@escape(NAMESPACES)
+def read_what_the_parent_is_doing(_: Scene) -> object:
+    return Path(f"/proc/{os.getppid()}/status").read_text()
+
+
+@escape(NAMESPACES)
+def read_the_name_of_the_parent_by_its_thread(_: Scene) -> object:
+    return Path(f"/proc/{os.getppid()}/task/{os.getppid()}/comm").read_text()
+
+
+@escape(NAMESPACES)
+def list_processes_that_are_not_its_own(_: Scene) -> object:
+    return {name for name in os.listdir("/proc") if name.isdigit()} - {str(os.getpid())}
+
+
+@escape(NAMESPACES)
+def find_others_by_trying_every_number(_: Scene) -> object:
+    """Also those that a listing leaves out."""
+    return [number for number in range(1, 9_000) if number != os.getpid() and os.path.isdir(f"/proc/{number}")]
+
+
+@escape(NAMESPACES)
+def read_the_command_lines_of_others_by_a_program(_: Scene) -> object:
+    each = "case $file in /proc/$$/*|/proc/$PPID/*) ;; *) cat $file;; esac"
+    line = f"for file in /proc/[0-9]*/cmdline; do {each}; done"
+    return subprocess.run(["/bin/sh", "-c", line], capture_output=True, check=False).stdout
+
+
+@escape(NAMESPACES)
+def read_the_command_lines_of_others_below_its_own_folder(_: Scene) -> object:
+    return Path(f"/proc/self/../{os.getppid()}/cmdline").read_bytes()
+
+
+@escape(NAMESPACES)
+def read_the_command_lines_of_others_by_the_link_of_the_root(_: Scene) -> object:
+    return Path(f"/proc/self/root/proc/{os.getppid()}/cmdline").read_bytes()
 
 
 @escape()
@@ -444,8 +488,7 @@ def signal_the_parent_by_pidfd(_: Scene) -> object:
 
 @escape()
 def signal_the_first_process(scene: Scene) -> object:
-    first = min(int(name) for name in os.listdir("/proc") if name.isdigit())
-    os.kill(first if os.geteuid() == 0 else int(scene["host"]), 0)
+    os.kill(1 if os.geteuid() == 0 else int(scene["host"]), 0)
     return True
 
 

@@ -40,6 +40,7 @@ def test_the_doctor_says_what_is_set_and_that_the_model_answers(callboard: Any) 
     assert "CALLBOARD_API_KEY is set" in ran.out
     assert "'ok' in" in ran.out
     assert "tools run in" in ran.out
+    assert "ok   a tool that declares risk='read' was tried, and ran" in ran.out
     assert asked["max_tokens"] == 16
     assert SECRET not in ran.out + ran.err
 

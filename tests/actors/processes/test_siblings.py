@@ -1,0 +1,250 @@
+"""What runs beside a tool: it sees none of it, and cannot crowd it out.
+
+No bomb here grows without an end: each starts a fixed number of processes, and waits in them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from callboard.actors.builtins.run_command import run_command_tool
+from callboard.actors.builtins.workspace import Workspace
+from callboard.actors.processes.init import LOOK_SECONDS, MAX_CALL_PROCESSES
+from callboard.actors.processes.keeper import containment
+from callboard.actors.processes.linux import MAX_POOL_PROCESSES, processes
+from callboard.actors.processes.supply import ProcessOptions
+from callboard.actors.testing.chaos.beside import MARK, marked_processes
+from callboard.actors.testing.tool_stage import ToolStage
+from callboard.actors.tools import Tool, tool
+from callboard.protocol.events import ToolCallCompleted, ToolCallFailed
+
+Until = Callable[[Callable[[], bool]], None]
+RISKS = ("read", "network", "write", "execute", "undeclared")
+
+MANY = MAX_CALL_PROCESSES + 76
+"""For a bomb: enough to be seen, few enough for any machine."""
+FEW = 40
+"""Processes of the pool when no bomb is left."""
+TOKEN = "token-of-another-request"
+
+pytestmark = [
+    pytest.mark.skipif(not containment().namespaces, reason=f"no namespaces here: {containment().why_not}"),
+    pytest.mark.timeout(120),
+]
+
+
+@pytest.fixture(scope="module")
+def mark() -> str:
+    return f"siblings-{os.getpid()}"
+
+
+@pytest.fixture(scope="module")
+def stage(mark: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ToolStage]:
+    options = ProcessOptions(environment={MARK: mark}, workspace=tmp_path_factory.mktemp("workspace"))
+    with ToolStage(options) as stage:
+        yield stage
+
+
+def at_each_risk(function: Callable[..., object]) -> list[Tool]:
+    return [tool(risk=risk, name=f"{function.__name__}_{risk}")(function) for risk in RISKS]
+
+
+# -- what they see of each other
+
+
+def deploy(token: str, begun: str) -> int:
+    waiting = 'echo > "$2"; while [ ! -e "$2.end" ]; do sleep 0.01; done'
+    return subprocess.run(["/bin/sh", "-c", waiting, "sh", token, begun], check=False).returncode
+
+
+def spy() -> list[str]:
+    found = []
+    for pid in os.listdir("/proc"):
+        if pid.isdigit():
+            found += [Path(f"/proc/{pid}/{name}").read_bytes().decode() for name in ("cmdline", "comm", "status")]
+    return found
+
+
+def spy_by_numbers() -> list[str]:
+    places = [f"/proc/{number}/cmdline" for number in range(1, 500)]
+    return [Path(each).read_text() for each in places if os.path.exists(each)]
+
+
+def spy_by_programs() -> list[str]:
+    said = [subprocess.run(each, capture_output=True, check=False).stdout for each in (
+        ["/bin/ps", "axww"], ["/bin/sh", "-c", "cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ"],
+    )]  # fmt: skip
+    return [each.decode(errors="replace") for each in said]
+
+
+def spy_by_threads() -> list[str]:
+    found = []
+    for folder in Path("/proc").glob("[0-9]*/task/[0-9]*"):
+        found += [(folder / name).read_text() for name in ("cmdline", "comm", "stat", "children")]
+    return found
+
+
+def spy_by_working_folders() -> list[str]:
+    return [os.readlink(each) for each in Path("/proc").glob("[0-9]*/cwd")] + [str(sorted(processes()))]
+
+
+SPIES = (spy, spy_by_numbers, spy_by_programs, spy_by_threads, spy_by_working_folders)
+
+
+@pytest.fixture(scope="module")
+def running(stage: ToolStage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A call of another request with a secret on its command line: of a tool that runs programs."""
+    begun = tmp_path_factory.mktemp("deploy") / "begun"
+    deploys = tool(risk="execute", paths=[str(begun.parent)])(deploy)
+    call = stage.start(deploys, json.dumps({"token": TOKEN, "begun": str(begun)}), 100)
+    while not begun.exists():
+        assert len(call.events) < 2
+    yield
+    Path(f"{begun}.end").touch()
+    assert isinstance(call.wait(), ToolCallCompleted)
+
+
+@pytest.mark.usefixtures("running")
+@pytest.mark.parametrize("spies", [each for one in SPIES for each in at_each_risk(one)], ids=lambda each: each.name)
+def test_no_command_line_of_another_call_is_seen(stage: ToolStage, spies: Tool) -> None:
+    event = stage.call(spies)
+    assert isinstance(event, ToolCallCompleted), event
+    assert TOKEN not in event.content
+    assert "sh -c" not in event.content.replace("sh\0-c\0cat", "")
+
+
+def count_processes() -> int:
+    subprocess.run(["/bin/true"], check=True)
+    return len(processes())
+
+
+@pytest.mark.usefixtures("running")
+@pytest.mark.parametrize("counts", at_each_risk(count_processes), ids=lambda each: each.name)
+def test_a_call_sees_itself_alone(stage: ToolStage, counts: Tool) -> None:
+    event = stage.call(counts)
+    assert isinstance(event, ToolCallCompleted), event
+    assert event.content == "1"
+
+
+def see_a_child() -> list[str]:
+    with subprocess.Popen(["/bin/sleep", "60"]) as child:
+        while not (line := Path(f"/proc/{child.pid}/cmdline").read_text()):  # it is not yet there
+            os.sched_yield()
+        child.kill()
+    return [line, Path("/proc/meminfo").read_text().split(":")[0]]
+
+
+@pytest.mark.parametrize("sees", at_each_risk(see_a_child), ids=lambda each: each.name)
+def test_what_a_call_has_started_it_sees_and_so_what_the_machine_says_of_itself(stage: ToolStage, sees: Tool) -> None:
+    event = stage.call(sees)
+    assert isinstance(event, ToolCallCompleted), event
+    assert json.loads(event.content) == ["/bin/sleep\0" + "60\0", "MemTotal"]
+
+
+# -- how many there may be
+
+
+#: In a shell, whose forks are cheap; $1 is how many. They wait for a line that does not come.
+_EACH = "sleep 1000 | { n=0; while [ $n -lt $1 ]; do"
+_NEXT = "n=$((n + 1)); done"
+BOMBS = {
+    "beside each other": f"{_EACH} (read _) <&0 & {_NEXT}; wait; }}",
+    "deaf to SIGTERM": f"trap '' TERM; {_EACH} (read _) <&0 & {_NEXT}; wait; }}",
+    "each the child of the one before": "f() { [ $1 = 0 ] || { f $(($1 - 1)) & wait; }; }; f $1",
+    "a tree": "f() { [ $1 = 0 ] && exec sleep 1000 || { f $(($1 - 1)) & f $(($1 - 1)) & wait; }; }; f 10; : $1",
+    "orphans": f"{_EACH} ((read _) <&0 &) <&0; {_NEXT}; read _; }}",
+    "in sessions of their own": f"{_EACH} setsid sleep 1000 & {_NEXT}; wait; }}",
+}
+
+
+def bomb(line: str) -> None:
+    subprocess.run(["/bin/sh", "-c", line, "sh", str(MANY)], check=False)
+
+
+BOMBS_AT_RISKS = [
+    *((each, next(iter(BOMBS.values()))) for each in at_each_risk(bomb)),
+    *((at_each_risk(bomb)[0], line) for line in list(BOMBS.values())[1:]),
+]
+
+
+@tool(risk="read")
+def add(a: int, b: int) -> int:
+    return a + b
+
+
+@pytest.mark.parametrize(
+    ("bombs", "line"), BOMBS_AT_RISKS, ids=[*RISKS, *(name for name in BOMBS if name != next(iter(BOMBS)))]
+)
+def test_a_call_with_too_many_processes_is_ended_with_all_of_them(
+    stage: ToolStage, bombs: Tool, line: str, mark: str, until: Until
+) -> None:
+    event = stage.start(bombs, json.dumps({"line": line}), 100).wait()
+    assert isinstance(event, ToolCallFailed), event
+    assert event.failure.message == f"the tool's process was killed: it had more than {MAX_CALL_PROCESSES:,} processes"
+    assert isinstance(stage.call(add, a=1, b=2), ToolCallCompleted)
+    until(lambda: len(marked_processes(mark)) < FEW)
+
+
+def leave_the_call() -> None:
+    """They become orphans of the init process while the call goes on, in sessions of their own."""
+    ctypes.CDLL(None).prctl(36, 0)  # PR_SET_CHILD_SUBREAPER
+    line = f"sleep 1000 | setsid /bin/sh -c '{BOMBS['orphans'].partition('| ')[2]}' sh $1"
+    bomb(line)
+
+
+def test_what_has_left_its_call_is_ended_too(stage: ToolStage, mark: str, until: Until) -> None:
+    call = stage.start(tool(risk="read")(leave_the_call), "{}", 100)
+    until(lambda: len(marked_processes(mark)) > MAX_CALL_PROCESSES // 2)
+    until(lambda: len(marked_processes(mark)) < FEW)
+    stage.stop(call)
+    call.wait()
+    assert isinstance(stage.call(add, a=1, b=2), ToolCallCompleted)
+
+
+def test_a_few_hundred_processes_are_no_bomb(stage: ToolStage) -> None:
+    event = stage.start(tool(risk="read")(some_hundred), "{}", 60).wait()
+    assert isinstance(event, ToolCallCompleted), event
+    assert event.content == "400"
+
+
+def some_hundred() -> int:
+    """For longer than the init process takes to look."""
+    started = [subprocess.Popen(["/bin/sleep", "1000"]) for _ in range(400)]
+    until = time.monotonic() + 3 * LOOK_SECONDS
+    while time.monotonic() < until:
+        os.sched_yield()
+    for each in started:
+        each.kill()
+        each.wait()
+    return len(started)
+
+
+def limits() -> int:
+    return int(Path("/proc/sys/kernel/pid_max").read_text())
+
+
+@pytest.mark.skipif(tuple(map(int, os.uname().release.split(".")[:2])) < (6, 14), reason="the limit is the machine's")
+def test_all_tools_together_have_a_limit_which_is_not_the_machines(stage: ToolStage) -> None:
+    before = Path("/proc/sys/kernel/pid_max").read_text()
+    event = stage.call(tool(risk="read")(limits))
+    assert isinstance(event, ToolCallCompleted), event
+    assert int(event.content) == min(MAX_POOL_PROCESSES, int(before))
+    assert Path("/proc/sys/kernel/pid_max").read_text() == before
+
+
+def test_a_command_sees_its_own_processes_alone(tmp_path: Path) -> None:
+    command = run_command_tool(Workspace.at(tmp_path))
+    with ToolStage(ProcessOptions(workspace=tmp_path)) as stage:
+        event = stage.call(command, command="ls -d /proc/[0-9]* | wc -l; cat /proc/1/cmdline")
+        assert isinstance(event, ToolCallCompleted), event
+        said = json.loads(event.content)
+        assert int(said["output"].split()[0]) <= 5
+        assert "No such file" in said["output"]
