@@ -1,23 +1,28 @@
 """Edits while something exchanges their folders and files with links, files and other folders: nothing outside of the
 workspace is read, written or removed, and nothing temporary is left.
 
-CALLBOARD_EXCHANGED_EDITS=100000 does so many of each kind, CALLBOARD_DEEP=1 a dozen times what each run does.
+CALLBOARD_EXCHANGED_EDITS=100000 does so many of each kind, CALLBOARD_DEEP=1 more than each run does.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
+from support import exchanging
 from support.edit_desk import Desk
 from support.exchanging import Exchanging, exchange
 from support.mounted_disk import mounted_disk, needs_mount
 
+from callboard import Runtime, Settings
 from callboard.actors.edits.applying import Applier
 from callboard.actors.edits.planning import ApplyPatch, CreateFile, DeleteFile, RenameFile
 from callboard.actors.edits.proposals import ProposalState
@@ -27,6 +32,8 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="renameat2 excha
 
 #: A staged and decided edit takes 5 ms, 20 ms beside load.
 EDITS = int(os.environ.get("CALLBOARD_EXCHANGED_EDITS", "400" if "CALLBOARD_DEEP" in os.environ else "24"))
+#: Files that there are.
+ROUND = 400
 VICTIM, INSIDE = "victim\n", "inside\n"
 
 
@@ -50,7 +57,7 @@ class Ground:
 
     def __init__(self, top: Path) -> None:
         self.root, self.outside = top / "work", top / "outside"
-        self.names = [f"v{number}.md" for number in range(EDITS)]
+        self.names = [f"v{number}.md" for number in range(min(EDITS, ROUND))]
         for folder, text in ((self.root / "swap/deep", INSIDE), (self.outside / "deep", VICTIM)):
             folder.mkdir(parents=True)
             for name in self.names:
@@ -58,10 +65,33 @@ class Ground:
                 (folder / name).write_text(text)
         self.desk = Desk(self.root, top / "state")
         self.before = tree(self.outside)
+        self._folders = [os.open(self.root / each, os.O_RDONLY | os.O_DIRECTORY) for each in ("swap", "swap/deep")]
+
+    def edits(self) -> Iterator[object]:
+        """So many, of all kinds, each of a file that was there when all of this began: they are put back now and then,
+        whatever their folders are called by then."""
+        for number in range(EDITS):
+            place = number % len(self.names)
+            if number and not place:
+                for folder in self._folders:
+                    self._put_back(folder)
+            yield request_of(self.names[place], number)
+
+    def _put_back(self, folder: int) -> None:
+        for name in os.listdir(folder):
+            if name.startswith("made-"):
+                shutil.rmtree(name, dir_fd=folder)
+            elif name.startswith(("new-", "moved-")):
+                os.unlink(name, dir_fd=folder)
+        for name in self.names:
+            with open(name, "w", opener=partial(os.open, dir_fd=folder)) as file:
+                file.write(INSIDE)
 
     def check(self) -> None:
         """Nothing outside has changed, and nothing of it has come in."""
         self.desk.close()
+        for folder in self._folders:
+            os.close(folder)
         assert tree(self.outside) == self.before
         assert not temporary_files(self.root)
         diffs = "".join(each.diff for each in self.desk.heard)
@@ -139,21 +169,19 @@ KINDS: list[Callable[[Ground], list[tuple[Path, Path]]]] = [
 ]
 
 
-def requests(name: str, number: int) -> Iterator[object]:
-    """One of each kind, of a file in the outer folder or the inner one."""
+def request_of(name: str, number: int) -> object:
+    """Of a file in the outer folder or the inner one."""
     folder = ("swap", "swap/deep")[number % 2]
     path = f"{folder}/{name}"
-    kind = number // 2 % 5
-    if kind == 0:
-        yield CreateFile(f"{folder}/new-{name}", "written\n")
-    elif kind == 1:
-        yield DeleteFile(path)
-    elif kind == 2:
-        yield RenameFile(path, f"{folder}/moved-{name}")
-    elif kind == 3:
-        yield ApplyPatch(f"--- a/{path}\n+++ b/{path}\n@@ -1 +1 @@\n-inside\n+changed\n")
-    else:
-        yield CreateFile(f"{folder}/made-{number}/{name}", "written\n")
+    patch = f"--- a/{path}\n+++ b/{path}\n@@ -1 +1 @@\n-inside\n+changed\n"
+    kinds = (
+        CreateFile(f"{folder}/new-{name}", "written\n"),
+        DeleteFile(path),
+        RenameFile(path, f"{folder}/moved-{name}"),
+        ApplyPatch(patch),
+        CreateFile(f"{folder}/made-{number}/{name}", "written\n"),
+    )
+    return kinds[number // 2 % len(kinds)]
 
 
 def done(desk: Desk, request: object) -> str:
@@ -174,32 +202,74 @@ def test_nothing_outside_is_touched_and_nothing_is_left(ground: Ground, kind: Ca
     pairs = kind(ground)
     assert isinstance(pairs, list)
     with Exchanging(*pairs) as swaps:
-        ends = Counter(
-            done(ground.desk, request) for number, name in enumerate(ground.names) for request in requests(name, number)
-        )
+        ends = Counter(done(ground.desk, request) for request in ground.edits())
     ground.check()
     assert swaps.count > EDITS, swaps.count
     assert ends.total() == EDITS
     sys.stderr.write(f"{kind.__name__}: {swaps.count:,} swaps; {dict(ends)}\n")
 
 
-def test_a_thread_of_this_very_process_may_exchange_them_too(ground: Ground) -> None:
-    pair, ended = of_a_folder_and_a_link(ground)[0], threading.Event()
+@contextmanager
+def exchanged_by_a_thread(pair: tuple[Path, Path]) -> Iterator[list[int]]:
+    """How often, in the end."""
+    ended, counts = threading.Event(), []
 
     def run() -> None:
+        count = 0
         while not ended.is_set():
-            exchange(*pair)
+            count += exchange(*pair)
+        counts.append(count)
 
     thread = threading.Thread(target=run)
     thread.start()
     try:
-        for number, name in enumerate(ground.names):
-            for request in requests(name, number):
-                done(ground.desk, request)
+        yield counts
     finally:
         ended.set()
         thread.join()
+
+
+def in_a_runtime(request: object) -> tuple[str, dict[str, object]]:
+    """The call of a tool that is this request."""
+    match request:
+        case CreateFile():
+            return "create_file", {"path": request.path, "content": request.content}
+        case DeleteFile():
+            return "delete_file", {"path": request.path}
+        case RenameFile():
+            return "rename_file", {"path": request.path, "new_path": request.new_path}
+    assert isinstance(request, ApplyPatch)
+    return "apply_patch", {"patch": request.patch}
+
+
+@pytest.mark.repeats
+async def test_a_confined_job_and_a_thread_may_exchange_them_too(ground: Ground, tmp_path: Path) -> None:
+    one, other = of_a_folder_and_a_link(ground)[0]
+    shutil.copy(exchanging.__file__, ground.root / "exchanging.py")
+    # It ends with its standard input.
+    line = f"while [ ! -e stop ]; do sleep 0.1; done | {sys.executable} exchanging.py {one.name} {other.name}"
+    settings = Settings(workspace=ground.root, state_dir=tmp_path / "state", auto_confirm_edits=True)
+    async with Runtime(settings, approve=lambda question: True) as runtime:
+        started = await runtime.call_tool("start_job", {"command": line, "max_seconds": 3_600})
+        assert started.ok, started.failure
+        job = str(started.data["id"])
+        look, seen = {"action": "wait", "id": job, "seconds": 0.2}, ""
+        while "begun" not in seen:
+            (found,) = (await runtime.call_tool("jobs", look)).data["jobs"]
+            assert found["state"] in ("waiting", "running"), found
+            seen = found["output"]
+        ends: Counter[str] = Counter()
+        with exchanged_by_a_thread((one, other)) as counts:
+            for request in ground.edits():
+                called = await runtime.call_tool(*in_a_runtime(request))
+                ends[str(called.data.get("state")) if called.ok else str(called.failure.code)] += 1
+        (ground.root / "stop").touch()
+        waited = await runtime.call_tool("jobs", {"action": "wait", "id": job})
     ground.check()
+    assert ends.total() == EDITS
+    assert set(ends) <= {"applied", "stale", "pending", "", "invalid_arguments", "tool_error"}, ends
+    by_job = waited.data["jobs"][0]["output"].split()[1]
+    sys.stderr.write(f"{counts[0]:,} swaps by a thread, {by_job} by a job; {dict(ends)}\n")
 
 
 # -- one exchange, at a moment that is known
