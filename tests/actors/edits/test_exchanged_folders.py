@@ -32,6 +32,8 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="renameat2 excha
 
 #: A staged and decided edit takes 5 ms, 20 ms beside load.
 EDITS = int(os.environ.get("CALLBOARD_EXCHANGED_EDITS", "400" if "CALLBOARD_DEEP" in os.environ else "24"))
+#: An edit in a runtime takes up to 0.2 s beside load.
+LIMIT_SECONDS = 200 + EDITS // 4
 #: Files that there are.
 ROUND = 400
 VICTIM, INSIDE = "victim\n", "inside\n"
@@ -197,6 +199,7 @@ def done(desk: Desk, request: object) -> str:
 
 
 @pytest.mark.repeats
+@pytest.mark.timeout(LIMIT_SECONDS)
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_nothing_outside_is_touched_and_nothing_is_left(ground: Ground, kind: Callable[..., object]) -> None:
     pairs = kind(ground)
@@ -243,6 +246,7 @@ def in_a_runtime(request: object) -> tuple[str, dict[str, object]]:
 
 
 @pytest.mark.repeats
+@pytest.mark.timeout(LIMIT_SECONDS)
 async def test_a_confined_job_and_a_thread_may_exchange_them_too(ground: Ground, tmp_path: Path) -> None:
     one, other = of_a_folder_and_a_link(ground)[0]
     shutil.copy(exchanging.__file__, ground.root / "exchanging.py")
