@@ -239,12 +239,16 @@ class OpenedFolders:
 
     def read(self, path: str, most: int) -> bytes | None:
         """The content; None for what is no regular file, or has more bytes than `most`."""
-        with open(self.open(path), "rb") as file:
-            found = os.fstat(file.fileno())
+        handle = self.open(path)
+        try:
+            found = os.fstat(handle)
             if not stat.S_ISREG(found.st_mode) or found.st_size > most:
                 return None
-            content = file.read(most + 1)
+            with open(handle, "rb", closefd=False) as file:
+                content = file.read(most + 1)
             return content if len(content) <= most else None
+        finally:
+            os.close(handle)
 
     # -- changing
 
@@ -301,6 +305,10 @@ class OpenedFolders:
     def remove_folder(self, path: str) -> None:
         """An empty one."""
         self._do(path, lambda folder, name: os.rmdir(name, dir_fd=folder))
+        key = "/".join(_names(self._root, path))
+        self._known.pop(key, None)
+        if key in self._held:
+            os.close(self._held.pop(key))
 
     def sync(self, path: str) -> None:
         """The names in this folder are on the disk when this returns."""
