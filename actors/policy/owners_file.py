@@ -61,7 +61,7 @@ class OwnersFile(Generic[Content]):
     ) -> None:
         """`adapter` is made when the file is first used; `what` names it in messages, such as "the saved rules"."""
         self.path = path
-        self._place = Path(os.path.realpath(path.parent), path.name)
+        self.place = Path(os.path.realpath(path.parent), path.name)
         """Where that leads to: a link in the path that is turned elsewhere later leads nowhere."""
         self._adapter = adapter
         self._empty = empty
@@ -75,7 +75,7 @@ class OwnersFile(Generic[Content]):
         Raises UsageError for a file that others can write, that is not ours or cannot be read.
         """
         try:
-            descriptor = open_plain(self._place)
+            descriptor = open_plain(self.place)
         except FileNotFoundError:
             return self._empty()
         except OSError as error:
@@ -93,9 +93,9 @@ class OwnersFile(Generic[Content]):
 
     def change(self, change: Callable[[Content], Content]) -> None:
         """Replace the content by what `change` makes of it; one process at a time. Raises UsageError, or OSError."""
-        self._place.parent.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
-        with locked_beside(self._place):
-            replace_file(self._place, self._adapter().dump_json(change(self.read()), indent=2) + b"\n")
+        self.place.parent.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
+        with locked_beside(self.place):
+            replace_file(self.place, self._adapter().dump_json(change(self.read()), indent=2) + b"\n")
 
     def _check(self, found: os.stat_result) -> None:
         if not stat.S_ISREG(found.st_mode):
