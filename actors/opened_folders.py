@@ -170,7 +170,11 @@ class OpenedFolders:
         names = _names(self._root, path)
         key = "/".join(names)
         if key not in self._held:
-            opened = _open_beneath(self.folder(""), names, _FOLDER) if names else open_plain(self._root, _FOLDER)
+            if names:  # in the folder above it where that is open, so that both are where they were first
+                above = self._held.get("/".join(names[:-1]))
+                opened = _open_beneath(*(self.folder(""), names) if above is None else (above, names[-1:]), _FOLDER)
+            else:
+                opened = open_plain(self._root, _FOLDER)
             found = os.fstat(opened)
             if self._known.setdefault(key, (found.st_dev, found.st_ino)) != (found.st_dev, found.st_ino):
                 os.close(opened)

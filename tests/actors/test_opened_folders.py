@@ -161,7 +161,9 @@ def test_all_is_done_in_the_folder_that_was_opened_first(root: Path) -> None:
         (root / "a").rename(root / "moved")
         (root / "a").symlink_to("out")
         folders.make("a/b/new", b"new")
-    assert (root / "moved/b/new").read_text() == "new"
+        folders.make_folder("a/b/folder")
+        folders.make("a/b/folder/new", b"new")
+    assert (root / "moved/b/new").read_text() == (root / "moved/b/folder/new").read_text() == "new"
     assert not (root.parent / "outside/b/new").exists()
 
 
