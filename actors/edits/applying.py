@@ -268,9 +268,9 @@ class Applier:
             self._folders.remove(temporary)
         known = (record.attributes or {}).get(each.source)
         if known is not None and each.is_executable is not None:
-            mode, *owners = known
+            mode, owner, group = known
             mode = (mode | (mode & 0o444) >> 2) if each.is_executable else (mode & ~_EXECUTABLE)
-            known = (mode, *owners)
+            known = mode, owner, group
         self._folders.make(temporary, content, known, 0o777 if each.is_executable else 0o666)
 
     def _put(self, temporary: str, each: Operation) -> None:
