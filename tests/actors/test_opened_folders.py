@@ -5,14 +5,22 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.exchanging import Exchanging
+from support.file_tools import built_in
 from support.owners import NOBODY, needs_root, run_as
 
 from callboard.actors import opened_folders
+from callboard.actors.builtins.search_pattern import pattern_of
+from callboard.actors.builtins.text_search import Search, search_files
+from callboard.actors.builtins.workspace import Workspace
+from callboard.actors.index import parsing
 from callboard.actors.opened_folders import MAX_HELD, OpenedFolders, is_link, open_plain
+from callboard.protocol.errors import ToolError
 
 
 @pytest.fixture(params=["openat2", "one by one"])
@@ -243,3 +251,31 @@ def test_a_folder_that_may_be_entered_and_not_listed_will_do(root: Path) -> None
 
     run_as(NOBODY, make, root)
     assert (root / "a/b/new").read_text() == "new"
+
+
+def test_what_the_reading_tools_and_the_index_read_is_of_the_workspace_while_its_folders_are_exchanged(
+    tmp_path: Path,
+) -> None:
+    root, outside = tmp_path / "work", tmp_path / "outside"
+    for folder, word in ((root / "swap/deep", "inside"), (outside / "deep", "victim")):
+        folder.mkdir(parents=True)
+        (folder / "a.py").write_text(f"{word} = 1\n")
+    (root / "other").symlink_to(outside)
+    tools, place = built_in(root), root / "swap/deep/a.py"
+    reads: dict[str, Callable[[], object]] = {
+        "read_file": lambda: tools["read_file"]("swap/deep/a.py"),
+        "read_files": lambda: tools["read_files"](["swap/deep/a.py"]),
+        "search_text": lambda: search_files(Workspace.at(root), ".", search, time.monotonic() + 20),
+        "the index": lambda: parsing._read(str(place))[0],
+    }
+    search = Search(pattern_of("inside|victim", is_regex=True, ignores_case=False), lambda _: True, 0, 50)
+    seen = dict.fromkeys(reads, 0)
+    with Exchanging((root / "swap", root / "other")):
+        for name in list(reads) * 50:
+            try:
+                shown = str(reads[name]())
+            except (ToolError, OSError):
+                continue
+            assert "victim = 1" not in shown
+            seen[name] += "inside = 1" in shown
+    assert all(seen.values()), seen
