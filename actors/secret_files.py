@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -176,11 +176,15 @@ def _verdict(spec: pathspec.GitIgnoreSpec, place: str, folder: str, is_folder: b
     return spec.check_file(os.path.relpath(place, folder) + ("/" if is_folder else "")).include
 
 
-def _read_spec(path: str) -> pathspec.GitIgnoreSpec | None:
+def _read_spec(path: str, opener: Callable[[str, int], int] | None) -> pathspec.GitIgnoreSpec | None:
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
+        with open(path, encoding="utf-8", errors="replace", opener=opener) as file:
             lines = file.read().split("\n")  # as git: a name may hold U+2028
+    except (FileNotFoundError, NotADirectoryError):
+        return None
     except OSError:
+        if opener is not None:
+            raise
         return None
     return pathspec.GitIgnoreSpec.from_lines(line for line in lines if _is_pattern(line))
 
@@ -228,7 +232,15 @@ class SecretFiles:
     """Says of the files of one workspace which are secret. Remembers each `.callboardignore` it has read: make one for
     a walk, a call or a question, and another one for the next."""
 
-    def __init__(self, root: str | os.PathLike[str], rules: SecretRules = NO_RULES) -> None:
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        rules: SecretRules = NO_RULES,
+        opener: Callable[[str, int], int] | None = None,
+    ) -> None:
+        """`opener` opens the ignore files, as of `open`: what it raises for one that is there is raised by all methods;
+        without it, such a file says nothing."""
+        self._opener = opener
         self._root = os.path.normpath(root)
         self._own = [folder for folder in map(os.path.normpath, rules.folders) if not _is_below(self._root, folder)]
         self._given = _spec(rules.patterns) if rules.patterns else None
@@ -291,6 +303,6 @@ class SecretFiles:
             unread.append(folder)
         found = self._ignoring[folder]
         for each in reversed(unread):
-            spec = _read_spec(f"{each}/{IGNORE_FILE}")
+            spec = _read_spec(f"{each}/{IGNORE_FILE}", self._opener)
             self._ignoring[each] = found = found if spec is None else ((each or "/", spec), *found)
         return found

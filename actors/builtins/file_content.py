@@ -11,6 +11,7 @@ from typing import Final
 from msgspec import Struct
 
 from callboard.actors.builtins.workspace import reason_of, secret_error
+from callboard.actors.opened_folders import open_plain
 from callboard.actors.secret_files import is_key_file
 from callboard.protocol.errors import ToolError
 from callboard.protocol.masking import mask_bytes
@@ -118,7 +119,7 @@ def decoded(data: bytes) -> TextFile | None:
 
 def _open(place: str, flags: int) -> int:
     """Not waiting for the other end of a pipe, nor following a link, that was put there since we looked."""
-    return os.open(place, flags | os.O_NONBLOCK | os.O_NOFOLLOW)
+    return open_plain(place, flags | os.O_NONBLOCK)
 
 
 def _check_kind(place: Path, status: os.stat_result, field: str) -> None:

@@ -13,6 +13,7 @@ import struct
 from pathlib import Path
 from typing import Final, Self
 
+from callboard.actors.opened_folders import OpenedFolders
 from callboard.protocol.errors import ToolError
 
 #: Of the output, what can still be read.
@@ -28,8 +29,9 @@ class SpoolWriter:
 
     def __init__(self, path: str) -> None:
         """Raises OSError."""
-        self._file = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        os.unlink(path)
+        with OpenedFolders(os.path.dirname(path)) as workspace:
+            self._file = workspace.open(path, os.O_WRONLY)
+            workspace.remove(path)
         self._total = 0
 
     def add(self, data: bytes) -> None:
@@ -57,7 +59,8 @@ class Spool:
         """In the workspace `root`. Raises ToolError where nothing can be written there."""
         path = root / f"{PREFIX}{secrets.token_hex(8)}"
         try:
-            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            with OpenedFolders(root) as workspace:
+                file = workspace.open(str(path), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         except OSError as error:
             raise ToolError(f"no job can be started: {root} cannot be written: {error.strerror}") from error
         return cls(path, file)
@@ -80,5 +83,5 @@ class Spool:
     def close(self) -> None:
         """Let go of the file, and remove it where the job never began."""
         os.close(self._file)
-        with contextlib.suppress(OSError):
-            self.path.unlink()
+        with contextlib.suppress(OSError), OpenedFolders(self.path.parent) as workspace:
+            workspace.remove(str(self.path))

@@ -27,6 +27,7 @@ from callboard.actors.builtins.ripgrep import files_with, find_ripgrep
 from callboard.actors.builtins.search_pattern import SearchPattern, pattern_of
 from callboard.actors.builtins.visible import VisibleFiles
 from callboard.actors.builtins.workspace import Workspace, printable
+from callboard.actors.opened_folders import open_plain
 from callboard.actors.secret_files import is_key_file
 from callboard.actors.tools import Tool, ToolContext, tool
 from callboard.protocol.code_fences import render_fence
@@ -218,7 +219,7 @@ def _looked_into(path: str, pattern: SearchPattern, shows: Callable[[str], bool]
 def _content(path: str) -> bytes | None:
     """Of a regular file that is not too large; None for others, and for one that cannot be read or has vanished."""
     try:
-        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        file = open_plain(path)
     except OSError:
         return None
     try:

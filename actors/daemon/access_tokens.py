@@ -22,6 +22,7 @@ import orjson
 from msgspec import Struct
 from msgspec.structs import asdict
 
+from callboard.actors.opened_folders import open_plain
 from callboard.actors.policy.owners_file import locked_beside, replace_file
 from callboard.protocol.errors import UsageError
 
@@ -95,12 +96,22 @@ class AccessTokens:
         self._by_hash: Mapping[str, AccessToken] = {}
         self._seen: tuple[int, ...] = ()
         """The state of the file that was read last; () for no file."""
+        self.fault = ""
+        """Why the file cannot be read; none of its tokens counts then."""
         self.reload()
 
     def reload(self) -> None:
-        """Read the file again. Raises UsageError, and changes nothing then."""
+        """Read the file again. Raises UsageError; only the tokens that it was given count then."""
         self._seen = self._state()
-        self._by_hash = {each.hashed: each for each in (*self._read(), *self._given)}
+        found: list[AccessToken] = []
+        try:
+            found = self._read()
+            self.fault = ""
+        except UsageError as error:
+            self.fault = str(error)
+            raise
+        finally:
+            self._by_hash = {each.hashed: each for each in (*found, *self._given)}
 
     def find(self, secret: str) -> AccessToken | None:
         """The token with this secret. By its hash: how long the look takes says nothing of what was nearly right.
@@ -111,12 +122,18 @@ class AccessTokens:
         return self._by_hash.get(hash_of(secret)) if secret else None
 
     def look(self) -> None:
-        """Read the file again where it has changed. Where it cannot be read, the tokens that were there still count."""
-        if self._state() != self._seen:
+        """Read the file again where it has changed, or could not be read. A removed token must not go on counting
+        because the list without it cannot be read."""
+        if self.fault or self._state() != self._seen:
+            before = self.fault
             try:
                 self.reload()
             except UsageError as error:
-                logger.warning("%s", error)
+                if self.fault != before:
+                    logger.error("no token of the file counts: %s", error)
+            else:
+                if before:
+                    logger.warning("the tokens can be read again: %s", self.path)
 
     @property
     def tokens(self) -> tuple[AccessToken, ...]:
@@ -161,7 +178,7 @@ class AccessTokens:
 
     def _read(self) -> list[AccessToken]:
         try:
-            with open(self.path, "rb") as held:
+            with open(open_plain(os.path.realpath(self.path)), "rb") as held:
                 mode = stat.S_IMODE(os.fstat(held.fileno()).st_mode)
                 data = held.read(MAX_FILE_BYTES + 1)
         except FileNotFoundError:

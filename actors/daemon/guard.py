@@ -62,6 +62,10 @@ def token_of(daemon: Daemon, request: Request) -> AccessToken:
     if not secret or scheme.lower() != "bearer":
         secret = request.headers.get("x-api-key", "")
     found = daemon.tokens.find(secret.strip())
+    if found is None and secret and daemon.tokens.fault:
+        raise ApiError(
+            503, "tokens_unreadable", "the tokens of this server cannot be read, so none counts; see its log"
+        )
     if found is None:
         what = "the token is not known here" if secret else "this needs a token: Authorization: Bearer TOKEN"
         raise ApiError(401, "invalid_api_key", what, headers={"WWW-Authenticate": "Bearer"})

@@ -10,11 +10,13 @@
 
 A file is never written in place, so a reader sees the old or the new content. Between the comparison and the rename,
 some microseconds, another program's write can be lost: no system call replaces a file only if it holds what it held.
+Each folder is opened once, and all is done in what was opened: a link that is put in its place meanwhile leads nowhere.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import stat
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,8 +31,11 @@ from callboard.actors.edits.diffs import told_difference
 from callboard.actors.edits.proposal_store import ApplyRecord, Phase, ProposalStore
 from callboard.actors.edits.proposals import Proposal, ProposalState
 from callboard.actors.edits.texts import EditedText
+from callboard.actors.opened_folders import OpenedFolders, attributes, is_link
 from callboard.actors.secret_files import SecretFiles, SecretRules
 from callboard.protocol.errors import UsageError
+
+logger = logging.getLogger("callboard.edits")
 
 #: Larger files are data; a proposal holds what a file was and what it becomes.
 MAX_FILE_BYTES: Final = 8 * 1024 * 1024
@@ -58,6 +63,7 @@ class Applier:
         self._store = store
         self._root = root
         self._rules = rules
+        self._folders = OpenedFolders(root)
 
     def apply(self, proposal_id: str, by: str, contents: Mapping[str, str] | None = None) -> Proposal:
         """The proposal as it is then: applied; stale, and why; or still pending, and why it could not be applied.
@@ -66,7 +72,7 @@ class Applier:
         is left as it is. Raises NoSuchProposal, UsageError for `contents` of other files, and RuntimeFailure where the
         store cannot be used.
         """
-        with self._store.lock():
+        with self._store.lock(), self._folders:
             self._recover()
             if self._store.get(proposal_id).state is ProposalState.PENDING:
                 if contents:
@@ -82,7 +88,7 @@ class Applier:
 
     def deny(self, proposal_id: str, by: str, reason: str) -> Proposal:
         """One that is settled is left as it is. Raises NoSuchProposal."""
-        with self._store.lock():
+        with self._store.lock(), self._folders:
             self._recover()
             if self._store.get(proposal_id).state is ProposalState.PENDING:
                 self._store.settle(proposal_id, ProposalState.DENIED, by=by, reason=reason)
@@ -91,15 +97,17 @@ class Applier:
     def recover(self) -> None:
         """Complete or take back what processes have left that died while they applied."""
         if self._store.unfinished():
-            with self._store.lock():
+            with self._store.lock(), self._folders:
                 self._recover()
 
     def _recover(self) -> None:
         for proposal_id, phase, record in self._store.unfinished():
             changes = self._store.changes(proposal_id)
             if phase is Phase.PREPARING:
-                self._give_up(proposal_id, operations(changes), record)
-                self._store.enter(proposal_id, Phase.NONE, ApplyRecord())
+                if left := self._give_up(proposal_id, operations(changes), record):
+                    logger.warning("edit %s: looked for again: %s", proposal_id, left)
+                else:
+                    self._store.enter(proposal_id, Phase.NONE, ApplyRecord())
                 continue
             try:
                 if phase is Phase.FORWARD:
@@ -115,23 +123,23 @@ class Applier:
 
     def _apply(self, proposal_id: str, changes: Sequence[FileChange], record: ApplyRecord) -> None:
         todo = operations(changes)
-        self._compare(todo)
-        folders = _missing_folders(todo)
-        attributes = {}
-        for each in todo:
-            with contextlib.suppress(FileNotFoundError):
-                found = os.lstat(each.path)
-                attributes[each.path] = stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid
-        record = replace(record, folders=folders, attributes=attributes)
+        try:
+            self._compare(todo)
+            folders = self._missing_folders(todo)
+            statuses = {each.path: self._folders.status(each.path) for each in todo}
+        except OSError as error:
+            raise CannotApply(_said(error)) from error
+        known = {path: attributes(found) for path, found in statuses.items() if found is not None}
+        record = replace(record, folders=folders, attributes=known)
         if not self._store.enter(proposal_id, Phase.PREPARING, record):
             return  # a later proposal has just made it stale
         try:
             for folder in folders:
-                os.mkdir(folder)
+                self._folders.make_folder(folder)
             for place, each in enumerate(todo):
                 if each.new is not None:
                     self._write(_temporary(proposal_id, place, each.path), each.new, each, record)
-            _sync_folders(each.path for each in todo)
+            self._sync(each.path for each in todo)
             self._compare(todo)  # once more: writing may have taken seconds
         except (OSError, Stale) as error:
             self._give_up(proposal_id, todo, record)
@@ -144,13 +152,13 @@ class Applier:
 
     def _complete(self, proposal_id: str, changes: Sequence[FileChange], record: ApplyRecord) -> None:
         todo = operations(changes)
-        if changed := [each.path for each in todo if _content(each.path) not in (each.old, each.new)]:
+        if changed := [each.path for each in todo if self._content(each.path) not in (each.old, each.new)]:
             told = f"{', '.join(changed)} was changed by another program while the proposal was being applied"
             self._turn_back(proposal_id, changes, record, f"{told}; all other files are as they were before")
         try:
             for place, each in enumerate(todo):
-                _put(_temporary(proposal_id, place, each.path), each)
-            _sync_folders(each.path for each in todo)
+                self._put(_temporary(proposal_id, place, each.path), each)
+            self._sync(each.path for each in todo)
         except OSError as error:
             self._turn_back(proposal_id, changes, record, _said(error))
         with self._store.transaction():
@@ -186,73 +194,112 @@ class Applier:
         failed = []
         for place, each in enumerate(todo):
             try:
-                if each.new != each.old and _content(each.path) == each.new:
+                if each.new != each.old and self._content(each.path) == each.new:
                     temporary = _temporary(proposal_id, place, each.path)
                     if each.old is not None:
                         self._write(temporary, each.old, replace(each, source=each.path, is_executable=None), record)
-                    _put(temporary, replace(each, new=each.old))
+                    self._put(temporary, replace(each, new=each.old))
             except OSError as error:
                 failed.append(f"{each.path} is the new one still: {_said(error)}")
-        self._give_up(proposal_id, todo, record)
+        failed += self._give_up(proposal_id, todo, record)
         if failed:
             raise Stale(f"{record.why_back}; {'; '.join(failed)}")
-        if all(_content(each.path) == each.old for each in todo):
+        if all(self._content(each.path) == each.old for each in todo):
             raise CannotApply(record.why_back)
         raise Stale(record.why_back)
 
-    def _give_up(self, proposal_id: str, todo: Sequence[Operation], record: ApplyRecord) -> None:
-        """Leave nothing behind of what was prepared."""
+    def _give_up(self, proposal_id: str, todo: Sequence[Operation], record: ApplyRecord) -> list[str]:
+        """Leave nothing behind of what was prepared. Of what may have been left: why."""
+        left = []
         for place, each in enumerate(todo):
-            with contextlib.suppress(OSError):
-                os.unlink(_temporary(proposal_id, place, each.path))
+            temporary = _temporary(proposal_id, place, each.path)
+            try:
+                self._folders.remove(temporary)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError as error:
+                left.append(f"{temporary} may be there still: {_said(error)}")
         for folder in reversed(record.folders):
             with contextlib.suppress(OSError):  # someone else may use it by now
-                os.rmdir(folder)
+                self._folders.remove_folder(folder)
+        return left
 
     # -- files
 
     def _compare(self, todo: Sequence[Operation]) -> None:
-        """Raises Stale where a file is not what it was, CannotApply where it could not be replaced."""
-        secrets = SecretFiles(self._root, self._rules)
+        """Raises Stale where a file is not what it was, CannotApply where it could not be replaced, and OSError."""
+        # What is secret is read from the folders that are written in, not from what is in their place meanwhile.
+        secrets = SecretFiles(self._root, self._rules, self._folders.open_followed)
         for each in todo:
-            place = Path(each.path)
-            if os.path.realpath(place) != each.path or not place.is_relative_to(self._root):
+            try:
+                found = self._folders.status(each.path)
+                is_secret = secrets.is_protected(each.path)
+            except OSError as error:
+                if not is_link(error):
+                    raise
+                raise Stale(f"{each.path} leads elsewhere by now: a link was put into its path") from error
+            if found is not None and stat.S_ISLNK(found.st_mode):
                 raise Stale(f"{each.path} leads elsewhere by now: a link was put into its path")
-            if secrets.is_protected(place):
+            if is_secret:
                 raise Stale(f"{each.path} is a protected file by now")
-            if place.is_dir():
+            if found is not None and stat.S_ISDIR(found.st_mode):
                 raise CannotApply(f"{each.path} is a folder")
-            now = _content(each.path)
+            now = self._content(each.path)
             if now != each.old:
                 told = now.value if isinstance(now, Odd) else told_difference(each.old, now)
                 raise Stale(f"{each.path} is not what it was when this was staged: {told}")
-            if now is not None and not may_write(each.path):
+            # A rename would replace a file that is read-only, too.
+            if now is not None and not self._folders.may(each.path, os.W_OK):
                 raise CannotApply(f"{each.path} is read-only")
 
-    @staticmethod
-    def _write(temporary: str, content: bytes, each: Operation, record: ApplyRecord) -> None:
+    def _content(self, path: str) -> bytes | Odd | None:
+        """None where there is no file."""
+        try:
+            content = self._folders.read(path, MAX_FILE_BYTES)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError:
+            return Odd.FILE
+        return Odd.FILE if content is None else content
+
+    def _write(self, temporary: str, content: bytes, each: Operation, record: ApplyRecord) -> None:
         """A new file, synced to the disk, as the old one was readable and owned."""
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
-        with open(handle, "wb") as file:
-            mode = stat.S_IMODE(os.fstat(handle).st_mode)
-            if known := (record.attributes or {}).get(each.source):
-                mode, owner, group = known
-                if (owner, group) != (os.getuid(), os.getgid()):
-                    with contextlib.suppress(PermissionError):  # only root may give files away
-                        os.fchown(handle, owner, group)
-            if each.is_executable is not None:
-                mode = (mode | (mode & 0o444) >> 2) if each.is_executable else (mode & ~_EXECUTABLE)
-            os.fchmod(handle, mode)
-            file.write(content)
-            file.flush()
-            os.fsync(handle)
+            self._folders.remove(temporary)
+        known = (record.attributes or {}).get(each.source)
+        if known is not None and each.is_executable is not None:
+            mode, owner, group = known
+            mode = (mode | (mode & 0o444) >> 2) if each.is_executable else (mode & ~_EXECUTABLE)
+            known = mode, owner, group
+        self._folders.make(temporary, content, known, 0o777 if each.is_executable else 0o666)
 
+    def _put(self, temporary: str, each: Operation) -> None:
+        """Make the new file what is at its place. Done twice, it is the same."""
+        if each.new is None:
+            with contextlib.suppress(FileNotFoundError):
+                self._folders.remove(each.path)
+            return
+        try:
+            self._folders.rename(temporary, each.path)
+        except FileNotFoundError:
+            if self._content(each.path) != each.new:
+                raise
 
-def may_write(path: str, mode: int = os.W_OK) -> bool:
-    """May this process, as who it acts as? A rename would replace a file that is read-only, too."""
-    return os.access(path, mode, effective_ids=os.access in os.supports_effective_ids)
+    def _missing_folders(self, todo: Iterable[Operation]) -> tuple[str, ...]:
+        """Those that new files need, the outer ones first."""
+        missing: set[str] = set()
+        for each in todo:
+            folder = os.path.dirname(each.path)
+            while each.new is not None and folder not in missing and not self._folders.is_folder(folder):
+                missing.add(folder)
+                folder = os.path.dirname(folder)
+        return tuple(sorted(missing))
+
+    def _sync(self, paths: Iterable[str]) -> None:
+        """A rename is on the disk when its folder is; one that is gone needs none."""
+        for folder in sorted({os.path.dirname(path) for path in paths}):
+            with contextlib.suppress(FileNotFoundError):
+                self._folders.sync(folder)
 
 
 def with_contents(changes: Sequence[FileChange], contents: Mapping[str, str], root: Path) -> tuple[FileChange, ...]:
@@ -270,59 +317,9 @@ def with_contents(changes: Sequence[FileChange], contents: Mapping[str, str], ro
     return tuple(known[change.target] if change.target is not None else change for change in changes)
 
 
-def _put(temporary: str, each: Operation) -> None:
-    """Make the new file what is at its place. Done twice, it is the same."""
-    if each.new is None:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(each.path)
-        return
-    try:
-        os.replace(temporary, each.path)
-    except FileNotFoundError:
-        if _content(each.path) != each.new:
-            raise
-
-
 def _temporary(proposal_id: str, place: int, path: str) -> str:
     """In the folder of the file, since a rename to another file system is a copy. Hidden, and known to the record."""
     return os.path.join(os.path.dirname(path), f".callboard-{proposal_id}-{place}.tmp")
-
-
-def _missing_folders(todo: Iterable[Operation]) -> tuple[str, ...]:
-    """Those that new files need, the outer ones first."""
-    missing: set[str] = set()
-    for each in todo:
-        folder = os.path.dirname(each.path)
-        while each.new is not None and folder not in missing and not os.path.isdir(folder):
-            missing.add(folder)
-            folder = os.path.dirname(folder)
-    return tuple(sorted(missing))
-
-
-def _sync_folders(paths: Iterable[str]) -> None:
-    """A rename is on the disk when its folder is; one that is gone needs none."""
-    for folder in sorted({os.path.dirname(path) for path in paths}):
-        with contextlib.suppress(FileNotFoundError):
-            handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
-
-
-def _content(path: str) -> bytes | Odd | None:
-    """None where there is no file."""
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError:
-        return Odd.FILE
-    with open(handle, "rb") as file:
-        found = os.fstat(handle)
-        if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_FILE_BYTES:
-            return Odd.FILE
-        return file.read(MAX_FILE_BYTES + 1)
 
 
 def _touches(old: FileChange, applied: FileChange) -> bool:

@@ -9,18 +9,19 @@ import os
 import stat
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from msgspec import Struct
 from pydantic import Field
 
-from callboard.actors.builtins.workspace import Workspace, reason_of
-from callboard.actors.edits.applying import MAX_FILE_BYTES, may_write
+from callboard.actors.builtins.workspace import Workspace, reason_of, secret_error
+from callboard.actors.edits.applying import MAX_FILE_BYTES
 from callboard.actors.edits.changes import FileChange, Splice, clashes, tracking_hash
 from callboard.actors.edits.fitting import Fitter
 from callboard.actors.edits.patches import FilePatch, parse_patch
 from callboard.actors.edits.texts import MAX_PLACES, EditedText, ordered
+from callboard.actors.opened_folders import OpenedFolders
+from callboard.actors.secret_files import SecretFiles
 from callboard.protocol.errors import ToolError
 
 #: Edits in one call, and files in one patch: more are several calls.
@@ -110,10 +111,15 @@ class Planner:
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
         self._secrets = workspace.secrets()
+        self._folders = OpenedFolders(workspace.root)
 
     def plan(self, request: EditRequest) -> Planned:
         """Raises ToolError."""
-        return _PLANS[type(request)](self, request)
+        with self._folders:
+            try:
+                return _PLANS[type(request)](self, request)
+            except OSError as error:  # a link was put into a path that was resolved before, say
+                raise ToolError(f"{error.filename} cannot be used: {reason_of(error)}") from None
 
     # -- paths
 
@@ -136,19 +142,27 @@ class Planner:
 
     def _read(self, place: str, field: str) -> bytes | None:
         """None where there is none. Raises ToolError for what is no file that can be edited."""
+        # By the folder that is read in, which may be another one than when the path was resolved.
+        secrets = SecretFiles(self._workspace.root, self._workspace.rules, self._folders.open_followed)
         try:
-            found = os.stat(place)
+            if (found := self._folders.status(place)) is None:
+                return None
+            if secrets.is_secret(place):
+                raise secret_error(place, field)
             if not stat.S_ISREG(found.st_mode):
                 what = "a folder" if stat.S_ISDIR(found.st_mode) else "no regular file"
                 raise ToolError(f"{place} is {what}", field=field, expected="a file")
             if found.st_size > MAX_FILE_BYTES:
                 told = f"{place} has {found.st_size:,} bytes; files of more than {MAX_FILE_BYTES:,} are not edited"
                 raise ToolError(told, field=field, expected="a smaller file")
-            return Path(place).read_bytes()
+            content = self._folders.read(place, MAX_FILE_BYTES)
         except FileNotFoundError:
             return None
         except OSError as error:
             raise ToolError(f"{place} cannot be read: {reason_of(error)}", field=field) from None
+        if content is None:
+            raise ToolError(f"{place} is being changed by another program", field=field, retry_hint="Try again.")
+        return content
 
     def _existing(self, path: str, field: str) -> tuple[str, bytes]:
         place = self.place(path, field)
@@ -156,19 +170,20 @@ class Planner:
         if content is None:
             told = f"there is no {path!r} in the workspace"
             raise ToolError(told, field=field, expected="a file that exists", received=path)
-        if not may_write(place):
+        if not self._folders.may(place, os.W_OK):
             raise ToolError(f"{path!r} is read-only", field=field, expected="a file that may be written")
         return place, content
 
     def _check_parent(self, place: str, field: str, *, may_be_made: bool) -> None:
         folder = os.path.dirname(place)
-        while not os.path.lexists(folder) and may_be_made:
+        while may_be_made and self._folders.status(folder) is None:
             folder = os.path.dirname(folder)
-        if not os.path.isdir(folder):
-            told = f"{folder} is no folder" if os.path.lexists(folder) else f"there is no folder {folder}"
+        if not self._folders.is_folder(folder):
+            is_free = self._folders.status(folder) is None
+            told = f"there is no folder {folder}" if is_free else f"{folder} is no folder"
             expected = "a path below a folder" if may_be_made else "a folder that exists, or create_parents=true"
             raise ToolError(told, field=field, expected=expected)
-        if not may_write(folder, os.W_OK | os.X_OK):
+        if not self._folders.may(folder, os.W_OK | os.X_OK):
             raise ToolError(f"{folder} is read-only", field=field, expected="a folder that may be written")
 
     # -- the requests
@@ -215,7 +230,7 @@ class Planner:
         return Planned((FileChange(place, target, content),))
 
     def _check_free(self, target: str, path: str, field: str, *, may_make_parents: bool) -> None:
-        if os.path.lexists(target):
+        if self._folders.status(target) is not None:
             told = f"{path!r} exists; a file is never renamed onto another one"
             raise ToolError(told, field=field, expected="a path at which there is nothing", received=path)
         self._check_parent(target, field, may_be_made=may_make_parents)

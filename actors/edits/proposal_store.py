@@ -164,6 +164,12 @@ class ProposalStore:
             pending = self.pending()
             if len(pending) >= MAX_PENDING:
                 raise UsageError(f"{MAX_PENDING} proposals wait for their owner; approve or deny some of them first")
+            # Not when one is settled: an old one that was decided late would be gone before its owner is told.
+            self._connection.execute(
+                "DELETE FROM proposals WHERE state NOT IN ('pending') AND phase = '' AND number <= "
+                "(SELECT number FROM proposals WHERE state NOT IN ('pending') ORDER BY number DESC LIMIT 1 OFFSET ?)",
+                (MAX_SETTLED,),
+            )
             stale = {each: why for each in pending if (why := _conflicts(self.changes(each), changes))}
             for each, why in stale.items():
                 told = f"the later proposal {proposal.id} conflicts with it: {why}"
@@ -245,11 +251,6 @@ class ProposalStore:
                 (state, by, reason, proposal_id),
             )
             self._connection.execute("DELETE FROM changes WHERE proposal = ?", (proposal_id,))
-            self._connection.execute(
-                "DELETE FROM proposals WHERE state NOT IN ('pending') AND phase = '' AND number <= "
-                "(SELECT number FROM proposals WHERE state NOT IN ('pending') ORDER BY number DESC LIMIT 1 OFFSET ?)",
-                (MAX_SETTLED,),
-            )
 
     def remark(self, proposal_id: str, by: str, reason: str) -> None:
         """It stays pending, though it was approved: why it could not be applied."""

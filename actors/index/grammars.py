@@ -25,6 +25,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from callboard.actors.opened_folders import OpenedFolders
 from callboard.protocol.errors import missing_extra, said
 from callboard.protocol.lazy_loading import lazy_module
 
@@ -196,13 +197,8 @@ def _unpacked(entry: _Entry, folder: Path) -> Path:
 
 def _replace(path: Path, content: bytes) -> None:
     """At once, since other processes may unpack or load the same."""
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(content)
-        Path(name).replace(path)
-    finally:
-        Path(name).unlink(missing_ok=True)
+    with OpenedFolders(path.parent.resolve()) as folder:
+        folder.replace(path.name, content, 0o600)
 
 
 def _loaded(path: Path, symbol: str) -> tree_sitter.Language:

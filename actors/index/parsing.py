@@ -23,6 +23,7 @@ from callboard.actors.index.notebooks import NOTEBOOK, NotebookText, notebook_of
 from callboard.actors.index.records import Chunk, FileOutcome, FileStat, ParsedFile, Skipped, Symbol, Unchanged, digest
 from callboard.actors.index.symbols import Lines, grammar_of, outline
 from callboard.actors.index.walk import most_bytes, why_unread
+from callboard.actors.opened_folders import open_plain
 from callboard.actors.processes.spawning import Caller, Helper
 from callboard.actors.secret_files import is_key_file
 
@@ -108,9 +109,9 @@ def _placed(
 def _read(path: str) -> tuple[bytes, os.stat_result]:
     """The content, never more than a byte above what it may have: the file may have grown since it was seen.
 
-    O_NOFOLLOW and O_NONBLOCK: it may also have become a link out of the workspace, or a pipe.
+    It, or a folder above it, may also have become a link out of the workspace, or it a pipe.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    descriptor = open_plain(path)
     with os.fdopen(descriptor, "rb") as stream:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):

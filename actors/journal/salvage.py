@@ -39,6 +39,7 @@ from callboard.actors.journal.tables import (
     Row,
     Table,
 )
+from callboard.actors.opened_folders import attributes, give
 from callboard.protocol.errors import UsageError
 
 #: Commits behind a damaged one in the log. One may be a commit that a power cut has interrupted: nothing was built on
@@ -128,6 +129,8 @@ def salvage(path: Path, why: str, now: float) -> list[str]:
     for each in beside(part):
         with contextlib.suppress(FileNotFoundError):
             each.unlink()
+    with part.open("rb") as file:  # where root saves it, who has written the journal goes on with it
+        give(file.fileno(), attributes(path.stat()))
     part.replace(ready)
     aside = finish(path, now)
     records = sum(len(saved.rows[table.name]) for table in TABLES if table not in (META, SET_ASIDE))

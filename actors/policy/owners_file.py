@@ -10,13 +10,13 @@ import contextlib
 import fcntl
 import os
 import stat
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from callboard.actors.opened_folders import OpenedFolders, open_plain
 from callboard.protocol.errors import UsageError, said
 
 #: Thousands of rules; a larger file is something else.
@@ -32,8 +32,8 @@ Content = TypeVar("Content")
 @contextlib.contextmanager
 def locked_beside(path: Path) -> Iterator[None]:
     """For a change of this file: one process at a time. Raises OSError."""
-    lock = path.with_name(f"{path.name}.lock")
-    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, _FILE_MODE)
+    with OpenedFolders(os.path.realpath(path.parent)) as folder:
+        descriptor = folder.open_or_make(f"{path.name}.lock", _FILE_MODE)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)  # held for a millisecond; it ends with its holder
         yield
@@ -42,27 +42,15 @@ def locked_beside(path: Path) -> Iterator[None]:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """All or nothing, also after a crash; only its owner may read it. Of several at once the last one wins.
+    """All or nothing, also after a crash; of several at once the last one wins. Mode and owner stay, also where root
+    writes it; a new file is of the folder's owner then, and only its owner may read it. A link stays one.
 
     Raises:
         OSError: it cannot be written; what was there stays.
     """
-    descriptor, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # of mode 0600
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(beside)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    place = os.path.realpath(path)
+    with OpenedFolders(os.path.dirname(place)) as folder:
+        folder.replace(place, data, _FILE_MODE)
 
 
 class OwnersFile(Generic[Content]):
@@ -73,6 +61,8 @@ class OwnersFile(Generic[Content]):
     ) -> None:
         """`adapter` is made when the file is first used; `what` names it in messages, such as "the saved rules"."""
         self.path = path
+        self.place = Path(os.path.realpath(path.parent), path.name)
+        """Where that leads to: a link in the path that is turned elsewhere later leads nowhere."""
         self._adapter = adapter
         self._empty = empty
         self._what = what
@@ -85,7 +75,7 @@ class OwnersFile(Generic[Content]):
         Raises UsageError for a file that others can write, that is not ours or cannot be read.
         """
         try:
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+            descriptor = open_plain(self.place)
         except FileNotFoundError:
             return self._empty()
         except OSError as error:
@@ -103,9 +93,9 @@ class OwnersFile(Generic[Content]):
 
     def change(self, change: Callable[[Content], Content]) -> None:
         """Replace the content by what `change` makes of it; one process at a time. Raises UsageError, or OSError."""
-        self.path.parent.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
-        with locked_beside(self.path):
-            replace_file(self.path, self._adapter().dump_json(change(self.read()), indent=2) + b"\n")
+        self.place.parent.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
+        with locked_beside(self.place):
+            replace_file(self.place, self._adapter().dump_json(change(self.read()), indent=2) + b"\n")
 
     def _check(self, found: os.stat_result) -> None:
         if not stat.S_ISREG(found.st_mode):
@@ -130,5 +120,9 @@ class OwnersFile(Generic[Content]):
 
 
 def is_inside(path: Path, workspace: Path | None) -> bool:
-    """Does a path lie in the workspace, where tools may write?"""
-    return workspace is not None and path.expanduser().resolve().is_relative_to(workspace.resolve())
+    """Does a path lie in the workspace, where tools may write, or lead through it by a link?"""
+    if workspace is None:
+        return False
+    named, given = Path(os.path.abspath(path.expanduser())), Path(os.path.abspath(workspace))
+    real = workspace.resolve()
+    return named.resolve().is_relative_to(real) or named.is_relative_to(real) or named.is_relative_to(given)

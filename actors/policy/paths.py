@@ -1,7 +1,8 @@
 """Where a path leads, before it is judged: links followed, `..` taken back, as the kernel does it.
 
 A tool resolves its paths again when it runs. What is changed in between is not seen here: keeping a call to what was
-judged is the task of its confinement. A hard link is a name like any other, so one to a file outside looks inside.
+judged is the task of its confinement. A file with several names (hard links) may be a secret file, or one outside, by
+another of them: reading it is not certain to be what it looks like.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from callboard.protocol.tools import Risk
 MAX_LINKS: Final = 40
 #: Below these, a name means what the process that opens it has open or where it is: another one than this process.
 MAGIC_FOLDERS: Final = ("/proc", "/dev/fd")
+#: What tools of builds and packages put there as hard links, of a store of theirs.
+_LINKED: Final = frozenset({"node_modules", "site-packages", "dist-packages", "target", "bazel-out", "bazel-bin"})
 
 _RISK: Final = {AccessKind.READ: Risk.READ, AccessKind.WRITE: Risk.WRITE, AccessKind.DELETE: Risk.WRITE}
 _DESTROYS: Final = {AccessKind.DELETE: "it removes files"}
@@ -69,6 +72,17 @@ def follow(path: str) -> FollowedPath:
     return FollowedPath(here)
 
 
+def _other_names(place: str) -> str:
+    """Why a file is perhaps not what its name says; "" where it is."""
+    if not _LINKED.isdisjoint(place.split("/")):
+        return ""
+    try:
+        found = os.lstat(place)
+    except OSError:
+        return ""
+    return "it has other names (hard links)" if stat.S_ISREG(found.st_mode) and found.st_nlink > 1 else ""
+
+
 class Paths:
     """Finds out about the paths of one call. Raises nothing for what a model can write.
 
@@ -97,6 +111,8 @@ class Paths:
                 found = follow(path)
                 if found.place not in seen:
                     seen.add(found.place)
+                    if kind is AccessKind.READ and not found.unclear:
+                        found = FollowedPath(found.place, _other_names(found.place))
                     yield self._judged(kind, path, found)
 
     def _meanings(self, value: str, folder: str) -> Iterator[str]:

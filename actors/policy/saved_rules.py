@@ -111,7 +111,7 @@ class SavedRules:
 
     def judge(self, tool: ToolName, arguments: str, accesses: Iterable[Access]) -> Judgement | None:
         """What was answered for such a call; None: nothing. A denial comes before an approval. Raises UsageError."""
-        if self._is_inside or not self._file.path.exists():
+        if self._is_inside or not self._file.place.exists():
             return None
         asked = self._exact(tool, Decision.ALLOW, arguments, accesses)
         found = [rule for rule in self.rules() if rule.covers(asked)]

@@ -6,6 +6,7 @@ Facts: docs/wire.md 1.6. Pure steps: the caller brings `http` (transport.fetch, 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -187,6 +188,9 @@ class FileStore:
         with os.fdopen(descriptor, "w") as file:
             # An older file of that name would keep its permissions.
             os.fchmod(file.fileno(), 0o600)
+            with contextlib.suppress(FileNotFoundError, PermissionError):  # root may log in for another user
+                before = self._path.stat()
+                os.fchown(file.fileno(), before.st_uid, before.st_gid)
             file.write(secret + "\n")
         beside.replace(self._path)
 

@@ -59,6 +59,22 @@ def caller(runtime: Runtime) -> Call:
     return call
 
 
+def test_the_file_of_a_jobs_output_is_neither_made_nor_removed_through_a_link(tmp_path: Path) -> None:
+    root, away, outside = (tmp_path / name for name in ("work", "away", "outside"))
+    for folder in (root, outside):
+        folder.mkdir()
+    spool = Spool.make(root)
+    (outside / spool.path.name).write_text("of another program")
+    root.rename(away)
+    root.symlink_to(outside)
+    with pytest.raises(ToolError, match="no job can be started"):
+        Spool.make(root)
+    with pytest.raises(OSError, match="symbolic links"):
+        SpoolWriter(str(spool.path))
+    spool.close()
+    assert [each.read_text() for each in outside.iterdir()] == ["of another program"]
+
+
 def test_a_job_is_started_read_and_waited_for(tmp_path: Path) -> None:
     (tmp_path / "go").mkdir()
 

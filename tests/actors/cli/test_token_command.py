@@ -50,6 +50,12 @@ def test_a_token_counts_as_soon_as_it_is_made_and_no_more_once_it_is_removed(tmp
         listed = json.loads(tokens(tmp_path, "list", "--json"))["tokens"]
         assert [each["scope"] for each in listed] == ["admin", "use"]
         assert admin not in (tmp_path / "state/callboard/daemon/tokens.json").read_text()
+        place = tmp_path / "state/callboard/daemon/tokens.json"
+        place.chmod(0o644)
+        refused = httpx.get(f"{daemon.url}/metrics", headers={"Authorization": f"Bearer {admin}"}, timeout=30)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "tokens_unreadable")
+        place.chmod(0o600)
+        assert metrics(admin) == 200
         tokens(tmp_path, "remove", listed[0]["id"])
         assert metrics(admin) == 401
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from support.edit_desk import Desk
 
+from callboard.actors.edits import proposal_store
 from callboard.actors.edits.planning import ApplyPatch, CodeEdit, CreateFile, DeleteFile, EditCode, RenameFile
 from callboard.actors.edits.proposals import ProposalState
 from callboard.protocol.errors import ToolError, UsageError
@@ -37,6 +38,19 @@ def test_staging_touches_nothing_and_an_approval_applies(desk: Desk) -> None:
     assert [each.id for each in desk.heard] == [known]
     assert "-two\n+TWO\n" in done.diff
     assert not desk.leftovers()
+
+
+def test_one_that_is_decided_after_many_later_ones_is_answered(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proposal_store, "MAX_SETTLED", 3)
+    (desk.root / "a.py").write_text("one\n")
+    oldest, old = desk.staged(CreateFile("old.txt", "old\n")), desk.replace("a.py", "one", "1")
+    for number in range(6):
+        desk.decide(desk.staged(CreateFile(f"{number}.txt", "new\n")))
+    (done,) = desk.decide(oldest)
+    assert done.state is APPLIED
+    assert desk.stage(DeleteFile("a.py")).stale == (old,)
+    assert [each.id for each in desk.heard][-1] == old
+    assert len(desk.states()) <= 3 + 3
 
 
 def test_a_denied_proposal_keeps_its_reason_and_changes_nothing(desk: Desk) -> None:

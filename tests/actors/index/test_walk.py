@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.examples import examples
 
-from callboard.actors.index import CodeIndex
+from callboard.actors.index import CodeIndex, parsing
 from callboard.actors.index.walk import MAX_FILE_BYTES, Walk
 from callboard.actors.index.watch import watch
 from callboard.protocol.errors import UsageError
@@ -130,18 +130,18 @@ def test_what_is_not_indexed_is_counted_by_reason(tmp_path: Path) -> None:
 
 def test_no_permission_and_vanished_files_are_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, {"a.py": "def alpha(): pass\n", "b.py": "def beta(): pass\n"})
-    real_open = os.open
+    real_open = parsing.open_plain
 
-    def refusing(path: str | Path, flags: int, *mode: int) -> int:
+    def refusing(path: str) -> int:
         if str(path).endswith("a.py"):
             raise PermissionError(path)
         if str(path).endswith("b.py"):
             raise FileNotFoundError(path)
-        return real_open(path, flags, *mode)
+        return real_open(path)
 
     with CodeIndex.open(tmp_path, embedder=None) as index:
         with monkeypatch.context() as patch:
-            patch.setattr(os, "open", refusing)
+            patch.setattr(parsing, "open_plain", refusing)
             assert dict(index.refresh().skipped) == {"no_permission": 1, "vanished": 1}
         assert index.refresh().indexed == 2
 

@@ -201,6 +201,52 @@ def test_rules_inside_the_workspace_neither_count_nor_are_written(tmp_path: Path
     assert decided(SavedRules(link, tmp_path / "work"), write_to("a.txt")) is None
 
 
+def test_a_way_through_the_workspace_by_a_link_counts_as_inside(tmp_path: Path) -> None:
+    workspace, config = tmp_path / "work", tmp_path / "config"
+    for folder in (workspace, config):
+        folder.mkdir()
+    SavedRules(config, workspace).remember(question([write_to("a.txt")]), True)
+    (workspace / "link").symlink_to(config)  # a tool may turn it elsewhere
+    through = SavedRules(workspace / "link", workspace)
+    assert decided(through, write_to("a.txt")) is None
+    with pytest.raises(UsageError, match="inside the workspace"):
+        through.remember(question([write_to("b.txt")]), True)
+
+
+def test_a_link_in_the_path_of_the_rules_that_is_turned_elsewhere_leads_nowhere(tmp_path: Path) -> None:
+    workspace, kept, other, link = (tmp_path / name for name in ("work", "kept", "other", "link"))
+    for folder in (workspace, kept, other):
+        folder.mkdir()
+    SavedRules(other, workspace).remember(question([write_to("a.txt")]), True)
+    before = (other / RULES_FILE).read_text()
+    link.symlink_to(kept)
+    saved = SavedRules(link, workspace)
+    saved.remember(question([write_to("a.txt")]), False)
+    link.unlink()
+    link.symlink_to(other)
+    assert decided(saved, write_to("a.txt")) is Decision.DENY
+    saved.remember(question([write_to("b.txt")]), False)
+    assert (other / RULES_FILE).read_text() == before
+    assert decided(SavedRules(kept, workspace), write_to("b.txt")) is Decision.DENY
+    kept.rename(tmp_path / "away")
+    kept.symlink_to(other)
+    with pytest.raises(UsageError, match="do not count"):
+        saved.rules()
+    with pytest.raises(UsageError, match="do not count"):
+        saved.remember(question([write_to("c.txt")]), True)
+    assert (other / RULES_FILE).read_text() == before
+
+
+def test_the_mode_that_the_file_was_given_is_kept_and_nothing_is_left_beside_it(
+    places: tuple[Path, Path], saved: SavedRules
+) -> None:
+    saved.remember(question([write_to("a.txt")]), True)
+    saved.path.chmod(0o640)
+    saved.remember(question([write_to("b.txt")]), True)
+    assert stat.S_IMODE(saved.path.stat().st_mode) == 0o640
+    assert sorted(each.name for each in places[0].iterdir()) == [RULES_FILE, f"{RULES_FILE}.lock"]
+
+
 def test_a_path_that_is_none_is_not_saved(saved: SavedRules) -> None:
     with pytest.raises(UsageError, match="is no path"):
         saved.remember(question([write_to("a\0b")]), True)
