@@ -133,5 +133,5 @@ def test_what_other_tenants_run_may_end(tmp_path: Path) -> None:
         refused = daemon.post("/reload", None)
         assert (refused.status_code, "failed too often" in refused.text) == (503, True)
         asking.join(40)
-        assert answers[0].json()["choices"][0]["message"]["content"] == "The tools said: rain"
+        assert answers[0].json()["choices"][0]["message"]["content"].endswith("The tools said: rain")
         assert daemon.process.wait(40) == 1
