@@ -75,9 +75,13 @@ class Failed(Future[RuntimeFailure | None]):
         loop = asyncio.get_running_loop()
         waiting: asyncio.Future[None] = loop.create_future()
 
+        def wake() -> None:
+            if not waiting.done():
+                waiting.set_result(None)
+
         def tell(_: object) -> None:
             with contextlib.suppress(RuntimeError):  # that loop is closed, and nobody waits there
-                loop.call_soon_threadsafe(lambda: waiting.done() or waiting.set_result(None))
+                loop.call_soon_threadsafe(wake)
 
         self.add_done_callback(tell)
         yield from waiting
@@ -230,7 +234,7 @@ class StartedRuntime:
         with self._ending:
             if self._is_stopping or self.why_ended:
                 return
-            self.why_ended = f"this runtime has ended by itself, since {why}; call stop(), and start() to begin anew"
+            self.why_ended = f"this runtime has ended by itself, since {why}; call stop() and then start()"
         logger.error("%s", self.why_ended)
         try:
             threading.Thread(target=self._settle, args=(self.failure,), name="callboard-failed", daemon=True).start()
