@@ -9,7 +9,7 @@ import re
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -185,7 +185,7 @@ def test_a_field_behind_the_body_is_none_of_the_head(daemon: RunningDaemon) -> N
 async def test_clients_go_on_working(daemon: RunningDaemon) -> None:
     url, headers = f"{daemon.url}/api/requests", daemon.headers
 
-    async def pieces():  # type: ignore[no-untyped-def]
+    async def pieces() -> AsyncIterator[bytes]:
         yield BODY[:5]
         yield BODY[5:]
 
@@ -202,8 +202,8 @@ async def test_clients_go_on_working(daemon: RunningDaemon) -> None:
         body = iter([BODY]) if options else BODY
         more = {"Transfer-Encoding": "chunked"} if options else {}
         connection.request("POST", "/api/requests", body, {**headers, **more}, **options)
-        answer = connection.getresponse()
-        assert (answer.status, bool(answer.read())) == (202, True)
+        response = connection.getresponse()
+        assert (response.status, bool(response.read())) == (202, True)
     connection.close()
 
 
