@@ -74,6 +74,17 @@ class Profile(Struct, frozen=True):
         return f"{name!r} in [{section.name}] of {self.path}"
 
 
+def named_file(path: Path) -> Path:
+    """The path of a file that somebody has named, and so means to be there. Raises UsageError where it is not."""
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        raise UsageError(f"there is no configuration file {path}; --config names one that is there") from None
+    except OSError as error:
+        raise UsageError(f"the configuration file {path} cannot be read: {error.strerror or error}") from None
+    return path
+
+
 def read_profile(path: Path, name: str = "", *, chosen_by: str = "--profile") -> Profile:
     """The profile called `name`, above the default section; "" is the default section alone. No file is no values.
 

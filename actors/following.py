@@ -95,10 +95,11 @@ class Following:
             if opened.feed is not None or opened.ref is None:
                 return opened.feed
             feed = self.feed(opened.answer, opened.subscriber)
-            try:
-                opened.ref.ask(ReadAlong(feed, feed.begins_at), READ_ALONG_SECONDS)
-            except (kernel.ActorDeadError, kernel.Rejected):
-                return None
+            with self._running.asking():
+                try:
+                    opened.ref.ask(ReadAlong(feed, feed.begins_at), READ_ALONG_SECONDS)
+                except (kernel.ActorDeadError, kernel.Rejected):
+                    return None
             opened.feed = feed
             return feed
 

@@ -197,5 +197,9 @@ class NewRequest(Generic[T]):
                 request_id = answer.tag.request_id
                 raise UsageError(f"a request with the id {request_id!r} is running; choose another") from None
             if isinstance(error, kernel.ActorDeadError):
-                raise RuntimeFailure("this runtime is stopping, or has failed too often; start it again") from error
+                raise running.failure or RuntimeFailure("this runtime is stopping") from error
             raise
+
+    def cancel(self) -> None:
+        """Its asker waits no longer."""
+        self._running.cancel(self.answer.tag.request_id, "cancelled by the caller")

@@ -18,7 +18,7 @@ from callboard.actors.telemetry import extras
 from callboard.actors.telemetry.metrics import Metrics
 from callboard.actors.workers.call_stacks import NoStack, ReadStack
 from callboard.protocol import commands, events
-from callboard.protocol.errors import RuntimeFailure, UsageError
+from callboard.protocol.errors import CallboardError, RuntimeFailure, UsageError
 from callboard.protocol.ids import RequestId
 from callboard.protocol.lazy_loading import lazy_module
 
@@ -73,7 +73,8 @@ class Operated:
         """Where a request is that has not ended; None where it has, or is not known here."""
         running = self._live()
         opened = running.requests.get(RequestId(request_id))
-        found = opened.described() if opened is not None else None
+        with running.asking():
+            found = opened.described() if opened is not None else None
         return found if found is not None else running.left_open.get(RequestId(request_id))
 
     def left_open(self) -> tuple[OpenRequest, ...]:
@@ -88,12 +89,16 @@ class Operated:
         """Stop the actor of this path, such as "root/rag" (`tree` shows them), and start it again; returns when it
         runs. What it worked on ends as when it crashes. Raises UsageError where there is none, and for one that cannot
         be started again: `root`, `root/sessions`, a request, a worker; RuntimeFailure when it does not run in time."""
-        restart_actor(self._live(), path)
+        running = self._live()
+        with running.asking():
+            restart_actor(running, path)
 
     def kill_actor(self, path: str) -> None:
         """End the actor of this path at once, as a crash would: its supervisor starts it again, or (of a worker) its
         call ends. A request is cancelled. Raises UsageError where there is none, and for `root` and `root/sessions`."""
-        kill_actor(self._live(), path)
+        running = self._live()
+        with running.asking():
+            kill_actor(running, path)
 
     def replay_dead_letter(self, number: int) -> kernel.DeadLetter:
         """Send the message of one of `dead_letters` (its `serial`) again, once, to the actor that has the name now.
@@ -101,7 +106,9 @@ class Operated:
         Raises UsageError, and keeps it, for a message that could do its work twice (`may_replay` says so beforehand),
         and where the actor has ended; UsageError also where there is no such letter.
         """
-        return replay_dead_letter(self._live(), number)
+        running = self._live()
+        with running.asking():
+            return replay_dead_letter(running, number)
 
     @staticmethod
     def may_replay(letter: kernel.DeadLetter) -> bool:
@@ -115,7 +122,9 @@ class Operated:
 
         Raises UsageError where no code of such a call runs, or none can say where it is; RuntimeFailure after 2 s.
         """
-        return stack_of(self._live(), request_id, step, call_id)
+        running = self._live()
+        with running.asking():
+            return stack_of(running, request_id, step, call_id)
 
     def metrics(self) -> Metrics:
         """What was counted since the start: requests, calls, failures, tokens, durations, and what runs and waits now.
@@ -142,7 +151,7 @@ class Operated:
     def _metrics_or_none(self) -> Metrics:
         try:
             return self.metrics()
-        except UsageError:
+        except CallboardError:  # it does not run, or no more
             return Metrics()
 
     def tree(self) -> tuple[kernel.ActorInfo, ...]:

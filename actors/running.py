@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future, InvalidStateError
 from functools import partial
 from typing import Final, Generic, cast
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from callboard.actors import kernel
 from callboard.actors.calls.approvals import ApprovalCallback, Approver, CallbackApprover, NobodyToAsk
@@ -54,8 +57,35 @@ TELL_SECONDS: Final = 2.0
 READ_SECONDS: Final = 5.0
 #: Between two looks at what requests wait for while a runtime drains.
 DRAIN_LOOK_SECONDS: Final = 0.5
+#: What an ask raises where nobody answers it. Asked where it would wait for itself is another mistake, and named so.
+_UNANSWERED: Final = (kernel.ActorDeadError, kernel.AskTimeout, kernel.MailboxFull, kernel.NoSuchActor)
 #: A snapshot is a copy of some counters; a wait this long means that something holds the loop.
 METRICS_TIMEOUT_SECONDS: Final = 5.0
+
+
+class Failed(Future[RuntimeFailure | None]):
+    """Why the tree of a runtime has ended by itself; None, when the runtime was stopped.
+
+    `await` it on any event loop, `result(timeout)` waits for it without one, and what `add_done_callback` was given is
+    called with it, on a thread of its own, from where the runtime may be stopped and started.
+    """
+
+    def __await__(self) -> Generator[object, None, RuntimeFailure | None]:
+        # asyncio.wrap_future would take it from all when one waits no longer, and log an error where a loop is closed.
+        loop = asyncio.get_running_loop()
+        waiting: asyncio.Future[None] = loop.create_future()
+
+        def wake() -> None:
+            if not waiting.done():
+                waiting.set_result(None)
+
+        def tell(_: object) -> None:
+            with contextlib.suppress(RuntimeError):  # that loop is closed, and nobody waits there
+                loop.call_soon_threadsafe(wake)
+
+        self.add_done_callback(tell)
+        yield from waiting
+        return self.result()
 
 
 class StartedRuntime:
@@ -82,6 +112,10 @@ class StartedRuntime:
         self.is_draining = False
         """No new requests are taken."""
         self._is_stopping = False
+        self.failed = Failed()
+        self.why_ended = ""
+        """Of a tree that has ended by itself."""
+        self._ending = threading.Lock()
         self.has_none = threading.Event()
         """No request runs; looked at while it drains."""
         self.left_open: dict[RequestId, OpenRequest] = {}
@@ -101,6 +135,7 @@ class StartedRuntime:
             raise cause if isinstance(cause, CallboardError) else failure from error
 
     def _start(self, begun: contextlib.ExitStack, wiring: Wiring, approve: ApprovalCallback | None) -> None:
+        begun.callback(self._settle, None)
         scheduler = kernel.LoopScheduler("callboard")
         begun.callback(scheduler.stop, SHUTDOWN_SECONDS)
         scheduler.start()
@@ -115,9 +150,10 @@ class StartedRuntime:
         begun.callback(approver.close)
         self.system = kernel.ActorSystem(scheduler, dead_letters_kept=DEAD_LETTERS_KEPT)
         begun.callback(self._stop_actors)
-        plan = wiring.plan(self.system, scheduler, approver)
+        plan = replace(wiring.plan(self.system, scheduler, approver), gives_up=self._gives_up)
         self.outbox = plan.journal.outbox if plan.journal is not None else None
         build(self.system, plan)
+        self.system.watch(self.system.ref("root"), self._root_ended)
         if wiring.edits is not None:
             wiring.edits.tell_model = self.tell_model
         self.post = scheduler.loop.call_soon_threadsafe
@@ -152,18 +188,68 @@ class StartedRuntime:
             if not self.requests or self._is_stopping:
                 break
             self.has_none.wait(min(left, DRAIN_LOOK_SECONDS))
-            open_ones = [opened.described() for opened in tuple(self.requests.values())]
+            with self.asking():
+                open_ones = [opened.described() for opened in tuple(self.requests.values())]
             if self.outbox is not None and all(each is None or each.state is OpenState.WAITING for each in open_ones):
                 break
+        if (failure := self.failure) is not None:
+            raise failure
         return not self.requests
 
     def end_drain(self) -> None:
         """The runtime stops now: what waits for its requests waits no longer."""
-        self._is_stopping = True
+        with self._ending:
+            self._is_stopping = True
         self.has_none.set()
 
+    # -- the end of the tree
+
+    @property
+    def failure(self) -> RuntimeFailure | None:
+        """A new one each time: threads that raise it share no traceback. None while the tree lives."""
+        return RuntimeFailure(self.why_ended) if self.why_ended else None
+
+    @contextlib.contextmanager
+    def asking(self) -> Iterator[None]:
+        """Around what is asked of the tree: that it has ended meanwhile, or does not answer, is a RuntimeFailure."""
+        try:
+            yield
+        except (kernel.KernelError, CallboardError) as error:
+            if (failure := self.failure) is not None:
+                raise failure from error
+            if isinstance(error, _UNANSWERED):
+                raise RuntimeFailure(f"callboard did not answer: {said(error)}") from error
+            raise
+
+    def _gives_up(self, failure: kernel.IntensityExceeded) -> None:
+        self._tree_ends(f"its actors failed too often ({failure})")
+
+    def _root_ended(self, down: kernel.Down) -> None:
+        why = f": {said(down.error)}" if down.error is not None else ""
+        self._tree_ends(f"the actor above all others has ended ({down.reason.value}{why})")
+
+    def _tree_ends(self, why: str) -> None:
+        """Once. What waits for it hears it on a thread of its own: a callback may stop this runtime, which waits for
+        the loop that this is called on."""
+        with self._ending:
+            if self._is_stopping or self.why_ended:
+                return
+            self.why_ended = f"this runtime has ended by itself, since {why}; call stop() and then start()"
+        logger.error("%s", self.why_ended)
+        try:
+            threading.Thread(target=self._settle, args=(self.failure,), name="callboard-failed", daemon=True).start()
+        except RuntimeError:  # no more threads to be had
+            self._settle(self.failure)
+
+    def _settle(self, why: RuntimeFailure | None) -> None:
+        with contextlib.suppress(InvalidStateError):  # the other of the two ends was first
+            self.failed.set_result(why)
+
+    # -- looking in
+
     def metrics(self) -> Metrics:
-        return self.peers.telemetry.ask(ReadMetrics(self.system.now()), METRICS_TIMEOUT_SECONDS)
+        with self.asking():
+            return self.peers.telemetry.ask(ReadMetrics(self.system.now()), METRICS_TIMEOUT_SECONDS)
 
     def cancel(self, request_id: RequestId, reason: str) -> bool:
         if request_id in self.beginning:
@@ -188,6 +274,7 @@ class StartedRuntime:
             return False
 
     def _stop_actors(self) -> None:
+        self.end_drain()
         if not self.system.shutdown(SHUTDOWN_SECONDS):
             logger.warning("some actors did not stop within %s s and were killed", SHUTDOWN_SECONDS)
 
@@ -271,7 +358,7 @@ class StartedRequest(Struct, Generic[T], eq=False):
             running.conversations.pop(request_id, None)
             if running.is_draining and not running.requests:
                 running.has_none.set()
-        if self.answer.session_ended(down):
+        if self.answer.session_ended(down, running.why_ended):
             with contextlib.suppress(kernel.MailboxFull):
                 running.peers.telemetry.tell(RequestLost(self.question))
 

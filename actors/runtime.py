@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final, Self, Unpack, cast, overload
 
 from typing_extensions import TypeForm
@@ -132,7 +132,8 @@ class Runtime(Operated):
         """Start the loop thread and the tree; blocks for the few milliseconds until every permanent actor runs.
 
         Raises UsageError when it runs already, and what kept an actor from starting (RuntimeFailure, where it is no
-        error of callboard's own); then nothing is left running.
+        error of callboard's own); then nothing is left running. RuntimeFailure also where its tree has ended by itself
+        (`failed`): call `stop` before.
         """
         with self._changing:
             if self._running is not None:
@@ -198,10 +199,11 @@ class Runtime(Operated):
             asks = () if self._questions is None else (self._questions.tool,)
             given = self._given if tools is None else (*tools, *asks)
             own = self._providers if providers is None else providers
+            running = self._live() if self._running is not None else None
             self._wiring.reload(settings, given, own)
             self.settings, self._given, self._providers = settings, given, own
-            if self._running is not None:
-                self._live().peers.dispatcher.tell_control(ReplaceTools(GIVEN, self._wiring.given_tools))
+            if running is not None:
+                running.peers.dispatcher.tell_control(ReplaceTools(GIVEN, self._wiring.given_tools))
 
     async def drain(self, deadline_seconds: float) -> bool:
         """Take no new requests from now on, and wait for those that run; `stop` comes after it.
@@ -214,6 +216,16 @@ class Runtime(Operated):
     def drain_sync(self, deadline_seconds: float) -> bool:
         """`drain`, for code without an event loop."""
         return self._live().drain(deadline_seconds)
+
+    @property
+    def failed(self) -> started.Failed:
+        """Why the tree has ended by itself, once it has: there were more failures than supervision mends.
+
+        `why = await runtime.failed` waits for it, `runtime.failed.add_done_callback(...)` is told. The result is the
+        RuntimeFailure that every other member raises from then on, until `stop` was called and `start` begins anew; or
+        None, when the runtime was stopped. Each start has one of its own. Raises UsageError when it does not run.
+        """
+        return self._begun().failed
 
     @property
     def is_draining(self) -> bool:
@@ -270,7 +282,7 @@ class Runtime(Operated):
         try:
             return await answer.wait_async()
         except asyncio.CancelledError:
-            self.cancel(answer.tag.request_id)
+            new.cancel()
             raise
 
     @overload
@@ -288,7 +300,7 @@ class Runtime(Operated):
         try:
             return answer.wait()
         except BaseException:  # also what a signal handler raises
-            self.cancel(answer.tag.request_id)
+            new.cancel()
             raise
 
     @overload
@@ -386,7 +398,8 @@ class Runtime(Operated):
         """The requests of this runtime that have not ended, those that were taken up from the journal among them: where
         each is, and what it waits for. It waits for callboard's loop, mostly some milliseconds."""
         running = self._live()
-        found = [opened.described() for opened in tuple(running.requests.values())]
+        with running.asking():
+            found = [opened.described() for opened in tuple(running.requests.values())]
         return tuple(each for each in (*found, *running.left_open.values()) if each is not None)
 
     async def result(self, request_id: str) -> Reply[object]:
@@ -468,7 +481,7 @@ class Runtime(Operated):
         except RequestEnded as ended:
             return result_of(call.name, ended.reply, ended)
         except asyncio.CancelledError:
-            self.cancel(answer.tag.request_id)
+            new.cancel()
             raise
 
     async def refresh_index(
@@ -479,10 +492,11 @@ class Runtime(Operated):
         Questions are answered meanwhile, from what is there. `progress` is called on the indexing thread. Raises
         UsageError without a workspace or when the index cannot be written.
         """
-        self._live()
+        running = self._live()
         if self._wiring.search is None:
             raise UsageError("there is nothing to index: this runtime has no workspace (Settings(workspace=...))")
-        return await self._wiring.search.prepared(progress, timeout_seconds=timeout_seconds)
+        with running.asking():
+            return await self._wiring.search.prepared(progress, timeout_seconds=timeout_seconds)
 
     # -- staged edits
 
@@ -492,7 +506,8 @@ class Runtime(Operated):
         Those of other processes and of earlier ones are among them. It waits for callboard's disk, mostly some
         milliseconds. Raises UsageError without a workspace, or where the state folder cannot be used.
         """
-        return self._edits().list()
+        with self._edits() as edits:
+            return edits.list()
 
     async def approve_edits(
         self, ids: Iterable[str] | None = None, *, contents: Mapping[str, str] | None = None
@@ -503,27 +518,33 @@ class Runtime(Operated):
         `contents` are new whole texts of files by their paths, in place of what was proposed. The model is told.
         Raises UsageError, and nothing is done, for an unknown id; RuntimeFailure where they cannot be reached.
         """
-        return await self._edits().decide(DecideEdits.by_owner(ids, is_approved=True, contents=contents or {}))
+        with self._edits() as edits:
+            return await edits.decide(DecideEdits.by_owner(ids, is_approved=True, contents=contents or {}))
 
     async def deny_edits(self, ids: Iterable[str] | None = None, reason: str = "") -> tuple[Proposal, ...]:
         """Give up staged edits, all that are pending where no ids are given; the model reads the reason."""
-        return await self._edits().decide(DecideEdits.by_owner(ids, is_approved=False, reason=reason))
+        with self._edits() as edits:
+            return await edits.decide(DecideEdits.by_owner(ids, is_approved=False, reason=reason))
 
     def approve_edits_sync(
         self, ids: Iterable[str] | None = None, *, contents: Mapping[str, str] | None = None
     ) -> tuple[Proposal, ...]:
         """`approve_edits`, for code without an event loop."""
-        return self._edits().decide_sync(DecideEdits.by_owner(ids, is_approved=True, contents=contents or {}))
+        with self._edits() as edits:
+            return edits.decide_sync(DecideEdits.by_owner(ids, is_approved=True, contents=contents or {}))
 
     def deny_edits_sync(self, ids: Iterable[str] | None = None, reason: str = "") -> tuple[Proposal, ...]:
         """`deny_edits`, for code without an event loop."""
-        return self._edits().decide_sync(DecideEdits.by_owner(ids, is_approved=False, reason=reason))
+        with self._edits() as edits:
+            return edits.decide_sync(DecideEdits.by_owner(ids, is_approved=False, reason=reason))
 
-    def _edits(self) -> Edits:
-        self._live()
+    @contextlib.contextmanager
+    def _edits(self) -> Iterator[Edits]:
+        running = self._live()
         if self._wiring.edits is None:
             raise UsageError("there are no edits: this runtime has no workspace (Settings(workspace=...))")
-        return self._wiring.edits
+        with running.asking():
+            yield self._wiring.edits
 
     @property
     def journal(self) -> JournalHandle:
@@ -556,7 +577,9 @@ class Runtime(Operated):
 
     def offered(self) -> tuple[ToolOffer, ...]:
         """The tools that a model would be offered now: without those that are denied or withdrawn."""
-        offers = self._live().peers.dispatcher.ask(ReadOffers(), OFFERS_TIMEOUT_SECONDS)
+        running = self._live()
+        with running.asking():
+            offers = running.peers.dispatcher.ask(ReadOffers(), OFFERS_TIMEOUT_SECONDS)
         return tuple(offer for offer in offers if offer.is_shown)
 
     def tool(self, name: str) -> Tool | None:
@@ -578,12 +601,20 @@ class Runtime(Operated):
         """Write from now on what each request does and when, to be read on any thread: those that run, and the last 200
         that have ended. To be called before `start`; raises UsageError afterwards."""
         if self._running is not None:
+            self._live()
             raise UsageError("this runtime runs already: call record_timelines() before it is started")
         if self._wiring.timelines is None:
             self._wiring.timelines = RequestTimelines(kernel.LoopScheduler.now)
         return self._wiring.timelines
 
     def _live(self) -> started.StartedRuntime:
+        """Raises UsageError where it does not run, and RuntimeFailure where its tree has ended."""
+        running = self._begun()
+        if (failure := running.failure) is not None:
+            raise failure
+        return running
+
+    def _begun(self) -> started.StartedRuntime:
         running = self._running
         if running is None:
             raise UsageError("this runtime is not running; use it as `with Runtime(...) as runtime:`, or call start()")

@@ -30,7 +30,7 @@ from pydantic import (
 from pydantic.functional_validators import ModelWrapValidatorHandler
 
 from callboard.actors.calls.registry import FAILURE_BUDGET
-from callboard.actors.config_file import CONFIG_FILE, Profile, Section, read_profile, similar
+from callboard.actors.config_file import CONFIG_FILE, Profile, Section, named_file, read_profile, similar
 from callboard.actors.connection import (
     NOT_A_KEY,
     ApiKey,
@@ -318,6 +318,7 @@ class Settings(
     def from_file(
         cls,
         name: str = "",
+        path: Path | None = None,
         *,
         given: Mapping[str, object] | None = None,
         otherwise: Mapping[str, object] | None = None,
@@ -326,14 +327,16 @@ class Settings(
         """Settings with the user's configuration file below arguments and environment, as the command line makes them.
 
         What counts, from the top: `given`, the environment, the section of the profile, the default section,
-        `otherwise`, the defaults of Settings. The file is config.toml in the configuration folder; `name` is that of
-        the profile, "" for the one that CALLBOARD_PROFILE names, if any. Messages call the given fields by `options`,
-        where it has them. Raises UsageError, naming file, section and field.
+        `otherwise`, the defaults of Settings. The file is that of `path`, which must be there; None is config.toml in
+        the configuration folder, if there is one. `name` is that of the profile, "" for the one that CALLBOARD_PROFILE
+        names, if any. Messages call the given fields by `options`, where it has them. Raises UsageError, naming file,
+        section and field.
         """
         chosen_by = "--profile"
         if not name:
             name, chosen_by = os.environ.get("CALLBOARD_PROFILE", ""), "CALLBOARD_PROFILE"
-        found = read_profile(_config_dir() / CONFIG_FILE, name, chosen_by=chosen_by)
+        file = _config_dir() / CONFIG_FILE if path is None else named_file(path)
+        found = read_profile(file, name, chosen_by=chosen_by)
         built_in = Section("", otherwise or {})
         profile = Profile(found.path, (built_in, *found.sections), options or {})
         return cls.model_validate(given or {}, context=profile)

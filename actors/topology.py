@@ -35,7 +35,15 @@ from callboard.actors.journal.journal_store import JournalWriter
 from callboard.actors.journal.outbox import Outbox
 from callboard.actors.journal.retention import Kept
 from callboard.actors.journal.transactions import Effects, MakeEffect
-from callboard.actors.kernel import ActorSystem, ChildSpec, Ref, Supervisor, children_of, start_child
+from callboard.actors.kernel import (
+    ActorSystem,
+    ChildSpec,
+    IntensityExceeded,
+    Ref,
+    Supervisor,
+    children_of,
+    start_child,
+)
 from callboard.actors.models.llm_manager import LlmManager
 from callboard.actors.requests.session_messages import Peers
 from callboard.actors.telemetry.telemetry import Telemetry
@@ -92,6 +100,8 @@ class Plan(Struct, frozen=True):
     journal: JournalPlan | None = None
     may_deny: MayDeny = denies_none
     """May a saved rule deny a call of this tool?"""
+    gives_up: Callable[[IntensityExceeded], object] | None = None
+    """Called when the root's budget of failures is spent, on the loop: the tree ends then."""
 
 
 def build(system: ActorSystem, plan: Plan) -> None:
@@ -125,7 +135,13 @@ def build(system: ActorSystem, plan: Plan) -> None:
             ChildSpec("dispatcher", dispatcher, capacity=SHARED_CAPACITY),
             ChildSpec("sessions", lambda: Supervisor(chance=plan.chance), capacity=SHARED_CAPACITY),
         ]
-        return Supervisor(children, intensity=ROOT_INTENSITY, period_seconds=ROOT_PERIOD_SECONDS, chance=plan.chance)
+        return Supervisor(
+            children,
+            intensity=ROOT_INTENSITY,
+            period_seconds=ROOT_PERIOD_SECONDS,
+            chance=plan.chance,
+            gives_up=plan.gives_up,
+        )
 
     system.spawn(root, "root", capacity=SHARED_CAPACITY)
 

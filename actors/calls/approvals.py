@@ -273,6 +273,9 @@ class CallbackApprover:
         if kind in (ApprovalKind.ALWAYS, ApprovalKind.DENY_ALWAYS) and self._remember is not None:
             try:
                 await _on_a_thread(partial(self._remember, question, kind.grants))
+                decision = "allow" if kind.grants else "deny"
+                saved = {**tag.shown(), "event": "rule.saved", "tool": question.name, "decision": decision}
+                logger.info("a rule was saved: %s %s", decision, question.name, extra=saved)
             except Exception as error:  # noqa: BLE001 - a full disk: the answer counts all the same, for this request
                 extra = tag.shown()
                 logger.warning("an answer about %s was not saved: %s", question.name, text_of(error), extra=extra)

@@ -50,6 +50,8 @@ def parser() -> CommandParser:
         prog="callboard", description="A supervised actor runtime for LLM tool calls.", allow_abbrev=False
     )
     root.add_argument("--version", action="version", version=version())
+    _add_config(root)
+    root.set_defaults(profile="", config=None)  # which commands do not set again, where they are not given to them
     commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     asking = commands.add_parser("ask", help="ask about the code in a workspace", allow_abbrev=False)
@@ -228,7 +230,6 @@ def _add_journal_commands(commands: argparse._SubParsersAction[CommandParser]) -
 
 
 def _add_tokens(keeping: argparse.ArgumentParser) -> None:
-    keeping.add_argument("--config", type=Path, metavar="FILE", help="the daemon's, in place of the user's own")
     _add_profile(keeping)
     actions = keeping.add_subparsers(dest="action", required=True, metavar="ACTION")
     listing = actions.add_parser("list", help="which tokens there are", allow_abbrev=False)
@@ -239,6 +240,8 @@ def _add_tokens(keeping: argparse.ArgumentParser) -> None:
     making.add_argument("--note", metavar="TEXT", default="", help="what it is for")
     removing = actions.add_parser("remove", help="let a token count no more", allow_abbrev=False)
     removing.add_argument("id", metavar="ID", help="of the token, as `list` shows it")
+    for each in (listing, making, removing):
+        _add_profile(each)
 
 
 def _add_going_on(command: argparse.ArgumentParser) -> None:
@@ -268,7 +271,6 @@ def _add_acp(serving: argparse.ArgumentParser) -> None:
 
 
 def _add_serve(serving: argparse.ArgumentParser) -> None:
-    serving.add_argument("--config", type=Path, metavar="FILE", help="in place of the user's configuration file")
     serving.add_argument("--host", metavar="ADDRESS", help="where to listen (127.0.0.1)")
     serving.add_argument("--port", type=int, metavar="NUMBER", help="(8330; 0: any that is free)")
     serving.add_argument("--log-format", choices=["text", "json"], help="of the log on stderr (text)")
@@ -363,8 +365,23 @@ def _add_model(command: argparse.ArgumentParser, help_text: str) -> None:
 
 
 def _add_profile(command: argparse.ArgumentParser) -> None:
+    """Which file the settings are read of, and which section of it."""
     command.add_argument(
-        "--profile", metavar="NAME", default="", help="a section of the configuration file (CALLBOARD_PROFILE)"
+        "--profile",
+        metavar="NAME",
+        default=argparse.SUPPRESS,
+        help="a section of the configuration file (CALLBOARD_PROFILE)",
+    )
+    _add_config(command)
+
+
+def _add_config(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        default=argparse.SUPPRESS,
+        help="in place of the user's configuration file",
     )
 
 
@@ -392,7 +409,9 @@ def settings_of(options: argparse.Namespace) -> callboard.Settings:
     names = {name: f"--{name.replace('_', '-')}" for name in given} | {"more_workspaces": "--workspace"}
     if options.command == "index":
         names = dict.fromkeys(given, "DIR")
-    settings = callboard.Settings.from_file(options.profile, given=given, otherwise=otherwise, options=names)
+    settings = callboard.Settings.from_file(
+        options.profile, options.config, given=given, otherwise=otherwise, options=names
+    )
     judged_by = {name: value for name in ("trust", "mode") if (value := getattr(options, name, None)) is not None}
     if not judged_by:
         return settings

@@ -17,7 +17,7 @@ from callboard.providers.transport import HttpProvider
 
 async def run(options: argparse.Namespace, known: dict[str, object]) -> None:
     """Raises UsageError without a client id, ProviderError where GitHub refuses or cannot be reached."""
-    settings = Settings.from_file(options.profile)
+    settings = Settings.from_file(options.profile, options.config)
     github = HttpProvider(Copilot())
     try:
         store = copilot_login.token_store(settings.copilot_token_file)

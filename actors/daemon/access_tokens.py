@@ -94,6 +94,8 @@ class AccessTokens:
         self._given = tuple(given)
         self._changing = threading.Lock()
         self._by_hash: Mapping[str, AccessToken] = {}
+        self._removed: dict[str, AccessToken] = {}
+        """Those that counted when the file was read before."""
         self._seen: tuple[int, ...] = ()
         """The state of the file that was read last; () for no file."""
         self.fault = ""
@@ -103,7 +105,7 @@ class AccessTokens:
     def reload(self) -> None:
         """Read the file again. Raises UsageError; only the tokens that it was given count then."""
         self._seen = self._state()
-        found: list[AccessToken] = []
+        before, found = self._by_hash, list[AccessToken]()
         try:
             found = self._read()
             self.fault = ""
@@ -112,6 +114,7 @@ class AccessTokens:
             raise
         finally:
             self._by_hash = {each.hashed: each for each in (*found, *self._given)}
+            self._removed |= {hashed: each for hashed, each in before.items() if hashed not in self._by_hash}
 
     def find(self, secret: str) -> AccessToken | None:
         """The token with this secret. By its hash: how long the look takes says nothing of what was nearly right.
@@ -120,6 +123,10 @@ class AccessTokens:
         """
         self.look()
         return self._by_hash.get(hash_of(secret)) if secret else None
+
+    def removed(self, secret: str) -> AccessToken | None:
+        """The token with this secret, where it counts no more but has while this process runs."""
+        return self._removed.get(hash_of(secret)) if secret else None
 
     def look(self) -> None:
         """Read the file again where it has changed, or could not be read. A removed token must not go on counting

@@ -21,6 +21,8 @@ from callboard.protocol.masking import for_log
 RETRY_SECONDS: Final = 1
 #: One that comes while the daemon stops, to be started again.
 DRAIN_RETRY_SECONDS: Final = 5
+#: Of every answer that does not say otherwise: it is no page, whatever it looks like, and no cache keeps it.
+SAFE_HEADERS: Final[Mapping[str, str]] = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 
 
 class Api(StrEnum):

@@ -28,9 +28,9 @@ from callboard.actors.daemon import (
     reloads,
     responses_endpoint,
 )
-from callboard.actors.daemon.api_errors import Api, ApiError, error_of, error_response
+from callboard.actors.daemon.api_errors import SAFE_HEADERS, Api, ApiError, error_of, error_response
 from callboard.actors.daemon.daemon import Daemon
-from callboard.actors.daemon.endpoint import Endpoint
+from callboard.actors.daemon.endpoint import Endpoint, Told
 from callboard.actors.daemon.guard import (
     check_headers,
     check_host,
@@ -73,7 +73,7 @@ def make_app(daemon: Daemon, endpoints: Iterable[Endpoint] = ENDPOINTS) -> Starl
             found = preflight(daemon, request) or await _wrong_path(request, error)
         except ApiError as refused:
             found = error_response(Api.NATIVE, refused)
-        found.headers.update(cors_headers(daemon, request))
+        _for_browsers(daemon, request, found)
         return found
 
     handlers = {404: wrong_path, 405: wrong_path, 500: wrong_path}
@@ -90,7 +90,7 @@ class Served:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         began, request = time.monotonic(), Request(scope, receive)
-        told: dict[str, object] = {}
+        told: Told = {}
         try:
             response = await self._answer(request, told)
         except Exception as error:
@@ -102,7 +102,7 @@ class Served:
         if (request_id := response.headers.get("x-callboard-request-id")) is not None:
             told["request_id"] = request_id
         logger.info("%s %s", self._endpoint.method, self._endpoint.path, extra=told)
-        response.headers.update(cors_headers(self._daemon, request))
+        _for_browsers(self._daemon, request, response)
         self._daemon.numbers.answered(self._endpoint.method, self._endpoint.path, response.status_code)
         if isinstance(response, EventStream):
             with self._daemon.streams.held(request.state.token, response):
@@ -110,18 +110,24 @@ class Served:
         else:
             await response(scope, receive, send)
 
-    async def _answer(self, request: Request, told: dict[str, object]) -> Response:
-        """`told`: for the log, whose call it is."""
+    async def _answer(self, request: Request, told: Told) -> Response:
+        """`told`: for the log, whose call it is, also where it is refused."""
         endpoint = self._endpoint
         if endpoint.scope is None:
             check_headers(self._daemon, request)
             check_host(self._daemon, request)
             check_origin(self._daemon, request)
             return await endpoint.handle_open(self._daemon, request)
-        call = await let_in(self._daemon, endpoint, request)
-        told |= {"tenant": call.tenant.name, "token": call.token.id}
+        call = await let_in(self._daemon, endpoint, request, told)
         request.state.token = call.token
         return await endpoint.handle(call)
+
+
+def _for_browsers(daemon: Daemon, request: Request, response: Response) -> None:
+    """What each answer says to a browser: what it may be read by, that it is what it says, and not to be kept."""
+    response.headers.update(cors_headers(daemon, request))
+    for name, value in SAFE_HEADERS.items():
+        response.headers.setdefault(name, value)
 
 
 async def _wrong_path(request: Request, error: Exception) -> Response:

@@ -31,6 +31,8 @@ class Daemon:
         self.take(plan)
         self.reloading = asyncio.Lock()
         self.state = "starting"
+        self.failure = ""
+        """Why it ends: the tree of a tenant has. Nothing of what an actor has crashed with, which probes would tell."""
         _make_folder(plan.state_dir)
         first = plan.tenants[0].name
         given: tuple[AccessToken, ...] = (given_token(token, first),) if token else ()
@@ -57,6 +59,11 @@ class Daemon:
         """Some may have been made or removed by another process; streams of those that are gone end."""
         self.tokens.look()
         self.streams.end_others(set(self.tokens.tokens))
+
+    def fails(self, tenant: str) -> None:
+        """The tree of this tenant has ended by itself: the daemon does too, and is to be started again."""
+        self.failure = f"the actors of the tenant {tenant} failed too often; the log has the rest"
+        self.state = "failed"
 
     @property
     def is_ready(self) -> bool:

@@ -23,7 +23,7 @@ from typing import Final, Literal, TypeVar
 from msgspec import Struct, field
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
-from callboard.actors.config_file import CONFIG_FILE, Profile, Section, read_profile, similar
+from callboard.actors.config_file import CONFIG_FILE, Profile, Section, named_file, read_profile, similar
 from callboard.actors.journal.places import checked_place
 from callboard.actors.settings import Settings
 from callboard.protocol.errors import UsageError
@@ -135,9 +135,7 @@ def read_plan(
 
     `tools`: further files of tools, of every tenant. Raises UsageError, naming file, section and field.
     """
-    if path is not None and not path.is_file():
-        raise UsageError(f"--config: there is no file {path}")
-    file = path or Settings().config_dir / CONFIG_FILE
+    file = Settings().config_dir / CONFIG_FILE if path is None else named_file(path)
     found = read_profile(file, profile)
     own = _checked(DaemonSettings, "daemon", {**found.of_daemon.daemon, **(daemon or {})}, file)
     names = found.of_daemon.tenants or {DEFAULT_TENANT: {}}

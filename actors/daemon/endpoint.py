@@ -19,6 +19,9 @@ from callboard.actors.daemon.api_errors import Api, ApiError
 from callboard.actors.daemon.daemon import Daemon
 from callboard.actors.daemon.tenants import Tenant
 
+Told = dict[str, object]
+"""What the log says of a call, beside its path, status and time."""
+
 
 @dataclass(frozen=True, slots=True)
 class HttpCall:
@@ -30,6 +33,7 @@ class HttpCall:
     tenant: Tenant
     """Of the token."""
     body: bytes = field(default=b"", repr=False)
+    told: Told = field(default_factory=dict)
 
     def json(self) -> dict[str, object]:
         """The body, which must be a JSON object. Raises ApiError."""

@@ -19,7 +19,7 @@ from starlette.responses import Response
 from callboard.actors.daemon.access_tokens import AccessToken
 from callboard.actors.daemon.api_errors import ApiError
 from callboard.actors.daemon.daemon import Daemon, host_name
-from callboard.actors.daemon.endpoint import Endpoint, HttpCall
+from callboard.actors.daemon.endpoint import Endpoint, HttpCall, Told
 
 #: Bodies of endpoints that take a few words.
 SMALL_BODY_BYTES: Final = 64 * 1024
@@ -56,12 +56,19 @@ def check_origin(daemon: Daemon, request: Request) -> None:
     )
 
 
-def token_of(daemon: Daemon, request: Request) -> AccessToken:
-    """The caller's token: `Authorization: Bearer ...`, or `x-api-key`, as Anthropic's clients do. Raises ApiError."""
+def token_of(daemon: Daemon, request: Request, told: Told) -> AccessToken:
+    """The caller's token: `Authorization: Bearer ...`, or `x-api-key`, as Anthropic's clients do. Raises ApiError.
+
+    `told` hears whose it is, by its id, also of one that was removed meanwhile: its client is to be found.
+    """
     scheme, _, secret = request.headers.get("authorization", "").partition(" ")
     if not secret or scheme.lower() != "bearer":
         secret = request.headers.get("x-api-key", "")
-    found = daemon.tokens.find(secret.strip())
+    secret = secret.strip()
+    found = daemon.tokens.find(secret)
+    known = found or daemon.tokens.removed(secret)
+    told["tenant"] = known.tenant if known is not None else "unknown"
+    told["token_id"] = known.id if known is not None else "unknown" if secret else "none"
     if found is None and secret and daemon.tokens.fault:
         raise ApiError(
             503, "tokens_unreadable", "the tokens of this server cannot be read, so none counts; see its log"
@@ -145,12 +152,12 @@ async def _throw_away(request: Request) -> None:
                     return
 
 
-async def let_in(daemon: Daemon, endpoint: Endpoint, request: Request) -> HttpCall:
+async def let_in(daemon: Daemon, endpoint: Endpoint, request: Request, told: Told) -> HttpCall:
     """All checks, then the body. Raises ApiError."""
     check_headers(daemon, request)
     check_host(daemon, request)
     check_origin(daemon, request)
-    token = token_of(daemon, request)
+    token = token_of(daemon, request, told)
     check_scope(endpoint, token)
     daemon.rates.check(token.id, daemon.settings.limits.requests_per_minute)
     if token.tenant not in daemon.tenants:
@@ -159,4 +166,4 @@ async def let_in(daemon: Daemon, endpoint: Endpoint, request: Request) -> HttpCa
     if (most := tenant.plan.own.requests_per_minute) is not None:
         daemon.rates.check(f"tenant/{tenant.name}", most, "this tenant")
     await daemon.quotas.check(endpoint.method, endpoint.path, tenant)
-    return HttpCall(daemon, request, token, tenant, await body_of(daemon, endpoint, request))
+    return HttpCall(daemon, request, token, tenant, await body_of(daemon, endpoint, request), told)

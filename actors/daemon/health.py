@@ -16,14 +16,18 @@ from callboard.actors.daemon.native_io import waited
 
 
 async def healthz(daemon: Daemon, _: Request) -> Response:
-    """The process answers."""
-    return json_response({"status": "ok"})
+    """The process answers, and what it runs lives."""
+    return _failed(daemon) or json_response({"status": "ok"})
 
 
 async def readyz(daemon: Daemon, _: Request) -> Response:
-    """It takes requests: not while it starts or drains."""
+    """It takes requests: not while it starts or drains, nor when the actors of a tenant have ended."""
     ready = daemon.is_ready
-    return json_response({"status": "ready" if ready else daemon.state}, 200 if ready else 503)
+    return _failed(daemon) or json_response({"status": "ready" if ready else daemon.state}, 200 if ready else 503)
+
+
+def _failed(daemon: Daemon) -> Response | None:
+    return json_response({"status": "failed", "reason": daemon.failure}, 503) if daemon.failure else None
 
 
 async def metrics(call: HttpCall) -> Response:

@@ -8,6 +8,7 @@ import logging
 import signal
 import socket
 from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
 from typing import Final
 
 import uvicorn
@@ -17,8 +18,9 @@ from callboard.actors.daemon.bounded_http import BoundedHttp
 from callboard.actors.daemon.daemon import Daemon
 from callboard.actors.daemon.reloads import reload_daemon
 from callboard.actors.daemon.service_notify import ServiceNotify
+from callboard.actors.daemon.tenants import Tenant
 from callboard.actors.settings import notify_socket_of_environment
-from callboard.protocol.errors import CallboardError, UsageError
+from callboard.protocol.errors import CallboardError, RuntimeFailure, UsageError
 
 logger = logging.getLogger("callboard.daemon")
 
@@ -33,10 +35,13 @@ SEND_BUFFER_BYTES: Final = 256 * 1024
 UNSENT_BYTES: Final = 64 * 1024
 #: For answers under way once the tenants have drained.
 GRACE_SECONDS: Final = 2
+#: For probes and clients to read why, before a daemon ends whose actors have.
+TELL_SECONDS: Final = 2.0
 
 
 async def serve(daemon: Daemon, started: Callable[[str], object]) -> None:
-    """Until SIGINT or SIGTERM. `started` is called with the URL once requests are taken. Raises UsageError."""
+    """Until SIGINT or SIGTERM. `started` is called with the URL once requests are taken. Raises UsageError, and
+    RuntimeFailure once the tree of a tenant has ended by itself: whoever watches the process starts it again."""
     with listening_socket(daemon.settings.host, daemon.settings.port) as sockets:
         await daemon.tenants.start()
         try:
@@ -45,6 +50,8 @@ async def serve(daemon: Daemon, started: Callable[[str], object]) -> None:
             host = f"[{daemon.settings.host}]" if ":" in daemon.settings.host else daemon.settings.host
             server = _Uvicorn(_config(daemon), daemon, lambda: started(f"http://{host}:{port}"))
             await server.serve(sockets=[sockets])
+            if daemon.failure:
+                raise RuntimeFailure(daemon.failure)
         finally:
             daemon.state = "stopping"
             await daemon.tenants.stop()
@@ -52,10 +59,13 @@ async def serve(daemon: Daemon, started: Callable[[str], object]) -> None:
 
 async def drain(daemon: Daemon) -> None:
     """Take no new requests; those that run may end within `drain_seconds`, and the journals keep what is left."""
-    daemon.state = "draining"
+    if not daemon.failure:
+        daemon.state = "draining"
     logger.info("draining: %s s at the most", daemon.settings.drain_seconds)
-    drained = await asyncio.gather(*(each.runtime.drain(daemon.settings.drain_seconds) for each in daemon.tenants))
-    logger.info("drained" if all(drained) else "not all requests have ended; the journal keeps the others")
+    draining = (each.runtime.drain(daemon.settings.drain_seconds) for each in daemon.tenants)
+    drained = await asyncio.gather(*draining, return_exceptions=True)  # raised by one whose tree has ended
+    is_empty = all(each is True for each in drained)
+    logger.info("drained" if is_empty else "not all requests have ended; the journal keeps the others")
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
@@ -116,8 +126,20 @@ class _Uvicorn(uvicorn.Server):
         """`has_started` is called once requests are taken."""
         await super().startup(sockets)
         if self.started:
+            for each in self._daemon.tenants:
+                self._do(partial(self._watch, each))
             self._has_started()
             self._manager.ready()
+
+    async def _watch(self, tenant: Tenant) -> None:
+        """OTP's rule: where the tree ends that was to keep all else alive, the program does, and is started again."""
+        if await tenant.runtime.failed is None or self._daemon.failure:
+            return
+        self._daemon.fails(tenant.name)
+        logger.critical("the daemon ends, to be started again: %s", self._daemon.failure)
+        self._manager.status(self._daemon.failure)
+        await asyncio.gather(drain(self._daemon), asyncio.sleep(TELL_SECONDS))
+        self.should_exit = True
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -137,7 +159,7 @@ class _Uvicorn(uvicorn.Server):
         task.add_done_callback(self._tasks.discard)
 
     def _end(self) -> None:
-        if self._daemon.state == "draining":
+        if self._daemon.state in ("draining", "failed"):
             self.should_exit = self.force_exit = True
         else:
             self._do(self._drain)

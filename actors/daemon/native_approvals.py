@@ -33,9 +33,11 @@ async def list_approvals(call: HttpCall) -> Response:
 
 async def answer_approval(call: HttpCall) -> Response:
     """One answer a call: a second one finds nothing."""
-    body, step = body_as(call, AnswerApproval), path_step(call)
-    approval = Approval(body.answer, body.reason, body.arguments)
-    if not call.tenant.desk.answer(call.path("request_id"), step, call.path("call_id"), approval):
+    body, key = body_as(call, AnswerApproval), (call.path("request_id"), path_step(call), call.path("call_id"))
+    asked = next((each.question for each in call.tenant.desk.open if each.key == key), None)
+    call.told.update(zip(("request_id", "step", "call_id"), key, strict=True))
+    call.told.update(answer=str(body.answer), tool="unknown" if asked is None else asked.name)
+    if not call.tenant.desk.answer(*key, Approval(body.answer, body.reason, body.arguments)):
         raise not_found("no such call waits for approval: it was answered, has timed out, or never was")
     return answered(WasDone(done=True))
 
@@ -56,14 +58,16 @@ async def approve_edits(call: HttpCall) -> Response:
     """Apply them; `state` and `reason` say what became of each."""
     body, runtime = body_as(call, ApproveEdits), _with_workspace(call)
     await _check_ids(runtime, body.ids)
-    return _shown(await runtime.approve_edits(body.ids, contents=body.contents))
+    call.told["answer"] = "approve"
+    return _decided(call, await runtime.approve_edits(body.ids, contents=body.contents))
 
 
 async def deny_edits(call: HttpCall) -> Response:
     """Give them up."""
     body, runtime = body_as(call, DenyEdits), _with_workspace(call)
     await _check_ids(runtime, body.ids)
-    return _shown(await runtime.deny_edits(body.ids, body.reason))
+    call.told["answer"] = "deny"
+    return _decided(call, await runtime.deny_edits(body.ids, body.reason))
 
 
 def _with_workspace(call: HttpCall) -> Runtime:
@@ -77,6 +81,11 @@ async def _check_ids(runtime: Runtime, ids: list[str] | None) -> None:
     known = {each.id for each in await waited(runtime.proposals)} if ids else set()
     if unknown := [each for each in ids or () if each not in known]:
         raise ApiError(404, "not_found", f"there is no edit {unknown[0]!r:.100}", param="ids")
+
+
+def _decided(call: HttpCall, found: tuple[Proposal, ...]) -> Response:
+    call.told["edits"] = " ".join(each.id for each in found)
+    return _shown(found)
 
 
 def _shown(found: tuple[Proposal, ...]) -> Response:

@@ -17,7 +17,7 @@ from callboard.actors.daemon.endpoint import Endpoint, HttpCall
 from callboard.actors.daemon.tenants import tools_of
 from callboard.actors.reloading import check_reload
 from callboard.actors.wiring import Wiring
-from callboard.protocol.errors import UsageError
+from callboard.protocol.errors import RuntimeFailure, UsageError
 
 logger = logging.getLogger("callboard.daemon")
 
@@ -26,8 +26,11 @@ _FIXED: Final = ("host", "port", "log_format")
 
 
 async def reload_daemon(daemon: Daemon) -> None:
-    """Read the configuration and the tokens again. Requests that run go on. Raises UsageError, and changes nothing."""
+    """Read the configuration and the tokens again. Requests that run go on. Raises UsageError, and changes nothing;
+    RuntimeFailure where the daemon ends, since the actors of a tenant have."""
     async with daemon.reloading:
+        if daemon.failure:
+            raise RuntimeFailure(daemon.failure)
         plan = await asyncio.to_thread(daemon.read_plan)
         _check(daemon, plan)
         # All of them first: tools that cannot be loaded and settings that no runtime takes are found here.

@@ -34,6 +34,10 @@ class ServiceNotify:
         """The daemon drains, and ends then."""
         self._send(STOPPING)
 
+    def status(self, line: str) -> None:
+        """What `systemctl status` shows of it."""
+        self._send(f"STATUS={line}")
+
     def _send(self, message: str) -> None:
         if not self._address:
             return

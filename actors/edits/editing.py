@@ -252,6 +252,8 @@ class Edits:
 
     def decided(self, proposal: Proposal) -> None:
         """On the editor's thread: one was settled, or could not be applied."""
+        told = {"event": "edit.decided", "edit": proposal.id, "state": str(proposal.state), "by": proposal.by}
+        logger.info("edit %s: %s", proposal.id, proposal.state, extra={**told, "request_id": proposal.request_id or ""})
         if proposal.state is not ProposalState.PENDING and (tag := self._asked.pop(proposal.id, None)) is not None:
             self._approver.withdraw(tag)
         if proposal.request_id and self.tell_model(proposal.request_id, outcome_of(proposal)):

@@ -15,7 +15,7 @@ from typing import Final, Generic, TypeVar, cast
 from msgspec import Struct
 
 from callboard.actors.journal.journal_records import RequestEnd, Write
-from callboard.actors.journal.journal_store import ChangeRefused, JournalLost, JournalWriter
+from callboard.actors.journal.journal_store import ChangeRefused, JournalFailed, JournalLost, JournalWriter
 from callboard.actors.journal.outbox import (
     AppendWrite,
     CommitEffect,
@@ -25,7 +25,18 @@ from callboard.actors.journal.outbox import (
     Outbox,
     Written,
 )
-from callboard.actors.kernel import Actor, Asks, ChildSpec, MailboxFull, Ref, Timer, handles, logger_of
+from callboard.actors.kernel import (
+    Actor,
+    ActorDeadError,
+    Asks,
+    AskTimeout,
+    ChildSpec,
+    MailboxFull,
+    Ref,
+    Timer,
+    handles,
+    logger_of,
+)
 from callboard.actors.telemetry.notices import JournalCommitted, JournalUnwritten
 from callboard.actors.telemetry.telemetry import TelemetryMessage
 from callboard.protocol.errors import CallboardError, RuntimeFailure, said
@@ -349,8 +360,12 @@ class Journal(Actor[JournalMessage]):
 def run_on_store(
     journal: Ref[JournalMessage], run: Callable[[JournalWriter], R], timeout_seconds: float = STORE_SECONDS
 ) -> R:
-    """The function's result, run by the Journal actor. Blocks; raises what it raises, and what an ask raises."""
-    return journal.ask(OnStore(run), timeout_seconds).result()
+    """The function's result, run by the Journal actor. Blocks; raises what it raises, and JournalFailed."""
+    try:
+        found = journal.ask(OnStore(run), timeout_seconds)
+    except (ActorDeadError, AskTimeout, MailboxFull) as error:
+        raise JournalFailed(f"the journal does not answer: {error}") from error
+    return found.result()
 
 
 def journal_actor(

@@ -421,6 +421,7 @@ class LoopScheduler:
                 # A task that raises SystemExit or KeyboardInterrupt makes asyncio leave run_forever.
                 self._escape(self.loop, error)
         self._close_loop()
+        self._thread_id = None  # the number of a thread that has ended goes to another
 
     def _escape(self, what: object, error: BaseException) -> None:
         self.escaped += 1

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from .actor import Actor, Message, handles
 from .cell import Cell, ChildExited, ChildStarted, State
-from .errors import ActorDeadError, IntensityExceeded, logger, text_of
+from .errors import ActorDeadError, IntensityExceeded, contained, logger, text_of
 from .mailbox import CAPACITY
 from .ref import ASK_TIMEOUT_SECONDS, M, Ref
 from .reply import Ask, Asks, ReplyTo
@@ -163,7 +163,10 @@ class Supervisor(Actor[SupervisorMessage]):
         period_seconds: float = DEFAULT_BUDGET.period_seconds,
         *,
         chance: Callable[[], float] = random.random,
+        gives_up: Callable[[IntensityExceeded], object] | None = None,
     ) -> None:
+        """`gives_up` is called when the budget is spent, before the children are stopped: that may take some seconds,
+        and monitors hear of this supervisor's end only behind it."""
         ids = [spec.id for spec in children]
         if len(set(ids)) < len(ids):
             raise ValueError(f"children of one supervisor need different ids, got {ids}")
@@ -172,6 +175,7 @@ class Supervisor(Actor[SupervisorMessage]):
         self._budget = Budget(intensity, period_seconds)
         self._history = History()
         self._chance = chance
+        self._gives_up = gives_up
         self._children: dict[str, _Child] = {}
         self._to_stop: list[_Child] = []
         self._to_start: list[_Child] = []
@@ -313,6 +317,8 @@ class Supervisor(Actor[SupervisorMessage]):
             return
         failure.__cause__ = message.error
         self._failure = failure
+        if (gives_up := self._gives_up) is not None:
+            contained(lambda: gives_up(failure), f"what {self.name} tells that it gives up")
         if self.on_stopping():
             raise failure
 

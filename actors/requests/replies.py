@@ -18,6 +18,7 @@ from threading import Lock
 from typing import Final, Generic, cast
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 from typing_extensions import TypeVar
 
 from callboard.actors.kernel import Down, ExitReason
@@ -266,16 +267,20 @@ class Answer(Generic[T]):
         elif isinstance(seen, SetTimer | ClearTimer):
             self.backstop.deadline_moved(seen.at if isinstance(seen, SetTimer) else None)
 
-    def session_ended(self, down: Down) -> bool:
+    def session_ended(self, down: Down, why_tree_ended: str = "") -> bool:
         """The session has ended, and so its name is free: settle. True if its request ended without a Finish."""
         end = self._finish
-        if end is None and isinstance(down.error, RuntimeFailure):
+        if end is None and why_tree_ended:
+            self._settle(RuntimeFailure(f"the request has no answer: {why_tree_ended}"))
+        elif end is None and isinstance(down.error, RuntimeFailure):
             self._settle(RuntimeFailure(f"the request has no answer: {said(down.error)}"))
         elif end is None and (down.error is not None or down.reason is ExitReason.KILLED):
             why = down.reason.value if down.error is None else said(down.error)
             self._settle(RuntimeFailure(f"the request has no answer, since its session was lost: {why}"))
         else:
             end = end or Finish(self.tag, Outcome.CANCELLED, "", Usage(), 0.0, (), STOPPING)
+            if why_tree_ended and end.reason.startswith(STOPPING):
+                end = replace(end, reason=f"{end.reason}: {why_tree_ended}")
             self._settle(self._reply(end))
         return self._finish is None
 

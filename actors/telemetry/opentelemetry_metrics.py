@@ -16,6 +16,7 @@ from opentelemetry import metrics as api
 from callboard.actors.kernel import KernelError
 from callboard.actors.telemetry.conventions import metric_attributes
 from callboard.actors.telemetry.metrics import METRICS, Labels, Metric, MetricKind, Metrics
+from callboard.protocol.errors import RuntimeFailure
 
 #: A reader asks for each metric in turn: one reading serves all that it asks for in this time.
 READING_SECONDS = 1.0
@@ -89,7 +90,7 @@ class Reading:
         if now >= self._until:
             try:
                 self._latest = self._read()
-            except KernelError:  # it has stopped, or its loop is held: then nothing of it is known
+            except (KernelError, RuntimeFailure):  # it has ended, or its loop is held: then nothing of it is known
                 self._latest = Metrics()
             self._until = now + READING_SECONDS
         return self._latest

@@ -455,7 +455,7 @@ def test_a_request_refused_by_a_dead_tree_leaves_its_conversation_free() -> None
     with Runtime(settings_for()) as runtime:
         assert runtime._running is not None
         runtime._running.system.shutdown(5.0)
-        with pytest.raises(RuntimeFailure, match="start it again"):
+        with pytest.raises(RuntimeFailure, match="has ended by itself"):
             runtime.ask_sync("hello", conversation=conversation)
     conversation.take(RequestId("r"))
 
@@ -650,7 +650,7 @@ async def test_a_tree_that_gives_up_tells_everybody_and_can_be_started_anew(unti
             await asyncio.to_thread(until, partial(is_up_or_dead, cell))
     with pytest.raises(RuntimeFailure):
         await asking
-    with pytest.raises(RuntimeFailure, match="start it again"):
+    with pytest.raises(RuntimeFailure, match="has ended by itself"):
         await runtime.ask("anybody?", conversation=conversation)
     await asyncio.to_thread(runtime.stop)
     with runtime:

@@ -49,7 +49,7 @@ def write(workspace: Path, path: str, text: str) -> None:
 
 
 def prepared() -> WorkspaceSetup:
-    return set_up(argparse.Namespace(command="ask", profile="", tools=[], workspace=None))
+    return set_up(argparse.Namespace(command="ask", profile="", config=None, tools=[], workspace=None))
 
 
 def agree(workspace: Path) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import httpx
 import pytest
 import yaml
 
@@ -28,11 +31,86 @@ def test_nginx_takes_its_file(tmp_path: Path) -> None:
     assert checked.returncode == 0, checked.stderr
 
 
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
-def test_systemd_takes_its_unit() -> None:
-    command = ["systemd-analyze", "verify", str(EXAMPLES / "callboard.service")]
+HAS_SYSTEMD = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+UNIT = EXAMPLES / "callboard.service"
+
+
+def unit_of(folder: Path) -> Path:
+    """The unit, with the virtual environment that runs this in place of the one of its example."""
+    (folder / "bin").mkdir()
+    (folder / "bin/callboard").write_text(f'#!/bin/sh\nexec {sys.executable} -m callboard.actors.cli "$@"\n')
+    (folder / "bin/callboard").chmod(0o755)
+    path = folder / "callboard.service"
+    path.write_text(UNIT.read_text().replace("/opt/callboard", str(folder)))
+    return path
+
+
+def lines_of(path: Path, name: str) -> list[str]:
+    return re.findall(rf"^{name}=(.*)$", path.read_text(), re.M)
+
+
+@HAS_SYSTEMD
+def test_systemd_takes_its_unit(tmp_path: Path) -> None:
+    command = ["systemd-analyze", "verify", str(unit_of(tmp_path))]
     checked = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert checked.returncode == 0, checked.stderr
+    assert checked.stderr == ""
+
+
+@HAS_SYSTEMD
+def test_what_the_unit_leaves_a_daemon_is_below_four() -> None:
+    command = ["systemd-analyze", "security", "--offline=true", str(UNIT)]
+    checked = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    found = re.search(r"Overall exposure level for \S+: ([\d.]+)", checked.stdout)
+    assert found, checked.stdout
+    assert float(found[1]) < 4
+
+
+def test_the_unit_leaves_the_confinement_of_tools_what_it_is_made_of() -> None:
+    """Where these were wanting, tools would run with less around them, and the daemon would say so alone."""
+    assert lines_of(UNIT, "RestrictNamespaces") == ["user pid mnt ipc"]
+    calls = set(lines_of(UNIT, "SystemCallFilter")[0].split())
+    assert calls >= {"@mount", "seccomp", "landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self"}
+    for covers_proc in ("ProtectKernelTunables", "ProtectKernelLogs", "ProcSubset"):
+        assert lines_of(UNIT, covers_proc) == []
+
+
+def test_the_units_command_starts_with_its_environment_alone(tmp_path: Path) -> None:
+    """As systemd starts it: from a virtual environment that is on no PATH, with the keys of the EnvironmentFile."""
+    unit = unit_of(tmp_path)
+    (tmp_path / "environment").write_text(
+        "CALLBOARD_TOKEN=a-token-of-the-file-0123456789\nOPENAI_API_KEY=sk-none-0123456789\n"
+    )
+    assert lines_of(UNIT, "EnvironmentFile") == ["-/etc/callboard/environment"]
+    given = dict(each.split("=", 1) for each in (tmp_path / "environment").read_text().splitlines())
+    own = dict(each.split("=", 1) for each in lines_of(unit, "Environment")[0].split())
+    assert own["PATH"].split(":")[0] == f"{tmp_path}/bin"
+    own |= {
+        "HOME": str(tmp_path / "home"),
+        "XDG_STATE_HOME": str(tmp_path / "state"),
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    (command,) = lines_of(unit, "ExecStart")
+    command = command.replace("/etc/callboard/callboard.toml", str(EXAMPLES / "callboard.toml"))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(50)
+        environment = {**own, **given, "NOTIFY_SOCKET": str(tmp_path / "notify")}
+        with subprocess.Popen(
+            [*command.split(), "--port", "0"], env=environment, cwd="/", stderr=subprocess.PIPE, text=True
+        ) as process:
+            try:
+                assert manager.recv(4_096) == b"READY=1"
+                assert process.stderr is not None
+                ready = next(line for line in process.stderr if "ready: " in line)
+                url = ready.partition("ready: ")[2].strip()
+                told = {"Authorization": f"Bearer {given['CALLBOARD_TOKEN']}"}
+                assert httpx.get(f"{url}/v1/models", headers=told, timeout=30).status_code == 200
+            finally:
+                process.terminate()
+            assert process.wait(30) == 0
+    assert lines_of(UNIT, "Restart") == ["on-failure"]
+    assert lines_of(UNIT, "RestartPreventExitStatus") == ["2"]
 
 
 def test_the_daemon_reads_its_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

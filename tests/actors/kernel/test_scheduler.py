@@ -119,6 +119,19 @@ def test_stopping_ends_tasks_that_are_left() -> None:
     assert ended.is_set()
 
 
+def test_a_thread_that_has_the_number_of_an_ended_loop_thread_is_not_it() -> None:
+    """The system gives numbers of threads again, the latest first."""
+    ended = LoopScheduler("ended")
+    ended.start()
+    ended.stop(5.0)
+    found: list[bool] = []
+    for _ in range(20):
+        thread = threading.Thread(target=lambda: found.append(ended.is_current()))
+        thread.start()
+        thread.join()
+    assert found == [False] * 20
+
+
 def test_a_scheduler_that_was_never_started_can_be_stopped() -> None:
     assert LoopScheduler("test").stop(1)
 
