@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import permutations
+from itertools import chain, islice, permutations
 from types import MappingProxyType
 from typing import Final
 
@@ -19,11 +19,13 @@ from msgspec import Struct
 
 from callboard.actors.policy.shell_grammar import MAX_DEPTH, program_name, read_line
 
-#: Beyond these, a command is unclear: words that may begin another one, and ways to read one.
+#: Beyond these a command is unclear: words that may begin another one, words that may be lines, and the words of all
+#: ways to read it (some 10 ms).
 MAX_WORDS: Final = 256
-MAX_READINGS: Final = 2_048
-#: So many words of a command are told from its options; no program has more levels of subcommands.
-_LEVELS: Final = 4
+MAX_LINES: Final = 64
+MAX_TAKEN: Final = 20_000
+#: So many words of a command are told from its options: of programs, few have more levels of subcommands.
+_LEVELS: Final = 3
 
 
 class Program(Struct, frozen=True):
@@ -73,8 +75,10 @@ _NPM_COMMANDS: Final = """
 """
 _DOCKER: Final = Program(
     "--config -c --context -H --host -l --log-level --tlscacert --tlscert --tlskey --connection --url --identity "
-    "--root --runroot --storage-driver --storage-opt --cgroup-manager --module --namespace -n --address -a",
-    "-D --debug --tls --tlsverify -v --version --remote -r --help",
+    "--root --runroot --storage-driver --storage-opt --cgroup-manager --module --namespace -n --address "
+    "-e --env -v --volume -p --publish --name -w --workdir -u --user --network --entrypoint --mount --env-file --label "
+    "-t --tag --file --build-arg --target --platform --cpus -m --memory --hostname --cap-add --cap-drop",
+    "-D --debug --tls --tlsverify --version --remote -r --help --rm -it -ti -i -d --detach --privileged --init",
     same=MappingProxyType({"image push": "push", "image rm": "rmi", "image remove": "rmi", "container rm": "rm",
         "container run": "run", "container exec": "exec", "container kill": "kill", "container stop": "stop",
         "image pull": "pull", "image build": "build", "buildx build": "build", "manifest push": "push"}),
@@ -207,6 +211,8 @@ class Meant(Struct, frozen=True):
 
     commands: tuple[tuple[str, ...], ...]
     """The commands that it may run, itself first."""
+    names: tuple[str, ...]
+    """Of all of them, as the patterns of rules see them, with options and without."""
     unclear: str = ""
     """Why there may be more."""
 
@@ -217,21 +223,32 @@ class Meant(Struct, frozen=True):
         found += [each[1:] for each in self.commands[:1] if each[0] in _SOURCES]
         return tuple(each[0] for each in found if each and not each[0].startswith("-"))
 
-    @property
-    def aliases(self) -> tuple[str, ...]:
-        """As the patterns of rules see them, with options and without."""
-        return tuple(dict.fromkeys(shlex.join(each) for command in self.commands for each in readings(command)))
 
+def meant(words: Sequence[str], other_names: Iterable[str] = ()) -> Meant:
+    """All that a command of these words may run; the program is the first, by its path or its name.
 
-def meant(words: Sequence[str]) -> Meant:
-    """All that a command of these words may run; the program is the first, by its path or its name."""
-    found = list(dict.fromkeys(_commands(list(words), 0)))
-    why = next(filter(None, map(_unclear, found[:1])), "") or next(filter(None, map(_unclear_behind, found[1:])), "")
-    if len(words) > MAX_WORDS and not takes_data(words):
-        why = why or f"a command of more than {MAX_WORDS} words"
-    if sum(1 for command in found for _ in readings(command)) > MAX_READINGS:
-        why = why or "it can be read in too many ways"
-    return Meant(tuple(found), why)
+    `other_names`: of the program, by the links that lead to it.
+    """
+    left = MAX_TAKEN
+    found: dict[tuple[str, ...], None] = {}
+    names: dict[str, None] = {}
+    taken: set[tuple[str, ...]] = set()
+    for command in chain(_commands(list(words), 0), ((each, *words[1:]) for each in other_names)):
+        if command in found:
+            continue
+        found[command] = None
+        for reading in readings(command):
+            if reading in taken:
+                continue
+            taken.add(reading)
+            names[shlex.join(reading)] = None
+            left -= len(reading)
+            if left < 0:
+                return Meant(tuple(found), tuple(names), "it can be read in too many ways")
+    commands = tuple(found)
+    why = (_unclear(command) if at == 0 else _unclear_behind(command) for at, command in enumerate(commands))
+    too_long = f"a command of more than {MAX_WORDS} words" if len(words) > MAX_WORDS and not takes_data(words) else ""
+    return Meant(commands, tuple(names), too_long or next(filter(None, why), ""))
 
 
 def known_name(word: str) -> str:
@@ -255,11 +272,11 @@ def _commands(words: list[str], depth: int) -> Iterator[tuple[str, ...]]:
     if takes_data(words):
         return
     for at in range(1, min(len(words), MAX_WORDS)):
-        if not words[at].startswith("-") and words[at]:
+        if words[at] and not words[at].startswith("-") and "=" not in words[at]:
             yield from ((name, *words[at + 1 :]) for name in _names(words[at]))
     if depth >= MAX_DEPTH:
         return
-    for line in _lines(words):
+    for line in islice(dict.fromkeys(_lines(words)), MAX_LINES):
         for command in read_line(line).commands:
             texts = [word.source if word.text is None else word.text for word in command.words]
             if texts:
@@ -293,7 +310,7 @@ def readings(words: Sequence[str]) -> Iterator[tuple[str, ...]]:
     if (snap := first.rpartition(".")[2]) in PROGRAMS and snap != first:  # microk8s.kubectl
         yield from readings((snap, *rest))
     program = PROGRAMS.get(first, Program())
-    for operands in dict.fromkeys((*_operands(program, rest, 1), *_operands(program, rest, _LEVELS))):
+    for operands in chain(_operands(program, rest, 1), _operands(program, rest, _LEVELS)):
         yield (first, *operands)
         yield from ((first, *each) for each in _other_names(program, operands))
     if first in _SHORT_FLAGS:
@@ -310,7 +327,7 @@ def _operands(program: Program, words: list[str], levels: int) -> Iterator[tuple
     valued, flags = program.valued.split(), program.flags.split()
     open_: list[tuple[int, tuple[str, ...]]] = [(0, ())]
     count = 0
-    while open_ and count < MAX_READINGS:
+    while open_ and count < MAX_TAKEN:
         at, taken = open_.pop()
         if at >= len(words) or len(taken) == levels:
             count += 1

@@ -93,8 +93,8 @@ def _take(reader: _Reader, command: SimpleCommand) -> None:
     is_known = len(texts) == len(words)
     paths = table.read_paths(name, texts[1:]) if is_known and not reasons and not _is_shadowed(reader, name) else None
     said = [word.source if word.text is None else word.text for word in command.words]
-    may_be = meant(said)
-    forms, aliases = _forms(command.words), _aliases(reader, command.words, may_be)
+    may_be = meant(said, _other_names(reader, said[0]))
+    forms, aliases = _forms(command.words), may_be.names
     if paths is not None:
         reads = tuple(touch for path in paths for touch in _of_path(reader, AccessKind.READ, path))
         reader.found.append(Touch(AccessKind.COMMAND, risk=Risk.READ, forms=forms, aliases=aliases, touches=reads))
@@ -130,13 +130,6 @@ def _is_harmless(name: str, value: Word) -> bool:
 def _forms(words: Sequence[Word]) -> tuple[str, ...]:
     """What a rule's pattern is compared with: the words, quoted where they need it."""
     return (shlex.join(word.source if word.text is None else word.text for word in words),)
-
-
-def _aliases(reader: _Reader, words: Sequence[Word], all_meant: Meant) -> tuple[str, ...]:
-    """What rules that ask or deny are compared with, too: all that the words may mean, by all names of the program."""
-    texts = [word.source if word.text is None else word.text for word in words]
-    others = [meant([each, *texts[1:]]).aliases for each in _other_names(reader, texts[0])]
-    return tuple(dict.fromkeys((*all_meant.aliases, *(alias for each in others for alias in each))))
 
 
 def _other_names(reader: _Reader, name: str) -> list[str]:

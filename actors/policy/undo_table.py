@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from types import MappingProxyType
 from typing import Final
 
@@ -119,6 +120,8 @@ _OWN_VERBS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
         }.items()
     }
 )  # fmt: skip
+#: A command with more of them counts as not understood anyhow.
+_MAX_READINGS: Final = 1_000
 #: Long options that say it, beside those that begin with such a verb.
 _OVERWRITING: Final = frozenset({"fix", "write", "in", "inplace", "overwrite", "replace", "unsafe", "prod"})
 _OUTPUT: Final = re.compile(r"(?:-o|-O|-out|--?out(?:put)?(?:-?file)?|--to)(?:=(?P<value>.*))?", re.DOTALL)
@@ -247,7 +250,7 @@ def _says_by_verb(name: str, words: Sequence[str]) -> bool:
         return True
     if name in _ONLY_NAMES:
         return False
-    for operands in operands_of((name, *words)):
+    for operands in islice(operands_of((name, *words)), _MAX_READINGS):
         for word in operands[:4]:
             pieces = _pieces(word)
             if not pieces.isdisjoint(own | VERBS):
