@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice, permutations
 from types import MappingProxyType
 from typing import Final
@@ -39,7 +39,7 @@ class Program(Struct, frozen=True):
     """All that it has, where its user can add aliases or it takes abbreviations: others are unclear."""
     abbreviates: bool = False
     same: Mapping[str, str] = {}
-    """Other names of subcommands."""
+    """Other names of subcommands, and options that say the same."""
 
 
 _GIT_COMMANDS: Final = """
@@ -81,7 +81,7 @@ _DOCKER: Final = Program(
     "-D --debug --tls --tlsverify --version --remote -r --help --rm -it -ti -i -d --detach --privileged --init",
     same=MappingProxyType({"image push": "push", "image rm": "rmi", "image remove": "rmi", "container rm": "rm",
         "container run": "run", "container exec": "exec", "container kill": "kill", "container stop": "stop",
-        "image pull": "pull", "image build": "build", "buildx build": "build", "manifest push": "push"}),
+        "image pull": "pull", "image build": "build", "buildx build": "build", "manifest push": "push", "compose push": "push", "--push": "push"}),
 )  # fmt: skip
 _KUBECTL: Final = Program(
     "-n --namespace --context --cluster --user --kubeconfig -s --server --as --as-group --as-uid --token --username "
@@ -89,7 +89,9 @@ _KUBECTL: Final = Program(
     "--tls-server-name --profile --profile-output -v --v --vmodule --log-file --log-dir",
     "--insecure-skip-tls-verify --match-server-version --warnings-as-errors --disable-compression --help -h",
 )
-_TERRAFORM: Final = Program("", "-help -version -v --help --version")
+_TERRAFORM: Final = Program(
+    "", "-help -version -v --help --version", same=MappingProxyType({"-destroy": "destroy", "--destroy": "destroy"})
+)
 PROGRAMS: Final[Mapping[str, Program]] = MappingProxyType(
     {
         "git": Program(
@@ -172,7 +174,12 @@ _LINES: Final = """
 #: Programs of which one word may be a whole line of shell.
 TAKES_LINES: Final = SHELLS | frozenset(_LINES.split())
 _TURNING: Final = frozenset("alias hash enable complete compgen bind mapfile readarray coproc fc".split())
-_READS_ITS_INPUT: Final = frozenset("parallel sem at batch newgrp make gmake just tclsh wish ed".split()) | SHELLS
+_READS_ITS_INPUT: Final = frozenset("parallel sem at batch newgrp make gmake just tclsh wish ed run-parts tfenv".split()) | SHELLS
+_INTERPRETERS: Final = frozenset(
+    "python pypy perl ruby node nodejs deno bun php lua luajit Rscript julia osascript".split()
+)
+_INLINE: Final = re.compile(r"-[A-Za-z]*[ceErp]|--e(?:val|xec).*|--print|-|eval|-[ce].+", re.DOTALL)
+_VERSION: Final = re.compile(r"-?[\d.]+$")
 #: Programs whose last words come from their input.
 _ADDS_WORDS: Final = frozenset({"xargs", "entr"})
 #: Subcommands of git that run what their words name; and the options with which others do, whole or shortened.
@@ -224,16 +231,17 @@ class Meant(Struct, frozen=True):
         return tuple(each[0] for each in found if each and not each[0].startswith("-"))
 
 
-def meant(words: Sequence[str], other_names: Iterable[str] = ()) -> Meant:
-    """All that a command of these words may run; the program is the first, by its path or its name.
+#: What else a program is called, by the links that lead to it.
+OtherNames = Callable[[str], Iterable[str]]
 
-    `other_names`: of the program, by the links that lead to it.
-    """
+
+def meant(words: Sequence[str], other_names: OtherNames = lambda name: ()) -> Meant:
+    """All that a command of these words may run; the program is the first, by its path or its name."""
     left = MAX_TAKEN
     found: dict[tuple[str, ...], None] = {}
     names: dict[str, None] = {}
     taken: set[tuple[str, ...]] = set()
-    for command in chain(_commands(list(words), 0), ((each, *words[1:]) for each in other_names)):
+    for command in _commands(list(words), other_names):
         if command in found:
             continue
         found[command] = None
@@ -267,35 +275,40 @@ def takes_data(words: Sequence[str]) -> bool:
     return name in TAKES_DATA and not any(word.startswith(each) for word in words[1:] for each in running)
 
 
-def _commands(words: list[str], depth: int) -> Iterator[tuple[str, ...]]:
-    yield (known_name(words[0]), *words[1:])
+def _commands(words: list[str], other_names: OtherNames, depth: int = 0) -> Iterator[tuple[str, ...]]:
+    for name in (known_name(words[0]), *other_names(words[0])):
+        yield (name, *words[1:])
     if takes_data(words):
         return
     for at in range(1, min(len(words), MAX_WORDS)):
-        if words[at] and not words[at].startswith("-") and "=" not in words[at]:
-            yield from ((name, *words[at + 1 :]) for name in _names(words[at]))
+        yield from ((name, *words[at + 1 :]) for name in _names(words[at], other_names))
     if depth >= MAX_DEPTH:
         return
     for line in islice(dict.fromkeys(_lines(words)), MAX_LINES):
         for command in read_line(line).commands:
             texts = [word.source if word.text is None else word.text for word in command.words]
             if texts:
-                yield from _commands(texts, depth + 1)
+                yield from _commands(texts, other_names, depth + 1)
 
 
-def _names(word: str) -> Iterator[str]:
-    """What a word may call a program: `git`, `/usr/bin/git`, `git@latest`, `alpine/git:2`, `nixpkgs#git`, `test:git`."""
-    pieces = () if "://" in word else re.split(r"[:#@]", word)
-    yield from dict.fromkeys(filter(None, map(known_name, (word, *pieces))))
+def _names(word: str, other_names: OtherNames) -> Iterator[str]:
+    """What a word may call a program: `git`, `/usr/bin/git`, `git@latest`, `alpine/git:2`, `nixpkgs#git`, `test:git`,
+    `--entrypoint=git`."""
+    if word.startswith("-"):
+        word = word.partition("=")[2]
+    if "=" in word or "://" in word:
+        return
+    found = map(known_name, (word, *re.split(r"[:#@]", word)))
+    yield from dict.fromkeys(filter(None, (*found, *(other_names(word) if "/" in word else ()))))
 
 
 def _lines(words: Sequence[str]) -> Iterator[str]:
     """What may be a line of shell: a word, what is behind its `=`, and the words together (`eval`, `ssh`)."""
     for word in words[1:MAX_WORDS]:
         if _LINE_LIKE.search(word):
-            yield word
-            yield from filter(None, (word.partition("=")[2], word[2:] if word.startswith("-") else ""))
-            yield word.lstrip("|!+:")
+            yield from filter(None, (word, word.partition("=")[2], word.lstrip("|!+:")))
+            if re.match(r"-[A-Za-z]", word):  # env -iS'git push'
+                yield from (word[at:] for at in range(2, min(len(word), 6)))
     if known_name(words[0]) in TAKES_LINES and any(map(_LINE_LIKE.search, words[1:])):
         yield " ".join(words[1:MAX_WORDS])
 
@@ -357,7 +370,9 @@ def _behind_option(words: Sequence[str], at: int, valued: Sequence[str], flags: 
 def _other_names(program: Program, operands: Sequence[str]) -> Iterator[tuple[str, ...]]:
     for name, other in program.same.items():
         parts = tuple(name.split())
-        if tuple(operands[: len(parts)]) == parts:
+        if name.startswith("-") and any(word.partition("=")[0] == name for word in operands):
+            yield (other, *operands[1:])
+        elif tuple(operands[: len(parts)]) == parts:
             yield (*other.split(), *operands[len(parts) :])
     if program.abbreviates and operands:
         for name in program.subcommands.split():
@@ -400,6 +415,8 @@ def _names_program(word: str, following: str) -> bool:
 def _unclear_behind(words: Sequence[str]) -> str:
     """The same, of a command that may stand behind others."""
     name, rest = words[0], list(words[1:])
+    if _VERSION.sub("", name) in _INTERPRETERS and any(map(_INLINE.fullmatch, rest)):
+        return f"{name} runs code in its words"
     if name in SHELLS:
         return f"{name} runs what it reads" if _reads_its_script(_script(rest)) else ""
     if name in _READS_ITS_INPUT and (name not in ("make", "gmake", "just") or _makes_of_words(rest)):
@@ -408,8 +425,8 @@ def _unclear_behind(words: Sequence[str]) -> str:
         return _unclear_input(name, rest)
     if name == "git" and (keys := _git_keys(rest)):
         return f"git -c {keys[0]} may name what it runs"
-    if name == "git" and any(each in _GIT_UNCLEAR or _runs_by_option(each, rest) for each in _git_commands(rest)):
-        return "git runs what an option or its configuration names"
+    if name == "git" and any(_git_may_run(each, rest) for each in _git_commands(rest)):
+        return "git runs what its words or its configuration name"
     program = PROGRAMS.get(name)
     if program is None or not program.subcommands:
         return ""
@@ -492,6 +509,17 @@ def _git_runs(words: Sequence[str]) -> bool:
     rest = list(words[1:])
     commands = _git_commands(rest)
     return bool(_git_keys(rest)) or any(each in _GIT_RUNS or _runs_by_option(each, rest) for each in commands)
+
+
+def _git_may_run(command: str, words: Sequence[str]) -> bool:
+    if command == "config":
+        keys = [each for each in words if re.fullmatch(r"[A-Za-z][\w-]*\..*", each, re.DOTALL)]
+        sets = len([each for each in words if not each.startswith("-") and each not in ("config", "get")]) > 1
+        return any(each in ("-e", "--edit", "edit") for each in words) or (
+            sets and not all(map(_HARMLESS_KEYS.fullmatch, keys))
+        )
+    is_transport = any(word.startswith("ext::") for word in words)
+    return command in _GIT_UNCLEAR or is_transport or _runs_by_option(command, words)
 
 
 def _git_commands(rest: list[str]) -> set[str]:

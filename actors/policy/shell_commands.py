@@ -93,7 +93,7 @@ def _take(reader: _Reader, command: SimpleCommand) -> None:
     is_known = len(texts) == len(words)
     paths = table.read_paths(name, texts[1:]) if is_known and not reasons and not _is_shadowed(reader, name) else None
     said = [word.source if word.text is None else word.text for word in command.words]
-    may_be = meant(said, _other_names(reader, said[0]))
+    may_be = meant(said, lambda name: _other_names(reader, name))
     forms, aliases = _forms(command.words), may_be.names
     if paths is not None:
         reads = tuple(touch for path in paths for touch in _of_path(reader, AccessKind.READ, path))
