@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, islice, permutations
+from itertools import chain, islice, pairwise, permutations, starmap
 from types import MappingProxyType
 from typing import Final
 
@@ -174,7 +174,9 @@ _LINES: Final = """
 #: Programs of which one word may be a whole line of shell.
 TAKES_LINES: Final = SHELLS | frozenset(_LINES.split())
 _TURNING: Final = frozenset("alias hash enable complete compgen bind mapfile readarray coproc fc".split())
-_READS_ITS_INPUT: Final = frozenset("parallel sem at batch newgrp make gmake just tclsh wish ed run-parts tfenv".split()) | SHELLS
+_READS_ITS_INPUT: Final = (
+    frozenset("parallel sem at batch newgrp make gmake just tclsh wish ed run-parts tfenv".split()) | SHELLS
+)
 _INTERPRETERS: Final = frozenset(
     "python pypy perl ruby node nodejs deno bun php lua luajit Rscript julia osascript".split()
 )
@@ -403,7 +405,7 @@ def _unclear(words: Sequence[str]) -> str:
         return f"{name} runs what it reads"
     if name in _TURNING and rest:
         return f"{name} changes what words mean"
-    if name in ("find", "fd", "fdfind") and any(_names_program(*pair) for pair in zip(rest, rest[1:], strict=False)):
+    if name in ("find", "fd", "fdfind") and any(starmap(_names_program, pairwise(rest))):
         return f"{name} finds the name of a program"
     return _unclear_behind(words)
 

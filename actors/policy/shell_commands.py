@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from callboard.actors.policy import command_table as table
 from callboard.actors.policy.command_names import TAKES_LINES, Meant, meant, takes_data
@@ -107,7 +108,7 @@ def _take(reader: _Reader, command: SimpleCommand) -> None:
         reasons.append(why)
     reader.written.update(os.path.normpath(text) for text in texts[1:] if program_name(name) in WRITES)
     destroys = _destroys(reader, may_be.commands)
-    place, secret = _whereabouts(reader, words if "/" in name else words[1:])
+    place, secret, guarded = _whereabouts(reader, words if "/" in name else words[1:])
     reader.found.append(
         Touch(
             AccessKind.COMMAND,
@@ -118,6 +119,7 @@ def _take(reader: _Reader, command: SimpleCommand) -> None:
             destroys=destroys,
             unclear=reasons[0] if reasons else "",
             refused=secret,
+            guarded=guarded,
         )
     )
     _look_inside(reader, words)
@@ -190,9 +192,7 @@ def _redirected(reader: _Reader, each: Redirection) -> Iterator[Touch]:
         return
     for touch in _of_path(reader, AccessKind.WRITE, target):
         destroys = "" if operator in (">>", "&>>") else _OVERWRITES
-        yield Touch(
-            touch.kind, touch.place, touch.risk, touch.forms, touch.aliases, destroys, touch.unclear, touch.refused
-        )
+        yield replace(touch, destroys=destroys)
 
 
 def _destroys(reader: _Reader, commands: Sequence[Sequence[str]]) -> str:
@@ -204,17 +204,18 @@ def _destroys(reader: _Reader, commands: Sequence[Sequence[str]]) -> str:
     return next(filter(None, reasons), "")
 
 
-def _whereabouts(reader: _Reader, words: Sequence[Word]) -> tuple[Location, str]:
-    """Of a command that may do anything: does a word of it lead out of the workspace, or to a secret file?"""
-    place, refused = Location.INSIDE, ""
+def _whereabouts(reader: _Reader, words: Sequence[Word]) -> tuple[Location, str, str]:
+    """Of a command that may do anything: does a word of it lead out of the workspace, to a secret file, to a guarded
+    place?"""
+    place, refused, guarded = Location.INSIDE, "", ""
     for word in words:
         for piece in _pieces(word):
             if not _PATH_LIKE.search(piece) and not _exists(reader, piece):
                 continue
             for touch in _of_path(reader, AccessKind.WRITE, piece):
                 place = touch.place if touch.place is Location.OUTSIDE else place
-                refused = refused or touch.refused
-    return place, refused
+                refused, guarded = refused or touch.refused, guarded or touch.guarded
+    return place, refused, guarded
 
 
 def _pieces(word: Word) -> Iterator[str]:
