@@ -1,4 +1,4 @@
-"""What a command is called, for rules that ask or deny: `git -C . push` is `git push`, and so is `hyperfine 'git push'`.
+"""What a command is called by rules that ask or deny: `git -C . push` is `git push`, and so is `env git push`.
 
 Rules that allow see only what is written. Those that ask or deny see all that the words may mean: the program's own
 options are left out (where it is not known whether one takes a value: with and without one), and each word of a program
@@ -26,6 +26,11 @@ MAX_LINES: Final = 64
 MAX_TAKEN: Final = 20_000
 #: So many words of a command are told from its options: of programs, few have more levels of subcommands.
 _LEVELS: Final = 3
+
+
+def words_of(text: str) -> frozenset[str]:
+    """A set of words, as the tables write it."""
+    return frozenset(text.split())
 
 
 class Program(Struct, frozen=True):
@@ -81,7 +86,8 @@ _DOCKER: Final = Program(
     "-D --debug --tls --tlsverify --version --remote -r --help --rm -it -ti -i -d --detach --privileged --init",
     same=MappingProxyType({"image push": "push", "image rm": "rmi", "image remove": "rmi", "container rm": "rm",
         "container run": "run", "container exec": "exec", "container kill": "kill", "container stop": "stop",
-        "image pull": "pull", "image build": "build", "buildx build": "build", "manifest push": "push", "compose push": "push", "--push": "push"}),
+        "image pull": "pull", "image build": "build", "buildx build": "build", "manifest push": "push",
+        "compose push": "push", "--push": "push"}),
 )  # fmt: skip
 _KUBECTL: Final = Program(
     "-n --namespace --context --cluster --user --kubeconfig -s --server --as --as-group --as-uid --token --username "
@@ -162,9 +168,7 @@ _RUNNING_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     }
 )
 #: Shells, and what reads a script as they do: without the name of one, they run what they read.
-SHELLS: Final = frozenset(
-    "bash sh zsh dash ksh fish ash rbash mksh csh tcsh yash elvish xonsh nu pwsh powershell".split()
-)
+SHELLS: Final = words_of("bash sh zsh dash ksh fish ash rbash mksh csh tcsh yash elvish xonsh nu pwsh powershell")
 _SOURCES: Final = frozenset({"source", "."})
 _SHELL_VALUES: Final = frozenset({"-o", "+o", "-O", "+O", "--rcfile", "--init-file"})
 _LINES: Final = """
@@ -173,19 +177,17 @@ _LINES: Final = """
 """
 #: Programs of which one word may be a whole line of shell.
 TAKES_LINES: Final = SHELLS | frozenset(_LINES.split())
-_TURNING: Final = frozenset("alias hash enable complete compgen bind mapfile readarray coproc fc".split())
+_TURNING: Final = words_of("alias hash enable complete compgen bind mapfile readarray coproc fc")
 _READS_ITS_INPUT: Final = (
-    frozenset("parallel sem at batch newgrp make gmake just tclsh wish ed run-parts tfenv".split()) | SHELLS
+    words_of("parallel sem at batch newgrp make gmake just tclsh wish ed run-parts tfenv") | SHELLS
 )
-_INTERPRETERS: Final = frozenset(
-    "python pypy perl ruby node nodejs deno bun php lua luajit Rscript julia osascript".split()
-)
+_INTERPRETERS: Final = words_of("python pypy perl ruby node nodejs deno bun php lua luajit Rscript julia osascript")
 _INLINE: Final = re.compile(r"-[A-Za-z]*[ceErp]|--e(?:val|xec).*|--print|-|eval|-[ce].+", re.DOTALL)
 _VERSION: Final = re.compile(r"-?[\d.]+$")
 #: Programs whose last words come from their input.
 _ADDS_WORDS: Final = frozenset({"xargs", "entr"})
 #: Subcommands of git that run what their words name; and the options with which others do, whole or shortened.
-_GIT_RUNS: Final = frozenset("bisect submodule filter-branch for-each-repo difftool mergetool hook send-email".split())
+_GIT_RUNS: Final = words_of("bisect submodule filter-branch for-each-repo difftool mergetool hook send-email")
 _GIT_UNCLEAR: Final = _GIT_RUNS - {"bisect", "submodule", "send-email"}
 _OF_TRANSPORT: Final = ("--exec", "--upload-pack", "--receive-pack")
 _GIT_RUNNING_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
@@ -206,7 +208,7 @@ _HARMLESS_KEYS: Final = re.compile(
     r"|diff\.(?:renames|renamelimit|algorithm|context|noprefix|mnemonicprefix|colormoved)",
     re.IGNORECASE,
 )
-_SHORT_FLAGS: Final = frozenset("rm rmdir cp mv ln chmod chown chgrp shred".split())
+_SHORT_FLAGS: Final = words_of("rm rmdir cp mv ln chmod chown chgrp shred")
 _LONG_FLAGS: Final[Mapping[str, str]] = MappingProxyType(
     {"--recursive": "r", "--force": "f", "--verbose": "v", "--interactive": "i", "--dir": "d"}
 )
