@@ -231,7 +231,7 @@ class Meant(Struct, frozen=True):
     def scripts(self) -> tuple[str, ...]:
         """Files of which shells run what is in them."""
         found = [_script(each[1:]) for each in self.commands if each[0] in SHELLS]
-        found += [each[1:] for each in self.commands[:1] if each[0] in _SOURCES]
+        found += [list(each[1:]) for each in self.commands[:1] if each[0] in _SOURCES]
         return tuple(each[0] for each in found if each and not each[0].startswith("-"))
 
 
