@@ -142,7 +142,6 @@ _LETTERS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "sort": ("o", "kStT"),
         "shuf": ("o", "en"),
         "ln": ("fFi", "tS"),
-        "column": ("o", "cst"),
         "iconv": ("o", "ft"),
         "gofmt": ("w", "rd"),
         "goimports": ("w", "d"),
