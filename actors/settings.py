@@ -253,7 +253,8 @@ class Settings(
     script: Annotated[Script | None, SkipValidation()] = None
     """What the provider `scripted` says (see providers.local.scripted.Script): the shipped fake model, for tests."""
     auto_confirm_edits: bool = False
-    """Apply edits as soon as a tool stages them, without asking; what the policy denies is denied all the same."""
+    """Apply edits as soon as a tool stages them, without asking; what the policy denies is denied all the same, and
+    places that an editor, a shell or CI runs when it reads them are asked about."""
     state_dir: Path = Field(default_factory=lambda: _state_dir())
     """Where staged edits are kept, for each workspace apart, and how MCP servers describe their tools: by default
     XDG_STATE_HOME/callboard, else ~/.local/state/callboard."""

@@ -368,14 +368,16 @@ class Wiring:
 
     def judging(self, approver: Approver, scheduler: kernel.LoopScheduler) -> Approver:
         """The approver of a runtime that starts now, with the policy before it."""
+        return JudgingApprover(self._judge(), approver, scheduler)
+
+    def _judge(self) -> CallJudge:
         settings = self.settings
         allowed = AllowedAddresses(settings.allowed_addresses)
         saved = self.saved_rules.judge
         masks = partial(masks_secrets, settings.confine)
-        judge = CallJudge(
+        return CallJudge(
             settings.policy, settings.workspace, settings.secret_rules, saved, allowed, masks, settings.more_workspaces
         )
-        return JudgingApprover(judge, approver, scheduler)
 
     def plan(self, system: kernel.ActorSystem, scheduler: kernel.LoopScheduler, approver: Approver) -> Plan:
         """The tree of a runtime that starts now."""
@@ -427,11 +429,12 @@ class Wiring:
         post = partial(_post, self._embeddings, scheduler) if self._embeddings is not None else None
         self.search = rag.CodeSearch(system, post, settings.embedding_model)
         workspace = workspace_of(settings)
+        confirming = editing.Confirming(approver, self._judge().guards)
         self.edits = editing.Edits(
             system,
             workspace,
             settings.state_dir,
-            self.judging(editing.Confirming(), scheduler) if settings.auto_confirm_edits else approver,
+            self.judging(confirming, scheduler) if settings.auto_confirm_edits else approver,
             files_changed=self.search.refresh_soon,
             patience_seconds=editing.POLICY_SECONDS if settings.auto_confirm_edits else editing.AT_ONCE_SECONDS,
         )

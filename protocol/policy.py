@@ -161,6 +161,8 @@ class Touch(Struct, frozen=True):
     """Why it could not be undone; "" if it could."""
     unclear: str = ""
     """Why it is not known what it would do; "" if it is."""
+    guarded: str = ""
+    """Why only a rule, or a person, allows a change of it, though changes are allowed; "" if they suffice."""
     refused: str = ""
     """Why no rule can allow it, such as a secret file; "" if one can."""
     touches: tuple[Touch, ...] = ()
@@ -406,8 +408,9 @@ class Policy:
             decision = _stricter(decision, self._looked_up(seen, place))
         rule = f"table: {risk} {place} at {self.trust}"
         if decision is not _ALLOW:
-            return Judgement(decision, f"{rule} ({touched.destroys})" if touched.destroys else rule)
-        if but := touched.destroys or touched.exposes:
+            because = touched.destroys or touched.guarded
+            return Judgement(decision, f"{rule} ({because})" if because else rule)
+        if but := touched.destroys or touched.guarded or touched.exposes:
             return Judgement(_ASK, f"{rule}, but {but}")
         if after_untrusted and risk is not Risk.READ:
             return Judgement(_ASK, f"{rule}, but the request has read untrusted text")

@@ -36,6 +36,7 @@ from callboard.actors.edits.planning import EditRequest
 from callboard.actors.edits.proposal_store import folder_of
 from callboard.actors.edits.proposals import DecideEdits, Proposal, ProposalState, ProposedFile
 from callboard.actors.kernel import ActorDeadError, ActorSystem, AskTimeout, ChildSpec, MailboxFull, NoSuchActor, Ref
+from callboard.actors.policy.paths import is_guarded
 from callboard.actors.tools import Tool, ToolContext
 from callboard.protocol.commands import AskApproval
 from callboard.protocol.errors import CallboardError, RuntimeFailure, ToolError, UsageError
@@ -52,7 +53,7 @@ AT_ONCE_SECONDS: Final = 0.2
 MAX_PREVIEW_CHARS: Final = 20_000
 #: Applying some hundred files to a slow disk takes seconds.
 DECIDE_SECONDS: Final = 120.0
-#: With `auto_confirm_edits` only the policy is waited for, which answers within its own limit of 5 s.
+#: With `auto_confirm_edits` mostly only the policy is waited for, which answers within its own limit of 5 s.
 POLICY_SECONDS: Final = 10.0
 #: A look into the store, before a question of a conversation that has staged edits.
 LOOK_SECONDS: Final = 5.0
@@ -85,18 +86,26 @@ class EditResult:
 
 
 class Confirming:
-    """The approver of a runtime with `auto_confirm_edits`, behind the policy: yes."""
+    """The approver of a runtime with `auto_confirm_edits`, behind the policy: yes, but for places that are guarded."""
+
+    def __init__(self, behind: Approver, is_guarded: Callable[[AskApproval], str]) -> None:
+        """`behind` is asked where `is_guarded` says why. That may block: the policy asks on a thread of its own."""
+        self._behind = behind
+        self._is_guarded = is_guarded
 
     def ask(
         self, question: AskApproval, decide: Decide, asker: Context | None = None, tool: Tool | None = None
     ) -> None:
-        decide(Verdict(question.tag, granted=True, by=BY_SETTING))
+        if self._is_guarded(question):
+            self._behind.ask(question, decide, asker, tool)
+        else:
+            decide(Verdict(question.tag, granted=True, by=BY_SETTING))
 
     def withdraw(self, tag: Tag) -> None:
-        """Every question was answered at once."""
+        self._behind.withdraw(tag)
 
     def close(self) -> None:
-        """Nothing is held."""
+        self._behind.close()
 
 
 class _AtOnce:
@@ -188,7 +197,8 @@ class Edits:
         found = dataclasses.replace(tool, accesses=lambda arguments: accesses)
         self._asked[proposal.id] = run.tag
         self._approver.ask(question, partial(self._answered, proposal.id, at_once), copy_context(), found)
-        verdict = await at_once.wait(self._patience_seconds)
+        is_for_a_person = any(is_guarded(each.value) for each in accesses)
+        verdict = await at_once.wait(AT_ONCE_SECONDS if is_for_a_person else self._patience_seconds)
         if verdict is None:
             return proposal
         self._asked.pop(proposal.id, None)

@@ -114,64 +114,6 @@ READING: Final[Mapping[str, ReadingCommand]] = MappingProxyType(
 #: Commands that do nothing but run the command that follows, without any option: `nice ls`.
 TRANSPARENT: Final = frozenset({"nice", "command", "env", "time", "ionice"})
 
-_RUNNING: Final = """
-    sudo doas su runuser pkexec env xargs parallel nice ionice nohup timeout time stdbuf setsid taskset chroot unshare
-    nsenter watch command exec builtin busybox toybox ssh script strace ltrace gdb entr flock chrt caffeinate proot
-    fakeroot firejail bwrap systemd-run at batch dbus-run-session ssh-agent unbuffer expect coproc eval source . trap
-    bash sh zsh dash ksh fish ash rbash mksh csh tcsh find fd git make just npx bunx uvx docker podman kubectl
-    ! { } do then else
-"""
-#: Commands that run others: what follows in their words is looked at as commands, too.
-RUNS_OTHERS: Final = frozenset(_RUNNING.split())
-_TAKING_LINES: Final = """
-    bash sh zsh dash ksh fish ash rbash mksh csh tcsh eval su runuser ssh watch script xargs parallel env timeout sudo
-    doas find flock trap busybox entr docker podman kubectl git nsenter unshare chroot systemd-run at command exec
-    builtin nice nohup setsid stdbuf time ! { } do then else
-"""
-#: Of these, those in which one word may be a whole line.
-TAKES_LINES: Final = frozenset(_TAKING_LINES.split())
-
-_ALWAYS: Final = """
-    rm rmdir unlink shred dd mkfs wipefs truncate kill killall pkill skill shutdown reboot halt poweroff init telinit
-    fdisk sfdisk cfdisk parted mkswap swapoff userdel groupdel deluser blkdiscard srm wipe lvremove vgremove pvremove
-    mv tee crontab systemctl service umount iptables nft dropdb mkfs.ext4 mkfs.xfs mkfs.btrfs mke2fs hdparm losetup
-    chattr setfacl zap format debugfs tune2fs
-"""
-#: Commands that cannot be undone, in all their uses or in those that matter.
-DESTROYS: Final = frozenset(_ALWAYS.split())
-#: Further commands, and the words with which they cannot be undone.
-DESTROYS_WITH: Final[Mapping[str, Sequence[frozenset[str]]]] = MappingProxyType(
-    {
-        "git": tuple(
-            frozenset(each.split())
-            for each in (
-                "reset --hard", "clean", "push --force", "push -f", "push --force-with-lease", "push --delete",
-                "push --mirror", "checkout --", "checkout .", "checkout -f", "restore", "branch -D", "branch -d",
-                "stash drop", "stash clear", "reflog expire", "gc --prune=now", "filter-branch", "rm", "tag -d",
-                "update-ref -d", "worktree remove", "switch -f", "rebase", "update-ref",
-            )
-        ),
-        "find": tuple(map(frozenset, (["-delete"], ["-fprint"], ["-fls"], ["-fprintf"], ["-fprint0"]))),
-        "chmod": tuple(map(frozenset, (["-R"], ["--recursive"]))),
-        "chown": tuple(map(frozenset, (["-R"], ["--recursive"]))),
-        "chgrp": tuple(map(frozenset, (["-R"], ["--recursive"]))),
-        "rsync": tuple(map(frozenset, (["--delete"], ["--remove-source-files"], ["--delete-after"]))),
-        "sed": tuple(map(frozenset, (["-i"], ["--in-place"]))),
-        "perl": tuple(map(frozenset, (["-i"],))),
-        "docker": tuple(map(frozenset, (["rm"], ["rmi"], ["prune"], ["kill"], ["stop"], ["down"]))),
-        "podman": tuple(map(frozenset, (["rm"], ["rmi"], ["prune"], ["kill"], ["stop"]))),
-        "kubectl": tuple(map(frozenset, (["delete"], ["drain"]))),
-        "helm": tuple(map(frozenset, (["uninstall"], ["delete"]))),
-        "terraform": tuple(map(frozenset, (["destroy"], ["apply"]))),
-        "npm": tuple(map(frozenset, (["publish"], ["unpublish"], ["uninstall"]))),
-        "pip": tuple(map(frozenset, (["uninstall"],))),
-        "apt": tuple(map(frozenset, (["remove"], ["purge"], ["autoremove"]))),
-        "apt-get": tuple(map(frozenset, (["remove"], ["purge"], ["autoremove"]))),
-        "gh": tuple(map(frozenset, (["delete"], ["merge"]))),
-        "aws": tuple(map(frozenset, (["rm"], ["delete"], ["terminate-instances"]))),
-        "redis-cli": tuple(map(frozenset, (["flushall"], ["FLUSHALL"], ["flushdb"]))),
-    }
-)  # fmt: skip
 _OF_NETWORK: Final = """
     curl wget ssh scp sftp rsync nc ncat netcat socat telnet ftp pip pip3 npm pnpm yarn npx uv uvx poetry cargo gem
     bundle go brew apt apt-get dnf yum apk pacman docker podman kubectl gh aws gcloud az ping dig nslookup host whois

@@ -104,6 +104,17 @@ class CallJudge:
             logger.warning("a call of %s could not be judged: %s", tool.name, text_of(error))
             return Judgement(Decision.ASK, f"it could not be judged ({type(error).__name__})")
 
+    def guards(self, question: AskApproval) -> str:
+        """Why a person is asked about these edits though edits are confirmed; "" if nobody is. It blocks."""
+        try:
+            paths = Paths(self._workspace, self._secrets, self._read_only)
+            changes = [each for each in question.accesses if each.kind in (AccessKind.WRITE, AccessKind.DELETE)]
+            touches = (touch for each in changes for touch in paths.touches(each.kind, each.value))
+            return next((touch.guarded for touch in touches if touch.guarded), "")
+        except Exception as error:  # noqa: BLE001 - of a look at the file system: what is not known is asked about
+            logger.warning("edits of %s could not be looked at: %s", question.name, text_of(error))
+            return f"it could not be looked at ({type(error).__name__})"
+
     def _touches(self, tool: Tool, accesses: Iterable[Access]) -> Iterator[Touch]:
         """All that the call would touch."""
         paths = Paths(self._workspace, self._secrets, self._read_only)

@@ -16,9 +16,11 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from callboard.actors.policy import command_table as table
-from callboard.actors.policy.paths import Paths
+from callboard.actors.policy.command_names import TAKES_LINES, Meant, meant, takes_data
+from callboard.actors.policy.paths import Paths, follow
 from callboard.actors.policy.shell_grammar import (
     MAX_DEPTH,
     Redirection,
@@ -27,13 +29,13 @@ from callboard.actors.policy.shell_grammar import (
     program_name,
     read_line,
 )
+from callboard.actors.policy.undo_table import WRITES, why_not_undone
 from callboard.protocol.policy import AccessKind, Location, Touch
 from callboard.protocol.tools import Risk
 
 #: Where output may go without a trace.
 _NOWHERE: Final = frozenset({"/dev/null", "/dev/stdout", "/dev/stderr"})
 _OVERWRITES: Final = "it replaces what is in a file"
-_CANNOT_BE_UNDONE: Final = "it cannot be undone"
 _UNKNOWN_WORDS: Final = "words that are only known when it runs"
 #: Words that say where a path may be in them: `if=x`, `@x`, `HEAD:x`, `-Ix`.
 _PIECES: Final = re.compile(r"[=@:,]")
@@ -48,6 +50,8 @@ class _Reader(Struct):
     """Where it may run: a `cd` adds one."""
     depth: int = 0
     found: list[Touch] = field(default_factory=list)
+    written: set[str] = field(default_factory=set)
+    """Files that it may write, as it names them."""
 
 
 def command_touches(line: str, paths: Paths, folders: Sequence[str] = ()) -> tuple[Touch, ...]:
@@ -60,6 +64,7 @@ def command_touches(line: str, paths: Paths, folders: Sequence[str] = ()) -> tup
 
 def _read(reader: _Reader, line: str) -> None:
     parsed = read_line(line)
+    reader.written.update(os.path.normpath(each.target.text) for each in parsed.redirections if each.target.text)
     for command in parsed.commands:
         _take(reader, command)
     for each in parsed.redirections:
@@ -88,7 +93,9 @@ def _take(reader: _Reader, command: SimpleCommand) -> None:
     texts = [word.text for word in words if word.text is not None]
     is_known = len(texts) == len(words)
     paths = table.read_paths(name, texts[1:]) if is_known and not reasons and not _is_shadowed(reader, name) else None
-    forms, aliases = _forms(command.words), _aliases(command.words)
+    said = [word.source if word.text is None else word.text for word in command.words]
+    may_be = meant(said, lambda name: _other_names(reader, name))
+    forms, aliases = _forms(command.words), may_be.names
     if paths is not None:
         reads = tuple(touch for path in paths for touch in _of_path(reader, AccessKind.READ, path))
         reader.found.append(Touch(AccessKind.COMMAND, risk=Risk.READ, forms=forms, aliases=aliases, touches=reads))
@@ -97,8 +104,11 @@ def _take(reader: _Reader, command: SimpleCommand) -> None:
         reasons.append(_UNKNOWN_WORDS)
     elif program_name(name) in table.RUNS_CODE:
         reasons.append(f"{program_name(name)} can run what it is given")
-    destroys = _destroys(command.words)
-    place, secret = _whereabouts(reader, words if "/" in name else words[1:])
+    elif why := may_be.unclear or _unknown_program(reader, may_be, name):
+        reasons.append(why)
+    reader.written.update(os.path.normpath(text) for text in texts[1:] if program_name(name) in WRITES)
+    destroys = _destroys(reader, may_be.commands)
+    place, secret, guarded = _whereabouts(reader, words if "/" in name else words[1:])
     reader.found.append(
         Touch(
             AccessKind.COMMAND,
@@ -109,6 +119,7 @@ def _take(reader: _Reader, command: SimpleCommand) -> None:
             destroys=destroys,
             unclear=reasons[0] if reasons else "",
             refused=secret,
+            guarded=guarded,
         )
     )
     _look_inside(reader, words)
@@ -123,13 +134,23 @@ def _forms(words: Sequence[Word]) -> tuple[str, ...]:
     return (shlex.join(word.source if word.text is None else word.text for word in words),)
 
 
-def _aliases(words: Sequence[Word]) -> tuple[str, ...]:
-    """What rules that ask or deny are compared with, too: without folders, and behind what runs other commands."""
-    texts = [word.source if word.text is None else word.text for word in words]
-    found = [[program_name(texts[0]), *texts[1:]]]
-    if program_name(texts[0]) in table.RUNS_OTHERS:
-        found += [[program_name(texts[at]), *texts[at + 1 :]] for at in range(1, min(len(texts), 64))]
-    return tuple(map(shlex.join, found))
+def _other_names(reader: _Reader, name: str) -> list[str]:
+    """Of a program that a link leads to: what it is there."""
+    if "/" not in name:
+        places = [found] if (found := shutil.which(name)) else []
+    else:
+        places = [os.path.join(folder, os.path.expanduser(name)) for folder in dict.fromkeys(reader.folders)]
+    found_names = [program_name(follow(os.path.abspath(place)).place) for place in places if "\0" not in place]
+    return [each for each in dict.fromkeys(found_names) if each and each != program_name(name)]
+
+
+def _unknown_program(reader: _Reader, may_be: Meant, name: str) -> str:
+    """Why it is not known what is run by a path, or by a shell: the line may have made it."""
+    runs = [each for each in (name, *may_be.scripts) if "/" in each or each != name]
+    if any(os.path.normpath(each) in reader.written for each in runs):
+        return "it runs what it has written"
+    is_there = all(_exists(reader, os.path.expanduser(each)) for each in runs)
+    return "" if is_there else "a program that is not there"
 
 
 def _changes_folder(reader: _Reader, words: Sequence[Word]) -> bool:
@@ -171,46 +192,30 @@ def _redirected(reader: _Reader, each: Redirection) -> Iterator[Touch]:
         return
     for touch in _of_path(reader, AccessKind.WRITE, target):
         destroys = "" if operator in (">>", "&>>") else _OVERWRITES
-        yield Touch(
-            touch.kind, touch.place, touch.risk, touch.forms, touch.aliases, destroys, touch.unclear, touch.refused
-        )
+        yield replace(touch, destroys=destroys)
 
 
-def _destroys(words: Sequence[Word]) -> str:
+def _destroys(reader: _Reader, commands: Sequence[Sequence[str]]) -> str:
     """Why what it does could not be undone, as far as its words tell."""
-    texts = [word.text or "" for word in words]
-    starts = range(len(texts)) if program_name(texts[0]) in table.RUNS_OTHERS else range(1)
-    for at in starts:
-        name = program_name(texts[at])
-        base = name.partition(".")[0] if name.startswith("mkfs.") else name
-        if base in table.DESTROYS or _destroys_with(name, texts[at + 1 :]):
-            return f"{name}: {_CANNOT_BE_UNDONE}"
-    return ""
+    reasons = (
+        why_not_undone(command, lambda name: _exists(reader, name), is_first=at == 0)
+        for at, command in enumerate(commands)
+    )
+    return next(filter(None, reasons), "")
 
 
-def _destroys_with(name: str, words: Sequence[str]) -> bool:
-    given = set(words)
-    for word in words:
-        if word.startswith("--"):
-            given.add(word.partition("=")[0])
-        elif word.startswith("-"):
-            given.update(f"-{letter}" for letter in word[1:])
-    if name == "git" and "push" in given and any(word.startswith(("+", ":")) for word in words):
-        return True
-    return any(needed <= given for needed in table.DESTROYS_WITH.get(name, ()))
-
-
-def _whereabouts(reader: _Reader, words: Sequence[Word]) -> tuple[Location, str]:
-    """Of a command that may do anything: does a word of it lead out of the workspace, or to a secret file?"""
-    place, refused = Location.INSIDE, ""
+def _whereabouts(reader: _Reader, words: Sequence[Word]) -> tuple[Location, str, str]:
+    """Of a command that may do anything: does a word of it lead out of the workspace, to a secret file, to a guarded
+    place?"""
+    place, refused, guarded = Location.INSIDE, "", ""
     for word in words:
         for piece in _pieces(word):
             if not _PATH_LIKE.search(piece) and not _exists(reader, piece):
                 continue
             for touch in _of_path(reader, AccessKind.WRITE, piece):
                 place = touch.place if touch.place is Location.OUTSIDE else place
-                refused = refused or touch.refused
-    return place, refused
+                refused, guarded = refused or touch.refused, guarded or touch.guarded
+    return place, refused, guarded
 
 
 def _pieces(word: Word) -> Iterator[str]:
@@ -232,13 +237,14 @@ def _exists(reader: _Reader, name: str) -> bool:
 
 def _look_inside(reader: _Reader, words: Sequence[Word]) -> None:
     """Words that may be lines themselves (`sh -c "..."`): what is in them counts, too, where it makes it stricter."""
-    if program_name(words[0].text or "") not in table.TAKES_LINES:
+    takes = [at for at, word in enumerate(words) if program_name(word.text or "") in TAKES_LINES]
+    if not takes or takes_data([word.text or "" for word in words]):
         return
     if reader.depth >= MAX_DEPTH:
         reader.found.append(_unclear("", "commands in commands in commands"))
         return
     reader.depth += 1
-    for word in words[1:]:
+    for word in words[takes[0] + 1 :]:
         if word.text and re.search(r"[\s;&|<>`$()]", word.text):
             _read(reader, word.text)
     reader.depth -= 1

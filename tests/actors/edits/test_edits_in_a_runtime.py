@@ -207,6 +207,98 @@ def test_edits_are_applied_at_once_where_the_settings_say_so(settings: Callable[
     assert told(conversation) == []
 
 
+PATCH = """--- a/a.py
++++ b/a.py
+@@ -1,2 +1,2 @@
+ def one():
+-    return 1
++    return 11
+--- /dev/null
++++ b/.github/workflows/ci.yml
+@@ -0,0 +1 @@
++on: push
+"""
+#: Calls that change what an editor, a shell or CI runs: made, edited, removed, moved there and away, in a patch, by a
+#: link, in other letters.
+GUARDED_CALLS = {
+    "made": ("create_file", {"path": ".vscode/tasks.json", "content": "{}"}),
+    "edited": ("apply_code_edit", {"edits": [{"file": ".husky/hook", "old_text": "old", "new_text": "new"}]}),
+    "removed": ("delete_file", {"path": ".husky/hook"}),
+    "moved there": ("rename_file", {"path": "a.py", "new_path": ".devcontainer/a.py"}),
+    "moved away": ("rename_file", {"path": ".husky/hook", "new_path": "hook"}),
+    "in a patch": ("apply_patch", {"patch": PATCH}),
+    "by a link": ("create_file", {"path": "linked/pre-push", "content": "x"}),
+    "behind a link": ("create_file", {"path": "code/settings.json", "content": "{}"}),
+    "in other letters": ("create_file", {"path": ".GitHub/Workflows/x.yml", "content": "x"}),
+    "with dots": ("create_file", {"path": "x/../.mcp.json", "content": "{}"}),
+    "below": ("create_file", {"path": "sub/.claude/settings.json", "content": "{}"}),
+}
+
+
+@pytest.fixture
+def guarded_root(root: Path) -> Path:
+    for name in (".husky", "code", "x"):
+        (root / name).mkdir()
+    (root / ".husky" / "hook").write_text("old\n")
+    (root / "linked").symlink_to(".husky")
+    (root / ".cursor").symlink_to("code")
+    return root
+
+
+def snapshot(root: Path) -> dict[str, str]:
+    """Without the index, which callboard keeps there."""
+    found = [each for each in root.rglob("*") if each.is_file() and ".callboard" not in str(each)]
+    return {str(each.relative_to(root)): each.read_text() for each in found}
+
+
+@pytest.mark.parametrize("what", GUARDED_CALLS)
+def test_places_that_are_run_when_they_are_read_wait_for_their_owner(
+    settings: Callable[..., Settings], guarded_root: Path, what: str
+) -> None:
+    name, arguments = GUARDED_CALLS[what]
+    before = snapshot(guarded_root)
+    given = settings(call(name, **arguments), ScriptedTurn("done"), auto_confirm_edits=True)
+    with Runtime(given) as runtime:
+        runtime.ask_sync("edit")
+        (proposal,) = runtime.proposals()
+        assert (proposal.state, snapshot(guarded_root)) == (ProposalState.PENDING, before)
+        (done,) = runtime.approve_edits_sync()
+        assert done.state is ProposalState.APPLIED
+    assert snapshot(guarded_root) != before
+
+
+def test_a_person_is_asked_about_guarded_places_and_no_others(
+    settings: Callable[..., Settings], guarded_root: Path, until: Callable[[Callable[[], bool]], None]
+) -> None:
+    asked: list[tuple[str, str]] = []
+
+    async def approve(question: AskApproval) -> bool:
+        asked.append((Path(question.accesses[0].value).name, question.rule))
+        return True
+
+    given = settings(
+        call("create_file", path="b.py", content="b = 1\n"),
+        call("create_file", path="vscode/x", content="x"),
+        call("create_file", path=".github/workflows/x.yml", content="x"),
+        ScriptedTurn("done"),
+        auto_confirm_edits=True,
+    )
+    with Runtime(given, approve=approve) as runtime:
+        runtime.ask_sync("edit")
+        until(lambda: all(each.state is ProposalState.APPLIED for each in runtime.proposals()))
+        assert {each.by for each in runtime.proposals()} >= {"auto_confirm_edits"}
+    reason = "an editor, a shell or CI runs what it says"
+    assert asked == [("x.yml", f"table: write inside at balanced ({reason})")]
+
+
+def test_a_rule_confirms_edits_of_guarded_places(settings: Callable[..., Settings], guarded_root: Path) -> None:
+    policy = Policy(rules=(Rule("create_file", path=".github/workflows/**", decision="allow"),))
+    made = call("create_file", path=".github/workflows/x.yml", content="x")
+    with Runtime(settings(made, ScriptedTurn("done"), auto_confirm_edits=True, policy=policy)) as runtime:
+        runtime.ask_sync("edit")
+        assert [each.state for each in runtime.proposals()] == [ProposalState.APPLIED]
+
+
 def test_what_a_rule_denies_is_not_applied_and_the_model_reads_which_one(
     settings: Callable[..., Settings], root: Path
 ) -> None:

@@ -195,3 +195,66 @@ def test_what_is_inside_by_the_resolver_can_be_opened_inside_only(tree: Path, na
     if all(touch.place is Location.INSIDE for touch in touches):
         assert is_inside
     assert is_inside or any(touch.place is Location.OUTSIDE for touch in touches)
+
+
+#: Places that an editor, an agent, a shell, a hook or CI runs when it reads them.
+GUARDED = """
+    .vscode/tasks.json .vscode/settings.json .vscode a/.vscode/launch.json .devcontainer/devcontainer.json
+    .devcontainer.json .husky/pre-commit .husky/_/husky.sh .githooks/pre-push .github/workflows/ci.yml
+    .github/workflows/new/x.yaml .github/actions/x/action.yml .gitlab-ci.yml
+    a/.gitlab-ci.yml ci/test.gitlab-ci.yml
+    .mcp.json .cursor/mcp.json .cursor/rules/x.mdc .claude/settings.json .claude/hooks/x.sh
+    .idea/runConfigurations/x.xml
+    .idea/workspace.xml .run/x.run.xml .pre-commit-config.yaml .circleci/config.yml Jenkinsfile ci/Jenkinsfile.release
+    azure-pipelines.yml azure-pipelines-release.yml .travis.yml bitbucket-pipelines.yml .buildkite/pipeline.yml
+    .bashrc .zshrc .profile a/.bash_aliases .config/fish/config.fish .tmux.conf .inputrc lefthook.yml .lintstagedrc.json
+    .gitattributes .gitmodules x.code-workspace .exrc .vimrc .nvim.lua .dir-locals.el .gdbinit sitecustomize.py x.pth
+    .gitpod.yml mise.toml .mise.toml .tool-versions .woodpecker.yml .drone.yml appveyor.yml .zed/tasks.json
+    .continue/config.yaml .gemini/settings.json .codex/config.toml .windsurf/hooks.json opencode.json
+"""
+#: The same, as other file systems and careless writing would have them.
+ALSO_GUARDED = """
+    .VSCode/tasks.json .GITHUB/Workflows/x.yml JENKINSFILE ./a/../.vscode/x a//../.vscode//x .vscode./tasks.json
+    .husky\u200b/pre-commit \uff0evscode/x .vscode::$INDEX_ALLOCATION/x {tree}/inside/.vscode/x a/back/.vscode/x
+    out/in/.vscode/x .Claude/settings.json .gitlab-ci.YML
+    self/self/.husky/x code/tasks.json code deep/hooked/pre-push
+"""
+UNGUARDED = """
+    Makefile conftest.py pyproject.toml package.json setup.py a/y README.md .github/CODEOWNERS
+    .github/ISSUE_TEMPLATE/x.md
+    vscode/x src/claude/x.py docs/jenkins.md
+    workflows/x.yml .gitignore .editorconfig Dockerfile tests/github/workflows/x
+    .github/pull_request_template.md profile.py bashrc.md idea/x cursor.py azure.yml tox.ini CLAUDE.md
+"""
+
+
+@pytest.fixture(scope="module")
+def linked(tree: Path) -> Path:
+    """With links by which `code` is .vscode, and deep/hooked is deep/.husky."""
+    root = tree / "inside"
+    (root / "code").mkdir()
+    (root / "deep" / "hooked").mkdir(parents=True)
+    (root / ".vscode").symlink_to("code")
+    (root / "deep" / ".husky").symlink_to("hooked")
+    return tree
+
+
+def guarded(tree: Path, path: str, kind: AccessKind) -> bool:
+    return any(touch.guarded for touch in Paths(tree / "inside").touches(kind, path.replace("{tree}", str(tree))))
+
+
+def test_places_that_are_run_when_they_are_read_are_guarded(linked: Path) -> None:
+    for kind in (AccessKind.WRITE, AccessKind.DELETE):
+        paths = [*GUARDED.split(), *ALSO_GUARDED.split()]
+        assert [path for path in paths if not guarded(linked, path, kind)] == []
+        assert [path for path in UNGUARDED.split() if guarded(linked, path, kind)] == []
+    assert not guarded(linked, ".vscode/tasks.json", AccessKind.READ)
+
+
+def test_no_table_allows_a_change_of_a_guarded_place(linked: Path) -> None:
+    allows = Policy({Risk.WRITE: Decision.ALLOW, Risk.READ: Decision.ALLOW})
+    assert decision(linked, "a/new", AccessKind.WRITE, allows).decision is Decision.ALLOW
+    assert decision(linked, ".github/workflows/x.yml", AccessKind.WRITE, allows).decision is Decision.ASK
+    assert decision(linked, ".github/workflows/x.yml", AccessKind.READ, allows).decision is Decision.ALLOW
+    by_rule = Policy(rules=(Rule("*", path=".github/**", decision="allow"),))
+    assert decision(linked, ".github/workflows/x.yml", AccessKind.WRITE, by_rule).decision is Decision.ALLOW
