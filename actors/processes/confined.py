@@ -29,6 +29,7 @@ from callboard.actors.processes.confinement import Confinement
 from callboard.actors.processes.control import LENGTH
 from callboard.actors.processes.landlock import May, PathRule, open_place, restrict
 from callboard.actors.processes.linux import FILE_CAPABILITIES, capabilities, keep_capabilities
+from callboard.protocol.tools import Hold
 
 #: Programs and libraries of the system, which anyone may read.
 _SYSTEM: Final = (
@@ -59,6 +60,34 @@ PACKAGES: Final = frozenset({"site-packages", "dist-packages"})
 _REFUSED_WORDS: Final = tuple(map(os.strerror, (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENXIO)))
 _NO_GIT: Final = "not a git repository"
 _REFUSALS: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENXIO})
+
+
+#: Of what is held to reading: git neither locks nor runs what a repository's configuration names, nor fetches.
+_GIT_SETTINGS: Final = {
+    "core.fsmonitor": "false",
+    "core.hooksPath": "/dev/null",
+    "core.pager": "cat",
+    "core.editor": "false",
+    "core.sshCommand": "false",
+    "core.alternateRefsCommand": "false",
+    "core.askPass": "false",
+    "credential.helper": "",
+    "gpg.program": "false",
+    "log.showSignature": "false",
+    "maintenance.auto": "false",
+}
+_HELD_ENVIRONMENT: Final = {
+    **{"PAGER": "cat", "GIT_PAGER": "cat", "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"},
+    **{"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1", "GIT_CONFIG_COUNT": str(len(_GIT_SETTINGS))},
+    **{f"GIT_CONFIG_KEY_{at}": name for at, name in enumerate(_GIT_SETTINGS)},
+    **{f"GIT_CONFIG_VALUE_{at}": value for at, value in enumerate(_GIT_SETTINGS.values())},
+}
+#: They name options, files or programs for what is run.
+_DROPPED_VARIABLES: Final = (
+    *("BASH_ENV", "ENV", "CDPATH", "GREP_OPTIONS", "RIPGREP_CONFIG_PATH", "GIT_EXTERNAL_DIFF", "GIT_DIR"),
+    *("GIT_WORK_TREE", "GIT_TRACE", "GIT_TRACE2", "GIT_TRACE2_EVENT", "GIT_TRACE2_PERF", "NODE_OPTIONS"),
+    *("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "PYTHONSTARTUP", "LESSOPEN", "LESSCLOSE"),
+)
 
 
 class Walls(Struct, frozen=True):
@@ -98,6 +127,10 @@ class _Held(Struct):
     hidden: frozenset[str] = frozenset()
     covers: dict[str, Identity | None] = field(default_factory=dict)
     """What is at the place of each secret file and folder, once it is covered."""
+    programs: list[str] = field(default_factory=list)
+    """Where programs are that are not of its paths."""
+    is_reading: bool = False
+    """Is it held to reading?"""
 
 
 _held: Final = _Held()
@@ -151,6 +184,7 @@ def enter(walls: Walls, scratch: str, found: int, *, has_mounts: bool) -> None:
     _held.walls = walls
     _held.readable = [place for place, may in rules if may & May.READ_FILE]
     _held.writable = [place for place, may in rules if may & May.MAKE_FILE]
+    _held.programs = [place for place, may in rules if may & May.RUN and place not in paths]
     in_scratch = May.READ | May.WRITE | (May.RUN if rights.executes else May(0))
     _held.in_scratch = int(in_scratch)
     _held.rules = _opened({**_coarse(rules, _held.scratch), f"{_held.scratch}/template": May.READ})
@@ -331,6 +365,61 @@ def enter_child() -> None:
     _held.readable.append(own)
 
 
+def hold(hold: Hold) -> None:
+    """Hold this child to reading, for what it runs from here on: it writes nothing but in its scratch folder, connects
+    to nothing, and of programs runs those of the system. Raises PermissionError where it is not confined, OSError where
+    the kernel refuses."""
+    if hold is Hold.NONE:
+        return
+    walls = _held.walls
+    if walls is None:
+        raise PermissionError("this call may only run held to reading, and its process is not confined")
+    own = f"{_held.scratch}/{os.getpid()}"
+    readable = ["/"] if hold is Hold.READING or not (late := _late_secrets(walls)) else _without(late)
+    rules = dict.fromkeys(readable, May.READ)
+    rules |= dict.fromkeys(_held.programs, May.READ | May.RUN)
+    rules |= {**dict.fromkeys(_DEVICES, May.USE_DEVICE), own: May(_held.in_scratch)}
+    try:
+        found = _opened(rules)
+        restrict(found, walls.landlock, connections=False)
+    finally:
+        for rule in found:
+            os.close(rule.place)
+    seccomp.install(seccomp.CallsAllowed(connections=False, unfiled_programs=False, metadata=False, shared=False))
+    _held.is_reading = True
+    _held.writable = [own]
+    os.environ.update(_HELD_ENVIRONMENT)
+    for name in _DROPPED_VARIABLES:
+        os.environ.pop(name, None)
+
+
+def _late_secrets(walls: Walls) -> list[str]:
+    """Secret files and folders that have come since this process's were covered."""
+    from callboard.actors.processes.secret_places import find  # noqa: PLC0415 - as above
+    from callboard.actors.secret_files import SecretRules  # noqa: PLC0415
+
+    rules = SecretRules(walls.secret_patterns, walls.secret_folders)
+    found = find(walls.confinement.paths, walls.workspace, rules, frozenset(_prefixes()))
+    return [place for place in (*found.files, *found.folders) if place not in _held.hidden]
+
+
+def _without(places: Sequence[str]) -> list[str]:
+    """All files and folders but these: of each folder above one, what else is in it."""
+    hidden = frozenset(places)
+    above = {"/"}
+    for place in places:
+        while (place := os.path.dirname(place)) != "/":
+            above.add(place)
+    found: list[str] = []
+    for folder in above:
+        try:
+            beside = [os.path.join(folder, name) for name in os.listdir(folder)]
+        except OSError:  # it has gone, or is not for this process
+            continue
+        found += [each for each in beside if each not in hidden and each not in above and not os.path.islink(each)]
+    return found
+
+
 def is_held() -> bool:
     """Is this process confined?"""
     return _held.walls is not None
@@ -351,6 +440,8 @@ def explain(error: BaseException) -> str:
     if walls is None:
         return ""
     for each in _chain(error):
+        if _held.is_reading and isinstance(each, OSError) and each.errno in _REFUSALS:
+            return _READING
         if isinstance(each, OSError) and (why := _refused(each, walls.confinement)):
             return f"confined: this tool declares risk={walls.confinement.risk.value!r} and {why}"
     return ""
@@ -362,6 +453,8 @@ def hint(text: str) -> str:
     no_git = _NO_GIT in text and any(os.path.basename(each) == ".git" for each in _held.hidden)
     if walls is None or not (no_git or any(words in text for words in _REFUSED_WORDS)):
         return ""
+    if _held.is_reading and not no_git:
+        return _READING
     parts = [f"confined: this tool {walls.confinement}; nothing else is written but its TMPDIR"]
     if _held.hidden:
         parts.append(f"{len(_held.hidden)} secret files and folders cannot be opened")
@@ -402,6 +495,10 @@ def _refused(error: OSError, confinement: Confinement) -> str:
     return ""
 
 
+_READING: Final = (
+    "confined: this line was found only to read, so it ran unasked and the kernel lets it write nothing but in TMPDIR, "
+    "open no sockets and run no programs of the workspace; a line that says what it writes or runs is asked about"
+)
 _NO_SOCKETS: Final = "may open no sockets; its author can allow that by risk='network'"
 _OTHER_SOCKETS: Final = "may open sockets of the internet (TCP and UDP) only"
 
