@@ -365,22 +365,22 @@ def enter_child() -> None:
     _held.readable.append(own)
 
 
-def hold(hold: Hold) -> None:
+def hold(wanted: Hold) -> None:
     """Hold this child to reading, for what it runs from here on: it writes nothing but in its scratch folder, connects
     to nothing, and of programs runs those of the system. Raises PermissionError where it is not confined, OSError where
     the kernel refuses."""
-    if hold is Hold.NONE:
+    if wanted is Hold.NONE:
         return
     walls = _held.walls
     if walls is None:
         raise PermissionError("this call may only run held to reading, and its process is not confined")
     own = f"{_held.scratch}/{os.getpid()}"
-    readable = ["/"] if hold is Hold.READING or not (late := _late_secrets(walls)) else _without(late)
-    rules = dict.fromkeys(readable, May.READ)
+    late = _late_secrets(walls) if wanted is Hold.READING_BELOW else []
+    rules = {"/": May.READ} if not late else {"/": May.LIST} | dict.fromkeys(_without(late), May.READ)
     rules |= dict.fromkeys(_held.programs, May.READ | May.RUN)
     rules |= {**dict.fromkeys(_DEVICES, May.USE_DEVICE), own: May(_held.in_scratch)}
+    found = _opened(rules)
     try:
-        found = _opened(rules)
         restrict(found, walls.landlock, connections=False)
     finally:
         for rule in found:
