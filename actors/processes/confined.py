@@ -8,6 +8,7 @@ here, too: this is where it is known what the tool may do.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib.machinery
 import os
@@ -24,7 +25,7 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from callboard.actors.processes import private_mounts, seccomp
+from callboard.actors.processes import held_environment, private_mounts, seccomp
 from callboard.actors.processes.confinement import Confinement
 from callboard.actors.processes.control import LENGTH
 from callboard.actors.processes.landlock import May, PathRule, open_place, restrict
@@ -60,34 +61,6 @@ PACKAGES: Final = frozenset({"site-packages", "dist-packages"})
 _REFUSED_WORDS: Final = tuple(map(os.strerror, (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENXIO)))
 _NO_GIT: Final = "not a git repository"
 _REFUSALS: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENXIO})
-
-
-#: Of what is held to reading: git neither locks nor runs what a repository's configuration names, nor fetches.
-_GIT_SETTINGS: Final = {
-    "core.fsmonitor": "false",
-    "core.hooksPath": "/dev/null",
-    "core.pager": "cat",
-    "core.editor": "false",
-    "core.sshCommand": "false",
-    "core.alternateRefsCommand": "false",
-    "core.askPass": "false",
-    "credential.helper": "",
-    "gpg.program": "false",
-    "log.showSignature": "false",
-    "maintenance.auto": "false",
-}
-_HELD_ENVIRONMENT: Final = {
-    **{"PAGER": "cat", "GIT_PAGER": "cat", "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"},
-    **{"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1", "GIT_CONFIG_COUNT": str(len(_GIT_SETTINGS))},
-    **{f"GIT_CONFIG_KEY_{at}": name for at, name in enumerate(_GIT_SETTINGS)},
-    **{f"GIT_CONFIG_VALUE_{at}": value for at, value in enumerate(_GIT_SETTINGS.values())},
-}
-#: They name options, files or programs for what is run.
-_DROPPED_VARIABLES: Final = (
-    *("BASH_ENV", "ENV", "CDPATH", "GREP_OPTIONS", "RIPGREP_CONFIG_PATH", "GIT_EXTERNAL_DIFF", "GIT_DIR"),
-    *("GIT_WORK_TREE", "GIT_TRACE", "GIT_TRACE2", "GIT_TRACE2_EVENT", "GIT_TRACE2_PERF", "NODE_OPTIONS"),
-    *("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "PYTHONSTARTUP", "LESSOPEN", "LESSCLOSE"),
-)
 
 
 class Walls(Struct, frozen=True):
@@ -388,8 +361,8 @@ def hold(wanted: Hold) -> None:
     seccomp.install(seccomp.CallsAllowed(connections=False, unfiled_programs=False, metadata=False, shared=False))
     _held.is_reading = True
     _held.writable = [own]
-    os.environ.update(_HELD_ENVIRONMENT)
-    for name in _DROPPED_VARIABLES:
+    os.environ.update(held_environment.SET)
+    for name in held_environment.DROPPED:
         os.environ.pop(name, None)
 
 
@@ -403,21 +376,21 @@ def _late_secrets(walls: Walls) -> list[str]:
     return [place for place in (*found.files, *found.folders) if place not in _held.hidden]
 
 
-def _without(places: Sequence[str]) -> list[str]:
-    """All files and folders but these: of each folder above one, what else is in it."""
+def _without(places: Sequence[str]) -> Iterator[str]:
+    """What may be read but these: of each folder above one, what else is in it."""
     hidden = frozenset(places)
-    above = {"/"}
-    for place in places:
-        while (place := os.path.dirname(place)) != "/":
-            above.add(place)
-    found: list[str] = []
-    for folder in above:
-        try:
-            beside = [os.path.join(folder, name) for name in os.listdir(folder)]
-        except OSError:  # it has gone, or is not for this process
-            continue
-        found += [each for each in beside if each not in hidden and each not in above and not os.path.islink(each)]
-    return found
+    above = {os.path.dirname(place) for place in places}
+    for folder in list(above):
+        while (folder := os.path.dirname(folder)) != "/":
+            above.add(folder)
+    todo = list(_held.readable)
+    while todo:
+        place = todo.pop()
+        if place not in above:
+            yield from () if place in hidden else (place,)
+        elif os.path.isdir(place):
+            with contextlib.suppress(OSError):  # it has gone, or is not for this process
+                todo += [os.path.join(place, name) for name in os.listdir(place)]
 
 
 def is_held() -> bool:
@@ -453,9 +426,9 @@ def hint(text: str) -> str:
     no_git = _NO_GIT in text and any(os.path.basename(each) == ".git" for each in _held.hidden)
     if walls is None or not (no_git or any(words in text for words in _REFUSED_WORDS)):
         return ""
-    if _held.is_reading and not no_git:
-        return _READING
     parts = [f"confined: this tool {walls.confinement}; nothing else is written but its TMPDIR"]
+    if _held.is_reading:
+        parts = [_READING]
     if _held.hidden:
         parts.append(f"{len(_held.hidden)} secret files and folders cannot be opened")
     if no_git:
