@@ -63,7 +63,7 @@ class Risk(StrEnum):
 class Hold(StrEnum):
     """What the kernel keeps a call to beside what its tool declares: it runs unasked because it was found only to read."""
 
-    NONE = "none"
+    NONE = ""
     READING = "reading"
     """It writes nothing but in a scratch folder of its own, and connects to nothing. What it reads was judged by name;
     another part of the call that a rule allows takes this hold from it."""

@@ -161,6 +161,8 @@ def _matches(reader: _Reader, pattern: str) -> list[str] | None:
         found += in_folder or [pattern]
     if len(found) >= MAX_MATCHES or not all(name == pattern or _PLAIN_NAME.fullmatch(name) for name in found):
         return None
+    if any(touch.refused for name in found for touch in _of_path(reader, AccessKind.READ, name)):
+        return None  # a person says whether the rest of them may be read
     return list(dict.fromkeys(found))
 
 
@@ -187,8 +189,8 @@ def _changes_folder(reader: _Reader, words: Sequence[Word]) -> bool:
     if len(words) != 1 or not words[0].text or words[0].is_tilde or words[0].text.startswith("-"):
         return False
     target = words[0].text
-    if "CDPATH" in os.environ and not target.startswith(("/", "./", "../")):
-        return False
+    if not reader.can_hold and not target.startswith(("/", ".")):
+        return False  # its CDPATH is not known; what is held has none
     touched = _of_path(reader, AccessKind.READ, target)
     forms = _forms((Word("cd", "cd"), words[0]))
     hold = Hold.READING if reader.can_hold else Hold.NONE
