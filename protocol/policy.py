@@ -447,7 +447,7 @@ def _held(found: Judgement, said: Sequence[tuple[Touch, Judgement]]) -> Judgemen
         return replace(found, hold=max(holds, key=list(Hold).index, default=Hold.NONE))
     if Hold.READING_BELOW in holds:
         return Judgement(_ASK, "a command that is allowed to do more stands beside one that must be held to reading")
-    return found
+    return replace(found, hold=Hold.NONE)
 
 
 def _stricter(one: Decision, other: Decision) -> Decision:

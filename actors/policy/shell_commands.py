@@ -102,7 +102,10 @@ def _take(reader: _Reader, command: SimpleCommand) -> None:
     if name == "cd" and not reasons and not command.repeats and _changes_folder(reader, words[1:]):
         return
     forms, aliases = _forms(command.words), _aliases(command.words)
-    found = _read_only(reader, name, words[1:]) if words[0].text is not None and not reasons else None
+    # Behind `command` or `env` it is not the shell's function of that name (processes/held_environment.py).
+    is_other_git = name == "git" and command.words[0].text not in ("git", "time")
+    is_open = words[0].text is None or bool(reasons) or is_other_git
+    found = None if is_open else _read_only(reader, name, words[1:])
     if found is not None and (command.given is None or command.given.text is not None or command.given.is_shown):
         reads = tuple(touch for path in found.paths for touch in _of_path(reader, AccessKind.READ, path))
         hold = Hold.READING_BELOW if found.below else Hold.READING if reader.can_hold else Hold.NONE
