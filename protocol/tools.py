@@ -61,7 +61,7 @@ class Risk(StrEnum):
 
 
 class Hold(StrEnum):
-    """What the kernel keeps a call to beside what its tool declares: it runs unasked because it was found only to read."""
+    """What the kernel keeps a call to beside what its tool declares, where it was found only to read."""
 
     NONE = ""
     READING = "reading"
@@ -120,8 +120,8 @@ class ToolContract(Value, frozen=True, omit_defaults=False):
     is_trusted: bool = False
     """Are its results the owner's own words? Else they are untrusted text, which may try to steer the model."""
     can_be_held: bool = False
-    """May the kernel keep a call that only runs a line which reads to reading (`Hold`)? Only where it runs in a confined
-    process, and the tool itself needs neither to write nor to connect."""
+    """May the kernel keep a call that only runs a line which reads to reading (`Hold`)? Only where it runs in a
+    confined process, and the tool itself needs neither to write nor to connect."""
     stages: bool = False
     """Do its calls change nothing themselves, but stage what is put to the owner then? Such a call is denied or run,
     and never asked about: the question is put with what it has staged."""

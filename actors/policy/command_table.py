@@ -1,9 +1,9 @@
 """What known commands do: a table. A command that it does not name may do anything.
 
 A reading command is named with the options with which it only reads; with any other option it counts as unknown. Which
-words each opens is measured (tests/actors/policy/test_tables_by_strace.py). Programs whose words are a language, and git,
-are in reading_programs.py. Not in either, on purpose: `env` and `ps` (they show secrets), `less`, `vim`, `man`, `tar`
-(they run commands), `tee` (writes).
+words each opens is measured (tests/actors/policy/test_tables_by_strace.py). Programs whose words are a language, and
+git, are in reading_programs.py. Not in either, on purpose: `env` and `ps` (they show secrets), `less`, `vim`, `man`,
+`tar` (they run commands), `tee` (writes).
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ class ReadingCommand(Struct, frozen=True):
     """The folder that it reads where no path is named."""
 
 
+_DIGITS: Final = "0123456789"
 _SUMS: Final = ReadingCommand("btz", "", "tag")
 READING: Final[Mapping[str, ReadingCommand]] = MappingProxyType(
     {
@@ -86,7 +87,8 @@ READING: Final[Mapping[str, ReadingCommand]] = MappingProxyType(
         "grep": ReadingCommand(
             "ivnclLoqswxEFGHhazPbT0123456789",
             "emABC",
-            "perl-regexp byte-offset null no-messages initial-tab files-without-match color colour count ignore-case line-number only-matching invert-match word-regexp files-with-matches "
+            "perl-regexp byte-offset null no-messages initial-tab files-without-match color "
+            "colour count ignore-case line-number only-matching invert-match word-regexp files-with-matches "
             "extended-regexp fixed-strings basic-regexp regexp max-count context after-context before-context quiet "
             "no-filename with-filename line-regexp",
             skip=1,
@@ -172,10 +174,12 @@ READING_BELOW: Final[Mapping[str, ReadingCommand]] = MappingProxyType(
 )
 #: How programs are asked for their version, in one word that makes them do nothing else.
 _LONG, _SHORT = frozenset({"--version"}), frozenset({"--version", "-V"})
+_LONG_NAMES: Final = "gcc g++ clang cc make cmake bash grep sed tar curl gdb docker kubectl"
+_SHORT_NAMES: Final = "python python2 python3 pip pip3 cargo rustc uv ruff mypy pytest rg perl jq tree"
 VERSIONS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
     {
-        **dict.fromkeys("gcc g++ clang cc make cmake bash grep sed tar curl gdb docker kubectl".split(), _LONG),
-        **dict.fromkeys("python python2 python3 pip pip3 cargo rustc uv ruff mypy pytest rg perl jq tree".split(), _SHORT),
+        **dict.fromkeys(_LONG_NAMES.split(), _LONG),
+        **dict.fromkeys(_SHORT_NAMES.split(), _SHORT),
         **dict.fromkeys(("node", "npm"), frozenset({"--version", "-v"})),
         "git": _LONG,
         "rustup": _SHORT,
@@ -310,6 +314,8 @@ def _are_known(known: ReadingCommand, letters: str, rest: list[str]) -> bool:
     """Takes the value that belongs to the last of them."""
     if known.apart and len(letters) > 1:
         return False
+    if letters[0].isdigit() and not letters.isdigit() and _DIGITS in known.flags:
+        return False  # in `head -5c FILE` the c is a unit
     for at, letter in enumerate(letters):
         if letter in known.valued:
             if at + 1 == len(letters) and rest:

@@ -1,8 +1,8 @@
 """What a command reads whose words are more than options and paths: `test`, `sed`, `awk`, `jq`, `git`, and what reads
 below folders. What is not understood here is not known to read only.
 
-What is `below` counts as reading only where the kernel holds it to that, since its words do not say all: git and `--version`
-look at files of the folder that may name programs, a search meets whatever is there.
+What is `below` counts as reading only where the kernel holds it to that, since its words do not say all: git and
+`--version` look at files that may name programs, a search meets whatever is there.
 """
 
 from __future__ import annotations
@@ -62,11 +62,14 @@ def _printf(words: Words) -> Reads | None:
 
 
 #: Of files and texts. Not `-v` and `-R`, which evaluate what they are given.
-_UNARY: Final = frozenset("-e -f -d -s -r -w -x -n -z -L -h -b -c -p -S -g -u -k -O -G -N -t".split())
-_BINARY: Final = frozenset("= == != =~".split())
+_UNARY_WORDS: Final = """
+    -e -f -d -s -r -w -x -n -z -L -h -b -c -p -S -g -u -k -O -G -N -t
+"""
+_UNARY: Final = frozenset(_UNARY_WORDS.split())
+_BINARY: Final = frozenset({"=", "==", "!=", "=~"})
 #: They evaluate their sides as arithmetic in `[[`.
-_NUMERIC: Final = frozenset("-eq -ne -lt -le -gt -ge".split())
-_OF_FILES: Final = frozenset("-nt -ot -ef".split())
+_NUMERIC: Final = frozenset({"-eq", "-ne", "-lt", "-le", "-gt", "-ge"})
+_OF_FILES: Final = frozenset({"-nt", "-ot", "-ef"})
 
 
 def _test(words: Words) -> Reads | None:
@@ -120,7 +123,10 @@ def _read(words: Sequence[str]) -> Reads | None:
     return Reads() if set(options) <= {"-r"} and names and all(map(LOOP_NAME.fullmatch, names)) else None
 
 
-_SET: Final = frozenset("-e -u -x +e +u +x -eu -ex -eux -o +o pipefail errexit nounset -euo -euxo -eo -uo".split())
+_SET_WORDS: Final = """
+    -e -u -x +e +u +x -eu -ex -eux -o +o pipefail errexit nounset -euo -euxo -eo -uo
+"""
+_SET: Final = frozenset(_SET_WORDS.split())
 
 
 def _set(words: Sequence[str]) -> Reads | None:
@@ -136,7 +142,9 @@ def _command(words: Sequence[str]) -> Reads | None:
 
 _SED_ADDRESS: Final = r"(?:\d+(?:~\d+)?|\$|/(?:[^/\\\n]|\\.)+/I?)"
 _SED_PRINT: Final = rf"(?:{_SED_ADDRESS}(?:\s*,\s*(?:{_SED_ADDRESS}|[+~]\d+))?)?\s*!?\s*[pdq=]"
-_SED_CHANGE: Final = rf"(?:{_SED_ADDRESS}(?:,{_SED_ADDRESS})?)?\s*s([/|#,:@])(?:(?!\1)[^\\\n]|\\.)*\1(?:(?!\1)[^\\\n]|\\.)*\1[gpiI\d]*"
+_SED_CHANGE: Final = (
+    rf"(?:{_SED_ADDRESS}(?:,{_SED_ADDRESS})?)?\s*s([/|#,:@])(?:(?!\1)[^\\\n]|\\.)*\1(?:(?!\1)[^\\\n]|\\.)*\1[gpiI\d]*"
+)
 #: One command that prints, leaves out, counts or replaces; or several of those that have no text in them.
 _SED: Final = re.compile(rf"\s*(?:{_SED_CHANGE}|{_SED_PRINT}(?:\s*;\s*{_SED_PRINT})*)\s*;?\s*")
 
@@ -176,11 +184,14 @@ def _awk(words: Sequence[str]) -> Reads | None:
     return Reads(tuple(rest[1:]), below=True)
 
 
-_JQ_REACHES: Final = re.compile(r"\benv\b|\$ENV|\$__prog|\b(?:import|include|modulemeta|get_search_list|input_filename)\b")
-_JQ_LONG: Final = frozenset(
-    "--raw-output --compact-output --null-input --slurp --sort-keys --join-output --tab --exit-status --raw-input "
-    "--color-output --monochrome-output --ascii-output --stream".split()
+_JQ_REACHES: Final = re.compile(
+    r"\benv\b|\$ENV|\$__prog|\b(?:import|include|modulemeta|get_search_list|input_filename)\b"
 )
+_JQ_LONG_WORDS: Final = """
+    --raw-output --compact-output --null-input --slurp --sort-keys --join-output --tab --exit-status --raw-input
+    --color-output --monochrome-output --ascii-output --stream
+"""
+_JQ_LONG: Final = frozenset(_JQ_LONG_WORDS.split())
 
 
 def _jq(words: Sequence[str]) -> Reads | None:
@@ -205,23 +216,24 @@ def _jq(words: Sequence[str]) -> Reads | None:
 # -- git ----------------------------------------------------------------------------------------------------------
 
 _DIFF: Final = """
-    --stat --numstat --shortstat --name-only --name-status --summary --patch --no-patch --cached --staged --word-diff
-    --color --no-color --no-renames --find-renames --minimal --patience --histogram --ignore-all-space --ignore-space-change
-    --ignore-blank-lines --unified --raw --diff-filter --check --dirstat --relative --no-ext-diff --no-textconv --quiet
-    --exit-code --function-context --text --binary --full-index --abbrev --no-prefix --merge-base --inter-hunk-context
-    --diff-algorithm --compact-summary -p -u -s -w -b -M -C -R -z -W -a
+    --stat --numstat --shortstat --name-only --name-status --summary --patch --no-patch --cached --staged
+    --word-diff --color --no-color --no-renames --find-renames --minimal --patience --histogram --ignore-all-space
+    --ignore-space-change --ignore-blank-lines --unified --raw --diff-filter --check --dirstat --relative
+    --no-ext-diff --no-textconv --quiet --exit-code --function-context --text --binary --full-index --abbrev
+    --no-prefix --merge-base --inter-hunk-context --diff-algorithm --compact-summary -p -u -s -w -b -M -C -R -z -W
+    -a
 """
 _REVISIONS: Final = """
     --oneline --graph --all --decorate --no-decorate --no-merges --merges --first-parent --reverse --since --until
     --after --before --author --committer --grep --all-match --invert-grep --follow --branches --tags --remotes
-    --abbrev-commit --no-abbrev-commit --date --pretty --format --topo-order --date-order --max-count --skip --full-history
-    --simplify-by-decoration --left-right --cherry-pick --cherry-mark --pickaxe-regex --pickaxe-all --show-pulls
-    --relative-date --parents --children --boundary --ancestry-path --source --regexp-ignore-case --extended-regexp
-    --perl-regexp --fixed-strings --no-walk --notes --no-notes --count -i -E -F -P -m -c --cc
+    --abbrev-commit --no-abbrev-commit --date --pretty --format --topo-order --date-order --max-count --skip
+    --full-history --simplify-by-decoration --left-right --cherry-pick --cherry-mark --pickaxe-regex --pickaxe-all
+    --show-pulls --relative-date --parents --children --boundary --ancestry-path --source --regexp-ignore-case
+    --extended-regexp --perl-regexp --fixed-strings --no-walk --notes --no-notes --count -i -E -F -P -m -c --cc
 """
 _REFS: Final = "--list --sort --format --contains --no-contains --merged --no-merged --points-at --column --no-column"
 #: Of each that reads: its options, and the letters after which a value follows, in the same word or the next.
-_GIT: Final[Mapping[str, tuple[frozenset[str], str]]] = MappingProxyType(
+GIT: Final[Mapping[str, tuple[frozenset[str], str]]] = MappingProxyType(
     {
         name: (frozenset(options.split()), valued)
         for name, options, valued in (
@@ -232,8 +244,8 @@ _GIT: Final[Mapping[str, tuple[frozenset[str], str]]] = MappingProxyType(
             ("diff", _DIFF, "SGU"),
             ("whatchanged", f"{_DIFF}{_REVISIONS}", "nSGLU"),
             ("shortlog", f"{_REVISIONS} -s -n -e -sn -ne -sne -nse -ns -se --summary --numbered --email", ""),
-            ("blame", "-w -M -C -s -e -l -t -f -n -p --porcelain --line-porcelain --show-email --show-name --show-number "
-             "--date --root --abbrev --color-lines --first-parent --reverse", "L"),
+            ("blame", "-w -M -C -s -e -l -t -f -n -p --porcelain --line-porcelain --show-email --show-name "
+             "--show-number --date --root --abbrev --color-lines --first-parent --reverse", "L"),
             ("branch", f"-a -r -v -vv -av -avv -rv -l -i {_REFS} --all --remotes --show-current --verbose --no-color "
              "--color --abbrev --ignore-case", ""),
             ("tag", f"-l -n -i {_REFS} --no-color --color", ""),
@@ -245,17 +257,20 @@ _GIT: Final[Mapping[str, tuple[frozenset[str], str]]] = MappingProxyType(
             ("rev-list", _REVISIONS, "n"),
             ("ls-files", "-c -d -m -o -i -s -u -k -z -t -v --cached --deleted --modified --others --ignored --stage "
              "--unmerged --killed --exclude-standard --error-unmatch --full-name --deduplicate --eol --directory", ""),
-            ("ls-tree", "-r -d -t -l -z --name-only --name-status --full-name --full-tree --long --abbrev --format", ""),
+            ("ls-tree", "-r -d -t -l -z --name-only --name-status --full-name --full-tree --long --abbrev "
+             "--format", ""),
             ("describe", "--tags --always --all --long --abbrev --dirty --exact-match --first-parent --contains "
              "--match --exclude --candidates", ""),
             ("reflog", f"{_REVISIONS} {_DIFF}", "n"),
-            ("config", "--get --get-all --local --name-only --show-origin --show-scope --type --bool --int --default", ""),
-            ("grep", "-n -i -l -L -c -w -v -E -F -P -G -h -H -I -o -p -W -q -a --line-number --ignore-case --word-regexp "
-             "--files-with-matches --name-only --count --extended-regexp --fixed-strings --perl-regexp --cached "
+            ("config", "--get --get-all --local --name-only --show-origin --show-scope --type --bool --int "
+             "--default", ""),
+            ("grep", "-n -i -l -L -c -w -v -E -F -P -G -h -H -I -o -p -W -q -a --line-number --ignore-case "
+             "--word-regexp --files-with-matches --name-only --count --extended-regexp --fixed-strings --perl-regexp --cached "
              "--untracked --heading --break --show-function --function-context --no-color --color --and --or --not "
-             "--only-matching --max-depth --invert-match --files-without-match --column --full-name -in -ni -nw -li -il -rn",
+             "--only-matching --max-depth --invert-match --files-without-match --column --full-name "
+             "-in -ni -nw -li -il -rn",
              "eABCm"),
-            ("cat-file", "-p -t -s -e --batch-all-objects", ""),
+            ("cat-file", "-p -t -s -e", ""),
             ("merge-base", "--is-ancestor --all --octopus --fork-point", ""),
             ("check-ignore", "-v -n -q --verbose --non-matching --quiet --no-index", ""),
             ("check-attr", "-a --all", ""),
@@ -280,7 +295,10 @@ _GIT_OPERANDS: Final[Mapping[str, re.Pattern[str]]] = MappingProxyType(
     }
 )
 #: Without one of these options, a word makes a branch or a tag.
-_GIT_LISTS: Final = frozenset("-l --list --contains --no-contains --merged --no-merged --points-at".split())
+_GIT_LISTS_WORDS: Final = """
+    -l --list --contains --no-contains --merged --no-merged --points-at
+"""
+_GIT_LISTS: Final = frozenset(_GIT_LISTS_WORDS.split())
 #: Formats that run the program that checks signatures.
 _GIT_SIGNATURE: Final = re.compile(r"%[-+ ]?G|signature")
 
@@ -294,7 +312,7 @@ def _git(words: Sequence[str]) -> Reads | None:
             paths.append(rest.pop(0))
         elif option not in ("--no-pager", "--no-optional-locks", "--literal-pathspecs"):
             return None
-    if not rest or rest[0] not in _GIT:
+    if not rest or rest[0] not in GIT:
         return None
     command = rest.pop(0)
     if len(paths) > 1 or any(_GIT_SIGNATURE.search(word) for word in rest):
@@ -304,11 +322,13 @@ def _git(words: Sequence[str]) -> Reads | None:
         return None
     folder = f"{paths[0]}/" if paths else ""
     named = [piece for word in operands for piece in (word, word.rpartition(":")[2]) if piece]
-    return Reads((*paths, *(piece if piece.startswith(("/", "~")) else f"{folder}{piece}" for piece in named)), below=True)
+    return Reads(
+        (*paths, *(piece if piece.startswith(("/", "~")) else f"{folder}{piece}" for piece in named)), below=True
+    )
 
 
 def _git_operands(command: str, words: list[str]) -> list[str] | None:
-    options, valued = _GIT[command]
+    options, valued = GIT[command]
     operands: list[str] = []
     given: set[str] = set()
     rest = words[::-1]

@@ -1,9 +1,9 @@
 """What a line of shell would touch: each simple command in it, its paths, and the files that it is redirected to.
 
 A command is judged as reading where the tables know that it only reads, and by its paths then (patterns of files by
-those that there are); any other one as `execute`. Wrappers (`env`, `sudo`, `xargs`, `find -exec`, `sh -c`) are seen through as far as their words tell: rules
-that ask or deny match what they run, and so does the list of what cannot be undone. Only a few without options may
-themselves run unasked.
+those that there are); any other one as `execute`. Wrappers (`env`, `sudo`, `xargs`, `find -exec`, `sh -c`) are seen
+through as far as their words tell: rules that ask or deny match what they run, and so does the list of what cannot be
+undone. Only a few without options may themselves run unasked.
 """
 
 from __future__ import annotations

@@ -52,7 +52,10 @@ _ESCAPED: Final = re.compile(r"\\(\n|.)", re.DOTALL)
 #: Names that a loop or `read` may set: such as mean something to a shell or a program are of capitals, or end so.
 LOOP_NAME: Final = re.compile(r"(?!.*proxy)[a-z][a-z0-9_]*")
 #: Variables whose values are no secrets.
-_PLAIN_VARIABLES: Final = frozenset("? # $ ! 0 - _ PWD OLDPWD HOME USER LOGNAME SHELL LANG PATH HOSTNAME".split())
+_PLAIN_VARIABLES_WORDS: Final = """
+    ? # $ ! 0 - _ PWD OLDPWD HOME USER LOGNAME SHELL LANG PATH HOSTNAME
+"""
+_PLAIN_VARIABLES: Final = frozenset(_PLAIN_VARIABLES_WORDS.split())
 #: What stays one word, and the same, where it stands without quotes.
 _PLAIN_VALUE: Final = re.compile(r"[\w./@%+=:,-]+")
 #: A pattern of files that means the same to Python.

@@ -124,7 +124,9 @@ class Child:
         before = ProcessState() if more and tool is not _sample_tool() else None
         result = copy_context().run(_call, tool, context, report)
         crashed = isinstance(result, ToolFailure) and result.code is FailureCode.CRASHED
-        return result, run.hold is not Hold.NONE or crashed or _left_something() or (before is not None and not _restored(before))
+        return result, run.hold is not Hold.NONE or crashed or _left_something() or (
+            before is not None and not _restored(before)
+        )
 
 
 def _uncovered(name: ToolName) -> ToolFailure:

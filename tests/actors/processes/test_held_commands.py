@@ -1,4 +1,4 @@
-"""Lines that are held to reading, for real: what they print, what they cannot do, and what git does not run for them."""
+"""Lines that are held to reading, for real: what they print, what they cannot do, what git does not run for them."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ class Ran:
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Ran], Path, bytes]:
-    """Each reading line in a repository whose configuration would run a program; the workspace, and its index before."""
+    """Each reading line in a repository whose configuration would run a program; the workspace, its index before."""
     root = tmp_path_factory.mktemp("repository").resolve()
     (root / "src").mkdir()
     (root / "src" / "app.py").write_text("import os\nTOKEN = 1\n")
