@@ -265,9 +265,9 @@ GIT: Final[Mapping[str, tuple[frozenset[str], str]]] = MappingProxyType(
             ("config", "--get --get-all --local --name-only --show-origin --show-scope --type --bool --int "
              "--default", ""),
             ("grep", "-n -i -l -L -c -w -v -E -F -P -G -h -H -I -o -p -W -q -a --line-number --ignore-case "
-             "--word-regexp --files-with-matches --name-only --count --extended-regexp --fixed-strings --perl-regexp --cached "
-             "--untracked --heading --break --show-function --function-context --no-color --color --and --or --not "
-             "--only-matching --max-depth --invert-match --files-without-match --column --full-name "
+             "--word-regexp --files-with-matches --name-only --count --extended-regexp --fixed-strings --perl-regexp "
+             "--cached --untracked --heading --break --show-function --function-context --no-color --color --and --or "
+             "--not --only-matching --max-depth --invert-match --files-without-match --column --full-name "
              "-in -ni -nw -li -il -rn",
              "eABCm"),
             ("cat-file", "-p -t -s -e", ""),

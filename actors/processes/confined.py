@@ -63,6 +63,9 @@ _NO_GIT: Final = "not a git repository"
 _REFUSALS: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENXIO})
 
 
+_CALLS_OF_READING: Final = seccomp.CallsAllowed(connections=False, unfiled_programs=False, metadata=False, shared=False)
+
+
 class Walls(Struct, frozen=True):
     """What a process is to be held to; the runtime sends it along with the tool."""
 
@@ -100,6 +103,8 @@ class _Held(Struct):
     hidden: frozenset[str] = frozenset()
     covers: dict[str, Identity | None] = field(default_factory=dict)
     """What is at the place of each secret file and folder, once it is covered."""
+    spared: frozenset[str] = frozenset()
+    """Folders in which no secret files are looked for."""
     programs: list[str] = field(default_factory=list)
     """Where programs are that are not of its paths."""
     is_reading: bool = False
@@ -162,6 +167,8 @@ def enter(walls: Walls, scratch: str, found: int, *, has_mounts: bool) -> None:
     _held.in_scratch = int(in_scratch)
     _held.rules = _opened({**_coarse(rules, _held.scratch), f"{_held.scratch}/template": May.READ})
     _restrict(_opened([*rules, (_held.scratch, in_scratch)]))
+    if rights.executes:
+        seccomp.assembled(_CALLS_OF_READING)  # a child that is held finds it made
     metadata = has_mounts or rights.executes
     seccomp.install(seccomp.CallsAllowed(rights.connects, rights.executes, metadata, rights.executes))
 
@@ -189,6 +196,7 @@ def _has_made_view(walls: Walls, scratch: str, found: int) -> bool:
     except OSError as error:
         sys.stderr.write(f"a confined tool gets no mounts of its own: {error}\n")
         return False
+    _held.spared = prefixes
     _held.hidden = frozenset((*places.files, *places.folders))
     _held.covers = {place: _identity(place) for place in _held.hidden}
     return True
@@ -358,7 +366,7 @@ def hold(wanted: Hold) -> None:
     finally:
         for rule in found:
             os.close(rule.place)
-    seccomp.install(seccomp.CallsAllowed(connections=False, unfiled_programs=False, metadata=False, shared=False))
+    seccomp.install(_CALLS_OF_READING)
     _held.is_reading = True
     _held.writable = [own]
     os.environ.update(held_environment.SET)
@@ -372,7 +380,7 @@ def _late_secrets(walls: Walls) -> list[str]:
     from callboard.actors.secret_files import SecretRules  # noqa: PLC0415
 
     rules = SecretRules(walls.secret_patterns, walls.secret_folders)
-    found = find(walls.confinement.paths, walls.workspace, rules, frozenset(_prefixes()))
+    found = find(walls.confinement.paths, walls.workspace, rules, _held.spared)
     return [place for place in (*found.files, *found.folders) if place not in _held.hidden]
 
 
