@@ -79,6 +79,11 @@ PARTS = {
         "setup.cfg", "benchmarks/mutants.py", "benchmarks/mutation/*.py", "tests/conftest.py",
         "tests/support/zygote.py", "tests/test_hypothesis_profiles.py", "tests/test_mutants.py", "tests/test_zygote.py",
     ),
+    # The tables of commands that only read, against the programs themselves under strace.
+    "tables": (
+        "actors/policy/command_table.py", "actors/policy/reading_programs.py", "actors/policy/shell_*.py",
+        "tests/actors/policy/test_tables_by_strace.py",
+    ),
     # What differs between Pythons: loops, threads, forks, processes, files, types that are looked at.
     "pythons": (
         "setup.cfg", "actors/calls/*.py", "actors/host_process.py", "actors/kernel/*.py", "actors/processes/*.py",

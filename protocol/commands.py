@@ -12,7 +12,7 @@ from callboard.protocol.limits import MAX_ATTEMPTS
 from callboard.protocol.model import CallPurpose, FinishReason, ModelRequest, Usage
 from callboard.protocol.policy import Access
 from callboard.protocol.reports import StepReport
-from callboard.protocol.tools import Risk, ToolFailure
+from callboard.protocol.tools import Hold, Risk, ToolFailure
 from callboard.protocol.values import Value
 
 
@@ -60,6 +60,8 @@ class RunTool(_Command, frozen=True):
     """By what it may run, in words, for logs and spans."""
     search_words: tuple[str, ...] = ()
     """Further queries for a call that searches, which the model was asked for (search_words.py)."""
+    hold: Hold = Hold.NONE
+    """What the kernel is to keep it to."""
 
 
 class CancelTool(_Command, frozen=True):

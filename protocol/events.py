@@ -18,7 +18,7 @@ from callboard.protocol.ids import Tag
 from callboard.protocol.model import Error, ModelResponse, StreamEvent
 from callboard.protocol.options import RequestOptions, ToolOffer
 from callboard.protocol.output import Checked
-from callboard.protocol.tools import ToolFailure
+from callboard.protocol.tools import Hold, ToolFailure
 from callboard.protocol.values import Value
 
 
@@ -111,6 +111,8 @@ class ApprovalGranted(_Event, frozen=True):
     """The rule that decided, or for which calls a person has decided, in words."""
     arguments: str = ""
     """Those to run it with, where a person has changed them: the JSON text of an object. The model is told of it."""
+    hold: Hold = Hold.NONE
+    """What the kernel is to keep it to."""
 
 
 class ApprovalDenied(_Event, frozen=True):

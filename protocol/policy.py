@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import ToolName
 from callboard.protocol.patterns import matches
-from callboard.protocol.tools import Decision, Origin, Risk, ToolContract
+from callboard.protocol.tools import Decision, Hold, Origin, Risk, ToolContract
 from callboard.protocol.values import Value
 
 
@@ -55,6 +55,8 @@ class Judgement(Struct, frozen=True):
 
     decision: Decision
     rule: str
+    hold: Hold = Hold.NONE
+    """What an allowed call is kept to."""
 
 
 class Trust(StrEnum):
@@ -169,6 +171,8 @@ class Touch(Struct, frozen=True):
     """Of a command: its paths. A rule that allows the command allows them."""
     exposes: str = ""
     """Why it could read what the model must not see; "" if it could not. Then only a rule allows it."""
+    hold: Hold = Hold.NONE
+    """Of a command: what it has to be kept to where the table allows it."""
 
 
 _PATTERNS: Final = ("command", "path", "address", "arguments")
@@ -366,7 +370,8 @@ class Policy:
         said = [self._of_one(contract, each, rules, arguments, after_untrusted) for each in parts]
         if contract.asks_because:
             said.insert(0, Judgement(_ASK, contract.asks_because))
-        return strictest(said)
+        found = strictest(said)
+        return found if found.decision is not _ALLOW else _held(found, [*zip(parts, said, strict=True)])
 
     def _of_one(
         self,
@@ -414,7 +419,7 @@ class Policy:
             return Judgement(_ASK, f"{rule}, but {but}")
         if after_untrusted and risk is not Risk.READ:
             return Judgement(_ASK, f"{rule}, but the request has read untrusted text")
-        return Judgement(_ALLOW, rule)
+        return Judgement(_ALLOW, rule, touched.hold)
 
     def _looked_up(self, contract: ToolContract, place: Location) -> Decision:
         row = self.decisions.get(contract.risk, _DENY)
@@ -435,6 +440,17 @@ _OF_RULES: Final = ("rule ", "mode ")
 def strictest(judgements: Iterable[Judgement]) -> Judgement:
     """The first of those that decide most strictly. Of none: ask."""
     return max(judgements, key=lambda each: _STRICTNESS[each.decision], default=Judgement(_ASK, "no decision"))
+
+
+def _held(found: Judgement, said: Sequence[tuple[Touch, Judgement]]) -> Judgement:
+    """With the hold of all its commands, which one process runs: a command that may do more takes it from those that
+    can do without, and is not run unasked beside one that cannot."""
+    holds = [judged.hold for touched, judged in said if touched.kind is AccessKind.COMMAND]
+    if Hold.NONE not in holds:
+        return replace(found, hold=max(holds, key=list(Hold).index, default=Hold.NONE))
+    if Hold.READING_BELOW in holds:
+        return Judgement(_ASK, "a command that is allowed to do more stands beside one that must be held to reading")
+    return replace(found, hold=Hold.NONE)
 
 
 def _stricter(one: Decision, other: Decision) -> Decision:

@@ -30,7 +30,7 @@ from callboard.protocol.options import ToolOffer
 from callboard.protocol.output import NO_ANSWERS, AnsweredCall
 from callboard.protocol.reports import CallReport
 from callboard.protocol.states import CALL_TRANSITIONS, CallFacts, CallGuard, CallState
-from callboard.protocol.tools import Decision, Effect, FailureCode, Risk, ToolFailure
+from callboard.protocol.tools import Decision, Effect, FailureCode, Hold, Risk, ToolFailure
 
 # The turn.
 
@@ -204,6 +204,7 @@ class OpenCall(Struct, eq=False):
     code: FailureCode | None = None
     """Why it has no result of its tool."""
     rule: str = ""
+    hold: Hold = Hold.NONE
     """What it was decided by whether it may run."""
     search_words: tuple[str, ...] = ()
     begun_at: float | None = None
@@ -326,6 +327,7 @@ class Batch(Struct, eq=False):
         """The call was allowed: it is sent, with other arguments where a person has changed them."""
         self._enter(call, events.ApprovalGranted)
         call.rule = event.rule or call.rule
+        call.hold = event.hold
         if event.arguments:
             call.call = replace(call.call, arguments=event.arguments)
             self._notes = (*self._notes, CHANGED_TOLD.format(call.call.call_id, call.call.name, event.arguments))
@@ -341,7 +343,7 @@ class Batch(Struct, eq=False):
             call.due_at += limits.COMMIT_SECONDS  # what comes of a commit counts, also after the deadline
         effect_id = f"{tag.request_id}/{tag.step}/{tag.call_id}"
         asked, words = call.call, call.search_words
-        return commands.RunTool(tag, asked.name, asked.arguments, deadline_at, effect_id, call.rule, words)
+        return commands.RunTool(tag, asked.name, asked.arguments, deadline_at, effect_id, call.rule, words, call.hold)
 
     def _ask(self, tag: Tag, call: OpenCall) -> commands.AskApproval:
         assert call.offer is not None

@@ -60,6 +60,18 @@ class Risk(StrEnum):
     """Its author did not say: it may do anything."""
 
 
+class Hold(StrEnum):
+    """What the kernel keeps a call to beside what its tool declares, where it was found only to read."""
+
+    NONE = ""
+    READING = "reading"
+    """It writes nothing but in a scratch folder of its own, and connects to nothing. What it reads was judged by name;
+    another part of the call that a rule allows takes this hold from it."""
+    READING_BELOW = "reading_below"
+    """The same, and secret files are looked for once more where it reads. It was not judged word by word: it reads what
+    it finds below folders, or what its files say. Where it cannot be held, it is asked about."""
+
+
 class Effect(StrEnum):
     """How often a call may have its effect, also where the process dies in the middle of it."""
 
@@ -107,6 +119,9 @@ class ToolContract(Value, frozen=True, omit_defaults=False):
     its path only where a rule of the owner is about paths."""
     is_trusted: bool = False
     """Are its results the owner's own words? Else they are untrusted text, which may try to steer the model."""
+    can_be_held: bool = False
+    """May the kernel keep a call that only runs a line which reads to reading (`Hold`)? Only where it runs in a
+    confined process, and the tool itself needs neither to write nor to connect."""
     stages: bool = False
     """Do its calls change nothing themselves, but stage what is put to the owner then? Such a call is denied or run,
     and never asked about: the question is put with what it has staged."""

@@ -95,7 +95,12 @@ def wrong_in(command: str) -> list[str]:
 
 
 #: What they name are options of ripgrep, of git and of the commands that a policy knows.
-OF_OTHER_PROGRAMS = ("actors/builtins/ripgrep.py", "actors/edits/", "actors/policy/")
+OF_OTHER_PROGRAMS = (
+    "actors/builtins/ripgrep.py",
+    "actors/edits/",
+    "actors/policy/",
+    "actors/processes/held_environment.py",
+)
 
 
 def test_options_exist() -> None:

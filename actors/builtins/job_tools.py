@@ -86,7 +86,7 @@ def job_tools(system: ActorSystem, workspace: Workspace) -> tuple[Tool, ...]:
     def actor() -> Ref[JobMessage]:
         return system.ref("root/jobs")
 
-    @tool(risk="execute", latency="short", concurrency=4, accesses=command_accesses)
+    @tool(risk="execute", latency="short", concurrency=4, accesses=command_accesses, can_be_held=True)
     async def start_job(
         context: ToolContext,
         command: Command,
@@ -106,7 +106,8 @@ def job_tools(system: ActorSystem, workspace: Workspace) -> tuple[Tool, ...]:
         variables = checked_line(command, env)
         spool = await asyncio.to_thread(Spool.make, workspace.root)
         job = secrets.token_hex(8)
-        message = StartJob(job, context.tag.request_id, command, folder, variables, max_seconds, spool)
+        hold = context.run.hold
+        message = StartJob(job, context.tag.request_id, command, folder, variables, max_seconds, spool, hold)
         if not await actor().ask_async(message, ASK_SECONDS):
             spool.close()
             raise ToolError(

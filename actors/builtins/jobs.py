@@ -29,6 +29,7 @@ from callboard.actors.tools.progress import ProgressMade
 from callboard.protocol import events
 from callboard.protocol.commands import CancelTool, RunTool
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag
+from callboard.protocol.tools import Hold
 from callboard.protocol.values import repr_without
 
 #: Jobs at a time, of all requests: each holds one of the processes of long tools, of which a runtime has 32.
@@ -84,6 +85,8 @@ class StartJob(Asks[bool], Struct, frozen=True):
     seconds: float
     spool: Spool
     """The actor's from now on, unless the answer is False."""
+    hold: Hold
+    """What the kernel is to keep it to."""
 
     __repr__ = repr_without("environment")
 
@@ -182,7 +185,7 @@ class Jobs(Actor[JobMessage]):
         self._jobs[message.id] = _Job(message, tag, now)
         arguments = {
             "command": message.command, "cwd": str(message.cwd), "environment": dict(message.environment),
-            "seconds": message.seconds, "spool": str(message.spool.path),
+            "seconds": message.seconds, "spool": str(message.spool.path), "hold": message.hold,
         }  # fmt: skip
         deadline_at = now + BEGIN_SECONDS + message.seconds + SPARE_SECONDS
         run = RunTool(tag, self._tool.name, json.dumps(arguments), deadline_at, message.id)
@@ -285,10 +288,17 @@ def _job_tool() -> Tool:
 
     @tool(name="job", risk="execute", latency="long", concurrency=MAX_JOBS)
     def job(
-        context: ToolContext, command: str, cwd: str, environment: dict[str, str], seconds: float, spool: str
+        context: ToolContext,
+        command: str,
+        cwd: str,
+        environment: dict[str, str],
+        seconds: float,
+        spool: str,
+        hold: Hold,
     ) -> _JobEnd:
         """Run a command whose output goes into a file."""
         output, kept = SpoolWriter(spool), HeadAndTail()
+        confined.hold(hold)  # not before: the spool is written
 
         def add(data: bytes) -> None:
             output.add(data)

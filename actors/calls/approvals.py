@@ -32,7 +32,7 @@ from callboard.protocol.ids import Tag, ToolName
 from callboard.protocol.policy import Access
 from callboard.protocol.readers import ForDecision, arguments_for_decision, one_line_for_decision
 from callboard.protocol.step import canonical_arguments
-from callboard.protocol.tools import ToolFailure
+from callboard.protocol.tools import Hold, ToolFailure
 
 logger = logging.getLogger("callboard.approvals")
 
@@ -134,6 +134,8 @@ class Verdict(Struct, frozen=True):
     """Those to run the call with, where they were changed: JSON text of an object."""
     is_unanswered: bool = False
     """There is no one to ask: a call is denied then, and what can wait for its owner waits."""
+    hold: Hold = Hold.NONE
+    """What the kernel is to keep the call to."""
     is_for_request: bool = False
     """Does it answer equal questions of the same request, too?"""
 

@@ -528,7 +528,7 @@ class ToolDispatcher(Actor[DispatcherMessage]):
         for asker, verdict in told.answers:
             tag, now, by, rule = verdict.tag, self.now(), verdict.by, verdict.rule
             if verdict.granted:
-                asker.tell_control(events.ApprovalGranted(tag, now, by, rule, verdict.arguments))
+                asker.tell_control(events.ApprovalGranted(tag, now, by, rule, verdict.arguments, verdict.hold))
             else:
                 asker.tell_control(events.ApprovalDenied(tag, now, by, verdict.reason, rule))
         if told.ask is not None:

@@ -125,7 +125,7 @@ class CallJudge:
         for each in found:
             if each.kind is AccessKind.COMMAND:  # it runs in a folder that the call names, or in the workspace
                 exposes = "" if self._masks_secrets() else _NOT_MASKED
-                for touch in command_touches(each.value, paths, folders):
+                for touch in command_touches(each.value, paths, folders, can_hold=tool.contract.can_be_held):
                     yield replace(touch, exposes=exposes)
             elif each.kind is AccessKind.ADDRESS:
                 yield self._of_address(each.value)
@@ -216,7 +216,7 @@ class JudgingApprover:
                 return
         is_granted = judgement.decision is Decision.ALLOW
         reason = "" if is_granted else f"the policy denies it ({judgement.rule})."
-        opened.decide(Verdict(tag, is_granted, "policy", reason, judgement.rule))
+        opened.decide(Verdict(tag, is_granted, "policy", reason, judgement.rule, hold=judgement.hold))
 
     def _ask_behind(self, question: AskApproval, opened: _OpenJudgement) -> None:
         try:

@@ -1,18 +1,21 @@
 """What a line of shell would touch: each simple command in it, its paths, and the files that it is redirected to.
 
-A command is judged as reading where the table knows that it only reads, and by its paths then; any other one as
-`execute`. Wrappers (`env`, `sudo`, `xargs`, `find -exec`, `sh -c`) are seen through as far as their words tell: rules
-that ask or deny match what they run, and so does the list of what cannot be undone. Only a few without options may
-themselves run unasked.
+A command is judged as reading where the tables know that it only reads, and by its paths then (patterns of files by
+those that there are); any other one as `execute`. Wrappers (`env`, `sudo`, `xargs`, `find -exec`, `sh -c`) are seen
+through as far as their words tell: rules that ask or deny match what they run, and so does the list of what cannot be
+undone. Only a few without options may themselves run unasked.
 """
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 import shlex
 import shutil
 from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+from itertools import islice
 from typing import Final
 
 from msgspec import Struct, field
@@ -21,6 +24,7 @@ from msgspec.structs import replace
 from callboard.actors.policy import command_table as table
 from callboard.actors.policy.command_names import TAKES_LINES, Meant, meant, takes_data
 from callboard.actors.policy.paths import Paths, follow
+from callboard.actors.policy.reading_programs import Reads, reads
 from callboard.actors.policy.shell_grammar import (
     MAX_DEPTH,
     Redirection,
@@ -31,11 +35,17 @@ from callboard.actors.policy.shell_grammar import (
 )
 from callboard.actors.policy.undo_table import WRITES, why_not_undone
 from callboard.protocol.policy import AccessKind, Location, Touch
-from callboard.protocol.tools import Risk
+from callboard.protocol.tools import Hold, Risk
 
 #: Where output may go without a trace.
 _NOWHERE: Final = frozenset({"/dev/null", "/dev/stdout", "/dev/stderr"})
 _OVERWRITES: Final = "it replaces what is in a file"
+#: Folders in which a line may run, after all its `cd`s; with more it is asked about.
+MAX_FOLDERS: Final = 64
+#: Files that a pattern stands for; one with more is not looked at.
+MAX_MATCHES: Final = 1_000
+#: A name that stays one word where a variable of a loop stands for it.
+_PLAIN_NAME: Final = re.compile(r"[\w./@%+=:,-]+")
 _UNKNOWN_WORDS: Final = "words that are only known when it runs"
 #: Words that say where a path may be in them: `if=x`, `@x`, `HEAD:x`, `-Ix`.
 _PIECES: Final = re.compile(r"[=@:,]")
@@ -47,17 +57,21 @@ class _Reader(Struct):
 
     paths: Paths
     folders: list[str]
-    """Where it may run: a `cd` adds one."""
+    """Where it may run: a `cd` adds some."""
+    can_hold: bool = False
     depth: int = 0
     found: list[Touch] = field(default_factory=list)
     written: set[str] = field(default_factory=set)
     """Files that it may write, as it names them."""
 
 
-def command_touches(line: str, paths: Paths, folders: Sequence[str] = ()) -> tuple[Touch, ...]:
+def command_touches(
+    line: str, paths: Paths, folders: Sequence[str] = (), *, can_hold: bool = False
+) -> tuple[Touch, ...]:
     """All that a line would touch, run in one of these folders (absolute; none: the workspace). Never raises for what
-    the line is; with nothing in it, it is not understood."""
-    reader = _Reader(paths, list(folders) or [paths.root])
+    the line is; with nothing in it, it is not understood. `can_hold`: what runs it can be held to reading by the kernel
+    (protocol.tools.Hold)."""
+    reader = _Reader(paths, list(folders) or [paths.root], can_hold)
     _read(reader, line)
     return tuple(reader.found) or (_unclear("", "no command"),)
 
@@ -80,6 +94,8 @@ def _unclear(line: str, why: str) -> Touch:
 def _take(reader: _Reader, command: SimpleCommand) -> None:
     words = list(command.words)
     reasons = [f"it sets {name}" for name, word in command.assignments if not _is_harmless(name, word)]
+    if [name for name, _ in command.assignments] == ["IFS"] and words and words[0].text == "read":
+        reasons = []
     if not words:
         reader.found.append(_unclear("", reasons[0] if reasons else "it sets a variable"))
         return
@@ -88,25 +104,32 @@ def _take(reader: _Reader, command: SimpleCommand) -> None:
             break
         words = words[1:]
     name = words[0].text or ""
-    if name == "cd" and _changes_folder(reader, words[1:]):
+    if name == "cd" and not reasons and not command.repeats and _changes_folder(reader, words[1:]):
         return
-    texts = [word.text for word in words if word.text is not None]
-    is_known = len(texts) == len(words)
-    paths = table.read_paths(name, texts[1:]) if is_known and not reasons and not _is_shadowed(reader, name) else None
     said = [word.source if word.text is None else word.text for word in command.words]
     may_be = meant(said, lambda name: _other_names(reader, name))
     forms, aliases = _forms(command.words), may_be.names
-    if paths is not None:
-        reads = tuple(touch for path in paths for touch in _of_path(reader, AccessKind.READ, path))
-        reader.found.append(Touch(AccessKind.COMMAND, risk=Risk.READ, forms=forms, aliases=aliases, touches=reads))
+    # Behind `command` or `env` it is not the shell's function of that name (processes/held_environment.py).
+    is_other_git = name == "git" and command.words[0].text not in ("git", "time")
+    is_open = words[0].text is None or bool(reasons) or is_other_git
+    found = None if is_open else _read_only(reader, name, words[1:])
+    if found is not None and (command.given is None or command.given.text is not None or command.given.is_shown):
+        reads = tuple(touch for path in found.paths for touch in _of_path(reader, AccessKind.READ, path))
+        hold = Hold.READING_BELOW if found.below else Hold.READING if reader.can_hold else Hold.NONE
+        reader.found.append(
+            Touch(AccessKind.COMMAND, risk=Risk.READ, forms=forms, aliases=aliases, touches=reads, hold=hold)
+        )
         return
-    if not is_known:
+    if command.given is not None:
+        reasons.append("a here-string")
+    if any(word.text is None for word in words):
         reasons.append(_UNKNOWN_WORDS)
     elif program_name(name) in table.RUNS_CODE:
         reasons.append(f"{program_name(name)} can run what it is given")
     elif why := may_be.unclear or _unknown_program(reader, may_be, name):
         reasons.append(why)
-    reader.written.update(os.path.normpath(text) for text in texts[1:] if program_name(name) in WRITES)
+    if program_name(name) in WRITES:
+        reader.written.update(os.path.normpath(word.text) for word in words[1:] if word.text is not None)
     destroys = _destroys(reader, may_be.commands)
     place, secret, guarded = _whereabouts(reader, words if "/" in name else words[1:])
     reader.found.append(
@@ -123,6 +146,39 @@ def _take(reader: _Reader, command: SimpleCommand) -> None:
         )
     )
     _look_inside(reader, words)
+
+
+def _read_only(reader: _Reader, name: str, words: Sequence[Word]) -> Reads | None:
+    """What a command reads, where it is known to do no more; patterns of files are looked up."""
+    if _is_shadowed(reader, name):
+        return None
+    texts: list[str | None] = []
+    for word in words:
+        if word.text is not None:
+            texts.append(word.text)
+        elif word.pattern and (names := _matches(reader, word.pattern)) is not None:
+            texts += names
+        elif word.is_shown:
+            texts.append(None)
+        else:
+            return None
+    found = reads(name, texts)
+    return None if found is not None and found.below and not reader.can_hold else found
+
+
+def _matches(reader: _Reader, pattern: str) -> list[str] | None:
+    """The names that a pattern may stand for, in each folder; None where that is not certain."""
+    if any(part.startswith(".") and fnmatchcase("..", part) for part in pattern.split("/")) or "**" in pattern:
+        return None
+    found: list[str] = []
+    for folder in reader.folders:
+        in_folder = list(islice(glob.iglob(pattern, root_dir=folder), MAX_MATCHES))
+        found += in_folder or [pattern]
+    if len(found) >= MAX_MATCHES or not all(name == pattern or _PLAIN_NAME.fullmatch(name) for name in found):
+        return None
+    if any(touch.refused for name in found for touch in _of_path(reader, AccessKind.READ, name)):
+        return None  # a person says whether the rest of them may be read
+    return list(dict.fromkeys(found))
 
 
 def _is_harmless(name: str, value: Word) -> bool:
@@ -158,10 +214,18 @@ def _changes_folder(reader: _Reader, words: Sequence[Word]) -> bool:
     if len(words) != 1 or not words[0].text or words[0].is_tilde or words[0].text.startswith("-"):
         return False
     target = words[0].text
+    if not reader.can_hold and not target.startswith(("/", ".")):
+        return False  # its CDPATH is not known; what is held has none
     touched = _of_path(reader, AccessKind.READ, target)
     forms = _forms((Word("cd", "cd"), words[0]))
-    reader.found.append(Touch(AccessKind.COMMAND, risk=Risk.READ, forms=forms, touches=touched))
-    reader.folders += [os.path.join(folder, target) for folder in reader.folders][:64]
+    hold = Hold.READING if reader.can_hold else Hold.NONE
+    reader.found.append(Touch(AccessKind.COMMAND, risk=Risk.READ, forms=forms, touches=touched, hold=hold))
+    joined = [os.path.join(folder, target) for folder in reader.folders]
+    # The shell takes `..` back before links, the kernel behind them.
+    places = dict.fromkeys((*reader.folders, *map(os.path.normpath, joined), *(follow(each).place for each in joined)))
+    if len(places) > MAX_FOLDERS:
+        reader.found.append(_unclear("", f"more than {MAX_FOLDERS} folders in which it may run"))
+    reader.folders = list(places)[:MAX_FOLDERS]
     return True
 
 

@@ -38,7 +38,7 @@ from callboard.actors.tools.tracebacks import NOT_TOLD, Told, bounded, told_of
 from callboard.actors.tools.transaction import Statements
 from callboard.protocol.commands import RunTool
 from callboard.protocol.ids import MessageId, RequestId, Tag, ToolName
-from callboard.protocol.tools import Deferred, FailureCode, ToolFailure
+from callboard.protocol.tools import RETRY_HINTS, Deferred, FailureCode, Hold, ToolFailure
 
 
 class CallEnded(BaseException):
@@ -118,15 +118,26 @@ class Child:
                 tool = self._tool = self._load()
         except BaseException as error:  # noqa: BLE001 - importing the tool's module runs code that is not ours
             return could_not_load(run.name, text_of(error), told_of(error)), True
+        try:
+            confined.hold(run.hold)
+        except OSError as error:
+            return _not_held(run.name, error), True
         before = ProcessState() if more and tool is not _sample_tool() else None
         result = copy_context().run(_call, tool, context, report)
         crashed = isinstance(result, ToolFailure) and result.code is FailureCode.CRASHED
-        return result, crashed or _left_something() or (before is not None and not _restored(before))
+        return result, run.hold is not Hold.NONE or crashed or _left_something() or (
+            before is not None and not _restored(before)
+        )
 
 
 def _uncovered(name: ToolName) -> ToolFailure:
     why = "a file that holds secrets was replaced since the tool was loaded, which is loaded again; it was not run"
     return ToolFailure(name, FailureCode.OVERLOADED, why, retry_hint="Send the same call again.")
+
+
+def _not_held(name: ToolName, error: OSError) -> ToolFailure:
+    why = f"it may only run held to reading, and could not be held, so it was not run: {error}"
+    return ToolFailure(name, FailureCode.INTERNAL_ERROR, why, retry_hint=RETRY_HINTS[FailureCode.DENIED])
 
 
 def _call(tool: Invoker, context: ToolContext, report: Report) -> Result:

@@ -8,6 +8,7 @@ here, too: this is where it is known what the tool may do.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import pickle
@@ -15,13 +16,13 @@ import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
 from msgspec import Struct, field
 
-from callboard.actors.processes import private_mounts, seccomp
+from callboard.actors.processes import held_environment, private_mounts, seccomp
 from callboard.actors.processes.confinement import Confinement
 from callboard.actors.processes.control import LENGTH
 from callboard.actors.processes.import_places import (
@@ -35,6 +36,7 @@ from callboard.actors.processes.import_places import (
 )
 from callboard.actors.processes.landlock import May, PathRule, open_place, restrict
 from callboard.actors.processes.linux import FILE_CAPABILITIES, capabilities, keep_capabilities
+from callboard.protocol.tools import Hold
 
 #: Programs and libraries of the system, which anyone may read.
 _SYSTEM: Final = (
@@ -59,6 +61,9 @@ _BESIDE_PROGRAMS: Final = ("lib", "libexec")
 _REFUSED_WORDS: Final = tuple(map(os.strerror, (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENXIO)))
 _NO_GIT: Final = "not a git repository"
 _REFUSALS: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENXIO})
+
+
+_CALLS_OF_READING: Final = seccomp.CallsAllowed(connections=False, unfiled_programs=False, metadata=False, shared=False)
 
 
 class Walls(Struct, frozen=True):
@@ -98,6 +103,12 @@ class _Held(Struct):
     hidden: frozenset[str] = frozenset()
     covers: dict[str, Identity | None] = field(default_factory=dict)
     """What is at the place of each secret file and folder, once it is covered."""
+    spared: frozenset[str] = frozenset()
+    """Folders in which no secret files are looked for."""
+    programs: list[str] = field(default_factory=list)
+    """Where programs are that are not of its paths."""
+    is_reading: bool = False
+    """Is it held to reading?"""
 
 
 _held: Final = _Held()
@@ -155,10 +166,13 @@ def enter(walls: Walls, scratch: str, found: int, *, has_mounts: bool) -> None:
     _held.walls = walls
     _held.readable = [place for place, may in rules if may & May.READ_FILE]
     _held.writable = [place for place, may in rules if may & May.MAKE_FILE]
+    _held.programs = [place for place, may in rules if may & May.RUN and place not in paths]
     in_scratch = May.READ | May.WRITE | (May.RUN if rights.executes else May(0))
     _held.in_scratch = int(in_scratch)
     _held.rules = [*_opened({**_coarse(rules, scratch), f"{_held.scratch}/template": May.READ})]
     _restrict(_opened([*rules, (_held.scratch, in_scratch)]))
+    if rights.executes:
+        seccomp.assembled(_CALLS_OF_READING)  # a child that is held finds it made
     metadata = has_mounts or rights.executes
     seccomp.install(seccomp.CallsAllowed(rights.connects, rights.executes, metadata, rights.executes))
 
@@ -186,6 +200,7 @@ def _has_made_view(walls: Walls, scratch: str, found: int) -> bool:
     except OSError as error:
         sys.stderr.write(f"a confined tool gets no mounts of its own: {error}\n")
         return False
+    _held.spared = prefixes
     _held.hidden = frozenset((*places.files, *places.folders))
     _held.covers = {place: _identity(place) for place in _held.hidden}
     return True
@@ -329,6 +344,61 @@ def enter_child() -> None:
     _held.readable.append(own)
 
 
+def hold(wanted: Hold) -> None:
+    """Hold this child to reading, for what it runs from here on: it writes nothing but in its scratch folder, connects
+    to nothing, and of programs runs those of the system. Raises PermissionError where it is not confined, OSError where
+    the kernel refuses."""
+    if wanted is Hold.NONE:
+        return
+    walls = _held.walls
+    if walls is None:
+        raise PermissionError("this call may only run held to reading, and its process is not confined")
+    own = f"{_held.scratch}/{os.getpid()}"
+    late = _late_secrets(walls) if wanted is Hold.READING_BELOW else []
+    rules = {"/": May.READ} if not late else {"/": May.LIST} | dict.fromkeys(_without(late), May.READ)
+    rules |= dict.fromkeys(_held.programs, May.READ | May.RUN)
+    rules |= {**dict.fromkeys(_DEVICES, May.USE_DEVICE), own: May(_held.in_scratch)}
+    found = _opened(rules)
+    try:
+        restrict(found, walls.landlock, connections=False)
+    finally:
+        for rule in found:
+            os.close(rule.place)
+    seccomp.install(_CALLS_OF_READING)
+    _held.is_reading = True
+    _held.writable = [own]
+    os.environ.update(held_environment.SET)
+    for name in held_environment.DROPPED:
+        os.environ.pop(name, None)
+
+
+def _late_secrets(walls: Walls) -> list[str]:
+    """Secret files and folders that have come since this process's were covered."""
+    from callboard.actors.processes.secret_places import find  # noqa: PLC0415 - as above
+    from callboard.actors.secret_files import SecretRules  # noqa: PLC0415
+
+    rules = SecretRules(walls.secret_patterns, walls.secret_folders)
+    found = find(walls.confinement.paths, walls.workspace, rules, _held.spared)
+    return [place for place in (*found.files, *found.folders) if place not in _held.hidden]
+
+
+def _without(places: Sequence[str]) -> Iterator[str]:
+    """What may be read but these: of each folder above one, what else is in it."""
+    hidden = frozenset(places)
+    above = {os.path.dirname(place) for place in places}
+    for folder in list(above):
+        while (folder := os.path.dirname(folder)) != "/":
+            above.add(folder)
+    todo = list(_held.readable)
+    while todo:
+        place = todo.pop()
+        if place not in above:
+            yield from () if place in hidden else (place,)
+        elif os.path.isdir(place):
+            with contextlib.suppress(OSError):  # it has gone, or is not for this process
+                todo += [os.path.join(place, name) for name in os.listdir(place)]
+
+
 def is_held() -> bool:
     """Is this process confined?"""
     return _held.walls is not None
@@ -349,6 +419,8 @@ def explain(error: BaseException) -> str:
     if walls is None:
         return ""
     for each in _chain(error):
+        if _held.is_reading and isinstance(each, OSError) and each.errno in _REFUSALS:
+            return _READING
         if isinstance(each, OSError) and (why := _refused(each, walls.confinement)):
             return f"confined: this tool declares risk={walls.confinement.risk.value!r} and {why}"
     return ""
@@ -361,6 +433,8 @@ def hint(text: str) -> str:
     if walls is None or not (no_git or any(words in text for words in _REFUSED_WORDS)):
         return ""
     parts = [f"confined: this tool {walls.confinement}; nothing else is written but its TMPDIR"]
+    if _held.is_reading:
+        parts = [_READING]
     if _held.hidden:
         parts.append(f"{len(_held.hidden)} secret files and folders cannot be opened")
     if no_git:
@@ -400,6 +474,10 @@ def _refused(error: OSError, confinement: Confinement) -> str:
     return ""
 
 
+_READING: Final = (
+    "confined: this line was found only to read, so it ran unasked and the kernel lets it write nothing but in TMPDIR, "
+    "open no sockets and run no programs of the workspace; a line that says what it writes or runs is asked about"
+)
 _NO_SOCKETS: Final = "may open no sockets; its author can allow that by risk='network'"
 _OTHER_SOCKETS: Final = "may open sockets of the internet (TCP and UDP) only"
 

@@ -13,6 +13,7 @@ import os
 import platform
 import struct
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Final
 
 from msgspec import Struct
@@ -141,11 +142,17 @@ def is_known_machine() -> bool:
 
 def install(allowed: CallsAllowed) -> None:
     """Set the filter for this process and all its descendants. Raises OSError; it cannot be taken back."""
-    instructions = program(allowed, platform.machine())
-    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *each) for each in instructions))
-    header = struct.pack("HxxxxxxP", len(instructions), ctypes.addressof(code))
+    filled = assembled(allowed)
+    code = ctypes.create_string_buffer(filled)
+    header = struct.pack("HxxxxxxP", len(filled) // struct.calcsize("HBBI"), ctypes.addressof(code))
     no_new_privileges()
     checked(libc().prctl(_PR_SET_SECCOMP, _MODE_FILTER, ctypes.c_char_p(header), 0, 0))
+
+
+@cache
+def assembled(allowed: CallsAllowed) -> bytes:
+    """The filter for this machine, as the kernel takes it. Made once a process and its forks: it takes 1 ms."""
+    return b"".join(struct.pack("HBBI", *each) for each in program(allowed, platform.machine()))
 
 
 def program(allowed: CallsAllowed, machine: str) -> tuple[Instruction, ...]:

@@ -35,6 +35,7 @@ from callboard.protocol.errors import RuntimeFailure
 from callboard.protocol.events import ToolCallStarted
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
 from callboard.protocol.limits import CALL_BACKSTOP_SECONDS
+from callboard.protocol.tools import Hold
 
 #: Calls of one tool at a time: more than any pool takes.
 ANY_NUMBER: Final = 1_000_000
@@ -132,14 +133,19 @@ class ToolStage:
         return {name_of(key): entry.health.held_threads for key, entry in self._registry.entries.items()}
 
     def start(
-        self, tool: Tool, arguments: str, timeout_seconds: float = 10.0, asker: Context | None = None
+        self,
+        tool: Tool,
+        arguments: str,
+        timeout_seconds: float = 10.0,
+        asker: Context | None = None,
+        hold: Hold = Hold.NONE,
     ) -> StagedCall:
         """Begin a call with arguments as a model sends them: JSON text. The tool's own timeout is not used."""
         call_id = CallId(str(next(self._numbers)))
         tag = Tag(RequestId("stage"), MessageId("stage"), 1, call_id)
         deadline_at = time.monotonic() + timeout_seconds
         call = self._calls[tag] = StagedCall(tag, deadline_at)
-        run = RunTool(tag, tool.name, arguments, deadline_at, f"effect-{call_id}")
+        run = RunTool(tag, tool.name, arguments, deadline_at, f"effect-{call_id}", hold=hold)
         known = self._registry.entries.get(tool.name)
         if known is None or known.tool.function is not tool.function:
             self._registry.entries.pop(tool.name, None)

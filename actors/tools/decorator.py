@@ -166,6 +166,7 @@ def tool(
     hosts: Sequence[str] | None = None,
     trusted: bool = False,
     accesses: Accesses = ...,
+    can_be_held: bool | None = None,
 ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 def tool(
     function: Callable[..., object] | None = None,
@@ -185,6 +186,7 @@ def tool(
     hosts: Sequence[str] | None = None,
     trusted: bool = False,
     accesses: Accesses = MappingProxyType({}),
+    can_be_held: bool | None = None,
 ) -> object:
     """Make a function a tool, as `@tool` or `@tool(timeout=10)`.
 
@@ -199,7 +201,9 @@ def tool(
     access (read, write, delete, command, address) by the argument that names the path, command or URL (a text, or a
     list of texts), or a function that makes `Access`es of the arguments. `paths` and `hosts` are all that a confined
     call may touch (the workspace and any host unless they are given). `trusted=True`: its results are the owner's own
-    words, which do not try to steer the model.
+    words, which do not try to steer the model. `can_be_held=False`: a call that only runs a line which reads needs to
+    write or to connect itself (it logs, or sends the line elsewhere), so the kernel must not hold it to reading; else a
+    tool that runs lines in a child process of each call's own can be held.
     The model's description and the arguments' JSON Schema come from docstring and signature. Raises UsageError for
     anything that could not work, naming the parameter and the remedy.
 
@@ -226,6 +230,7 @@ def tool(
                 paths=_texts("paths", paths),
                 hosts=_texts("hosts", hosts),
                 is_trusted=trusted,
+                can_be_held=_can_be_held(can_be_held, runs_in, risk, reuse),
             )
         except ValueError as wrong:
             raise UsageError(f"tool {known_as}: {wrong}") from None
@@ -300,6 +305,13 @@ def _reuse(reuse: bool, isolation: Isolation) -> bool:
             "leave reuse out, or use isolation='process' with a plain `def`"
         )
     return reuse
+
+
+def _can_be_held(given: bool | None, isolation: Isolation, risk: str, reuse: bool) -> bool:
+    if given is not None and not isinstance(given, bool):
+        raise ValueError(f"can_be_held={given!r} is neither True nor False")
+    runs_programs = isolation is Isolation.PROCESS and risk == Risk.EXECUTE and not reuse
+    return runs_programs if given is None else given
 
 
 def _texts(option: str, given: Sequence[str] | None) -> tuple[str, ...] | None:

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard.actors.policy.command_table import READING
+from callboard.actors.policy.command_table import READING, READING_BELOW, VERSIONS
 from callboard.actors.policy.judge import CallJudge
 from callboard.actors.tools.decorator import tool
 from callboard.protocol.content import json_text
 from callboard.protocol.policy import MODES, Mode, Policy, Rule, Trust
-from callboard.protocol.tools import Decision, Risk
+from callboard.protocol.tools import Decision, Hold, Risk
 
 TABLE = Path(__file__).parent / "commands.txt"
 
@@ -175,7 +175,36 @@ def test_what_destroys_never_runs_unasked_however_it_is_written(workspace: Path,
         assert decision(line, workspace, policy) is not Decision.ALLOW, policy
 
 
-PARTS = [*"abc ;|&<>()'\"\\\n#!~=-/*", "ls ", "rm ", "cat ", "$(", "`", "${", "<<E\n", "\nE\n", "$'"]
+PARTS = [
+    *"abc ;|&<>()'\"\\\n#!~=-/*$",
+    "ls ",
+    "rm ",
+    "cat ",
+    "$(",
+    "`",
+    "${",
+    "<<E\n",
+    "\nE\n",
+    "$'",
+    "<<< ",
+    "[ ",
+    " ]",
+]
+PARTS += [
+    "for f in a b; do ",
+    "; done",
+    "$f ",
+    '"$f" ',
+    "if ",
+    "; then ",
+    "; fi",
+    "[[ ",
+    " ]]",
+    "{ ",
+    "; }",
+    " # ",
+    "echo ",
+]
 LINES = st.lists(st.sampled_from(PARTS), max_size=12).map("".join) | st.text(st.characters(codec="utf-8"), max_size=40)
 
 
@@ -190,7 +219,7 @@ def test_a_shell_finds_no_other_commands_in_a_line_that_is_allowed(workspace: Pa
     )
     errors = ran.stderr.decode(errors="replace")
     named = re.findall(r"line \d+: (.*): command not found", errors)
-    assert {*named} <= {*READING, "find"}, line
+    assert {*named} <= {*READING, *READING_BELOW, *VERSIONS, "find", "sed", "awk", "jq", "git"}, line
 
 
 def test_a_line_that_would_kill_the_parser_is_unclear() -> None:
@@ -285,3 +314,108 @@ def test_a_program_in_the_workspace_is_not_taken_for_the_one_of_that_name(
     (folder / "ls").chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
     assert decision("ls", workspace) is Decision.ASK
+
+
+IN_ANOTHER_FOLDER = """
+    CDPATH=/ cd etc; head passwd
+    CDPATH=/etc cd apt && ls
+    CDPATH=/proc cd self; head mountinfo
+    CDPATH=.. cd x; cat y
+    CDPATH=/; cd etc; head passwd
+    export CDPATH=/; cd etc; head passwd
+    HOME=/etc cd; cat passwd
+    cd src; cd out; head passwd
+    cd .; cd .; cd .; cd .; cd .; cd .; cd .; cd src; cat out/passwd
+    cd .; cd src; cd ..; cd src; cd ..; cd src; cd ..; cd src; cd out; head passwd
+    cd src/out/..; cat passwd
+    cd src/out; cd ..; cat etc/passwd
+    while true; do cd ..; cat x; done
+    for i in 1 2 3; do cd src; cd ..; cd ..; cat x; done
+    until [ -f x ]; do cd src; done
+    (cd src; cd out; cat passwd)
+"""
+
+
+@pytest.mark.parametrize("line", IN_ANOTHER_FOLDER.strip().splitlines())
+def test_a_line_is_judged_in_the_folder_where_it_runs(line: str, workspace: Path) -> None:
+    assert decision(line.strip(), workspace) is Decision.ASK
+
+
+def test_more_folders_than_are_judged_are_asked_about(workspace: Path, tmp_path: Path) -> None:
+    names = [f"f{at}" for at in range(8)]
+    for name in names:
+        (tmp_path / name).mkdir()
+    few = "; ".join(f"cd {name}" for name in names[:5])
+    many = "; ".join(f"cd {name}" for name in names)
+    assert decision(f"{few}; ls", tmp_path) is Decision.ALLOW
+    assert decision(f"{many}; ls", tmp_path) is Decision.ASK
+    assert decision("; ".join(["cd ."] * 100), tmp_path) is Decision.ALLOW
+
+
+#: Behind each option stands a file, which is no value of it.
+NO_VALUE = """
+    od -w {}
+    od -An -c -w {}
+    od -vw {}
+    strings -d {}
+    strings -ad {}
+    strings -d -n 3 {}
+    ls -I x {}
+    xxd -ps {}
+    sort -u {}
+    diff -q {} README.md
+    grep -rI x {}
+    tree -a {}
+    git log -p {}
+    git diff --stat {}
+    jq -r . {}
+    sed -ne 1p {}
+    awk -F, 1 {}
+    [ -f {} ]
+    find . -newer {}
+    column -t {}
+"""
+
+
+@pytest.mark.parametrize("line", NO_VALUE.strip().splitlines())
+def test_what_stands_behind_an_option_is_judged_where_it_is_no_value(line: str, workspace: Path) -> None:
+    said = [decision(line.strip().format(path), workspace) for path in (".env", "../outside", "README.md")]
+    assert said[0] is not Decision.ALLOW
+    assert said[1] is Decision.ASK
+    assert said[2] is (Decision.ASK if "-ps" in line else Decision.ALLOW)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["strings @README.md", "strings -a @README.md", "strings README.md @x", "date -I 010203042026", "date -u 01020304",
+     "date -R 01020304", "date --iso-8601 01020304"],
+)  # fmt: skip
+def test_files_of_options_and_dates_to_set_are_asked_about(line: str, workspace: Path) -> None:
+    assert decision(line, workspace) is Decision.ASK
+
+
+def test_a_line_that_must_be_held_is_asked_about_beside_one_that_a_rule_allows(workspace: Path) -> None:
+    policy = Policy(rules=(Rule("run_command", "make*", "allow"),))
+    judge = CallJudge(policy, workspace)
+    expected = {
+        "git log": (Decision.ALLOW, Hold.READING_BELOW),
+        "ls": (Decision.ALLOW, Hold.READING),
+        "ls; git log": (Decision.ALLOW, Hold.READING_BELOW),
+        "make": (Decision.ALLOW, Hold.NONE),
+        "ls; make": (Decision.ALLOW, Hold.NONE),
+        "git log; make": (Decision.ASK, Hold.NONE),
+        "grep -r x . && make -s": (Decision.ASK, Hold.NONE),
+    }
+    found = {line: judge.judge(run_command.owned, json_text({"command": line})) for line in expected}
+    assert {line: (said.decision, said.hold) for line, said in found.items()} == expected
+
+
+def test_patterns_stand_for_the_files_that_there_are(workspace: Path) -> None:
+    assert decision("cat src/*.py", workspace) is Decision.ALLOW
+    assert decision("cat nothing*.x", workspace) is Decision.ALLOW
+    for line in ("cat i*", "cat src/o*/passwd", "cat ../*", "cat .*", "cat */*", "ls src/out/*", "cat .e*"):
+        assert decision(line, workspace) is not Decision.ALLOW, line
+    odd = workspace / "odd"
+    odd.mkdir()
+    (odd / "a .env").write_text("x")
+    assert decision("for f in odd/*; do cat $f; done", workspace) is Decision.ASK
