@@ -49,8 +49,8 @@ WRONG = {
     "OpenAIOptions(verbosity=3)": 'Argument "verbosity" to "OpenAIOptions" has incompatible type',
     'Connection(base_ur="http://h")': 'Unexpected keyword argument "base_ur" for "Connection"',
     # What a person decides on is never what was masked for others, and what goes to those is never what was not masked.
-    f'{READERS}shown: ForDecision = for_decision(mask("x"))': '"for_decision" does not return a value',
-    f'{READERS}shown: ForDecision = for_decision(for_log("x"))': '"for_decision" does not return a value',
+    f'{READERS}shown: ForDecision = for_decision(mask("x"))': 'type "None", variable has type "ForDecision"',
+    f'{READERS}shown: ForDecision = for_decision(for_log("x"))': 'type "None", variable has type "ForDecision"',
     f'{READERS}shown: ForDecision = mask("x")': 'type "ForModel", variable has type "ForDecision"',
     f'{READERS}shown: ForLog = for_decision("x")': 'type "ForDecision", variable has type "ForLog"',
     f'{READERS}shown: ForModel = for_decision("x")': 'type "ForDecision", variable has type "ForModel"',

@@ -117,6 +117,7 @@ function approvalCard(row) {
     h("p", {}, h("span", { class: "badge" }, row.risk), ` ${row.why} `, since),
     row.after_untrusted ? h("p", { class: "warning" }, "The request has read text that is not its owner's.") : null,
     row.confinement ? h("p", { class: "quiet" }, row.confinement) : null,
+    row.touches.length ? h("ul", { "aria-label": `What ${row.tool} touches` }, ...row.touches.map((each) => h("li", {}, each))) : null,
     row.diff ? diff(row.diff, row.tool) : null,
     h("details", { open: !row.diff }, h("summary", {}, "Arguments"), h("pre", { tabindex: "0", "aria-label": `Arguments of ${row.tool}` }, row.arguments)),
     h("div", { class: "actions" },
