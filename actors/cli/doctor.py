@@ -95,7 +95,7 @@ async def _why_no_tool_runs(confine: Confine) -> str:
                 result = await runtime.call_tool(answer.name, {})
         except UsageError as error:  # it is required, and this machine cannot
             return str(error)
-        return "" if result.ok else result.failure.message
+        return "" if result.failure is None else result.failure.message
 
 
 def _configured(settings: Settings) -> Iterator[str]:

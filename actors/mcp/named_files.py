@@ -60,8 +60,8 @@ def _named(server: McpServer, root: str) -> Iterator[str]:
         for option, word in pairwise(words):
             if option == _MODULE:
                 yield from _module(base, word, root)
-    if (place := shutil.which(command)) is not None:
-        yield place
+    if (found := shutil.which(command)) is not None:
+        yield found
 
 
 def _words(given: Iterable[str]) -> Iterator[str]:

@@ -200,7 +200,7 @@ def _has_made_view(walls: Walls, scratch: str, found: int) -> bool:
     except OSError as error:
         sys.stderr.write(f"a confined tool gets no mounts of its own: {error}\n")
         return False
-    _held.spared = prefixes
+    _held.spared = of_python
     _held.hidden = frozenset((*places.files, *places.folders))
     _held.covers = {place: _identity(place) for place in _held.hidden}
     return True
