@@ -233,6 +233,7 @@ CHECKS: Mapping[str, Callable[[AskApproval], None]] = {
 }
 
 
+@pytest.mark.timeout(300)
 @settings(max_examples=examples(2_000))
 @given(question=questions())
 def test_what_is_shown_is_exactly_what_runs(question: AskApproval) -> None:
