@@ -58,7 +58,7 @@ from callboard.protocol.testing.outside import (
 )
 from callboard.protocol.testing.scenario import OutsideDoes, PlannedCall, PlannedTurn, Scenario
 from callboard.protocol.testing.trace import Trace, Verb
-from callboard.protocol.tools import Decision, Effect, ToolContract
+from callboard.protocol.tools import Decision, Effect, Hold, ToolContract
 from callboard.providers.adapter import Provider
 
 #: What a supervisor bears, with the time by which its backoff may bring crashes nearer to each other.
@@ -363,7 +363,8 @@ class PlayedPerson:
                 self._playing.pop(event.tag, None)
                 granted = isinstance(event, ApprovalGranted)
                 changed = event.arguments if isinstance(event, ApprovalGranted) else ""
-                decide(Verdict(event.tag, granted, event.by, "planned", arguments=changed))
+                hold = event.hold if isinstance(event, ApprovalGranted) else Hold.NONE
+                decide(Verdict(event.tag, granted, event.by, "planned", arguments=changed, hold=hold))
 
         self._world.write(Verb.ASKED, question)
         scheduler = self._world.scheduler

@@ -58,7 +58,7 @@ from callboard.protocol.testing.scenario import (
     Scenario,
     ToolDoes,
 )
-from callboard.protocol.tools import FailureCode, ToolFailure
+from callboard.protocol.tools import FailureCode, Hold, ToolFailure
 
 #: After the last planned turn.
 _LAST_TURN: Final = PlannedTurn("done")
@@ -347,7 +347,8 @@ def person_answers(plan: PlannedCall, command: AskApproval, now: float) -> Itera
         return ()
     tag, at = command.tag, now + plan.person_seconds
     if plan.person is PersonDoes.GRANT:
-        granted = Answer(at, lambda at: ApprovalGranted(tag, at, "sim", arguments=plan.changed))
+        hold = Hold.NONE if plan.changed else Hold.READING
+        granted = Answer(at, lambda at: ApprovalGranted(tag, at, "sim", arguments=plan.changed, hold=hold))
         return _repeat(granted, plan.doubled, plan.late)
     return _repeat(Answer(at, lambda at: ApprovalDenied(tag, at, "sim", "planned")), plan.doubled, plan.late)
 

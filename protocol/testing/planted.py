@@ -77,7 +77,7 @@ from callboard.protocol.testing.planting import (
 from callboard.protocol.testing.scenario import Scenario
 from callboard.protocol.testing.story import is_notice, without_notices
 from callboard.protocol.testing.trace import Entry, Trace, Verb
-from callboard.protocol.tools import Decision, Effect, FailureCode, Risk
+from callboard.protocol.tools import Decision, Effect, FailureCode, Hold, Risk
 
 # I1 to I3: results and their places.
 
@@ -414,6 +414,11 @@ plant(
     "I13 leave to run",
     "a call that a person has changed runs as the model wrote it",
     hearing(lambda event: replace(event, arguments="") if isinstance(event, ApprovalGranted) else event),
+)
+plant(
+    "I13 leave to run",
+    "a call that was granted to be held runs free",
+    hearing(lambda event: replace(event, hold=Hold.NONE) if isinstance(event, ApprovalGranted) else event),
 )
 
 

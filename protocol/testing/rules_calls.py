@@ -216,6 +216,8 @@ def _runs_after_grant(story: Story, reaction: Reaction) -> Iterator[str]:
         for command in reaction.given(RunTool):
             if changed and command.arguments != changed:
                 yield f"call {command.tag} ran with {command.arguments}, a person has changed that to {changed}"
+            if command.hold is not reaction.event.hold:
+                yield f"call {command.tag} is held to {command.hold!r}, it was granted with {reaction.event.hold!r}"
         asked = story.calls[reaction.event.tag].questions if reaction.event.tag in story.calls else 0
         if not asked:
             yield f"call {reaction.event.tag} was granted and never asked about"
