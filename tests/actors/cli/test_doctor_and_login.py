@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import stat
 import time
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 from support.caught import Reply, caught
+from support.owners import NOBODY, needs_root
 from support.shared_double import shared_double
 from support.wire import sse
 
@@ -190,6 +192,17 @@ class GitHub:
 
     async def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
+
+
+@needs_root
+def test_a_login_that_root_makes_for_another_user_stays_that_users(tmp_path: Path) -> None:
+    store = FileStore(tmp_path / "copilot-token")
+    store.save("old")
+    os.chown(tmp_path / "copilot-token", NOBODY, NOBODY)
+    store.save("new")
+    found = (tmp_path / "copilot-token").stat()
+    assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (NOBODY, NOBODY, 0o600)
+    assert store.load() == "new"
 
 
 def test_a_login_is_kept_for_the_owner_only(tmp_path: Path) -> None:

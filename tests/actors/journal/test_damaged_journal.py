@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sqlite3
@@ -15,9 +16,11 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from support.damaged_files import REQUESTS, Made, damage, fill
 from support.journal_writes import begin, request_id
+from support.owners import NOBODY, needs_root
 
 from callboard.actors.journal.journal_check import repair, verify
 from callboard.actors.journal.journal_store import JournalFailed, JournalReader
+from callboard.actors.journal.salvage import salvage
 from callboard.actors.journal.sqlite_journal import SqliteJournal
 from callboard.actors.journal.tables import META
 from callboard.protocol.errors import UsageError
@@ -59,6 +62,16 @@ def check(reader: JournalReader, made: Made, *, was_reported: bool, may_be_older
         log = reader.request(which)
         assert log is not None, which
         assert which in made.events or which == NEW or log.damage, which
+
+
+@needs_root
+def test_a_journal_that_root_salvages_stays_that_of_its_owner(made: tuple[Path, Made], tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    shutil.copy(made[0] / "closed", path)
+    os.chown(path, NOBODY, NOBODY)
+    assert salvage(path, "a test", 1.0)
+    found = path.stat()
+    assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (NOBODY, NOBODY, 0o600)
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
