@@ -12,8 +12,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -86,8 +85,10 @@ class Ground:
             elif name.startswith(("new-", "moved-")):
                 os.unlink(name, dir_fd=folder)
         for name in self.names:
-            with open(name, "w", opener=partial(os.open, dir_fd=folder)) as file:
-                file.write(INSIDE)
+            with suppress(OSError):  # it is the link just now
+                handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, dir_fd=folder)
+                os.write(handle, INSIDE.encode())
+                os.close(handle)
 
     def check(self) -> None:
         """Nothing outside has changed, and nothing of it has come in."""
