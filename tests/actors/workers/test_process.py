@@ -567,7 +567,7 @@ def test_a_fault_of_ours_ends_one_call_and_its_child_reaches_no_other(monkeypatc
 
 def keepers() -> list[int]:
     """Our direct children that are keepers, without asking the pools."""
-    return [pid for pid in children_of(os.getpid()) if b"names = enter" in read_if_there(Path(f"/proc/{pid}/cmdline"))]
+    return [pid for pid in children_of(os.getpid()) if b" = enter(" in read_if_there(Path(f"/proc/{pid}/cmdline"))]
 
 
 def children_of(pid: int) -> list[int]:
