@@ -32,6 +32,7 @@ from callboard.actors.processes.import_places import (
     import_places,
     is_below,
     is_below_any,
+    linked_places,
     prefixes,
 )
 from callboard.actors.processes.landlock import May, PathRule, open_place, restrict
@@ -57,6 +58,8 @@ _DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/u
 _TERMINALS: Final = ("/dev/ptmx", "/dev/pts", "/dev/tty")
 #: Of the roots of installed programs, what a program needs beside itself.
 _BESIDE_PROGRAMS: Final = ("lib", "libexec")
+#: What may be done with what trees of links lead to.
+_LINKED: Final = (May.READ, May.LIST, May.READ_FILE)
 #: What programs print at these errors, and git where .git looks empty.
 _REFUSED_WORDS: Final = tuple(map(os.strerror, (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENXIO)))
 _NO_GIT: Final = "not a git repository"
@@ -153,7 +156,7 @@ def enter(walls: Walls, scratch: str, found: int, *, has_mounts: bool) -> None:
         raise PermissionError("confine is required, and the kernel gives the tool no mounts of its own")
     # Before the scratch folder is the home.
     rules = [
-        *_python(walls.packages, _SecretsBehindLinks(walls)),
+        *_python(walls, found),
         *_of_the_system(executes=rights.executes, has_mounts=has_mounts),
     ]
     _held.scratch = f"{scratch}/{os.getpid()}"
@@ -284,13 +287,25 @@ def _may_in_paths(*, writes: bool, executes: bool) -> May:
     return may | May.RUN if executes else may
 
 
-def _python(packages: Iterable[str], judge: Judge) -> Iterator[Place]:
+def _python(walls: Walls, found: int) -> Iterator[Place]:
     """What Python needs to start programs of its own and to import what it has not imported yet."""
-    installed = (*prefixes(), *_program_folders())
+    from callboard.actors.processes.secret_places import found_lately  # noqa: PLC0415 - as above
+
+    installed, judge = (*prefixes(), *_program_folders()), _SecretsBehindLinks(walls)
     for each in installed:
         yield each, May.READ | May.RUN
     yield os.path.realpath(sys.executable), May.READ | May.RUN
-    yield from import_places(installed, packages, judge)
+    yield from import_places(installed, walls.packages, judge)
+    key = (sys.path, installed, walls.packages, walls.workspace, walls.secret_patterns, walls.secret_folders)
+    linked = found_lately(found, key, lambda: _by_right(linked_places(installed, walls.packages, judge)))
+    for may, places in zip(_LINKED, linked, strict=True):
+        yield from ((place, may) for place in places)
+
+
+def _by_right(places: Iterable[Place]) -> list[list[str]]:
+    """In the order of `_LINKED`."""
+    given = list(places)
+    return [[place for place, may in given if may is right] for right in _LINKED]
 
 
 def _program_folders() -> Iterator[str]:

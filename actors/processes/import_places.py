@@ -58,16 +58,23 @@ def import_places(installed: Iterable[str], packages: Iterable[str], judge: Judg
     `installed` are folders that are allowed already, `packages` those that the runtime has loaded from elsewhere.
     """
     known = tuple(installed)
-    linked = _Linked(known, judge)
     for each in packages:
         yield each, May.READ
+    for folder in dict.fromkeys(map(os.path.realpath, sys.path)):
+        if os.path.basename(folder) in PACKAGES or os.path.isfile(folder):
+            yield folder, May.READ
+        elif not is_below_any(folder, known):
+            yield from _modules(folder, judge)
+
+
+def linked_places(installed: Iterable[str], packages: Iterable[str], judge: Judge) -> Iterator[Place]:
+    """The same of trees of links, which takes longer; and what finders of editable installs know."""
+    known = tuple(installed)
+    linked = _Linked(known, judge)
+    for each in packages:
         yield from linked.in_package(each, False)
     for folder in dict.fromkeys(map(os.path.realpath, sys.path)):
         is_installed = os.path.basename(folder) in PACKAGES or is_below_any(folder, known)
-        if os.path.basename(folder) in PACKAGES or os.path.isfile(folder):
-            yield folder, May.READ
-        elif not is_installed:
-            yield from _modules(folder, judge)
         yield from linked.in_folder(folder, is_installed)
     for place in _editable():
         yield from linked.named(place)

@@ -191,8 +191,8 @@ class Init:
     def _look(self) -> None:
         seen = self._below()
         self._limit_shared_memory(seen)
-        of_calls = Counter(self._caller(pid, seen) for pid in seen)
-        for caller, count in of_calls.items():
+        callers = self._callers(seen)
+        for caller, count in Counter(callers[pid] for pid in seen).items():
             if count > MAX_CALL_PROCESSES:
                 self._stop_call(caller)
 
@@ -211,15 +211,21 @@ class Init:
                 if (number := self._numbers.get(pid)) is not None:
                     self._reasons[number] = f"was killed: it took more than {limit:,} bytes of shared memory"
 
-    def _caller(self, pid: int, seen: Mapping[int, Process]) -> int:
-        """The process of ours that it is or is below: of what a call has started, the call's child. This one of what
-        has left its call."""
-        session = seen[pid].session
-        for _ in seen:  # no chain is longer, unless ids were given out again meanwhile
-            if pid in self._numbers or pid not in seen:
-                break
-            pid = seen[pid].parent
-        return next((each for each in (pid, session) if each in self._numbers), os.getpid())
+    def _callers(self, seen: Mapping[int, Process]) -> dict[int, int]:
+        """By process, that of ours which it is or is below: of what a call has started, the call's child. This one of
+        what has left its call. Each is looked at once, however long the chains are."""
+        found = {pid: pid for pid in self._numbers}
+        for start in seen:
+            pid, way = start, list[int]()
+            while pid not in found and pid in seen and len(way) < len(seen):  # ids may be given out again meanwhile
+                way.append(pid)
+                pid = seen[pid].parent
+            caller = found.get(pid, os.getpid())
+            for each in reversed(way):
+                if caller == os.getpid() and seen[each].session in self._numbers:
+                    caller = seen[each].session
+                found[each] = caller
+        return found
 
     def _stop_call(self, caller: int) -> None:
         """It has too many processes. It is stopped first and killed last: as long as it is there, what its processes
@@ -239,7 +245,8 @@ class Init:
         while time.monotonic() < until:
             seen = self._below()
             self._read_registry()  # as in _kill_orphans
-            found = {pid for pid in seen if pid not in self._numbers and self._caller(pid, seen) == caller}
+            callers = self._callers(seen)
+            found = {pid for pid in seen if pid not in self._numbers and callers[pid] == caller}
             for group in {seen[pid].group for pid in found} - self._numbers.keys():
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(group, signal.SIGKILL)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 import orjson
@@ -74,18 +74,23 @@ def find_shared(
     shared: int, roots: tuple[str, ...], workspace: str, rules: SecretRules, spared: frozenset[str]
 ) -> SecretPlaces:
     """`find`, or what another process found lately. `shared` is a file that the processes of a pool have in common."""
-    key = orjson.dumps([roots, workspace, rules.patterns, rules.folders]).decode()
+    key = (roots, workspace, rules.patterns, rules.folders)
+    return SecretPlaces(*found_lately(shared, key, lambda: find(roots, workspace, rules, spared)))
+
+
+def found_lately(shared: int, key: object, look: Callable[[], Sequence[list[str]]]) -> Sequence[list[str]]:
+    """What `look` finds, or what it has found in another process of the pool. `key` says of what, in JSON."""
+    name = orjson.dumps(key).decode()
     fcntl.lockf(shared, fcntl.LOCK_EX)  # one walks, the others wait for it
     try:
-        known: dict[str, tuple[float, list[str], list[str]]] = orjson.loads(
+        known: dict[str, tuple[float, Sequence[list[str]]]] = orjson.loads(
             os.pread(shared, os.fstat(shared).st_size, 0) or b"{}"
         )
-        if key not in known or time.monotonic() > known[key][0]:
-            places = find(roots, workspace, rules, spared)
-            known[key] = (time.monotonic() + FRESH_SECONDS, *places)
+        if name not in known or time.monotonic() > known[name][0]:
+            known[name] = (time.monotonic() + FRESH_SECONDS, list(look()))
             written = orjson.dumps(known)
             os.ftruncate(shared, 0)
             os.pwrite(shared, written, 0)
-        return SecretPlaces(*known[key][1:])
+        return known[name][1]
     finally:
         fcntl.lockf(shared, fcntl.LOCK_UN)

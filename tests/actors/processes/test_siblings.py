@@ -153,14 +153,15 @@ def test_what_a_call_has_started_it_sees_and_so_what_the_machine_says_of_itself(
 
 
 #: In a shell, whose forks are cheap; $1 is how many. They wait for a line that does not come.
-_EACH = "sleep 1000 | { n=0; while [ $n -lt $1 ]; do"
+_EACH = "sleep 1000 | { exec 3<&0; n=0; while [ $n -lt $1 ]; do"
 _NEXT = "n=$((n + 1)); done"
+_CHAIN = "f() { [ $1 = 0 ] && exec sleep 1000 || { f $(($1 - 1)) & wait; }; };"
 BOMBS = {
-    "beside each other": f"{_EACH} (read _) <&0 & {_NEXT}; wait; }}",
-    "deaf to SIGTERM": f"trap '' TERM; {_EACH} (read _) <&0 & {_NEXT}; wait; }}",
-    "each the child of the one before": "f() { [ $1 = 0 ] || { f $(($1 - 1)) & wait; }; }; f $1",
+    "beside each other": f"{_EACH} (read _ <&3) & {_NEXT}; wait; }}",
+    "deaf to SIGTERM": f"trap '' TERM; {_EACH} (read _ <&3) & {_NEXT}; wait; }}",
+    "each the child of the one before": f"{_CHAIN} f 280 & f 280 & f 280 & f 280 & wait; : $1",
     "a tree": "f() { [ $1 = 0 ] && exec sleep 1000 || { f $(($1 - 1)) & f $(($1 - 1)) & wait; }; }; f 10; : $1",
-    "orphans": f"{_EACH} ((read _) <&0 &) <&0; {_NEXT}; read _; }}",
+    "orphans": f"{_EACH} ((read _ <&3) &); {_NEXT}; read _ <&3; }}",
     "in sessions of their own": f"{_EACH} setsid sleep 1000 & {_NEXT}; wait; }}",
 }
 

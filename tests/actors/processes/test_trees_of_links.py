@@ -20,7 +20,7 @@ from support.imports import ROOT
 
 from callboard.actors.processes import import_places as import_places_module
 from callboard.actors.processes.confinement import kernel_support
-from callboard.actors.processes.import_places import import_places
+from callboard.actors.processes.import_places import linked_places
 
 pytestmark = pytest.mark.skipif(bool(kernel_support().lacks), reason=f"this kernel has {kernel_support()}")
 
@@ -276,7 +276,7 @@ def test_there_is_a_bound_and_what_comes_after_it_is_not_allowed(
         (alone / f"package_{folder}").mkdir()
         for number in range(60):
             (alone / f"package_{folder}" / f"m{number}.py").symlink_to(source)
-    found = [place for place, _ in import_places((), (), Everything()) if place == str(source.resolve())]
+    found = [place for place, _ in linked_places((), (), Everything()) if place == str(source.resolve())]
     assert len(found) == 100
 
 
@@ -284,7 +284,7 @@ def test_a_link_that_cannot_be_followed_is_not_allowed(alone: Path, tmp_path: Pa
     (alone / "package").mkdir()
     for name, target in {"a": "a", "b": "/nowhere/b", "c": "../c", "d": "/dev/null", "e": "x" * 255}.items():
         (alone / "package" / f"{name}.py").symlink_to(target)
-    assert {place for place, _ in import_places((), (), Everything())} <= {str(alone / "package")}
+    assert {place for place, _ in linked_places((), (), Everything())} <= {str(alone / "package")}
 
 
 def test_the_doctor_tries_a_confined_tool_and_says_what_is_wrong(tmp_path: Path) -> None:
