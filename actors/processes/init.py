@@ -60,13 +60,14 @@ STACK_BYTES: Final = 8_000
 class Init:
     """One runs per process pool."""
 
-    def __init__(self, runtime: socket.socket, limits: Limits, stacks: int, proc: int | None) -> None:
+    def __init__(self, runtime: socket.socket, limits: Limits, stacks: int, proc: int | None, most: int) -> None:
         """`stacks`: the reading end of the pipe into which children write down where their code is; `proc`: an open
-        /proc of its own namespace, where it has one."""
+        /proc of its own namespace, where it has one; `most`: processes that a call may have."""
         self._runtime = runtime
         self._limits = limits
         self._stacks = stacks
         self._proc = proc
+        self._most = most
         self._stack = b""
         """What has come of the one that was asked for last."""
         self._registry, self._theirs = pair()
@@ -193,7 +194,7 @@ class Init:
         self._limit_shared_memory(seen)
         callers = self._callers(seen)
         for caller, count in Counter(callers[pid] for pid in seen).items():
-            if count > MAX_CALL_PROCESSES:
+            if count > self._most:
                 self._stop_call(caller)
 
     def _below(self) -> dict[int, Process]:
@@ -232,7 +233,7 @@ class Init:
         leave comes to it, and none is lost sight of."""
         number = self._numbers.get(caller)
         if number is not None:
-            self._reasons[number] = f"was killed: it had more than {MAX_CALL_PROCESSES:,} processes"
+            self._reasons[number] = f"was killed: it had more than {self._most:,} processes"
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(caller, signal.SIGSTOP)
         self._kill_below(caller)
@@ -321,7 +322,7 @@ def _exists(pid: int) -> bool:
     return True
 
 
-def main(runtime: int, namespaces: str, proc: int | None, memory_bytes: int, scratch: str) -> None:
+def main(runtime: int, namespaces: str, proc: int | None, memory_bytes: int, scratch: str, most: int) -> None:
     """Run as the init process: in the interpreter that launch.py starts, after keeper.py has made the namespaces."""
     rehearse()
     # What is loaded now is shared with every process below until one of them writes to it; the collector would.
@@ -336,7 +337,8 @@ def main(runtime: int, namespaces: str, proc: int | None, memory_bytes: int, scr
         stacks, writes = pipe()
         for descriptor in (stacks, writes):
             os.set_blocking(descriptor, False)  # a dump that finds it full is cut, and never waits
-        Init(end, Limits(memory_bytes, bool(namespaces), scratch, places, writes), stacks, proc).run(namespaces)
+        limits = Limits(memory_bytes, bool(namespaces), scratch, places, writes)
+        Init(end, limits, stacks, proc, most).run(namespaces)
         signal.set_wakeup_fd(-1)
     if not namespaces:
         kill_all()

@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from callboard.actors.kernel import OutOfThreads, start_thread
 from callboard.actors.processes.control import Kind, Message, hear, pair, send
-from callboard.actors.processes.init import main
+from callboard.actors.processes.init import MAX_CALL_PROCESSES, main
 from callboard.actors.processes.keeper import REFUSED, enter
 from callboard.actors.processes.spawning import PIPE_BYTES, interpreter
 
@@ -136,7 +136,7 @@ class InitProcess:
             f"from {enter.__module__} import enter\n"
             f"names, proc = enter({control}, {os.getpid()}, {namespaces}, {memory_bytes}, {scratch!r})\n"
             f"from {main.__module__} import main\n"
-            f"main({control}, names, proc, {memory_bytes}, {scratch!r})\n"
+            f"main({control}, names, proc, {memory_bytes}, {scratch!r}, {MAX_CALL_PROCESSES})\n"
         )
         # On a thread of its own: starting a process waits for its exec, 1 ms at rest and 100 on a busy machine. What is
         # sent to it until then waits in the socket.
