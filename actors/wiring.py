@@ -376,8 +376,20 @@ class Wiring:
         saved = self.saved_rules.judge
         masks = partial(masks_secrets, settings.confine)
         return CallJudge(
-            settings.policy, settings.workspace, settings.secret_rules, saved, allowed, masks, settings.more_workspaces
+            settings.policy,
+            settings.workspace,
+            settings.secret_rules,
+            saved,
+            allowed,
+            masks,
+            settings.more_workspaces,
+            self._run_by_servers(),
         )
+
+    def _run_by_servers(self) -> tuple[str, ...]:
+        """What MCP servers run of the workspace, which neither confined tools nor edits change unasked."""
+        settings = self.settings
+        return named_files(settings.mcp_servers.values(), settings.workspace) if settings.workspace else ()
 
     def plan(self, system: kernel.ActorSystem, scheduler: kernel.LoopScheduler, approver: Approver) -> Plan:
         """The tree of a runtime that starts now."""
@@ -392,7 +404,7 @@ class Wiring:
             confine=settings.confine,
             workspace=settings.workspace,
             secrets=settings.secret_rules,
-            kept=named_files(settings.mcp_servers.values(), settings.workspace) if settings.workspace else (),
+            kept=self._run_by_servers(),
         )
         start, retry, cost = start_on(scheduler.loop), RetryPolicy(), settings.catalog.cost_of
         code_actors = self._code_actors(system, scheduler, approver)
@@ -437,6 +449,7 @@ class Wiring:
             self.judging(confirming, scheduler) if settings.auto_confirm_edits else approver,
             files_changed=self.search.refresh_soon,
             patience_seconds=editing.POLICY_SECONDS if settings.auto_confirm_edits else editing.AT_ONCE_SECONDS,
+            kept=self._run_by_servers(),
         )
         added = (
             rag.context_tool(self.search),

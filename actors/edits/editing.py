@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
+import os
 from collections.abc import Callable, Iterable
 from contextvars import Context, copy_context
 from dataclasses import dataclass
@@ -148,9 +149,11 @@ class Edits:
         *,
         files_changed: Callable[[], None] = lambda: None,
         patience_seconds: float = AT_ONCE_SECONDS,
+        kept: tuple[str, ...] = (),
     ) -> None:
         """`files_changed` is called, on the editor's thread, when a proposal was applied. A call waits for the approver
-        no longer than `patience_seconds`."""
+        no longer than `patience_seconds`, and for a person not at all: guarded places, and what is `kept`."""
+        self._kept = kept
         self.workspace = workspace
         self._system = system
         self._folder = folder_of(state_dir, workspace.root)
@@ -197,7 +200,9 @@ class Edits:
         found = dataclasses.replace(tool, accesses=lambda arguments: accesses)
         self._asked[proposal.id] = run.tag
         self._approver.ask(question, partial(self._answered, proposal.id, at_once), copy_context(), found)
-        is_for_a_person = any(is_guarded(each.value) for each in accesses)
+        places = [os.path.join(self.workspace.root, each.value) for each in accesses]
+        is_kept = any(place == kept or place.startswith(f"{kept}/") for place in places for kept in self._kept)
+        is_for_a_person = is_kept or any(is_guarded(each.value) for each in accesses)
         verdict = await at_once.wait(AT_ONCE_SECONDS if is_for_a_person else self._patience_seconds)
         if verdict is None:
             return proposal

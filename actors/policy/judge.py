@@ -77,12 +77,15 @@ class CallJudge:
         addresses: AllowedAddresses = NONE_ALLOWED,
         masks_secrets: Callable[[], bool] = lambda: True,
         read_only: tuple[Path, ...] = (),
+        kept: tuple[str, ...] = (),
     ) -> None:
-        """`masks_secrets`: whether secret files are covered for commands; it may block, and what it raises asks."""
+        """`masks_secrets`: whether secret files are covered for commands; it may block, and what it raises asks.
+        `kept`: see `Paths`."""
         self.policy = policy
         self.saved = saved
         self._workspace = workspace
         self._read_only = read_only
+        self._kept = kept
         self._secrets = secrets
         self._addresses = addresses
         self._masks_secrets = masks_secrets
@@ -107,7 +110,7 @@ class CallJudge:
     def guards(self, question: AskApproval) -> str:
         """Why a person is asked about these edits though edits are confirmed; "" if nobody is. It blocks."""
         try:
-            paths = Paths(self._workspace, self._secrets, self._read_only)
+            paths = Paths(self._workspace, self._secrets, self._read_only, self._kept)
             changes = [each for each in question.accesses if each.kind in (AccessKind.WRITE, AccessKind.DELETE)]
             touches = (touch for each in changes for touch in paths.touches(each.kind, each.value))
             return next((touch.guarded for touch in touches if touch.guarded), "")
@@ -117,7 +120,7 @@ class CallJudge:
 
     def _touches(self, tool: Tool, accesses: Iterable[Access]) -> Iterator[Touch]:
         """All that the call would touch."""
-        paths = Paths(self._workspace, self._secrets, self._read_only)
+        paths = Paths(self._workspace, self._secrets, self._read_only, self._kept)
         found = tuple(accesses)
         if not _CARRIES[tool.contract.risk].intersection(each.kind for each in found):
             yield Touch(AccessKind.READ, risk=tool.contract.risk)

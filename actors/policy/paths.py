@@ -134,10 +134,17 @@ class Paths:
     """Finds out about the paths of one call. Raises nothing for what a model can write.
 
     Without a workspace all paths are outside of it. `read_only`: further folders, which count as inside for what only
-    reads.
+    reads. `kept`: real paths that are guarded beside those of the lists.
     """
 
-    def __init__(self, root: Path | None, rules: SecretRules = NO_RULES, read_only: Iterable[Path | str] = ()) -> None:
+    def __init__(
+        self,
+        root: Path | None,
+        rules: SecretRules = NO_RULES,
+        read_only: Iterable[Path | str] = (),
+        kept: tuple[str, ...] = (),
+    ) -> None:
+        self._kept = kept
         self._root = os.path.realpath(root) if root is not None else None
         self._secrets = SecretFiles(self._root or "/", rules)
         self._guarded_links: dict[str, tuple[str, ...]] = {}
@@ -193,7 +200,8 @@ class Paths:
         root = self._root or "/"
         below = [os.path.relpath(each, root) for each in ways if _is_below(each, root)]
         outside = [each for each in ways if not _is_below(each, root)]
-        return any(map(is_guarded, (*below, *outside))) or any(map(self._is_led_to, below))
+        is_kept = any(_is_below(each, kept) for each in ways for kept in self._kept)
+        return is_kept or any(map(is_guarded, (*below, *outside))) or any(map(self._is_led_to, below))
 
     def _is_led_to(self, path: str) -> bool:
         """Does a link with a guarded name lead to this path below the root, or to a folder that it is in?"""

@@ -248,7 +248,8 @@ class Init:
             self._read_registry()  # as in _kill_orphans
             callers = self._callers(seen)
             found = {pid for pid in seen if pid not in self._numbers and callers[pid] == caller}
-            for group in {seen[pid].group for pid in found} - self._numbers.keys():
+            # A group whose leader is outside of the namespace has the number 0 here: it is not the call's.
+            for group in {seen[pid].group for pid in found} - self._numbers.keys() - {0, os.getpid(), os.getpgrp()}:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(group, signal.SIGKILL)
             if kill_each(found) == found:  # none, or those of other users

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import orjson
 import pytest
 
-from callboard import AskApproval, Conversation, Policy, ProposalState, Risk, Runtime, Settings, UsageError, tool
+from callboard import (
+    AskApproval,
+    Conversation,
+    McpServer,
+    Policy,
+    ProposalState,
+    Risk,
+    Runtime,
+    Settings,
+    UsageError,
+    tool,
+)
 from callboard.protocol.content import SystemMessage, ToolMessage, history_faults
 from callboard.protocol.model import ModelRequest
 from callboard.protocol.policy import Rule
@@ -265,6 +277,34 @@ def test_places_that_are_run_when_they_are_read_wait_for_their_owner(
         (done,) = runtime.approve_edits_sync()
         assert done.state is ProposalState.APPLIED
     assert snapshot(guarded_root) != before
+
+
+SERVED_CALLS: dict[str, tuple[str, dict[str, object]]] = {
+    "edited": ("apply_code_edit", {"edits": [{"file": "server.py", "old_text": "old", "new_text": "new"}]}),
+    "removed": ("delete_file", {"path": "server.py"}),
+    "moved away": ("rename_file", {"path": "server.py", "new_path": "other.py"}),
+    "by a link": ("apply_code_edit", {"edits": [{"file": "leads.py", "old_text": "old", "new_text": "new"}]}),
+    "new in its package": ("create_file", {"path": "package/new.py", "content": "x"}),
+    "its settings": ("apply_code_edit", {"edits": [{"file": "conf/x.toml", "old_text": "old", "new_text": "new"}]}),
+    "its settings are removed": ("delete_file", {"path": "conf/x.toml"}),
+}
+
+
+@pytest.mark.parametrize("what", SERVED_CALLS)
+def test_what_an_mcp_server_runs_waits_for_its_owner(settings: Callable[..., Settings], root: Path, what: str) -> None:
+    for name in ("server.py", "package/__init__.py", "conf/x.toml"):
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_text("old\n")
+    (root / "leads.py").symlink_to("server.py")
+    name, arguments = SERVED_CALLS[what]
+    before = snapshot(root)
+    words = ("-c", "", str(root / "server.py"), "--config=conf/x.toml", "-m", "package")
+    servers = {"s": McpServer(command=sys.executable, args=words, cwd=root)}
+    given = settings(call(name, **arguments), ScriptedTurn("done"), auto_confirm_edits=True, mcp_servers=servers)
+    with Runtime(given) as runtime:
+        runtime.ask_sync("edit")
+        (proposal,) = runtime.proposals()
+        assert (proposal.state, snapshot(root)) == (ProposalState.PENDING, before)
 
 
 def test_a_person_is_asked_about_guarded_places_and_no_others(
