@@ -111,7 +111,7 @@ def running(stage: ToolStage, tmp_path_factory: pytest.TempPathFactory) -> Itera
     """A call of another request with a secret on its command line: of a tool that runs programs."""
     begun = tmp_path_factory.mktemp("deploy") / "begun"
     deploys = tool(risk="execute", paths=[str(begun.parent)])(deploy)
-    call = stage.start(deploys, json.dumps({"token": TOKEN, "begun": str(begun)}), 100)
+    call = stage.start(deploys, json.dumps({"token": TOKEN, "begun": str(begun)}), 600)
     wait_until(begun.exists)
     yield
     Path(f"{begun}.end").touch()
