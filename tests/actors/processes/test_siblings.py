@@ -201,17 +201,21 @@ def test_a_call_with_too_many_processes_is_ended_with_all_of_them(
     until(lambda: len(marked_processes(mark)) < before + FEW)
 
 
-def leave_the_call() -> None:
+def leave_the_call(begun: str) -> None:
     """They become orphans of the init process while the call goes on, in sessions of their own."""
     ctypes.CDLL(None).prctl(36, 0)  # PR_SET_CHILD_SUBREAPER
-    line = f"sleep 1000 | setsid /bin/sh -c '{BOMBS['orphans'].partition('| ')[2]}' sh $1"
+    told = f"{_NEXT.partition(';')[0]}; [ $n = {MOST // 2} ] && echo > {begun}"
+    orphans = BOMBS["orphans"].partition("| ")[2].replace(_NEXT.partition(";")[0], told)
+    line = f"sleep 1000 | setsid /bin/sh -c '{orphans}' sh $1"
     bomb(line)
 
 
-def test_what_has_left_its_call_is_ended_too(stage: ToolStage, mark: str, until: Until) -> None:
+def test_what_has_left_its_call_is_ended_too(stage: ToolStage, mark: str, until: Until, tmp_path: Path) -> None:
     before = len(marked_processes(mark))
-    call = stage.start(tool(risk="read")(leave_the_call), "{}", 100)
-    until(lambda: len(marked_processes(mark)) > before + MOST // 2)
+    begun = tmp_path / "begun"
+    leaves = tool(risk="write", paths=[str(tmp_path)])(leave_the_call)
+    call = stage.start(leaves, json.dumps({"begun": str(begun)}), 100)
+    until(begun.exists)
     until(lambda: len(marked_processes(mark)) < before + FEW)
     stage.stop(call)
     call.wait()
