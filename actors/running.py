@@ -23,6 +23,7 @@ from callboard.actors.journal.records_of_runtime import JournalRecords
 from callboard.actors.journal.recovery import Rebuilt
 from callboard.actors.kernel.reply import Reply as AskReply
 from callboard.actors.models.windows import Windows
+from callboard.actors.policy.judge import JudgingApprover
 from callboard.actors.requests.ended_feeds import EndedFeeds, process_name
 from callboard.actors.requests.open_requests import OpenRequest, OpenState, waits_for
 from callboard.actors.requests.output_checks import CheckThreads
@@ -146,11 +147,12 @@ class StartedRuntime:
         behind: Approver = NobodyToAsk()
         if approve is not None:
             behind = CallbackApprover(approve, wiring.saved_rules.remember, wiring.confinement_of)
-        approver = wiring.judging(behind, scheduler)
+        judge = wiring.judge()
+        approver = JudgingApprover(judge, behind, scheduler)
         begun.callback(approver.close)
         self.system = kernel.ActorSystem(scheduler, dead_letters_kept=DEAD_LETTERS_KEPT)
         begun.callback(self._stop_actors)
-        plan = replace(wiring.plan(self.system, scheduler, approver), gives_up=self._gives_up)
+        plan = replace(wiring.plan(self.system, scheduler, approver, judge), gives_up=self._gives_up)
         self.outbox = plan.journal.outbox if plan.journal is not None else None
         build(self.system, plan)
         self.system.watch(self.system.ref("root"), self._root_ended)

@@ -18,6 +18,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
+from callboard.actors.below import is_below, is_below_any
 from callboard.protocol.errors import UsageError
 from callboard.protocol.lazy_loading import lazy_module
 
@@ -167,11 +168,6 @@ def _plain(path: str) -> str:
     return (path if path.isascii() else unicodedata.normalize("NFKC", path)).casefold()
 
 
-def _is_below(path: str, folder: str) -> bool:
-    """Or the same."""
-    return path == folder or path.startswith(folder.rstrip("/") + "/")
-
-
 def _verdict(spec: pathspec.GitIgnoreSpec, place: str, folder: str, is_folder: bool) -> bool | None:
     return spec.check_file(os.path.relpath(place, folder) + ("/" if is_folder else "")).include
 
@@ -242,7 +238,7 @@ class SecretFiles:
         without it, such a file says nothing."""
         self._opener = opener
         self._root = os.path.normpath(root)
-        self._own = [folder for folder in map(os.path.normpath, rules.folders) if not _is_below(self._root, folder)]
+        self._own = [folder for folder in map(os.path.normpath, rules.folders) if not is_below(self._root, folder)]
         self._given = _spec(rules.patterns) if rules.patterns else None
         self._below_root = self._root.rstrip("/") + "/"
         self._ignoring: dict[str, tuple[tuple[str, pathspec.GitIgnoreSpec], ...]] = {}
@@ -253,10 +249,10 @@ class SecretFiles:
         Only the path is looked at, not what it leads to: see `hides_link`.
         """
         place = os.path.normpath(path)
-        if any(_is_below(place, folder) for folder in self._own):
+        if is_below_any(place, self._own):
             return True
         said = None
-        if self._given is not None and _is_below(place, self._root):
+        if self._given is not None and is_below(place, self._root):
             said = _verdict(self._given, place, self._root, is_folder)
         if said is None:
             said = is_listed(place, is_folder)

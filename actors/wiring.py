@@ -366,11 +366,8 @@ class Wiring:
         _check_budgets(self.settings, options, names)
         return options
 
-    def judging(self, approver: Approver, scheduler: kernel.LoopScheduler) -> Approver:
-        """The approver of a runtime that starts now, with the policy before it."""
-        return JudgingApprover(self._judge(), approver, scheduler)
-
-    def _judge(self) -> CallJudge:
+    def judge(self) -> CallJudge:
+        """The judge of calls of a runtime that starts now."""
         settings = self.settings
         allowed = AllowedAddresses(settings.allowed_addresses)
         saved = self.saved_rules.judge
@@ -383,15 +380,13 @@ class Wiring:
             allowed,
             masks,
             settings.more_workspaces,
-            self._run_by_servers(),
+            # What MCP servers run of the workspace, which neither confined tools nor edits change unasked.
+            named_files(settings.mcp_servers.values(), settings.workspace) if settings.workspace else (),
         )
 
-    def _run_by_servers(self) -> tuple[str, ...]:
-        """What MCP servers run of the workspace, which neither confined tools nor edits change unasked."""
-        settings = self.settings
-        return named_files(settings.mcp_servers.values(), settings.workspace) if settings.workspace else ()
-
-    def plan(self, system: kernel.ActorSystem, scheduler: kernel.LoopScheduler, approver: Approver) -> Plan:
+    def plan(
+        self, system: kernel.ActorSystem, scheduler: kernel.LoopScheduler, approver: Approver, judge: CallJudge
+    ) -> Plan:
         """The tree of a runtime that starts now."""
         settings, counted, calls = self.settings, Metrics(), Ledger()
         self._earlier.loop = scheduler.loop
@@ -404,10 +399,10 @@ class Wiring:
             confine=settings.confine,
             workspace=settings.workspace,
             secrets=settings.secret_rules,
-            kept=self._run_by_servers(),
+            kept=judge.kept,
         )
         start, retry, cost = start_on(scheduler.loop), RetryPolicy(), settings.catalog.cost_of
-        code_actors = self._code_actors(system, scheduler, approver)
+        code_actors = self._code_actors(system, scheduler, approver, judge)
         return Plan(
             telemetry=lambda: Telemetry(settings.log_content, counted, sample, self._find_export, self.timelines),
             llm_manager=lambda: LlmManager(
@@ -428,7 +423,7 @@ class Wiring:
         )
 
     def _code_actors(
-        self, system: kernel.ActorSystem, scheduler: kernel.LoopScheduler, approver: Approver
+        self, system: kernel.ActorSystem, scheduler: kernel.LoopScheduler, approver: Approver, judge: CallJudge
     ) -> tuple[kernel.ChildSpec, ...]:
         """What a workspace adds to the tree; the extra `index` is not needed without one."""
         settings = self.settings
@@ -441,15 +436,15 @@ class Wiring:
         post = partial(_post, self._embeddings, scheduler) if self._embeddings is not None else None
         self.search = rag.CodeSearch(system, post, settings.embedding_model)
         workspace = workspace_of(settings)
-        confirming = editing.Confirming(approver, self._judge().guards)
+        confirming = editing.Confirming(approver, judge.guards)
         self.edits = editing.Edits(
             system,
             workspace,
             settings.state_dir,
-            self.judging(confirming, scheduler) if settings.auto_confirm_edits else approver,
+            JudgingApprover(judge, confirming, scheduler) if settings.auto_confirm_edits else approver,
             files_changed=self.search.refresh_soon,
             patience_seconds=editing.POLICY_SECONDS if settings.auto_confirm_edits else editing.AT_ONCE_SECONDS,
-            kept=self._run_by_servers(),
+            kept=judge.kept,
         )
         added = (
             rag.context_tool(self.search),

@@ -35,6 +35,8 @@ MIN_TOKEN_CHARS: Final = 16
 PREFIX: Final = "cb-"
 #: Some hundred tokens; this bounds a file that is something else.
 MAX_FILE_BYTES: Final = 1024 * 1024
+#: Of removed tokens, so many are known by name in the log of refusals.
+MAX_REMOVED: Final = 1_000
 
 
 class Scope(IntEnum):
@@ -95,7 +97,7 @@ class AccessTokens:
         self._changing = threading.Lock()
         self._by_hash: Mapping[str, AccessToken] = {}
         self._removed: dict[str, AccessToken] = {}
-        """Those that counted when the file was read before."""
+        """The last `MAX_REMOVED` that counted when the file was read before."""
         self._seen: tuple[int, ...] = ()
         """The state of the file that was read last; () for no file."""
         self.fault = ""
@@ -114,7 +116,8 @@ class AccessTokens:
             raise
         finally:
             self._by_hash = {each.hashed: each for each in (*found, *self._given)}
-            self._removed |= {hashed: each for hashed, each in before.items() if hashed not in self._by_hash}
+            gone = {hashed: each for hashed, each in before.items() if hashed not in self._by_hash}
+            self._removed = dict([*self._removed.items(), *gone.items()][-MAX_REMOVED:])
 
     def find(self, secret: str) -> AccessToken | None:
         """The token with this secret. By its hash: how long the look takes says nothing of what was nearly right.

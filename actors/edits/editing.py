@@ -22,6 +22,7 @@ from typing import Final, Literal, TypeVar
 
 from msgspec.structs import replace
 
+from callboard.actors.below import is_below_any
 from callboard.actors.builtins.workspace import Workspace
 from callboard.actors.calls.approvals import Approver, Decide, Verdict
 from callboard.actors.edits.editor import (
@@ -201,7 +202,7 @@ class Edits:
         self._asked[proposal.id] = run.tag
         self._approver.ask(question, partial(self._answered, proposal.id, at_once), copy_context(), found)
         places = [os.path.join(self.workspace.root, each.value) for each in accesses]
-        is_kept = any(place == kept or place.startswith(f"{kept}/") for place in places for kept in self._kept)
+        is_kept = any(is_below_any(place, self._kept) for place in places)
         is_for_a_person = is_kept or any(is_guarded(each.value) for each in accesses)
         verdict = await at_once.wait(AT_ONCE_SECONDS if is_for_a_person else self._patience_seconds)
         if verdict is None:

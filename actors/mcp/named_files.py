@@ -14,6 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
+from callboard.actors.below import is_below, is_below_any
 from callboard.actors.mcp.mcp_servers import McpServer
 
 #: What a program reads in its folder without being told so, by its name.
@@ -39,8 +40,8 @@ def named_files(servers: Iterable[McpServer], workspace: Path | str) -> tuple[st
     """Real paths of the files, and folders of packages, below the workspace that these servers' commands name."""
     root = os.path.realpath(workspace)
     found = {os.path.realpath(place) for server in servers for place in _named(server, root)}
-    below = sorted(place for place in found if place.startswith(f"{root.rstrip('/')}/"))
-    return tuple(place for place in below if not any(place.startswith(f"{folder}/") for folder in below))
+    below = sorted(place for place in found if is_below(place, root))
+    return tuple(place for place in below if not is_below_any(os.path.dirname(place), below))
 
 
 def _named(server: McpServer, root: str) -> Iterator[str]:
@@ -99,7 +100,7 @@ def _module(base: str, name: str, root: str) -> Iterator[str]:
 def _package_of(place: str, root: str) -> str:
     """The outermost folder with an `__init__.py` around a file, without a gap; the file itself where there is none."""
     found, folder = place, os.path.dirname(place)
-    while folder != root and folder.startswith(f"{root}/") and os.path.isfile(f"{folder}/__init__.py"):
+    while folder != root and is_below(folder, root) and os.path.isfile(f"{folder}/__init__.py"):
         found, folder = folder, os.path.dirname(folder)
     return found
 

@@ -85,7 +85,7 @@ class CallJudge:
         self.saved = saved
         self._workspace = workspace
         self._read_only = read_only
-        self._kept = kept
+        self.kept = kept
         self._secrets = secrets
         self._addresses = addresses
         self._masks_secrets = masks_secrets
@@ -110,7 +110,7 @@ class CallJudge:
     def guards(self, question: AskApproval) -> str:
         """Why a person is asked about these edits though edits are confirmed; "" if nobody is. It blocks."""
         try:
-            paths = Paths(self._workspace, self._secrets, self._read_only, self._kept)
+            paths = Paths(self._workspace, self._secrets, self._read_only, self.kept)
             changes = [each for each in question.accesses if each.kind in (AccessKind.WRITE, AccessKind.DELETE)]
             touches = (touch for each in changes for touch in paths.touches(each.kind, each.value))
             return next((touch.guarded for touch in touches if touch.guarded), "")
@@ -120,7 +120,7 @@ class CallJudge:
 
     def _touches(self, tool: Tool, accesses: Iterable[Access]) -> Iterator[Touch]:
         """All that the call would touch."""
-        paths = Paths(self._workspace, self._secrets, self._read_only, self._kept)
+        paths = Paths(self._workspace, self._secrets, self._read_only, self.kept)
         found = tuple(accesses)
         if not _CARRIES[tool.contract.risk].intersection(each.kind for each in found):
             yield Touch(AccessKind.READ, risk=tool.contract.risk)

@@ -18,6 +18,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from callboard.actors.below import is_below, is_below_any
 from callboard.actors.secret_files import NO_RULES, NameTable, SecretFiles, SecretRules
 from callboard.protocol.policy import AccessKind, Location, Touch
 from callboard.protocol.tools import Risk
@@ -99,7 +100,7 @@ def follow(path: str) -> FollowedPath:
             here = os.path.dirname(here)
             continue
         following = os.path.join(here, name)
-        if any(here == each or here.startswith(f"{each}/") for each in MAGIC_FOLDERS):
+        if is_below_any(here, MAGIC_FOLDERS):
             return FollowedPath(following, "a path through /proc or /dev/fd")
         try:
             is_link = stat.S_ISLNK(os.lstat(following).st_mode)
@@ -177,9 +178,9 @@ class Paths:
             yield expanded
 
     def _judged(self, kind: AccessKind, path: str, found: FollowedPath) -> Touch:
-        is_inside, secrets = self._root is not None and _is_below(found.place, self._root), self._secrets
+        is_inside, secrets = self._root is not None and is_below(found.place, self._root), self._secrets
         for root, of_root in self._read_only.items():
-            if _is_below(found.place, root):
+            if is_below(found.place, root):
                 is_inside, secrets = kind is AccessKind.READ, of_root
         hides = secrets.hides if kind is AccessKind.READ else secrets.is_protected
         written = os.path.normpath(path)
@@ -198,9 +199,9 @@ class Paths:
     def _is_guarded(self, *ways: str) -> bool:
         """Is it a place that is run when it is read: by its name as written or followed, or by a link to it?"""
         root = self._root or "/"
-        below = [os.path.relpath(each, root) for each in ways if _is_below(each, root)]
-        outside = [each for each in ways if not _is_below(each, root)]
-        is_kept = any(_is_below(each, kept) for each in ways for kept in self._kept)
+        below = [os.path.relpath(each, root) for each in ways if is_below(each, root)]
+        outside = [each for each in ways if not is_below(each, root)]
+        is_kept = any(is_below_any(each, self._kept) for each in ways)
         return is_kept or any(map(is_guarded, (*below, *outside))) or any(map(self._is_led_to, below))
 
     def _is_led_to(self, path: str) -> bool:
@@ -212,12 +213,12 @@ class Paths:
             if folder not in self._guarded_links:
                 links = (link for name in _GUARDED_NAMES if os.path.islink(link := os.path.join(folder, name)))
                 self._guarded_links[folder] = tuple(follow(link).place for link in links)
-            if any(_is_below(place, each) for each in self._guarded_links[folder]):
+            if is_below_any(place, self._guarded_links[folder]):
                 return True
         return False
 
     def _names(self, place: str) -> Iterator[str]:
-        if self._root is not None and _is_below(place, self._root):
+        if self._root is not None and is_below(place, self._root):
             yield os.path.relpath(place, self._root)
         yield place
 
@@ -247,8 +248,3 @@ def _bare(name: str) -> str:
     shown = name if name.isascii() else unicodedata.normalize("NFKC", name)
     seen = "".join(each for each in shown if unicodedata.category(each) not in ("Cf", "Cc", "Mn"))
     return seen.casefold().partition(":")[0].rstrip(". ") or name
-
-
-def _is_below(place: str, folder: str) -> bool:
-    """Or the same."""
-    return place == folder or place.startswith(folder.rstrip("/") + "/")

@@ -22,6 +22,7 @@ from typing import Final
 
 from msgspec import Struct, field
 
+from callboard.actors.below import is_below, is_below_any
 from callboard.actors.processes import held_environment, private_mounts, seccomp
 from callboard.actors.processes.confinement import Confinement
 from callboard.actors.processes.control import LENGTH
@@ -29,9 +30,8 @@ from callboard.actors.processes.import_places import (
     PACKAGES,
     Judge,
     Place,
+    find_by_name,
     import_places,
-    is_below,
-    is_below_any,
     linked_places,
     prefixes,
 )
@@ -174,6 +174,7 @@ def enter(walls: Walls, scratch: str, found: int, *, has_mounts: bool) -> None:
     _held.in_scratch = int(in_scratch)
     _held.rules = [*_opened({**_coarse(rules, scratch), f"{_held.scratch}/template": May.READ})]
     _restrict(_opened([*rules, (_held.scratch, in_scratch)]))
+    find_by_name()
     if rights.executes:
         seccomp.assembled(_CALLS_OF_READING)  # a child that is held finds it made
     metadata = has_mounts or rights.executes

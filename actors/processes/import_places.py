@@ -2,25 +2,33 @@
 
 Folders are allowed as they really are. In a tree of links (Bazel, Nix, uv's link mode, a strict editable install)
 the files are elsewhere, each behind a link of its own: of those, what Python would open is allowed, file by file. What
-may hold secrets is not, nor what cannot be judged.
+may hold secrets is not, nor what cannot be judged. The folders of Python's path themselves are not listed.
 """
 
 from __future__ import annotations
 
 import importlib.machinery
+import importlib.util
 import os
 import site
 import stat
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final, Protocol
+from types import ModuleType
+from typing import Final, Protocol, Self
 
+from callboard.actors.below import is_below, is_below_any
 from callboard.actors.processes.landlock import May
 
 #: Folders of packages that are installed, not developed.
 PACKAGES: Final = frozenset({"site-packages", "dist-packages"})
-_MODULE_ENDINGS: Final = tuple(importlib.machinery.all_suffixes())
+#: In the order in which Python looks for them.
+_MODULE_ENDINGS: Final = (
+    *importlib.machinery.EXTENSION_SUFFIXES,
+    *importlib.machinery.SOURCE_SUFFIXES,
+    *importlib.machinery.BYTECODE_SUFFIXES,
+)
 _INIT: Final = "__init__.py"
 _CACHE: Final = "__pycache__"
 #: Of a package, and of the folder that says what is installed.
@@ -78,6 +86,52 @@ def linked_places(installed: Iterable[str], packages: Iterable[str], judge: Judg
         yield from linked.in_folder(folder, is_installed)
     for place in _editable():
         yield from linked.named(place)
+
+
+def find_by_name() -> None:
+    """Have Python find what is in folders that this process may not list, also after they have changed."""
+    sys.path_hooks.insert(0, _Unlisted.of)
+    for folder in list(sys.path_importer_cache):
+        if os.path.isdir(folder) and not _may_list(folder):
+            del sys.path_importer_cache[folder]
+
+
+class _Unlisted:
+    """The finder of a folder: asks for each file that a module may be. Python's own lists the folder, and takes one
+    that it may not list for an empty one."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    @classmethod
+    def of(cls, folder: str) -> Self:
+        """A hook of Python's path. Raises ImportError for what it is not for."""
+        if not os.path.isdir(folder) or _may_list(folder):
+            raise ImportError(f"another finder is for {folder}", path=folder)
+        return cls(folder)
+
+    def find_spec(self, name: str, target: ModuleType | None = None) -> importlib.machinery.ModuleSpec | None:
+        """In Python's order: a package, a module, a folder without an `__init__.py`."""
+        place = os.path.join(self._folder, name.rpartition(".")[2])
+        for ending in _MODULE_ENDINGS:
+            if os.path.isfile(path := f"{place}/__init__{ending}"):
+                return importlib.util.spec_from_file_location(name, path, submodule_search_locations=[place])
+        for ending in _MODULE_ENDINGS:
+            if os.path.isfile(path := f"{place}{ending}"):
+                return importlib.util.spec_from_file_location(name, path)
+        if not os.path.isdir(place):
+            return None
+        spec = importlib.machinery.ModuleSpec(name, None)
+        spec.submodule_search_locations = [place]
+        return spec
+
+
+def _may_list(folder: str) -> bool:
+    try:
+        os.scandir(folder).close()
+    except OSError:
+        return False
+    return True
 
 
 def _modules(folder: str, judge: Judge) -> Iterator[Place]:
@@ -234,13 +288,3 @@ def _real(path: str) -> str:
         return os.path.realpath(path, strict=True)
     except OSError:
         return ""
-
-
-def is_below(place: str, folder: str) -> bool:
-    """Is it this folder, or in it?"""
-    return place == folder or place.startswith(f"{folder.rstrip('/')}/")
-
-
-def is_below_any(place: str, folders: Iterable[str]) -> bool:
-    """Is it one of these folders, or in one?"""
-    return any(is_below(place, folder) for folder in folders)

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 import orjson
 
+from callboard.actors.below import is_below
 from callboard.actors.processes.import_places import PACKAGES
 from callboard.actors.secret_files import SecretFiles, SecretRules
 
@@ -36,7 +37,7 @@ def find(roots: Iterable[str], workspace: str, rules: SecretRules, spared: froze
     found = SecretPlaces([], [])
     until, left = time.monotonic() + MAX_SECONDS, MAX_NAMES
     for root in roots:
-        is_inside = bool(workspace) and (root == workspace or root.startswith(f"{workspace.rstrip('/')}/"))
+        is_inside = bool(workspace) and is_below(root, workspace)
         secrets = SecretFiles(workspace if is_inside else root, rules)
         if not os.path.isdir(root):
             if os.path.isfile(root) and secrets.hides(root):

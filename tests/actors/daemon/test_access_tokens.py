@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 from support.owners import NOBODY, needs_root, run_as
 
+from callboard.actors.daemon import access_tokens
 from callboard.actors.daemon.access_tokens import AccessTokens, Scope, given_token
 from callboard.actors.daemon.open_streams import OpenStreams
 from callboard.actors.daemon.server_events import EventStream
@@ -26,6 +27,16 @@ def test_a_removal_is_seen_though_the_file_has_the_same_time(tmp_path: Path) -> 
     os.utime(here.path, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert there.find(secret) is None
     assert there.tokens == (kept,)
+
+
+def test_removed_tokens_are_known_by_name_but_not_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access_tokens, "MAX_REMOVED", 2)
+    tokens = AccessTokens(tmp_path / "tokens.json")
+    made = [tokens.make(Scope.USE, "default") for _ in range(4)]
+    for token, _ in made:
+        tokens.remove(token.id)
+        tokens.look()
+    assert [tokens.removed(secret) for _, secret in made] == [None, None, made[2][0], made[3][0]]
 
 
 def others_may_read(path: Path) -> None:
