@@ -76,7 +76,7 @@ LOADS = {
         """. actors actors.builtins actors.calls actors.cli actors.edits actors.index actors.journal actors.kernel
         actors.mcp actors.models actors.policy actors.processes actors.requests actors.telemetry actors.tools
         actors.workers protocol providers providers.anthropic providers.local providers.openai""",
-        319,
+        320,
         """annotated_types apsw chardetng_py docstring_parser msgspec opentelemetry orjson pydantic pydantic_core pykka
         tantivy tree_sitter typing_extensions typing_inspection uvloop""",
         """rapidfuzz statistics tarfile httpx aiohttp tenacity prompt_toolkit rich mcp genai_prices
@@ -87,7 +87,7 @@ LOADS = {
         """. actors actors.builtins actors.calls actors.daemon actors.edits actors.index actors.journal actors.kernel
         actors.mcp actors.models actors.policy actors.processes actors.requests actors.telemetry actors.tools
         actors.workers protocol providers providers.anthropic providers.local providers.openai""",
-        302,
+        303,
         """annotated_types anyio click httptools msgspec orjson prometheus_client pydantic pydantic_core pykka
         python_multipart sniffio starlette typing_extensions typing_inspection uvicorn uvloop watchfiles""",
         "httpx aiohttp tenacity numpy onnxruntime tantivy apsw genai_prices mcp docstring_parser importlib.metadata",
@@ -95,14 +95,14 @@ LOADS = {
     "the child of a tool": Loads(
         "import callboard.actors.processes.init",
         ". actors actors.processes actors.telemetry actors.tools protocol",
-        47,
+        48,
         "msgspec orjson typing_extensions",
         f"asyncio ssl email {BORDERS} pykka cloudpickle callboard.actors.runtime callboard.actors.kernel",
     ),
     "the parsing child of the index": Loads(
         "import callboard.actors.index.parsing",
         ". actors actors.index actors.processes protocol",
-        26,
+        27,
         "chardetng_py msgspec orjson tree_sitter typing_extensions",
         f"tantivy apsw pykka asyncio callboard.actors.runtime {BORDERS}",
     ),
