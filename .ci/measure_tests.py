@@ -1,8 +1,9 @@
 """What each test costs, measured: `python .ci/measure_tests.py` writes tests/costs.tsv anew, by which tests/conftest.py
 marks the dearest tests as slow, and hands out files the dearest first.
 
-Run on an idle machine, some 40 minutes: each test by itself, all processors counted, since most of the cost is in
-processes that tests start and that may outlive them.
+Run on an idle machine, some 40 minutes: each test by itself. The cost is the mean of its CPU, all processors counted,
+since most of it is in processes that tests start and that may outlive them, and of the time that it takes: a test that
+waits keeps a worker from the next one.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,11 +36,12 @@ def busy_seconds() -> float:
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Measures a test with its fixtures."""
-    before = busy_seconds()
+    busy, begun = busy_seconds(), time.monotonic()
     try:
         return (yield)
     finally:
-        _costs[item.nodeid.partition("[")[0]].append(busy_seconds() - before)
+        cost = (busy_seconds() - busy + time.monotonic() - begun) / 2
+        _costs[item.nodeid.partition("[")[0]].append(cost)
 
 
 def pytest_sessionfinish() -> None:

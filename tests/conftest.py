@@ -45,9 +45,9 @@ settings.register_profile("thorough", settings.get_profile("fresh"), max_example
 settings.register_profile("deep", settings.get_profile("callboard"), max_examples=10_000)
 settings.load_profile("callboard")
 
-#: CPU of each test that costs much, by .ci/measure_tests.py.
+#: What each test that costs much costs in seconds, by .ci/measure_tests.py.
 COSTS = Path(__file__).parent / "costs.tsv"
-#: Those that cost so much are no tests of every day; 12% of all.
+#: Those that cost so much are no tests of every day; 13% of all.
 SLOW_SECONDS = 0.2
 #: Hypothesis makes a failing example smaller for up to five minutes. It takes the end of its time for a failure as any
 #: other, and goes on; what it has found would be lost with the process.

@@ -33,12 +33,6 @@ Until = Callable[[Callable[[], bool]], None]
 
 
 @pytest.fixture(scope="module")
-def mounts() -> None:
-    if not containment().mounts:
-        pytest.skip("this kernel gives a tool no mounts of its own")
-
-
-@pytest.fixture(scope="module")
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("ws").resolve()
     (root / "file").write_text("text")

@@ -18,14 +18,13 @@ from callboard import Runtime, Settings
 from callboard.actors.builtins.run_command import run_command_tool
 from callboard.actors.builtins.workspace import Workspace
 from callboard.actors.processes.confinement import Confine
-from callboard.actors.processes.keeper import masks_secrets
 from callboard.actors.processes.supply import ProcessOptions
 from callboard.actors.testing.tool_stage import ToolStage
 from callboard.actors.tools import Tool, tool
 from callboard.protocol.events import ToolCallCompleted, ToolCallFailed
 from callboard.protocol.tools import FailureCode, Hold
 
-pytestmark = pytest.mark.skipif(not masks_secrets(), reason="this kernel cannot hold a line to reading")
+pytestmark = pytest.mark.usefixtures("held_to_reading")
 
 HELD = (Hold.READING, Hold.READING_BELOW)
 

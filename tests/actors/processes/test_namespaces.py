@@ -25,16 +25,13 @@ from callboard.actors.testing.tool_stage import ToolStage
 from callboard.actors.tools import tool
 from callboard.protocol.events import ToolCallCompleted, ToolCallFailed, ToolCallTimedOut
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="namespaces are Linux's")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="namespaces are Linux's"),
+    pytest.mark.usefixtures("namespaces"),
+]
 MEMORY_BYTES = 256 << 20
 
 Until = Callable[[Callable[[], bool]], None]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _namespaces() -> None:
-    if not containment().namespaces:
-        pytest.skip(f"no namespaces here: {containment().why_not}")
 
 
 @pytest.fixture(scope="module")

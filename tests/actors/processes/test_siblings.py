@@ -20,7 +20,6 @@ from callboard.actors.builtins.run_command import run_command_tool
 from callboard.actors.builtins.workspace import Workspace
 from callboard.actors.processes import launch
 from callboard.actors.processes.init import LOOK_SECONDS
-from callboard.actors.processes.keeper import containment
 from callboard.actors.processes.linux import MAX_POOL_PROCESSES, processes
 from callboard.actors.processes.supply import ProcessOptions
 from callboard.actors.testing.chaos.beside import MARK, marked_processes
@@ -39,10 +38,7 @@ FEW = 20
 """More processes of the pool than before, at most, when no bomb is left."""
 TOKEN = "token-of-another-request"
 
-pytestmark = [
-    pytest.mark.skipif(not containment().namespaces, reason=f"no namespaces here: {containment().why_not}"),
-    pytest.mark.timeout(120),
-]
+pytestmark = [pytest.mark.usefixtures("namespaces"), pytest.mark.timeout(120)]
 
 
 @pytest.fixture(scope="module")
