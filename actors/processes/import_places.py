@@ -8,27 +8,31 @@ may hold secrets is not, nor what cannot be judged. The folders of Python's path
 from __future__ import annotations
 
 import importlib.machinery
-import importlib.util
 import os
 import site
 import stat
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Final, Protocol, Self
+from typing import TYPE_CHECKING, Final, Protocol, Self
 
 from callboard.actors.below import is_below, is_below_any
 from callboard.actors.processes.landlock import May
 
+if TYPE_CHECKING:
+    from importlib.abc import Loader
+
 #: Folders of packages that are installed, not developed.
 PACKAGES: Final = frozenset({"site-packages", "dist-packages"})
 #: In the order in which Python looks for them.
-_MODULE_ENDINGS: Final = (
-    *importlib.machinery.EXTENSION_SUFFIXES,
-    *importlib.machinery.SOURCE_SUFFIXES,
-    *importlib.machinery.BYTECODE_SUFFIXES,
-)
+_LOADERS: Final[Mapping[str, Callable[[str, str], Loader]]] = {
+    **dict.fromkeys(importlib.machinery.EXTENSION_SUFFIXES, importlib.machinery.ExtensionFileLoader),
+    **dict.fromkeys(importlib.machinery.SOURCE_SUFFIXES, importlib.machinery.SourceFileLoader),
+    **dict.fromkeys(importlib.machinery.BYTECODE_SUFFIXES, importlib.machinery.SourcelessFileLoader),
+}
+_MODULE_ENDINGS: Final = tuple(_LOADERS)
 _INIT: Final = "__init__.py"
 _CACHE: Final = "__pycache__"
 #: Of a package, and of the folder that says what is installed.
@@ -110,20 +114,22 @@ class _Unlisted:
             raise ImportError(f"another finder is for {folder}", path=folder)
         return cls(folder)
 
-    def find_spec(self, name: str, target: ModuleType | None = None) -> importlib.machinery.ModuleSpec | None:
+    def find_spec(self, name: str, target: ModuleType | None = None) -> ModuleSpec | None:
         """In Python's order: a package, a module, a folder without an `__init__.py`."""
         place = os.path.join(self._folder, name.rpartition(".")[2])
-        for ending in _MODULE_ENDINGS:
-            if os.path.isfile(path := f"{place}/__init__{ending}"):
-                return importlib.util.spec_from_file_location(name, path, submodule_search_locations=[place])
-        for ending in _MODULE_ENDINGS:
-            if os.path.isfile(path := f"{place}{ending}"):
-                return importlib.util.spec_from_file_location(name, path)
-        if not os.path.isdir(place):
-            return None
-        spec = importlib.machinery.ModuleSpec(name, None)
-        spec.submodule_search_locations = [place]
-        return spec
+        for start, within in ((f"{place}/__init__", [place]), (place, None)):
+            for ending, loader in _LOADERS.items():
+                if os.path.isfile(path := f"{start}{ending}"):
+                    return _spec(name, loader(name, path), path, within)
+        return _spec(name, None, None, [place]) if os.path.isdir(place) else None
+
+
+def _spec(name: str, loader: Loader | None, path: str | None, within: list[str] | None) -> ModuleSpec:
+    """`within`: of a package, where what it has is looked for."""
+    spec = ModuleSpec(name, loader, origin=path)
+    spec.has_location = path is not None
+    spec.submodule_search_locations = within
+    return spec
 
 
 def _may_list(folder: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import socket
@@ -49,6 +50,11 @@ async def until_true(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.01)
 
 
+def is_refused(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == errno.ECONNREFUSED
+
+
 LIES = {
     "half": FailureCode.INVALID_RESULT,
     "huge": FailureCode.INVALID_RESULT,
@@ -89,6 +95,7 @@ async def test_a_server_that_dies_is_one_failed_result_and_the_host_is_not_cance
         died = await runtime.call_tool("web_die")
         assert died.failure is not None
         assert died.failure.code is FailureCode.OUTCOME_UNKNOWN
+        await until_true(lambda: is_refused(port))  # a process that ends closes its connections before its port
         calling = asyncio.ensure_future(runtime.call_tool("web_echo"))  # never sent: it waits for the next connection
         await until_true(lambda: runtime.mcp_servers()[0].state is ServerState.STARTING)
         async with http_server(port):
