@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import sys
 from collections.abc import Sequence
 
@@ -10,6 +12,7 @@ from callboard.actors.cli import INTERRUPTED
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status (see the package)."""
+    atexit.register(gc.freeze)  # to look for garbage among all that was loaded would take the end some 0.1 s
     try:
         from callboard.actors.cli.shell import run  # noqa: PLC0415 - it takes time in which Ctrl-C can come
 
