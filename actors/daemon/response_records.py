@@ -17,6 +17,7 @@ from typing import Final
 from msgspec import Struct
 from pydantic_core import from_json
 
+from callboard.actors import sqlite_log
 from callboard.actors.daemon.api_errors import ApiError
 from callboard.actors.daemon.json_bytes import json_bytes
 from callboard.actors.daemon.recently_used import RecentlyUsed
@@ -76,7 +77,7 @@ class ResponseRecords:
             os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
         self._lock = Lock()
         self._file = sqlite3.connect(path or ":memory:", check_same_thread=False, isolation_level=None)
-        self._file.execute("PRAGMA journal_mode=WAL")
+        sqlite_log.switch_on(self._file.execute)
         self._file.execute(_TABLE)
         self._file.execute(_SEAL)
         self._file.execute("INSERT INTO seal SELECT ? WHERE NOT EXISTS (SELECT 1 FROM seal)", (new_key(),))

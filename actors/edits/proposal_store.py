@@ -22,6 +22,7 @@ import orjson
 from msgspec import Struct
 from msgspec.structs import asdict
 
+from callboard.actors import sqlite_log
 from callboard.actors.edits.changes import ChangeKind, FileChange, Splice, conflict
 from callboard.actors.edits.diffs import changed_lines, git_diff
 from callboard.actors.edits.proposals import Proposal, ProposalState, ProposedFile
@@ -32,8 +33,7 @@ from callboard.protocol.errors import RuntimeFailure, UsageError
 MAX_PENDING: Final = 500
 #: Settled ones that are kept, without their files' contents.
 MAX_SETTLED: Final = 1_000
-#: SQLite's own locks are held for milliseconds; an apply of many files takes seconds on a slow disk.
-BUSY_SECONDS: Final = 10.0
+#: An apply of many files takes seconds on a slow disk.
 LOCK_SECONDS: Final = 30.0
 LOCK_POLL_SECONDS: Final = 0.02
 #: Contents of files are in it.
@@ -101,9 +101,9 @@ class ProposalStore:
             raise UsageError(f"proposals cannot be kept in {folder}: {error}; name another state_dir") from error
 
     def _connect(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None)
+        connection = sqlite3.connect(self.path, timeout=sqlite_log.BUSY_SECONDS, isolation_level=None)
         try:
-            connection.execute("PRAGMA journal_mode=WAL")
+            sqlite_log.switch_on(connection.execute)
             # What was decided must be on the disk before a file is renamed, also when the power fails.
             connection.execute("PRAGMA synchronous=FULL")
             version = connection.execute("PRAGMA user_version").fetchone()[0]

@@ -17,13 +17,12 @@ from urllib.parse import quote
 import apsw
 import apsw.sqlite_extra
 
+from callboard.actors import sqlite_log
 from callboard.actors.index.disk import write_error
 from callboard.protocol.errors import UsageError
 
 #: Bytes at the end of each page that hold its checksum.
 CHECKSUM_BYTES = 8
-#: How long a reader or writer waits for SQLite's own short locks.
-BUSY_SECONDS = 10.0
 #: Input and output errors that say that the file does not hold what was written.
 _DAMAGE = frozenset({apsw.SQLITE_IOERR_DATA, apsw.SQLITE_IOERR_CORRUPTFS, apsw.SQLITE_IOERR_SHORT_READ})
 
@@ -111,10 +110,10 @@ def _connect(path: Path, schema: str, synchronous: str) -> apsw.Connection:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     connection = apsw.Connection(str(path), vfs=_file_system())
     try:
-        connection.set_busy_timeout(int(BUSY_SECONDS * 1000))
+        connection.set_busy_timeout(int(sqlite_log.BUSY_SECONDS * 1000))
         if path.stat().st_size == 0:
             connection.reserve_bytes("main", CHECKSUM_BYTES)
-        connection.execute("PRAGMA journal_mode=WAL").fetchall()
+        sqlite_log.switch_on(connection.execute)
         connection.execute(f"PRAGMA synchronous={synchronous}")
         connection.execute("PRAGMA cache_size=-32000")
         connection.execute(schema).fetchall()

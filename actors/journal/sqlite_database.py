@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Final, Literal
 from urllib.parse import quote
 
+from callboard.actors import sqlite_log
 from callboard.actors.journal.journal_database import StatementRefused
 from callboard.actors.journal.journal_store import JournalFailed
 from callboard.actors.journal.tables import FORMAT, Row, schema
@@ -22,8 +23,6 @@ _SYNCHRONOUS: Final[dict[Durability, str]] = {"power": "FULL", "process": "NORMA
 #: pages cost a sixth of all time: pages of indexes that are written in each commit are copied four times as often.
 _CHECKPOINT_PAGES: Final = 4_000
 _WAL_LIMIT_BYTES: Final = 24 * 1024 * 1024
-#: A reader or writer waits so long for one in another thread; both hold their locks for milliseconds.
-_BUSY_SECONDS: Final = 10.0
 #: Of SQLite's virtual machine, between two looks at the clock: some 0.1 ms.
 _LOOK_INSTRUCTIONS: Final = 10_000
 #: "cb" and 16 bits of our own: https://www.sqlite.org/pragma.html#pragma_application_id
@@ -97,7 +96,7 @@ class SqliteDatabase:
             connection = sqlite3.connect(
                 f"file:{quote(str(self.path))}?mode={mode}",
                 uri=True,
-                timeout=_BUSY_SECONDS,
+                timeout=sqlite_log.BUSY_SECONDS,
                 isolation_level=None,
                 check_same_thread=False,  # a reader may be handed from thread to thread
                 cached_statements=256,
@@ -120,8 +119,7 @@ class SqliteDatabase:
         # Not of another: where the first frame of its log is damaged, this would write over that log.
         if self.path.stat().st_size == 0:
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-        ((mode,),) = connection.execute("PRAGMA journal_mode = WAL").fetchall()
-        if mode != "wal":
+        if sqlite_log.switch_on(connection.execute) != "wal":
             raise JournalFailed(f"{self.path}: this file system has no shared memory for SQLite; use a local disk")
         for name, value in (
             ("synchronous", _SYNCHRONOUS[self._durability]),
