@@ -21,7 +21,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 COSTS = ROOT / "tests" / "costs.tsv"
 #: Cheaper ones are not written down, and are all alike.
-LEAST_SECONDS = 0.2
+LEAST_SECONDS = 0.15
 _TICKS = os.sysconf("SC_CLK_TCK")
 _costs: defaultdict[str, list[float]] = defaultdict(list)
 
@@ -47,7 +47,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 def pytest_sessionfinish() -> None:
     """Writes the means of each test function."""
     means = {name: sum(found) / len(found) for name, found in _costs.items()}
-    COSTS.write_text("".join(f"{means[name]:.1f}\t{name}\n" for name in sorted(means) if means[name] >= LEAST_SECONDS))
+    COSTS.write_text("".join(f"{means[name]:.2f}\t{name}\n" for name in sorted(means) if means[name] >= LEAST_SECONDS))
 
 
 if __name__ == "__main__":

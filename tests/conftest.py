@@ -47,8 +47,8 @@ settings.load_profile("callboard")
 
 #: What each test that costs much costs in seconds, by .ci/measure_tests.py.
 COSTS = Path(__file__).parent / "costs.tsv"
-#: Those that cost so much are no tests of every day; 13% of all.
-SLOW_SECONDS = 0.2
+#: Those that cost so much are no tests of every day; 14% of all.
+SLOW_SECONDS = 0.15
 #: Hypothesis makes a failing example smaller for up to five minutes. It takes the end of its time for a failure as any
 #: other, and goes on; what it has found would be lost with the process.
 SHRINKING_SECONDS = 400

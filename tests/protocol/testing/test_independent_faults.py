@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -356,19 +356,19 @@ def restarted(
 REAL: dict[str, list[Seen]] = {name: play(Session, sent) for name, sent in REQUESTS.items()}
 
 
-def differences(fault: type[Mutation]) -> list[str]:
+def differences(fault: type[Mutation]) -> Iterator[str]:
     """The requests in which the fault can be seen."""
     session_type = mutated(fault)
-    return [name for name, sent in REQUESTS.items() if play(session_type, sent) != REAL[name]]
+    return (name for name, sent in REQUESTS.items() if play(session_type, sent) != REAL[name])
 
 
 def test_a_mutation_that_changes_nothing_shows_no_difference() -> None:
-    assert differences(Mutation) == []
+    assert not any(differences(Mutation))
 
 
 @pytest.mark.parametrize("fault", INDEPENDENT_FAULTS, ids=lambda fault: fault.__name__)
 def test_each_fault_changes_what_a_session_does(fault: type[Mutation]) -> None:
-    assert differences(fault)
+    assert any(differences(fault))
 
 
 def test_each_fault_says_what_goes_wrong_and_what_the_user_suffers() -> None:
