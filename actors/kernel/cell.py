@@ -94,6 +94,8 @@ class Cell:
     """Incarnations ended; tells a late handler that its time is over."""
     _monitors: dict[Monitor, None] | None = None
     """Not a set: its order would differ from run to run."""
+    _error: BaseException | None = None
+    """What its last incarnation crashed with, for who begins to watch it when it has ended."""
 
     def __post_init__(self) -> None:
         self.ref = Ref(self)
@@ -229,6 +231,7 @@ class Cell:
             incarnation = self.restarts
             kept = self._keep or (self.parent is not None and wants_restart(self.restart, reason))
             self._keep = False
+            self._error = None if kept else error
             self.state = State.WAITING
         self.mailbox.hold(drop=Signal)
         if actor is not None:
@@ -259,7 +262,7 @@ class Cell:
             if self.parent is not None:
                 self.parent.children.pop(self.name, None)
             self.system.forget(self.name, self.account())
-        self._report(monitors, ExitReason.NOT_ALIVE, None)
+        self._report(monitors, ExitReason.NOT_ALIVE, self._error)
 
     def _report(self, monitors: dict[Monitor, None] | None, reason: ExitReason, error: BaseException | None) -> None:
         self.system.look_at_starts()
@@ -338,7 +341,7 @@ class Cell:
                 self._monitors = self._monitors or {}
                 self._monitors[monitor] = None
         if not alive:
-            monitor.fire(Down(self.ref, ExitReason.NOT_ALIVE))
+            monitor.fire(Down(self.ref, ExitReason.NOT_ALIVE, self._error))
         return monitor
 
     def forget(self, monitor: Monitor) -> None:

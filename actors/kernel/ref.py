@@ -212,7 +212,7 @@ class Down(Struct, frozen=True):
     ref: Ref
     reason: ExitReason
     error: BaseException | None = None
-    """What escaped, when it crashed."""
+    """What escaped, when it crashed, also if that was before the monitor was set."""
 
 
 class Monitor(Struct, eq=False):

@@ -87,7 +87,7 @@ def _make_covers(scratch: str) -> tuple[str, str]:
     covers = f"{scratch}/{_COVERS}"
     os.mkdir(covers, 0o755)
     os.mknod(f"{covers}/file", stat.S_IFSOCK)
-    os.mkdir(f"{covers}/folder", 0o000)
+    os.mkdir(f"{covers}/folder", 0o555)  # an empty one: `grep -r` and `find` go on
     return f"{covers}/file", f"{covers}/folder"
 
 

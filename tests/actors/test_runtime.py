@@ -20,9 +20,10 @@ import pykka
 import pytest
 from support.marked import processes_with
 
-from callboard.actors.kernel import ActorInfo, NoSuchActor
+from callboard.actors.kernel import ActorInfo, ActorSystem, Down, NoSuchActor, Ref
 from callboard.actors.requests.conversation import Conversation
 from callboard.actors.requests.replies import ModelCallFailed, RequestEnded
+from callboard.actors.requests.request_session import RequestSession
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
 from callboard.actors.tools import tool
@@ -737,3 +738,23 @@ def test_a_fork_of_the_host_is_told_to_make_a_runtime_of_its_own() -> None:
         with open(read_end) as said:
             assert said.read() == "from the fork"
         assert runtime.ask_sync("still here").text == "still here"
+
+
+async def test_why_a_session_died_is_told_though_it_died_before_anyone_watched_it(
+    monkeypatch: pytest.MonkeyPatch, until: Callable[[Callable[[], bool]], None]
+) -> None:
+    """On a busy machine a request whose first record could not be written ended with "the runtime is stopping"."""
+
+    def dies(session: RequestSession[Any]) -> None:
+        raise RuntimeFailure("there is no room")
+
+    def watched_late(system: ActorSystem, ref: Ref[Any], notify: Callable[[Down], object]) -> object:
+        until(lambda: not ref.is_alive())
+        return watch(system, ref, notify)
+
+    watch = ActorSystem.watch
+    async with Runtime(Settings(model="scripted/model", script=echo)) as runtime:
+        monkeypatch.setattr(RequestSession, "on_start", dies)
+        monkeypatch.setattr(ActorSystem, "watch", watched_late)
+        with pytest.raises(RuntimeFailure, match="there is no room"):
+            await runtime.ask("x")

@@ -82,14 +82,14 @@ def on_tmpfs(folder: Path) -> None:
     filler = folder / "filler"
     filler.write_bytes(bytes(1024 * 1024))
     full(folder, filler.unlink, "the disk, or its quota, is full")
-    subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "remount,ro", "none", folder], check=True)
     try:
         SqliteJournal(folder / "journal").open()
     except UsageError as error:
         check("Read-only file system" in str(error), f"refused: {error}")
     else:
         check(False, "a read-only disk is refused")
-    subprocess.run(["mount", "-o", "remount,rw", folder], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "remount,rw", "none", folder], check=True)
     journal = SqliteJournal(folder / "journal")
     check(journal.open().notes == (), "opened when it can be written again")
     journal.close()

@@ -139,13 +139,13 @@ def read_only(folder: Path) -> dict[str, object]:
     journal = folder / "journal.sqlite"
     with runtime(journal) as running:
         found: dict[str, object] = {"before": told(lambda: running.ask_sync("note before", request_id="before"))}
-    subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "remount,ro", "none", str(folder)], check=True)
     found["meanwhile"] = told(lambda: runtime(journal).start())
     for each in threading.enumerate():  # an actor's own thread that was told to end may take a moment
         if each is not threading.main_thread():
             each.join(20)
     found["threads"] = sorted(each.name for each in threading.enumerate() if each is not threading.main_thread())
-    subprocess.run(["mount", "-o", "remount,rw", str(folder)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "remount,rw", "none", str(folder)], check=True)
     with runtime(journal) as running:
         found["after"] = told(lambda: running.ask_sync("note after"))
     return found | ends(journal)

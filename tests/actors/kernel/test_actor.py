@@ -225,6 +225,19 @@ def test_monitors_fire_once_are_cancelled_and_also_tell_of_the_dead(system: Acto
     ]
 
 
+def test_who_begins_to_watch_what_has_crashed_is_told_why(system: ActorSystem, until: Until) -> None:
+    class Broken(Doing):
+        def on_start(self) -> None:
+            raise OSError("no room")
+
+    target, watcher = system.spawn(Broken, "target"), system.spawn(Doing, "watcher")
+    until(lambda: not target.is_alive())
+    watcher.ask(lambda actor: actor.monitor(target) and None, 5)
+    _, down = watcher.ask(diary, 5)
+    assert down.reason is ExitReason.NOT_ALIVE
+    assert repr(down.error) == "OSError('no room')"
+
+
 @pytest.mark.parametrize("ends", ["fired", "cancelled"])
 def test_a_monitor_that_is_over_is_not_kept(system: ActorSystem, ends: str) -> None:
     """Who watches every client would else hold all that have left."""

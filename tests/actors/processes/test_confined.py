@@ -195,6 +195,13 @@ def test_secret_files_are_covered_for_all_risks(stage: ToolStage, workspace: Pat
 
 
 @needs_mounts
+def test_a_secret_folder_is_an_empty_one_for_any_user(stage: ToolStage, workspace: Path) -> None:
+    """Only root may look into one that nobody may: `grep -r` failed for all others."""
+    said = result(stage, run, command="stat -c %a .git; find .git", folder=str(workspace))
+    assert said.split() == ["555", ".git"]
+
+
+@needs_mounts
 def test_a_secret_file_that_goes_does_not_uncover_the_others(tmp_path: Path) -> None:
     for name in (".env", "id_rsa", "other.pem"):
         (tmp_path / name).write_text("secret")
