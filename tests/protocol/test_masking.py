@@ -308,7 +308,7 @@ HOSTILE = (
 
 
 #: Where each of them read on to the end, that alone would take 30 times as long as all the rest.
-HOSTILE_BYTES = 16_384 if os.environ.get("CALLBOARD_DEEP") else 2_048
+HOSTILE_BYTES = 16_384 if os.environ.get("CALLBOARD_DEEP") else 4_096
 
 
 @pytest.mark.repeats

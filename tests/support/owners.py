@@ -11,7 +11,7 @@ import pytest
 
 #: A user without rights, whose name the machine need not know.
 NOBODY = 65_534
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may")
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to other users")
 
 
 def run_as(user: int, work: Callable[[], object], folder: Path) -> None:
