@@ -14,7 +14,7 @@ from callboard.protocol.testing.state_machine import SessionMachine
 #: An example takes 0.2 s.
 EXAMPLES = 30
 #: Of so many examples, until all has been met; the mean length of one round alone was from 34 to 53.
-LEAST_ROUNDS, MOST_ROUNDS = 5, 20
+LEAST_ROUNDS, MOST_ROUNDS = 8, 20
 OPTIONS = settings(
     max_examples=EXAMPLES,
     stateful_step_count=70,
