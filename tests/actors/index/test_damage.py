@@ -167,9 +167,10 @@ def load_slowly(*args):
 
 def open_one(name):
     cache = VectorCache(pathlib.Path(sys.argv[1]) / name)
-    print(cache._database.connection.open_vfs)
+    opened.append(cache._database.connection.open_vfs)
     cache.close()
 
+opened = []
 apsw.sqlite_extra.load = load_slowly
 threads = [threading.Thread(target=open_one, args=[name]) for name in ("a", "b")]
 threads[0].start()
@@ -177,7 +178,7 @@ loaded.wait(30)
 threads[1].start()
 for thread in threads:
     thread.join(30)
-print(apsw.vfs_names()[0])
+print(*opened, apsw.vfs_names()[0])
 """
 
 
