@@ -56,7 +56,7 @@ class Kind(IntEnum):
     the text; `value` -1 where the text says why there is none."""
     FORK = 5
     """Fork a child with this call socket and output pipe; and with this tool, which it loads, from a fork server that
-    has none. To the init process: it is forked; `value` is the process id."""
+    has none. To the init process: it is forked; `value` is the process id, the text that of its fork server."""
     TEMPLATE = 6
     """Fork a fork server with this control socket, and load this tool in it. To the init process: as above."""
 

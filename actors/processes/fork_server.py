@@ -118,7 +118,7 @@ class ForkServer:
             if pid == 0:
                 self._leave(lambda: become(descriptors))
             self._numbers[pid] = order.number
-            send(self._registry, Message(order.kind, order.number, pid))
+            send(self._registry, Message(order.kind, order.number, pid, str(os.getpid())))
             send(self._control, Message(Kind.FORKED, order.number))
         for descriptor in descriptors:
             os.close(descriptor)

@@ -75,6 +75,8 @@ class Init:
         self._pids: dict[int, int] = {}
         """Process id by number, of those alive."""
         self._numbers: dict[int, int] = {}
+        self._forked_by: dict[int, int] = {}
+        """The process id of its parent, ours or that of a fork server, by number."""
         self._children: set[int] = set()
         """The numbers of those that are not fork servers."""
         self._look_at = 0.0
@@ -134,7 +136,7 @@ class Init:
         else:
             if pid == 0:
                 self._become_fork_server(control)
-            self._register(number, pid)
+            self._register(number, pid, os.getpid())
         os.close(control)
 
     def _become_fork_server(self, control: int) -> NoReturn:
@@ -255,9 +257,10 @@ class Init:
             if kill_each(found) == found:  # none, or those of other users
                 break
 
-    def _register(self, number: int, pid: int) -> None:
+    def _register(self, number: int, pid: int, parent: int) -> None:
         self._pids[number] = pid
         self._numbers[pid] = number
+        self._forked_by[number] = parent
 
     def _read_registry(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -265,31 +268,31 @@ class Init:
                 if message.kind is Kind.EXITED:
                     self._ended(message.number, message.value)
                 else:
-                    self._register(message.number, message.value)
+                    self._register(message.number, message.value, int(message.text))
                     if message.kind is Kind.FORK:
                         self._children.add(message.number)
-                    if not _exists(message.value):  # reaped by us before its fork server's message was read
-                        self._ended(message.number, UNKNOWN_STATUS)
 
     def _ended(self, number: int, status: int) -> None:
+        """All that it has sent has been read: it was sent before its end was told, or before it could be reaped."""
         pid = self._pids.pop(number, None)
-        self._children.discard(number)
-        if pid is not None:
-            del self._numbers[pid]
-            self._exited[number] = status
+        if pid is None:
+            return
+        self._exited[number] = status
+        del self._numbers[pid], self._forked_by[number]
+        if number in self._children:
+            self._children.remove(number)
+            return
+        # A fork server may have ended between reaping a child and telling us of it. One that lives will tell us.
+        for each in [each for each, parent in self._forked_by.items() if parent == pid]:
+            if each in self._pids and not _exists(self._pids[each]):
+                self._ended(each, UNKNOWN_STATUS)
 
     def _reap(self) -> None:
-        reaped = False
         with contextlib.suppress(ChildProcessError):
             while (waited := os.waitpid(-1, os.WNOHANG))[0]:
-                reaped = True
+                self._read_registry()  # a fork server reports a child before the child can become ours
                 if (number := self._numbers.get(waited[0])) is not None:
                     self._ended(number, waited[1])
-        if reaped:  # perhaps a fork server, between reaping a child and telling us of it
-            self._read_registry()
-            for number, pid in list(self._pids.items()):
-                if not _exists(pid):
-                    self._ended(number, UNKNOWN_STATUS)
 
     def _sweep(self) -> None:
         """Kill what the dead have left us. Orphans of the living are with them: each child is a subreaper itself."""

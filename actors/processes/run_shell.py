@@ -198,10 +198,12 @@ class _Watched:
         return len(found - {self._process.pid})
 
     def _reap(self) -> None:
-        self._process.poll()
         with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
+            while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
+                if ended.si_pid == self._process.pid and self._process.returncode is None:
+                    self._process.poll()  # who takes the status of the shell keeps it
+                else:
+                    os.waitpid(ended.si_pid, 0)
 
 
 def _group_of(pid: int) -> int:
