@@ -480,7 +480,7 @@ def _refused(error: OSError, confinement: Confinement) -> str:
         return "may not do that: the system call is refused to confined tools" if error.errno == errno.EPERM else ""
     for each in named:
         place = os.path.realpath(os.fsdecode(each))
-        if any(is_below(place, hidden) for hidden in _held.hidden):
+        if is_below_any(place, _held.hidden):
             return f"may not open {place}, which may hold secrets; the owner can allow it by Settings(secret_files=...)"
         if not is_below_any(place, _held.readable):
             return f"may not touch {place}; its author can allow that by paths=[...]"
