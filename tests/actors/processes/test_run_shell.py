@@ -2,51 +2,56 @@
 
 from __future__ import annotations
 
-import os
+import json
 import subprocess
-from collections.abc import Iterable
-from pathlib import Path
-from typing import Any
+import sys
 
 import pytest
 
+#: In a process of its own, as in a tool: it ends all that is below it.
+PROGRAM = """
+import json, os, pathlib, subprocess, sys
 from callboard.actors.processes import run_shell
 from callboard.actors.processes.linux import kill_each
 
+is_about_to_end = False
+
+class Popen(subprocess.Popen):
+    "It ends just after it was looked at."
+    def poll(self):
+        global is_about_to_end
+        if is_about_to_end and self.returncode is None:
+            is_about_to_end = False
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+            return None
+        return super().poll()
+
+def kill(pids):
+    global is_about_to_end
+    is_about_to_end = True
+    return kill_each(pids)
+
+run_shell.subprocess.Popen, run_shell.kill_each = Popen, kill
+line, grace_seconds = sys.argv[1:]
+run_shell._Watched.end_politely.__defaults__ = (float(grace_seconds),)
+run_shell._Watched.wait = lambda self, until: self._read(20) and False  # it has said something: its time is up
+end = run_shell.run(line, pathlib.Path("."), {}, 20, lambda data: None)
+print(json.dumps([end.timed_out, end.signal, end.exit_code]))
+"""
+
 
 @pytest.mark.parametrize(
-    ("line", "ended"),
+    ("line", "grace", "ended"),
     [
-        ("trap '' TERM; while :; do sleep 0.01; done", ("SIGKILL", None)),
-        ("trap '' TERM; sleep 60 & wait; sleep 60", ("SIGKILL", None)),
-        ("trap 'exit 3' TERM; while :; do sleep 0.01; done", ("", 3)),
-        ("exec sleep 60", ("SIGTERM", None)),
-        ("sleep 60", ("SIGTERM", None)),
+        ("trap '' TERM; echo; while :; do sleep 0.01; done", "0.1", ["SIGKILL", None]),
+        ("trap '' TERM; echo; sleep 60 & wait; sleep 60", "0.1", ["SIGKILL", None]),
+        ("trap 'exit 3' TERM; echo; while :; do sleep 0.01; done", "20", ["", 3]),
+        ("echo; exec sleep 60", "20", ["SIGTERM", None]),
+        ("echo; sleep 60", "20", ["SIGTERM", None]),
     ],
 )
 def test_a_shell_that_ends_just_after_it_was_looked_at_keeps_its_status(
-    line: str, ended: tuple[str, int | None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    line: str, grace: str, ended: list[object]
 ) -> None:
-    is_about_to_end = False
-
-    class Popen(subprocess.Popen[bytes]):
-        def poll(self) -> int | None:
-            nonlocal is_about_to_end
-            if is_about_to_end and self.returncode is None:
-                is_about_to_end = False
-                os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
-                return None
-            return super().poll()
-
-    def kill(pids: Iterable[int]) -> Any:
-        nonlocal is_about_to_end
-        is_about_to_end = True
-        return kill_each(pids)
-
-    monkeypatch.setattr(run_shell.subprocess, "Popen", Popen)
-    monkeypatch.setattr(run_shell, "kill_each", kill)
-    # Politely for a moment only, where it does not listen.
-    monkeypatch.setattr(run_shell._Watched.end_politely, "__defaults__", (0.3,))
-    found = run_shell.run(line, tmp_path, {}, 0.3, lambda data: None)
-    assert found.timed_out
-    assert (found.signal, found.exit_code) == ended
+    said = subprocess.check_output([sys.executable, "-c", PROGRAM, line, grace], text=True, timeout=50)
+    assert json.loads(said) == [True, *ended]
