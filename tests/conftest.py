@@ -1,6 +1,6 @@
 """For all tests: how Hypothesis looks for examples, of what programs are forked, and the end of a test that hangs.
 
-A test that passes its time limit (60 s, see setup.cfg; `@pytest.mark.timeout(seconds)` where one needs more) is failed
+A test that passes its time limit (60 s, see setup.cfg; more where it costs much, or by `@pytest.mark.timeout`) is failed
 by pytest-timeout, which shows the stacks of all threads and continues with the next test. That takes Python code to run
 in the main thread. Behind it is a backstop that needs none, for C code that never returns and for cleaning up that
 hangs as well: it writes all stacks to stderr and ends the process.
@@ -49,6 +49,8 @@ settings.load_profile("callboard")
 COSTS = Path(__file__).parent / "costs.tsv"
 #: Those that cost so much are no tests of every day; 14% of all.
 SLOW_SECONDS = 0.15
+#: Those that cost more than this have a limit of twelve times their cost: on a busy machine one of 13 s took 60.
+MUCH_SECONDS = 5.0
 #: Hypothesis makes a failing example smaller for up to five minutes. It takes the end of its time for a failure as any
 #: other, and goes on; what it has found would be lost with the process.
 SHRINKING_SECONDS = 400
@@ -106,8 +108,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if cost >= SLOW_SECONDS:
             item.add_marker("slow")
         is_property = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)  # its plugin marks it later
-        if is_property and not item.get_closest_marker("timeout"):
-            item.add_marker(pytest.mark.timeout(SHRINKING_SECONDS))
+        if (is_property or cost > MUCH_SECONDS) and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SHRINKING_SECONDS if is_property else 12 * cost))
     asked = config.getoption("markexpr")
     left_out = {mark for mark in ASKED_FOR if mark not in asked}
     kept = [item for item in items if left_out.isdisjoint(mark.name for mark in item.iter_markers())]
