@@ -1,8 +1,8 @@
 """For all tests: how Hypothesis looks for examples, of what programs are forked, and the end of a test that hangs.
 
-A test that passes its time limit (60 s, see setup.cfg; more where it costs much, or by `@pytest.mark.timeout`) fails
-by pytest-timeout, which shows the stacks of all threads and continues with the next test. That takes Python code to run
-in the main thread. Behind it is a backstop that needs none, for C code that never returns and for cleaning up that
+A test that passes its time limit (60 s, see setup.cfg; more where it costs much, or by `@pytest.mark.timeout`) is
+failed by pytest-timeout, which shows the stacks of all threads and continues with the next test. That takes Python code
+to run in the main thread. Behind it is a backstop that needs none, for C code that never returns and for cleaning up that
 hangs as well: it writes all stacks to stderr and ends the process.
 """
 
