@@ -2,8 +2,8 @@
 
 A test that passes its time limit (60 s, see setup.cfg; more where it costs much, or by `@pytest.mark.timeout`) is
 failed by pytest-timeout, which shows the stacks of all threads and continues with the next test. That takes Python code
-to run in the main thread. Behind it is a backstop that needs none, for C code that never returns and for cleaning up that
-hangs as well: it writes all stacks to stderr and ends the process.
+to run in the main thread. Behind it is a backstop that needs none, for C code that never returns and for cleaning up
+that hangs as well: it writes all stacks to stderr and ends the process.
 """
 
 from __future__ import annotations
