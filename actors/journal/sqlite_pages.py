@@ -21,6 +21,8 @@ WAL_HEADER_BYTES: Final = 32
 FRAME_HEADER_BYTES: Final = 24
 FRAME_BYTES: Final = FRAME_HEADER_BYTES + PAGE_BYTES
 _WAL_MAGIC: Final = {0x377F0682: "<", 0x377F0683: ">"}
+#: Frames of so many earlier turns may stand behind the last one. Of random bytes one in 65,536 looks like theirs.
+_EARLIER_TURNS: Final = 1 << 16
 _INDEX_INTERIOR, _TABLE_INTERIOR, _INDEX_LEAF, _TABLE_LEAF = 2, 5, 10, 13
 #: The bytes of a record that a page of a table, or of an index, takes at the most, and the least that it keeps of more.
 _MAX_TABLE_LOCAL: Final = PAGE_BYTES - 35
@@ -45,7 +47,8 @@ class Wal(Struct):
     pages: dict[int, bytes] = field(default_factory=dict)
     """By number, as of the last commit that is whole."""
     lost_commits: int = 0
-    """Commits behind the last whole one, which SQLite does not see."""
+    """Commits behind the last whole one, which SQLite does not see. Frames that no turn of the log has written count as
+    one where they stand together."""
 
 
 class Found(Struct):
@@ -83,11 +86,16 @@ def read_wal(data: bytes) -> Wal:
     # Without a sound header, the salts of the first frame.
     salts = data[16:24] if is_sound else data[WAL_HEADER_BYTES + 8 : WAL_HEADER_BYTES + 16]
     uncommitted: dict[int, bytes] = {}
+    was_of_none = False
     for at in range(WAL_HEADER_BYTES, len(data) - FRAME_HEADER_BYTES + 1, FRAME_BYTES):
         head, page = data[at : at + FRAME_HEADER_BYTES], data[at + FRAME_HEADER_BYTES : at + FRAME_BYTES]
         if head[8:16] != salts:
             is_sound = False  # damaged, or of an earlier turn of the log
+            is_of_none = _is_of_no_turn(head, salts)
+            wal.lost_commits += is_of_none and not was_of_none
+            was_of_none = is_of_none
             continue
+        was_of_none = False
         number, commit = struct.unpack(">II", head[:8])
         if is_sound and order and len(page) == PAGE_BYTES:
             check = _sum(order, page, _sum(order, head[:8], check))
@@ -129,18 +137,30 @@ def lost_commits(path: Path, frames_seen: int) -> int:
             header = file.read(WAL_HEADER_BYTES)
             salts = header[16:24] if _header_sum(header) else b""
             by_salts: Counter[bytes] = Counter()
+            damaged, was_of_none = 0, False
             at = WAL_HEADER_BYTES + frames_seen * FRAME_BYTES
             while True:
                 file.seek(at)
                 head = file.read(FRAME_HEADER_BYTES)
                 if len(head) < FRAME_HEADER_BYTES:
                     # Without a sound header it is not known which turn of the log is the last: the one with the most.
-                    return by_salts[salts] if salts else max(by_salts.values(), default=0)
+                    return by_salts[salts] + damaged if salts else max(by_salts.values(), default=0)
                 if head[4:8] != bytes(4):
                     by_salts[head[8:16]] += 1
+                is_of_none = _is_of_no_turn(head, salts)
+                damaged += is_of_none and not was_of_none
+                was_of_none = is_of_none
                 at += FRAME_BYTES
     except FileNotFoundError:
         return 0
+
+
+def _is_of_no_turn(head: bytes, salts: bytes) -> bool:
+    """Of a frame behind the sound ones: is it neither of the last turn of the log, which has these salts, nor of an
+    earlier one? Each turn has its first salt one above that of the turn before, and draws the other
+    (https://www.sqlite.org/walformat.html)."""
+    turns = int.from_bytes(salts[:4], "big") - int.from_bytes(head[8:12], "big") & 0xFFFFFFFF
+    return head[8:16] != salts and (not 0 < turns < _EARLIER_TURNS or head[12:16] == salts[4:])
 
 
 class Pages:

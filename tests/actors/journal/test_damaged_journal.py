@@ -22,6 +22,7 @@ from callboard.actors.journal.journal_check import repair, verify
 from callboard.actors.journal.journal_store import JournalFailed, JournalReader
 from callboard.actors.journal.salvage import salvage
 from callboard.actors.journal.sqlite_journal import SqliteJournal
+from callboard.actors.journal.sqlite_pages import FRAME_BYTES, FRAME_HEADER_BYTES
 from callboard.actors.journal.tables import META
 from callboard.protocol.errors import UsageError
 
@@ -116,6 +117,33 @@ def test_a_damaged_file_is_refused_or_repaired(
         finally:
             reader.close()
             again.close()
+
+
+@pytest.mark.parametrize("byte", [0x00, 0x5A, 0xFF])
+@pytest.mark.parametrize("what", ["head", "salts", "first salt", "second salt", "frame", "block"])
+def test_an_end_of_the_log_that_no_turn_has_written_is_reported(
+    made: tuple[Path, Made], tmp_path: Path, what: str, byte: int
+) -> None:
+    """The last commit is lost with it, whose frame does not say any more that it was one. Found by the property."""
+    folder, _ = made
+    path = tmp_path / "journal"
+    shutil.copy(folder / "killed", path)
+    log = bytearray((folder / "killed-wal").read_bytes())
+    frame = len(log) - FRAME_BYTES
+    block = frame // 4096 * 4096
+    at, size = {
+        "head": (frame, FRAME_HEADER_BYTES), "salts": (frame + 8, 8), "first salt": (frame + 8, 4),
+        "second salt": (frame + 12, 4), "frame": (frame, FRAME_BYTES), "block": (block, 4096),
+    }[what]  # fmt: skip
+    log[at : at + size] = bytes([byte]) * size
+    Path(f"{path}-wal").write_bytes(log)
+    journal = SqliteJournal(path)
+    (told,) = journal.open().notes
+    journal.close()
+    assert "the end of the log" in told
+    again = SqliteJournal(path)
+    assert again.open().notes == ()
+    again.close()
 
 
 @pytest.mark.parametrize("kind", ["closed", "killed"])
