@@ -26,6 +26,8 @@ STREAMED = ModelRequest("gpt-5", (UserMessage.of("Hi"),), storage=STORED)
 POLLED = ModelRequest("gpt-5", (UserMessage.of("Hi"),), storage=STORED, stream=False)
 USAGE = {"input_tokens": 4, "output_tokens": 2, "total_tokens": 6}
 ITEM = {"type": "message", "id": "msg_1", "content": [{"type": "output_text", "text": "Hello, world"}]}
+#: The question before it may be noted later, where the client has left it.
+STOPPED = "POST /v1/responses/resp_1/cancel"
 POSTED = "POST /v1/responses background=True store=True"
 PATIENT = Timeouts(total_seconds=30)
 
@@ -167,7 +169,7 @@ def test_an_answer_that_is_not_finished_in_time_is_stopped_at_the_server() -> No
             ErrorKind.TIMEOUT,
             "The background answer was not finished after 2 s.",
         )
-        assert asked(url)[-1] == "POST /v1/responses/resp_1/cancel"
+        assert asked(url).count(STOPPED) == 1
 
 
 def test_a_server_that_hangs_is_bounded_by_the_calls_deadline() -> None:
@@ -175,14 +177,14 @@ def test_a_server_that_hangs_is_bounded_by_the_calls_deadline() -> None:
         turn, _ = answer(url, STREAMED, Timeouts(total_seconds=2.0))
         assert turn.error is not None
         assert (turn.error.kind, turn.text) == (ErrorKind.TIMEOUT, "Hello, ")
-        assert asked(url)[-1] == "POST /v1/responses/resp_1/cancel"
+        assert asked(url).count(STOPPED) == 1
 
 
 @pytest.mark.parametrize("how", ["cancel", "leave"])
 def test_a_caller_who_leaves_stops_the_answer_at_the_server(how: str) -> None:
     with background_server({"events": WHOLE[:2], "how": "hang"}) as url:
         asyncio.run(_leave(url, how))
-        assert asked(url)[-1] == "POST /v1/responses/resp_1/cancel"
+        assert asked(url).count(STOPPED) == 1
 
 
 async def _leave(url: str, how: str) -> None:
