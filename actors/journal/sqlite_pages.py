@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections import Counter
 from contextlib import suppress
+from itertools import groupby
 from pathlib import Path
 from typing import Final
 
@@ -86,16 +87,13 @@ def read_wal(data: bytes) -> Wal:
     # Without a sound header, the salts of the first frame.
     salts = data[16:24] if is_sound else data[WAL_HEADER_BYTES + 8 : WAL_HEADER_BYTES + 16]
     uncommitted: dict[int, bytes] = {}
-    was_of_none = False
+    unsound: list[bytes] = []
     for at in range(WAL_HEADER_BYTES, len(data) - FRAME_HEADER_BYTES + 1, FRAME_BYTES):
         head, page = data[at : at + FRAME_HEADER_BYTES], data[at + FRAME_HEADER_BYTES : at + FRAME_BYTES]
         if head[8:16] != salts:
             is_sound = False  # damaged, or of an earlier turn of the log
-            is_of_none = _is_of_no_turn(head, salts)
-            wal.lost_commits += is_of_none and not was_of_none
-            was_of_none = is_of_none
+            unsound.append(head)
             continue
-        was_of_none = False
         number, commit = struct.unpack(">II", head[:8])
         if is_sound and order and len(page) == PAGE_BYTES:
             check = _sum(order, page, _sum(order, head[:8], check))
@@ -103,12 +101,13 @@ def read_wal(data: bytes) -> Wal:
         else:
             is_sound = False
         if not is_sound:
-            wal.lost_commits += commit > 0
+            unsound.append(head)
             continue
         uncommitted[number] = page
         if commit:
             wal.pages |= uncommitted
             uncommitted = {}
+    wal.lost_commits = _commits_among(unsound, salts)
     return wal
 
 
@@ -136,23 +135,31 @@ def lost_commits(path: Path, frames_seen: int) -> int:
         with path.open("rb") as file:
             header = file.read(WAL_HEADER_BYTES)
             salts = header[16:24] if _header_sum(header) else b""
-            by_salts: Counter[bytes] = Counter()
-            damaged, was_of_none = 0, False
+            heads: list[bytes] = []
             at = WAL_HEADER_BYTES + frames_seen * FRAME_BYTES
             while True:
                 file.seek(at)
                 head = file.read(FRAME_HEADER_BYTES)
                 if len(head) < FRAME_HEADER_BYTES:
-                    # Without a sound header it is not known which turn of the log is the last: the one with the most.
-                    return by_salts[salts] + damaged if salts else max(by_salts.values(), default=0)
-                if head[4:8] != bytes(4):
-                    by_salts[head[8:16]] += 1
-                is_of_none = _is_of_no_turn(head, salts)
-                damaged += is_of_none and not was_of_none
-                was_of_none = is_of_none
+                    break
+                heads.append(head)
                 at += FRAME_BYTES
     except FileNotFoundError:
         return 0
+    if salts:
+        return _commits_among(heads, salts)
+    # Without a sound header it is not known which turn of the log is the last: the one with the most.
+    return max(Counter(head[8:16] for head in heads if _is_commit(head)).values(), default=0)
+
+
+def _commits_among(heads: list[bytes], salts: bytes) -> int:
+    """Of the frames behind the sound ones, in their order: see `Wal.lost_commits`."""
+    of_last_turn = sum(_is_commit(head) for head in heads if head[8:16] == salts)
+    return of_last_turn + sum(is_of_none for is_of_none, _ in groupby(heads, lambda head: _is_of_no_turn(head, salts)))
+
+
+def _is_commit(head: bytes) -> bool:
+    return head[4:8] != bytes(4)
 
 
 def _is_of_no_turn(head: bytes, salts: bytes) -> bool:

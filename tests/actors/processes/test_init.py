@@ -115,7 +115,8 @@ PLAYS = {
         {2: 9 << 8},
     ),
     "the fork server ends, and its child goes on and exits": (
-        "server.fork(2, lambda: (time.sleep(0.2), os._exit(5)))",
+        "parent = os.getpid()\ndef outlive():\n    while os.getppid() == parent: time.sleep(0.001)\n    os._exit(5)\n"
+        "server.fork(2, outlive)",
         {1: 0, 2: 5 << 8},
     ),
     "the fork server ends with a child that it has not reaped": (

@@ -26,7 +26,6 @@ STREAMED = ModelRequest("gpt-5", (UserMessage.of("Hi"),), storage=STORED)
 POLLED = ModelRequest("gpt-5", (UserMessage.of("Hi"),), storage=STORED, stream=False)
 USAGE = {"input_tokens": 4, "output_tokens": 2, "total_tokens": 6}
 ITEM = {"type": "message", "id": "msg_1", "content": [{"type": "output_text", "text": "Hello, world"}]}
-#: The question before it may be noted later, where the client has left it.
 STOPPED = "POST /v1/responses/resp_1/cancel"
 POSTED = "POST /v1/responses background=True store=True"
 PATIENT = Timeouts(total_seconds=30)
@@ -169,7 +168,10 @@ def test_an_answer_that_is_not_finished_in_time_is_stopped_at_the_server() -> No
             ErrorKind.TIMEOUT,
             "The background answer was not finished after 2 s.",
         )
-        assert asked(url).count(STOPPED) == 1
+        found = asked(url)
+        # The question before it is noted later, where the client left it before the server had read it.
+        assert found.count(STOPPED) == 1
+        assert STOPPED in found[-2:]
 
 
 def test_a_server_that_hangs_is_bounded_by_the_calls_deadline() -> None:
@@ -177,14 +179,14 @@ def test_a_server_that_hangs_is_bounded_by_the_calls_deadline() -> None:
         turn, _ = answer(url, STREAMED, Timeouts(total_seconds=2.0))
         assert turn.error is not None
         assert (turn.error.kind, turn.text) == (ErrorKind.TIMEOUT, "Hello, ")
-        assert asked(url).count(STOPPED) == 1
+        assert asked(url)[-1] == STOPPED
 
 
 @pytest.mark.parametrize("how", ["cancel", "leave"])
 def test_a_caller_who_leaves_stops_the_answer_at_the_server(how: str) -> None:
     with background_server({"events": WHOLE[:2], "how": "hang"}) as url:
         asyncio.run(_leave(url, how))
-        assert asked(url).count(STOPPED) == 1
+        assert asked(url)[-1] == STOPPED
 
 
 async def _leave(url: str, how: str) -> None:
