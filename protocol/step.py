@@ -30,7 +30,7 @@ from callboard.protocol.options import ToolOffer
 from callboard.protocol.output import NO_ANSWERS, AnsweredCall
 from callboard.protocol.reports import CallReport
 from callboard.protocol.states import CALL_TRANSITIONS, CallFacts, CallGuard, CallState
-from callboard.protocol.tools import Decision, Effect, FailureCode, Hold, Risk, ToolFailure
+from callboard.protocol.tools import Decision, Effect, FailureCode, Hold, Risk, ToolFailure, after_effect
 
 # The turn.
 
@@ -399,8 +399,9 @@ class Batch(Struct, eq=False):
         if isinstance(event, events.ToolCallCompleted):
             failed, result = result_fault(call.call.name, event.content), event.content
             call.facts.result_is_sound = failed is None
+            failed = failed and after_effect(failed, call.offer and call.offer.contract)
         else:
-            failed, result = _failure_of(event, call.call.name), ""
+            failed, result = _failure_of(event, call), ""
             if isinstance(event, events.ApprovalDenied):
                 call.rule = event.rule or call.rule
         self._enter(call, type(event))
@@ -456,7 +457,8 @@ class Batch(Struct, eq=False):
             why = "its result was to come from outside, and did not come in its time."
         call.facts.is_overdue = True
         self._enter(call, events.DeadlinePassed)
-        return [*stopped, self._fail(tag, call, failure(code, call.call.name, why))]
+        failed = after_effect(failure(code, call.call.name, why), call.offer and call.offer.contract)
+        return [*stopped, self._fail(tag, call, failed)]
 
     def resend(self, at: float) -> list[Command]:
         """What held the calls is gone: send again what has not begun, and what has where its tool allows that.
@@ -632,14 +634,16 @@ def _lost(call: OpenCall, *, never_began: bool) -> ToolFailure:
     return failure(FailureCode.OUTCOME_UNKNOWN, name)
 
 
-def _failure_of(event: CallFailure, name: ToolName) -> ToolFailure:
+def _failure_of(event: CallFailure, call: OpenCall) -> ToolFailure:
+    name = call.call.name
     match event:
         case events.ApprovalDenied():
             return failure(FailureCode.DENIED, name, event.reason or "it was not approved.")
         case events.ToolCallFailed():
             return event.failure
         case events.ToolCallTimedOut():
-            return failure(FailureCode.TIMED_OUT, name, "the deadline passed.")
+            timed_out = failure(FailureCode.TIMED_OUT, name, "the deadline passed.")
+            return after_effect(timed_out, call.offer and call.offer.contract)
         case events.ToolCallCancelled():
             return failure(FailureCode.CANCELLED, name, "it was stopped.")
 

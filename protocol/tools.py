@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Final
 
 from msgspec import field
-from msgspec.structs import force_setattr
+from msgspec.structs import force_setattr, replace
 
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import ToolName
@@ -221,6 +221,34 @@ RETRY_HINTS: Final[Mapping[FailureCode, str]] = MappingProxyType(
 )
 
 
+#: The same of a call that ran and may have changed something: to be sent again, it must not be taken for one that did
+#: nothing. Where a second run does no harm, or the failure took back what the call wrote, RETRY_HINTS holds.
+HINTS_AFTER_EFFECT: Final[Mapping[FailureCode, str]] = MappingProxyType(
+    {
+        FailureCode.TOOL_ERROR: (
+            "It may have had an effect before it failed. Look at what it would have changed before you send it again, "
+            "use another tool, or go on without it."
+        ),
+        FailureCode.CRASHED: (
+            "It may have had an effect before it failed. Do not send it again before you have looked at what it would "
+            "have changed; use another tool, or go on without it."
+        ),
+        FailureCode.RESULT_TOO_LARGE: (
+            "The call ran and had its effect; only its result cannot be sent. Do not send it again: look at what it "
+            "has changed by a tool that reads, or go on without the result."
+        ),
+        FailureCode.INVALID_RESULT: (
+            "The call ran and had its effect, but its result cannot be used. Do not send it again: look at what it has "
+            "changed by a tool that reads, or go on without the result."
+        ),
+        FailureCode.TIMED_OUT: (
+            "It may have had an effect. Look at what it would have changed before you send it again, or go on without "
+            "it."
+        ),
+    }
+)
+
+
 class ToolFailure(Value, frozen=True):
     """One failed call, as the model reads it."""
 
@@ -248,6 +276,18 @@ class ToolFailure(Value, frozen=True):
         told = {name: getattr(self, name) or None for name in ("field", "expected", "received")}
         wire = {"ok": False, "tool": self.tool, "code": self.code.value, **told}
         return {**wire, "message": self.message, "retry_hint": self.retry_hint}
+
+
+def after_effect(failure: ToolFailure, contract: ToolContract | None) -> ToolFailure:
+    """The failure of a call that ran, with the hint that fits what its tool may have done before it failed.
+
+    A hint of the tool's own stays. None: nothing is known of the tool.
+    """
+    hint = HINTS_AFTER_EFFECT.get(failure.code)
+    if hint is None or contract is None or failure.retry_hint != RETRY_HINTS[failure.code]:
+        return failure
+    harmless = contract.risk is Risk.READ or contract.effect is not Effect.ONCE
+    return failure if harmless else replace(failure, retry_hint=hint)
 
 
 class Decision(StrEnum):

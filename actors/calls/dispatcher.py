@@ -274,7 +274,7 @@ class ToolDispatcher(Actor[DispatcherMessage]):
             pool = Pool(messages.pool_name(contract), kind.room, kind.max_workers)
             lane = ledger.lane(key, contract.concurrency, pool)
         call = ledger.submit(run, lane, message.reply_to, message.user_text, message.asker, message.ended)
-        call.is_read_along, call.go_ahead = message.is_read_along, message.go_ahead
+        call.is_read_along, call.go_ahead, call.contract = message.is_read_along, message.go_ahead, contract
         if contract.effect is Effect.TRANSACTION and self._effects is not None:
             call.effect = self._effects.of(run)
         if run.deadline_at <= now:

@@ -35,7 +35,7 @@ from callboard.actors.tools.progress import CallProgress, ProgressMade, Progress
 from callboard.protocol import events
 from callboard.protocol.commands import RunTool
 from callboard.protocol.ids import Tag
-from callboard.protocol.tools import Deferred, FailureCode, ToolFailure
+from callboard.protocol.tools import Deferred, FailureCode, ToolContract, ToolFailure, after_effect
 
 #: Workers that a call is given to: one that five of them could not begin has something against it.
 MAX_GIVEN: Final = 5
@@ -206,6 +206,8 @@ class Call(Struct, eq=False):
     """Its tool's code waits for it, once it has begun; None: there is nothing to wait for."""
     effect: CallEffect | None = None
     """What it writes, where that is committed together with its outcome."""
+    contract: ToolContract | None = None
+    """Its tool's."""
     given: int = 0
     """Workers that it was given to so far."""
     printed_bytes: int = 0
@@ -478,7 +480,8 @@ def _event(call: Call, outcome: Outcome, printed: str, now: float) -> LastEvent:
     if isinstance(why, Ending):
         return events.ToolCallCancelled(tag, now, printed)
     if isinstance(why, ToolFailure):
-        return events.ToolCallFailed(tag, now, why, printed)
+        failure = after_effect(why, call.contract) if call.may_have_run else why
+        return events.ToolCallFailed(tag, now, failure, printed)
     if isinstance(why, Deferred):
         return events.ToolCallDeferred(tag, now, why.timeout_seconds, why.note, printed)
     return events.ToolCallCompleted(tag, now, why, printed)

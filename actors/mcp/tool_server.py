@@ -55,6 +55,7 @@ from callboard.actors.mcp.mcp_caller import APPROVAL, McpCaller, answered_before
 from callboard.actors.requests.direct_calls import CallResult
 from callboard.actors.runtime import Runtime
 from callboard.actors.tools import Tool
+from callboard.actors.tools.json_form import json_schema_of
 from callboard.actors.tools.progress import ToolProgressed
 from callboard.protocol.commands import AskApproval
 from callboard.protocol.errors import RuntimeFailure, ToolError, said
@@ -354,7 +355,7 @@ def shown_tool(offer: ToolOffer, form: ResultForm) -> ShownTool:
 def _object_schema(tool: Tool) -> dict[str, object] | None:
     """Of what the tool returns; None for anything but an object, which the older revisions do not take."""
     try:
-        schema: dict[str, object] = tool.signature.result.json_schema(mode="serialization")
+        schema = json_schema_of(tool.signature.result, "serialization")
     except Exception:  # noqa: BLE001 - a type of the tool's author without a schema: its result is text then
         return None
     while "$ref" in schema and schema.get("type") is None:

@@ -11,7 +11,7 @@ import inspect
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
-from functools import cache, lru_cache, partial
+from functools import partial
 from types import GenericAlias, UnionType
 from typing import (
     TYPE_CHECKING,
@@ -32,7 +32,10 @@ from msgspec import Struct
 from typing_extensions import TypedDict, TypeForm, get_type_hints, is_typeddict
 
 from callboard.actors.tools.invoke import safe_text, shortened, text_of
+from callboard.actors.tools.json_form import adapter_of, json_schema_of
+from callboard.actors.tools.kept import shelf_for
 from callboard.actors.tools.schema import trimmed
+from callboard.protocol.annotations import annotations_of
 from callboard.protocol.content import bad_number
 from callboard.protocol.errors import UsageError, said
 from callboard.protocol.json_answers import json_documents
@@ -43,14 +46,11 @@ from callboard.protocol.output import Checked, OutputMode, OutputSpec
 if TYPE_CHECKING:
     import pydantic
     import pydantic_core
-    from pydantic import TypeAdapter, json_schema
+    from pydantic import TypeAdapter
 else:
-    json_schema = lazy_module("pydantic.json_schema")
     pydantic = lazy_module("pydantic")
     pydantic_core = lazy_module("pydantic_core")
 
-#: Types that are kept; a program has a few.
-MAX_TYPES: Final = 256
 #: An answer of up to this size, of a type without code of the user's, is checked on the control loop: about 0.2 ms.
 MAX_QUICK_CHARS: Final = 16_384
 #: Wrong places told of in one answer, and characters of each wrong value.
@@ -171,15 +171,16 @@ def output_type(kind: TypeForm[T]) -> OutputType[T] | None:
     if bare is str:
         return None
     try:
-        return _known(bare, repr(bare))
+        # What is written tells types apart that are equal and not the same: Annotated[int, 1] and Annotated[int, True].
+        shelf, key = shelf_for(bare), (OutputType, bare, repr(bare))
+        found = shelf.get(key) if shelf is not None else None
     except TypeError:  # not hashable, such as Annotated with a list in it
         return _looked_at(bare)
-
-
-@lru_cache(maxsize=MAX_TYPES)
-def _known(kind: Any, _written: str) -> OutputType[Any]:
-    """`_written` tells types apart that are equal and not the same: Annotated[int, 1] and Annotated[int, True]."""
-    return _looked_at(kind)
+    if not isinstance(found, OutputType):
+        found = _looked_at(bare)
+        if shelf is not None:
+            shelf.keep(key, found)
+    return found
 
 
 def _looked_at(kind: Any) -> OutputType[Any]:
@@ -199,7 +200,7 @@ def _looked_at(kind: Any) -> OutputType[Any]:
         raise UsageError(f"output: {name} leaves {open_type} open; name a type for it, as in Page[int]")
     try:
         portable = _portable(kind)
-        plain: TypeAdapter[object] = pydantic.TypeAdapter(portable)
+        plain = adapter_of(portable)
         schema = _schema_of(plain)
         for node in _nodes(plain.core_schema):
             if why := _NOT_DATA.get(str(node.get("type"))):
@@ -208,7 +209,7 @@ def _looked_at(kind: Any) -> OutputType[Any]:
         rooted = _at_root(schema)
         if rooted is None:
             make_type: Any = TypedDict
-            wrapped = pydantic.TypeAdapter(make_type("Answer", {WRAPPED: portable}))
+            wrapped = adapter_of(make_type("Answer", {WRAPPED: portable}))
             rooted = _schema_of(wrapped)
     except UsageError:
         raise
@@ -264,19 +265,8 @@ def _name_of(kind: object) -> str:
     return shortened(_MODULES.sub("", safe_text(str, kind)), _MAX_NAME_CHARS)
 
 
-@cache
-def _quiet_schema() -> type[json_schema.GenerateJsonSchema]:
-    class QuietSchema(json_schema.GenerateJsonSchema):
-        """Without warnings about defaults that JSON cannot carry: an answer needs none."""
-
-        def emit_warning(self, kind: object, detail: str) -> None:
-            """Nothing to say."""
-
-    return QuietSchema
-
-
 def _schema_of(adapter: TypeAdapter[object]) -> dict[str, object]:
-    return trimmed(adapter.json_schema(mode="validation", schema_generator=_quiet_schema()))
+    return trimmed(json_schema_of(adapter, "validation"))
 
 
 def _at_root(schema: dict[str, object]) -> dict[str, object] | None:
@@ -321,7 +311,7 @@ def _place_of(kind: object, depth: int) -> Iterator[str]:
     """The way to the field whose type cannot be expressed, name by name."""
     for name, annotation in _fields_of(kind).items() if depth < _MAX_FIELD_DEPTH else ():
         try:
-            _schema_of(pydantic.TypeAdapter(annotation))
+            _schema_of(adapter_of(annotation))
         except Exception:  # noqa: BLE001 - this is what is looked for
             yield name
             inner = next((each for each in (annotation, *get_args(annotation)) if _fields_of(each)), None)
@@ -335,7 +325,7 @@ def _fields_of(kind: object) -> Mapping[str, Any]:
     if isinstance(origin, type) and issubclass(origin, pydantic.BaseModel):
         return {name: field.annotation for name, field in origin.model_fields.items()}
     if is_typeddict(origin) or is_dataclass(origin):
-        own = getattr(origin, "__annotations__", {})
+        own = annotations_of(origin)
         names = [each.name for each in fields(origin)] if is_dataclass(origin) else list(own)
         try:
             hints: Mapping[str, object] = get_type_hints(origin, include_extras=True)
@@ -351,7 +341,7 @@ def _fields_of(kind: object) -> Mapping[str, Any]:
 _HOOKS: Final = ("function", "default_factory", "missing", "discriminator")
 #: Methods of the user's: set where there are any.
 _METHODS: Final = ("post_init", "custom_init")
-_OWN_MODULES: Final = ("pydantic", "pydantic_core", "builtins", "collections", "typing")
+_OWN_MODULES: Final = ("callboard", "pydantic", "pydantic_core", "builtins", "collections", "typing")
 
 
 def _runs_user_code(core_schema: object) -> bool:

@@ -10,20 +10,24 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cached_property, lru_cache, wraps
+from functools import cached_property, wraps
 from types import MappingProxyType
 from typing import Final, Generic, Literal, overload
+from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 from typing_extensions import ParamSpec, TypeVar
 
 from callboard.actors.processes.spawning import why_not
 from callboard.actors.tools.context import ToolContext
+from callboard.actors.tools.functions import function_of, is_async, name_of
 from callboard.actors.tools.invoke import Invoker
+from callboard.actors.tools.kept import shelf_of
 from callboard.actors.tools.schema import Signature, describe, is_ours, read_signature
 from callboard.actors.tools.shipping import pack
 from callboard.actors.tools.transaction import Statements
 from callboard.protocol import limits
+from callboard.protocol.annotations import annotations_of, signature_of
 from callboard.protocol.commands import RunTool
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import MessageId, RequestId, Tag, ToolName
@@ -111,10 +115,10 @@ class Tool(Generic[P, R]):
                 context = context.within(Statements())
             return function(*args, **kwargs, **{hidden: context})
 
-        shown = inspect.signature(function)
+        shown = signature_of(function)
         left = [parameter for parameter in shown.parameters.values() if parameter.name != hidden]
         alone.__signature__ = shown.replace(parameters=left)  # type: ignore[attr-defined]
-        alone.__annotations__ = {name: kind for name, kind in function.__annotations__.items() if name != hidden}
+        alone.__annotations__ = {name: kind for name, kind in annotations_of(function).items() if name != hidden}
         return alone
 
     def check(self) -> None:
@@ -214,8 +218,9 @@ def tool(
     call: module and context variables, caches, patched modules, open files and connections, rlimits, random state.
     """
 
-    def decorate(function: Callable[..., object]) -> Tool:
-        known_as = _name_of(function, name)
+    def decorate(given: Callable[..., object]) -> Tool:
+        function = function_of(given)
+        known_as = _name_of(given, name)
         try:
             runs_in = _isolation(function, isolation)
             contract = ToolContract(
@@ -236,7 +241,7 @@ def tool(
             raise UsageError(f"tool {known_as}: {wrong}") from None
         signature = read_signature(function, known_as, local_names)
         definition = ToolDefinition(ToolName(known_as), description or describe(function), signature.json_schema())
-        return Tool(function, definition, contract, signature, _accesses(known_as, accesses, definition))
+        return Tool(function, definition, contract, signature, _accesses(known_as, accesses, signature))
 
     frame = inspect.currentframe()
     local_names: Mapping[str, object] = frame.f_back.f_locals if frame and frame.f_back else {}
@@ -246,25 +251,36 @@ def tool(
 def as_tool(given: object) -> Tool:
     """A tool as it is, and a plain function as `@tool` alone makes it one: the same function is always the same tool.
 
-    Raises UsageError for what is neither, and where `@tool` would.
+    The tool of a bound method, or of what only behaves like a function, is the same as long as it is in use. Raises
+    UsageError for what is neither, and where `@tool` would.
     """
     if isinstance(given, Tool):
         return given
-    if not inspect.isroutine(given):
+    if not callable(given) or isinstance(given, type):
         raise UsageError(f"{given!r:.100} is not a tool; give a function, or one that is decorated with @tool")
-    return _plain(given)
+    if inspect.isfunction(given):
+        shelf = shelf_of(given)
+        found = shelf.get(_TOOL) if shelf is not None else None
+        if not isinstance(found, Tool):
+            found = tool(given)
+            if shelf is not None:
+                shelf.keep(_TOOL, found)
+        return found
+    key = (id(given.__self__), id(given.__func__)) if inspect.ismethod(given) else (id(given), 0)
+    made = _in_use.get(key)
+    if made is None:
+        made = _in_use[key] = tool(given)
+    return made
 
 
-@lru_cache(maxsize=1_000)
-def _plain(function: Callable[..., object]) -> Tool:
-    return tool(function)
+#: Under which a function keeps its tool.
+_TOOL: Final = "tool"
+#: By the ids of what each tool holds, which are its own for as long as the tool lives.
+_in_use: Final[WeakValueDictionary[tuple[int, int], Tool]] = WeakValueDictionary()
 
 
-def _name_of(function: Callable[..., object], name: str) -> str:
-    if not inspect.isfunction(function) and not inspect.ismethod(function):
-        found = type(function).__name__
-        raise UsageError(f"@tool needs a function, not {found}; put a def around it (and give options by name)")
-    name = name or function.__name__
+def _name_of(given: object, name: str) -> str:
+    name = name or name_of(given)
     if not NAME.fullmatch(name):
         raise UsageError(f"tool name {name!r} is not 1 to 64 letters, digits, _ or -; give one with @tool(name=...)")
     return name
@@ -322,31 +338,30 @@ def _texts(option: str, given: Sequence[str] | None) -> tuple[str, ...] | None:
     return tuple(given)
 
 
-def _accesses(tool_name: str, given: Accesses, definition: ToolDefinition) -> Accesses:
-    """Checked: an argument that is misspelt would never be judged."""
+def _accesses(tool_name: str, given: Accesses, signature: Signature) -> Accesses:
+    """Checked, since an argument that is misspelt would never be judged; by the names that a model sends."""
     if callable(given):
         return given
-    properties = definition.parameters.get("properties")
-    known = properties if isinstance(properties, Mapping) else {}
+    known = {name: each.shown for each in signature.parameters for name in (each.name, each.shown)}
     for name, kind in given.items():
         if name not in known:
             raise UsageError(f"tool {tool_name}: accesses names {name!r}, which is none of its arguments")
         if kind not in list(AccessKind):
             raise UsageError(f"tool {tool_name}: accesses={{{name!r}: {kind!r}}} is none of {', '.join(AccessKind)}")
-    return {name: AccessKind(kind) for name, kind in given.items()}
+    return {known[name]: AccessKind(kind) for name, kind in given.items()}
 
 
 def _isolation(function: Callable[..., object], wanted: Isolation | str | None) -> Isolation:
-    is_async = inspect.iscoroutinefunction(function)
+    awaited = is_async(function)
     if wanted is None:
-        return Isolation.TASK if is_async else Isolation.PROCESS
+        return Isolation.TASK if awaited else Isolation.PROCESS
     isolation = _choice("isolation", Isolation, wanted)
-    if is_async and isolation is not Isolation.TASK:
+    if inspect.iscoroutinefunction(function) and isolation is not Isolation.TASK:
         raise ValueError(
             f"isolation={isolation.value!r} runs a plain `def`, but this is an `async def`; "
             "make it a `def`, or leave isolation out"
         )
-    if not is_async and isolation is Isolation.TASK:
+    if not awaited and isolation is Isolation.TASK:
         raise ValueError(
             "isolation='task' runs an `async def`, and a `def` would block the loop of all others; "
             "make it an `async def`, or use 'process' or 'thread'"

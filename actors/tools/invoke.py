@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable
+from inspect import isawaitable, iscoroutine
 from operator import length_hint
 from typing import TYPE_CHECKING, Any, Final
 
@@ -64,7 +65,7 @@ class Refused(Exception):
 class Invoker:
     """A tool, ready to be called again and again."""
 
-    __slots__ = ("_arguments", "_context_parameter", "_explain", "_function", "_name", "_result")
+    __slots__ = ("_arguments", "_context_parameter", "_explain", "_function", "_name", "_optional", "_result")
 
     def __init__(
         self, name: str, function: Callable[..., Any], signature: Signature, explain: Explain = lambda _: ""
@@ -73,6 +74,7 @@ class Invoker:
         self._name = ToolName(name)
         self._function = function
         self._arguments = signature.arguments.validator
+        self._optional = signature.optional
         self._context_parameter = signature.context_parameter
         self._result = signature.result
 
@@ -91,14 +93,15 @@ class Invoker:
     async def call_async(self, arguments: str, context: ToolContext, report: Report | None = None) -> Result:
         """Run an `async def`. A CancelledError is a failure like any other: who cancelled knows that he did."""
         try:
-            return self._written(await self._function(**self._bound(arguments, context, report)))
+            value = self._function(**self._bound(arguments, context, report))
+            return self._written(await value if isawaitable(value) else value)
         except BaseException as error:  # noqa: BLE001 - as above
             return self._failure_of(error)
 
     def fault_of(self, arguments: str) -> ToolFailure | None:
         """What is wrong with these arguments, a JSON text; None when a call would take them."""
         try:
-            self._arguments.validate_json(arguments)
+            self._validated(arguments)
         except pydantic_core.ValidationError as error:
             return invalid_arguments(self._name, error)
         except Exception as error:  # noqa: BLE001 - the types of the tool's author may raise anything
@@ -114,23 +117,43 @@ class Invoker:
 
     def _bound(self, arguments: str, context: ToolContext, report: Report | None) -> dict[str, Any]:
         try:
-            bound: dict[str, Any] = self._arguments.validate_json(arguments)
+            bound = self._validated(arguments)
         except pydantic_core.ValidationError as error:
             raise Refused(invalid_arguments(self._name, error)) from None
         if self._context_parameter:
             bound[self._context_parameter] = context if report is None else context.reporting(report)
         return bound
 
+    def _validated(self, arguments: str) -> dict[str, Any]:
+        """null where there is a default is that default, unless the type takes None."""
+        found: dict[str, Any]
+        try:
+            found = self._arguments.validate_json(arguments)
+        except pydantic_core.ValidationError as error:
+            nulls = {
+                each["loc"][0] for each in error.errors(include_url=False) if each["input"] is None and each["loc"]
+            }
+            nulls &= self._optional
+            given = orjson.loads(arguments) if nulls else {}
+            left = {name: value for name, value in given.items() if value is not None or name not in nulls}
+            if len(left) == len(given):
+                raise
+            found = self._arguments.validate_json(orjson.dumps(left))
+        return found
+
     def _written(self, value: object) -> Result:
         if type(value) is Deferred:
             return value
+        if isawaitable(value):
+            return self._not_awaited(value)
         # Each item is a byte at least. (isinstance(value, Sized) would look through all subclasses: 1 ms in a fork; and
         # hasattr finds the length of an Enum class at its members, which have none.)
         if length_hint(value) > MAX_RESULT_BYTES:
             return self._too_large(f"more than {MAX_RESULT_BYTES:,}")
         try:
-            checked = self._result.validate_python(value)
-            written = self._result.dump_json(checked)
+            # A mapping in place of a model may have the names of either side.
+            checked = self._result.validate_python(value, by_alias=True, by_name=True)
+            written = self._result.dump_json(checked, by_alias=True)
             wrong = _no_json_number(self._result, checked, written)
         except pydantic_core.ValidationError as error:
             fault = _fault(error.errors()[0], "its result")
@@ -145,6 +168,15 @@ class Invoker:
         if len(written) > MAX_RESULT_BYTES and (size := byte_size(shown)) > MAX_RESULT_BYTES:
             return self._too_large(f"{size:,}")
         return shown
+
+    def _not_awaited(self, value: object) -> ToolFailure:
+        if iscoroutine(value):
+            value.close()
+        why = (
+            f"the tool returned a {type(value).__name__}, which no one awaits, so its body did not run: it must be an "
+            "`async def`, or await it itself"
+        )
+        return self._failure(FailureCode.INVALID_RESULT, why)
 
     def _too_large(self, size: str) -> ToolFailure:
         why = f"the result has {size} bytes; at most {MAX_RESULT_BYTES:,} can be sent"
@@ -225,7 +257,7 @@ def _no_json_number(adapter: TypeAdapter[object], value: object, written: bytes)
         with contextlib.suppress(orjson.JSONDecodeError):
             orjson.loads(written)
             return ""
-    return not_finite(adapter.dump_python(value))
+    return not_finite(adapter.dump_python(value, by_alias=True))
 
 
 def text_of(error: BaseException | None) -> str:

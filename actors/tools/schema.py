@@ -6,16 +6,21 @@ import contextlib
 import inspect
 import math
 import re
+import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from types import CodeType, MappingProxyType, UnionType
-from typing import TYPE_CHECKING, Any, Final, NotRequired, Union, get_args, get_origin, get_type_hints
+from types import MappingProxyType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Union, get_args, get_origin, get_type_hints
 
 from msgspec import Struct
 from typing_extensions import TypedDict, TypeForm
 
 from callboard.actors.tools.context import ToolContext
+from callboard.actors.tools.functions import is_awaitable
+from callboard.actors.tools.json_form import adapter_of, json_schema_of
+from callboard.actors.tools.kept import shelf_for
+from callboard.protocol.annotations import annotations_of, forward_name, signature_of
 from callboard.protocol.errors import UsageError
 from callboard.protocol.lazy_loading import lazy_module
 from callboard.protocol.tools import Deferred
@@ -42,8 +47,21 @@ _UNNAMED: Final = {
 _VALUES: Final = frozenset(
     ["default", "const", "enum", "examples", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"]
 )
+#: Classes of defaults by which other libraries declare a parameter: the function would get the declaration.
+_DECLARATIONS: Final = frozenset(
+    ["Field", "_Field", "Depends", "Security", "OptionInfo", "ArgumentInfo", "_CountingAttr", "ModelPrivateAttr"]
+)  # fmt: skip
 _WORD: Final = re.compile(r"[^\W\d]\w*")
 _STRICT: Final[pydantic.ConfigDict] = {"extra": "forbid", "allow_inf_nan": False}
+
+
+class _Unkept:
+    """Cannot be hashed, so a type that has it beside it is in none of the caches of `typing`."""
+
+    __hash__: ClassVar[None] = None  # type: ignore[assignment]
+
+
+_UNKEPT: Final = _Unkept()
 
 
 class Parameter(Struct, frozen=True):
@@ -54,6 +72,13 @@ class Parameter(Struct, frozen=True):
     required: bool
     default: object = None
     description: str = ""
+    aliases: tuple[str, ...] = ()
+    """The names that a model may send it by, where they are not its own; its schema has the first."""
+
+    @property
+    def shown(self) -> str:
+        """Its name in the schema."""
+        return self.aliases[0] if self.aliases else self.name
 
 
 @dataclass(frozen=True)
@@ -68,31 +93,42 @@ class Signature:
 
     @cached_property
     def arguments(self) -> pydantic.TypeAdapter[dict[str, object]]:
-        """Validates the arguments as one JSON object; unknown names are refused, defaults are left to the function.
+        """Validates the arguments as one JSON object; unknown names are refused, defaults are left to the function
+        unless they are those of a pydantic.Field.
 
         NaN and infinity are refused as well, also as the texts "NaN" and "inf", which pydantic would take for numbers.
         """
-        # A TypedDict and not a model: its keys may be called "json" or "copy".
-        fields = {p.name: p.annotation if p.required else NotRequired[p.annotation] for p in self.parameters}
+        # A TypedDict and not a model: its keys may be called "json" or "copy". In two parts and not by NotRequired[...]:
+        # that would keep the types.
         make_type: Any = TypedDict
-        return pydantic.TypeAdapter(pydantic.with_config(_STRICT)(make_type("Arguments", fields)))
+        optional = make_type(
+            "Arguments", {p.name: p.annotation for p in self.parameters if not p.required}, total=False
+        )
+        required = {p.name: p.annotation for p in self.parameters if p.required}
+        whole = type(optional)("Arguments", (optional,), {"__annotations__": required}, total=True)
+        return adapter_of(pydantic.with_config(_STRICT)(whole))
 
     @cached_property
     def result(self) -> pydantic.TypeAdapter[object]:
         """Validates and serialises what the tool returns."""
-        return pydantic.TypeAdapter(self.returns)
+        return adapter_of(self.returns)
 
     @cached_property
     def plain_schema(self) -> dict[str, object]:
         """The JSON Schema of the arguments by their types alone."""
-        return trimmed(self.arguments.json_schema())
+        return trimmed(json_schema_of(self.arguments, "validation"))
+
+    @cached_property
+    def optional(self) -> frozenset[str]:
+        """The names by which a model may send what has a default."""
+        return frozenset(name for p in self.parameters if not p.required for name in (p.aliases or (p.name,)))
 
     def json_schema(self) -> dict[str, object]:
         """The JSON Schema of the arguments, with the docstring's descriptions and the defaults."""
         schema = {"type": "object", **self.plain_schema}
         properties = schema.get("properties", {})
         if isinstance(properties, dict):
-            schema["properties"] = {p.name: self._described(properties[p.name], p) for p in self.parameters}
+            schema["properties"] = {p.shown: self._described(properties[p.shown], p) for p in self.parameters}
         return schema
 
     def _described(self, schema: dict[str, object], parameter: Parameter) -> dict[str, object]:
@@ -102,9 +138,9 @@ class Signature:
         if not parameter.required and parameter.default is not None:
             # A default that JSON cannot carry is the function's own.
             with contextlib.suppress(pydantic_core.PydanticSerializationError):
-                extra["default"] = self.arguments.dump_python(
-                    {parameter.name: parameter.default}, mode="json", warnings=False
-                )[parameter.name]
+                (extra["default"],) = self.arguments.dump_python(
+                    {parameter.name: parameter.default}, mode="json", warnings=False, by_alias=True
+                ).values()
         return {**schema, **{key: value for key, value in extra.items() if _is_finite(value)}}
 
     def __getstate__(self) -> dict[str, object]:
@@ -118,77 +154,151 @@ def read_signature(function: Callable[..., object], tool: str, local_names: Name
     `local_names` are those visible where it was defined, for annotations kept as text. Raises UsageError for a
     parameter that is untyped, of a type without a JSON Schema, or without a name.
     """
-    visible = {**inspect.unwrap(function).__globals__, **local_names}
-    texts = [each for each in function.__annotations__.values() if isinstance(each, str)]
+    annotations = annotations_of(function)
+    visible = {**getattr(inspect.unwrap(function), "__globals__", {}), **local_names}
+    texts = [text for each in annotations.values() if (text := forward_name(each))]
     words = sorted({word for text in texts for word in _WORD.findall(text)} & visible.keys())
-    parameters = tuple(inspect.signature(function).parameters.values())
     definition = _Definition(
         tool,
-        tuple(map(id, (function.__code__, *(each.default for each in parameters)))),
         inspect.getdoc(function) or "",
-        parameters,
-        tuple(function.__annotations__.items()),
-        tuple((word, visible[word]) for word in words),
+        tuple(signature_of(function).parameters.values()),
+        annotations,
+        {word: visible[word] for word in words},
         is_ours(function),
-        function.__code__,
     )
+    parts = (*annotations.values(), *definition.names.values(), *(each.default for each in definition.parameters))
+    shelf = shelf_for(*parts, is_ours=definition.is_ours)
+    if shelf is None:
+        return _signature(definition)
+    key = definition.key()
     try:
-        hash(definition)
+        found = shelf.get(key)
     except TypeError:  # a default or an annotation cannot be looked up
-        return _signature.__wrapped__(definition)
-    return _signature(definition)
+        return _signature(definition)
+    if not isinstance(found, Signature):
+        # Kept: a tool that is made in a function, as those of a workspace are, is made again and again, at 15 ms each.
+        found = _signature(definition)
+        shelf.keep(key, found)
+    return found
 
 
 @dataclass(frozen=True)
 class _Definition:
-    """What a signature is read from. Two are equal where one `def` was executed twice and means the same."""
+    """What a signature is read from."""
 
     tool: str
-    same: tuple[int, ...]
-    """The ids of the code, which is equal where a module is reloaded, and of the defaults: 1 is equal to True."""
     doc: str
     parameters: tuple[inspect.Parameter, ...]
-    annotations: tuple[tuple[str, object], ...]
-    names: tuple[tuple[str, object], ...]
+    annotations: Mapping[str, object]
+    names: Mapping[str, object]
     """Those in annotations that are texts, and what they stand for."""
     is_ours: bool
-    code: CodeType = field(compare=False)
-    """Held, as the defaults are, so that no other has its id."""
+
+    def key(self) -> tuple[object, ...]:
+        """Equal where one `def` was executed twice and means the same. 1 is equal to True, so what is written counts,
+        too."""
+        parts = (
+            tuple((each.name, each.kind, each.default) for each in self.parameters),
+            tuple(self.annotations.items()),
+            tuple(self.names.items()),
+        )
+        return (self.tool, self.doc, self.is_ours, *parts, repr(parts))
 
 
-@lru_cache(maxsize=256)
 def _signature(definition: _Definition) -> Signature:
-    """Kept: a tool that is made in a function, as those of a workspace are, is made again and again, at 15 ms each."""
     tool = definition.tool
     hints = _hints(definition)
     described = {each.arg_name: each.description or "" for each in _parsed(definition.doc).params}
     taken = []
     context_parameter = ""
-    for parameter in definition.parameters:
+    for at, parameter in enumerate(definition.parameters):
         if parameter.kind in _UNNAMED:
             raise UsageError(f"tool {tool}: parameter {parameter.name!r} {_UNNAMED[parameter.kind]}")
         if parameter.name not in hints:
-            raise UsageError(
-                f"tool {tool}: parameter {parameter.name!r} has no type; annotate it, as in `{parameter.name}: str`"
-            )
+            raise UsageError(_untyped(tool, parameter.name, is_first=at == 0))
         if hints[parameter.name] is ToolContext or ToolContext in get_args(hints[parameter.name]):
             context_parameter = parameter.name
         else:
-            is_required = parameter.default is inspect.Parameter.empty
-            default = None if is_required else parameter.default
-            told = described.get(parameter.name, "")
-            taken.append(Parameter(parameter.name, hints[parameter.name], is_required, default, told))
-    signature = Signature(tuple(taken), _without_deferred(hints.get("return", object)), context_parameter)
+            taken.append(_parameter(tool, parameter, hints[parameter.name], described.get(parameter.name, "")))
+    names = [name for each in taken for name in (each.aliases or (each.name,))]
+    if twice := next((name for name in names if names.count(name) > 1), ""):
+        raise UsageError(f"tool {tool}: two parameters are called {twice!r} for the model; give one another alias")
+    signature = Signature(tuple(taken), _result_type(hints.get("return", object)), context_parameter)
     _check_arguments(signature, tool)
     if not definition.is_ours:
         _check_result(signature, tool)
     return signature
 
 
+def _untyped(tool: str, name: str, *, is_first: bool) -> str:
+    if is_first and name in ("self", "cls"):
+        return (
+            f"tool {tool}: it is a method, and its {name!r} is not known in the class's body; take @tool off, and make "
+            f"the tool where there is an instance: tool(instance.{tool})"
+        )
+    return f"tool {tool}: parameter {name!r} has no type; annotate it, as in `{name}: str`"
+
+
+def _parameter(tool: str, parameter: inspect.Parameter, annotation: Any, told: str) -> Parameter:
+    """What the model fills, and what it is when the model leaves it out."""
+    name, default = parameter.name, parameter.default
+    beside = getattr(annotation, "__metadata__", ())
+    told = next((text for each in beside if (text := _description(each))), told)
+    is_given = default is not inspect.Parameter.empty
+    if default is ... or type(default).__name__ in _DECLARATIONS:
+        raise UsageError(
+            f"tool {tool}: the default of parameter {name!r} is {_shown_default(default)}, which is no value; write "
+            "the value itself, or pydantic.Field(...)"
+        )
+    if not any(type(each).__name__ != "type" and _is_field(each) for each in (*beside, default)):
+        return Parameter(name, annotation, not is_given, default if is_given else None, told)
+    # Unhashable, so that `typing` keeps neither the type nor the Field.
+    if is_given:
+        value = default if _is_field(default) else pydantic.Field(default)
+        annotation = Annotated[annotation, value, _UNKEPT]
+    field = pydantic.fields.FieldInfo.from_annotation(annotation)
+    aliases = _aliases(field.validation_alias or field.alias)
+    if aliases is None:
+        raise UsageError(
+            f"tool {tool}: the alias of parameter {name!r} is a path into another one; give a name, or take a model as "
+            "the parameter"
+        )
+    return Parameter(name, annotation, field.is_required(), None, told, aliases)
+
+
+def _is_field(value: object) -> bool:
+    return "pydantic.fields" in sys.modules and isinstance(value, pydantic.fields.FieldInfo)
+
+
+def _shown_default(default: object) -> str:
+    return "`...`" if default is ... else f"a {type(default).__module__}.{type(default).__qualname__}"
+
+
+def _description(beside: object) -> str:
+    """`Annotated[str, "text"]`, and what `typing_extensions.Doc` and its like say."""
+    text = beside if isinstance(beside, str) else getattr(beside, "documentation", "")
+    return text.strip() if isinstance(text, str) else ""
+
+
+def _aliases(alias: object) -> tuple[str, ...] | None:
+    """The names that an alias is; None where it leads into a value."""
+    if alias is None or isinstance(alias, str):
+        return (alias,) if alias else ()
+    choices = getattr(alias, "choices", [alias])
+    names = tuple(each for each in choices if isinstance(each, str))
+    return names if len(names) == len(choices) else None
+
+
 def is_ours(function: Callable[..., object]) -> bool:
     """Does callboard ship it? That such a tool can be used is proved by callboard's tests, not by each program that
     may never call it: what its checks build takes some 5 ms a tool."""
     return (function.__module__ or "").startswith("callboard.")
+
+
+def _result_type(returns: Any) -> Any:
+    if is_awaitable(returns):
+        returns = next(iter(get_args(returns)[-1:]), object)
+    return _without_deferred(returns)
 
 
 def _without_deferred(returns: Any) -> Any:
@@ -212,10 +322,10 @@ def describe(function: Callable[..., object]) -> str:
 def _hints(definition: _Definition) -> dict[str, TypeForm[object]]:
     """The annotations as types, one after the other so that a refusal can name the one it is about."""
     hints: dict[str, TypeForm[object]] = {}
-    for name, annotation in definition.annotations:
+    for name, annotation in definition.annotations.items():
         alone = type("Alone", (), {"__annotations__": {name: annotation}})
         try:
-            hints |= get_type_hints(alone, dict(definition.names), include_extras=True)
+            hints |= get_type_hints(alone, {**definition.names}, include_extras=True)
         except Exception as error:  # an annotation is an expression of the user's and may raise anything
             what = f"parameter {name!r}" if name != "return" else "the result"
             raise UsageError(
@@ -237,7 +347,7 @@ def _check_arguments(signature: Signature, tool: str) -> None:
 
 def _check_argument(parameter: Parameter, tool: str) -> None:
     try:
-        pydantic.TypeAdapter(parameter.annotation).json_schema()
+        json_schema_of(adapter_of(parameter.annotation), "validation")
     except pydantic.PydanticUserError as error:
         raise UsageError(
             f"tool {tool}: parameter {parameter.name!r} has type {_type_name(parameter.annotation)}, which has no JSON "

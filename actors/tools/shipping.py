@@ -24,6 +24,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, get_args
 
 from callboard.actors.tools.schema import Signature
+from callboard.protocol.annotations import annotations_of, forward_name
 from callboard.protocol.errors import UsageError
 from callboard.protocol.lazy_loading import lazy_module
 
@@ -116,13 +117,13 @@ def _named_in_text(signature: Signature, module: ModuleType) -> dict[str, object
     while todo:
         annotation = todo.pop()
         todo += get_args(annotation)
-        text = annotation if isinstance(annotation, str) else getattr(annotation, "__forward_arg__", "")
+        text = forward_name(annotation)
         fresh = {name: vars(module)[name] for name in _names(text) if name in vars(module) and name not in names}
         names |= fresh
         todo += fresh.values()
         if isinstance(annotation, type) and annotation.__module__ == module.__name__ and annotation not in seen:
             seen.add(annotation)
-            todo += (each for base in annotation.__mro__ for each in vars(base).get("__annotations__", {}).values())
+            todo += (each for base in annotation.__mro__ for each in annotations_of(base).values())
     return names
 
 

@@ -31,7 +31,7 @@ from callboard.protocol.states import (
     RequestTable,
     always,
 )
-from callboard.protocol.tools import RETRY_HINTS, Decision, FailureCode, Origin, Risk, ToolContract
+from callboard.protocol.tools import HINTS_AFTER_EFFECT, RETRY_HINTS, Decision, FailureCode, Origin, Risk, ToolContract
 
 _BLOCK = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -126,8 +126,9 @@ def _origin(origin: Origin) -> str:
 
 def retry_hints() -> str:
     """Every code of a failure, and what a model reads of what it can do."""
-    rows = [f"| `{code}` | {RETRY_HINTS[code]} |" for code in FailureCode]
-    return "\n".join(["| code | what the model can do |", "|---|---|", *rows, ""])
+    rows = [f"| `{code}` | {RETRY_HINTS[code]} | {HINTS_AFTER_EFFECT.get(code, '')} |" for code in FailureCode]
+    head = "| code | what the model can do | where the tool may have changed something that stays |"
+    return "\n".join([head, "|---|---|---|", *rows, ""])
 
 
 BLOCKS: Mapping[str, Callable[[], str]] = MappingProxyType(
