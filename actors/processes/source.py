@@ -14,6 +14,7 @@ import os
 from collections import deque
 from enum import Enum
 from typing import Final
+from weakref import ref
 
 from msgspec import Struct, field
 
@@ -28,6 +29,7 @@ from callboard.actors.processes.launch import ChildSocket, Heard, InitProcess, K
 from callboard.actors.processes.spawning import why_not
 from callboard.actors.tools.decorator import Tool
 from callboard.protocol.errors import UsageError
+from callboard.protocol.ids import ToolName
 from callboard.protocol.tools import FailureCode, ToolFailure
 
 logger = logger_of("callboard.tools")
@@ -98,8 +100,11 @@ class _Server(Struct, eq=False):
 
 
 class _Template(Struct, eq=False):
-    tool: Tool
-    used_at: float
+    of: ref[Tool]
+    """A tool that no one has any more, such as one that was made for a question, is not held by it."""
+    name: ToolName
+    packed: bytes
+    used_at: float = 0.0
     walls: Walls | None = None
     """What it is held to."""
     state: _State = _State.GONE
@@ -146,7 +151,7 @@ class ProcessSource(Actor[SourceMessage]):
         self._namespaces = options.namespaces
         self._base: _Server | None = None
         self._servers: dict[int, _Server] = {}
-        self._templates: dict[Tool, _Template] = {}
+        self._templates: dict[ref[Tool], _Template] = {}
         """The last used comes last."""
         self._children: dict[int, _Child] = {}
         self._running = 0
@@ -204,19 +209,21 @@ class ProcessSource(Actor[SourceMessage]):
                 worker.tell_control(supply.NotObtained(ToolFailure(name, FailureCode.INTERNAL_ERROR, why)))
 
     def _provide(self, message: supply.Obtain) -> None:
-        template = self._templates.pop(message.tool, None) or self._new_template(message.tool)
-        self._templates[message.tool] = template
+        template = self._templates.pop(ref(message.tool), None) or self._new_template(message.tool)
+        self._templates[template.of] = template
         template.used_at = self.now()
         template.waiting.append(message.worker)
         self._launch()
         self._serve(template)
 
     def _new_template(self, tool: Tool) -> _Template:
+        self._drop_ownerless()
         options = self._options
+        made = _Template(ref(tool), tool.name, tool.packed)
         confinement = confinement_of(tool.contract, self._kernel, options.confine, options.workspace)
         if not confinement.is_on:
-            return _Template(tool, 0.0)
-        walls = Walls(
+            return made
+        made.walls = Walls(
             confinement,
             self._kernel.landlock,
             os.path.realpath(options.workspace) if options.workspace is not None else "",
@@ -227,7 +234,7 @@ class ProcessSource(Actor[SourceMessage]):
             options.memory_bytes,
             options.confine is Confine.REQUIRED,
         )
-        return _Template(tool, 0.0, walls)
+        return made
 
     @handles(supply.Withdraw)
     def _withdraw(self, message: supply.Withdraw) -> None:
@@ -345,7 +352,7 @@ class ProcessSource(Actor[SourceMessage]):
     def _no_resources(self, template: _Template, why: str) -> None:
         """The host has no descriptor, process or memory left: that costs the calls that wait for one."""
         why = f"no process could be started for the tool: {why}"
-        self._refuse(template, ToolFailure(template.tool.name, FailureCode.OVERLOADED, why))
+        self._refuse(template, ToolFailure(template.name, FailureCode.OVERLOADED, why))
 
     def _refuse(self, template: _Template, failure: ToolFailure) -> None:
         waiting, template.waiting = template.waiting, deque()
@@ -377,10 +384,16 @@ class ProcessSource(Actor[SourceMessage]):
 
     def _drop(self, template: _Template) -> None:
         """End its process and its spares; calls that run in its children continue."""
-        self._templates.pop(template.tool, None)
+        self._templates.pop(template.of, None)
         self._end_spares(template)
         if template.server is not None:
             self._order(Kind.KILL, template.server.number)
+
+    def _drop_ownerless(self) -> None:
+        """Those of tools that are gone. The object that was the tool may die on any thread, so it tells no one."""
+        for template in tuple(self._templates.values()):
+            if template.of() is None:
+                self._drop(template)
 
     def _end_spares(self, template: _Template) -> None:
         for child in template.spares:
@@ -392,6 +405,7 @@ class ProcessSource(Actor[SourceMessage]):
     def _look_for_idle(self, _: _LookForIdle) -> None:
         """A tool that was not used for a while keeps no children ready."""
         self._planned.discard(_LookForIdle)
+        self._drop_ownerless()
         for template in self._templates.values():
             if self.now() - template.used_at >= self._options.idle_seconds:
                 self._end_spares(template)
@@ -420,7 +434,7 @@ class ProcessSource(Actor[SourceMessage]):
             self._server_ended(said.number, UNKNOWN_STATUS)
         elif said.kind is Kind.NOT_SIGNALLED:
             if (child := self._children.get(said.number)) is not None:
-                logger.warning("a process of %s runs as another user and cannot be ended", child.template.tool.name)
+                logger.warning("a process of %s runs as another user and cannot be ended", child.template.name)
                 self._child_gone(child, "runs as another user and could not be ended; it is left alone")
         elif said.kind is Kind.STACK:
             child = self._children.get(said.number)
@@ -498,14 +512,14 @@ class ProcessSource(Actor[SourceMessage]):
         elif template is not None and said.kind is Kind.UNFIT:
             logger.warning(
                 "tool %s cannot be forked (%s): each call loads it in a process of its own",
-                template.tool.name,
+                template.name,
                 said.text,
             )
             template.state = _State.UNFIT
             self._fork_ahead(template)
         elif template is not None and said.kind is Kind.FAILED:
             template.state, template.server = _State.GONE, None
-            self._refuse(template, unpack_load_error(template.tool.name, said.text))
+            self._refuse(template, unpack_load_error(template.name, said.text))
 
     def _receipt(self, said: Message) -> None:
         child = self._children.get(said.number)
@@ -519,7 +533,7 @@ class ProcessSource(Actor[SourceMessage]):
             del self._children[said.number]
             child.ends.close()
             self._no_resources(template, os.strerror(said.value))
-        elif self._templates.get(template.tool) is template:
+        elif self._templates.get(template.of) is template:
             child.place = _Place.SPARE
             self._later(_LookForIdle, self._options.idle_seconds)
             template.spares.insert(0, child)  # one that has served before is used first, its caches are warm
@@ -548,7 +562,7 @@ class ProcessSource(Actor[SourceMessage]):
             if template.state is _State.UNFIT:
                 return
             if template.state is _State.LOADING and status != UNKNOWN_STATUS:
-                self._refuse(template, could_not_load(template.tool.name, f"its process {how_it_ended(status)}"))
+                self._refuse(template, could_not_load(template.name, f"its process {how_it_ended(status)}"))
             template.state = _State.GONE
             if template.waiting:
                 self._start_template(template)
@@ -638,7 +652,7 @@ class ProcessSource(Actor[SourceMessage]):
             self._order(Kind.KILL, self._ping)
 
     def _give_up(self, server: _Server, why: str) -> None:
-        what = f"the template of {server.template.tool.name}" if server.template else "the fork server of the tools"
+        what = f"the template of {server.template.name}" if server.template else "the fork server of the tools"
         logger.warning("%s %s; it is replaced; running calls continue", what, why)
         self._order(Kind.KILL, server.number)
         self._ask_for_a_sign()
@@ -650,10 +664,10 @@ def _give(
     """Send the order, where it needs it with the packed tool. Raises OSError: out of descriptors."""
     if not with_tool:
         return connection.send(order, descriptors)
-    tool = os.memfd_create(template.tool.name)
+    tool = os.memfd_create(template.name)
     try:
         with open(tool, "wb", closefd=False) as file:
-            file.write(pack_walls(template.walls) + template.tool.packed)
+            file.write(pack_walls(template.walls) + template.packed)
         return connection.send(order, (*descriptors, tool))
     finally:
         os.close(tool)

@@ -42,8 +42,8 @@ def function_of(given: object) -> Callable[..., object]:
         raise UsageError("@tool needs a function, not a property; make it a method, and take tool(instance.method)")
     if isinstance(given, type):
         raise UsageError(
-            f"@tool needs a function, not the class {given.__name__}; put a def around it, or give one of its instances "
-            "if they can be called (and give options by name)"
+            f"@tool needs a function, not the class {given.__name__}; put a def around it, or give one of its "
+            "instances if they can be called (and give options by name)"
         )
     if isinstance(given, partial) or (callable(given) and inspect.isfunction(_unwrapped(given))):
         return _wrapper(given)

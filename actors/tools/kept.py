@@ -10,8 +10,9 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import is_dataclass
 from enum import Enum
+from inspect import isroutine
 from operator import attrgetter
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import Final, cast, get_args, get_origin
 
 from msgspec import Struct
@@ -83,7 +84,7 @@ def shelf_for(*parts: object, is_ours: bool = False) -> Shelf | None:
         elif isinstance(part, type):
             if not _is_nobodys(part):
                 classes[id(part)] = part
-        elif not (type(part).__name__.endswith("SpecialForm") and _is_nobodys(type(part))):
+        elif not _is_known(part):
             return None
     if not classes:
         return _PLAIN_SHELF
@@ -109,13 +110,22 @@ def _inside(part: object) -> list[object] | None:
     return list(vars(part).values()) if is_dataclass(part) and hasattr(part, "__dict__") else None
 
 
-def _is_nobodys(kind: type) -> bool:
-    if kind in _UNNAMED:
+def _is_known(part: object) -> bool:
+    """A word of `typing`, or a function or module that no user made."""
+    if isinstance(part, ModuleType):
+        return part.__name__.partition(".")[0] in _NOT_USERS and sys.modules.get(part.__name__) is part
+    is_word = type(part).__name__.endswith("SpecialForm")
+    return _is_nobodys(type(part) if is_word else part) if is_word or isroutine(part) else False
+
+
+def _is_nobodys(thing: object) -> bool:
+    if thing in _UNNAMED:
         return True
-    if kind.__module__.partition(".")[0] not in _NOT_USERS:
+    module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
+    if not isinstance(module, str) or not isinstance(name, str) or module.partition(".")[0] not in _NOT_USERS:
         return False
     try:
-        found: object = attrgetter(kind.__qualname__)(sys.modules[kind.__module__])
+        found: object = attrgetter(name)(sys.modules[module])
     except (AttributeError, KeyError):
         return False
-    return found is kind
+    return found is thing

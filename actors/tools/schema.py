@@ -98,14 +98,13 @@ class Signature:
 
         NaN and infinity are refused as well, also as the texts "NaN" and "inf", which pydantic would take for numbers.
         """
-        # A TypedDict and not a model: its keys may be called "json" or "copy". In two parts and not by NotRequired[...]:
+        # A TypedDict and not a model: its keys may be called "json" or "copy". Two parts and not NotRequired[...]:
         # that would keep the types.
         make_type: Any = TypedDict
-        optional = make_type(
-            "Arguments", {p.name: p.annotation for p in self.parameters if not p.required}, total=False
-        )
+        optional = {p.name: p.annotation for p in self.parameters if not p.required}
         required = {p.name: p.annotation for p in self.parameters if p.required}
-        whole = type(optional)("Arguments", (optional,), {"__annotations__": required}, total=True)
+        base = make_type("Arguments", optional, total=False)
+        whole = type(base)("Arguments", (base,), {"__annotations__": required}, total=True)
         return adapter_of(pydantic.with_config(_STRICT)(whole))
 
     @cached_property
@@ -250,7 +249,7 @@ def _parameter(tool: str, parameter: inspect.Parameter, annotation: Any, told: s
             f"tool {tool}: the default of parameter {name!r} is {_shown_default(default)}, which is no value; write "
             "the value itself, or pydantic.Field(...)"
         )
-    if not any(type(each).__name__ != "type" and _is_field(each) for each in (*beside, default)):
+    if not any(map(_is_field, (*beside, default))):
         return Parameter(name, annotation, not is_given, default if is_given else None, told)
     # Unhashable, so that `typing` keeps neither the type nor the Field.
     if is_given:
