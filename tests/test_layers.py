@@ -58,7 +58,7 @@ INSIDE_FUNCTIONS = {
     "actors/testing/chaos/hosts.py": {"trio"},
     "providers/provider_registry.py": {"callboard.providers"},  # HTTP and the adapters take 0.3 s to load
     "actors/cli/model_choice.py": {"callboard.providers.openai.served_models"},  # likewise
-    "actors/testing/pytest_plugin.py": {"callboard.protocol.testing"},
+    "actors/testing/pytest_plugin.py": {"callboard.protocol.annotations", "callboard.protocol.testing"},
     # A command is loaded when it is called, and after Ctrl-C is looked after.
     "actors/cli/__main__.py": {"callboard.actors.cli.shell"},
     "actors/cli/shell.py": {"callboard.actors.index"},

@@ -35,7 +35,9 @@ def conversations(count: int = DEFAULT_CONVERSATIONS, *, first: int = 0) -> Call
     """
 
     def decorate(function: Callable[..., None]) -> Any:
-        parameters = inspect.signature(function).parameters
+        from callboard.protocol.annotations import signature_of  # noqa: PLC0415 - nothing of callboard at its top
+
+        parameters = signature_of(function).parameters
         given = {"scenario", "seed"} & parameters.keys()
         if not given or inspect.iscoroutinefunction(function):
             raise TypeError(f"{function.__name__}: @conversations plays a `def` that takes `scenario`, `seed` or both")

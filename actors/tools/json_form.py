@@ -63,11 +63,11 @@ def _generator() -> type[json_schema.GenerateJsonSchema]:
 
         def bytes_schema(self, schema: Any) -> dict[str, Any]:
             """Of base64, bounds of the bytes are none of the text."""
-            return _TOLD if _BASE64 in schema.get("metadata", ()) else super().bytes_schema(schema)
+            return {**_TOLD} if _BASE64 in schema.get("metadata", ()) else super().bytes_schema(schema)
 
         def str_schema(self, schema: Any) -> dict[str, Any]:
             """Of bytes as they are written."""
-            return _TOLD if _BASE64 in schema.get("metadata", ()) else super().str_schema(schema)
+            return {**_TOLD} if _BASE64 in schema.get("metadata", ()) else super().str_schema(schema)
 
         def encode_default(self, dft: Any) -> Any:
             """Bytes as they are read."""

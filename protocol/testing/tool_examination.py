@@ -14,6 +14,7 @@ import orjson
 from msgspec import Struct
 from pydantic import TypeAdapter, ValidationError
 
+from callboard.protocol.annotations import signature_of
 from callboard.protocol.errors import ToolError
 from callboard.protocol.limits import MAX_RESULT_BYTES, TOOL_GRACE_SECONDS
 from callboard.protocol.testing.tool_child import Entering, Verdict
@@ -100,7 +101,7 @@ class Examination:
 
         @wraps(shown)
         def entering(*args: Any, **kwargs: Any) -> Any:
-            self._bound = {**dict(zip(inspect.signature(shown).parameters, args, strict=False)), **kwargs}
+            self._bound = {**dict(zip(signature_of(shown).parameters, args, strict=False)), **kwargs}
             self._on_enter(self._bound == self._sent)
             function = as_effect(f"effect-{self._effects}") if as_effect else self._plain
             return function(*args, **kwargs)

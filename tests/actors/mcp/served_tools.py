@@ -8,6 +8,11 @@ import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, computed_field
+from pydantic.alias_generators import to_camel
+from typing_extensions import TypedDict
 
 from callboard import ToolContext, ToolError, tool
 from callboard.actors.mcp.callers import caller
@@ -24,6 +29,57 @@ class Sum:
 def add(a: int, b: int = 2) -> Sum:
     """Add two numbers."""
     return Sum(a + b)
+
+
+class Person(BaseModel):
+    model_config = ConfigDict(alias_generator=to_camel)
+
+    family_name: str
+    photo: bytes = b"\xff\xfe"
+    shoe_size: float = Field(40, serialization_alias="size")
+
+
+@tool(risk="read")
+def person(name: str = Field("Doe", alias="familyName"), photo: bytes = b"") -> Person:
+    """Make a person."""
+    return Person(familyName=name, photo=photo)
+
+
+@dataclass
+class Coloured:
+    of_hair: Annotated[str, Field(alias="ofHair")]
+
+
+@tool(risk="read")
+def coloured(person: Person) -> Coloured:
+    """A dataclass with an alias."""
+    return Coloured(person.family_name)
+
+
+class Listed(TypedDict):
+    raw_bytes: Annotated[bytes, Field(serialization_alias="rawBytes")]
+    people: list[Person]
+
+
+@tool(risk="read")
+def listed(person: Person) -> Listed:
+    """A TypedDict, made by its own names."""
+    return {"raw_bytes": person.photo, "people": [person]}
+
+
+class Node(BaseModel):
+    child_nodes: list[Node] = Field([], alias="childNodes")
+
+    @computed_field(alias="nodeCount")  # type: ignore[prop-decorator]
+    @property
+    def count(self) -> int:
+        return 1 + sum(each.count for each in self.child_nodes)
+
+
+@tool(risk="read")
+def tree(depth: int) -> Node:
+    """A model within itself, with what it computes."""
+    return Node(childNodes=[tree(depth - 1)] if depth else [])
 
 
 @tool(risk="read")

@@ -107,6 +107,32 @@ async def test_results_are_text_and_where_they_are_objects_structured(served: Se
 
 
 @pytest.mark.parametrize("mode", MODES)
+async def test_what_has_aliases_and_bytes_is_as_the_schemas_say(served: Served, mode: str) -> None:
+    """The SDK's client checks each result against the schema, and refuses what does not fit."""
+    doe = {"familyName": "Doe", "photo": "//4=", "size": 40.0}
+    async with client(served, mode) as connected:
+        schemas = {each.name: each for each in (await connected.list_tools()).tools}
+        given = await connected.call_tool("person", {"familyName": "Roe", "photo": "AP8"})
+        left_out = await connected.call_tool("person", {"photo": None})
+        coloured = await connected.call_tool("coloured", {"person": {"familyName": "red"}})
+        listed = await connected.call_tool("listed", {"person": {"familyName": "Doe", "shoeSize": 40}})
+        tree = await connected.call_tool("tree", {"depth": 1})
+        wrong = failure(await connected.call_tool("person", {"photo": "?"}))
+    assert schemas["person"].input_schema["properties"]["familyName"]["default"] == "Doe"
+    assert schemas["person"].input_schema["properties"]["photo"]["contentEncoding"] == "base64"
+    assert schemas["person"].output_schema is not None
+    assert schemas["person"].output_schema["properties"]["photo"]["contentEncoding"] == "base64"
+    assert given.structured_content == {"familyName": "Roe", "photo": "AP8=", "size": 40.0}
+    assert left_out.structured_content == {"familyName": "Doe", "photo": "", "size": 40.0}
+    assert coloured.structured_content == {"ofHair": "red"}
+    assert listed.structured_content == {"rawBytes": "//4=", "people": [doe]}
+    leaf = {"childNodes": [], "nodeCount": 1}
+    assert tree.structured_content == {"childNodes": [leaf], "nodeCount": 2}
+    assert wrong["field"] == "photo"
+    assert "base64" in wrong["message"]
+
+
+@pytest.mark.parametrize("mode", MODES)
 async def test_failures_are_results_that_say_what_to_do(served: Served, mode: str) -> None:
     async with client(served, mode) as connected:
         wrong = failure(await connected.call_tool("add", {"a": "x", "more": 1}))

@@ -249,7 +249,7 @@ async def test_what_is_passed_for_a_runtime_goes_with_it() -> None:
             return calls_look(request) if captured else ""
 
         async def approve(question: AskApproval, captured: Captured = captured["approve"]) -> Approval:
-            return Approval.ALLOW if captured else Approval.DENY
+            return Approval.ONCE if captured else Approval.DENY
 
         @tool(needs_approval=True)
         async def look(n: int, captured: object = captured["tool"]) -> str:
