@@ -635,15 +635,14 @@ def _lost(call: OpenCall, *, never_began: bool) -> ToolFailure:
 
 
 def _failure_of(event: CallFailure, call: OpenCall) -> ToolFailure:
-    name = call.call.name
+    name, contract = call.call.name, call.offer and call.offer.contract
     match event:
         case events.ApprovalDenied():
             return failure(FailureCode.DENIED, name, event.reason or "it was not approved.")
         case events.ToolCallFailed():
             return event.failure
         case events.ToolCallTimedOut():
-            timed_out = failure(FailureCode.TIMED_OUT, name, "the deadline passed.")
-            return after_effect(timed_out, call.offer and call.offer.contract)
+            return after_effect(failure(FailureCode.TIMED_OUT, name, "the deadline passed."), contract)
         case events.ToolCallCancelled():
             return failure(FailureCode.CANCELLED, name, "it was stopped.")
 

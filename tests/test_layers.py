@@ -58,7 +58,7 @@ INSIDE_FUNCTIONS = {
     "actors/testing/chaos/hosts.py": {"trio"},
     "providers/provider_registry.py": {"callboard.providers"},  # HTTP and the adapters take 0.3 s to load
     "actors/cli/model_choice.py": {"callboard.providers.openai.served_models"},  # likewise
-    "actors/testing/pytest_plugin.py": {"callboard.protocol.annotations", "callboard.protocol.testing"},
+    "actors/testing/pytest_plugin.py": {"callboard.protocol.annotation_reading", "callboard.protocol.testing"},
     # A command is loaded when it is called, and after Ctrl-C is looked after.
     "actors/cli/__main__.py": {"callboard.actors.cli.shell"},
     "actors/cli/shell.py": {"callboard.actors.index"},
@@ -81,11 +81,32 @@ LAZY = {
     "actors/operating.py": {"callboard.actors.running"},  # likewise
     # pydantic takes 0.1 s; it is needed from the first schema on.
     "actors/requests/json_schema.py": {"pydantic"},
-    "actors/requests/outputs.py": {"pydantic", "pydantic.json_schema", "pydantic_core"},
+    "actors/requests/outputs.py": {
+        "callboard.actors.tools.json_form",
+        "callboard.actors.tools.kept",
+        "callboard.protocol.annotation_reading",
+        "pydantic",
+        "pydantic_core",
+    },
+    "actors/tools/json_form.py": {"pydantic", "pydantic.json_schema", "pydantic_core"},
     "actors/requests/partial_outputs.py": {"pydantic_core"},
     "actors/tools/invoke.py": {"pydantic_core"},
     "protocol/values.py": {"pydantic_core"},
-    "actors/tools/schema.py": {"docstring_parser", "pydantic", "pydantic_core"},
+    "actors/tools/schema.py": {
+        "callboard.actors.tools.functions",
+        "callboard.actors.tools.json_form",
+        "callboard.actors.tools.kept",
+        "callboard.protocol.annotation_reading",
+        "docstring_parser",
+        "pydantic",
+        "pydantic_core",
+    },
+    # Needed from the first tool on, which is made where `@tool` is used and not where it is imported.
+    "actors/tools/decorator.py": {
+        "callboard.actors.tools.functions",
+        "callboard.actors.tools.kept",
+        "callboard.protocol.annotation_reading",
+    },
     # 5 to 30 ms each, for what most programs do not do.
     "actors/builtins/listing.py": {"pathspec"},
     "actors/config_file.py": {"tomllib"},
@@ -93,7 +114,7 @@ LAZY = {
     "actors/index/lookup.py": {"rapidfuzz", "rapidfuzz.distance"},
     "actors/index/walk.py": {"pathspec"},
     "actors/secret_files.py": {"pathspec"},
-    "actors/tools/shipping.py": {"cloudpickle"},
+    "actors/tools/shipping.py": {"callboard.protocol.annotation_reading", "cloudpickle"},
     "providers/retry.py": {"email.utils", "tenacity"},
     # --version, --help and a mistake in what was typed are answered without them.
     "actors/cli/arguments.py": {"dataclasses"},

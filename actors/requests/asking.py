@@ -17,7 +17,6 @@ from callboard.actors.requests.client_tools import CallResults, ClientTool
 from callboard.actors.requests.conversation import Conversation
 from callboard.actors.requests.extra_fields import extra_fields
 from callboard.actors.tools.invoke import safe_text
-from callboard.protocol.annotations import annotations_of
 from callboard.protocol.codec import check_types
 from callboard.protocol.content import Media, Text, UserMessage, UserPart
 from callboard.protocol.errors import UsageError
@@ -103,7 +102,7 @@ class AskOptions(TypedDict, total=False):
     """Names the request, so that it can be cancelled; "" makes one up."""
 
 
-OPTIONS: Final = tuple(annotations_of(AskOptions))
+OPTIONS: Final = tuple(AskOptions.__annotations__)
 #: What every model can be asked: the others are tried out before anything is sent.
 OF_EVERY_API: Final = frozenset(
     (

@@ -16,7 +16,6 @@ from callboard.actors.requests.replies import Answer, Reply, RequestEnded, Seen
 from callboard.actors.requests.tool_selection import ALL
 from callboard.actors.tools.invoke import safe_text
 from callboard.actors.tools.progress import ToolProgressed
-from callboard.protocol.annotations import annotations_of
 from callboard.protocol.content import ToolCall, ToolMessage, json_text
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import CallId, RequestId, ToolName
@@ -87,9 +86,9 @@ def tool_call(name: str, arguments: Mapping[str, object] | None) -> ToolCall:
 def said_with(call: ToolCall, options: CallOptions) -> AskOptions:
     """The options as those of a question. Raises UsageError for one that there is not."""
     for name in options:
-        if name not in (known := annotations_of(CallOptions)):
-            there_are = f"there are {', '.join(known)}, on_progress"
-            raise UsageError(f"call_tool({call.name!r}): there is no option {name!r}; {there_are}")
+        if name not in CallOptions.__annotations__:
+            known = ", ".join(CallOptions.__annotations__)
+            raise UsageError(f"call_tool({call.name!r}): there is no option {name!r}; there are {known}, on_progress")
     given: AskOptions = {"tools": (ALL,)}
     given.update(cast(AskOptions, options))
     return given

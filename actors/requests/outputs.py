@@ -32,10 +32,7 @@ from msgspec import Struct
 from typing_extensions import TypedDict, TypeForm, get_type_hints, is_typeddict
 
 from callboard.actors.tools.invoke import safe_text, shortened, text_of
-from callboard.actors.tools.json_form import adapter_of, json_schema_of
-from callboard.actors.tools.kept import shelf_for
 from callboard.actors.tools.schema import trimmed
-from callboard.protocol.annotations import annotations_of
 from callboard.protocol.content import bad_number
 from callboard.protocol.errors import UsageError, said
 from callboard.protocol.json_answers import json_documents
@@ -47,7 +44,13 @@ if TYPE_CHECKING:
     import pydantic
     import pydantic_core
     from pydantic import TypeAdapter
+
+    from callboard.actors.tools import json_form, kept
+    from callboard.protocol import annotation_reading
 else:
+    annotation_reading = lazy_module("callboard.protocol.annotation_reading")
+    json_form = lazy_module("callboard.actors.tools.json_form")
+    kept = lazy_module("callboard.actors.tools.kept")
     pydantic = lazy_module("pydantic")
     pydantic_core = lazy_module("pydantic_core")
 
@@ -172,7 +175,7 @@ def output_type(kind: TypeForm[T]) -> OutputType[T] | None:
         return None
     try:
         # What is written tells types apart that are equal and not the same: Annotated[int, 1] and Annotated[int, True].
-        shelf, key = shelf_for(bare), (OutputType, bare, repr(bare))
+        shelf, key = kept.shelf_for(bare), (OutputType, bare, repr(bare))
         found = shelf.get(key) if shelf is not None else None
     except TypeError:  # not hashable, such as Annotated with a list in it
         return _looked_at(bare)
@@ -200,7 +203,7 @@ def _looked_at(kind: Any) -> OutputType[Any]:
         raise UsageError(f"output: {name} leaves {open_type} open; name a type for it, as in Page[int]")
     try:
         portable = _portable(kind)
-        plain = adapter_of(portable)
+        plain = json_form.adapter_of(portable)
         schema = _schema_of(plain)
         for node in _nodes(plain.core_schema):
             if why := _NOT_DATA.get(str(node.get("type"))):
@@ -209,7 +212,7 @@ def _looked_at(kind: Any) -> OutputType[Any]:
         rooted = _at_root(schema)
         if rooted is None:
             make_type: Any = TypedDict
-            wrapped = adapter_of(make_type("Answer", {WRAPPED: portable}))
+            wrapped = json_form.adapter_of(make_type("Answer", {WRAPPED: portable}))
             rooted = _schema_of(wrapped)
     except UsageError:
         raise
@@ -266,7 +269,7 @@ def _name_of(kind: object) -> str:
 
 
 def _schema_of(adapter: TypeAdapter[object]) -> dict[str, object]:
-    return trimmed(json_schema_of(adapter, "validation"))
+    return trimmed(json_form.json_schema_of(adapter, "validation"))
 
 
 def _at_root(schema: dict[str, object]) -> dict[str, object] | None:
@@ -311,7 +314,7 @@ def _place_of(kind: object, depth: int) -> Iterator[str]:
     """The way to the field whose type cannot be expressed, name by name."""
     for name, annotation in _fields_of(kind).items() if depth < _MAX_FIELD_DEPTH else ():
         try:
-            _schema_of(adapter_of(annotation))
+            _schema_of(json_form.adapter_of(annotation))
         except Exception:  # noqa: BLE001 - this is what is looked for
             yield name
             inner = next((each for each in (annotation, *get_args(annotation)) if _fields_of(each)), None)
@@ -325,7 +328,7 @@ def _fields_of(kind: object) -> Mapping[str, Any]:
     if isinstance(origin, type) and issubclass(origin, pydantic.BaseModel):
         return {name: field.annotation for name, field in origin.model_fields.items()}
     if is_typeddict(origin) or is_dataclass(origin):
-        own = annotations_of(origin)
+        own = annotation_reading.annotations_of(origin)
         names = [each.name for each in fields(origin)] if is_dataclass(origin) else list(own)
         try:
             hints: Mapping[str, object] = get_type_hints(origin, include_extras=True)

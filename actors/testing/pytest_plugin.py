@@ -35,7 +35,7 @@ def conversations(count: int = DEFAULT_CONVERSATIONS, *, first: int = 0) -> Call
     """
 
     def decorate(function: Callable[..., None]) -> Any:
-        from callboard.protocol.annotations import signature_of  # noqa: PLC0415 - nothing of callboard at its top
+        from callboard.protocol.annotation_reading import signature_of  # noqa: PLC0415 - nothing of callboard at its top
 
         parameters = signature_of(function).parameters
         given = {"scenario", "seed"} & parameters.keys()

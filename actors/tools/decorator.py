@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property, wraps
 from types import MappingProxyType
-from typing import Final, Generic, Literal, overload
+from typing import TYPE_CHECKING, Final, Generic, Literal, overload
 from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
@@ -20,19 +20,25 @@ from typing_extensions import ParamSpec, TypeVar
 
 from callboard.actors.processes.spawning import why_not
 from callboard.actors.tools.context import ToolContext
-from callboard.actors.tools.functions import function_of, is_async, name_of
 from callboard.actors.tools.invoke import Invoker
-from callboard.actors.tools.kept import shelf_of
 from callboard.actors.tools.schema import Signature, describe, is_ours, read_signature
 from callboard.actors.tools.shipping import pack
 from callboard.actors.tools.transaction import Statements
 from callboard.protocol import limits
-from callboard.protocol.annotations import annotations_of, signature_of
 from callboard.protocol.commands import RunTool
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import MessageId, RequestId, Tag, ToolName
+from callboard.protocol.lazy_loading import lazy_module
 from callboard.protocol.policy import Access, AccessKind
 from callboard.protocol.tools import Effect, Isolation, Latency, Origin, Risk, ToolContract, ToolDefinition
+
+if TYPE_CHECKING:
+    from callboard.actors.tools import functions, kept
+    from callboard.protocol import annotation_reading
+else:
+    annotation_reading = lazy_module("callboard.protocol.annotation_reading")
+    functions = lazy_module("callboard.actors.tools.functions")
+    kept = lazy_module("callboard.actors.tools.kept")
 
 P = ParamSpec("P", default=...)
 R = TypeVar("R", covariant=True, default=object)
@@ -115,10 +121,10 @@ class Tool(Generic[P, R]):
                 context = context.within(Statements())
             return function(*args, **kwargs, **{hidden: context})
 
-        shown = signature_of(function)
+        shown = annotation_reading.signature_of(function)
         left = [parameter for parameter in shown.parameters.values() if parameter.name != hidden]
         alone.__signature__ = shown.replace(parameters=left)  # type: ignore[attr-defined]
-        alone.__annotations__ = {name: kind for name, kind in annotations_of(function).items() if name != hidden}
+        alone.__annotations__ = functions.annotations_in(alone.__signature__)  # type: ignore[attr-defined]
         return alone
 
     def check(self) -> None:
@@ -219,7 +225,7 @@ def tool(
     """
 
     def decorate(given: Callable[..., object]) -> Tool:
-        function = function_of(given)
+        function = functions.function_of(given)
         known_as = _name_of(given, name)
         try:
             runs_in = _isolation(function, isolation)
@@ -259,7 +265,7 @@ def as_tool(given: object) -> Tool:
     if not callable(given) or isinstance(given, type):
         raise UsageError(f"{given!r:.100} is not a tool; give a function, or one that is decorated with @tool")
     if inspect.isfunction(given):
-        shelf = shelf_of(given)
+        shelf = kept.shelf_of(given)
         found = shelf.get(_TOOL) if shelf is not None else None
         if not isinstance(found, Tool):
             found = tool(given)
@@ -280,7 +286,7 @@ _in_use: Final[WeakValueDictionary[tuple[int, int], Tool]] = WeakValueDictionary
 
 
 def _name_of(given: object, name: str) -> str:
-    name = name or name_of(given)
+    name = name or functions.name_of(given)
     if not NAME.fullmatch(name):
         raise UsageError(f"tool name {name!r} is not 1 to 64 letters, digits, _ or -; give one with @tool(name=...)")
     return name
@@ -352,7 +358,7 @@ def _accesses(tool_name: str, given: Accesses, signature: Signature) -> Accesses
 
 
 def _isolation(function: Callable[..., object], wanted: Isolation | str | None) -> Isolation:
-    awaited = is_async(function)
+    awaited = functions.is_async(function)
     if wanted is None:
         return Isolation.TASK if awaited else Isolation.PROCESS
     isolation = _choice("isolation", Isolation, wanted)

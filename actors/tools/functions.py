@@ -6,7 +6,7 @@ says why it cannot.
 
 from __future__ import annotations
 
-import asyncio
+import dis
 import inspect
 import re
 from collections.abc import Awaitable, Callable, Coroutine
@@ -14,13 +14,16 @@ from functools import partial, update_wrapper
 from types import CodeType
 from typing import Any, Final, cast, get_origin
 
-from callboard.protocol.annotations import annotations_of, forward_name, signature_of
+from callboard.protocol.annotation_reading import annotations_of, forward_name, signature_of
 from callboard.protocol.errors import UsageError
 
-#: What a plain `def` may say that it returns: then it is to be awaited.
-AWAITABLE: Final = (Awaitable, Coroutine, asyncio.Future, asyncio.Task)
+#: What a plain `def` may say that it returns: then it is to be awaited. Of asyncio by name: it is not loaded for this.
+_AWAITABLE: Final = (Awaitable, Coroutine)
+_OF_ASYNCIO: Final = frozenset(
+    {("asyncio", "Future"), ("asyncio", "Task"), ("_asyncio", "Future"), ("_asyncio", "Task")}
+)
 _AWAITABLE_TEXT: Final = re.compile(r"(\w+\.)*(Awaitable|Coroutine|Task)\b|asyncio\.Future\b")
-#: What a wrapper names that runs a loop itself: it gives the result, not a coroutine.
+#: What a wrapper names that runs a loop itself: it gives the result, not a coroutine. And of whose modules `run` does.
 _RUNS_LOOP: Final = frozenset({"run_until_complete", "run_coroutine_threadsafe", "async_to_sync", "Runner"})
 _LOOPS: Final = frozenset({"asyncio", "anyio", "trio", "uvloop"})
 
@@ -45,7 +48,7 @@ def function_of(given: object) -> Callable[..., object]:
             f"@tool needs a function, not the class {given.__name__}; put a def around it, or give one of its "
             "instances if they can be called (and give options by name)"
         )
-    if isinstance(given, partial) or (callable(given) and inspect.isfunction(_unwrapped(given))):
+    if isinstance(given, partial) or (callable(given) and inspect.isfunction(innermost(given))):
         return _wrapper(given)
     call = getattr(given, "__call__", None)  # noqa: B004 - the method itself is what runs
     if inspect.ismethod(call):
@@ -80,22 +83,26 @@ def is_async(function: object) -> bool:
 
 def is_awaitable(returns: object) -> bool:
     """Is this annotation of a result one of something that is to be awaited?"""
-    text = forward_name(returns)
-    return bool(_AWAITABLE_TEXT.match(text)) if text else (get_origin(returns) or returns) in AWAITABLE
+    if text := forward_name(returns):
+        return _AWAITABLE_TEXT.match(text) is not None
+    kind = get_origin(returns) or returns
+    names = (getattr(kind, "__module__", "").partition(".")[0], getattr(kind, "__qualname__", ""))
+    return kind in _AWAITABLE or names in _OF_ASYNCIO
 
 
 def _runs_a_loop(wrapper: object) -> bool:
     """Does this wrapper of an `async def` run it to its end itself? Then it is a plain function for who calls it."""
-    code, names = getattr(wrapper, "__code__", None), set[str]()
+    code, names, loaded = getattr(wrapper, "__code__", None), set[str](), set[str]()
     waiting = [code] if isinstance(code, CodeType) else []
     while waiting:
         code = waiting.pop()
         names.update(code.co_names)
+        loaded.update(each.argval for each in dis.get_instructions(code) if each.opname == "LOAD_GLOBAL")
         waiting += [each for each in code.co_consts if isinstance(each, CodeType)]
-    if names & _RUNS_LOOP:
+    if names & _RUNS_LOOP or ("run" in names and loaded & _LOOPS):
         return True
-    home = getattr(getattr(wrapper, "__globals__", {}).get("run"), "__module__", None) or ""
-    return "run" in names and bool({*names, home.partition(".")[0]} & _LOOPS)
+    run = getattr(wrapper, "__globals__", {}).get("run") if "run" in loaded else None
+    return str(getattr(run, "__module__", "")).partition(".")[0] in _LOOPS
 
 
 def _wrapper(given: Callable[..., object]) -> Callable[..., object]:
@@ -116,14 +123,30 @@ def _wrapper(given: Callable[..., object]) -> Callable[..., object]:
         return await result
 
     made: Any = awaited if is_async(given) else called
-    call = inner if inspect.isroutine(inner) or hasattr(inner, "__wrapped__") else getattr(inner, "__call__", inner)  # noqa: B004
+    is_named = inspect.isroutine(inner) or hasattr(inner, "__wrapped__")
+    call = inner if is_named else getattr(inner, "__call__", inner)  # noqa: B004 - as above
     update_wrapper(made, cast(Callable[..., object], call))
-    names = {each.name for each in left} | {"return"}
     made.__signature__ = shown.replace(parameters=left)
-    made.__annotations__ = {name: kind for name, kind in annotations_of(_unwrapped(call)).items() if name in names}
+    made.__annotations__ = annotations_in(made.__signature__)
     made.__name__ = name_of(given)
     found: Callable[..., object] = made
     return found
+
+
+def annotations_in(signature: inspect.Signature) -> dict[str, object]:
+    """Those of the parameters, and of the result under "return": of a wrapper they are those of what it wraps."""
+    none = inspect.Parameter.empty
+    found = {name: each.annotation for name, each in signature.parameters.items() if each.annotation is not none}
+    return found if signature.return_annotation is none else {**found, "return": signature.return_annotation}
+
+
+def innermost(given: object) -> object:
+    """What wrappers and partials lead to: where the names in its annotations are known."""
+    while True:
+        inner = _unwrapped(given)
+        if not isinstance(inner, partial):
+            return inner
+        given = inner.func
 
 
 def _unwrapped(given: object) -> object:

@@ -43,6 +43,8 @@ MAX_FAULTS: Final = 5
 
 #: For the model, where the place in which the tool runs does not allow what it tried.
 _REFUSED_HINT: Final = "It will be refused again. Use another tool, or go on without it."
+#: For the model, where the fault is in the tool and its body did not run.
+_BROKEN_HINT: Final = "The tool itself is at fault. Use another tool, or go on without it."
 #: What a type may write for NaN and infinity, besides null: a word that is JSON only as a text.
 _NAMES: Final = re.compile(rb"NaN|Infinity")
 
@@ -176,7 +178,7 @@ class Invoker:
             f"the tool returned a {type(value).__name__}, which no one awaits, so its body did not run: it must be an "
             "`async def`, or await it itself"
         )
-        return self._failure(FailureCode.INVALID_RESULT, why)
+        return ToolFailure(self._name, FailureCode.INVALID_RESULT, why, retry_hint=_BROKEN_HINT)
 
     def _too_large(self, size: str) -> ToolFailure:
         why = f"the result has {size} bytes; at most {MAX_RESULT_BYTES:,} can be sent"

@@ -17,10 +17,6 @@ from msgspec import Struct
 from typing_extensions import TypedDict, TypeForm
 
 from callboard.actors.tools.context import ToolContext
-from callboard.actors.tools.functions import is_awaitable
-from callboard.actors.tools.json_form import adapter_of, json_schema_of
-from callboard.actors.tools.kept import shelf_for
-from callboard.protocol.annotations import annotations_of, forward_name, signature_of
 from callboard.protocol.errors import UsageError
 from callboard.protocol.lazy_loading import lazy_module
 from callboard.protocol.tools import Deferred
@@ -29,8 +25,15 @@ if TYPE_CHECKING:
     import docstring_parser
     import pydantic
     import pydantic_core
+
+    from callboard.actors.tools import functions, json_form, kept
+    from callboard.protocol import annotation_reading
 else:
+    annotation_reading = lazy_module("callboard.protocol.annotation_reading")
     docstring_parser = lazy_module("docstring_parser")
+    functions = lazy_module("callboard.actors.tools.functions")
+    json_form = lazy_module("callboard.actors.tools.json_form")
+    kept = lazy_module("callboard.actors.tools.kept")
     pydantic = lazy_module("pydantic")
     pydantic_core = lazy_module("pydantic_core")
 
@@ -105,17 +108,17 @@ class Signature:
         required = {p.name: p.annotation for p in self.parameters if p.required}
         base = make_type("Arguments", optional, total=False)
         whole = type(base)("Arguments", (base,), {"__annotations__": required}, total=True)
-        return adapter_of(pydantic.with_config(_STRICT)(whole))
+        return json_form.adapter_of(pydantic.with_config(_STRICT)(whole))
 
     @cached_property
     def result(self) -> pydantic.TypeAdapter[object]:
         """Validates and serialises what the tool returns."""
-        return adapter_of(self.returns)
+        return json_form.adapter_of(self.returns)
 
     @cached_property
     def plain_schema(self) -> dict[str, object]:
         """The JSON Schema of the arguments by their types alone."""
-        return trimmed(json_schema_of(self.arguments, "validation"))
+        return trimmed(json_form.json_schema_of(self.arguments, "validation"))
 
     @cached_property
     def optional(self) -> frozenset[str]:
@@ -153,20 +156,21 @@ def read_signature(function: Callable[..., object], tool: str, local_names: Name
     `local_names` are those visible where it was defined, for annotations kept as text. Raises UsageError for a
     parameter that is untyped, of a type without a JSON Schema, or without a name.
     """
-    annotations = annotations_of(function)
-    visible = {**getattr(inspect.unwrap(function), "__globals__", {}), **local_names}
-    texts = [text for each in annotations.values() if (text := forward_name(each))]
+    shown = annotation_reading.signature_of(function)
+    annotations = functions.annotations_in(shown)
+    visible = {**getattr(functions.innermost(function), "__globals__", {}), **local_names}
+    texts = [text for each in annotations.values() if (text := annotation_reading.forward_name(each))]
     words = sorted({word for text in texts for word in _WORD.findall(text)} & visible.keys())
     definition = _Definition(
         tool,
         inspect.getdoc(function) or "",
-        tuple(signature_of(function).parameters.values()),
+        tuple(shown.parameters.values()),
         annotations,
         {word: visible[word] for word in words},
         is_ours(function),
     )
     parts = (*annotations.values(), *definition.names.values(), *(each.default for each in definition.parameters))
-    shelf = shelf_for(*parts, is_ours=definition.is_ours)
+    shelf = kept.shelf_for(*parts, is_ours=definition.is_ours)
     if shelf is None:
         return _signature(definition)
     key = definition.key()
@@ -295,7 +299,7 @@ def is_ours(function: Callable[..., object]) -> bool:
 
 
 def _result_type(returns: Any) -> Any:
-    if is_awaitable(returns):
+    if functions.is_awaitable(returns):
         returns = next(iter(get_args(returns)[-1:]), object)
     return _without_deferred(returns)
 
@@ -346,7 +350,7 @@ def _check_arguments(signature: Signature, tool: str) -> None:
 
 def _check_argument(parameter: Parameter, tool: str) -> None:
     try:
-        json_schema_of(adapter_of(parameter.annotation), "validation")
+        json_form.json_schema_of(json_form.adapter_of(parameter.annotation), "validation")
     except pydantic.PydanticUserError as error:
         raise UsageError(
             f"tool {tool}: parameter {parameter.name!r} has type {_type_name(parameter.annotation)}, which has no JSON "

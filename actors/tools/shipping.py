@@ -17,20 +17,22 @@ import threading
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, lru_cache
 from importlib.machinery import ModuleSpec
 from operator import attrgetter
 from types import ModuleType
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, get_args
 
 from callboard.actors.tools.schema import Signature
-from callboard.protocol.annotations import annotations_of, forward_name
 from callboard.protocol.errors import UsageError
 from callboard.protocol.lazy_loading import lazy_module
 
 if TYPE_CHECKING:
     import cloudpickle  # type: ignore[import-untyped]
+
+    from callboard.protocol import annotation_reading
 else:
+    annotation_reading = lazy_module("callboard.protocol.annotation_reading")
     cloudpickle = lazy_module("cloudpickle")
 
 #: Dataclasses tell "nothing was given" by these very objects; in the child, a copy of one would read as a default.
@@ -79,13 +81,24 @@ def pack(name: str, function: Callable[..., object], signature: Signature) -> by
             ) from error
 
 
+def _cached(function: Callable[..., object], parameters: tuple[tuple[str, Any], ...]) -> Callable[..., object]:
+    """A function with a cache, in the child: pickle sends it by its name, which is not there."""
+    return lru_cache(**dict(parameters))(function)
+
+
 @cache
 def _pickler() -> Callable[[io.BytesIO], pickle.Pickler]:
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         """cloudpickle's, but the marks of dataclasses go by name."""
 
         dispatch_table: ClassVar[ChainMap[type, Callable[..., object]]] = ChainMap(
-            {type(getattr(dataclasses, name)): lambda _, name=name: name for name in _DATACLASS_MARKS},
+            {
+                **{type(getattr(dataclasses, name)): lambda _, name=name: name for name in _DATACLASS_MARKS},
+                type(lru_cache(_cached)): lambda cached: (
+                    _cached,
+                    (cached.__wrapped__, tuple(cached.cache_parameters().items())),
+                ),
+            },
             cloudpickle.Pickler.dispatch_table,
         )
 
@@ -117,13 +130,13 @@ def _named_in_text(signature: Signature, module: ModuleType) -> dict[str, object
     while todo:
         annotation = todo.pop()
         todo += get_args(annotation)
-        text = forward_name(annotation)
+        text = annotation_reading.forward_name(annotation)
         fresh = {name: vars(module)[name] for name in _names(text) if name in vars(module) and name not in names}
         names |= fresh
         todo += fresh.values()
         if isinstance(annotation, type) and annotation.__module__ == module.__name__ and annotation not in seen:
             seen.add(annotation)
-            todo += (each for base in annotation.__mro__ for each in annotations_of(base).values())
+            todo += (each for base in annotation.__mro__ for each in annotation_reading.annotations_of(base).values())
     return names
 
 

@@ -14,7 +14,7 @@ import orjson
 from msgspec import Struct
 from pydantic import TypeAdapter, ValidationError
 
-from callboard.protocol.annotations import signature_of
+from callboard.protocol.annotation_reading import signature_of
 from callboard.protocol.errors import ToolError
 from callboard.protocol.limits import MAX_RESULT_BYTES, TOOL_GRACE_SECONDS
 from callboard.protocol.testing.tool_child import Entering, Verdict
