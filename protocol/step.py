@@ -399,7 +399,7 @@ class Batch(Struct, eq=False):
         if isinstance(event, events.ToolCallCompleted):
             failed, result = result_fault(call.call.name, event.content), event.content
             call.facts.result_is_sound = failed is None
-            failed = failed and after_effect(failed, call.offer and call.offer.contract)
+            failed = failed and after_effect(failed, call.offer.contract if call.offer else None)
         else:
             failed, result = _failure_of(event, call), ""
             if isinstance(event, events.ApprovalDenied):
@@ -457,7 +457,7 @@ class Batch(Struct, eq=False):
             why = "its result was to come from outside, and did not come in its time."
         call.facts.is_overdue = True
         self._enter(call, events.DeadlinePassed)
-        failed = after_effect(failure(code, call.call.name, why), call.offer and call.offer.contract)
+        failed = after_effect(failure(code, call.call.name, why), call.offer.contract if call.offer else None)
         return [*stopped, self._fail(tag, call, failed)]
 
     def resend(self, at: float) -> list[Command]:
@@ -635,7 +635,7 @@ def _lost(call: OpenCall, *, never_began: bool) -> ToolFailure:
 
 
 def _failure_of(event: CallFailure, call: OpenCall) -> ToolFailure:
-    name, contract = call.call.name, call.offer and call.offer.contract
+    name, contract = call.call.name, call.offer.contract if call.offer else None
     match event:
         case events.ApprovalDenied():
             return failure(FailureCode.DENIED, name, event.reason or "it was not approved.")

@@ -107,7 +107,7 @@ def _runs_a_loop(wrapper: object) -> bool:
 
 def _wrapper(given: Callable[..., object]) -> Callable[..., object]:
     """A function in place of what only behaves like one. What a partial fixes is no argument of the tool any more."""
-    shown = signature_of(given)
+    shown = signature_as_shown(given)
     fixed: set[str] = set()
     inner: object = given
     while isinstance(inner, partial):
@@ -131,6 +131,14 @@ def _wrapper(given: Callable[..., object]) -> Callable[..., object]:
     made.__name__ = name_of(given)
     found: Callable[..., object] = made
     return found
+
+
+def signature_as_shown(given: Callable[..., object]) -> inspect.Signature:
+    """What it says that it takes. Raises UsageError."""
+    try:
+        return signature_of(given)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"@tool cannot read what {name_of(given)} takes: {error}") from error
 
 
 def annotations_in(signature: inspect.Signature) -> dict[str, object]:

@@ -84,9 +84,17 @@ def _holds_bytes(node: object, seen: set[int]) -> bool:
         return False
     seen.add(id(node))
     if isinstance(node, Mapping):
-        inner = (each for key, each in node.items() if key not in _NO_SCHEMAS)
-        return node.get("type") == "bytes" or any(_holds_bytes(each, seen) for each in inner)
+        return node.get("type") == "bytes" or any(_holds_bytes(node[key], seen) for key in _schemas_in(node))
     return isinstance(node, list | tuple) and any(_holds_bytes(each, seen) for each in node)
+
+
+def _is_node(node: Mapping[str, object]) -> bool:
+    """Else it has nodes by the names of a user's, such as those of fields."""
+    return isinstance(node.get("type"), str)
+
+
+def _schemas_in(node: Mapping[str, object]) -> list[str]:
+    return [key for key in node if key not in _NO_SCHEMAS or not _is_node(node)]
 
 
 class _Rewriting:
@@ -109,13 +117,14 @@ class _Rewriting:
             return made
         changed: dict[str, Any] = {}
         self._done[id(node)] = changed
-        changed.update((key, each if key in _NO_SCHEMAS else self.node(each)) for key, each in node.items())
+        schemas = _schemas_in(node)
+        changed.update((key, self.node(each) if key in schemas else each) for key, each in node.items())
         return changed
 
 
 def _is_authors(node: Mapping[str, Any]) -> bool:
     """Does the author of this type say how its bytes are read and written?"""
-    if not isinstance(node.get("type"), str):  # fields by their names
+    if not _is_node(node):
         return False
     config = node.get("config")
     if isinstance(config, Mapping) and any(option in config for option in _BYTES_OPTIONS):

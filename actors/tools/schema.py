@@ -156,7 +156,7 @@ def read_signature(function: Callable[..., object], tool: str, local_names: Name
     `local_names` are those visible where it was defined, for annotations kept as text. Raises UsageError for a
     parameter that is untyped, of a type without a JSON Schema, or without a name.
     """
-    shown = annotation_reading.signature_of(function)
+    shown = functions.signature_as_shown(function)
     annotations = functions.annotations_in(shown)
     visible = {**getattr(functions.innermost(function), "__globals__", {}), **local_names}
     texts = [text for each in annotations.values() if (text := annotation_reading.forward_name(each))]
@@ -259,7 +259,10 @@ def _parameter(tool: str, parameter: inspect.Parameter, annotation: Any, told: s
     if is_given:
         value = default if _is_field(default) else pydantic.Field(default)
         annotation = Annotated[annotation, value, _UNKEPT]
-    field = pydantic.fields.FieldInfo.from_annotation(annotation)
+    try:
+        field = pydantic.fields.FieldInfo.from_annotation(annotation)
+    except TypeError as error:
+        raise UsageError(f"tool {tool}: what parameter {name!r} says contradicts itself: {error}") from error
     aliases = _aliases(field.validation_alias or field.alias)
     if aliases is None:
         raise UsageError(

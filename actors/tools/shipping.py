@@ -83,7 +83,8 @@ def pack(name: str, function: Callable[..., object], signature: Signature) -> by
 
 def _cached(function: Callable[..., object], parameters: tuple[tuple[str, Any], ...]) -> Callable[..., object]:
     """A function with a cache, in the child: pickle sends it by its name, which is not there."""
-    return lru_cache(**dict(parameters))(function)
+    cached: Callable[..., object] = lru_cache(**dict(parameters))(function)
+    return cached
 
 
 @cache
@@ -125,7 +126,7 @@ def unpack(packed: bytes) -> Shipped:
 def _named_in_text(signature: Signature, module: ModuleType) -> dict[str, object]:
     """What text annotations (`from __future__ import annotations`) name, of all classes of this module in use."""
     names: dict[str, object] = {}
-    todo = [signature.returns, *(parameter.annotation for parameter in signature.parameters)]
+    todo: list[object] = [signature.returns, *(parameter.annotation for parameter in signature.parameters)]
     seen: set[type] = set()
     while todo:
         annotation = todo.pop()
