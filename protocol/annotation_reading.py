@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable
-from types import ModuleType
+from types import FunctionType, ModuleType
 
 if sys.version_info >= (3, 14):
     from annotationlib import Format, get_annotations
@@ -23,6 +23,15 @@ if sys.version_info >= (3, 14):
         """`inspect.signature`. Raises what it raises."""
         return inspect.signature(function, annotation_format=Format.FORWARDREF)
 
+    def settle(thing: type | FunctionType) -> None:
+        """Make its annotations now, for what copies it: as texts where one of them names what is not there."""
+        if getattr(thing, "__annotate__", None) is None:
+            return
+        try:
+            thing.__annotations__  # noqa: B018 - Python keeps them from then on
+        except Exception:  # noqa: BLE001 - an annotation is any expression
+            thing.__annotations__ = get_annotations(thing, format=Format.STRING)
+
 else:
 
     def annotations_of(thing: object) -> dict[str, object]:
@@ -32,6 +41,9 @@ else:
     def signature_of(function: Callable[..., object]) -> inspect.Signature:
         """`inspect.signature`. Raises what it raises."""
         return inspect.signature(function)
+
+    def settle(thing: type | FunctionType) -> None:
+        """They are made already."""
 
 
 def _may_have(thing: object) -> bool:

@@ -335,10 +335,14 @@ def _hints(definition: _Definition) -> dict[str, TypeForm[object]]:
         except Exception as error:  # an annotation is an expression of the user's and may raise anything
             what = f"parameter {name!r}" if name != "return" else "the result"
             raise UsageError(
-                f"tool {definition.tool}: the type of {what} ({annotation}) cannot be resolved: {error}; "
-                "import or define that name at module level"
+                f"tool {definition.tool}: the type of {what} ({_written(annotation)}) cannot be resolved: {error}; "
+                "import or define that name at module level, not under TYPE_CHECKING"
             ) from error
     return hints
+
+
+def _written(annotation: object) -> object:
+    return annotation_reading.forward_name(annotation) or annotation
 
 
 def _check_arguments(signature: Signature, tool: str) -> None:

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from functools import cache, lru_cache
 from importlib.machinery import ModuleSpec
 from operator import attrgetter
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, get_args
 
 from callboard.actors.tools.schema import Signature
@@ -103,7 +103,18 @@ def _pickler() -> Callable[[io.BytesIO], pickle.Pickler]:
             cloudpickle.Pickler.dispatch_table,
         )
 
+        def reducer_override(self, obj: object) -> object:
+            """With the annotations of what goes by value, which it leaves out where they are not made yet."""
+            if isinstance(obj, type | FunctionType) and not _goes_by_name(obj):
+                annotation_reading.settle(obj)
+            return super().reducer_override(obj)
+
     return Pickler
+
+
+def _goes_by_name(thing: object) -> bool:
+    found: bool = cloudpickle.cloudpickle._should_pickle_by_reference(thing)
+    return found
 
 
 def _dumped(value: object) -> bytes:
