@@ -30,7 +30,7 @@ _SCHEMAS: Final = frozenset(
 #: They say nothing about which values are valid, so leaving them out loses nothing.
 _ANNOTATIONS: Final = frozenset(
     {"title", "$schema", "$id", "$comment", "$anchor", "examples", "example", "deprecated", "readOnly", "writeOnly"}
-    | {"contentMediaType", "contentEncoding", "discriminator", "nullable"}
+    | {"contentMediaType", "discriminator", "nullable"}
 )
 #: APIs refuse these beside `type: object` at the root of a tool's parameters.
 _ROOT_COMBINATORS: Final = ("anyOf", "oneOf", "allOf", "not", "enum", "const", "if", "then", "else")
@@ -248,11 +248,11 @@ class _SchemaWalk(Struct):
             self._describe(out, "format", path, f"does not know {out['format']!r}")
 
     def _describe(self, out: Body, keyword: str, path: str, why: str) -> None:
-        """Say in words what the dialect cannot say in keywords; a default is no loss."""
+        """Say in words what the dialect cannot say in keywords; of a default or an encoding nothing is lost by that."""
         text = f"({keyword}: {json_text(out.pop(keyword))})"
         said = out.get("description")
         out["description"] = f"{said}\n{text}" if said else text
-        if keyword != "default":
+        if keyword not in ("default", "contentEncoding"):
             self.losses.append(SchemaLoss(path, keyword, f"{self.dialect.name} {why}"))
 
     def _child(self, keyword: str, value: object, path: str, depth: int) -> object:

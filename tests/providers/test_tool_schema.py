@@ -225,3 +225,14 @@ def test_what_comes_out_is_in_the_subset_and_stays(schema: Any, dialect: SchemaD
     again = adapt_schema(adapted.schema, used)
     assert again.schema == adapted.schema
     assert again.losses == ()
+
+
+@pytest.mark.parametrize("dialect", [GEMINI, OPENAI_STRICT, ANTHROPIC_STRICT], ids=lambda dialect: dialect.name)
+def test_that_a_text_is_base64_is_said_in_words_where_there_is_no_keyword(dialect: SchemaDialect) -> None:
+    picture = {"type": "string", "contentEncoding": "base64", "description": "PNG."}
+    adapted = adapt_schema(
+        {"type": "object", "properties": {"picture": picture}, "additionalProperties": False}, dialect
+    )
+    told = adapted.schema["properties"]["picture"]
+    assert told == {"type": "string", "description": 'PNG.\n(contentEncoding: "base64")'}
+    assert not adapted.losses
