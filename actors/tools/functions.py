@@ -65,6 +65,14 @@ def name_of(given: object) -> str:
     return str(getattr(given, "__name__", type(given).__name__))
 
 
+def doc_of(function: Callable[..., object]) -> str:
+    """Its docstring, without the indentation; of an object that is called, where its `__call__` has none, its class's."""
+    if inspect.ismethod(function) and function.__name__ == "__call__":
+        own = function.__doc__ or type(function.__self__).__doc__
+        return inspect.cleandoc(own) if own else ""
+    return inspect.getdoc(function) or ""
+
+
 def is_async(function: object) -> bool:
     """Is a call of it to be awaited? Seen through wrappers, which are plain functions for `inspect`."""
     while isinstance(function, partial):

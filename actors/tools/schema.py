@@ -163,7 +163,7 @@ def read_signature(function: Callable[..., object], tool: str, local_names: Name
     words = sorted({word for text in texts for word in _WORD.findall(text)} & visible.keys())
     definition = _Definition(
         tool,
-        inspect.getdoc(function) or "",
+        functions.doc_of(function),
         tuple(shown.parameters.values()),
         annotations,
         {word: visible[word] for word in words},
@@ -322,7 +322,7 @@ def _without_deferred(returns: Any) -> Any:
 
 def describe(function: Callable[..., object]) -> str:
     """The docstring without its list of parameters."""
-    return (_parsed(inspect.getdoc(function) or "").description or "").strip()
+    return (_parsed(functions.doc_of(function)).description or "").strip()
 
 
 def _hints(definition: _Definition) -> dict[str, TypeForm[object]]:

@@ -112,6 +112,8 @@ class Finder:
 
 
 class Looker:
+    """Looks at things."""
+
     def __call__(self, name: str, times: int = 1) -> str:
         return f"saw {name} {times}"
 
@@ -211,6 +213,13 @@ def test_what_a_partial_fixes_is_no_argument() -> None:
 def test_an_object_has_the_name_of_its_class_and_the_words_of_its_call() -> None:
     found = tool(Finder("saw"))
     assert (found.name, found.definition.description) == ("Finder", "Find it.")
+    assert tool(Looker()).definition.description == "Looks at things."
+
+    class Silent:
+        def __call__(self) -> str:
+            return ""
+
+    assert tool(Silent()).definition.description == ""
 
 
 def returns_one(name: str) -> str:
