@@ -66,7 +66,7 @@ def name_of(given: object) -> str:
 
 
 def doc_of(function: Callable[..., object]) -> str:
-    """Its docstring, without the indentation; of an object that is called, where its `__call__` has none, its class's."""
+    """Its docstring, without the indentation; that of its class for an object whose `__call__` has none."""
     if inspect.ismethod(function) and function.__name__ == "__call__":
         own = function.__doc__ or type(function.__self__).__doc__
         return inspect.cleandoc(own) if own else ""

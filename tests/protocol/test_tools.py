@@ -22,8 +22,10 @@ from callboard.protocol.prompt_tokens import tools_tokens
 from callboard.protocol.states import CallState, RequestState
 from callboard.protocol.testing.strategies import contracts
 from callboard.protocol.tools import (
+    HINTS_AFTER_EFFECT,
     RETRY_HINTS,
     Decision,
+    Effect,
     FailureCode,
     Isolation,
     Latency,
@@ -32,6 +34,7 @@ from callboard.protocol.tools import (
     ToolContract,
     ToolDefinition,
     ToolFailure,
+    after_effect,
 )
 
 WRITTEN: tuple[type[StrEnum], ...] = (
@@ -47,6 +50,19 @@ def test_a_word_that_is_written_down_is_its_name(kind: type[StrEnum]) -> None:
     """Journals, histories and settings of an older version are read by a newer one."""
     for member in kind:
         assert member.value == OTHER_WORDS.get(member, member.name.lower())
+
+
+@pytest.mark.parametrize("code", FailureCode)
+@pytest.mark.parametrize("effect", Effect)
+@pytest.mark.parametrize("risk", Risk)
+def test_the_hint_after_an_effect_that_stays(code: FailureCode, effect: Effect, risk: Risk) -> None:
+    """A call that reads may be sent again, one that may be repeated, and one of which nothing was kept."""
+    failed, contract = ToolFailure(ToolName("pay"), code, "it failed"), ToolContract(risk=risk, effect=effect)
+    stays = risk is not Risk.READ and effect is Effect.ONCE and code in HINTS_AFTER_EFFECT
+    assert after_effect(failed, contract).retry_hint == (HINTS_AFTER_EFFECT if stays else RETRY_HINTS)[code]
+    assert after_effect(failed, None) is failed, "nothing is known of the tool"
+    advised = ToolFailure(ToolName("pay"), code, "it failed", retry_hint="Ask the user.")
+    assert after_effect(advised, contract) is advised
 
 
 def test_what_a_model_reads_of_a_failure() -> None:
