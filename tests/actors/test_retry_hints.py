@@ -62,7 +62,7 @@ FAILING: list[tuple[Callable[..., Any], FailureCode, dict[str, Any]]] = [
     (writes_much, FailureCode.RESULT_TOO_LARGE, {"isolation": "thread"}),
     (writes_nonsense, FailureCode.INVALID_RESULT, {"isolation": "thread"}),
     (exits, FailureCode.CRASHED, {"isolation": "thread"}),
-    (crashes, FailureCode.CRASHED, {}),
+    (crashes, FailureCode.CRASHED, {"timeout": 120}),
     (raises_later, FailureCode.TOOL_ERROR, {}),
     (never_ends, FailureCode.TIMED_OUT, {"timeout": 0.05}),
 ]

@@ -186,7 +186,9 @@ def test_what_gives_its_result_is_a_plain_tool(name: str) -> None:
 
 
 async def test_each_runs(tools: dict[str, Tool]) -> None:
-    in_processes = [made(PLAIN[name], f"process {name}") for name in ("partial", "a cache", "an object", "run by run")]
+    in_processes = [
+        made(PLAIN[name], f"process {name}", timeout=120) for name in ("partial", "a cache", "an object", "run by run")
+    ]
     called = [*tools.values(), *in_processes]
     async with Runtime(Settings(model="scripted/model", script=["x"]), tools=called) as runtime:
         results = [await runtime.call_tool(each.name, {"name": "Ann", "times": 2}) for each in called]
@@ -235,7 +237,7 @@ def says_nothing(name: str):  # type: ignore[no-untyped-def]
     "given",
     [
         made(returns_one, "one", isolation="thread"), made(says_nothing, "nothing", isolation="thread"),
-        made(returns_one, "process"), made(traced(find), "told to be", isolation="process"),
+        made(returns_one, "process", timeout=120), made(traced(find), "told to be", isolation="process", timeout=120),
     ],
     ids=lambda given: given.name,
 )  # fmt: skip

@@ -55,7 +55,7 @@ def lambda_of_a_script() -> Made:
     captured = Captured()
     look: typing.Any = lambda n: str(captured)  # noqa: E731 - it is what is passed
     look.__name__, look.__annotations__ = "look", {"n": int, "return": str}
-    return [captured, look], {"tools": [look]}
+    return [captured, look], {"tools": [tool(isolation="thread")(look)]}
 
 
 def bound_method() -> Made:
@@ -109,7 +109,7 @@ def function_in_a_process() -> Made:
     def look(n: int) -> str:
         return str(kept)
 
-    return [look, kept], {"tools": [look]}
+    return [look, kept], {"tools": [tool(timeout=120)(look)]}
 
 
 def model_of_arguments() -> Made:
@@ -226,6 +226,7 @@ def left(kept: dict[str, list[weakref.ref[object]]], spared: float = 0) -> dict[
     return {name: count for name, count in counted.items() if count > spared * len(kept[name])}
 
 
+@pytest.mark.timeout(180)
 async def test_what_is_passed_for_a_question_goes_with_it() -> None:
     kept: dict[str, list[weakref.ref[object]]] = {}
     async with Runtime(Settings(model="scripted/model", script=calls_look)) as runtime:
