@@ -227,7 +227,7 @@ HINTS_AFTER_EFFECT: Final[Mapping[FailureCode, str]] = MappingProxyType(
     {
         FailureCode.TOOL_ERROR: (
             "It may have had an effect before it failed. Look at what it would have changed before you send it again, "
-            "use another tool, or go on without it."
+            "changed by what the message complains of; or use another tool, or go on without it."
         ),
         FailureCode.CRASHED: (
             "It may have had an effect before it failed. Do not send it again before you have looked at what it would "
