@@ -44,13 +44,17 @@ class NewRequest(Generic[T]):
         prompt: Prompt,
         options: AskOptions,
         output: TypeForm[T] | None = None,
+        direct: ToolCall | None = None,
     ) -> None:
-        """Raises UsageError for what is wrong, as far as nothing has to be read; RuntimeFailure when overloaded."""
-        self._running, self._wiring = running, wiring
+        """`direct`: the call that is run without a model. Raises UsageError for what is wrong, as far as nothing has to
+        be read; RuntimeFailure when overloaded."""
+        self._running, self._wiring, self._direct = running, wiring, direct
         self._prompt, self._options = prompt, options
         self._user = user_message(prompt)
         if options:
             check_names(options)
+        if direct is None:
+            wiring.check_named(options)
         self._check_room()
         self._form = output_type(output) if output is not None else None
         self._at = running.system.now()
@@ -156,10 +160,10 @@ class NewRequest(Generic[T]):
         if why is not None:
             self._running.cancel(request_id, why)
 
-    def start(self, subscriber: Subscriber, direct: ToolCall | None = None, feed: RequestFeed | None = None) -> None:
-        """Start its session. `direct`: the call that is run without a model. Raises RuntimeFailure, and UsageError for
-        an id that has a request running."""
+    def start(self, subscriber: Subscriber, feed: RequestFeed | None = None) -> None:
+        """Start its session. Raises RuntimeFailure, and UsageError for an id that has a request running."""
         running, answer, asked, conversation = self._running, self.answer, self._asked, self._conversation
+        direct = self._direct
         assert asked is not None
         if direct is not None:
             asked = replace(asked, options=direct_options(asked.options))

@@ -469,13 +469,14 @@ class Runtime(Operated):
         """
         check_for_asyncio("await runtime.call_tool(...)")
         call = tool_call(name, arguments)
-        new: new_request.NewRequest[str] = self._new_request(f"Call {call.name}.", said_with(call, options))
+        said = said_with(call, options)
+        new = new_request.NewRequest[str](self._live(), self._wiring, f"Call {call.name}.", said, direct=call)
         answer = new.answer
         await new.ready_async()
         shown: Subscriber = answer
         if on_progress is not None:
             shown = ProgressListener(answer, on_progress, asyncio.get_running_loop())
-        new.start(shown, call)
+        new.start(shown)
         try:
             return result_of(call.name, await answer.wait_async())
         except RequestEnded as ended:

@@ -64,7 +64,7 @@ from callboard.providers.local.scripted import Script
 from callboard.providers.provider_registry import KEY_VARIABLES
 from callboard.providers.provider_table import ROWS
 
-#: The embedded default: no key, no network.
+#: What the command line asks where no model is named: no key, no network.
 OFFLINE_MODEL = "offline/code-context"
 #: Fields and the variables that are read where the field is not given. An empty variable counts as not set.
 VARIABLES: Final[Mapping[str, str]] = {
@@ -112,8 +112,9 @@ class Settings(
     wins over that of `model`).
     """
 
-    model: str = OFFLINE_MODEL
-    """"provider/model"; the default answers from the code index alone."""
+    model: str = ""
+    """"provider/model"; "": none, and each question names its own. "offline/code-context" answers from the code index
+    alone."""
     fallback_models: tuple[str, ...] = ()
     """Asked in turn when `model` fails and retries did not help; `max_attempts` keeps one request for each."""
     base_url: str | None = None

@@ -73,6 +73,7 @@ from callboard.protocol.prompt import request_of
 from callboard.protocol.prompt_tokens import TokenCounter, estimate_tokens, message_tokens
 from callboard.protocol.tools import ToolDefinition
 from callboard.providers.catalog import Prices
+from callboard.providers.example_models import example
 from callboard.providers.local.offline import CONTEXT_TOOL
 from callboard.providers.output_modes import output_modes
 from callboard.providers.rate_limit import RateLimits
@@ -91,6 +92,11 @@ logger = logging.getLogger("callboard")
 CLOSE_PROVIDERS_SECONDS: Final = 2.0
 #: Behind the request's own deadline of 30 s.
 EMBEDDING_WAIT_SECONDS: Final = 35.0
+#: How one names a model, for who has named none.
+NO_MODEL: Final = (
+    f'no model is named: set CALLBOARD_MODEL, or give Settings(model="{example("openai")}"), or model= with the '
+    f'question; "{OFFLINE_MODEL}" answers from the code index alone, without a model'
+)
 #: Models whose facts are kept; a program that makes up names must not fill the memory.
 MAX_MODELS: Final = 1_000
 
@@ -162,14 +168,14 @@ class Wiring:
         self._refusals = Refusals(remembers_no_tools=settings.tool_fallback is ToolFallback.RETRY_WITHOUT_TOOLS)
         self.saved_rules = SavedRules(settings.config_dir, settings.workspace)
         """What the owner has answered for always."""
-        self.model = self.known(settings.model)
-        """That of the settings."""
+        self.model = self.known(settings.model or OFFLINE_MODEL)
+        """That of the settings; where they name none, what stands in its place for calls without a model."""
         if compaction is not None and compaction.model:
             self.known(compaction.model)
         trial = _first_request(_TRIAL, self.model.options)
         self._asks_for_more = trial != _first_request(_TRIAL, RequestOptions(""))
         """Do the settings ask for what not every model can do?"""
-        if self._asks_for_more:
+        if self._asks_for_more and settings.model:
             suitable(self.model.routes, trial)
         self._embeddings: EmbeddingApi | None = None
         if model := settings.embedding_model:
@@ -333,6 +339,11 @@ class Wiring:
         """Does the question, or what the settings say of all questions, ask for what not every model can do?"""
         is_elsewhere = model is not self.model and self._asks_for_more
         return has_media(user) or is_elsewhere or not asking.OF_EVERY_API.issuperset(given)
+
+    def check_named(self, given: AskOptions) -> None:
+        """Raise UsageError where neither the settings nor the question name a model."""
+        if not self.settings.model and "model" not in given:
+            raise UsageError(NO_MODEL)
 
     def _model_of(self, given: AskOptions) -> KnownModel:
         if "model" not in given:

@@ -1,10 +1,12 @@
-"""Which model a command asks, where only the address of its server was given: the server knows."""
+"""Which model a command asks, where none was named: the one of the server whose address was given, else the code index
+alone."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from callboard import Settings, UsageError
+from callboard.actors.settings import OFFLINE_MODEL
 
 #: What speaks Chat Completions at any address.
 PROVIDER: Final = "openai-compatible"
@@ -13,12 +15,15 @@ SHOWN_MODELS: Final = 20
 
 
 async def with_model(settings: Settings) -> Settings:
-    """The settings with the one model of the server at `base_url`, where no model was chosen.
+    """The settings with the one model of the server at `base_url`, where no model was chosen; without an address, with
+    the one that needs none: people read such an answer, and it says of itself what it is.
 
     Raises UsageError where there are several, and ProviderError where the server does not say.
     """
-    if settings.base_url is None or "model" in settings.model_fields_set:
+    if settings.model:
         return settings
+    if settings.base_url is None:
+        return settings.model_copy(update={"model": OFFLINE_MODEL})
     # It loads what connects: 0.15 s, which a question without a server does not pay.
     from callboard.providers.openai.served_models import served_models  # noqa: PLC0415
 

@@ -29,7 +29,10 @@ def model_of(daemon: Daemon, tenant: Tenant, name: str) -> str:
 
 
 def unknown_model(name: str) -> ApiError:
-    """There is no such model here."""
+    """There is no such model here; none is named either, where `name` is ""."""
+    if not name:
+        said = "no model is named: name one in the request, or start the daemon with --model or CALLBOARD_MODEL"
+        return ApiError(400, "invalid_request_error", said, param="model")
     said = f"the model {name[:100]!r} does not exist here, or has no key; GET /v1/models lists those that are set up"
     return ApiError(404, "model_not_found", said, param="model")
 
@@ -49,7 +52,8 @@ def window_of(settings: Settings, model: str) -> int | None:
 
 def own_models(settings: Settings) -> Iterator[str]:
     """The tenant's default model and its fallbacks."""
-    yield settings.model
+    if settings.model:
+        yield settings.model
     yield from settings.fallback_models
 
 
