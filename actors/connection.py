@@ -18,6 +18,7 @@ from callboard.actors.requests.extra_fields import checked_headers
 from callboard.protocol.errors import UsageError
 from callboard.protocol.masking import for_log
 from callboard.providers.credentials import TokenCallback
+from callboard.providers.provider_table import ROWS, ProviderRow
 
 NOT_A_KEY: Final = "a key is one word of ASCII; set it again, without spaces, line breaks and other characters"
 NOT_AN_ADDRESS: Final = "must be an address with http:// or https://, such as http://localhost:8000/v1"
@@ -87,6 +88,77 @@ def _connection(provider: str, value: object) -> Connection:
         return Connection(**value)
     except UsageError as error:
         raise ValueError(f"{provider}: {error}") from None
+
+
+# -- where a provider is
+
+
+def is_same_server(provider: str, other: str) -> bool:
+    """Are they one, or two APIs of one server (openai, openai-chat), so that address and key of one are the other's?"""
+    if provider == other:
+        return True
+    rows = ROWS.get(provider), ROWS.get(other)
+    places = [(row.key_variable, row.address) for row in rows if row is not None and row.key_variable]
+    return len(places) == 2 and places[0] == places[1]
+
+
+def address_of(
+    provider: str,
+    of_model: str,
+    base_url: str | None,
+    connections: Mapping[str, Connection],
+    environment: Mapping[str, str],
+) -> tuple[str, str | None]:
+    """Where a provider is, and what says so: "base_url" (of the provider `of_model`), its connection, or the variable
+    of its own clients; ("", None): at its usual place.
+
+    Raises UsageError for a variable that holds no address, and where the provider's key has an address that is not that
+    of its API: prompts and key would go past it.
+    """
+    if base_url and is_same_server(provider, of_model):
+        return "base_url", base_url
+    if (given := connections.get(provider)) is not None and given.base_url:
+        return f"connections.{provider}.base_url", given.base_url
+    if (row := ROWS.get(provider)) is None:
+        return "", None
+    for name in row.variables.get("base_url", ()):
+        if text := environment.get(name):
+            return name, _address_in(row, name, text)
+    own = ROWS.get(of_model)
+    if base_url and row.key_variable and own is not None and own.key_variable == row.key_variable:
+        raise _said_elsewhere(row, f"base_url (of {of_model})")
+    for name in row.stray_variables:
+        if environment.get(name):
+            raise _said_elsewhere(row, name)
+    return "", None
+
+
+def addresses_of(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that say where providers are, as a tool in a child process may know them."""
+    names = {name for row in ROWS.values() for name in row.variables.get("base_url", ())}
+    return {name: without_secret(environment[name]) for name in sorted(names) if environment.get(name)}
+
+
+def without_secret(address: str) -> str:
+    """Who asks there without the password is refused; without the address, the request would go past it."""
+    before, mark, rest = address.partition("://")
+    host, slash, path = rest.partition("/")
+    bare = f"{before}{mark}{host.rpartition('@')[2]}{slash}{path}"
+    return bare if for_log(bare) == bare else bare.removesuffix(f"{slash}{path}")
+
+
+def _address_in(row: ProviderRow, variable: str, text: str) -> str:
+    try:
+        return checked_address(row.address_in(text)) or ""
+    except ValueError:
+        raise UsageError(f"{variable} {NOT_AN_ADDRESS}") from None
+
+
+def _said_elsewhere(row: ProviderRow, what: str) -> UsageError:
+    return UsageError(
+        f"{what} says where the key {row.key_variable} goes, but not where {row.name} is: give "
+        f'Settings(connections={{"{row.name}": Connection(base_url=...)}})'
+    )
 
 
 # -- the fields: each takes what may be given, and raises ValueError without the value

@@ -36,13 +36,17 @@ from callboard.actors.connection import (
     ApiKey,
     Connection,
     Verify,
+    address_of,
+    addresses_of,
     checked_address,
     checked_key,
     checked_proxy,
     checked_verify,
     connections_of,
     fits_a_header,
+    is_same_server,
     shown,
+    without_secret,
 )
 from callboard.actors.journal.places import checked_place, file_patterns, shown_place
 from callboard.actors.mcp.mcp_servers import McpServer, mcp_servers_of
@@ -488,8 +492,13 @@ class Settings(
 
     @property
     def environment_for_tools(self) -> dict[str, str]:
-        """The variables of `tool_environment` that are set, as they are now."""
-        return {name: os.environ[name] for name in self.tool_environment if name in os.environ}
+        """The variables of `tool_environment` that are set, as they are now; and which model a tool asks that asks one,
+        and where models are, without what is secret in it."""
+        told = addresses_of(os.environ)
+        if (row := ROWS.get(self.provider)) is not None and self.script is None:
+            address = None if row.is_local else self._address_of(self.provider)[1]
+            told |= {VARIABLES["model"]: self.model, VARIABLES["base_url"]: without_secret(address or "")}
+        return told | {name: os.environ[name] for name in self.tool_environment if name in os.environ}
 
     @property
     def provider(self) -> str:
@@ -497,16 +506,31 @@ class Settings(
         return self.model.partition("/")[0]
 
     def connection(self, provider: str) -> Connection:
-        """How this provider is reached. What is set for `model` alone comes before its entry in `connections`."""
+        """How this provider is reached. What is set for `model` alone comes before its entry in `connections`; the
+        variables of the provider's own clients (OPENAI_BASE_URL ...) come last. Raises UsageError for what is no
+        address in one of them, and where prompts and key would go past the address that is given for that key."""
+        if not self.model and provider not in self.connections:
+            self._check_whose(provider)
         given = self.connections.get(provider, Connection())
-        own = provider == self.provider
+        own = is_same_server(provider, self.provider)
         return Connection(
-            base_url=(self.base_url if own else None) or given.base_url,
+            base_url=self._address_of(provider)[1],
             api_key=self.api_key if own and self.api_key is not None else given.api_key,
             headers={**given.headers, **(self.headers if own else {})},
             proxy=self.proxy if given.proxy is None else given.proxy,
             verify=self.verify if given.verify is None else given.verify,
         )
+
+    def _check_whose(self, provider: str) -> None:
+        """Raise UsageError for an address or a key that is set for a model, where none is named."""
+        if not (row := ROWS.get(provider)) or row.is_local:
+            return
+        for name in ("base_url", "api_key"):
+            if getattr(self, name) is not None:
+                raise UsageError(
+                    f"{name} is that of the model in the settings, which name none: give Settings(model=...) too, or "
+                    f'connections={{"{provider}": Connection({name}=...)}}'
+                )
 
     def key_for(self, provider: str) -> str | None:
         """The key of a provider: given here or by CALLBOARD_API_KEY (both for `model` only), or by its own variable.
@@ -523,10 +547,17 @@ class Settings(
             raise UsageError(f"{source}: {NOT_A_KEY}")
         return key or None
 
+    def address_source(self, provider: str) -> str:
+        """Where the address of a provider comes from, as in `key_source`; "" for its usual one. Raises UsageError."""
+        return self._address_of(provider)[0]
+
+    def _address_of(self, provider: str) -> tuple[str, str | None]:
+        return address_of(provider, self.provider, self.base_url, self.connections, os.environ)
+
     def key_source(self, provider: str) -> str:
         """Where the key of a provider comes from: "api_key", that of its entry in `connections`, or the name of a
         variable that is set; "" for nowhere."""
-        own = provider == self.provider
+        own = is_same_server(provider, self.provider)
         if own and self.api_key is not None:
             return "api_key"
         if provider in self.connections and self.connections[provider].api_key is not None:
@@ -535,11 +566,11 @@ class Settings(
         return next((name for name in variables if os.environ.get(name)), "")
 
     def options_for(self, provider: str) -> dict[str, str]:
-        """What a provider's own clients read from the environment besides the key, by the names of its options: the
-        region of bedrock, the project of vertex, the address of azure. An empty variable counts as not set."""
+        """What a provider's own clients read from the environment besides key and address, by the names of its options:
+        the region of bedrock, the project of vertex. An empty variable counts as not set."""
         variables = ROWS[provider].variables if provider in ROWS else {}
         found = {option: next(filter(None, map(os.environ.get, names)), "") for option, names in variables.items()}
-        return {option: value for option, value in found.items() if value}
+        return {option: value for option, value in found.items() if value and option != "base_url"}
 
     @property
     def copilot_token_file(self) -> Path:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Final
+from urllib.parse import urlsplit
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from callboard.providers.anthropic.messages_dialects import MESSAGES_SERVERS
 from callboard.providers.openai.dialects import SERVERS
@@ -38,11 +40,64 @@ class ProviderRow(Struct, frozen=True):
     """The extra of callboard that signing in needs."""
     variables: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Options by the environment variables that its own clients read them from; the first that is set counts."""
+    stray_variables: tuple[str, ...] = ()
+    """Those that say where its key goes with another API: they do not say where this one is."""
+
+    def address_in(self, text: str) -> str:
+        """The address that one of its variables names, as its own clients read it: a host without http:// (Ollama), or
+        without the path that they add."""
+        text = text.strip().rstrip("/")
+        is_bare = self.name == "ollama" and "://" not in text
+        parts = urlsplit(f"http://{text}" if is_bare else text)  # raises ValueError
+        if is_bare and parts.port is None:
+            parts = parts._replace(netloc=f"{parts.netloc}:{_OLLAMA_PORT}")
+        if self.name == "ollama" and parts.hostname in _ANY_HOST:  # its server listens there
+            parts = parts._replace(netloc=f"127.0.0.1:{parts.port or _OLLAMA_PORT}")
+        if self.name in _ADD_PATH and not parts.path:
+            parts = parts._replace(path=urlsplit(self.address).path)
+        return parts.geturl()
 
     @property
     def is_local(self) -> bool:
         """It needs no HTTP."""
         return self.api == _NONE
+
+
+_OLLAMA_PORT: Final = 11434
+#: "Any address of this machine", which is no address to ask.
+_ANY_HOST: Final = ("0.0.0.0", "::")
+#: Clients of these add the path to an address without one (groq, cerebras_cloud_sdk, mistralai, cohere, ollama ...).
+_ADD_PATH: Final = frozenset(("groq", "cerebras", "mistral", "cohere", "ollama", "vllm", "llamacpp", "lmstudio"))
+#: Before _BASE_URL and _API_BASE, where that is not the name of the key without _API_KEY.
+_PREFIXES: Final[Mapping[str, str]] = {
+    "openai-compatible": "OPENAI", "huggingface": "HUGGINGFACE", "ollama": "OLLAMA", "vllm": "VLLM",
+    "llamacpp": "LLAMACPP", "llamacpp-anthropic": "LLAMACPP", "lmstudio": "LM_STUDIO",
+    "lmstudio-anthropic": "LM_STUDIO",
+}  # fmt: skip
+#: Variables that come before those, by the clients of the providers themselves.
+_OWN_VARIABLES: Final[Mapping[str, tuple[str, ...]]] = {
+    "gemini": ("GOOGLE_GEMINI_BASE_URL",),
+    "vertex": ("GOOGLE_VERTEX_BASE_URL", "ANTHROPIC_VERTEX_BASE_URL"),
+    "bedrock": ("AWS_ENDPOINT_URL_BEDROCK_RUNTIME", "AWS_ENDPOINT_URL", "ANTHROPIC_BEDROCK_BASE_URL"),
+    "ollama": ("OLLAMA_HOST",),
+    "cohere": ("CO_API_URL",),
+}
+#: Their key is that of a Chat Completions row, and so are the variables of its address, which is another one.
+_STRAYS: Final = ("deepseek-anthropic", "moonshot-anthropic", "zai-anthropic")
+
+
+def _with_variables(row: ProviderRow) -> ProviderRow:
+    """With the variables that say where it is, for those that have not named theirs."""
+    if "base_url" in row.variables or row.is_local:
+        return row
+    prefix = _PREFIXES.get(row.name) or row.key_variable.partition("_API_KEY")[0]
+    derived = (f"{prefix}_BASE_URL", f"{prefix}_API_BASE") if prefix and row.name != "bedrock" else ()
+    names = (*_OWN_VARIABLES.get(row.name, ()), *derived)
+    if not names:
+        return row
+    if row.name in _STRAYS:
+        return replace(row, stray_variables=names)
+    return replace(row, variables={"base_url": names, **row.variables})
 
 
 #: Of each Chat Completions server: what it is, and the page that names its address.
@@ -159,8 +214,8 @@ def _rows() -> Iterator[ProviderRow]:
     for name, dialect in SERVERS.items():
         what, source = _CHAT_SERVERS[name]
         yield ProviderRow(name, _CHAT, what, dialect.base_url, source, dialect.key_variable)
-    yield ProviderRow("offline", _NONE, "the default: answers from the code index")
+    yield ProviderRow("offline", _NONE, "no model: answers from the code index")
     yield ProviderRow("scripted", _NONE, "the fake, for tests and simulations")
 
 
-ROWS: Final[Mapping[str, ProviderRow]] = {row.name: row for row in _rows()}
+ROWS: Final[Mapping[str, ProviderRow]] = {row.name: _with_variables(row) for row in _rows()}

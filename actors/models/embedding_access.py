@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from callboard.actors.connection import Connection
 from callboard.actors.settings import Settings
 from callboard.protocol.errors import UsageError
 from callboard.providers.provider_registry import ENVIRONMENT, embeddings_for
@@ -24,7 +23,7 @@ def embedding_api(settings: Settings, model: str) -> EmbeddingApi:
         raise UsageError(f"embedding_model: the key of {provider} comes from a callback, which embeddings cannot use")
     return embeddings_for(
         model,
-        base_url=settings.embedding_base_url or settings.connections.get(provider, Connection()).base_url,
+        base_url=settings.embedding_base_url or connection.base_url,
         api_key=settings.key_for(provider),
         headers=connection.headers,
         proxy=ENVIRONMENT if connection.proxy is None else connection.proxy,

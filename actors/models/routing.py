@@ -83,8 +83,6 @@ class Router:
                 return own, limiter
             return over_http(own, timeouts, limiter.on_headers, proxy, verify), limiter
         options: dict[str, Any] = {**settings.options_for(provider)}
-        address = connection.base_url or options.pop("base_url", None)
-        options.pop("base_url", None)
         if connection.headers and provider not in LOCAL:  # a fake takes the place of any model, with its settings
             options["headers"] = connection.headers
         # As its own client has it: a token of the environment's comes before a key of the environment's.
@@ -102,7 +100,7 @@ class Router:
             options["login_file"] = settings.copilot_token_file
         found, _ = provider_for(
             model,
-            base_url=address,
+            base_url=connection.base_url,
             api_key=key,
             timeouts=timeouts,
             on_headers=limiter.on_headers,

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from callboard.actors.config_file import MAX_CONFIG_BYTES, read_profile
-from callboard.actors.settings import OFFLINE_MODEL, VARIABLES, Settings
+from callboard.actors.settings import VARIABLES, Settings
 from callboard.protocol.errors import UsageError
 from callboard.protocol.model import Sampling, Usage
 from callboard.protocol.tools import Decision, Risk
@@ -48,7 +48,7 @@ def write(config: Path, text: str, mode: int = 0o644) -> None:
 
 
 def test_no_file_is_no_values() -> None:
-    assert Settings.from_file().model == OFFLINE_MODEL
+    assert Settings.from_file().model == ""
 
 
 def test_arguments_before_environment_before_profile_before_default_section_before_the_rest(
@@ -83,7 +83,7 @@ def test_a_variable_names_the_profile_and_the_argument_counts_more(
 def test_a_program_does_not_read_the_file(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(config, FILE)
     monkeypatch.setenv("CALLBOARD_PROFILE", "work")
-    assert Settings().model == OFFLINE_MODEL
+    assert Settings().model == ""
 
 
 def test_an_address_and_a_key_do_not_go_along_to_another_provider(
@@ -213,7 +213,7 @@ def test_a_key_in_a_file_that_others_can_read_is_refused(config: Path) -> None:
             Settings.from_file("a" if "profiles" in text else "")
         assert KEY not in str(caught.value)
         config.chmod(0o600)
-        assert Settings.from_file("a" if "profiles" in text else "").key_for("offline") == KEY
+        assert Settings.from_file("a" if "profiles" in text else "").key_for("") == KEY
 
 
 def test_a_key_in_a_profile_that_is_not_chosen_is_refused_too(config: Path) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from callboard.actors.mcp.mcp_servers import McpServer, OAuth
 from callboard.actors.models.routing import Router
 from callboard.actors.runtime import Runtime
-from callboard.actors.settings import OFFLINE_MODEL, Settings
+from callboard.actors.settings import Settings
 from callboard.actors.wiring import Wiring
 from callboard.protocol.errors import UsageError
 from callboard.protocol.model import Sampling
@@ -35,7 +35,7 @@ def bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_defaults_need_no_key_and_no_network() -> None:
     settings = Settings()
-    assert (settings.model, settings.provider, settings.workspace) == (OFFLINE_MODEL, "offline", None)
+    assert (settings.model, settings.provider, settings.workspace) == ("", "", None)
     with Runtime(settings):
         pass
 
