@@ -108,29 +108,29 @@ def address_of(
     base_url: str | None,
     connections: Mapping[str, Connection],
     environment: Mapping[str, str],
-) -> tuple[str, str | None]:
+) -> tuple[str | None, str]:
     """Where a provider is, and what says so: "base_url" (of the provider `of_model`), its connection, or the variable
-    of its own clients; ("", None): at its usual place.
+    of its own clients; (None, ""): at its usual place.
 
     Raises UsageError for a variable that holds no address, and where the provider's key has an address that is not that
     of its API: prompts and key would go past it.
     """
     if base_url and is_same_server(provider, of_model):
-        return "base_url", base_url
+        return base_url, "base_url"
     if (given := connections.get(provider)) is not None and given.base_url:
-        return f"connections.{provider}.base_url", given.base_url
+        return given.base_url, f"connections.{provider}.base_url"
     if (row := ROWS.get(provider)) is None:
-        return "", None
+        return None, ""
     for name in row.variables.get("base_url", ()):
         if text := environment.get(name):
-            return name, _address_in(row, name, text)
+            return _address_in(row, name, text), name
     own = ROWS.get(of_model)
     if base_url and row.key_variable and own is not None and own.key_variable == row.key_variable:
         raise _said_elsewhere(row, f"base_url (of {of_model})")
     for name in row.stray_variables:
         if environment.get(name):
             raise _said_elsewhere(row, name)
-    return "", None
+    return None, ""
 
 
 def addresses_of(environment: Mapping[str, str]) -> dict[str, str]:

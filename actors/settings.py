@@ -496,7 +496,7 @@ class Settings(
         and where models are, without what is secret in it."""
         told = addresses_of(os.environ)
         if (row := ROWS.get(self.provider)) is not None and self.script is None:
-            address = None if row.is_local else self._address_of(self.provider)[1]
+            address = None if row.is_local else self.address_for(self.provider)[0]
             told |= {VARIABLES["model"]: self.model, VARIABLES["base_url"]: without_secret(address or "")}
         return told | {name: os.environ[name] for name in self.tool_environment if name in os.environ}
 
@@ -514,7 +514,7 @@ class Settings(
         given = self.connections.get(provider, Connection())
         own = is_same_server(provider, self.provider)
         return Connection(
-            base_url=self._address_of(provider)[1],
+            base_url=self.address_for(provider)[0],
             api_key=self.api_key if own and self.api_key is not None else given.api_key,
             headers={**given.headers, **(self.headers if own else {})},
             proxy=self.proxy if given.proxy is None else given.proxy,
@@ -547,11 +547,8 @@ class Settings(
             raise UsageError(f"{source}: {NOT_A_KEY}")
         return key or None
 
-    def address_source(self, provider: str) -> str:
-        """Where the address of a provider comes from, as in `key_source`; "" for its usual one. Raises UsageError."""
-        return self._address_of(provider)[0]
-
-    def _address_of(self, provider: str) -> tuple[str, str | None]:
+    def address_for(self, provider: str) -> tuple[str | None, str]:
+        """Where a provider is (None: at its usual place), and what says so, as in `key_source`. Raises UsageError."""
         return address_of(provider, self.provider, self.base_url, self.connections, os.environ)
 
     def key_source(self, provider: str) -> str:

@@ -275,7 +275,7 @@ def _add_serve(serving: argparse.ArgumentParser) -> None:
     serving.add_argument("--port", type=int, metavar="NUMBER", help="(8330; 0: any that is free)")
     serving.add_argument("--log-format", choices=["text", "json"], help="of the log on stderr (text)")
     _add_workspace(serving, "the folder that the tools work in (CALLBOARD_WORKSPACE, else none)")
-    _add_model(serving, "the model of requests that name none (CALLBOARD_MODEL, else offline/code-context)")
+    _add_model(serving, "the model of requests that name none (CALLBOARD_MODEL; without it they must)")
     _add_tools(serving)
     _add_journal(serving, 'in place of a file among the daemon\'s own; "off": none (CALLBOARD_JOURNAL)')
 

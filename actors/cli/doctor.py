@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from callboard import Runtime, RuntimeFailure, Settings, UsageError, tool
 from callboard.actors.cli.advice import advice
@@ -56,9 +57,12 @@ class Finding(Struct, frozen=True):
     what: str
     todo: str = ""
     note: str = ""
+    address: str = ""
+    """What says where it is, and where; "": its usual place."""
 
     def __str__(self) -> str:
         lines = [f"{'ok  ' if self.answered else 'FAIL'} {self.model}", f"    key:    {self.key}"]
+        lines += [f"    at:     {self.address}" if self.address else ""]
         lines += [f"    answer: {self.what}", f"    to do:  {self.todo}" if self.todo else ""]
         lines += [f"    note:   {self.note}" if self.note else ""]
         return "\n".join(for_log(printable(line)) for line in lines if line)
@@ -110,6 +114,18 @@ def _configured(settings: Settings) -> Iterator[str]:
 
 
 async def _examine(settings: Settings, model: str) -> Finding:
+    return replace(await _tried(settings, model), address=_address(settings, model.partition("/")[0]))
+
+
+def _address(settings: Settings, provider: str) -> str:
+    try:
+        address, source = settings.address_for(provider)
+    except UsageError:  # it is the answer
+        return ""
+    return f"{address} (by {source})" if address else ""
+
+
+async def _tried(settings: Settings, model: str) -> Finding:
     provider, _, name = model.partition("/")
     key = _key(settings, provider)
     if not name:
