@@ -7,7 +7,7 @@ import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from pydantic import SecretStr
@@ -15,10 +15,16 @@ from pydantic import SecretStr
 from callboard.actors.config_file import similar
 from callboard.actors.journal.places import shown_place
 from callboard.actors.requests.extra_fields import checked_headers
-from callboard.protocol.errors import UsageError
+from callboard.protocol.errors import UsageError, explained
+from callboard.protocol.lazy_loading import lazy_module
 from callboard.protocol.masking import for_log
 from callboard.providers.credentials import TokenCallback
 from callboard.providers.provider_table import ROWS, ProviderRow
+
+if TYPE_CHECKING:
+    from callboard.actors import wrong_calls
+else:
+    wrong_calls = lazy_module("callboard.actors.wrong_calls")
 
 NOT_A_KEY: Final = "a key is one word of ASCII; set it again, without spaces, line breaks and other characters"
 NOT_AN_ADDRESS: Final = "must be an address with http:// or https://, such as http://localhost:8000/v1"
@@ -32,6 +38,13 @@ Verify = bool | str | Path | ssl.SSLContext
 that says it all; False, anyone, which lets others read along."""
 
 
+def _explained(kind: type[Connection]) -> type[Connection]:
+    """With a clear error for a misspelt field."""
+    kind.__init__ = explained(lambda *wrong: wrong_calls.of_connection(*wrong))(kind.__init__)  # type: ignore[misc]
+    return kind
+
+
+@_explained
 @dataclass(frozen=True, slots=True)
 class Connection:
     """Of one provider, in `Settings(connections={"groq": Connection(...)})`. What is left out is as usual there.

@@ -50,9 +50,9 @@ class NewRequest(Generic[T]):
         be read; RuntimeFailure when overloaded."""
         self._running, self._wiring, self._direct = running, wiring, direct
         self._prompt, self._options = prompt, options
-        self._user = user_message(prompt)
         if options:
             check_names(options)
+        self._user = user_message(prompt)
         if direct is None:
             wiring.check_named(options)
         self._check_room()

@@ -6,7 +6,7 @@ print(ask_sync("What is the weather in Oslo?", model="openai/gpt-6.1-sol", tools
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Unpack, overload
+from typing import TYPE_CHECKING, Unpack, overload
 
 from typing_extensions import TypeForm
 
@@ -14,6 +14,15 @@ from callboard.actors.requests.asking import AskOptions, Prompt
 from callboard.actors.requests.replies import Reply, StreamItem, SyncEvents, SyncStream, T
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
+from callboard.protocol.errors import explained
+from callboard.protocol.lazy_loading import lazy_module
+
+if TYPE_CHECKING:
+    from callboard.actors import wrong_calls
+else:
+    wrong_calls = lazy_module("callboard.actors.wrong_calls")
+
+_asked = explained(lambda *wrong: wrong_calls.of_question(*wrong))
 
 
 @overload
@@ -22,6 +31,7 @@ def ask_sync(prompt: Prompt, *, settings: Settings | None = None, **options: Unp
 def ask_sync(
     prompt: Prompt, *, output: TypeForm[T], settings: Settings | None = None, **options: Unpack[AskOptions]
 ) -> Reply[T]: ...
+@_asked
 def ask_sync(
     prompt: Prompt,
     *,
@@ -47,6 +57,7 @@ def stream_sync(prompt: Prompt, *, settings: Settings | None = None, **options: 
 def stream_sync(
     prompt: Prompt, *, output: TypeForm[T], settings: Settings | None = None, **options: Unpack[AskOptions]
 ) -> OwnStream[T]: ...
+@_asked
 def stream_sync(
     prompt: Prompt,
     *,

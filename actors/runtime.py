@@ -39,13 +39,13 @@ from callboard.actors.requests.replies import Answer, Reply, RequestEnded, Strea
 from callboard.actors.telemetry.timelines import RequestTimelines
 from callboard.actors.tools import Tool
 from callboard.actors.tools.progress import ToolProgressed
-from callboard.protocol.errors import RuntimeFailure, UsageError
+from callboard.protocol.errors import RuntimeFailure, UsageError, explained
 from callboard.protocol.ids import RequestId, ToolName
 from callboard.protocol.lazy_loading import lazy_module, load_now
 from callboard.protocol.options import ToolOffer
 
 if TYPE_CHECKING:
-    from callboard.actors import following, new_request, taking_up, topology, wiring
+    from callboard.actors import following, new_request, taking_up, topology, wiring, wrong_calls
     from callboard.actors import running as started
     from callboard.actors import settings as all_settings
     from callboard.actors.builtins import asking_user
@@ -72,6 +72,7 @@ else:  # what a Runtime is made of: programs and the children of tools import th
     taking_up = lazy_module("callboard.actors.taking_up")
     topology = lazy_module("callboard.actors.topology")
     wiring = lazy_module("callboard.actors.wiring")
+    wrong_calls = lazy_module("callboard.actors.wrong_calls")
 
 logger = logging.getLogger("callboard")
 # A host that has set up no logging hears nothing from us on its stderr.
@@ -81,6 +82,10 @@ logger.addHandler(logging.NullHandler())
 REFRESH_TIMEOUT_SECONDS: Final = 3_600.0
 #: A list of the tools is made in milliseconds; a wait this long means that something holds the loop.
 OFFERS_TIMEOUT_SECONDS: Final = 5.0
+
+
+#: Of the methods that ask.
+_asked = explained(lambda *wrong: wrong_calls.of_question(*wrong))
 
 
 class Runtime(Operated):
@@ -99,6 +104,7 @@ class Runtime(Operated):
     A runtime that is dropped without `stop` is stopped, with a ResourceWarning.
     """
 
+    @explained(lambda *wrong: wrong_calls.of_runtime(*wrong))
     def __init__(
         self,
         settings: Settings | None = None,
@@ -109,7 +115,14 @@ class Runtime(Operated):
         providers: OwnProviders | None = None,
         outputs: Iterable[object] = (),
     ) -> None:
-        self.settings = settings or all_settings.Settings()
+        settings = all_settings.Settings() if settings is None else settings
+        if not isinstance(settings, all_settings.Settings):
+            raise wrong_calls.not_settings(settings)
+        for name, callback in (("approve", approve), ("ask_user", ask_user)):
+            if callback is not None and not callable(callback):
+                raise wrong_calls.not_callable(name, callback)
+        _check_list(tools)
+        self.settings = settings
         self._outputs = by_title(outputs)
         self._approve = approve
         questions = (
@@ -125,6 +138,13 @@ class Runtime(Operated):
         self._running: started.StartedRuntime | None = None
         self._changing = threading.Lock()
         self._dropped: weakref.finalize[[started.StartedRuntime], Runtime] | None = None
+
+    if not TYPE_CHECKING:  # a type checker that saw it would accept every name
+
+        def __getattr__(self, name: str) -> object:
+            if name.startswith("_"):
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            raise wrong_calls.no_method(name, dir(type(self)))
 
     # -- life
 
@@ -195,6 +215,7 @@ class Runtime(Operated):
         providers: OwnProviders | None = None,
     ) -> None:
         """`reload`, for code without an event loop."""
+        _check_list(tools or ())
         with self._changing:
             asks = () if self._questions is None else (self._questions.tool,)
             given = self._given if tools is None else (*tools, *asks)
@@ -259,6 +280,7 @@ class Runtime(Operated):
     async def ask(self, prompt: Prompt, **options: Unpack[AskOptions]) -> Reply: ...
     @overload
     async def ask(self, prompt: Prompt, *, output: TypeForm[T], **options: Unpack[AskOptions]) -> Reply[T]: ...
+    @_asked
     async def ask(
         self, prompt: Prompt, *, output: TypeForm[T] | None = None, **options: Unpack[AskOptions]
     ) -> Reply[T] | Reply:
@@ -289,6 +311,7 @@ class Runtime(Operated):
     def ask_sync(self, prompt: Prompt, **options: Unpack[AskOptions]) -> Reply: ...
     @overload
     def ask_sync(self, prompt: Prompt, *, output: TypeForm[T], **options: Unpack[AskOptions]) -> Reply[T]: ...
+    @_asked
     def ask_sync(
         self, prompt: Prompt, *, output: TypeForm[T] | None = None, **options: Unpack[AskOptions]
     ) -> Reply[T] | Reply:
@@ -307,6 +330,7 @@ class Runtime(Operated):
     def stream(self, prompt: Prompt, **options: Unpack[AskOptions]) -> Stream: ...
     @overload
     def stream(self, prompt: Prompt, *, output: TypeForm[T], **options: Unpack[AskOptions]) -> Stream[T]: ...
+    @_asked
     def stream(
         self, prompt: Prompt, *, output: TypeForm[T] | None = None, **options: Unpack[AskOptions]
     ) -> Stream[T] | Stream:
@@ -323,6 +347,7 @@ class Runtime(Operated):
     def stream_sync(self, prompt: Prompt, **options: Unpack[AskOptions]) -> SyncStream: ...
     @overload
     def stream_sync(self, prompt: Prompt, *, output: TypeForm[T], **options: Unpack[AskOptions]) -> SyncStream[T]: ...
+    @_asked
     def stream_sync(
         self, prompt: Prompt, *, output: TypeForm[T] | None = None, **options: Unpack[AskOptions]
     ) -> SyncStream[T] | SyncStream:
@@ -622,3 +647,9 @@ class Runtime(Operated):
         if running.process_id != os.getpid():
             raise UsageError("this runtime was started before its process was forked; make a new one after the fork")
         return running
+
+
+def _check_list(tools: object) -> None:
+    """Raise UsageError for one tool, its name, or a mapping in place of a list."""
+    if isinstance(tools, str | Mapping) or not isinstance(tools, Iterable):
+        raise wrong_calls.not_tools(tools)

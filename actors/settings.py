@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import is_dataclass, replace
 from pathlib import Path
-from typing import Annotated, Final, Literal, NoReturn, Self, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Final, Literal, NoReturn, Self, get_args, get_origin, get_type_hints
 
 from msgspec import Struct
 from msgspec.structs import asdict
@@ -56,7 +56,8 @@ from callboard.actors.requests.extra_fields import checked_headers
 from callboard.actors.secret_files import SecretRules
 from callboard.protocol import limits
 from callboard.protocol.compaction import Compaction, compaction_faults
-from callboard.protocol.errors import UsageError
+from callboard.protocol.errors import UsageError, explained
+from callboard.protocol.lazy_loading import lazy_module
 from callboard.protocol.model import PromptCache, ResponseStorage, Sampling, sampling_faults
 from callboard.protocol.options import ToolFallback
 from callboard.protocol.policy import Mode, Policy, Trust
@@ -65,8 +66,15 @@ from callboard.protocol.server_tools import ServerToolOffer
 from callboard.providers.catalog import Catalog
 from callboard.providers.example_models import example
 from callboard.providers.local.scripted import Script
-from callboard.providers.provider_registry import KEY_VARIABLES
+from callboard.providers.provider_registry import KEY_VARIABLES, PROVIDERS
 from callboard.providers.provider_table import ROWS
+
+if TYPE_CHECKING:
+    from callboard.actors import wrong_calls
+    from callboard.providers import meant_model
+else:
+    meant_model = lazy_module("callboard.providers.meant_model")
+    wrong_calls = lazy_module("callboard.actors.wrong_calls")
 
 #: What the command line asks where no model is named: no key, no network.
 OFFLINE_MODEL = "offline/code-context"
@@ -415,12 +423,24 @@ class Settings(
         except UsageError as error:
             raise ValueError(str(error).removeprefix("headers: ")) from None
 
+    if not TYPE_CHECKING:  # it would hide the fields from type checkers
+        __init__ = explained(lambda *wrong: wrong_calls.of_settings(*wrong))(BaseModel.__init__)
+
+    @field_validator("model", mode="before")
+    @classmethod
+    def _a_text(cls, value: object) -> object:
+        if value is None:
+            raise ValueError(f'must be "provider/model", such as "{example("openai")}", or left out')
+        return value
+
     @field_validator("model")
     @classmethod
     def _provider_and_model(cls, value: str) -> str:
         provider, slash, model = value.partition("/")
         if not (provider and slash and model):
-            raise ValueError(f'must be "provider/model", such as "{example("openai")}" or "{OFFLINE_MODEL}"')
+            found = meant_model.meant_model(value, PROVIDERS)
+            said = f'; did you mean "{found}"?' if found else f', such as "{example("openai")}" or "{OFFLINE_MODEL}"'
+            raise ValueError(f'must be "provider/model"{said}')
         return value
 
     @field_validator("base_url", "embedding_base_url")
@@ -664,7 +684,7 @@ def _explain(error: ValidationError, places: Mapping[str, str]) -> str:
         field = str(item["loc"][0]) if item["loc"] else "?"
         message = item["msg"].removeprefix("Value error, ")
         if item["type"] == "extra_forbidden":
-            message = "there is no such setting" + similar(field, Settings.model_fields)
+            message = "there is no such setting" + wrong_calls.meant(field, "Settings", Settings.model_fields)
         elif inner := [str(each) for each in item["loc"][1:] if "[" not in str(each)]:  # without pydantic's own names
             message = f"{'.'.join(inner)}: {message}"
         faults.setdefault(field, message)

@@ -12,8 +12,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from enum import StrEnum
-from typing import Final
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from typing import ParamSpec, TypeVar
+
+    P = ParamSpec("P")
+    R = TypeVar("R")
 
 
 class CallboardError(Exception):
@@ -145,3 +153,49 @@ def said(error: BaseException) -> str:
 def missing_extra(what: str, extra: str) -> str:
     """The sentence for a package that is not installed. callboard is installed from a clone, and so are its extras."""
     return f"{what} needs the extra {extra!r}; in the clone of callboard, type: pip install -e '.[{extra}]'"
+
+
+def explained(
+    explain: Callable[[Callable[..., object], tuple[object, ...], Mapping[str, object]], UsageError],
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """A decorator: where the function is called with arguments that it does not take, the UsageError that `explain`
+    makes of function and arguments takes the place of Python's TypeError."""
+
+    def decorate(call: Callable[P, R]) -> Callable[P, R]:
+        made: Any = call
+
+        @wraps(call)
+        def checked(*args: P.args, **options: P.kwargs) -> R:
+            try:
+                return call(*args, **options)
+            except TypeError as error:
+                if not _is_about_arguments(error):
+                    raise
+            raise explain(call, args, options)
+
+        @wraps(call)
+        async def checked_async(*args: P.args, **options: P.kwargs) -> object:
+            try:
+                answer = made(*args, **options)
+            except TypeError as error:
+                if not _is_about_arguments(error):
+                    raise
+                answer = None
+            if answer is None:
+                raise explain(call, args, options)
+            return await answer
+
+        is_async = made.__code__.co_flags & _CO_COROUTINE
+        found: Callable[P, R] = checked_async if is_async else checked  # type: ignore[assignment]
+        return found
+
+    return decorate
+
+
+#: inspect.CO_COROUTINE, without loading inspect.
+_CO_COROUTINE: Final = 0x80
+
+
+def _is_about_arguments(error: TypeError) -> bool:
+    """It comes of the call itself: no line of the function has run."""
+    return error.__traceback__ is not None and error.__traceback__.tb_next is None

@@ -30,6 +30,10 @@ PROVIDERS: Final = tuple(sorted(ROWS))
 """All names that may come before the slash of `provider/model`."""
 
 
+#: In a message about one that there is not.
+_SHOWN_PROVIDERS: Final = ("anthropic", "azure", "bedrock", "gemini", "ollama", "openai", "openrouter", "vertex")
+
+
 def adapter_for(name: str, *, base_url: str | None = None, api_key: str | None = None, **options: object) -> Adapter:
     """The adapter of a wire API or a well-known server. UsageError for an unknown name, with the known ones."""
     from callboard.providers.http_adapters import ADAPTERS  # noqa: PLC0415 - all of them take 0.1 s to load
@@ -61,14 +65,23 @@ def split_model(model: str, own: Collection[str] = ()) -> tuple[str, str]:
     providers besides the known ones."""
     provider, _, name = model.partition("/")
     if provider not in PROVIDERS and provider not in own:
-        raise UsageError(
-            f"There is no provider {provider!r} (in {model!r}). Models are named provider/model; known providers are: "
-            f"{', '.join((*own, *PROVIDERS))}. Any other server that speaks Chat Completions: openai-compatible/MODEL "
-            "with a base_url."
-        )
+        raise UsageError(_no_provider(model, provider, own))
     if not name:
         raise UsageError(f"{model!r} names no model; write {provider}/MODEL.")
     return provider, name
+
+
+def _no_provider(model: str, provider: str, own: Collection[str]) -> str:
+    from callboard.providers.meant_model import meant_model  # noqa: PLC0415 - seldom needed
+
+    wrong = f"There is no provider {provider[:60]!r} (in {model[:60]!r})"
+    if found := meant_model(model, (*own, *PROVIDERS)):
+        return f"{wrong}; did you mean {found!r}?"
+    known = ", ".join((*own, *_SHOWN_PROVIDERS))
+    return (
+        f"{wrong}. Models are named provider/model; known providers are: {known} ... (callboard models --providers "
+        "lists all); for any other server: openai-compatible/MODEL with a base_url."
+    )
 
 
 def own_name(model: str, own: Collection[str] = ()) -> tuple[str, str]:

@@ -129,6 +129,8 @@ def _check_connection(name: str, own: Provider | Adapter, settings: Settings) ->
 
 
 def _checked(own: OwnProviders) -> OwnProviders:
+    if not isinstance(own, Mapping):
+        raise UsageError('providers are those of your own, by name: {"mine": ...}; the known ones need none')
     for name, provider in own.items():
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise UsageError(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from binascii import a2b_base64
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, TypedDict, get_args
+from typing import TYPE_CHECKING, Final, TypedDict, get_args
 
 from msgspec.structs import asdict, replace
 
@@ -21,6 +21,7 @@ from callboard.protocol.codec import check_types
 from callboard.protocol.content import Media, Text, UserMessage, UserPart
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import ToolName
+from callboard.protocol.lazy_loading import lazy_module
 from callboard.protocol.limits import MAX_REQUEST_SECONDS
 from callboard.protocol.model import (
     AudioOut,
@@ -35,6 +36,11 @@ from callboard.protocol.options import RequestOptions
 from callboard.protocol.provider_options import ProviderOptions
 from callboard.protocol.server_tools import ServerToolOffer
 from callboard.protocol.tools import wait_fault
+
+if TYPE_CHECKING:
+    from callboard.actors import wrong_calls
+else:
+    wrong_calls = lazy_module("callboard.actors.wrong_calls")
 
 #: Entries and characters of a question's metadata: they go into log records and spans of each of its steps. OpenAI's
 #: `metadata` has the same bounds (API reference: 16 pairs, keys of 64 characters, values of 512).
@@ -126,7 +132,8 @@ def user_message(prompt: Prompt) -> UserMessage:
         return UserMessage((Text(sendable("the question", prompt)),))
     given = (prompt,) if isinstance(prompt, _PARTS) else prompt
     if not isinstance(given, Sequence) or isinstance(given, bytes | bytearray):
-        raise UsageError(f"the question must be a str, a part or a list of them, not {_a(prompt)}")
+        said = wrong_calls.not_a_prompt(prompt)
+        raise UsageError(f"the question must be a str, a part or a list of them, not {_a(prompt)}{said}")
     parts = tuple(_part(place, each) for place, each in enumerate(given))
     if not any(not isinstance(part, Text) or part.text.strip() for part in parts):
         raise UsageError("the question is empty; say what you want to know")
@@ -151,7 +158,8 @@ def _part(place: int, part: object) -> UserPart:
                 sendable(f"part {place} of the question", found.text)
             return found
     known = ", ".join(kind.__name__ for kind in _PARTS)
-    raise UsageError(f"part {place} of the question is {_a(part)}; it must be a str or one of {known}")
+    said = wrong_calls.not_a_prompt(part)
+    raise UsageError(f"part {place} of the question is {_a(part)}; it must be a str or one of {known}{said}")
 
 
 def _check_base64(place: int, media: Media) -> None:
@@ -193,8 +201,8 @@ def check_names(options: Mapping[str, object]) -> None:
     """Raise UsageError for a keyword that is none of AskOptions."""
     for name in options:
         if name not in OPTIONS:
-            known = dict.fromkeys((*OPTIONS, "output"))
-            hint = similar(name, known) or f"; known are: {', '.join(known)}"
+            known = (*OPTIONS, "output")
+            hint = wrong_calls.meant(name, "question", known) or f"; known are: {wrong_calls.listed(known)}"
             raise UsageError(f"there is no option {name!r}{hint}")
 
 
@@ -210,7 +218,7 @@ def identity_of(options: AskOptions) -> tuple[str, Conversation]:
     if conversation is None:
         return request_id, Conversation()
     if not isinstance(conversation, Conversation):
-        raise UsageError(f"conversation must be a Conversation, not {_a(conversation)}")
+        raise UsageError(f"conversation must be a Conversation, such as Conversation(), not {_a(conversation)}")
     return request_id, conversation
 
 
@@ -284,7 +292,8 @@ def _flag(name: str, value: object, _: RequestOptions) -> bool:
 
 def _amount(name: str, value: object, _: RequestOptions) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= sys.float_info.max:
-        raise UsageError(f"{name} must be a number above 0, not {safe_text(repr, value, _MAX_VALUE_CHARS)}")
+        unit = " of seconds" if name == "timeout" else ""
+        raise UsageError(f"{name} must be a number{unit} above 0, not {safe_text(repr, value, _MAX_VALUE_CHARS)}")
     return value
 
 
@@ -310,7 +319,7 @@ def _count(name: str, value: object, _: RequestOptions) -> int:
 
 def _sampling(name: str, value: object, defaults: RequestOptions) -> Sampling:
     if not isinstance(value, Sampling):
-        raise UsageError(f"{name} must be a Sampling, not {_a(value)}")
+        raise UsageError(f"{name} must be a Sampling, such as Sampling(temperature=0.2), not {_a(value)}")
     if faults := sampling_faults(value):
         raise UsageError(f"{name}: {', '.join(faults)}")
     given = {name: found for name, found in asdict(value).items() if found not in (None, ())}

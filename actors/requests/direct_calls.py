@@ -70,7 +70,9 @@ class CallResult(Struct, frozen=True):
 def tool_call(name: str, arguments: Mapping[str, object] | None) -> ToolCall:
     """The call. Raises UsageError for what no model could send either."""
     if not isinstance(name, str) or not name:
-        raise UsageError(f"call_tool needs the name of a tool, not {safe_text(repr, name, 100)}")
+        said = getattr(name, "__name__", None) or getattr(name, "name", None)
+        hint = f'; write "{said}"' if isinstance(said, str) else ""
+        raise UsageError(f"call_tool needs the name of a tool, not {safe_text(repr, name, 100)}{hint}")
     if arguments is not None and not isinstance(arguments, Mapping):
         raise UsageError(f"{name}: arguments must be a mapping of names to values, not {type(arguments).__name__}")
     given = dict(arguments or {})
@@ -88,7 +90,10 @@ def said_with(call: ToolCall, options: CallOptions) -> AskOptions:
     for name in options:
         if name not in CallOptions.__annotations__:
             known = ", ".join(CallOptions.__annotations__)
-            raise UsageError(f"call_tool({call.name!r}): there is no option {name!r}; there are {known}, on_progress")
+            raise UsageError(
+                f"call_tool({call.name!r}): there is no option {name!r}; there are {known}, on_progress; what the tool "
+                f'takes goes into arguments: {{"{name}": ...}}'
+            )
     given: AskOptions = {"tools": (ALL,)}
     given.update(cast(AskOptions, options))
     return given

@@ -45,12 +45,14 @@ if TYPE_CHECKING:
     import pydantic_core
     from pydantic import TypeAdapter
 
+    from callboard.actors import wrong_calls
     from callboard.actors.tools import json_form, kept
     from callboard.protocol import annotation_reading
 else:
     annotation_reading = lazy_module("callboard.protocol.annotation_reading")
     json_form = lazy_module("callboard.actors.tools.json_form")
     kept = lazy_module("callboard.actors.tools.kept")
+    wrong_calls = lazy_module("callboard.actors.wrong_calls")
     pydantic = lazy_module("pydantic")
     pydantic_core = lazy_module("pydantic_core")
 
@@ -173,6 +175,8 @@ def output_type(kind: TypeForm[T]) -> OutputType[T] | None:
     bare: Any = kind
     if bare is str:
         return None
+    if isinstance(bare, Mapping):
+        raise wrong_calls.not_an_output(bare)
     try:
         # What is written tells types apart that are equal and not the same: Annotated[int, 1] and Annotated[int, True].
         shelf, key = kept.shelf_for(bare), (OutputType, bare, repr(bare))
@@ -217,6 +221,8 @@ def _looked_at(kind: Any) -> OutputType[Any]:
     except UsageError:
         raise
     except Exception as error:  # what is given here is any object, and a type of the user's runs code of its own
+        if _is_object(kind):
+            raise wrong_calls.not_an_output(kind) from None
         raise UsageError(_refusal(kind, name, error)) from error
     if told.description:
         rooted = {**rooted, "description": told.description}
@@ -224,6 +230,12 @@ def _looked_at(kind: Any) -> OutputType[Any]:
     modes = (OutputMode(told.mode),) if told.mode else tuple(OutputMode)
     spec = OutputSpec(rooted, name, description, modes, max_tries=told.tries, is_raw=RAW in beside)
     return OutputType(plain, wrapped, spec)
+
+
+def _is_object(kind: object) -> bool:
+    """Is it an object of some class, and no type at all?"""
+    of_typing = type(kind).__module__ in ("typing", "types", "typing_extensions")
+    return not isinstance(kind, type) and not of_typing and get_origin(kind) is None
 
 
 def _check_told(told: Output) -> None:

@@ -15,7 +15,7 @@ from functools import partial
 from sys import getsizeof
 from threading import Event as ThreadEvent
 from threading import Lock
-from typing import Final, Generic, cast
+from typing import TYPE_CHECKING, Final, Generic, cast
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -67,10 +67,16 @@ from callboard.protocol.events import (
     ToolCallStarted,
 )
 from callboard.protocol.ids import RequestId, Tag
+from callboard.protocol.lazy_loading import lazy_module
 from callboard.protocol.model import Error, FinishReason, StreamEvent, TextDelta, Usage
 from callboard.protocol.options import RequestOptions
 from callboard.protocol.reports import StepReport
 from callboard.protocol.tools import ToolFailure
+
+if TYPE_CHECKING:
+    from callboard.actors import wrong_calls
+else:
+    wrong_calls = lazy_module("callboard.actors.wrong_calls")
 
 #: Failures that a reply holds: with their tracebacks at most 2 MB.
 MAX_FAILURES: Final = 100
@@ -160,6 +166,13 @@ class Reply(Struct, Generic[T_co], frozen=True):
 
     def __str__(self) -> str:
         return self.text
+
+    if not TYPE_CHECKING:  # a type checker that saw it would accept every name
+
+        def __getattr__(self, name: str) -> object:
+            if name.startswith("_"):
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            raise wrong_calls.no_part(name, dir(type(self)))
 
     outside_calls: tuple[ToolCall, ...] = ()
     """With Outcome.CALLS_OUTSIDE: the calls of the asker's own tools, in the model's order (ClientTool)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct, field
 
@@ -13,7 +13,13 @@ from callboard.actors.tools import Tool
 from callboard.actors.tools.decorator import as_tool
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import ToolName
+from callboard.protocol.lazy_loading import lazy_module
 from callboard.protocol.options import ToolOffer
+
+if TYPE_CHECKING:
+    from callboard.actors import wrong_calls
+else:
+    wrong_calls = lazy_module("callboard.actors.wrong_calls")
 
 ALL: Final = "*"
 """In `tools=`: all of the runtime's."""
@@ -43,7 +49,7 @@ def selection_of(
 
     Raises UsageError for unknown and repeated names, and for what is no tool."""
     if isinstance(given, str) or not isinstance(given, Sequence):
-        raise UsageError(f"tools must be a list of tools and names of tools, such as tools=[{_example(given)}]")
+        raise wrong_calls.not_tools(given)
     names: set[ToolName] = set()
     own: dict[ToolName, Tool] = {}
     outside: dict[ToolName, ToolOffer] = {}
@@ -69,10 +75,6 @@ def selection_of(
         raise UsageError(f"two tools are called {both[0]!r}; rename one, or name the runtime's tools without it")
     offers = (*map(offer, own.values()), *outside.values())
     return ToolSelection(None if ALL in names else frozenset(names), own, offers)
-
-
-def _example(given: object) -> str:
-    return repr(given) if isinstance(given, str) else given.name if isinstance(given, Tool) else '"weather"'
 
 
 def _add_outside(tool: ClientTool, outside: dict[ToolName, ToolOffer]) -> None:

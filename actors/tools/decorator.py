@@ -33,12 +33,14 @@ from callboard.protocol.policy import Access, AccessKind
 from callboard.protocol.tools import Effect, Isolation, Latency, Origin, Risk, ToolContract, ToolDefinition
 
 if TYPE_CHECKING:
+    from callboard.actors import wrong_calls
     from callboard.actors.tools import functions, kept
     from callboard.protocol import annotation_reading
 else:
     annotation_reading = lazy_module("callboard.protocol.annotation_reading")
     functions = lazy_module("callboard.actors.tools.functions")
     kept = lazy_module("callboard.actors.tools.kept")
+    wrong_calls = lazy_module("callboard.actors.wrong_calls")
 
 P = ParamSpec("P", default=...)
 R = TypeVar("R", covariant=True, default=object)
@@ -197,6 +199,7 @@ def tool(
     trusted: bool = False,
     accesses: Accesses = MappingProxyType({}),
     can_be_held: bool | None = None,
+    **unknown: object,
 ) -> object:
     """Make a function a tool, as `@tool` or `@tool(timeout=10)`.
 
@@ -223,6 +226,9 @@ def tool(
     and the handlers of SIGINT, SIGTERM and SIGALRM are then put back between calls. The rest can leak into the next
     call: module and context variables, caches, patched modules, open files and connections, rlimits, random state.
     """
+
+    for wrong in unknown:
+        raise wrong_calls.no_tool_option(wrong, (*(tool.__kwdefaults__ or ()),))
 
     def decorate(given: Callable[..., object]) -> Tool:
         function = functions.function_of(given)
@@ -263,7 +269,7 @@ def as_tool(given: object) -> Tool:
     if isinstance(given, Tool):
         return given
     if not callable(given) or isinstance(given, type):
-        raise UsageError(f"{given!r:.100} is not a tool; give a function, or one that is decorated with @tool")
+        raise wrong_calls.not_a_tool(given)
     if inspect.isfunction(given):
         shelf = kept.shelf_of(given)
         found = shelf.get(_TOOL) if shelf is not None else None
