@@ -652,4 +652,4 @@ class Runtime(Operated):
 def _check_list(tools: object) -> None:
     """Raise UsageError for one tool, its name, or a mapping in place of a list."""
     if isinstance(tools, str | Mapping) or not isinstance(tools, Iterable):
-        raise wrong_calls.not_tools(tools)
+        raise wrong_calls.not_tools(tools, "functions")

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
@@ -47,7 +47,7 @@ from callboard.actors.requests import asking
 from callboard.actors.requests.asking import AskOptions
 from callboard.actors.requests.conversation import Conversation
 from callboard.actors.requests.read_earlier import read_tool
-from callboard.actors.requests.tool_selection import ALL, ToolSelection, selection_of
+from callboard.actors.requests.tool_selection import ALL, ToolSelection, named_as_ours, selection_of
 from callboard.actors.settings import OFFLINE_MODEL, Settings
 from callboard.actors.telemetry import extras
 from callboard.actors.telemetry.metrics import Metrics
@@ -57,6 +57,7 @@ from callboard.actors.telemetry.telemetry import Telemetry
 from callboard.actors.telemetry.timelines import RequestTimelines
 from callboard.actors.tools import Tool
 from callboard.actors.tools.decorator import as_tool
+from callboard.actors.tools.schema import is_ours
 from callboard.actors.topology import JournalPlan, Plan
 from callboard.actors.workers.kinds import kinds
 from callboard.protocol.budgets import MIN_OUTPUT_TOKENS
@@ -154,7 +155,9 @@ class Wiring:
         """Of the requests that run, where a tool may read them."""
         compaction = settings.compaction
         reads = (read_tool(self.conversations.get),) if compaction is not None and compaction.read_back else ()
-        self.tools = _checked([*map(as_tool, tools), *builtins, *reads], ADDED_AT_START if settings.workspace else ())
+        own = (*builtins, *reads)
+        added = ADDED_AT_START if settings.workspace else ()
+        self.tools = _checked([*map(as_tool, tools)], own, {CONTEXT_TOOL, *added, *(each.name for each in own)})
         self._check_tools()
         limits = RateLimits(kernel.LoopScheduler.now, settings.rate_limits)
         self._router = Router(settings, limits, providers)
@@ -529,15 +532,20 @@ def workspace_of(settings: Settings) -> Workspace:
     return Workspace.at(settings.workspace, settings.secret_rules, settings.more_workspaces)
 
 
-def _checked(tools: list[Tool], added_later: Iterable[str]) -> tuple[Tool, ...]:
-    """Each tool can run where it says, and no two share a name, also of those that the start adds."""
-    names = {CONTEXT_TOOL, *added_later}
+def _checked(tools: Iterable[Tool], own: Iterable[Tool], own_names: Collection[str]) -> tuple[Tool, ...]:
+    """Those given and our own: each can run where it says, and no two share a name. `own_names`: also of those that the
+    start adds."""
+    names: dict[str, Tool] = {}
     for each in tools:
+        if each.name in own_names or (each.name in names and is_ours(names[each.name].function)):
+            raise UsageError(named_as_ours(each.name))
         if each.name in names:
             raise UsageError(f"two tools are called {each.name!r}; rename one with @tool(name=...)")
-        names.add(each.name)
+        names[each.name] = each
+    found = (*names.values(), *own)
+    for each in found:
         each.owned.check()
-    return tuple(each.owned for each in tools)
+    return tuple(each.owned for each in found)
 
 
 def has_media(user: UserMessage) -> bool:

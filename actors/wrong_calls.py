@@ -33,8 +33,8 @@ _ELSEWHERE: Final[Mapping[str, str]] = {
     foreign: ours
     for ours, names in {
         "[text, Image(...)] as the prompt": "images image files attachments image_url image_urls documents media",
-        "ask_sync(...) or stream_sync(...), which gives the pieces": "stream streaming on_token callbacks",
-        "ToolContext, and what the function closes over": "deps deps_type dependencies context run_context",
+        "stream(...) or stream_sync(...)": "stream streaming on_token callbacks",
+        "a ToolContext argument of the tool (or a closure)": "deps deps_type dependencies context run_context",
         "api_key": "apikey key openai_api_key anthropic_api_key auth_token access_token secret",
         "approve": "approval on_approval human_in_the_loop confirm permission_mode can_use_tool",
         "base_url": "api_base endpoint server_url host url openai_api_base azure_endpoint address uri",
@@ -68,7 +68,7 @@ _OF_TOOLS: Final[Mapping[str, str]] = {
         "'timeout'": "timeout_seconds deadline max_seconds",
         "'needs_approval'": "requires_approval approval human_in_the_loop confirm",
         'effect="repeat"': "retries max_retries retry idempotent",
-        "the signature and docstring of the function, of which the schema is made": "args_schema parameters schema "
+        "the schema is made of the function's signature and docstring": "args_schema parameters schema "
         "input_schema params_json_schema strict strict_mode return_direct model",
         "'concurrency'": "max_concurrency parallel",
         "'isolation'": "sandbox process thread",
@@ -86,7 +86,8 @@ _METHODS: Final[Mapping[str, str]] = {
         "stream(...)": "run_stream astream stream_events run_streamed iter",
         "stop()": "close aclose shutdown disconnect exit",
         "start()": "open connect run_forever",
-        "the argument tools=[...]": "add_tool register tool_plain register_tool bind_tools with_tools",
+        "the tools are given when it is made: Runtime(tools=[...])": "add_tool register tool_plain register_tool "
+        "bind_tools with_tools",
         "call_tool(...)": "call_tool_sync run_tool execute invoke_tool",
         "settings.model": "model",
     }.items()
@@ -126,7 +127,7 @@ def meant(name: str, place: str, known: Collection[str]) -> str:
         or _written(_close(name, {*_ELSEWHERE, *(each for names in far for each in names)}, _CLOSE), place, known)
         or _written(_close(name, known, 0.6), place, known)
     )
-    return f"; did you mean {found}?" if found else ""
+    return _ending(found)
 
 
 def _close(name: str, names: Collection[str], cutoff: float) -> str:
@@ -205,19 +206,26 @@ def no_tool_option(name: str, known: Collection[str]) -> UsageError:
     )
 
 
+def _ending(found: str) -> str:
+    """Of a message: what was meant, or how it is ("the ...")."""
+    if not found:
+        return ""
+    return f"; {found}" if found.startswith("the ") else f"; did you mean {found}?"
+
+
 def no_method(name: str, known: Collection[str]) -> NoAttribute:
     """A runtime was asked for what it does not have."""
     close = get_close_matches(name, [each for each in known if not each.startswith("_")], n=1)
-    found = f"runtime.{_METHODS[name]}" if name in _METHODS else f"runtime.{close[0]}" if close else ""
-    found = found.replace("runtime.the", "the")
-    return NoAttribute(f"a Runtime has no {name!r}{f'; did you mean {found}?' if found else ''}")
+    found = _METHODS.get(name) or (close[0] if close else "")
+    found = found if found.startswith("the ") or not found else f"runtime.{found}"
+    return NoAttribute(f"a Runtime has no {name!r}{_ending(found)}")
 
 
 def no_part(name: str, known: Collection[str]) -> NoAttribute:
     """A reply was asked for what it does not have."""
     close = get_close_matches(name, [each for each in known if not each.startswith("_")], n=1)
     found = _OF_REPLIES.get(name) or (close[0] if close else "")
-    return NoAttribute(f"a Reply has no {name!r}{f'; did you mean reply.{found}?' if found else ''}")
+    return NoAttribute(f"a Reply has no {name!r}{_ending(f'reply.{found}' if found else '')}")
 
 
 def not_settings(given: object) -> UsageError:
@@ -233,10 +241,12 @@ def not_settings(given: object) -> UsageError:
     return UsageError(f"Runtime takes Settings first, not {_a(given)}: Runtime(Settings(model=...))")
 
 
-def not_tools(given: object) -> UsageError:
+def not_tools(given: object, of: str) -> UsageError:
     """In place of a list of tools."""
-    name = getattr(given, "__name__", "") or getattr(given, "name", "") or "weather"
-    return UsageError(f"tools must be a list of functions, such as tools=[{name}], not {_a(given)}")
+    name = getattr(given, "__name__", None) or getattr(given, "name", None)
+    is_name = isinstance(given, str) and "names" in of
+    example = repr(given[:60]) if isinstance(given, str) and is_name else name if isinstance(name, str) else "weather"
+    return UsageError(f"tools must be a list of {of}, such as tools=[{example}], not {_a(given)}")
 
 
 def not_a_tool(given: object) -> UsageError:
@@ -275,11 +285,11 @@ def not_an_output(given: object) -> UsageError:
             f"output: {what} is not a type; write output=json_schema({{...}}), or give a dataclass or TypedDict"
         )
     if isinstance(given, str):
-        return UsageError(
-            f"output: {given[:60]!r} is a text and not a type; write output=dict, a dataclass or json_schema({{...}})"
-        )
-    name = type(given).__name__
-    return UsageError(f"output: that is an object of {name}; give the class itself: output={name}")
+        text = f"{given[:60]} has no JSON Schema, being a text"
+        return UsageError(f"output: {text}; give a type (dict, a dataclass ...) or json_schema({{...}})")
+    kind, shown = type(given).__name__, repr(given)
+    text = shown if len(shown) <= _MAX_LIST_CHARS // 2 else f"{shown[: _MAX_LIST_CHARS // 2]}..."
+    return UsageError(f"output: {text} has no JSON Schema, being an object; give the class itself: output={kind}")
 
 
 def not_a_prompt(given: object) -> str:

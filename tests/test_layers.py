@@ -63,6 +63,7 @@ INSIDE_FUNCTIONS = {
     "actors/cli/__main__.py": {"callboard.actors.cli.shell"},
     "actors/cli/shell.py": {"callboard.actors.index"},
 }
+WRONG_CALLS = "callboard.actors.wrong_calls"
 #: What `lazy_module` loads, and why it is not simply imported. (The names of packages have `lazy_names`:
 #: tests/protocol/test_lazy_loading.py.) Each is seen by mypy, and by this file, under `if TYPE_CHECKING:`.
 LAZY = {
@@ -77,7 +78,15 @@ LAZY = {
         "callboard.actors.taking_up",
         "callboard.actors.topology",
         "callboard.actors.wiring",
+        WRONG_CALLS,
     },
+    # What was meant by a call that is wrong: for those alone.
+    "actors/connection.py": {WRONG_CALLS},
+    "actors/one_question.py": {WRONG_CALLS},
+    "actors/requests/asking.py": {WRONG_CALLS},
+    "actors/requests/replies.py": {WRONG_CALLS},
+    "actors/requests/tool_selection.py": {WRONG_CALLS},
+    "actors/settings.py": {WRONG_CALLS, "callboard.providers.meant_model"},
     "actors/operating.py": {"callboard.actors.running"},  # likewise
     # pydantic takes 0.1 s; it is needed from the first schema on.
     "actors/requests/json_schema.py": {"pydantic"},
@@ -87,6 +96,7 @@ LAZY = {
         "callboard.protocol.annotation_reading",
         "pydantic",
         "pydantic_core",
+        WRONG_CALLS,
     },
     "actors/tools/json_form.py": {"pydantic", "pydantic.json_schema", "pydantic_core"},
     "actors/requests/partial_outputs.py": {"pydantic_core"},
@@ -106,6 +116,7 @@ LAZY = {
         "callboard.actors.tools.functions",
         "callboard.actors.tools.kept",
         "callboard.protocol.annotation_reading",
+        WRONG_CALLS,
     },
     # 5 to 30 ms each, for what most programs do not do.
     "actors/builtins/listing.py": {"pathspec"},

@@ -218,7 +218,7 @@ def identity_of(options: AskOptions) -> tuple[str, Conversation]:
     if conversation is None:
         return request_id, Conversation()
     if not isinstance(conversation, Conversation):
-        raise UsageError(f"conversation must be a Conversation, such as Conversation(), not {_a(conversation)}")
+        raise UsageError(f"conversation must be a Conversation, not {_a(conversation)}; begin one with Conversation()")
     return request_id, conversation
 
 
@@ -292,8 +292,8 @@ def _flag(name: str, value: object, _: RequestOptions) -> bool:
 
 def _amount(name: str, value: object, _: RequestOptions) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= sys.float_info.max:
-        unit = " of seconds" if name == "timeout" else ""
-        raise UsageError(f"{name} must be a number{unit} above 0, not {safe_text(repr, value, _MAX_VALUE_CHARS)}")
+        unit = " (it is in seconds)" if name == "timeout" else ""
+        raise UsageError(f"{name} must be a number above 0, not {safe_text(repr, value, _MAX_VALUE_CHARS)}{unit}")
     return value
 
 
@@ -319,7 +319,7 @@ def _count(name: str, value: object, _: RequestOptions) -> int:
 
 def _sampling(name: str, value: object, defaults: RequestOptions) -> Sampling:
     if not isinstance(value, Sampling):
-        raise UsageError(f"{name} must be a Sampling, such as Sampling(temperature=0.2), not {_a(value)}")
+        raise UsageError(f"{name} must be a Sampling, not {_a(value)}; write Sampling(temperature=0.2)")
     if faults := sampling_faults(value):
         raise UsageError(f"{name}: {', '.join(faults)}")
     given = {name: found for name, found in asdict(value).items() if found not in (None, ())}
@@ -368,7 +368,8 @@ def _each(kinds: tuple[type, ...], *, is_one_enough: bool = False) -> _Read:
     def read(name: str, value: object, _: RequestOptions) -> object:
         given = (value,) if is_one_enough and isinstance(value, kinds) else value
         if not isinstance(given, Sequence) or isinstance(given, str):
-            raise UsageError(f"{name} must be a list, not {_a(value)}")
+            example = kinds[0].__name__
+            raise UsageError(f"{name} must be a list, not {_a(value)}; give objects such as {example}(...)")
         for each in given:
             if not isinstance(each, kinds):
                 known = ", ".join(kind.__name__ for kind in kinds)

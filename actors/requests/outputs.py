@@ -221,9 +221,7 @@ def _looked_at(kind: Any) -> OutputType[Any]:
     except UsageError:
         raise
     except Exception as error:  # what is given here is any object, and a type of the user's runs code of its own
-        if _is_object(kind):
-            raise wrong_calls.not_an_output(kind) from None
-        raise UsageError(_refusal(kind, name, error)) from error
+        raise _refusal(kind, name, error) from error
     if told.description:
         rooted = {**rooted, "description": told.description}
     description = str(rooted.get("description", ""))
@@ -309,13 +307,16 @@ def _open_type(kind: object) -> str:
     return ", ".join(map(str, parameters))
 
 
-def _refusal(kind: object, name: str, error: Exception) -> str:
+def _refusal(kind: object, name: str, error: Exception) -> UsageError:
+    if _is_object(kind):
+        return wrong_calls.not_an_output(kind)
     holder = next((each for each in (kind, *get_args(kind)) if _fields_of(each)), kind)
     place = ".".join(_place_of(holder, 0))
     of = f"{name}: the field {place!r}" if place else f"{name}"
     # Not pydantic's own remedies, which are about models of one's own.
     first = (said(error).splitlines() or [""])[0].partition(". Set `")[0].partition("; you should")[0]
-    return f"output: {of} has no JSON Schema ({shortened(first, 300)}); use types that JSON can carry: {_JSON_TYPES}"
+    schemaless = f"{of} has no JSON Schema ({shortened(first, 300)})"
+    return UsageError(f"output: {schemaless}; use types that JSON can carry: {_JSON_TYPES}")
 
 
 #: Types within types, each in a field: deeper ones are named by the last field found.

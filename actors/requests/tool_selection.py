@@ -11,6 +11,7 @@ from callboard.actors.config_file import similar
 from callboard.actors.requests.client_tools import ClientTool
 from callboard.actors.tools import Tool
 from callboard.actors.tools.decorator import as_tool
+from callboard.actors.tools.schema import is_ours
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import ToolName
 from callboard.protocol.lazy_loading import lazy_module
@@ -49,7 +50,7 @@ def selection_of(
 
     Raises UsageError for unknown and repeated names, and for what is no tool."""
     if isinstance(given, str) or not isinstance(given, Sequence):
-        raise wrong_calls.not_tools(given)
+        raise wrong_calls.not_tools(given, "tools and names of tools")
     names: set[ToolName] = set()
     own: dict[ToolName, Tool] = {}
     outside: dict[ToolName, ToolOffer] = {}
@@ -65,7 +66,8 @@ def selection_of(
         elif each != ALL and each not in of_runtime:
             known = ", ".join(of_runtime) or "none"
             hint = similar(each, dict.fromkeys(map(str, of_runtime)))
-            raise UsageError(f"there is no tool {each!r}{hint}; the tools of this runtime are: {known}")
+            own = "" if hint else "; a function is given itself, neither called nor as a text"
+            raise UsageError(f"there is no tool {each!r}{hint}; the tools of this runtime are: {known}{own}")
         elif each in names:
             raise UsageError(f"tools names {each!r} twice; leave one out")
         else:
@@ -75,6 +77,14 @@ def selection_of(
         raise UsageError(f"two tools are called {both[0]!r}; rename one, or name the runtime's tools without it")
     offers = (*map(offer, own.values()), *outside.values())
     return ToolSelection(None if ALL in names else frozenset(names), own, offers)
+
+
+def named_as_ours(name: str) -> str:
+    """A tool of the user's has the name of one of callboard's own: rules, prompts and saved answers mean that one."""
+    return (
+        f"two tools are called {name!r}: yours, and one of callboard's own, which does not give way, since rules and "
+        f'saved answers go by its name; rename yours with @tool(name="my_{name}")'
+    )
 
 
 def _add_outside(tool: ClientTool, outside: dict[ToolName, ToolOffer]) -> None:
@@ -87,6 +97,8 @@ def _add_outside(tool: ClientTool, outside: dict[ToolName, ToolOffer]) -> None:
 def _add_own(tool: Tool, own: dict[ToolName, Tool], of_runtime: Mapping[ToolName, Tool]) -> None:
     if tool.name in own:
         raise UsageError(f"two tools are called {tool.name!r}; rename one with @tool(name=...)")
+    if tool.name in of_runtime and is_ours(of_runtime[tool.name].function):
+        raise UsageError(named_as_ours(tool.name))
     if tool.name in of_runtime:
         raise UsageError(
             f"this runtime has another tool {tool.name!r}; name that one as a text, or rename yours by @tool(name=...)"

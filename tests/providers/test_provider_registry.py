@@ -95,8 +95,10 @@ def test_a_missing_key_is_named_before_anything_is_sent(name: str) -> None:
 
 
 def test_an_unknown_provider_and_a_missing_model_are_one_sentence() -> None:
-    with pytest.raises(UsageError, match=r"no provider 'azur' .*known providers are: .*azure.*bedrock.*vertex"):
+    with pytest.raises(UsageError, match=r"no provider 'azur' \(in 'azur/m'\); did you mean 'azure/m'\?"):
         split_model("azur/m")
+    with pytest.raises(UsageError, match=r"no provider 'nowhere' .*known providers are: .*azure.*bedrock.*vertex"):
+        split_model("nowhere/m")
     with pytest.raises(UsageError, match="names no model; write vertex/MODEL"):
         split_model("vertex/")
     with pytest.raises(UsageError, match="no adapter 'offline'"):
