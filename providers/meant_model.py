@@ -66,8 +66,7 @@ def meant_model(given: str, known: Collection[str]) -> str:
         if (exact := _ALIASES.get(head.lower(), head.lower())) in known:
             return f"{exact}/{rest}"
         if separator == "/":
-            family = _family(rest)
-            return f"openrouter/{text}" if family == "ollama" else _joined(_close(head, known) or family, rest)
+            return f"openrouter/{text}" if _family(rest) == "ollama" else _joined(_close(head, known), rest)
     family = _family(text)
     return _joined(family, text) if family in known else _joined(_close(head, known), rest)
 
@@ -82,7 +81,7 @@ def _halves(text: str) -> tuple[str, str, str]:
 
 
 def _close(head: str, known: Collection[str]) -> str:
-    found = get_close_matches(head.lower(), [*known, *_ALIASES], n=1, cutoff=0.75)
+    found = get_close_matches(head.lower(), [*known, *_ALIASES], n=1, cutoff=0.8)
     return _ALIASES.get(found[0], found[0]) if found else ""
 
 
