@@ -154,9 +154,9 @@ def addresses_of(environment: Mapping[str, str]) -> dict[str, str]:
 
 def without_secret(address: str) -> str:
     """Who asks there without the password is refused; without the address, the request would go past it."""
-    before, mark, rest = address.partition("://")
+    scheme, mark, rest = address.rpartition("://")
     host, slash, path = rest.partition("/")
-    bare = f"{before}{mark}{host.rpartition('@')[2]}{slash}{path}"
+    bare = f"{scheme}{mark}{host.rpartition('@')[2]}{slash}{path}"
     return bare if for_log(bare) == bare else bare.removesuffix(f"{slash}{path}")
 
 

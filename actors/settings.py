@@ -516,8 +516,9 @@ class Settings(
         and where models are, without what is secret in it."""
         told = addresses_of(os.environ)
         if (row := ROWS.get(self.provider)) is not None and self.script is None:
-            address = None if row.is_local else self.address_for(self.provider)[0]
-            told |= {VARIABLES["model"]: self.model, VARIABLES["base_url"]: without_secret(address or "")}
+            told[VARIABLES["model"]] = self.model
+            if not row.is_local and (address := self.address_for(self.provider)[0]):
+                told[VARIABLES["base_url"]] = without_secret(address)
         return told | {name: os.environ[name] for name in self.tool_environment if name in os.environ}
 
     @property
