@@ -684,6 +684,8 @@ def _explain(error: ValidationError, places: Mapping[str, str]) -> str:
     for item in error.errors(include_url=False, include_input=False):
         field = str(item["loc"][0]) if item["loc"] else "?"
         message = item["msg"].removeprefix("Value error, ")
+        if item["type"] == "tuple_type":
+            message = "must be a list"
         if item["type"] == "extra_forbidden":
             message = "there is no such setting" + wrong_calls.meant(field, "Settings", Settings.model_fields)
         elif inner := [str(each) for each in item["loc"][1:] if "[" not in str(each)]:  # without pydantic's own names

@@ -537,10 +537,10 @@ def _checked(tools: Iterable[Tool], own: Iterable[Tool], own_names: Collection[s
     start adds."""
     names: dict[str, Tool] = {}
     for each in tools:
-        if each.name in own_names or (each.name in names and is_ours(names[each.name].function)):
-            raise UsageError(named_as_ours(each.name))
-        if each.name in names:
+        if each.name in names and not is_ours(each.function) and not is_ours(names[each.name].function):
             raise UsageError(f"two tools are called {each.name!r}; rename one with @tool(name=...)")
+        if each.name in names or each.name in own_names:
+            raise UsageError(named_as_ours(each.name))
         names[each.name] = each
     found = (*names.values(), *own)
     for each in found:

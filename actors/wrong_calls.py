@@ -35,6 +35,8 @@ _ELSEWHERE: Final[Mapping[str, str]] = {
         "[text, Image(...)] as the prompt": "images image files attachments image_url image_urls documents media",
         "stream(...) or stream_sync(...)": "stream streaming on_token callbacks",
         "a ToolContext argument of the tool (or a closure)": "deps deps_type dependencies context run_context",
+        'the provider is the first part of the model, "openai/..."': "provider llm_provider custom_llm_provider "
+        "model_provider vendor",
         "api_key": "apikey key openai_api_key anthropic_api_key auth_token access_token secret",
         "approve": "approval on_approval human_in_the_loop confirm permission_mode can_use_tool",
         "base_url": "api_base endpoint server_url host url openai_api_base azure_endpoint address uri",
@@ -88,6 +90,8 @@ _METHODS: Final[Mapping[str, str]] = {
         "start()": "open connect run_forever",
         "the tools are given when it is made: Runtime(tools=[...])": "add_tool register tool_plain register_tool "
         "bind_tools with_tools",
+        "the conversation goes with the question: ask(..., conversation=Conversation())": "conversation history memory "
+        "chat_history",
         "call_tool(...)": "call_tool_sync run_tool execute invoke_tool",
         "settings.model": "model",
     }.items()
@@ -284,6 +288,8 @@ def not_an_output(given: object) -> UsageError:
         return UsageError(
             f"output: {what} is not a type; write output=json_schema({{...}}), or give a dataclass or TypedDict"
         )
+    if isinstance(given, list | tuple) and len(given) == 1 and isinstance(given[0], type):
+        return UsageError(f"output: a list of one type has no JSON Schema; write output=list[{given[0].__name__}]")
     if isinstance(given, str):
         text = f"{given[:60]} has no JSON Schema, being a text"
         return UsageError(f"output: {text}; give a type (dict, a dataclass ...) or json_schema({{...}})")

@@ -368,7 +368,7 @@ def _each(kinds: tuple[type, ...], *, is_one_enough: bool = False) -> _Read:
     def read(name: str, value: object, _: RequestOptions) -> object:
         given = (value,) if is_one_enough and isinstance(value, kinds) else value
         if not isinstance(given, Sequence) or isinstance(given, str):
-            example = kinds[0].__name__
+            example = kinds[-1].__name__
             raise UsageError(f"{name} must be a list, not {_a(value)}; give objects such as {example}(...)")
         for each in given:
             if not isinstance(each, kinds):

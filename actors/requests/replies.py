@@ -480,6 +480,11 @@ class Stream(EventReader[T], AsyncIterable[StreamItem[T]]):
                 if isinstance(item, TextDelta):
                     yield item.text
 
+    if not TYPE_CHECKING:  # a type checker would take it for iterable
+
+        def __iter__(self) -> object:
+            raise TypeError("a Stream is read by `async for`; without an event loop use stream_sync(...)")
+
     async def __aiter__(self) -> AsyncGenerator[StreamItem[T], None]:
         self._begin_reading()
         try:

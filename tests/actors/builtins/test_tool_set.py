@@ -14,6 +14,7 @@ from callboard.actors.settings import Settings
 from callboard.actors.tools import tool
 from callboard.actors.tools.schema import is_ours
 from callboard.actors.tools.shipping import unpack
+from callboard.protocol.compaction import Compaction
 from callboard.protocol.tools import Isolation
 from callboard.providers.local.offline import CONTEXT_TOOL
 
@@ -37,6 +38,41 @@ def test_a_name_that_the_start_adds_is_refused_when_the_runtime_is_made(tmp_path
     with pytest.raises(UsageError, match=f"two tools are called '{name}'"):
         Runtime(Settings(workspace=tmp_path), [own])
     Runtime(Settings(), [own])
+
+
+#: All that a workspace, an `ask_user` callback and a compaction bring.
+OURS = (
+    "read_file", "read_files", "list_dir", "find_files", "search_text", "get_file_metadata", "run_command", "todo",
+    "request_code_context", "ask_user", "read_earlier_messages", *ADDED_AT_START,
+)  # fmt: skip
+
+
+async def test_a_tool_with_the_name_of_one_of_ours_is_refused_and_told_so(tmp_path: Path) -> None:
+    """Rules, prompts and saved answers go by the name, so a tool of the user's does not take its place."""
+    work = tmp_path / "work"
+    work.mkdir()
+    settings = Settings(
+        model="scripted/x",
+        workspace=work,
+        state_dir=tmp_path / "state",
+        index_dir=tmp_path / "index",
+        compaction=Compaction(),
+    )
+    async with Runtime(settings, ask_user=lambda _: None) as runtime:
+        assert {offer.definition.name for offer in runtime.tools()} == set(OURS)
+        for name in OURS:
+            own = tool(name=name, isolation="thread")(word)
+            said = rf"'{name}': yours, and one of callboard's own.*rename yours with @tool\(name=\"my_{name}\"\)"
+            with pytest.raises(UsageError, match=said):
+                Runtime(settings, [own], ask_user=lambda _: None)
+            with pytest.raises(UsageError, match=said):
+                await runtime.ask("hi", tools=[own])
+            await runtime.ask("hi", tools=[tool(name=f"my_{name}", isolation="thread")(word)])
+
+
+def word() -> str:
+    """Return a word."""
+    return "own"
 
 
 async def test_what_is_not_checked_of_our_own_tools_holds_of_all_of_them(tmp_path: Path) -> None:
