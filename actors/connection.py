@@ -40,7 +40,7 @@ that says it all; False, anyone, which lets others read along."""
 
 def _explained(kind: type[Connection]) -> type[Connection]:
     """With a clear error for a misspelt field."""
-    kind.__init__ = explained(lambda *wrong: wrong_calls.of_connection(*wrong))(kind.__init__)  # type: ignore[misc]
+    kind.__init__ = explained(lambda *wrong: wrong_calls.of_connection(*wrong))(kind.__init__)  # type: ignore[method-assign]
     return kind
 
 

@@ -66,8 +66,8 @@ def selection_of(
         elif each != ALL and each not in of_runtime:
             known = ", ".join(of_runtime) or "none"
             hint = similar(each, dict.fromkeys(map(str, of_runtime)))
-            own = "" if hint else "; a function is given itself, neither called nor as a text"
-            raise UsageError(f"there is no tool {each!r}{hint}; the tools of this runtime are: {known}{own}")
+            advice = "" if hint else "; a function is given itself, neither called nor as a text"
+            raise UsageError(f"there is no tool {each!r}{hint}; the tools of this runtime are: {known}{advice}")
         elif each in names:
             raise UsageError(f"tools names {each!r} twice; leave one out")
         else:

@@ -9,7 +9,7 @@ from urllib.request import urlopen
 from callboard import Settings, tool
 
 SETTINGS = Settings(tool_environment=("WEATHER_URL",))
-"""The model is that of CALLBOARD_MODEL. A tool in a child process sees no variable that is not named here."""
+"""The model is that of CALLBOARD_MODEL. A tool in a child process sees no key that is not named here."""
 
 
 @tool(risk="network", timeout=30)
