@@ -14,6 +14,8 @@ from callboard.actors.tools.invoke import safe_text
 
 M = TypeVar("M", bound=BaseModel)
 Q = TypeVar("Q")
+#: A model in the client's words; None: that of the settings (`callboard serve --model`).
+ModelField = Annotated[str, Field(min_length=1)] | None
 #: Of a body that is read at once: it takes about a millisecond.
 SMALL_BYTES: Final = 128 * 1024
 #: What all APIs take as the name of a tool (OpenAI, API reference: `tools[].function.name`; Anthropic allows 128).

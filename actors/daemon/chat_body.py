@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from pydantic import Field
 
 from callboard.actors.daemon.api_errors import bad_field
-from callboard.actors.daemon.body_models import ApiBody, RunTools, ToolNameField, read_body
+from callboard.actors.daemon.body_models import ApiBody, ModelField, RunTools, ToolNameField, read_body
 from callboard.actors.daemon.client_media import file_of, image_of, sound_of, video_of
 from callboard.actors.daemon.client_question import AnswerFormat, ClientQuestion, checked_messages
 from callboard.actors.requests.asking import AskOptions
@@ -174,7 +174,7 @@ class _StreamOptions(ApiBody):
 class ChatBody(ApiBody):
     """What is read of a request. Fields that are not here are ignored, or refused by name (REFUSED)."""
 
-    model: str = Field(min_length=1)
+    model: ModelField = None
     messages: list[_Said] = Field(min_length=1)
     stream: bool | None = None
     stream_options: _StreamOptions | None = None

@@ -15,8 +15,8 @@ from callboard.actors.daemon.client_question import ClientQuestion
 from callboard.actors.daemon.endpoint import Endpoint, HttpCall
 
 
-def _stream(request_id: str, question: ClientQuestion) -> ChatStream:
-    return ChatStream(request_id, question.model, includes_usage=question.includes_usage)
+def _stream(request_id: str, model: str, question: ClientQuestion) -> ChatStream:
+    return ChatStream(request_id, model, includes_usage=question.includes_usage)
 
 
 def _whole(found: WholeAnswer) -> dict[str, object]:

@@ -25,6 +25,7 @@ from callboard.actors.daemon.chat_answers import joined_text
 from callboard.actors.daemon.client_question import AnswerFormat, ClientQuestion
 from callboard.actors.daemon.endpoint import HttpCall
 from callboard.actors.daemon.json_bytes import json_bytes
+from callboard.actors.daemon.model_names import shown_name
 from callboard.actors.daemon.recorded_turns import turn_of
 from callboard.actors.daemon.server_events import EventStream
 from callboard.actors.requests.json_schema import json_schema
@@ -71,7 +72,8 @@ class StatelessApi(Struct, frozen=True):
     """One API, as far as answers differ."""
 
     api: Api
-    stream: Callable[[str, ClientQuestion], StreamWriter]
+    stream: Callable[[str, str, ClientQuestion], StreamWriter]
+    """Of the request's id, and what the answer calls its model."""
     whole: Callable[[WholeAnswer], Fields]
     heartbeat: bytes
     id_header: str
@@ -109,9 +111,8 @@ async def _whole(
     pieces = tuple(pieces_of(turns, request_id, reply.outside_calls, text_of(reply, question.output)))
     before = len(joined_text(pieces)) - len(reply.text)
     citations = tuple(each.moved_by(before) for each in reply.citations)
-    found = WholeAnswer(
-        request_id, question.model, pieces, _reason(reply), reply.usage, citations, about_request(reply)
-    )
+    model = shown_name(call.tenant, question.model)
+    found = WholeAnswer(request_id, model, pieces, _reason(reply), reply.usage, citations, about_request(reply))
     return json_response(api.whole(found), headers=headers)
 
 
@@ -150,7 +151,7 @@ async def _streamed(
     form = form_of(question.output)
     stream = call.tenant.runtime.stream(asked.prompt, output=form, **asked.options)
     pieces = AnswerStream(request_id, holds_text=question.output is not None)
-    told = _Told(api, api.stream(request_id, question), pieces)
+    told = _Told(api, api.stream(request_id, shown_name(call.tenant, question.model), question), pieces)
 
     def ended(reply: Reply[object]) -> str | None:
         turn = turn_of(reply, asked.conversation)

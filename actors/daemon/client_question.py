@@ -42,8 +42,8 @@ class AnswerFormat(Struct, frozen=True):
 class ClientQuestion(Struct, frozen=True):
     """What a client asks."""
 
-    model: str
-    """In the client's words."""
+    model: str | None
+    """In the client's words; None: it names none."""
     messages: tuple[Message, ...]
     """All of them but the instructions: legal for every provider, and the last is a user's or a tool's result."""
     instructions: str | None = None

@@ -8,7 +8,7 @@ from pydantic import Field
 from starlette.responses import Response
 
 from callboard.actors.daemon.api_errors import Api, ApiError, json_response
-from callboard.actors.daemon.body_models import ApiBody, read_body
+from callboard.actors.daemon.body_models import ApiBody, ModelField, read_body
 from callboard.actors.daemon.endpoint import Endpoint, HttpCall
 from callboard.actors.daemon.model_names import unknown_model
 from callboard.actors.models.embedding_access import embedding_api
@@ -23,7 +23,7 @@ _TokenLists = Annotated[list[_Tokens], Field(min_length=1, max_length=MAX_INPUTS
 class EmbeddingsBody(ApiBody):
     """What is read of a request, and passed on."""
 
-    model: str = Field(min_length=1)
+    model: ModelField = None
     input: str | _Texts | _Tokens | _TokenLists
     dimensions: int | None = Field(default=None, ge=1)
     encoding_format: Literal["float", "base64"] | None = None
@@ -37,14 +37,15 @@ async def embeddings(call: HttpCall) -> Response:
         said = "no embedding model is set up here: embedding_model in [daemon]"
         raise ApiError(404, "model_not_found", said, param="model")
     read = read_body(EmbeddingsBody, call.body)
-    if read.model not in (model, model.partition("/")[2]) and call.daemon.settings.models.get(read.model) != model:
-        raise unknown_model(read.model)
+    name = read.model or model
+    if name not in (model, model.partition("/")[2]) and call.daemon.settings.models.get(name) != model:
+        raise unknown_model(name)
     api = embedding_api(call.tenant.runtime.settings, model)
     try:
         document = await api.post(read.model_dump(exclude_none=True))
     finally:
         await api.aclose()
-    return json_response({**document, "model": read.model})
+    return json_response({**document, "model": name})
 
 
 ENDPOINTS: Final = (

@@ -133,7 +133,7 @@ def _message(request_id: str, model: str, content: list[Block], stop: str | None
 def _block(piece: Piece) -> Block:
     match piece:
         case TextPiece(text=text):
-            return {"type": "text", "text": text, "citations": None}
+            return {"type": "text", "text": text}
         case ThinkingPiece(redacted=redacted) if redacted:
             return {"type": "redacted_thinking", "data": redacted}
         case ThinkingPiece(text=text, signature=signature):

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from pydantic import Field
 
 from callboard.actors.daemon.api_errors import bad_field
-from callboard.actors.daemon.body_models import ApiBody, RunTools, ToolNameField, read_body
+from callboard.actors.daemon.body_models import ApiBody, ModelField, RunTools, ToolNameField, read_body
 from callboard.actors.daemon.client_media import checked_base64
 from callboard.actors.daemon.client_question import AnswerFormat, ClientQuestion, checked_messages
 from callboard.actors.requests.asking import AskOptions
@@ -173,7 +173,7 @@ class _Metadata(ApiBody):
 class CountBody(ApiBody):
     """What is read of a request to count tokens."""
 
-    model: str = Field(min_length=1)
+    model: ModelField = None
     messages: list[Annotated[_Asked | _Answered, Field(discriminator="role")]] = Field(min_length=1)
     system: str | list[_TextBlock] | None = None
     tools: list[_OwnTool] | None = Field(default=None, max_length=128)

@@ -22,8 +22,8 @@ from callboard.providers.tokenizers import counter_for
 OVERLOADED: Final = 529
 
 
-def _stream(request_id: str, question: ClientQuestion) -> MessageStream:
-    return MessageStream(request_id, question.model)
+def _stream(request_id: str, model: str, question: ClientQuestion) -> MessageStream:
+    return MessageStream(request_id, model)
 
 
 def _whole(found: WholeAnswer) -> dict[str, object]:

@@ -11,8 +11,9 @@ from callboard.actors.settings import Settings
 from callboard.protocol.errors import UsageError
 
 
-def model_of(daemon: Daemon, tenant: Tenant, name: str) -> str:
+def model_of(daemon: Daemon, tenant: Tenant, name: str | None) -> str:
     """The "provider/model" that a client means by `name`. Raises ApiError (404) where there is none."""
+    name = shown_name(tenant, name)
     settings = tenant.runtime.settings
     if (aliased := daemon.settings.models.get(name)) is not None:
         return aliased
@@ -26,6 +27,11 @@ def model_of(daemon: Daemon, tenant: Tenant, name: str) -> str:
     if rest and _is_configured(settings, provider):
         return name
     raise unknown_model(name)
+
+
+def shown_name(tenant: Tenant, name: str | None) -> str:
+    """What an answer calls its model: as the client did, or the default model where the client named none."""
+    return tenant.runtime.settings.model if name is None else name
 
 
 def unknown_model(name: str) -> ApiError:

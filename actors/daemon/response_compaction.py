@@ -19,7 +19,7 @@ from starlette.responses import Response
 
 from callboard.actors.daemon.api_errors import ApiError, bad_field, json_response
 from callboard.actors.daemon.asked_question import asked_of, with_own_turns
-from callboard.actors.daemon.body_models import ApiBody, parsed, read_body
+from callboard.actors.daemon.body_models import ApiBody, ModelField, parsed, read_body
 from callboard.actors.daemon.chat_completions import CHAT
 from callboard.actors.daemon.client_answer import NO_RETRY, refusal_of, unless_gone
 from callboard.actors.daemon.client_question import ClientQuestion, ordered_messages
@@ -57,7 +57,7 @@ _SHARES: Final = Compaction()
 class CompactBody(ApiBody):
     """What is read of a request."""
 
-    model: str = Field(min_length=1)
+    model: ModelField = None
     input: str | list[dict[str, object]] | None = None
     """Items, as of POST /v1/responses."""
     previous_response_id: str | None = Field(default=None, min_length=1)

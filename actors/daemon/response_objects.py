@@ -24,7 +24,7 @@ def response_id(request_id: str) -> str:
     return PREFIX + request_id
 
 
-def begun(read: ResponsesBody, request_id: str, created_at: float) -> Fields:
+def begun(read: ResponsesBody, model: str, request_id: str, created_at: float) -> Fields:
     """The object at its beginning: what was asked, with what holds where nothing was said."""
     text: Fields = {"format": {"type": "text"}}
     if read.text is not None:
@@ -46,7 +46,7 @@ def begun(read: ResponsesBody, request_id: str, created_at: float) -> Fields:
         "max_output_tokens": read.max_output_tokens,
         "max_tool_calls": read.max_tool_calls,
         "metadata": read.metadata or {},
-        "model": read.model,
+        "model": model,
         "output": [],
         "parallel_tool_calls": read.parallel_tool_calls is not False,
         "previous_response_id": read.previous_response_id,

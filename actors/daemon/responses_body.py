@@ -11,7 +11,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Field
 
 from callboard.actors.daemon.api_errors import bad_field
-from callboard.actors.daemon.body_models import ApiBody, RunTools, ToolNameField, read_body
+from callboard.actors.daemon.body_models import ApiBody, ModelField, RunTools, ToolNameField, read_body
 from callboard.actors.daemon.client_question import AnswerFormat
 from callboard.actors.requests.asking import AskOptions
 from callboard.protocol.ids import ToolName
@@ -69,7 +69,7 @@ class _Reasoning(ApiBody):
 class ResponsesBody(ApiBody):
     """What is read of a request. Fields that are not here are ignored, or refused by name (NOT_DONE)."""
 
-    model: str = Field(min_length=1)
+    model: ModelField = None
     input: str | list[dict[str, object]]
     """Items: responses_input.py reads them."""
     instructions: str | None = None

@@ -17,6 +17,7 @@ from callboard.actors.daemon.client_answer import refusal_of
 from callboard.actors.daemon.client_question import ClientQuestion, checked_messages
 from callboard.actors.daemon.endpoint import Endpoint, HttpCall
 from callboard.actors.daemon.kept_requests import until_kept
+from callboard.actors.daemon.model_names import shown_name
 from callboard.actors.daemon.response_compaction import CompactBody, compact
 from callboard.actors.daemon.response_history import history_until, input_messages, record_of, request_id_of
 from callboard.actors.daemon.response_objects import begun
@@ -63,7 +64,7 @@ async def _created(call: HttpCall, read: ResponsesBody, request_id: str, headers
         now,
         request_id_of(previous or ""),
         items,
-        begun(read, request_id, now),
+        begun(read, shown_name(call.tenant, read.model), request_id, now),
         ENCRYPTED_REASONING in (read.include or ()),
         question.output is not None,
     )

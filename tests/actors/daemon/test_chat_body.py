@@ -149,7 +149,7 @@ def test_results_are_put_into_the_order_of_their_calls() -> None:
 
 USER = {"role": "user", "content": "hello"}
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "no model": ({"model": None}, "model"),
+    "a model without a name": ({"model": ""}, "model"),
     "a number as the model": ({"model": 3}, "model"),
     "no messages": ({"messages": []}, "messages"),
     "an unknown role": ({"messages": [{"role": "robot", "content": "x"}]}, "messages.0"),

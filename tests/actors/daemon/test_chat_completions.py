@@ -161,6 +161,30 @@ def test_what_is_no_request_is_400_in_the_shape_of_the_api(data: bytes, daemon: 
     assert "Traceback" not in answer.text
 
 
+#: What each endpoint needs besides a model.
+WITHOUT_A_MODEL: dict[str, dict[str, object]] = {
+    "/v1/chat/completions": {"messages": asked("hello")},
+    "/v1/messages": {"messages": asked("hello"), "max_tokens": 99},
+    "/v1/messages/count_tokens": {"messages": asked("hello")},
+    "/v1/responses": {"input": "hello"},
+    "/v1/responses/compact": {"input": "hello"},
+}
+
+
+@pytest.mark.parametrize("more", [{}, {"model": None}, {"stream": True}], ids=["left-out", "null", "streamed"])
+@pytest.mark.parametrize("path", WITHOUT_A_MODEL)
+def test_a_body_without_a_model_means_that_of_the_settings(
+    path: str, more: dict[str, object], daemon: RunningDaemon
+) -> None:
+    answer = daemon.post(path, {**WITHOUT_A_MODEL[path], **more})
+    assert answer.status_code == 200, answer.text
+    if not path.endswith(("count_tokens", "compact")):  # their answers name none
+        assert '"model":"scripted/model"' in answer.text
+    named = daemon.post(path, {**WITHOUT_A_MODEL[path], "model": ""})
+    assert named.status_code == 400
+    assert "model" in named.json()["error"]["message"]
+
+
 @pytest.mark.parametrize("is_streamed", [False, True])
 def test_a_client_that_leaves_ends_its_request(is_streamed: bool, daemon: RunningDaemon) -> None:
     body = {"model": "model", "messages": asked("wait"), "stream": is_streamed}

@@ -10,7 +10,7 @@ from callboard.actors.connection import Connection
 from callboard.actors.daemon.api_errors import ApiError
 from callboard.actors.daemon.daemon import Daemon
 from callboard.actors.daemon.daemon_settings import DaemonPlan, DaemonSettings, TenantPlan
-from callboard.actors.daemon.model_names import listed_models, model_of
+from callboard.actors.daemon.model_names import listed_models, model_of, shown_name
 from callboard.actors.settings import Settings
 
 
@@ -45,6 +45,12 @@ MEANT = {
 @pytest.mark.parametrize("name", MEANT)
 def test_a_name_is_a_model(name: str, daemon: Daemon) -> None:
     assert model_of(daemon, daemon.tenants["default"], name) == MEANT[name]
+
+
+def test_no_name_is_the_model_of_the_settings(daemon: Daemon) -> None:
+    assert model_of(daemon, daemon.tenants["default"], None) == "anthropic/claude-sonnet-5-5"
+    assert shown_name(daemon.tenants["default"], None) == "anthropic/claude-sonnet-5-5"
+    assert shown_name(daemon.tenants["default"], "fast") == "fast"
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def reply_of(reason: FinishReason, usage: Usage | None, calls: tuple[ToolCall, .
 
 def sent(items: Sequence[object], *, shows_encrypted: bool = False) -> bytes:
     """The bytes of the response whose request has shown these."""
-    first = begun(read_responses_body(b'{"model": "m", "input": "x"}'), "r1", 0.0)
+    first = begun(read_responses_body(b'{"model": "m", "input": "x"}'), "m", "r1", 0.0)
     record = ResponseRecord("r1", 0.0, "", [], first, shows_encrypted, has_form=False)
 
     async def followed(*_: object) -> AsyncGenerator[object, None]:
