@@ -28,6 +28,11 @@ PARTS = {
     # The conformance suites of others, as clients and servers of ours.
     "mcp": ("setup.cfg", ".ci/mcp_conformance/*", "actors/mcp/*.py", "tests/support/mcp_conformance_client.py"),
     "compatcanary": ("setup.cfg", ".ci/compatcanary/*", "actors/daemon/*.py"),
+    # The daemon's answers, read by the client libraries of others.
+    "clients": (
+        "setup.cfg", ".ci/clients/*", ".ci/compatcanary/*.py", "actors/daemon/*.py",
+        "tests/support/answering_daemon.py", "tests/support/daemon_tools.py",
+    ),
     # The documentation's pages, and what of the code they show.
     "site": (
         "setup.cfg", "README.md", "CHANGELOG.md", "docs/**/*", "tests/test_site.py", "actors/front/*.py",

@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -34,35 +35,37 @@ TOKEN: Final = "a-token-for-this-scan-0123456789"
 
 def main() -> int:
     """The exit status."""
-    npm, node = shutil.which("npm"), shutil.which("node")
-    if npm is None or node is None:
-        print("compatcanary: not run, npm is not installed")
-        return NOT_RUN
     with tempfile.TemporaryDirectory() as folder:
-        for name in ("package.json", "package-lock.json"):
-            shutil.copy(HERE / name, folder)
-        install = [npm, "ci", "--no-audit", "--no-fund", "--no-progress"]
-        try:
-            done = subprocess.run(install, cwd=folder, capture_output=True, text=True, timeout=INSTALL_SECONDS)
-        except subprocess.TimeoutExpired:
-            print(f"compatcanary: not run, npm did not install it within {INSTALL_SECONDS} s")
-            return NOT_RUN
-        if done.returncode:
-            print(f"compatcanary: not run, npm could not install it: {done.stderr.strip()[-300:]}")
+        if missing := not_installed(HERE, Path(folder)):
+            print(f"compatcanary: not run, {missing}")
             return NOT_RUN
         with served(Path(folder)) as url:
-            scanner = [node, str(Path(folder) / "node_modules/compatcanary/src/cli.js"), "scan"]
+            scanner = ["node", str(Path(folder) / "node_modules/compatcanary/src/cli.js"), "scan"]
             target = ["--base-url", f"{url}/v1", "--model", MODEL, "--api-key", TOKEN]
             return max([scan([*scanner, *target], profile) for profile in PROFILES])
 
 
+def not_installed(pinned: Path, folder: Path) -> str:
+    """Install the packages that package-lock.json in `pinned` names into `folder`. Why that could not be, or ""."""
+    if shutil.which("npm") is None or shutil.which("node") is None:
+        return "npm is not installed"
+    for name in ("package.json", "package-lock.json"):
+        shutil.copy(pinned / name, folder)
+    install = ["npm", "ci", "--no-audit", "--no-fund", "--no-progress"]
+    try:
+        done = subprocess.run(install, cwd=folder, capture_output=True, text=True, timeout=INSTALL_SECONDS)
+    except subprocess.TimeoutExpired:
+        return f"npm did not install the packages within {INSTALL_SECONDS} s"
+    return f"npm could not install the packages: {done.stderr.strip()[-300:]}" if done.returncode else ""
+
+
 @contextlib.contextmanager
-def served(folder: Path) -> Iterator[str]:
+def served(folder: Path, *arguments: str) -> Iterator[str]:
     """`callboard serve` with the scripted model of the tests; its URL."""
     config = folder / "callboard.toml"
     config.touch(mode=0o600)
     names = {"CALLBOARD_TOKEN": TOKEN, "XDG_STATE_HOME": str(folder), "CALLBOARD_CONFIG_DIR": str(folder)}
-    command = [sys.executable, str(PROGRAM), "serve", "--config", str(config), "--port", "0"]
+    command = [sys.executable, str(PROGRAM), "serve", "--config", str(config), "--port", "0", *arguments]
     server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=folder, env={**os.environ, **names})
     assert server.stderr is not None
     try:
@@ -71,10 +74,13 @@ def served(folder: Path) -> Iterator[str]:
                 break
         else:
             raise SystemExit(f"callboard serve ended with {server.wait(STOP_SECONDS)}")
+        reader = threading.Thread(target=server.stderr.read)  # a full pipe would stop the server
+        reader.start()
         yield found[1]
     finally:
         server.terminate()
-        server.communicate(timeout=STOP_SECONDS)
+        server.wait(STOP_SECONDS)
+    reader.join(STOP_SECONDS)
 
 
 def scan(command: list[str], profile: str) -> int:

@@ -119,6 +119,11 @@ _TYPES: Final[Mapping[int, tuple[str, str]]] = {
 }
 
 
+#: By this code, in `details`, Anthropic's clients know that they must send the whole conversation, and do: their tool
+#: runners ask first for one that the server holds.
+NO_THREADS: Final = "thread_unsupported_request"
+
+
 def _types(status: int) -> tuple[str, str]:
     known = ("invalid_request_error", "invalid_request_error") if status < 500 else ("server_error", "api_error")
     return _TYPES.get(status, known)
@@ -127,7 +132,10 @@ def _types(status: int) -> tuple[str, str]:
 def error_body(api: Api, error: ApiError) -> dict[str, object]:
     """The error as the API writes it. What looks like a key in its message is masked."""
     if api is Api.ANTHROPIC:
-        return {"type": "error", "error": {"type": _types(error.status)[1], "message": for_log(error.message)}}
+        told: dict[str, object] = {"type": _types(error.status)[1], "message": for_log(error.message)}
+        if error.code == NO_THREADS:
+            told["details"] = {"error_code": error.code, "unsupported": []}
+        return {"type": "error", "error": told}
     return {"error": error_fields(error)}
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Final, Literal
 from msgspec.structs import replace
 from pydantic import Field
 
-from callboard.actors.daemon.api_errors import bad_field
+from callboard.actors.daemon.api_errors import NO_THREADS, ApiError, bad_field
 from callboard.actors.daemon.body_models import ApiBody, ModelField, RunTools, ToolNameField, read_body
 from callboard.actors.daemon.client_media import checked_base64
 from callboard.actors.daemon.client_question import AnswerFormat, ClientQuestion, checked_messages
@@ -196,6 +196,7 @@ class MessagesBody(CountBody):
     output_format: _SchemaFormat | None = None
     mcp_servers: list[object] | None = None
     container: object = None
+    thread: object = None
 
 
 #: Fields that would change the answer and are not done here.
@@ -211,6 +212,9 @@ def messages_question(body: bytes) -> ClientQuestion:
     for name, why in NOT_TAKEN.items():
         if getattr(read, name):
             raise bad_field(name, why)
+    if read.thread is not None:
+        said = "threads are not held here; send all messages, without thread"
+        raise ApiError(400, NO_THREADS, said, param="thread")
     sampling = Sampling(
         temperature=read.temperature,
         top_p=read.top_p,
