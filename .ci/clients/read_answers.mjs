@@ -3,9 +3,13 @@
 // status 1 where one failed.
 
 import assert from "node:assert/strict";
-import { createAnthropic } from "@ai-sdk/anthropic";
-import { createOpenAI } from "@ai-sdk/openai";
-import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
+import * as anthropicNow from "@ai-sdk/anthropic";
+import * as openaiNow from "@ai-sdk/openai";
+import * as compatibleNow from "@ai-sdk/openai-compatible";
+// Older ones are stricter: before 4.0.50 any `citations` that is no list was refused, for one.
+import * as anthropicBefore from "ai-sdk-anthropic-3";
+import * as openaiBefore from "ai-sdk-openai-3";
+import * as compatibleBefore from "ai-sdk-openai-compatible-2";
 import Anthropic from "@anthropic-ai/sdk";
 import { APICallError, Output, generateText, isStepCount, jsonSchema, streamText, tool } from "ai";
 import OpenAI from "openai";
@@ -51,15 +55,19 @@ async function rejects(promise, status, word) {
 
 // -- the Vercel AI SDK
 
-const openai = createOpenAI({ baseURL: `${url}/v1`, apiKey: token });
 const wrong = "a-token-that-nobody-has-0123456789";
-const KINDS = {
-    "ai, openai, chat": (key) => createOpenAI({ baseURL: `${url}/v1`, apiKey: key ?? token }).chat,
-    "ai, openai, responses": (key) => createOpenAI({ baseURL: `${url}/v1`, apiKey: key ?? token }).responses,
-    "ai, openai-compatible": (key) =>
-        createOpenAICompatible({ name: "callboard", baseURL: `${url}/v1`, apiKey: key ?? token, includeUsage: true, supportsStructuredOutputs: true }),
-    "ai, anthropic": (key) => createAnthropic({ baseURL: `${url}/v1`, apiKey: key ?? token }),
-};
+const at = (key) => ({ baseURL: `${url}/v1`, apiKey: key ?? token });
+const compatible = { name: "callboard", includeUsage: true, supportsStructuredOutputs: true };
+const KINDS = {};
+for (const [when, openai, { createOpenAICompatible }, { createAnthropic }] of [
+    ["now", openaiNow, compatibleNow, anthropicNow],
+    ["before", openaiBefore, compatibleBefore, anthropicBefore],
+]) {
+    KINDS[`ai, openai ${when}, chat`] = (key) => openai.createOpenAI(at(key)).chat;
+    KINDS[`ai, openai ${when}, responses`] = (key) => openai.createOpenAI(at(key)).responses;
+    KINDS[`ai, openai-compatible ${when}`] = (key) => createOpenAICompatible({ ...compatible, ...at(key) });
+    KINDS[`ai, anthropic ${when}`] = (key) => createAnthropic(at(key));
+}
 const calendar = tool({ description: "What is on.", inputSchema: jsonSchema(SCHEMA), execute: async (day) => busyOn(day) });
 const handedOut = tool({ description: "What is on.", inputSchema: jsonSchema(SCHEMA) });
 
@@ -156,6 +164,7 @@ for (const [name, kind] of Object.entries(KINDS)) {
         assert.equal(first?.statusCode, 401);
     });
     await check(`${name}: an answer that breaks off`, async () => {
+        if (name === "ai, openai before, responses") return; // it reads no `response.failed`
         const found = await read(streamText(asked("break so far")));
         assert.match(found.errors.map((each) => each.message ?? each.error?.message ?? JSON.stringify(each)).join(), /broke off/);
         assert.doesNotMatch(String(found.errors[0]), /Type validation failed/);

@@ -27,6 +27,7 @@ from callboard.actors.daemon.endpoint import HttpCall
 from callboard.actors.daemon.model_names import model_of, window_of
 from callboard.actors.daemon.response_history import ResponseTurn, input_messages, messages_in, turns_until
 from callboard.actors.daemon.response_objects import response_id, usage_fields
+from callboard.actors.daemon.response_runs import with_referred_items
 from callboard.actors.daemon.responses_input import Items, items_of, messages_of
 from callboard.actors.requests.asking import AskOptions
 from callboard.actors.requests.replies import Reply
@@ -119,7 +120,7 @@ class _Past(Struct, frozen=True):
 async def _past_of(call: HttpCall, read: CompactBody) -> _Past:
     """Raises ApiError for items that are wrong, and for a history that no provider takes."""
     tenant, previous = call.tenant, read.previous_response_id
-    own = ResponseTurn(items_of(read.input or []))
+    own = ResponseTurn(await with_referred_items(tenant, items_of(read.input or [])))
     await input_messages(tenant, own.items)  # what is wrong is named by its place in the whole input
     turns = [*(await turns_until(tenant, previous) if previous else ()), own]
     items = [item for turn in turns for item in turn.items]

@@ -19,6 +19,7 @@ from callboard.actors.daemon.json_bytes import json_bytes
 from callboard.actors.daemon.recorded_turns import turn_of
 from callboard.actors.daemon.response_objects import ended, failed, running
 from callboard.actors.daemon.response_records import AttendedResponse, ResponseRecord
+from callboard.actors.daemon.responses_input import Items, referred_id, request_of_item
 from callboard.actors.daemon.responses_stream import ResponseStream
 from callboard.actors.daemon.server_events import server_event
 from callboard.actors.daemon.tenants import Tenant
@@ -171,6 +172,21 @@ async def sent_events(tenant: Tenant, record: ResponseRecord, after: int = -1) -
 
 def _sent(event: Fields) -> bytes:
     return server_event(json_bytes(event), name=str(event["type"]))
+
+
+async def with_referred_items(tenant: Tenant, items: Items) -> list[Fields]:
+    """The input, with the items that were given out in place of references to them. Raises ApiError (404)."""
+    return [item if not (name := referred_id(item)) else await _given_out(tenant, name) for item in items]
+
+
+async def _given_out(tenant: Tenant, item_id: str) -> Fields:
+    record = await asyncio.to_thread(tenant.responses.find, request_of_item(item_id))
+    output = (await final_of(tenant, record))["output"] if record is not None else None
+    for item in output if isinstance(output, list) else ():
+        if item["id"] == item_id:
+            return {**item}
+    said = f"Item with id '{item_id[:100]}' not found: send the item itself, or previous_response_id."
+    raise ApiError(404, "item_not_found", said, param="input")
 
 
 async def final_of(tenant: Tenant, record: ResponseRecord) -> Fields:

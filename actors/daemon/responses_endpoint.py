@@ -22,7 +22,7 @@ from callboard.actors.daemon.response_compaction import CompactBody, compact
 from callboard.actors.daemon.response_history import history_until, input_messages, record_of, request_id_of
 from callboard.actors.daemon.response_objects import begun
 from callboard.actors.daemon.response_records import ResponseRecord
-from callboard.actors.daemon.response_runs import ResponseLeft, begin, final_of, sent_events
+from callboard.actors.daemon.response_runs import ResponseLeft, begin, final_of, sent_events, with_referred_items
 from callboard.actors.daemon.responses_body import (
     ENCRYPTED_REASONING,
     ResponsesBody,
@@ -56,7 +56,7 @@ async def create(call: HttpCall) -> Response:
 async def _created(call: HttpCall, read: ResponsesBody, request_id: str, headers: dict[str, str]) -> Response:
     previous = read.previous_response_id
     before = await history_until(call.tenant, previous) if previous else ()
-    items = list(items_of(read.input))
+    items = await with_referred_items(call.tenant, items_of(read.input))
     question = _question(read, (*before, *await input_messages(call.tenant, items)))
     now = time.time()
     record = ResponseRecord(

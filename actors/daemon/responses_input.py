@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Annotated, Literal
 
 import orjson
@@ -206,8 +206,18 @@ def _are_all_answered(turn: Iterable[AssistantPart], results: Iterable[ToolMessa
 
 
 def _is_of(item_id: str, requests: Set[str]) -> bool:
+    return request_of_item(item_id) in requests
+
+
+def request_of_item(item_id: str) -> str:
     """Ids of items are KIND_REQUEST_NUMBER."""
-    return item_id.partition("_")[2].rpartition("_")[0] in requests
+    return item_id.partition("_")[2].rpartition("_")[0]
+
+
+def referred_id(item: Mapping[str, object]) -> str:
+    """The id of the item that this one stands for; "": it is one itself."""
+    is_reference = item.get("type") == "item_reference" or (item.get("type") is None and item.keys() <= {"type", "id"})
+    return str(item.get("id", "")) if is_reference else ""
 
 
 def _said(item: _Said, param: str) -> Message:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import orjson
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,6 +39,31 @@ def test_a_whole_answer_says_what_the_stream_says(
     document = whole_message("r1", "m", found, reason, usage, ABOUT)
     assert told(read_by(ADAPTER, orjson.dumps(document), streaming=False)) == told(found)
     assert document["callboard"] == ABOUT
+
+
+#: Fields of a whole answer that are null in the API itself, and may be so for each client.
+NULL_IN_THE_API = {"stop_sequence", "stop_details", "container", "usage.inference_geo"}
+
+
+@given(pieces(), reasons(), st.none() | usages())
+def test_nothing_is_null_that_clients_refuse_as_null(
+    found: list[Piece], reason: FinishReason, usage: Usage | None
+) -> None:
+    """The Vercel AI SDK refused each answer with `citations: null`."""
+    document = whole_message("r1", "m", found, reason, usage, {})
+    assert set(nulls(document)) == NULL_IN_THE_API
+
+
+def nulls(value: object, path: str = "") -> Iterator[str]:
+    """The paths of what is null; not in the arguments of calls, which are the model's."""
+    if value is None:
+        yield path
+    elif isinstance(value, dict) and not path.endswith("input"):
+        for name, each in value.items():
+            yield from nulls(each, f"{path}.{name}".lstrip("."))
+    elif isinstance(value, list):
+        for each in value:
+            yield from nulls(each, path)
 
 
 def test_signatures_are_read_as_they_were() -> None:

@@ -180,6 +180,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "an answer as the last message": ({"messages": [USER, {"role": "assistant", "content": "x"}]}, "messages"),
     "a temperature that no model takes": ({"temperature": 1.5}, "temperature"),
+    "a thread that the server would hold": ({"thread": {"type": "create"}}, "thread"),
     "an empty stop": ({"stop_sequences": [""]}, "stop_sequences"),
     "a tool without a schema": ({"tools": [{"name": "f"}]}, "tools.0.input_schema"),
     "a tool of the server's": ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools.0.type"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import httpx
 import pytest
@@ -65,6 +65,32 @@ def test_a_whole_answer(client: anthropic.Anthropic) -> None:
     assert (usage.input_tokens, usage.cache_read_input_tokens, usage.output_tokens) == (9, 2, 7)
     assert raw.headers["x-callboard-request-id"] == message.id.removeprefix("msg_")
     assert raw.headers["request-id"] == message.id.removeprefix("msg_")
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_the_tool_runner_of_the_client_goes_on_without_a_thread(is_streamed: bool, client: anthropic.Anthropic) -> None:
+    """It asks first for a conversation that the server holds."""
+
+    @anthropic.beta_tool
+    def calendar(day: str) -> str:
+        """What is on."""
+        return f"busy on {day}"
+
+    told: Any = {"model": "model", "max_tokens": 99, "messages": asked(BOTH), "tools": [calendar]}
+    if is_streamed:
+        last = [stream.get_final_message() for stream in client.beta.messages.tool_runner(**told, stream=True)][-1]
+    else:
+        last = client.beta.messages.tool_runner(**told).until_done()
+    said = last.content[-1]
+    assert said.type == "text"
+    assert said.text == "The tools said: busy on 1 and rain in Oslo and busy on 2"
+
+
+def test_a_thread_is_refused_in_words_that_the_client_knows(client: anthropic.Anthropic) -> None:
+    more: Any = {"thread": {"type": "continue", "previous_message_id": "msg_1"}}
+    with pytest.raises(anthropic.BadRequestError, match="send all messages") as caught:
+        client.messages.create(model="model", max_tokens=99, messages=asked("hello"), extra_body=more)
+    assert caught.value.response.json()["error"]["details"]["error_code"] == "thread_unsupported_request"
 
 
 def test_a_tool_of_the_daemon_runs_there(client: anthropic.Anthropic) -> None:

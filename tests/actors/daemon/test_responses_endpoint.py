@@ -76,6 +76,28 @@ def test_tools_of_both_kinds_in_one_turn(client: openai.OpenAI, is_stored: bool)
     assert second.output_text == "The tools said: rain in Oslo and free"
 
 
+def test_items_are_sent_back_by_their_ids(client: openai.OpenAI) -> None:
+    asked: Any = f"call {json.dumps([['weather', {'city': 'Oslo'}], ['calendar', {'city': 'Rome'}]])}"
+    first = client.responses.create(model=MODEL, input=asked, tools=[CALENDAR])
+    mine = first.output[-1]
+    assert mine.type == "function_call"
+    said: Any = [{"role": "user", "content": asked}]
+    named: Any = [{"type": "item_reference", "id": each.id} for each in first.output]
+    result: Any = {"type": "function_call_output", "call_id": mine.call_id, "output": "free"}
+    for own in (named, [{"id": each.id} for each in first.output], [*named[:-1], mine.to_dict()]):
+        second = client.responses.create(model=MODEL, input=[*said, *own, result], tools=[CALENDAR])
+        assert second.output_text == "The tools said: rain in Oslo and free"
+    third = client.responses.create(model=MODEL, input=[*said, *named, result, {"role": "user", "content": "recall"}])
+    assert "rain in Oslo\nfree" in third.output_text
+    known = first.id.removeprefix("resp_")
+    for unknown in ("msg_none_0", f"msg_{known}_77", f"rs_{known}_1", "x"):
+        with pytest.raises(openai.NotFoundError, match=f"'{unknown}' not found"):
+            client.responses.create(model=MODEL, input=[*said, {"type": "item_reference", "id": unknown}])
+    client.responses.delete(first.id)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.create(model=MODEL, input=[*said, *named, result], tools=[CALENDAR])
+
+
 def test_numbers_beyond_64_bits_are_handed_back(client: openai.OpenAI) -> None:
     """orjson does not write them: such a schema was answered with 500."""
     schema = {"type": "object", "properties": {"n": {"type": "integer", "maximum": 2**70}}}
