@@ -3,8 +3,12 @@
 A block after `<!-- not run: REASON -->` is not run; one of Python without imports is a fragment, and only parsed. The
 model of a program is the wire double: it tells of the weather in Oslo, or says what `<!-- model: [TURN, ...] -->`
 before the block holds (docs/wire_double.md has the fields of a turn); `<!-- other runtime: [TURN, ...] -->` is the same
-for a program that needs the extra `runtimes`, which `-m runtimes` runs. `It prints:` and a block of text behind a
-program are compared with what it prints.
+for a program that needs the extra `runtimes`, which `-m runtimes` runs.
+
+What is printed is looked at too. `It prints:` and a block of text behind a block are what it prints, to the letter.
+`<!-- prints: ... -->` before it is the same with `...` for anything; of a block of bash it has a line for each command,
+which is somewhere in what that prints. `<!-- logs: ... -->` is of stderr. `<!-- prints nothing: REASON -->` says why
+there is nothing to look at. An answer of curl's with an error's status fails its block.
 """
 
 from __future__ import annotations
@@ -17,10 +21,12 @@ import os
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, get_type_hints
@@ -50,8 +56,9 @@ from callboard.actors.telemetry.metrics import METRICS  # noqa: E402
 from callboard.actors.testing.wire_double import Answer, Call, Turn  # noqa: E402
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+REMARK = r"<!-- (not run|model|other runtime|prints nothing|prints|logs):\s((?:[^\n]|\n(?!```|<!--))*?)\s?-->\n"
 FENCE = re.compile(
-    r"^(?:<!-- (?P<remark>not run|model|other runtime): (?P<said>[^\n]*(?:\n(?!```)[^\n]+)*?) ?-->\n)?"
+    rf"^(?P<remarks>(?:{REMARK})*)"
     r"```(?P<language>\w+)\n(?P<text>.*?)^```$(?:\n\nIt prints:\n\n```text\n(?P<prints>.*?)^```$)?",
     re.M | re.S,
 )
@@ -78,6 +85,9 @@ class Block:
     needs_runtimes: bool
     turns: list[Answer]
     prints: str | None
+    """To the letter."""
+    said: Mapping[str, str]
+    """What is remarked of it, by the kind of the remark."""
 
     def __str__(self) -> str:
         return f"{shown(self.page)}:{self.line}"
@@ -93,10 +103,11 @@ def blocks(language: str) -> Iterator[Block]:
         for found in FENCE.finditer(text):
             if found["language"] == language:
                 line = text.count("\n", 0, found.start("text")) + 1
-                remark = found["remark"]
-                turns = TURNS.validate_json(found["said"]) if remark in ("model", "other runtime") else OSLO
-                is_other = remark == "other runtime"
-                yield Block(page, line, language, found["text"], remark != "not run", is_other, turns, found["prints"])
+                said = dict(re.findall(REMARK, found["remarks"]))
+                script = said.get("model") or said.get("other runtime")
+                turns = OSLO if script is None else TURNS.validate_json(script)
+                is_run, is_other = "not run" not in said, "other runtime" in said
+                yield Block(page, line, language, found["text"], is_run, is_other, turns, found["prints"], said)
 
 
 def is_fragment(block: Block) -> bool:
@@ -109,12 +120,43 @@ PROGRAMS = [
     for block in BLOCKS
     if block.is_run and not is_fragment(block)
 ]
+SCRIPTS = [pytest.param(block, id=str(block)) for block in blocks("sh") if block.is_run]
+
+
+def commands_in(block: Block) -> list[str]:
+    return [line.partition(" #")[0].strip() for line in block.text.splitlines() if line.strip()]
+
+
 COMMANDS = [
-    pytest.param(line.partition(" #")[0].strip(), id=f"{block}: {line.partition(' #')[0].strip()}")
+    pytest.param(command, prints, id=f"{block}: {command}")
     for block in blocks("bash")
-    for line in block.text.splitlines()
-    if line.strip() and block.is_run
+    if block.is_run
+    for command, prints in zip_longest(commands_in(block), block.said.get("prints", "").splitlines())
 ]
+
+
+def is_what_was_printed(expected: str, printed: str) -> bool:
+    """All of it; `...` is anything."""
+    return re.fullmatch(".*?".join(map(re.escape, expected.strip().split("..."))), printed.strip(), re.S) is not None
+
+
+def test_each_block_that_is_run_says_what_it_prints() -> None:
+    run = [block for language in ("python", "bash", "sh") for block in blocks(language) if block.is_run]
+    looked_at = [each for each in run if each.prints is not None or {"prints", "logs", "prints nothing"} & {*each.said}]
+    no_offenders(str(block) for block in run if block not in looked_at and not is_fragment(block))
+    assert all(len(block.said.get("prints nothing", "because")) > 5 for block in run)
+
+
+def test_what_was_printed_is_looked_at() -> None:
+    assert is_what_was_printed("a ... c\n", "a b\nb c")
+    assert not is_what_was_printed("a ... c", "a b c d")
+    assert not is_what_was_printed("a.c", "abc")
+    (block,) = found_blocks('<!-- model: ["x"] -->\n<!-- prints:\na\n... c\n-->\n```python\nimport a\n```\n')
+    assert block == {"model": '["x"]', "prints": "a\n... c"}
+
+
+def found_blocks(text: str) -> list[dict[str, str]]:
+    return [dict(re.findall(REMARK, found["remarks"])) for found in FENCE.finditer(text)]
 
 
 def run(
@@ -162,16 +204,15 @@ def test_python(block: Block, tmp_path: Path) -> None:
     assert "Traceback" not in ran.stderr
     if block.prints is not None:
         assert ran.stdout == block.prints
-    elif block.page.name == "README.md":
-        assert "It rains in Oslo." in ran.stdout
+    elif "prints nothing" in block.said:
+        assert ran.stdout == ""
+    for kind, printed in (("prints", ran.stdout), ("logs", ran.stderr)):
+        if kind in block.said:
+            assert is_what_was_printed(block.said[kind], printed), printed
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_command(command: str, tmp_path: Path) -> None:
-    """Run by bash in a small folder, without the set-up: .ci/run runs that, and is the second command."""
-    if command == "bash .ci/run":
-        assert os.access(ROOT / ".ci" / "run", os.R_OK)
-        return
+def callboard_in(tmp_path: Path) -> tuple[Path, str]:
+    """A small folder, and a PATH with the command."""
     folder, programs = tmp_path / "folder", tmp_path / "programs"
     folder.mkdir()
     programs.mkdir()
@@ -179,8 +220,42 @@ def test_command(command: str, tmp_path: Path) -> None:
     callboard = programs / "callboard"
     callboard.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m callboard.actors.cli "$@"\n')
     callboard.chmod(0o755)
-    line = f"callboard ask {command.partition(FIRST)[2]}" if FIRST in command else command
-    path = f"{programs}{os.pathsep}{os.environ['PATH']}"
+    return folder, f"{programs}{os.pathsep}{os.environ['PATH']}"
+
+
+#: In front of a script: it ends at what fails, and an answer of HTTP that is an error fails. What curl asks again
+#: is asked sooner.
+STRICT = 'set -eu\ncurl() { command curl --fail-with-body "$@"; }\n'
+
+
+@pytest.mark.parametrize("block", SCRIPTS)
+def test_script(block: Block, tmp_path: Path) -> None:
+    """Run as a whole, its ports being others."""
+    folder, path = callboard_in(tmp_path)
+    text = re.sub(r"\b8\d{3}\b", str(free_port()), block.text).replace("python -m", f"{sys.executable} -m")
+    with shared_double(block.turns) as server:
+        known = {"CALLBOARD_BASE_URL": server.base_url(), "OPENAI_API_KEY": "none"}
+        ran = run(["bash", "-c", STRICT + text], folder, tmp_path, PATH=path, **known)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert is_what_was_printed(block.said["prints"], ran.stdout), ran.stdout
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+@pytest.mark.parametrize(("command", "prints"), COMMANDS)
+def test_command(command: str, prints: str, tmp_path: Path) -> None:
+    """Run by bash in a small folder, without the set-up: .ci/run runs that, and is the second command."""
+    if command == "bash .ci/run":
+        assert os.access(ROOT / ".ci" / "run", os.R_OK)
+        return
+    folder, path = callboard_in(tmp_path)
+    line = command
+    if FIRST in command:
+        line = f"callboard ask {command.partition(FIRST)[2]}"
+        (folder / "worker.py").write_text("def kill_hanging_worker(deadline):\n    return True\n")
     first, _, last = line.rpartition(" | ")
     program, *arguments = shlex.split(last)
     if program == "callboard" and not set(IN_QUOTES.sub("", last)) & set("|&;<>()$`\\*?[#~="):
@@ -194,7 +269,7 @@ def test_command(command: str, tmp_path: Path) -> None:
     else:
         ran = run(["bash", "-c", line], folder, tmp_path, PATH=path)
     assert ran.returncode == 0, ran.stderr
-    assert ran.stdout
+    assert is_what_was_printed(f"...{prints}...", ran.stdout), ran.stdout
 
 
 @pytest.mark.repeats
