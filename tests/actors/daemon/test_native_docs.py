@@ -19,6 +19,14 @@ LINES = [
     for block in re.findall(r"<!-- not run: tests/actors/daemon/test_native_docs\.py .*?```bash\n(.*?)```", PAGE, re.S)
     for line in block.splitlines()
 ]
+#: What each answer shows, line by line. The last is the one that is refused; a cancel may come too late.
+SHOWN = (
+    '"request_id":"r-1"', "event: reply", '"done":', '"state":"ended"', '"state":"waiting"', '"calls":[]',
+    '"tool":"dangerous"', '"done":true', '"edits":[]', '"edits":[]', '"edits":[]', '"done":true', '"done":true',
+    '"done":true', '"title":"How are retries decided?"', '"snippet":"How are retries decided?"', '"text":"retries"',
+    '"conversation_id":"', '"remark":""', '"model":"scripted/model"', '"name":"dangerous"', '"path":"root/telemetry"',
+    '"done":true', '"done":true', '"dead_letters":[', '"error":{"message":',
+)  # fmt: skip
 
 
 def test_each_path_of_the_native_api_has_a_line() -> None:
@@ -52,7 +60,7 @@ def test_the_lines_of_the_page_work(tmp_path: Path) -> None:
             "URL": daemon.url,
             "TOKEN": daemon.token,
         }
-        for line in LINES:
+        for line, shown in zip(LINES, SHOWN, strict=True):
             ran = subprocess.run(
                 ["bash", "-c", line],
                 capture_output=True,
@@ -62,5 +70,6 @@ def test_the_lines_of_the_page_work(tmp_path: Path) -> None:
                 check=False,
             )
             assert ran.returncode == 0, (line, ran.stdout, ran.stderr)
-            assert ran.stdout, line
+            assert shown in ran.stdout, (line, ran.stdout)
+            assert ('"error":{' in ran.stdout) is (line == LINES[-1]), (line, ran.stdout)
         assert len(LINES) > 20
