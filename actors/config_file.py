@@ -192,5 +192,6 @@ def _check_private(path: Path) -> None:
 
 def similar(name: str, known: Mapping[str, object]) -> str:
     """The end of a message about an unknown name: the one that was probably meant."""
-    found = get_close_matches(name, known, n=1)
+    swapped = [each for each in known if sorted(each) == sorted(name)]  # "modle" is "model" rather than "mode"
+    found = swapped or get_close_matches(name, known, n=1)
     return f"; did you mean {found[0]!r}?" if found else ""

@@ -10,6 +10,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import is_dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal, NoReturn, Self, get_args, get_origin, get_type_hints
 
@@ -87,6 +88,11 @@ VARIABLES: Final[Mapping[str, str]] = {
     "config_dir": "CALLBOARD_CONFIG_DIR",
     "journal": "CALLBOARD_JOURNAL",
 }
+#: What is read besides: by the command line, for the provider of the model, by the daemon and its clients.
+_FURTHER_VARIABLES: Final = ("CALLBOARD_PROFILE", "CALLBOARD_API_KEY", "CALLBOARD_TOKEN")
+_OURS: Final = "CALLBOARD_"
+#: From this on (difflib, 0 to 1) one name is probably another one misspelt: "MODLE" and "MODEL" have 0.8.
+_LIKENESS: Final = 0.8
 #: Of a model's provider: they do not go along to a model of another provider that is chosen above them.
 _OF_THE_PROVIDER: Final = ("base_url", "api_key", "headers")
 #: More than none.
@@ -349,6 +355,7 @@ class Settings(
         chosen_by = "--profile"
         if not name:
             name, chosen_by = os.environ.get("CALLBOARD_PROFILE", ""), "CALLBOARD_PROFILE"
+        check_variables()
         file = _config_dir() / CONFIG_FILE if path is None else named_file(path)
         found = read_profile(file, name, chosen_by=chosen_by)
         built_in = Section("", otherwise or {})
@@ -654,6 +661,19 @@ def _two_limits(provider: object, limit: object) -> object:
     for name in limit.keys() - {"requests", "tokens"}:
         raise ValueError(f"{provider}: there is no limit {name!r}; write requests, tokens or both")
     return limit.get("requests"), limit.get("tokens")
+
+
+def check_variables() -> None:
+    """Raise UsageError for a variable that callboard does not read, and that was probably meant for it."""
+    ours = {name.removeprefix(_OURS): None for name in (*VARIABLES.values(), *_FURTHER_VARIABLES)}
+    for name in os.environ:
+        word = name.removeprefix(_OURS)
+        if word == name or word in ours:
+            continue
+        if word.lower() in Settings.model_fields:
+            raise UsageError(f"{name} is not read; set {word.lower()!r} in the configuration file")
+        if found := get_close_matches(word, ours, 1, _LIKENESS):
+            raise UsageError(f"{name} is not read; did you mean {_OURS}{found[0]}?")
 
 
 def token_of_environment() -> str:

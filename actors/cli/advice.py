@@ -15,7 +15,7 @@ _ADVICE: Mapping[ErrorKind, str] = {
     ErrorKind.BILLING: "check the credit of the account behind {variable}",
     ErrorKind.NOT_FOUND: "check the model's name ({model}) and the address (--base-url)",
     ErrorKind.INVALID_REQUEST: "check the model's name ({model})",
-    ErrorKind.CONNECTION: "check the address (--base-url) and that a server runs there",
+    ErrorKind.CONNECTION: "check the address (--base-url), the proxy where one is set, and that a server runs there",
     ErrorKind.TIMEOUT: "check the address (--base-url), or try again",
     ErrorKind.MALFORMED: "check that --base-url is the address of the API, with /v1 if it has one",
     ErrorKind.TRUNCATED: "try again",

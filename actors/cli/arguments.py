@@ -15,8 +15,11 @@ from callboard.protocol.lazy_loading import lazy_module
 
 if TYPE_CHECKING:
     import dataclasses
+
+    from callboard.actors import config_file
 else:
     dataclasses = lazy_module("dataclasses")
+    config_file = lazy_module("callboard.actors.config_file")  # for a mistake in what was typed
 
 #: Stands for standard input, where it is typed as an argument.
 STDIN = "-"
@@ -38,10 +41,42 @@ class WrongArguments(UsageError):
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Raises WrongArguments instead of ending the process."""
+    """Raises WrongArguments instead of ending the process, and names what was probably meant."""
+
+    _typed: Sequence[str] = ()
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse does it, for this command's part of the line."""
+        self._typed = args or ()
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
+        known = _options_of(self)
+        for word in self._typed[: self._typed.index("--")] if "--" in self._typed else self._typed:
+            option = word.partition("=")[0]
+            if option.startswith("--") and option not in known:  # what follows it was taken for something else
+                message = f"unrecognized arguments: {option}{config_file.similar(option, known)}"
+                break
         raise WrongArguments(f"{message}; to see what can be typed: {self.prog} --help", self.format_usage())
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        if action.metavar == STDIN:
+            raise argparse.ArgumentError(None, f"{value!r} is a word too many: put the question in quotes")
+        choices = ", ".join(map(str, action.choices))
+        meant = config_file.similar(str(value), dict.fromkeys(action.choices))
+        raise argparse.ArgumentError(action, f"invalid choice: {value!r} (choose from {choices}){meant}")
+
+
+def _options_of(command: argparse.ArgumentParser) -> dict[str, None]:
+    """Of this command, and of those below it."""
+    found = dict.fromkeys(command._option_string_actions)
+    for action in command._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for each in action.choices.values():
+                found |= _options_of(each)
+    return found
 
 
 def parser() -> CommandParser:

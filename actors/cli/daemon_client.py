@@ -51,7 +51,8 @@ def daemon_token(path: Path | None) -> str:
         except OSError as error:
             raise UsageError(f"--token-file: {path} cannot be read: {error.strerror or error}") from None
     if not token.isascii() or not token.isprintable() or not token or " " in token:
-        raise UsageError("the token is none: it is one word of ASCII characters")
+        where = "CALLBOARD_TOKEN" if path is None else f"--token-file: {path}"
+        raise UsageError(f"{where}: a token is one word of ASCII characters; `callboard tokens make` makes one")
     return token
 
 

@@ -39,6 +39,10 @@ def _chosen(options: argparse.Namespace, pending: list[str]) -> list[str]:
     if options.ids:
         return list(options.ids)
     if not options.everything:
+        if not pending:
+            raise UsageError(
+                "no edits wait in this workspace; `callboard edits list --all` shows those that are decided"
+            )
         raise UsageError(f"name the edits, or give --all-pending for all {len(pending)} that wait")
     return pending
 

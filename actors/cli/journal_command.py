@@ -245,7 +245,14 @@ def _import(journal: JournalHandle, options: argparse.Namespace) -> None:
         left = f"; {done.left_out} of requests that had not ended were left out" if done.left_out else ""
         print_line(f"{done.rows} rows added{left}")
     else:
-        print_line(printable(journal.import_conversation(text)))
+        print_line(printable(_imported(journal, text, options.file)))
+
+
+def _imported(journal: JournalHandle, text: str, file: Path) -> str:
+    try:
+        return journal.import_conversation(text)
+    except UsageError as error:
+        raise UsageError(f"{file}: {error}; give what `callboard journal export` has printed") from error
 
 
 def _read(file: Path) -> str:

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import stat
 import sys
 from collections.abc import Iterator
 
@@ -17,6 +18,7 @@ from callboard.actors.cli.acp_agent import EditorAgent
 from callboard.actors.cli.model_choice import with_model
 from callboard.actors.cli.terminal import printable
 from callboard.actors.cli.workspace_setup import set_up
+from callboard.protocol.errors import UsageError
 from callboard.protocol.masking import for_log
 
 #: The SDK's own bound of a message (acp.core): pictures come within one.
@@ -25,6 +27,7 @@ MAX_MESSAGE_BYTES = 50 * 1024 * 1024
 
 async def run(options: argparse.Namespace, known: dict[str, object]) -> None:
     """Serve one editor until it closes stdin. Nothing but the protocol goes to stdout."""
+    _check_streams()
     with _protocol_output() as output, _log_on_one_line():
         given = set_up(options)
         settings = await with_model(given.settings)
@@ -36,6 +39,14 @@ async def run(options: argparse.Namespace, known: dict[str, object]) -> None:
             await run_agent(agent, JsonLines(reader, writer))  # type: ignore[arg-type]  # it has what we answer
         finally:
             await agent.close()
+
+
+def _check_streams() -> None:
+    """Raises UsageError where nobody can be at the other end."""
+    for number, name in enumerate(("stdin", "stdout")):
+        kind = os.fstat(number).st_mode
+        if not (stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind) or os.isatty(number)):
+            raise UsageError(f"{name} is no pipe: `callboard acp` is started by an editor, which speaks with it there")
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from callboard.actors.kernel.scheduler import EventLoop
 from callboard.actors.settings import token_of_environment
 
 #: Settings of the runtimes, and of the daemon, that can be typed.
-_OF_RUNTIMES = ("workspace", "model", "base_url", "confine", "journal")
+_OF_RUNTIMES = ("workspace", "model", "base_url", "confine", "journal", "trust", "mode")
 _OF_DAEMON = ("host", "port", "log_format")
 
 

@@ -25,7 +25,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from callboard.actors.config_file import CONFIG_FILE, Profile, Section, named_file, read_profile, similar
 from callboard.actors.journal.places import checked_place
-from callboard.actors.settings import Settings
+from callboard.actors.settings import Settings, check_variables
 from callboard.protocol.errors import UsageError
 
 DEFAULT_TENANT: Final = "default"
@@ -82,6 +82,15 @@ class DaemonSettings(BaseModel, frozen=True, extra="forbid", defer_build=True):
             raise ValueError("must be one address or name, such as 127.0.0.1 or 0.0.0.0")
         return value
 
+    @field_validator("models", "embedding_model")
+    @classmethod
+    def _models_have_a_provider(cls, value: Mapping[str, str] | str) -> Mapping[str, str] | str:
+        for model in value.values() if isinstance(value, Mapping) else filter(None, (value,)):
+            provider, _, name = model.partition("/")
+            if not provider or not name:
+                raise ValueError(f'{model!r} must be "provider/model", such as "openai/gpt-6.1-sol"')
+        return value
+
     @property
     def is_loopback(self) -> bool:
         """Only this machine reaches it."""
@@ -135,9 +144,11 @@ def read_plan(
 
     `tools`: further files of tools, of every tenant. Raises UsageError, naming file, section and field.
     """
+    check_variables()
     file = Settings().config_dir / CONFIG_FILE if path is None else named_file(path)
     found = read_profile(file, profile)
-    own = _checked(DaemonSettings, "daemon", {**found.of_daemon.daemon, **(daemon or {})}, file)
+    typed = daemon or {}
+    own = _checked(DaemonSettings, "daemon", {**found.of_daemon.daemon, **typed}, file, typed)
     names = found.of_daemon.tenants or {DEFAULT_TENANT: {}}
     tenants = tuple(_tenant(name, table, found, given or {}, tools) for name, table in names.items())
     _check_journals(tenants, file)
@@ -169,7 +180,8 @@ def _tenant(
     mine = mine.model_copy(update={"tools": (*tools, *(profile.path.parent / each for each in mine.tools))})
     rest = {key: value for key, value in table.items() if key not in own}
     sections = (*profile.sections, Section(f"tenants.{name}", rest))
-    settings = Settings.model_validate(dict(given), context=Profile(profile.path, sections))
+    typed = {field: f"--{field.replace('_', '-')}" for field in given}
+    settings = Settings.model_validate(dict(given), context=Profile(profile.path, sections, typed))
     return TenantPlan(name, _with_journal(settings, name), mine)
 
 
@@ -182,7 +194,9 @@ def _with_journal(settings: Settings, tenant: str) -> Settings:
     return settings
 
 
-def _checked(kind: type[M], section: str, table: Mapping[str, object], file: Path) -> M:
+def _checked(
+    kind: type[M], section: str, table: Mapping[str, object], file: Path, typed: Mapping[str, object] | None = None
+) -> M:
     try:
         return kind.model_validate(table)
     except ValidationError as error:
@@ -191,4 +205,6 @@ def _checked(kind: type[M], section: str, table: Mapping[str, object], file: Pat
         message = first["msg"].removeprefix("Value error, ")
         if first["type"] == "extra_forbidden":
             message = "there is no such setting" + similar(field, kind.model_fields)
+        if field in (typed or {}):
+            raise UsageError(f"--{field.replace('_', '-')}: {message}") from None
         raise UsageError(f"{field!r} in [{section}] of {file}: {message}") from None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
+import os
 import signal
 import socket
 from collections.abc import Callable, Coroutine, Iterator
@@ -68,13 +70,27 @@ async def drain(daemon: Daemon) -> None:
     logger.info("drained" if is_empty else "not all requests have ended; the journal keeps the others")
 
 
+def cannot_listen(address: str, error: OSError) -> UsageError:
+    """With what to do about it."""
+    why = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
+    if error.errno == errno.EADDRINUSE:
+        why = "another program listens there; name another port, or 0 for any that is free"
+    elif error.errno is not None and error.errno < 0:  # of getaddrinfo
+        why = "there is no machine of that name; 127.0.0.1 is this one, 0.0.0.0 all its addresses"
+    elif error.errno == errno.EADDRNOTAVAIL:
+        why = "it is no address of this machine; 127.0.0.1 is, 0.0.0.0 means all that it has"
+    elif error.errno in (errno.EACCES, errno.EPERM):
+        why = "ports below 1024 are not for everyone; name another"
+    return UsageError(f"{address} cannot be listened on: {why}")
+
+
 def listening_socket(host: str, port: int) -> socket.socket:
     """One that listens there. Raises UsageError."""
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listening = socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
-        raise UsageError(f"{host}:{port} cannot be listened on ({error.strerror or error})") from None
+        raise cannot_listen(f"{host}:{port}", error) from None
     # Each connection inherits these.
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)

@@ -59,7 +59,7 @@ def _in_file(path: Path) -> JournalAtRest:
     if PID in path.name:
         raise UsageError(f"{path} is a file for each process: name one of them")
     if not path.is_file():
-        raise UsageError(f"there is no journal {path}")
+        raise UsageError(f"there is no journal {path}; name one that is there, or ask first")
     from callboard.actors.journal import sqlite_journal  # noqa: PLC0415 - only where there is a journal
 
     def reader() -> JournalReader:

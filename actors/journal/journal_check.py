@@ -80,7 +80,7 @@ def verify(path: str | Path) -> Report:
     """
     real = real_path(str(path))
     if not real.exists():
-        raise UsageError(f"there is no journal {real}")
+        raise UsageError(f"there is no journal {real}; name one that is there")
     try:
         reader = SqliteReader(real)
     except JournalDamaged as error:
@@ -126,7 +126,7 @@ def repair(path: str | Path, *, wall_clock: Callable[[], float] = time.time) -> 
     """
     real = real_path(str(path))
     if not real.exists():
-        raise UsageError(f"there is no journal {real}")
+        raise UsageError(f"there is no journal {real}; name one that is there")
     lock = FileLock.taken(real)
     if lock is None:
         raise UsageError(f"the journal {real} is in use by {holder(real)}: end it first")

@@ -106,7 +106,10 @@ def token_of(path: Path | None) -> str:
             mode = stat.S_IMODE(os.fstat(held.fileno()).st_mode)
             token = held.read(4_096).strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--token-file: {path} cannot be used ({error})") from None
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise UsageError(
+            f"--token-file: {path} cannot be used: {why}; name a file, or one that is to be made"
+        ) from None
     if mode & 0o077:
         raise UsageError(f"--token-file: others may read {path}; run `chmod 600 {path}`, or remove it for a new token")
     if len(token) < MIN_TOKEN_CHARS or not token.isascii() or not token.isprintable() or " " in token:
@@ -157,7 +160,9 @@ async def serve_http(tools: ToolServer, address: Address, token: str, started: C
         family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
         listening = socket.create_server((address.host, address.port), family=family)
     except OSError as error:
-        raise UsageError(f"--http: {address.host}:{address.port} cannot be listened on ({error.strerror})") from None
+        why = error.strerror if error.errno is None or error.errno < 0 else os.strerror(error.errno)
+        said = f"--http: {address.host}:{address.port} cannot be listened on: {why}; name another HOST:PORT"
+        raise UsageError(said) from None
     config = uvicorn.Config(
         http_app(tools, address, token),
         http="h11",  # httptools, where it is installed, refuses a header's value that begins with a space (SEP-2243)

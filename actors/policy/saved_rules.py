@@ -144,7 +144,9 @@ class SavedRules:
         def without_it(saved: _Saved) -> _Saved:
             rules = list(saved.workspaces.get(self._key, ()))
             if not 1 <= number <= len(rules):
-                raise UsageError(f"there is no saved rule {number}; there are {len(rules)} for this workspace")
+                raise UsageError(
+                    f"there is no saved rule {number}; there are {len(rules)} for this workspace (`callboard rules`)"
+                )
             removed.append(rules.pop(number - 1))
             others = {key: each for key, each in saved.workspaces.items() if key != self._key}
             return _Saved(1, {**others, self._key: rules} if rules else others)
