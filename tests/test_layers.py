@@ -128,7 +128,7 @@ LAZY = {
     "actors/tools/shipping.py": {"callboard.protocol.annotation_reading", "cloudpickle"},
     "providers/retry.py": {"email.utils", "tenacity"},
     # --version, --help and a mistake in what was typed are answered without them.
-    "actors/cli/arguments.py": {"dataclasses"},
+    "actors/cli/arguments.py": {"callboard.actors.config_file", "dataclasses"},
     "actors/cli/shell.py": {"asyncio", "logging"},
     "actors/cli/terminal.py": {"dataclasses", "json", "msgspec", "orjson"},
 }
