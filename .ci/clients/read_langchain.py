@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final
 
-from langchain_anthropic import ChatAnthropic
-from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
-from langchain_core.tools import tool
+from langchain_anthropic import ChatAnthropic  # type: ignore[import-not-found]
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage  # type: ignore[import-not-found]
+from langchain_core.tools import tool  # type: ignore[import-not-found]
 from langchain_openai import ChatOpenAI
 from pydantic import BaseModel
 
@@ -29,7 +30,7 @@ class Place(BaseModel):
     degrees: float
 
 
-@tool
+@tool  # type: ignore[untyped-decorator]  # where LangChain is not installed
 def calendar(day: str) -> str:
     """What is on."""
     return f"busy on {day}"
@@ -108,8 +109,13 @@ def errors(made: Callable[..., Any]) -> None:
 def broken_off(made: Callable[..., Any]) -> None:
     """A stream that fails at its end, or at its beginning."""
     for prompt, word in (("break so far", "broke off"), ("fail rate_limited", "rate_limited")):
-        error = failure_of(lambda prompt=prompt: list(made().stream(prompt)))
+        error = failure_of(partial(all_of, made, prompt))
         assert word in str(error), repr(error)
+
+
+def all_of(made: Callable[..., Any], prompt: str) -> list[Any]:
+    """The chunks of a streamed answer."""
+    return list(made().stream(prompt))
 
 
 def failure_of(act: Callable[[], object]) -> Exception:
