@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -192,6 +192,11 @@ def _check_private(path: Path) -> None:
 
 def similar(name: str, known: Mapping[str, object]) -> str:
     """The end of a message about an unknown name: the one that was probably meant."""
+    found = likest(name, known)
+    return f"; did you mean {found!r}?" if found else ""
+
+
+def likest(name: str, known: Collection[str], cutoff: float = 0.6) -> str:
+    """The one of `known` that is most like it, "" where none is; `cutoff` as difflib has it, from 0 to 1."""
     swapped = [each for each in known if sorted(each) == sorted(name)]  # "modle" is "model" rather than "mode"
-    found = swapped or get_close_matches(name, known, n=1)
-    return f"; did you mean {found[0]!r}?" if found else ""
+    return next(iter(swapped or get_close_matches(name, list(known), 1, cutoff)), "")

@@ -10,7 +10,6 @@ import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import is_dataclass, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal, NoReturn, Self, get_args, get_origin, get_type_hints
 
@@ -30,6 +29,7 @@ from pydantic import (
 )
 from pydantic.functional_validators import ModelWrapValidatorHandler
 
+from callboard.actors import environment
 from callboard.actors.calls.registry import FAILURE_BUDGET
 from callboard.actors.config_file import CONFIG_FILE, Profile, Section, named_file, read_profile, similar
 from callboard.actors.connection import (
@@ -79,20 +79,6 @@ else:
 
 #: What the command line asks where no model is named: no key, no network.
 OFFLINE_MODEL = "offline/code-context"
-#: Fields and the variables that are read where the field is not given. An empty variable counts as not set.
-VARIABLES: Final[Mapping[str, str]] = {
-    "model": "CALLBOARD_MODEL",
-    "base_url": "CALLBOARD_BASE_URL",
-    "workspace": "CALLBOARD_WORKSPACE",
-    "copilot_client_id": "CALLBOARD_COPILOT_CLIENT_ID",
-    "config_dir": "CALLBOARD_CONFIG_DIR",
-    "journal": "CALLBOARD_JOURNAL",
-}
-#: What is read besides: by the command line, for the provider of the model, by the daemon and its clients.
-_FURTHER_VARIABLES: Final = ("CALLBOARD_PROFILE", "CALLBOARD_API_KEY", "CALLBOARD_TOKEN")
-_OURS: Final = "CALLBOARD_"
-#: From this on (difflib, 0 to 1) one name is probably another one misspelt: "MODLE" and "MODEL" have 0.8.
-_LIKENESS: Final = 0.8
 #: Of a model's provider: they do not go along to a model of another provider that is chosen above them.
 _OF_THE_PROVIDER: Final = ("base_url", "api_key", "headers")
 #: More than none.
@@ -267,14 +253,14 @@ class Settings(
     of its calls end so. None: never withdrawn."""
     copilot_client_id: str = ""
     """The GitHub OAuth app that `callboard login copilot` signs in with."""
-    config_dir: Path = Field(default_factory=lambda: _config_dir())
+    config_dir: Path = Field(default_factory=lambda: environment.config_dir())
     """Where what outlives a process and belongs to the user is kept: the Copilot login, if no keyring takes it."""
     script: Annotated[Script | None, SkipValidation()] = None
     """What the provider `scripted` says (see providers.local.scripted.Script): the shipped fake model, for tests."""
     auto_confirm_edits: bool = False
     """Apply edits as soon as a tool stages them, without asking; what the policy denies is denied all the same, and
     places that an editor, a shell or CI runs when it reads them are asked about."""
-    state_dir: Path = Field(default_factory=lambda: _state_dir())
+    state_dir: Path = Field(default_factory=lambda: environment.state_dir())
     """Where staged edits are kept, for each workspace apart, and how MCP servers describe their tools: by default
     XDG_STATE_HOME/callboard, else ~/.local/state/callboard."""
     journal: Annotated[str | Path | None, SkipValidation()] = None
@@ -302,7 +288,7 @@ class Settings(
         if isinstance(values, Mapping):
             profile = info.context if isinstance(info.context, Profile) else Profile()
             named = _places(values, profile)
-            values = _merged([*(section.values for section in profile.sections), _environment(), values])
+            values = _merged([*(section.values for section in profile.sections), environment.given_fields(), values])
         try:
             return validate(values)
         except ValidationError as error:
@@ -354,9 +340,9 @@ class Settings(
         """
         chosen_by = "--profile"
         if not name:
-            name, chosen_by = os.environ.get("CALLBOARD_PROFILE", ""), "CALLBOARD_PROFILE"
-        check_variables()
-        file = _config_dir() / CONFIG_FILE if path is None else named_file(path)
+            name, chosen_by = environment.profile(), "CALLBOARD_PROFILE"
+        environment.check_variables(cls.model_fields)
+        file = environment.config_dir() / CONFIG_FILE if path is None else named_file(path)
         found = read_profile(file, name, chosen_by=chosen_by)
         built_in = Section("", otherwise or {})
         profile = Profile(found.path, (built_in, *found.sections), options or {})
@@ -523,9 +509,9 @@ class Settings(
         and where models are, without what is secret in it."""
         told = addresses_of(os.environ)
         if (row := ROWS.get(self.provider)) is not None and self.script is None:
-            told[VARIABLES["model"]] = self.model
+            told[environment.VARIABLES["model"]] = self.model
             if not row.is_local and (address := self.address_for(self.provider)[0]):
-                told[VARIABLES["base_url"]] = without_secret(address)
+                told[environment.VARIABLES["base_url"]] = without_secret(address)
         return told | {name: os.environ[name] for name in self.tool_environment if name in os.environ}
 
     @property
@@ -607,14 +593,10 @@ def _takes_bool(annotation: object) -> bool:
     return annotation is bool or bool in get_args(annotation)
 
 
-def _environment() -> dict[str, object]:
-    return {field: text for field, name in VARIABLES.items() if (text := os.environ.get(name))}
-
-
 def _places(given: Mapping[object, object], profile: Profile) -> dict[str, str]:
     """Where a field's value comes from, for messages: not those that were given under the field's own name."""
     named = {name: profile.place(name) for section in profile.sections if section.name for name in section.values}
-    named |= {field: VARIABLES[field] for field in _environment()}
+    named |= {field: environment.VARIABLES[field] for field in environment.given_fields()}
     return {field: place for field, place in named.items() if field not in given} | dict(profile.options)
 
 
@@ -661,41 +643,6 @@ def _two_limits(provider: object, limit: object) -> object:
     for name in limit.keys() - {"requests", "tokens"}:
         raise ValueError(f"{provider}: there is no limit {name!r}; write requests, tokens or both")
     return limit.get("requests"), limit.get("tokens")
-
-
-def check_variables() -> None:
-    """Raise UsageError for a variable that callboard does not read, and that was probably meant for it."""
-    ours = {name.removeprefix(_OURS): None for name in (*VARIABLES.values(), *_FURTHER_VARIABLES)}
-    for name in os.environ:
-        word = name.removeprefix(_OURS)
-        if word == name or word in ours:
-            continue
-        if word.lower() in Settings.model_fields:
-            raise UsageError(f"{name} is not read; set {word.lower()!r} in the configuration file")
-        if found := get_close_matches(word, ours, 1, _LIKENESS):
-            raise UsageError(f"{name} is not read; did you mean {_OURS}{found[0]}?")
-
-
-def token_of_environment() -> str:
-    """CALLBOARD_TOKEN: a bearer token of the daemon, for the daemon itself and for what calls it."""
-    return os.environ.get("CALLBOARD_TOKEN", "")
-
-
-def notify_socket_of_environment() -> str:
-    """NOTIFY_SOCKET: where systemd wants to hear that the daemon is ready (sd_notify(3))."""
-    return os.environ.get("NOTIFY_SOCKET", "")
-
-
-def _config_dir() -> Path:
-    if given := os.environ.get("CALLBOARD_CONFIG_DIR"):
-        return Path(given).expanduser()
-    base = os.environ.get("XDG_CONFIG_HOME")
-    return (Path(base) if base else Path("~/.config").expanduser()) / "callboard"
-
-
-def _state_dir() -> Path:
-    base = os.environ.get("XDG_STATE_HOME")
-    return (Path(base) if base else Path("~/.local/state").expanduser()) / "callboard"
 
 
 def _explain(error: ValidationError, places: Mapping[str, str]) -> str:

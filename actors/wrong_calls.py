@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Mapping
-from difflib import get_close_matches
 from typing import Final
 
+from callboard.actors.config_file import likest
 from callboard.protocol.errors import UsageError
 from callboard.protocol.model import Sampling
 
@@ -135,8 +135,8 @@ def meant(name: str, place: str, known: Collection[str]) -> str:
 
 
 def _close(name: str, names: Collection[str], cutoff: float) -> str:
-    found = get_close_matches(name, list(names), n=1, cutoff=cutoff)
-    return _ELSEWHERE.get(found[0], found[0]) if found else ""
+    found = likest(name, names, cutoff)
+    return _ELSEWHERE.get(found, found)
 
 
 def _written(name: str, place: str, known: Collection[str]) -> str:
@@ -203,8 +203,8 @@ def of_connection(call: Callable[..., object], args: tuple[object, ...], options
 
 def no_tool_option(name: str, known: Collection[str]) -> UsageError:
     """@tool(...) was given what it does not take."""
-    close = get_close_matches(name, [*known, *_OF_TOOLS], n=1, cutoff=_CLOSE)
-    found = _OF_TOOLS.get(name) or (_OF_TOOLS.get(close[0], repr(close[0])) if close else "")
+    close = likest(name, [*known, *_OF_TOOLS], _CLOSE)
+    found = _OF_TOOLS.get(name) or _OF_TOOLS.get(close, repr(close) if close else "")
     return UsageError(
         f"@tool takes no {name!r}{f'; did you mean {found}?' if found else f'; it takes {listed(known)}'}"
     )
@@ -219,16 +219,14 @@ def _ending(found: str) -> str:
 
 def no_method(name: str, known: Collection[str]) -> NoAttribute:
     """A runtime was asked for what it does not have."""
-    close = get_close_matches(name, [each for each in known if not each.startswith("_")], n=1)
-    found = _METHODS.get(name) or (close[0] if close else "")
+    found = _METHODS.get(name) or likest(name, [each for each in known if not each.startswith("_")])
     found = found if found.startswith("the ") or not found else f"runtime.{found}"
     return NoAttribute(f"a Runtime has no {name!r}{_ending(found)}")
 
 
 def no_part(name: str, known: Collection[str]) -> NoAttribute:
     """A reply was asked for what it does not have."""
-    close = get_close_matches(name, [each for each in known if not each.startswith("_")], n=1)
-    found = _OF_REPLIES.get(name) or (close[0] if close else "")
+    found = _OF_REPLIES.get(name) or likest(name, [each for each in known if not each.startswith("_")])
     return NoAttribute(f"a Reply has no {name!r}{_ending(f'reply.{found}' if found else '')}")
 
 

@@ -28,7 +28,7 @@ if (ROOT / ".dev").is_dir():  # this tree, not an installed copy
 
 import callboard  # noqa: E402 - found by the path above
 from callboard.actors.cli.arguments import parser  # noqa: E402
-from callboard.actors.settings import VARIABLES  # noqa: E402
+from callboard.actors.environment import VARIABLES  # noqa: E402
 
 project = "callboard"
 author = "the callboard authors"

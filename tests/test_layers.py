@@ -150,7 +150,8 @@ BY_STRING = {
 ONLY_CONNECTS = {"providers/transport.py", "actors/cli/daemon_client.py"}
 ONLY_READS_ENVIRONMENT = {
     "actors/mcp/mcp_servers.py": "variables that the owner names in a server's settings, and the harmless ones",
-    "actors/settings.py": "all that sets up a runtime",
+    "actors/environment.py": "the variables of its own",
+    "actors/settings.py": "those of the providers: keys and addresses; and what tools are given",
     "providers/environment_proxy.py": "the proxies, by the standard library",
     "actors/cli/terminal.py": "TERM and NO_COLOR, which are about the terminal",
     "actors/processes/launch.py": "passes the harmless part of it on to its children",

@@ -21,8 +21,8 @@ from support.offenders import no_offenders, places
 from callboard import ErrorKind, Settings
 from callboard.actors.cli.advice import advice
 from callboard.actors.cli.arguments import parser
+from callboard.actors.environment import VARIABLES
 from callboard.actors.processes.spawning import CHILD
-from callboard.actors.settings import VARIABLES
 from callboard.providers.provider_registry import KEY_VARIABLES
 from callboard.providers.provider_table import ROWS
 

@@ -18,8 +18,8 @@ from pydantic import TypeAdapter, ValidationError
 from callboard import Approval, AskApproval, RuntimeFailure, UsageError
 from callboard.actors.cli.chat_partner import SHOWN_CONVERSATIONS, AnswerEnded, StagedEdit
 from callboard.actors.cli.stream_items import DaemonEvent, SentEvent, item_of, sent_events
+from callboard.actors.environment import token_of_environment
 from callboard.actors.requests.asking import Prompt
-from callboard.actors.settings import token_of_environment
 from callboard.protocol.ids import MessageId, RequestId, Tag, ToolName
 from callboard.protocol.policy import Access, AccessKind
 from callboard.protocol.tools import Risk

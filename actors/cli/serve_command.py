@@ -16,8 +16,8 @@ from callboard.actors.daemon.daemon import Daemon
 from callboard.actors.daemon.daemon_settings import DaemonPlan, read_plan
 from callboard.actors.daemon.http_server import serve
 from callboard.actors.daemon.log_lines import log_to_stderr
+from callboard.actors.environment import token_of_environment
 from callboard.actors.kernel.scheduler import EventLoop
-from callboard.actors.settings import token_of_environment
 
 #: Settings of the runtimes, and of the daemon, that can be typed.
 _OF_RUNTIMES = ("workspace", "model", "base_url", "confine", "journal", "trust", "mode")

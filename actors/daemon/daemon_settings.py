@@ -24,8 +24,9 @@ from msgspec import Struct, field
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from callboard.actors.config_file import CONFIG_FILE, Profile, Section, named_file, read_profile, similar
+from callboard.actors.environment import check_variables
 from callboard.actors.journal.places import checked_place
-from callboard.actors.settings import Settings, check_variables
+from callboard.actors.settings import Settings
 from callboard.protocol.errors import UsageError
 
 DEFAULT_TENANT: Final = "default"
@@ -144,7 +145,7 @@ def read_plan(
 
     `tools`: further files of tools, of every tenant. Raises UsageError, naming file, section and field.
     """
-    check_variables()
+    check_variables(Settings.model_fields)
     file = Settings().config_dir / CONFIG_FILE if path is None else named_file(path)
     found = read_profile(file, profile)
     typed = daemon or {}

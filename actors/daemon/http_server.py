@@ -21,7 +21,7 @@ from callboard.actors.daemon.daemon import Daemon
 from callboard.actors.daemon.reloads import reload_daemon
 from callboard.actors.daemon.service_notify import ServiceNotify
 from callboard.actors.daemon.tenants import Tenant
-from callboard.actors.settings import notify_socket_of_environment
+from callboard.actors.environment import notify_socket_of_environment
 from callboard.protocol.errors import CallboardError, RuntimeFailure, UsageError
 
 logger = logging.getLogger("callboard.daemon")

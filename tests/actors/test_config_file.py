@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from callboard.actors.config_file import MAX_CONFIG_BYTES, read_profile
-from callboard.actors.settings import VARIABLES, Settings
+from callboard.actors.environment import VARIABLES
+from callboard.actors.settings import Settings
 from callboard.protocol.errors import UsageError
 from callboard.protocol.model import Sampling, Usage
 from callboard.protocol.tools import Decision, Risk

@@ -17,7 +17,7 @@ from callboard.actors.daemon.api_errors import json_response
 from callboard.actors.daemon.daemon import Daemon
 from callboard.actors.daemon.daemon_settings import read_plan
 from callboard.actors.daemon.endpoint import Endpoint, HttpCall
-from callboard.actors.settings import token_of_environment
+from callboard.actors.environment import token_of_environment
 from callboard.protocol.content import UserMessage
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.model import ModelRequest, Usage

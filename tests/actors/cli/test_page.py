@@ -12,7 +12,8 @@ from callboard import Outcome
 from callboard.actors import cli
 from callboard.actors.cli import ask, failure, question
 from callboard.actors.cli.arguments import parser
-from callboard.actors.settings import VARIABLES, Settings
+from callboard.actors.environment import VARIABLES
+from callboard.actors.settings import Settings
 from callboard.providers.example_models import example
 
 PAGE = (Path(__file__).parents[3] / "docs" / "cli.md").read_text()
@@ -39,6 +40,7 @@ def test_every_variable_is_in_the_table() -> None:
         "NO_COLOR",
         "NOTIFY_SOCKET",
         "TERM",
+        "OPENAI_BASE_URL, ANTHROPIC_BASE_URL, OLLAMA_HOST ...",
         *proxies,
     }
     assert set(first_column("variable")) == {*VARIABLES.values(), *others}

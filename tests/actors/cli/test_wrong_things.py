@@ -55,7 +55,7 @@ ask where is it | put the question in quotes
 ask x --modle openai/gpt-5 | unrecognized arguments: --modle; did you mean '--model'?
 ask --modle openai/gpt-5 where is it | unrecognized arguments: --modle; did you mean '--model'?
 ask x --model | --model: expected one argument
-ask x --model gpt-5 | must be "provider/model", such as
+ask x --model gpt-5 | must be "provider/model"; did you mean "openai/gpt-5"?
 ask x --model openai/ | must be "provider/model", such as
 ask x --model /gpt-5 | must be "provider/model", such as
 ask x --model opnai/gpt-5 | There is no provider 'opnai'
