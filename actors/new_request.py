@@ -20,11 +20,12 @@ from callboard.actors import kernel
 from callboard.actors.journal.journal_records import Needs
 from callboard.actors.journal.recovery import needs_of
 from callboard.actors.requests.asking import AskOptions, Prompt, check_names, fields_of, identity_of, user_message
+from callboard.actors.requests.conversation import HeldAnswer
 from callboard.actors.requests.client_tools import WENT_ON, CallResults
 from callboard.actors.requests.direct_calls import direct_options
 from callboard.actors.requests.output_checks import OutputChecker
 from callboard.actors.requests.outputs import output_type
-from callboard.actors.requests.replies import Answer, Question, Stream, T
+from callboard.actors.requests.replies import Answer, Question, Reply, Stream, T, outlast
 from callboard.actors.requests.request_feed import RequestFeed
 from callboard.actors.requests.session_messages import Subscriber
 from callboard.actors.running import StartedRequest, StartedRuntime, tag_of
@@ -86,10 +87,18 @@ class NewRequest(Generic[T]):
         knows_model = wiring.knows_model_of(self._options)
         reads_journal = bool(self._given_id) and self._running.records is not None
         staged = wiring.edits is not None and conversation.messages and wiring.edits.has_staged(conversation.requests)
-        return knows_model and not reads_journal and not staged
+        return knows_model and not reads_journal and not staged and self._left_before is None
+
+    @property
+    def _left_before(self) -> HeldAnswer | None:
+        """The answer of the conversation's cancelled request, which has not quite ended."""
+        before = self._conversation.held_by
+        return before if before is not None and before.is_left else None
 
     def ready(self) -> None:
-        """Find what it needs, and take the conversation. Raises UsageError."""
+        """Find what it needs, and take the conversation, once it has no cancelled request. Raises UsageError."""
+        if (before := self._left_before) is not None:
+            before.wait_until_over()
         form, conversation, request_id = self._form, self._conversation, self.answer.tag.request_id
         asked = self._wiring.asked(self._user, self._options, self._at, form.spec if form is not None else None)
         records = self._running.records
@@ -99,7 +108,7 @@ class NewRequest(Generic[T]):
             asked = replace(asked, added=conversation.going_on(self._prompt))
         elif conversation.open_turn is not None:
             asked = replace(asked, added=conversation.going_on(None), notes=(*asked.notes, WENT_ON))
-        conversation.take(request_id)
+        conversation.take(request_id, answer=self.answer)
         try:
             if asked.added:
                 conversation.close_turn(asked.added, request_id)
@@ -122,6 +131,7 @@ class NewRequest(Generic[T]):
         except asyncio.CancelledError:
             # The thread cannot be interrupted: what it takes is given back when it is done.
             reading.add_done_callback(self._give_back)
+            await outlast(reading)
             raise
 
     def _give_back(self, reading: asyncio.Future[None]) -> None:
@@ -204,6 +214,23 @@ class NewRequest(Generic[T]):
                 raise running.failure or RuntimeFailure("this runtime is stopping") from error
             raise
 
-    def cancel(self) -> None:
-        """Its asker waits no longer."""
+    async def ended(self) -> Reply[T]:
+        """Wait for its end. Where the waiting task is cancelled, so is the request, and it is over when that raises."""
+        try:
+            return await self.answer.wait_async()
+        except asyncio.CancelledError:
+            self._cancel()
+            await self.answer.until_over()
+            raise
+
+    def ended_sync(self) -> Reply[T]:
+        """`ended`, for code without an event loop: Ctrl-C, and whatever else a signal handler raises, cancels it."""
+        try:
+            return self.answer.wait()
+        except BaseException:
+            self._cancel()
+            self.answer.wait_until_over()
+            raise
+
+    def _cancel(self) -> None:
         self._running.cancel(self.answer.tag.request_id, "cancelled by the caller")

@@ -260,6 +260,8 @@ class StartedRuntime:
         if ref is None:
             return request_id in self.beginning
         self.beginning.pop(request_id, None)  # it has begun meanwhile
+        if (opened := self.requests.get(request_id)) is not None:
+            opened.answer.is_left = True
         ref.tell_control(CancelRequested(tag_of(request_id), self.system.now(), reason))
         return True
 

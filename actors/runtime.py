@@ -284,7 +284,8 @@ class Runtime(Operated):
     async def ask(
         self, prompt: Prompt, *, output: TypeForm[T] | None = None, **options: Unpack[AskOptions]
     ) -> Reply[T] | Reply:
-        """Ask, and wait for the answer. Cancelling the waiting task cancels the request.
+        """Ask, and wait for the answer. Cancelling the waiting task cancels the request, and ends when that has ended
+        (within 5 s; a further cancel does not wait).
 
         A prompt is a text, a part (`Image`, `Document` ...) or a list of both; `options` say in what this question
         differs from the settings (`AskOptions`, docs/asking.md). The caller's context variables travel with the
@@ -298,14 +299,9 @@ class Runtime(Operated):
         """
         check_for_asyncio("await runtime.ask(...)")
         new = self._new_request(prompt, options, output)
-        answer = new.answer
         await new.ready_async()
-        new.start(answer)
-        try:
-            return await answer.wait_async()
-        except asyncio.CancelledError:
-            new.cancel()
-            raise
+        new.start(new.answer)
+        return await new.ended()
 
     @overload
     def ask_sync(self, prompt: Prompt, **options: Unpack[AskOptions]) -> Reply: ...
@@ -317,14 +313,9 @@ class Runtime(Operated):
     ) -> Reply[T] | Reply:
         """`ask`, for code without an event loop. Ctrl-C while it waits cancels the request."""
         new = self._new_request(prompt, options, output)
-        answer = new.answer
         new.ready()
-        new.start(answer)
-        try:
-            return answer.wait()
-        except BaseException:  # also what a signal handler raises
-            new.cancel()
-            raise
+        new.start(new.answer)
+        return new.ended_sync()
 
     @overload
     def stream(self, prompt: Prompt, **options: Unpack[AskOptions]) -> Stream: ...
@@ -503,12 +494,9 @@ class Runtime(Operated):
             shown = ProgressListener(answer, on_progress, asyncio.get_running_loop())
         new.start(shown)
         try:
-            return result_of(call.name, await answer.wait_async())
+            return result_of(call.name, await new.ended())
         except RequestEnded as ended:
             return result_of(call.name, ended.reply, ended)
-        except asyncio.CancelledError:
-            new.cancel()
-            raise
 
     async def refresh_index(
         self, progress: Callable[[Progress], None] | None = None, *, timeout_seconds: float = REFRESH_TIMEOUT_SECONDS

@@ -148,7 +148,7 @@ class TakingUp:
         answer = Answer(found.conversation, question.tag, started.options.timeout_seconds, checker, running.post)
         for seen in (*found.events, *found.notes):
             answer(seen)
-        found.conversation.take(log.request_id, found.recorded)
+        found.conversation.take(log.request_id, found.recorded, answer)
         # It is read along, for the followers of the process that has ended will come back.
         feed = Following(running, self._outputs).feed(answer, answer)
         feed.begins_at(FeedStart(found.taken_up.number))

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Sequence
 from itertools import chain, count
 from threading import Lock
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 from msgspec.structs import replace
 
@@ -23,10 +23,21 @@ from callboard.protocol.ids import MessageId, RequestId
 GIVEN: Final = "given"
 
 
+class HeldAnswer(Protocol):
+    """The answer for which a conversation is taken."""
+
+    is_left: bool
+    """Its asker waits no longer."""
+
+    def wait_until_over(self) -> bool:
+        """Block until it is there, a bounded time."""
+
+
 class Conversation:
     """What was said so far. It only ever takes whole finished steps, so it stays legal for every provider (I2).
 
-    One request at a time belongs to a conversation; the runtime refuses a second. It keeps all messages, also those
+    One request at a time belongs to a conversation; the runtime refuses a second, unless the first was cancelled: then
+    the second waits for its end. It keeps all messages, also those
     that a request with `Settings.compaction` leaves out of its prompts; what such requests have cleared or summarised
     is kept beside them, and the next one goes on with it.
 
@@ -35,7 +46,7 @@ class Conversation:
     """
 
     __slots__ = (
-        "_compacted", "_holder", "_id", "_ids", "_in_journal", "_is_checked", "_journal", "_messages", "_name",
+        "_answer", "_compacted", "_holder", "_id", "_ids", "_in_journal", "_is_checked", "_journal", "_messages", "_name",
         "_open_turn", "_recorded", "_taken",
     )  # fmt: skip
 
@@ -53,6 +64,8 @@ class Conversation:
         self._recorded = 0
         """How many of them there are."""
         self._taken = Lock()
+        self._answer: HeldAnswer | None = None
+        """Of the request that runs."""
         self._id = ""
         self._journal = ""
         self._in_journal = 0
@@ -188,7 +201,12 @@ class Conversation:
         """What the request that runs has added so far."""
         return self._messages[len(self._messages) - self._recorded :]
 
-    def take(self, request_id: RequestId, recorded: int = 0) -> None:
+    @property
+    def held_by(self) -> HeldAnswer | None:
+        """The answer of the request that runs."""
+        return self._answer
+
+    def take(self, request_id: RequestId, recorded: int = 0, answer: HeldAnswer | None = None) -> None:
         """Claim it for one request, of which it has so many messages already where that was taken up from a journal.
 
         Raises UsageError while another one runs, and when no provider would accept it.
@@ -204,12 +222,12 @@ class Conversation:
             self._is_checked = True
         if not self._taken.acquire(blocking=False):
             raise UsageError("this conversation has a request running; await its end, or start another conversation")
-        self._holder, self._recorded = request_id, recorded
+        self._holder, self._recorded, self._answer = request_id, recorded, answer
         self._name = self._ids[-1].rpartition("/")[0] if recorded else ""
 
     def release(self) -> None:
         """The request has ended."""
-        self._holder = None
+        self._holder = self._answer = None
         self._taken.release()
 
     def going_on(self, given: CallResults | None) -> tuple[Message, ...]:

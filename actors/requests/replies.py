@@ -8,14 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
+import sys
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+)
 from contextlib import aclosing
 from contextvars import Context
 from functools import partial
 from sys import getsizeof
 from threading import Event as ThreadEvent
-from threading import Lock
-from typing import TYPE_CHECKING, Final, Generic, cast
+from threading import Lock, get_ident
+from typing import TYPE_CHECKING, Any, Final, Generic, cast
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -78,6 +88,8 @@ if TYPE_CHECKING:
 else:
     wrong_calls = lazy_module("callboard.actors.wrong_calls")
 
+#: A cancelled request has ended by then: its tools are told to stop and its end is written; mostly it takes 10 ms.
+OVER_SECONDS: Final = 5.0
 #: Failures that a reply holds: with their tracebacks at most 2 MB.
 MAX_FAILURES: Final = 100
 #: What a reader of a stream may leave unread, in bytes of memory: some hundred full answers.
@@ -91,6 +103,7 @@ SUSPENDED: Final = f"{STOPPING}; the request is kept in the journal, and a runti
 
 T = TypeVar("T", default=str)
 """What `output=` asks for."""
+Item = TypeVar("Item")
 T_co = TypeVar("T_co", default=str, covariant=True)
 Seen = Event | Command | ToolProgressed
 """What a session shows of its request."""
@@ -260,6 +273,8 @@ class Answer(Generic[T]):
         self.conversation = conversation
         self.tag = tag
         self.backstop = Backstop(timeout_seconds, post)
+        self.is_left = False
+        """Its asker waits no longer: it was cancelled, or soon will be."""
         self._once = Lock()
         self._model_error: Error | None = None
         self._finish: Finish | None = None
@@ -351,15 +366,37 @@ class Answer(Generic[T]):
 
     async def wait_async(self) -> Reply[T]:
         """`wait`, on the asyncio loop that runs here."""
-        loop = asyncio.get_running_loop()
-        ended = loop.create_future()
         watch = Watch(self.backstop, self.expire)
-        self.future.on_done(partial(_wake, loop, ended))
         try:
-            await ended
+            await self._ended()
         finally:
             watch.cancel()
         return self.future.result()
+
+    def _ended(self) -> asyncio.Future[None]:
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[None] = loop.create_future()
+        self.future.on_done(partial(_wake, loop, ended))
+        return ended
+
+    def wait_until_over(self) -> bool:
+        """Block until the cancelled request has ended; False where that takes more than OVER_SECONDS."""
+        return self.future.wait(OVER_SECONDS)
+
+    async def until_over(self) -> None:
+        """`wait_until_over`, on the asyncio loop that runs here."""
+        if not self.future.done:
+            await outlast(self._ended())
+
+
+async def outlast(end: asyncio.Future[Any]) -> None:
+    """In a task that was cancelled: wait for this end, OVER_SECONDS at most. A further `cancel()` ends the waiting.
+
+    A scope of anyio cancels its tasks again in each turn of the loop: it is kept out.
+    """
+    scopes = sys.modules.get("anyio") if "anyio._backends._asyncio" in sys.modules else None
+    with contextlib.nullcontext() if scopes is None else scopes.CancelScope(shield=True):
+        await asyncio.wait({end}, timeout=OVER_SECONDS)
 
 
 def _wake(loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[None]) -> None:
@@ -437,6 +474,7 @@ class EventReader(Generic[T]):
 
     def _give_up(self, why: str) -> None:
         """The reader will not read on: end the request, once."""
+        self.answer.is_left = True
         if not (self._given_up or self.answer.future.done):
             self._given_up = True
             self._cancel(self.request_id, why)
@@ -473,9 +511,15 @@ class Stream(EventReader[T], AsyncIterable[StreamItem[T]]):
         if self.answer.future.done:
             self._watch.cancel()
 
-    async def texts(self) -> AsyncIterator[str]:
+    def texts(self) -> Reading[str]:
         """Only the pieces of the model's text. After a restart (`Restarted`) the text comes again from its start."""
-        async with aclosing(aiter(self)) as items:
+        return Reading(self._texts(), self.answer)
+
+    def __aiter__(self) -> Reading[StreamItem[T]]:
+        return Reading(self._items(), self.answer)
+
+    async def _texts(self) -> AsyncGenerator[str, None]:
+        async with aclosing(self._items()) as items:
             async for item in items:
                 if isinstance(item, TextDelta):
                     yield item.text
@@ -485,7 +529,7 @@ class Stream(EventReader[T], AsyncIterable[StreamItem[T]]):
         def __iter__(self) -> object:
             raise TypeError("a Stream is read by `async for`; without an event loop use stream_sync(...)")
 
-    async def __aiter__(self) -> AsyncGenerator[StreamItem[T], None]:
+    async def _items(self) -> AsyncGenerator[StreamItem[T], None]:
         self._begin_reading()
         try:
             ended = False
@@ -499,6 +543,28 @@ class Stream(EventReader[T], AsyncIterable[StreamItem[T]]):
                 yield item
         finally:
             self._give_up("its reader has left")
+            await self.answer.until_over()
+
+
+class Reading(AsyncIterator[Item]):
+    """What is read of a Stream: `async for`, and `aclose` to leave it and wait for the end of its request.
+
+    Where the loop over it is left early, an async generator is closed in some later turn of the event loop; this object
+    goes at once, so that who asks next in the conversation waits for the end and is not refused.
+    """
+
+    def __init__(self, items: AsyncGenerator[Item, None], answer: Answer[Any]) -> None:
+        self._items = items
+        self._answer = answer
+
+    def __anext__(self) -> Coroutine[object, object, Item]:
+        return self._items.__anext__()
+
+    async def aclose(self) -> None:
+        await self._items.aclose()
+
+    def __del__(self) -> None:
+        self._answer.is_left = True
 
 
 class SyncEvents(Iterable[StreamItem[T]]):
@@ -518,6 +584,8 @@ class SyncStream(EventReader[T], SyncEvents[T]):
     def __init__(self, answer: Answer[T], cancel: Callable[[RequestId, str], object]) -> None:
         super().__init__(answer, cancel)
         self._wake = ThreadEvent()
+        self._thread_id = 0
+        """Of the thread that reads."""
         answer.future.on_done(self._notify)
 
     def _notify(self) -> None:
@@ -525,6 +593,7 @@ class SyncStream(EventReader[T], SyncEvents[T]):
 
     def __iter__(self) -> Iterator[StreamItem[T]]:
         self._begin_reading()
+        self._thread_id = get_ident()
         try:
             ended = False
             while not ended:
@@ -536,6 +605,8 @@ class SyncStream(EventReader[T], SyncEvents[T]):
             yield from self._end()
         finally:
             self._give_up("its reader has left")
+            if get_ident() == self._thread_id:  # garbage is collected on any thread, also on callboard's own
+                self.answer.wait_until_over()
 
 
 def size_of(item: StreamItem[object]) -> int:
