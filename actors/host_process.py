@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import os
+import queue
 import threading
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from callboard.protocol.errors import UsageError
 
 if TYPE_CHECKING:
     from callboard.actors.running import StartedRuntime
+
+#: Libraries of green threads that replace parts of the standard library: how to keep those that callboard needs.
+GREEN_THREADS: Final = {
+    "gevent": "monkey.patch_all(thread=False, queue=False)",
+    "eventlet": "eventlet.monkey_patch(thread=False, os=False)",
+}
 
 
 def end_dropped(running: StartedRuntime) -> None:
@@ -38,3 +46,19 @@ def check_for_asyncio(what: str) -> None:
             f"{what} needs a running asyncio event loop; without one use ask_sync() in `with Runtime(...)`, in another "
             "async library on a thread: `await trio.to_thread.run_sync(runtime.ask_sync, text)`"
         ) from None
+
+
+def check_for_threads() -> None:
+    """Raises UsageError where a library of green threads has replaced what callboard's own threads are made of.
+
+    Of all that gevent and eventlet replace, this is harmful: our loop never gets a turn, a thread of a pool never hears
+    of its work, or a read waits that must not; and all of it hangs without a word.
+    """
+    for each in (threading.Lock, _thread.start_new_thread, queue.SimpleQueue, os.read):
+        library = getattr(each, "__module__", "").partition(".")[0]
+        if library in GREEN_THREADS:
+            raise UsageError(
+                f"{library} has replaced the threads of this process, and callboard, which has threads of its own, "
+                "would hang: use a worker of real threads or processes (gunicorn -k gthread, celery --pool=threads), "
+                f"say {GREEN_THREADS[library]} before all other imports, or ask `callboard serve` over HTTP"
+            )

@@ -20,8 +20,8 @@ from callboard.actors import kernel
 from callboard.actors.journal.journal_records import Needs
 from callboard.actors.journal.recovery import needs_of
 from callboard.actors.requests.asking import AskOptions, Prompt, check_names, fields_of, identity_of, user_message
-from callboard.actors.requests.conversation import HeldAnswer
 from callboard.actors.requests.client_tools import WENT_ON, CallResults
+from callboard.actors.requests.conversation import HeldAnswer
 from callboard.actors.requests.direct_calls import direct_options
 from callboard.actors.requests.output_checks import OutputChecker
 from callboard.actors.requests.outputs import output_type

@@ -21,7 +21,7 @@ from callboard.actors import kernel
 from callboard.actors.calls.dispatcher import ReadOffers, ReplaceTools
 from callboard.actors.calls.registry import GIVEN
 from callboard.actors.edits.proposals import DecideEdits
-from callboard.actors.host_process import check_for_asyncio, end_dropped
+from callboard.actors.host_process import check_for_asyncio, check_for_threads, end_dropped
 from callboard.actors.operating import Operated
 from callboard.actors.requests.asking import AskOptions, Prompt
 from callboard.actors.requests.direct_calls import (
@@ -151,14 +151,15 @@ class Runtime(Operated):
     def start(self) -> Self:
         """Start the loop thread and the tree; blocks for the few milliseconds until every permanent actor runs.
 
-        Raises UsageError when it runs already, and what kept an actor from starting (RuntimeFailure, where it is no
-        error of callboard's own); then nothing is left running. RuntimeFailure also where its tree has ended by itself
-        (`failed`): call `stop` before.
+        Raises UsageError when it runs already and where gevent or eventlet has replaced the threads, and what kept an
+        actor from starting (RuntimeFailure, where it is no error of callboard's own); then nothing is left running.
+        RuntimeFailure also where its tree has ended by itself (`failed`): call `stop` before.
         """
         with self._changing:
             if self._running is not None:
                 self._live()  # says so where it runs in another process
                 raise UsageError("this runtime is running already")
+            check_for_threads()
             load_now(following, new_request, taking_up, topology)  # here, and not on an event loop that asks
             self._running = running = started.StartedRuntime(self._wiring, self._approve, self._begin_work)
             self._dropped = weakref.finalize(self, end_dropped, running)

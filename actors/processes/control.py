@@ -132,9 +132,16 @@ def _decoded(data: bytes) -> Message:
 
 
 def pair(kind: int = socket.SOCK_SEQPACKET) -> tuple[socket.socket, socket.socket]:
-    """Both ends of a connection, by default one that keeps messages apart. Raises OSError."""
+    """Both ends of a connection, by default one that keeps messages apart. The other one is for another process, which
+    waits when it reads. Raises OSError."""
     one, other = socket.socketpair(socket.AF_UNIX, kind)
-    return _socket_above_standard(one), _socket_above_standard(other)
+    return _socket_above_standard(one), waiting(_socket_above_standard(other))
+
+
+def waiting(end: socket.socket) -> socket.socket:
+    """The same: reading it waits in whichever process reads. gevent and eventlet make all sockets ones that do not."""
+    os.set_blocking(end.fileno(), True)
+    return end
 
 
 def pipe() -> tuple[int, int]:

@@ -21,7 +21,7 @@ from typing import Final
 from msgspec import Struct
 
 from callboard.actors.kernel import OutOfThreads, start_thread
-from callboard.actors.processes.control import Kind, Message, hear, pair, send
+from callboard.actors.processes.control import Kind, Message, hear, pair, send, waiting
 from callboard.actors.processes.init import MAX_CALL_PROCESSES, main
 from callboard.actors.processes.keeper import REFUSED, enter
 from callboard.actors.processes.spawning import PIPE_BYTES, interpreter
@@ -88,7 +88,7 @@ class ChildSocket:
 
     def hand_over(self) -> socket.socket:
         """The other end, for who starts its process: it is theirs to close, also where this one is closed meanwhile."""
-        return socket.socket(fileno=self.theirs.detach())
+        return waiting(socket.socket(fileno=self.theirs.detach()))
 
     def close(self) -> None:
         """Nothing more is posted. Again: nothing."""

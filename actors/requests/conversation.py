@@ -46,8 +46,8 @@ class Conversation:
     """
 
     __slots__ = (
-        "_answer", "_compacted", "_holder", "_id", "_ids", "_in_journal", "_is_checked", "_journal", "_messages", "_name",
-        "_open_turn", "_recorded", "_taken",
+        "_answer", "_compacted", "_holder", "_id", "_ids", "_in_journal", "_is_checked", "_journal", "_messages",
+        "_name", "_open_turn", "_recorded", "_taken",
     )  # fmt: skip
 
     def __init__(self, messages: Sequence[Message] = ()) -> None:
