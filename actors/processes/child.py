@@ -28,6 +28,7 @@ from callboard.actors.processes import confined
 from callboard.actors.processes.control import LENGTH, REPLY, Says
 from callboard.actors.processes.linux import MAX_POOL_PROCESSES
 from callboard.actors.processes.process_state import ProcessState
+from callboard.actors.processes.reseeding import reseed
 from callboard.actors.telemetry.extras import continue_trace
 from callboard.actors.telemetry.request_log import WORK
 from callboard.actors.tools.context import Report, ToolContext
@@ -62,9 +63,7 @@ class Child:
         faulthandler.enable()
         if stacks >= 0:  # written in C, at once, also where Python code would not get its turn
             faulthandler.register(STACK_SIGNAL, file=stacks, all_threads=True, chain=False)
-        # Python's own generator seeds itself in a fork; generators that a tool keeps are out of reach.
-        if (numpy_random := sys.modules.get("numpy.random")) is not None:
-            numpy_random.seed()
+        reseed()
 
     def serve(self) -> None:
         """Run calls until one that is the last, or until the runtime closes the socket."""

@@ -34,6 +34,7 @@ from callboard.actors.processes.child import (
 )
 from callboard.actors.processes.control import Kind, Message, pair, receive, send
 from callboard.actors.processes.linux import inherit_orphans, signal_only_own
+from callboard.actors.processes.reseeding import watched
 from callboard.actors.tools.invoke import Invoker
 from callboard.actors.tools.shipping import unpack
 
@@ -191,7 +192,8 @@ class ForkServer:
         try:
             load = self._confine(tool)
             self._limit_signals()
-            invoker = load()
+            with watched():
+                invoker = load()
         except BaseException as error:  # noqa: BLE001 - importing the tool's module runs code that is not ours
             refusal = Message(Kind.FAILED, 0, 0, pack_load_error(error, confined.explain(error)))
         else:
