@@ -91,8 +91,8 @@ logger = logging.getLogger("callboard")
 
 #: Connections are closed within this time, or left to the end of the process.
 CLOSE_PROVIDERS_SECONDS: Final = 2.0
-#: Behind the request's own deadline of 30 s.
-EMBEDDING_WAIT_SECONDS: Final = 35.0
+#: Behind the wait for a busy server (20 s) and the deadline of its last try (30 s).
+EMBEDDING_WAIT_SECONDS: Final = 55.0
 #: How one names a model, for who has named none.
 NO_MODEL: Final = (
     f'no model is named: set CALLBOARD_MODEL, or give Settings(model="{example("openai")}"), or model= with the '

@@ -46,8 +46,10 @@ class HttpAnswer(Struct, frozen=True):
 
     status: int
     body: bytes
+    headers: Mapping[str, str] = {}
+    """Names in lower case."""
 
-    __repr__ = repr_without("body")
+    __repr__ = repr_without("body", "headers")
 
 
 class Decoder(Protocol):

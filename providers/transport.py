@@ -194,7 +194,7 @@ class HttpProvider:
                     if len(body) > MAX_FETCHED_BYTES:
                         why = f"The answer of {host} is longer than {MAX_FETCHED_BYTES} bytes."
                         raise ProviderError(ErrorKind.MALFORMED, why)
-                return HttpAnswer(answer.status, bytes(body))
+                return HttpAnswer(answer.status, bytes(body), _told(answer.headers))
             finally:
                 await answer.body.aclose()
         except (CallTimedOut, *_TRANSPORT_ERRORS) as error:
@@ -252,7 +252,7 @@ class HttpProvider:
         self, adapter: Adapter, wire: WireRequest, streaming: bool, answer: _Answer, deadline: CallDeadline
     ) -> Decoder:
         status = answer.status
-        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in answer.headers}
+        headers = _told(answer.headers)
         if self._on_headers is not None:
             self._on_headers(status, headers)
         if 300 <= status < 400:
@@ -466,6 +466,11 @@ class _Body(Protocol):
         """Where many bodies are read, let what comes next be read with what follows it."""
 
     async def aclose(self) -> None: ...
+
+
+def _told(headers: Sequence[tuple[bytes, bytes]]) -> dict[str, str]:
+    """By name, in lower case."""
+    return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in headers}
 
 
 class _Answer(Struct):
