@@ -44,7 +44,7 @@ def run(options: argparse.Namespace, known: dict[str, object]) -> None:
     if options.action == "replay":
         _replay(place, options)
         return
-    _ACTIONS[options.action](JournalHandle.open(place), options)
+    _ACTIONS[options.action](JournalHandle.open(place, makes=options.action == "import"), options)
 
 
 # -- reading
@@ -237,13 +237,18 @@ def _export(journal: JournalHandle, options: argparse.Namespace) -> None:
 
 
 def _import(journal: JournalHandle, options: argparse.Namespace) -> None:
-    """What `export` printed."""
+    """What `export` printed, into a journal that is there or a new one."""
     text = _read(options.file)
     first = text.lstrip().partition("\n")[0]
     if '"callboard-journal"' in first:
         done = journal.import_lines(text.splitlines())
         left = f"; {done.left_out} of requests that had not ended were left out" if done.left_out else ""
         print_line(f"{done.rows} rows added{left}")
+        if done.open_requests:
+            print_line(
+                f"{done.open_requests} requests had not ended: what starts with this journal goes on with them, so "
+                "nothing must start with the other one"
+            )
     else:
         print_line(printable(_imported(journal, text, options.file)))
 

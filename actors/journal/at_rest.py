@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final, TypeVar
 
+from callboard.actors.journal.file_lock import lock_path
 from callboard.actors.journal.journal_store import JournalReader, JournalWriter
 from callboard.actors.journal.places import PID, checked_place
 from callboard.protocol.errors import UsageError, missing_extra
@@ -26,41 +27,58 @@ class JournalAtRest:
         make_writer: Callable[[], JournalWriter],
         *,
         is_checked_when_opened: bool,
+        remove: Callable[[], object] | None = None,
     ) -> None:
+        """`remove`: of one that is not there yet; takes away what was begun of it."""
         self._make_reader, self._make_writer = make_reader, make_writer
+        self._remove = remove
         self.many_at_once: Final = is_checked_when_opened
         """Opening a file reads all of it; a lease on a server would pass meanwhile."""
 
     def reader(self) -> JournalReader:
         return self._make_reader()
 
+    @property
+    def is_new(self) -> bool:
+        """The first change makes it: whole, or not at all."""
+        return self._remove is not None
+
     def change(self, run: Callable[[JournalWriter], R]) -> R:
         writer = self._make_writer()
         writer.open()
-        with closing(writer):
-            return run(writer)
+        remove = self._remove
+        try:
+            with closing(writer):
+                done = run(writer)
+        except BaseException:
+            if remove is not None:
+                remove()
+            raise
+        self._remove = None
+        return done
 
     def forgotten(self) -> None:
         """No conversation of this process has to know."""
 
 
-def journal_at(place: str | Path) -> JournalAtRest:
-    """The journal of this path or postgresql:// URL. Raises UsageError where there is no file."""
+def journal_at(place: str | Path, *, makes: bool = False) -> JournalAtRest:
+    """The journal of this path or postgresql:// URL. UsageError where there is no file, unless it `makes` one."""
     try:
         checked = checked_place(place)
     except ValueError as error:
         raise UsageError(f"the journal {error}") from error
     if checked is None:
         raise UsageError("name a journal: the path of its file, or postgresql://...")
-    return _on_server(checked) if isinstance(checked, str) else _in_file(checked)
+    return _on_server(checked) if isinstance(checked, str) else _in_file(checked, makes=makes)
 
 
-def _in_file(path: Path) -> JournalAtRest:
+def _in_file(path: Path, *, makes: bool) -> JournalAtRest:
     if PID in path.name:
         raise UsageError(f"{path} is a file for each process: name one of them")
-    if not path.is_file():
+    is_new = makes and not path.exists()
+    if not is_new and not path.is_file():
         raise UsageError(f"there is no journal {path}; name one that is there, or ask first")
-    from callboard.actors.journal import sqlite_journal  # noqa: PLC0415 - only where there is a journal
+    from callboard.actors.journal import salvage, sqlite_journal  # noqa: PLC0415 - only where there is a journal
 
     def reader() -> JournalReader:
         opened = sqlite_journal.SqliteReader(path)
@@ -71,7 +89,16 @@ def _in_file(path: Path) -> JournalAtRest:
             raise
         return opened
 
-    return JournalAtRest(reader, lambda: sqlite_journal.SqliteJournal(path), is_checked_when_opened=True)
+    def remove() -> None:
+        salvage.remove_database(path)
+        lock_path(path).unlink(missing_ok=True)
+
+    return JournalAtRest(
+        reader,
+        lambda: sqlite_journal.SqliteJournal(path),
+        is_checked_when_opened=True,
+        remove=remove if is_new else None,
+    )
 
 
 def _on_server(url: str) -> JournalAtRest:

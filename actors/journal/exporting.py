@@ -4,13 +4,15 @@ The first line names the format; each other line is one row of a table, with wha
 
     {"table": "messages", "conversation_id": "...", ..., "data": {...}}
 
-What cannot be read is not in it: `verify` and the records set aside tell of that.
+What cannot be read is not in it: `verify` and the records set aside tell of that. A new journal takes all of it, with
+the requests that had not ended, and a runtime that starts with it goes on with them; another one takes what has ended.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
@@ -22,12 +24,14 @@ from callboard.actors.journal.encoding import DamagedRecord, column
 from callboard.actors.journal.journal_database import JournalDatabase
 from callboard.actors.journal.sql_reader import SqlReader
 from callboard.actors.journal.tables import (
+    BEGIN_OPEN,
     COMPACTIONS,
     CONVERSATIONS,
     ENDS,
     EVENTS,
     MESSAGES,
     OFFERS,
+    OPEN_REQUESTS,
     OUTCOMES,
     REQUESTS,
     SET_ASIDE,
@@ -49,6 +53,7 @@ _PREFIX: Final = "callboard_"
 _EXPORTED: Final = (
     OFFERS, CONVERSATIONS, REQUESTS, EVENTS, MESSAGES, COMPACTIONS, ENDS, OUTCOMES, TAKINGS, SET_ASIDE, USAGE,
 )  # fmt: skip
+_OF_REQUESTS: Final = (REQUESTS, EVENTS, OUTCOMES, TAKINGS)
 _READ: Final = {
     OFFERS.name: encoding.read_tools,
     REQUESTS.name: encoding.read_beginning,
@@ -69,20 +74,38 @@ class Imported(Struct, frozen=True):
     rows: int = 0
     """Those that were not there before."""
     left_out: int = 0
-    """Rows of requests that had not ended when the lines were written: only the journal itself can go on with them."""
+    """Rows of requests that had not ended when the lines were written: a journal that was there before does not go on
+    with them."""
+    open_requests: int = 0
+    """Requests that had not ended, and that a runtime with this new journal goes on with."""
 
 
 def journal_lines(reader: SqlReader) -> Iterator[str]:
     """All that can be read of a journal, of one moment, a line at a time."""
     yield json.dumps({"format": JOURNAL_FORMAT, "version": JOURNAL_VERSION})
+    has_lost = False
     with reader.one_moment():
         for table in _EXPORTED:
             for row in _rows(reader.database, table):
                 try:
                     encoding.check(table, row)
                 except DamagedRecord:
+                    has_lost |= table in _OF_REQUESTS
                     continue
-                yield json.dumps({"table": table.name.removeprefix(_PREFIX), **_shown(table, row)})
+                yield _line(table, row)
+        if has_lost:
+            yield from (_line(SET_ASIDE, row) for row in _doubts(reader.database, time.time()))
+
+
+def _line(table: Table, row: Sequence[object]) -> str:
+    return json.dumps({"table": table.name.removeprefix(_PREFIX), **_shown(table, row)})
+
+
+def _doubts(database: JournalDatabase, now: float) -> Iterator[Row]:
+    """Nobody goes on with an open request of which an event may be missing: a call would be run again."""
+    for (request_id,) in database.query(OPEN_REQUESTS):
+        why = "records of it may be lost: the journal that was exported is damaged"
+        yield SET_ASIDE.row(now, f"request {request_id}", why, str(request_id), "", None)
 
 
 def _rows(database: JournalDatabase, table: Table) -> Iterator[Sequence[object]]:
@@ -112,24 +135,28 @@ def _shown(table: Table, row: Sequence[object]) -> dict[str, object]:
 # -- back
 
 
-def import_lines(database: JournalDatabase, lines: Iterable[str]) -> Imported:
-    """Add what is not there yet, within the transaction that runs. Raises UsageError, with the line, for anything that
-    `journal_lines` did not write."""
+def import_lines(database: JournalDatabase, lines: Iterable[str], *, is_new: bool = False) -> Imported:
+    """Add what is not there yet, within the transaction that runs. `is_new`: the journal was made for it, and takes
+    requests that had not ended too. Raises UsageError, with the line, for anything that `journal_lines` did not write.
+    """
     rows = _parsed(lines)
-    ended = {row[0] for table, row in rows if table is ENDS}
+    begun, ended = ({row[0] for each, row in rows if each is table} for table in (REQUESTS, ENDS))
     added = left_out = 0
     for table in _EXPORTED:
         of_table = [row for each, row in rows if each is table]
-        kept = [row for row in of_table if _belongs(table, row, ended)]
+        kept = of_table if is_new else [row for row in of_table if _belongs(table, row, ended)]
         left_out += len(of_table) - len(kept)
         if kept:
             added += max(0, database.execute_many(table.insert, kept))
-    return Imported(added, left_out)
+    still_open = begun - ended if is_new else set()
+    if still_open:
+        database.execute_many(BEGIN_OPEN, [(each, "", each) for each in still_open])
+    return Imported(added, left_out, len(still_open))
 
 
 def _belongs(table: Table, row: Row, ended: set[Value]) -> bool:
     """Is it no row of a request that had not ended? Its messages are the conversation's."""
-    if table in (REQUESTS, EVENTS, OUTCOMES, TAKINGS):
+    if table in _OF_REQUESTS:
         return row[0] in ended
     return True
 

@@ -74,6 +74,11 @@ class JournalAccess(Protocol):
         """Are many changes better made in one `change`?"""
         ...
 
+    @property
+    def is_new(self) -> bool:
+        """Does the first change make it?"""
+        ...
+
     def reader(self) -> JournalReader:
         """A new one."""
         ...
@@ -92,6 +97,7 @@ class RunningJournal:
 
     many_at_once: Final = False
     """What requests write passes between them."""
+    is_new: Final = False
 
     def __init__(self, journal: Ref[JournalMessage], outbox: Outbox) -> None:
         self._journal, self._outbox = journal, outbox
@@ -138,9 +144,12 @@ class JournalHandle:
         self._access = access
 
     @classmethod
-    def open(cls, place: str | Path) -> Self:
-        """Of a journal that this process has not open. Raises UsageError where there is none, and for what is none."""
-        return cls(journal_at(place))
+    def open(cls, place: str | Path, *, makes: bool = False) -> Self:
+        """Of a journal that this process has not open. Raises UsageError where there is none, and for what is none.
+
+        `makes`: where there is no file, the first import makes it.
+        """
+        return cls(journal_at(place, makes=makes))
 
     # -- conversations
 
@@ -258,12 +267,13 @@ class JournalHandle:
             yield from journal_lines(reader)
 
     def import_lines(self, lines: Iterable[str]) -> Imported:
-        """Add what `export` wrote and is not here yet, but for requests that had not ended. All of it, or nothing.
+        """Add what `export` wrote and is not here yet. All of it, or nothing.
 
-        Raises UsageError, with the line, for anything else.
+        A journal that this makes takes also the requests that had not ended: a runtime that starts with it goes on with
+        them, so none must with the other one. Raises UsageError, with the line, for anything else.
         """
-        told = list(lines)
-        return self._changed(lambda database: import_lines(database, told))
+        told, is_new = list(lines), self._access.is_new
+        return self._changed(lambda database: import_lines(database, told, is_new=is_new))
 
     # -- requests and usage
 

@@ -31,7 +31,9 @@ _TRIES: Final = 5
 class EmbeddingApi:
     """One embedding model at one address, "provider/model" as everywhere.
 
-    `policy`: how a server that is too busy is asked again. Raises UsageError for a provider without a known address, where no `base_url` is given.
+    `policy`: how a server that is too busy is asked again.
+
+    Raises UsageError for a provider without a known address, where no `base_url` is given.
     """
 
     def __init__(
@@ -43,7 +45,7 @@ class EmbeddingApi:
         headers: Mapping[str, str] | None = None,
         proxy: str | ProxyFor = "",
         verify: Verify = True,
-        policy: RetryPolicy = RetryPolicy(),
+        policy: RetryPolicy | None = None,
     ) -> None:
         provider, _, self.model = model.partition("/")
         dialect = SERVERS.get("openai-chat" if provider == "openai" else provider)
@@ -53,7 +55,7 @@ class EmbeddingApi:
         self._name = dialect.name
         self._url = dialect.address(base_url) + "/embeddings"
         self._key = api_key
-        self._policy = policy
+        self._policy = policy or RetryPolicy()
         self._headers = {"content-type": "application/json", **(headers or {}), **bearer(api_key)}
         adapter = OpenAIChat(base_url=base_url, api_key=api_key, dialect=dialect)
         self._http = HttpProvider(adapter, timeouts=EMBEDDING_TIMEOUTS, proxy=proxy, verify=verify)

@@ -51,7 +51,8 @@ HARMFUL = [
 ]  # fmt: skip
 HARMLESS = [
     *GREEN_THREADS.values(), "monkey.patch_socket()", "monkey.patch_select()", "monkey.patch_subprocess()",
-    "monkey.patch_os()", "monkey.patch_signal()", "monkey.patch_time()", "eventlet.monkey_patch(socket=True, select=True)",
+    "monkey.patch_os()", "monkey.patch_signal()", "monkey.patch_time()",
+    "eventlet.monkey_patch(socket=True, select=True)",
 ]  # fmt: skip
 
 

@@ -98,6 +98,16 @@ def test_damage_is_named_and_the_status_says_so(here: Any, filled: str) -> None:
     assert "is damaged and was set aside" in here("journal", "show", filled).sentence
 
 
+def test_what_was_exported_makes_a_new_journal(here: Any, filled: str) -> None:
+    exported = here("journal", "export").out
+    Path("all.jsonl").write_text(exported)
+    assert here("journal", "import", "all.jsonl", "--journal", "new.sqlite").out.endswith(" rows added\n")
+    assert here("journal", "export", "--journal", "new.sqlite").out == exported
+    Path("cut.jsonl").write_text(exported[:-40])
+    assert "is not JSON" in here("journal", "import", "cut.jsonl", "--journal", "cut.sqlite").sentence
+    assert not Path("cut.sqlite").exists()
+
+
 @pytest.mark.parametrize(
     ("typed", "why"),
     [

@@ -69,7 +69,8 @@ SEEDED = {
 DRAWS = """
 def draw() -> dict[str, dict[str, float]]:
     "Draw a number of each."
-    return {"unseeded": {k: float(f()) for k, f in UNSEEDED.items()}, "seeded": {k: float(f()) for k, f in SEEDED.items()}}
+    drawn = {"unseeded": UNSEEDED, "seeded": SEEDED}
+    return {kind: {name: float(draw()) for name, draw in draws.items()} for kind, draws in drawn.items()}
 """
 
 
@@ -111,7 +112,8 @@ def test_a_generator_that_comes_by_value_is_seeded_in_each_call(stage: ToolStage
     script: dict[str, object] = {"__name__": "__main__"}
     exec(
         "import random\nnumbers, fixed = random.Random(), random.Random(42)\n"
-        "def draw() -> list[float]:\n    'Draw.'\n    return [numbers.random(), fixed.random(), random.Random(42).random()]",
+        "def draw() -> list[float]:\n    'Draw.'\n"
+        "    return [numbers.random(), fixed.random(), random.Random(42).random()]",
         script,
     )
     made = tool(isolation="process")(script["draw"])  # type: ignore[call-overload]
@@ -124,7 +126,7 @@ def test_a_generator_that_comes_by_value_is_seeded_in_each_call(stage: ToolStage
 
 def test_the_class_is_left_as_it_was_also_where_loading_fails() -> None:
     seed = random.Random.seed
-    with pytest.raises(ImportError), reseeding.watched():
+    with pytest.raises(ImportError), reseeding.watched():  # noqa: PT012
         assert random.Random.seed is not seed
         raise ImportError
     assert random.Random.seed is seed
