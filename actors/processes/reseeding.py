@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any, Final
 
-#: What numpy draws from the system where no seed is given has 128 bits; a seed that somebody chose has fewer than these.
+#: What numpy draws from the system where no seed is given has 128 bits; a seed that somebody chose has fewer.
 _WRITTEN_BITS: Final = 64
 
 _from_system: dict[int, weakref.ref[random.Random]] = {}

@@ -55,13 +55,15 @@ def check_tool(
     seconds: float = DEFAULT_CHECK_SECONDS,
     call_seconds: float | None = None,
     arguments: Sequence[Mapping[str, Any]] = (),
+    world: Callable[[], object] | None = None,
 ) -> None:
     """Call a tool with what its schema lets a model send: `examples` drawn calls, and before them each argument at its
     bounds, at each member of its enum, and at each value that the tool's code compares with.
 
     A tool must return what it declares, strictly, as JSON of at most MAX_RESULT_BYTES, or raise ToolError; in time; and
     leave no thread, task, file, socket or process behind. One with `effect="repeat"` must do nothing more when it
-    is called again with the same effect id, and an async one must end when it is cancelled. The first breach raises
+    is called again with the same effect id: not to its own data, and not outside, where `world` (sync or async) reads
+    what it may change, such as the rows of a table. An async one must end when it is cancelled. The first breach raises
     AssertionError with the arguments and a line that makes the call again.
 
     `tool` is a callboard Tool or any function. It is called in a forked child process (Linux), which is killed where a
@@ -72,7 +74,7 @@ def check_tool(
     """
     try:
         definition = definition_of(tool)
-        examination = Examination(tool)
+        examination = Examination(tool, world)
     except PydanticUserError as error:
         raise AssertionError(f"{tool!r:.80} cannot be described to a model: {error.message}") from None
     assert _TOOL_NAME.fullmatch(definition.name), f"{definition.name!r} is no name that all providers take"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import inspect
 import math
 from collections.abc import Callable, Coroutine, Iterator, Mapping
@@ -46,12 +47,18 @@ class _Outcome(Struct, frozen=True):
         return "raises ToolError" if self.told is not None else "returns a result"
 
 
+class _WorldUnread(Exception):
+    """The test's own function has failed."""
+
+
 class Examination:
     """A tool, ready to be examined call by call. Made in the test's own process: a schema that pydantic cannot make is
     said there."""
 
-    def __init__(self, tool: Any) -> None:
+    def __init__(self, tool: Any, world: Callable[[], object] | None = None) -> None:
+        """`world` reads what the tool may change outside."""
         self._tool = tool
+        self._world = world
         self._plain = getattr(tool, "function", tool)
         self.may_repeat = getattr(getattr(tool, "contract", None), "effect", Effect.ONCE) is Effect.REPEAT
         self._adapter: TypeAdapter[Any] = TypeAdapter(self._entering())  # type: ignore[arg-type]  # pydantic takes functions
@@ -88,8 +95,11 @@ class Examination:
             return fault
         if fault := leak(lambda: self._once(arguments), self._loop, before):
             return fault
-        if self.may_repeat and (fault := self._fault_of_repeat(arguments, outcome)):
-            return fault
+        try:
+            if self.may_repeat and (fault := self._fault_of_repeat(arguments, outcome)):
+                return fault
+        except _WorldUnread as error:
+            return str(error)
         return self._fault_of_cancel(arguments) if self._suspended else ""
 
     # Calling.
@@ -145,7 +155,7 @@ class Examination:
     def _fault_of_repeat(self, arguments: str, first: _Outcome) -> str:
         """The same call again, with the same effect id: the runtime does that when it cannot know whether it ran."""
         written = self._written(first)
-        before = dict(_named_data(self._plain))
+        before, world = dict(_named_data(self._plain)), self._read_world()
         second = self._once(arguments)
         if second.kind != first.kind:
             fault = f"{first.kind} at first and {second.kind} when called again"
@@ -153,10 +163,24 @@ class Examination:
             fault = f"gives {_short(written)} at first and {_short(again)} when called again"
         elif (now := self._written(first)) != written:
             fault = f"a second call turns its first result {_short(written)} into {_short(now)}"
+        elif (after := self._read_world()) != world:
+            fault = f"a second call changes the world from {_short(_repr(world))} to {_short(_repr(after))}"
         else:
             changed = ((name, now) for name, now in _named_data(self._plain) if now != before.get(name, now))
             fault = next((f"a second call changes {n} from {_short(before[n])} to {_short(v)}" for n, v in changed), "")
         return f'has effect="repeat", but {fault}' if fault else ""
+
+    def _read_world(self) -> object:
+        """As it is now: what it is read into may be one object that changes."""
+        if self._world is None:
+            return None
+        try:
+            read = self._world()
+            if inspect.isawaitable(read):
+                read = self._run(_awaited(read))
+            return copy.deepcopy(read)
+        except Exception as error:
+            raise _WorldUnread(f"cannot be judged: world() raised {_text_of(error)}") from error
 
     def _written(self, outcome: _Outcome) -> str:
         """The result as JSON. What a ToolError says may differ: the time, the attempt."""
@@ -175,6 +199,10 @@ class Examination:
         fault: str = self._run(_cancelled(outcome))
         self._suspended = False
         return fault
+
+
+async def _awaited(awaitable: Any) -> Any:
+    return await awaitable
 
 
 async def _finished(awaitable: Any, examination: Examination) -> Any:
