@@ -8,7 +8,6 @@ from typing import Any, Final, Generic, Literal, Never, NoReturn, Protocol, cast
 import pykka
 import typing_extensions
 from msgspec import Struct
-from pykka._envelope import Envelope
 
 from .accounts import DeadLetters, Statistics
 from .errors import MailboxFull, contained
@@ -253,5 +252,7 @@ def ask_pykka(actor: pykka.ActorRef[Any], message: object) -> Reply:
     if not actor.is_alive():
         raise pykka.ActorDeadError(f"{actor} is dead")
     reply: Reply = Reply()
+    from pykka._envelope import Envelope  # noqa: PLC0415 - its private name, where it is needed and nowhere else
+
     actor.actor_inbox.put(Envelope(message, reply_to=reply))
     return reply

@@ -59,9 +59,7 @@ class Reply(ReplyTo, pykka.Future[_Result]):
     A held lock is the whole waiting mechanism: 0.1 us to make, against 2 us for the Condition of pykka.ThreadingFuture.
     """
 
-    # What Pykka's __init__ would set: calling it doubles the cost of a reply.
-    _get_hook = None
-    _get_hook_result = pykka.Future[Any]()._get_hook_result
+    _get_hook: Any = None
 
     def __init__(self, block_until: "Callable[[Reply[Any], float | None], bool] | None" = None) -> None:
         """`block_until` waits as `wait` does, but under a simulation in virtual time."""
@@ -134,6 +132,11 @@ class Reply(ReplyTo, pykka.Future[_Result]):
         """Pykka's name for `fail`: with a triple as from sys.exc_info(), or without for the exception being handled."""
         error = (exc_info or sys.exc_info())[1]
         self.fail(ActorCrashed("no exception given") if error is None else error)
+
+
+for _name, _value in vars(pykka.Future[Any]()).items():
+    # What Pykka's __init__ would set, whatever its names are: calling it doubles the cost of a reply.
+    setattr(Reply, _name, _value)
 
 
 class AsyncReply(ReplyTo):

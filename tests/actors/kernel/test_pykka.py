@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import importlib.util
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -13,6 +15,7 @@ from typing import Any
 
 import pykka
 import pytest
+from support.offenders import no_offenders
 
 from callboard.actors.kernel import (
     Actor,
@@ -238,3 +241,71 @@ def test_the_example_runs(capsys: pytest.CaptureFixture[str], monkeypatch: pytes
         "the till goes on: 1 sold",
     ]
     assert not pykka.ActorRegistry.get_all()
+
+
+# -- what README says of Pykka
+
+
+def test_an_address_is_a_pykka_ref_and_the_answer_to_an_ask_a_pykka_future(ours: Ref[Any]) -> None:
+    """That they talk to each other is in the tests above."""
+    assert isinstance(ours, Ref)
+    assert isinstance(ours, pykka.ActorRef)
+    answer = ours.ask("now", block=False)
+    assert isinstance(answer, Reply)
+    assert isinstance(answer, pykka.Future)
+    assert pykka.get_all([answer], timeout=5) == ["NOW"]
+    assert answer.map(str.lower).get(timeout=5) == "now"
+
+
+#: Pykka without its private modules, for whoever imports them by name.
+WITHOUT_PRIVATE = """
+import sys, pykka
+for name in [each for each in sys.modules if each.startswith("pykka._")]:
+    sys.modules[name] = None
+from callboard import Runtime, Settings
+with Runtime(Settings(model="scripted/model", script=["hi"])) as runtime:
+    print(runtime.ask_sync("x").text)
+"""
+
+
+@pytest.mark.fresh_interpreter
+def test_no_private_name_of_pykka_is_imported_where_nothing_is_asked_of_its_actors() -> None:
+    ran = subprocess.run([sys.executable, "-c", WITHOUT_PRIVATE], capture_output=True, text=True, check=False)
+    assert (ran.stdout, ran.stderr) == ("hi\n", "")
+
+
+def test_no_private_name_of_pykka_is_looked_at_when_a_module_is_loaded() -> None:
+    rooms = [Path(__file__).parents[3] / room for room in ("actors", "protocol", "providers")]
+    files = [path for room in rooms for path in room.rglob("*.py")]
+    no_offenders(f"{path}:{line}" for path in files for line in private_at_load(ast.parse(path.read_text())))
+
+
+def private_at_load(module: ast.AST) -> Iterator[int]:
+    """The lines outside of functions where a private name of pykka is imported or read."""
+    for node in ast.iter_child_nodes(module):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            continue
+        imported = getattr(node, "module", None) or ""
+        names = [each.name for each in getattr(node, "names", []) if isinstance(each, ast.alias)]
+        of_pykka = [name for name in (f"{imported}.{each}".strip(".") for each in names) if name.startswith("pykka")]
+        if any("._" in name for name in of_pykka):
+            yield node.lineno  # type: ignore[attr-defined]
+        elif isinstance(node, ast.Attribute) and node.attr.startswith("_") and "pykka" in ast.unparse(node.value):
+            yield node.lineno
+        yield from private_at_load(node)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from pykka._envelope import Envelope",
+        "import pykka._ref",
+        "from pykka import _actor",
+        "x = pykka.Future()._get_hook_result",
+        "class A:\n    x = pykka._ref.ActorRef",
+    ],
+)
+def test_such_a_name_is_seen(line: str) -> None:
+    assert list(private_at_load(ast.parse(line)))
+    indented = line.replace("\n", "\n    ")
+    assert not list(private_at_load(ast.parse(f"def later():\n    {indented}")))
