@@ -66,6 +66,9 @@ def check_tool(
     what it may change, such as the rows of a table. An async one must end when it is cancelled. The first breach raises
     AssertionError with the arguments and a line that makes the call again.
 
+    All calls are made in one process. So it is not seen that each call of a process tool finds its module as it was
+    loaded: a counter of the module's, or a generator of random numbers that got a seed, gives all of them the same.
+
     `tool` is a callboard Tool or any function. It is called in a forked child process (Linux), which is killed where a
     call takes longer than `call_seconds` (the tool's own timeout, at most 5 s), so it may hang or crash; but files,
     network and databases are the real ones: give it a harmless world. A ToolContext is made up. The whole check takes
