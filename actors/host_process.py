@@ -59,6 +59,6 @@ def check_for_threads() -> None:
         if library in GREEN_THREADS:
             raise UsageError(
                 f"{library} has replaced the threads of this process, and callboard, which has threads of its own, "
-                "would hang: use a worker of real threads or processes (gunicorn -k gthread, celery --pool=threads), "
+                "would hang: use workers of threads or processes (gunicorn's gthread, celery's threads or prefork), "
                 f"say {GREEN_THREADS[library]} before all other imports, or ask `callboard serve` over HTTP"
             )

@@ -18,6 +18,8 @@ LAYERS = {"protocol": 0, "providers": 1, "actors": 2}
 
 #: What may be imported inside functions, by file: optional extras, and what must not be loaded before it is used.
 INSIDE_FUNCTIONS = {
+    # A private name of Pykka, which a later Pykka may not have: only where a host's own actor is asked.
+    "actors/kernel/ref.py": {"pykka._envelope"},
     # Extras.
     "actors/cli/indexing.py": {"rich"},
     "actors/index/bulk_embedding.py": {"numpy"},

@@ -7,7 +7,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final, TypeVar
 
-from callboard.actors.journal.file_lock import lock_path
 from callboard.actors.journal.journal_store import JournalReader, JournalWriter
 from callboard.actors.journal.places import PID, checked_place
 from callboard.protocol.errors import UsageError, missing_extra
@@ -78,7 +77,7 @@ def _in_file(path: Path, *, makes: bool) -> JournalAtRest:
     is_new = makes and not path.exists()
     if not is_new and not path.is_file():
         raise UsageError(f"there is no journal {path}; name one that is there, or ask first")
-    from callboard.actors.journal import salvage, sqlite_journal  # noqa: PLC0415 - only where there is a journal
+    from callboard.actors.journal import sqlite_journal  # noqa: PLC0415 - only where there is a journal
 
     def reader() -> JournalReader:
         opened = sqlite_journal.SqliteReader(path)
@@ -89,15 +88,11 @@ def _in_file(path: Path, *, makes: bool) -> JournalAtRest:
             raise
         return opened
 
-    def remove() -> None:
-        salvage.remove_database(path)
-        lock_path(path).unlink(missing_ok=True)
-
     return JournalAtRest(
         reader,
         lambda: sqlite_journal.SqliteJournal(path),
         is_checked_when_opened=True,
-        remove=remove if is_new else None,
+        remove=(lambda: sqlite_journal.remove_journal(path)) if is_new else None,
     )
 
 

@@ -13,10 +13,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
 
-from callboard.actors.journal.file_lock import FileLock, holder
+from callboard.actors.journal.file_lock import FileLock, holder, lock_path
 from callboard.actors.journal.journal_database import JournalDatabase
 from callboard.actors.journal.journal_records import Change, OpenReport
 from callboard.actors.journal.journal_store import ChangeRefused, JournalFailed, JournalReader
+from callboard.actors.journal.salvage import remove_database
 from callboard.actors.journal.sql_reader import SqlReader
 from callboard.actors.journal.sql_writer import SqlWriter
 from callboard.actors.journal.sqlite_database import APPLICATION_ID, Durability, JournalDamaged, SqliteDatabase
@@ -188,3 +189,9 @@ class SqliteReader(SqlReader):
 
     def close(self) -> None:
         self._file.close()
+
+
+def remove_journal(path: Path) -> None:
+    """All files of one that no process has open."""
+    remove_database(path)
+    lock_path(path).unlink(missing_ok=True)

@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import gc
 import os
 import pickle
+import random
 import resource
 import signal
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
 from contextvars import copy_context
 from functools import cache
 from types import FrameType
-from typing import Final
+from typing import Any, Final
 
 import orjson
 from msgspec.structs import asdict
@@ -28,7 +31,6 @@ from callboard.actors.processes import confined
 from callboard.actors.processes.control import LENGTH, REPLY, Says
 from callboard.actors.processes.linux import MAX_POOL_PROCESSES
 from callboard.actors.processes.process_state import ProcessState
-from callboard.actors.processes.reseeding import reseed
 from callboard.actors.telemetry.extras import continue_trace
 from callboard.actors.telemetry.request_log import WORK
 from callboard.actors.tools.context import Report, ToolContext
@@ -320,3 +322,53 @@ def _left_something() -> bool:
     except ChildProcessError:
         return False
     return True
+
+
+# -- random numbers
+
+#: What numpy draws from the system where no seed is given has 128 bits; a seed that somebody chose has fewer.
+_WRITTEN_BITS: Final = 64
+
+_from_system: dict[int, weakref.ref[random.Random]] = {}
+"""By id: a class of a tool's own may not be hashable."""
+_of_numpy: list[Any] = []
+
+
+@contextlib.contextmanager
+def watching_generators() -> Iterator[None]:
+    """While a tool is loaded: find the generators of random numbers which that makes and gives no seed.
+
+    Else each child of a template would draw the same numbers. One that was given a seed keeps it: who wrote
+    `random.Random(42)` wants the same numbers, and each call gets them.
+    """
+    seed = random.Random.seed
+
+    def noted(generator: random.Random, a: Any = None, *rest: Any, **more: Any) -> None:
+        seed(generator, a, *rest, **more)
+        if a is None:
+            _from_system[id(generator)] = weakref.ref(generator)
+        else:
+            _from_system.pop(id(generator), None)
+
+    random.Random.seed = noted  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        random.Random.seed = seed  # type: ignore[method-assign]
+    if (numpy_random := sys.modules.get("numpy.random")) is not None:
+        _of_numpy.extend(each for each in gc.get_objects() if isinstance(each, numpy_random.BitGenerator))
+
+
+def reseed() -> None:
+    """In a fork. The generator behind `random.random()` seeds itself there."""
+    for each in _from_system.values():
+        with contextlib.suppress(Exception):  # a class of the tool's own: its calls find what is wrong with it
+            if (generator := each()) is not None:
+                generator.seed()
+    if (numpy_random := sys.modules.get("numpy.random")) is None:
+        return
+    numpy_random.seed()
+    for bits in _of_numpy:
+        entropy = getattr(getattr(bits, "seed_seq", None), "entropy", 0)
+        if isinstance(entropy, int) and entropy.bit_length() > _WRITTEN_BITS:
+            bits.state = type(bits)().state

@@ -31,10 +31,10 @@ from callboard.actors.processes.child import (
     limit_memory,
     limit_processes,
     pack_load_error,
+    watching_generators,
 )
 from callboard.actors.processes.control import Kind, Message, pair, receive, send
 from callboard.actors.processes.linux import inherit_orphans, signal_only_own
-from callboard.actors.processes.reseeding import watched
 from callboard.actors.tools.invoke import Invoker
 from callboard.actors.tools.shipping import unpack
 
@@ -192,7 +192,7 @@ class ForkServer:
         try:
             load = self._confine(tool)
             self._limit_signals()
-            with watched():
+            with watching_generators():
                 invoker = load()
         except BaseException as error:  # noqa: BLE001 - importing the tool's module runs code that is not ours
             refusal = Message(Kind.FAILED, 0, 0, pack_load_error(error, confined.explain(error)))

@@ -511,12 +511,12 @@ class Stream(EventReader[T], AsyncIterable[StreamItem[T]]):
         if self.answer.future.done:
             self._watch.cancel()
 
-    def texts(self) -> Reading[str]:
+    def texts(self) -> StreamIterator[str]:
         """Only the pieces of the model's text. After a restart (`Restarted`) the text comes again from its start."""
-        return Reading(self._texts(), self.answer)
+        return StreamIterator(self._texts(), self.answer)
 
-    def __aiter__(self) -> Reading[StreamItem[T]]:
-        return Reading(self._items(), self.answer)
+    def __aiter__(self) -> StreamIterator[StreamItem[T]]:
+        return StreamIterator(self._items(), self.answer)
 
     async def _texts(self) -> AsyncGenerator[str, None]:
         async with aclosing(self._items()) as items:
@@ -546,7 +546,7 @@ class Stream(EventReader[T], AsyncIterable[StreamItem[T]]):
             await self.answer.until_over()
 
 
-class Reading(AsyncIterator[Item]):
+class StreamIterator(AsyncIterator[Item]):
     """What is read of a Stream: `async for`, and `aclose` to leave it and wait for the end of its request.
 
     Where the loop over it is left early, an async generator is closed in some later turn of the event loop; this object

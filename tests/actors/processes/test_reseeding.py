@@ -10,7 +10,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from callboard.actors.processes import reseeding
+from callboard.actors.processes.child import watching_generators
 from callboard.actors.testing.tool_stage import ToolStage
 from callboard.actors.tools.decorator import Tool, tool
 from callboard.protocol.events import ToolCallCompleted
@@ -126,7 +126,7 @@ def test_a_generator_that_comes_by_value_is_seeded_in_each_call(stage: ToolStage
 
 def test_the_class_is_left_as_it_was_also_where_loading_fails() -> None:
     seed = random.Random.seed
-    with pytest.raises(ImportError), reseeding.watched():  # noqa: PT012
+    with pytest.raises(ImportError), watching_generators():  # noqa: PT012
         assert random.Random.seed is not seed
         raise ImportError
     assert random.Random.seed is seed
