@@ -13,7 +13,7 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from callboard.actors.index.dense import Embedder, EmbeddingModel, import_whole
-from callboard.actors.index.minilm import BATCH, LocalEmbedder, convert_ahead
+from callboard.actors.index.minilm import LocalEmbedder, convert_ahead
 from callboard.actors.processes.spawning import Caller, Helper
 from callboard.protocol.errors import RuntimeFailure, UsageError, said
 
@@ -51,10 +51,9 @@ class BulkEmbedder(Embedder):
         """Raises RuntimeFailure: a child was lost; UsageError: the model cannot be loaded; CancelledError: given up."""
         import numpy  # noqa: PLC0415  optional extra
 
-        order = sorted(range(len(texts)), key=lambda place: len(texts[place]))  # like lengths together: less padding
-        shares = [[texts[place] for place in order[first : first + SHARE]] for first in range(0, len(texts), SHARE)]
+        shares = [texts[first : first + SHARE] for first in range(0, len(texts), SHARE)]
         rows: Vectors = numpy.concatenate(list(self._pool.map(self._of_share, shares)))
-        return rows[numpy.argsort(order)]
+        return rows
 
     def _of_share(self, texts: Sequence[str]) -> Vectors:
         import numpy  # noqa: PLC0415  optional extra
@@ -98,12 +97,7 @@ def main() -> None:
         refusal = _REFUSED + said(error).encode("utf-8", "replace")
         caller.serve(lambda _: refusal)
         return
-    caller.serve(lambda texts: _VECTORS + _embedded(embedder, json.loads(texts)))
-
-
-def _embedded(embedder: LocalEmbedder, texts: Sequence[str]) -> bytes:
-    batches = (embedder.embed(texts[first : first + BATCH]) for first in range(0, len(texts), BATCH))
-    return b"".join(vectors.tobytes() for vectors in batches)
+    caller.serve(lambda texts: _VECTORS + embedder.embed(json.loads(texts)).tobytes())
 
 
 LOCAL_MODEL: Final = EmbeddingModel(LocalEmbedder.model, LocalEmbedder, BulkEmbedder)
