@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 #: For all vectors of a workspace: a million tiles at 200 a second take an hour and a half.
 VECTORS_SECONDS = 6 * 3_600.0
+#: What the progress bar says: until questions are answered as well as they will be, nearly, and after that.
+MAKING, MAKING_REST = "making vectors", "ready, making the other vectors"
 
 
 def run(options: argparse.Namespace, known: dict[str, object]) -> None:
@@ -34,7 +36,7 @@ def run(options: argparse.Namespace, known: dict[str, object]) -> None:
             summary = code.refresh(progress)
         vectors = None
         if options.vectors:
-            with IndexProgress("making vectors", "tiles") as making:
+            with IndexProgress(MAKING, "tiles") as making:
                 vectors = code.settle(VECTORS_SECONDS, making.show_vectors)
         print_line(printable(sentence(summary, vectors)))
         if vectors is not None and vectors.missing:
@@ -73,14 +75,15 @@ class IndexProgress:
 
     def show_vectors(self, state: VectorState) -> None:
         """Give it to `settle`."""
+        self._doing = MAKING if state.first else MAKING_REST
         self._show(state.made, state.total - state.left)
 
     def _show(self, done: int, total: int) -> None:
         if self._bar is None:
-            self._bar = _bar(self._doing, self._counted)
-            self._bar.add_task("")
+            self._bar = _bar(self._counted)
+            self._bar.add_task(self._doing)
             self._bar.start()
-        self._bar.update(self._bar.task_ids[0], completed=done, total=total)
+        self._bar.update(self._bar.task_ids[0], description=self._doing, completed=done, total=total)
 
     def __enter__(self) -> Self:
         return self
@@ -90,12 +93,12 @@ class IndexProgress:
             self._bar.stop()
 
 
-def _bar(doing: str, what: str) -> Bar:
+def _bar(what: str) -> Bar:
     """rich is imported here: 60 ms that a question on a warm index does not pay."""
     from rich import progress  # noqa: PLC0415 - the extra `cli`
     from rich.console import Console  # noqa: PLC0415
 
     counted = progress.TextColumn(f"{{task.completed:,.0f}} of {{task.total:,.0f}} {what}")
-    columns = (progress.TextColumn(doing), progress.BarColumn(), counted, progress.TimeElapsedColumn())
+    columns = (progress.TextColumn("{task.description}"), progress.BarColumn(), counted, progress.TimeElapsedColumn())
     console = Console(stderr=True, color_system="auto" if shows_colour(sys.stderr) else None)
     return progress.Progress(*columns, console=console, transient=True, disable=not shows_motion(sys.stderr))

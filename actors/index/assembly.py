@@ -193,6 +193,7 @@ class _Found(Struct, frozen=True):
     fit: ContextFit
     changed: list[str]
     unread: list[str]
+    note: str
 
 
 def _verified(index: CodeIndex, questions: tuple[str, ...], filters: Filters) -> _Found:
@@ -230,7 +231,14 @@ def _read(index: CodeIndex, questions: tuple[str, ...], filters: Filters) -> _Fo
     fit = fit_of(around.asked, (((span.hit.path, span.start), span.stems) for span in hits[:LOOKED_AT]))
     unread = [path for path in changed if not content_of(path)]
     return _Found(
-        hits, named, near, around.asked, fit, list(changed), [*unread, *index.unread_files(MAX_UNREAD)][:MAX_UNREAD]
+        hits,
+        named,
+        near,
+        around.asked,
+        fit,
+        list(changed),
+        [*unread, *index.unread_files(MAX_UNREAD)][:MAX_UNREAD],
+        around.note,
     )
 
 
@@ -286,7 +294,7 @@ def _fitting(
     empty: AssembledContext, places: list[_Place], found: _Found, budget: int, why_nothing: str = ""
 ) -> AssembledContext:
     """The answer, without the last places as long as it is too long; what it then leaves out it says, if that fits."""
-    judged = replace(empty, note="; ".join(filter(None, (empty.note, why_nothing))), fit=found.fit)
+    judged = replace(empty, note="; ".join(filter(None, (empty.note, why_nothing, found.note))), fit=found.fit)
     for answer, tokens in counted(_answers(judged, places, found), _text_of, budget):
         if tokens <= budget:
             return answer

@@ -1,4 +1,5 @@
-"""The local model for many texts: child processes of the lowest priority, one a core, that give way to everything else.
+"""The local model for many texts: child processes, one a core. While somebody may wait for what they make, they give
+way to other programs somewhat, and get a share of a busy machine too; then they have the lowest priority.
 
 One thread a process makes more vectors a core than one model on two threads (61 to 55 a second). A model that crashes
 takes its child with it and nothing else, and the memory that it takes is gone when the vectors are made.
@@ -26,7 +27,9 @@ SHARE: Final = 16
 ANSWER_SECONDS: Final = 120.0
 #: More children would fill memory before they fill the cores of a large machine: each holds 150 MB.
 MAX_CHILDREN: Final = 4
-NICENESS: Final = 19
+#: At 19 a child gets a hundredth of a core of a machine that does other things: what is made first is made at this.
+FIRST_NICENESS: Final = 5
+LAST_NICENESS: Final = 19
 #: The first byte of an answer.
 _VECTORS, _REFUSED = b"+", b"-"
 
@@ -72,6 +75,11 @@ class BulkEmbedder(Embedder):
         rows: Vectors = numpy.frombuffer(answer[1:], numpy.float32).reshape(len(texts), -1)
         return rows
 
+    def give_way(self) -> None:
+        """For good: a priority that was given up is not had again."""
+        for helper in self._helpers:
+            helper.be_nice(LAST_NICENESS)
+
     def give_up(self) -> None:
         """Their pipes end with them. Only `close` closes the pipes: here a thread may wait at one."""
         self._is_given_up = True
@@ -89,7 +97,7 @@ class BulkEmbedder(Embedder):
 
 def main() -> None:
     """The child: a list of texts in, their vectors out, until its input ends."""
-    os.nice(NICENESS)
+    os.nice(FIRST_NICENESS)
     caller = Caller()
     try:
         embedder = LocalEmbedder(threads=1)

@@ -21,9 +21,9 @@ from callboard.actors.index.bulk_embedding import LOCAL_MODEL
 from callboard.actors.index.code_items import CodeItem
 from callboard.actors.index.database import BrokenIndexError
 from callboard.actors.index.dense import EmbeddingModel
-from callboard.actors.index.dense_search import DenseSearch
+from callboard.actors.index.dense_search import STILL_LOADED, DenseSearch, Nearby
 from callboard.actors.index.disk import IndexWriteError
-from callboard.actors.index.fit import LOOKED_AT, AskedWords, Nearness
+from callboard.actors.index.fit import AskedWords, Nearness
 from callboard.actors.index.layout import IndexBusyError, IndexReplacedError, Layout
 from callboard.actors.index.lexical import LexicalIndex
 from callboard.actors.index.nearest import Similarities
@@ -50,6 +50,8 @@ FIRST_INDEX_SECONDS = 600.0
 #: Vectors are made for so long before progress is told, and looked for so often where another process makes them.
 SETTLE_SECONDS = 1.0
 BUSY_ELSEWHERE_SECONDS = 0.2
+#: Of what a question finds, so many tiles get their vectors first.
+ASKED_FOR = 50
 NO_MODEL = "no embedding model is installed (the extra `embeddings`), or it was turned off"
 #: Why a file that should be in the index is not.
 UNREAD = ("no_permission", "parser_crashed", "parser_failed")
@@ -91,6 +93,8 @@ class Around(Struct, frozen=True):
     near: list[Hit]
     """What the first hits call, what calls them, and their neighbours in the best files; the closest first."""
     asked: tuple[AskedWords, ...]
+    note: str = ""
+    """Why some question was answered by words alone, where it need not have been."""
 
 
 class _Parts:
@@ -153,6 +157,8 @@ class CodeIndex:
         self._lock = threading.RLock()
         self._parts = self._opened()
         self._dense = _Dense(layout, embedder) if embedder is not None else None
+        self.on_asked: Callable[[bytes, Sequence[int]], None] = self.make_vectors_first
+        """Hears which tiles a question has found that have no vector, where another index makes them."""
 
     @classmethod
     def open(
@@ -298,13 +304,13 @@ class CodeIndex:
         """
         questions = questions_of(query)
         filters.check()
-        found = self._ranked(questions, k, filters, lambda parts, near, order: order)
+        found = self._ranked(questions, k, filters, lambda parts, near, order, missed: order)
         return [Hit.of(row, score) for score, row in found[:k]]
 
     def search_around(self, questions: Sequence[str], k: int, centres: int, filters: Filters = NO_FILTERS) -> Around:
         """The best places as `search`, and what surrounds the first of them. Raises as `search`."""
 
-        def around(parts: _Parts, near: Near, order: Ranked) -> Around:
+        def around(parts: _Parts, near: Near, order: Ranked, missed: str) -> Around:
             first = [row for _, row in order[:centres]]
 
             def passing(rows: Iterable[ChunkRow]) -> list[Hit]:
@@ -316,22 +322,39 @@ class CodeIndex:
                 passing(named_code(parts.store, first)),
                 passing(surroundings(parts.store, first)),
                 tuple(asked),
+                missed,
             )
 
         return self._ranked(questions, k, filters, around)
 
     def _ranked(
-        self, questions: Sequence[str], k: int, filters: Filters, then: Callable[[_Parts, Near, Ranked], Found]
+        self, questions: Sequence[str], k: int, filters: Filters, then: Callable[[_Parts, Near, Ranked, str], Found]
     ) -> Found:
         if not questions:
-            return self._read(lambda parts: then(parts, {}, []))
-        generation, near = self._dense.search.near(questions) if self._dense is not None else (b"", {})
+            return self._read(lambda parts: then(parts, {}, [], ""))
+        nearby = self._dense.search.near(questions) if self._dense is not None else Nearby(b"", {}, "")
 
         def found(parts: _Parts) -> Found:
-            known = near if generation == parts.marker else {}
-            return then(parts, known, ranked(parts.store, parts.lexical, questions, known, filters, k))
+            is_of_this = nearby.generation == parts.marker
+            near = nearby.near if is_of_this else {}
+            missed = nearby.missed or ("" if is_of_this or not nearby.near else STILL_LOADED)
+            order = ranked(parts.store, parts.lexical, questions, near, filters, k)
+            self._ask_for_vectors(parts.marker, order)
+            return then(parts, near, order, missed)
 
         return self._read(found)
+
+    def _ask_for_vectors(self, generation: bytes, order: Ranked) -> None:
+        """The next question about the same matter finds by meaning what this one could not."""
+        if self._dense is None:
+            return
+        if tiles := self._dense.search.without_vector(row.chunk for _, row in order[:ASKED_FOR]):
+            self.on_asked(generation, tiles)
+
+    def make_vectors_first(self, generation: bytes, tiles: Sequence[int]) -> None:
+        """From any thread: those of these tiles, of the index of this marker, before all others."""
+        if self._dense is not None:
+            self._dense.maker.make_first(generation, tiles)
 
     def passing_files(self, filters: Filters) -> int:
         """How many files of the index have a path and language that pass."""
@@ -478,13 +501,10 @@ class CodeIndex:
         self.close()
 
 
-def _nearness(near: Similarities | None, rows: Sequence[ChunkRow]) -> Nearness | None:
-    """How near the best places are; None where that is not known of all of them."""
-    looked_at = rows[:LOOKED_AT]
-    cosines = near.cosines(row.chunk for row in looked_at) if near is not None else {}
-    if len(cosines) < len(looked_at):
-        return None
-    return {(row.path, row.start_byte): cosines[row.chunk] for row in looked_at}
+def _nearness(near: Similarities | None, rows: Sequence[ChunkRow]) -> Nearness:
+    """How near the best places are: those that have a vector."""
+    cosines = near.cosines(row.chunk for row in rows) if near is not None else {}
+    return {(row.path, row.start_byte): cosines[row.chunk] for row in rows if row.chunk in cosines}
 
 
 def _default_store(roots: tuple[str, ...]) -> Path:

@@ -56,6 +56,10 @@ class Embedder(Protocol):
         call is short or has a deadline of its own."""
         return None
 
+    def give_way(self) -> None:
+        """What follows can wait: take no time that others want. Here for those who take none."""
+        return None
+
 
 class ApiEmbedder(Embedder):
     """An OpenAI-compatible `/embeddings` endpoint, reached through a function that is given.

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import closing
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from callboard.actors.index.dense import Embedder, EmbeddingModel, normalized
 from callboard.actors.index.layout import Layout
@@ -31,6 +31,21 @@ DEADLINE_SECONDS: Final = 0.4
 MAX_QUESTIONS: Final = 256
 #: Tiles whose vectors are read at a time: 1.6 MB of them.
 READ_TILES: Final = 4_096
+#: Why a question was answered by words alone.
+_BY_WORDS: Final = "ranked by words alone, not by meaning: "
+STILL_LOADED: Final = f"{_BY_WORDS}the embedding model is being loaded"
+TOO_LATE: Final = f"{_BY_WORDS}the question's vector was not made in time"
+FAILED: Final = f"{_BY_WORDS}the embedding model failed"
+
+
+class Nearby(NamedTuple):
+    """What is near some questions."""
+
+    generation: bytes
+    """The marker of the index: in another one the same ids are other tiles."""
+    near: dict[str, Similarities]
+    missed: str
+    """Why that is not known of all of them, although there are vectors; else empty."""
 
 
 class DenseSearch:
@@ -64,9 +79,11 @@ class DenseSearch:
         """Tiles that have no vector yet, with their files, by the digest of their texts."""
 
     def load_ahead(self) -> None:
-        """Load the model and the vectors now, in the background, and not when the first question comes. Where there are
-        no vectors yet, neither is of use, and nothing is loaded."""
-        if self._embedder is None and (self._loading is None or self._loading.done()):
+        """Load the model and the vectors that there are now, in the background, and not when a question comes. Where
+        there are no vectors yet, neither is of use, and nothing is loaded."""
+        if self._embedder is not None:
+            self._update_soon()
+        elif self._loading is None or self._loading.done():
             self._loading = self._pool.submit(self._load)
             self._loading.add_done_callback(self._note_failure)
 
@@ -78,26 +95,39 @@ class DenseSearch:
         with contextlib.suppress(TimeoutError, CancelledError):
             self._pool.submit(self._update).exception(seconds)
 
-    def near(self, questions: Sequence[str]) -> tuple[bytes, dict[str, Similarities]]:
-        """What is near each question, as far as that can be told in time; and of which generation of the index (its
-        marker): in another one the same ids are other tiles."""
+    def near(self, questions: Sequence[str]) -> Nearby:
+        """What is near each question, as far as that can be told in time."""
         generation = self._generation
         told = {question: self.similarities(question) for question in questions}
-        return generation, {question: each for question, each in told.items() if each is not None}
+        near = {question: each for question, each in told.items() if isinstance(each, Similarities)}
+        missed = dict.fromkeys(each for each in told.values() if isinstance(each, str) and each)
+        return Nearby(generation, near, "; ".join(missed))
 
-    def similarities(self, question: str) -> Similarities | None:
-        """How near each tile is to a question; None: that cannot be told, or not in time."""
+    def similarities(self, question: str) -> Similarities | str:
+        """How near each tile is to a question; or why that cannot be told: empty while no tile has a vector."""
         if self._embedder is None or self._tiles is None:
+            loading = self._loading
+            has_failed = loading is not None and loading.done() and loading.exception() is not None
             self.load_ahead()
-            return None
+            if not self._vectors.count(self._model.name):
+                return ""
+            return FAILED if has_failed else STILL_LOADED
         tiles = self._tiles
         job = self._pool.submit(self._vector_of, question)
         job.add_done_callback(self._note_failure)
         self._update_soon()
-        with contextlib.suppress(TimeoutError, CancelledError):
-            if job.exception(self._deadline_seconds) is None and tiles.fits(job.result()):
-                return tiles.similarities(job.result())
-        return None
+        try:
+            failure = job.exception(self._deadline_seconds)
+        except (TimeoutError, CancelledError):
+            return TOO_LATE
+        if failure is not None:
+            return FAILED
+        return tiles.similarities(job.result()) if tiles.fits(job.result()) else ""
+
+    def without_vector(self, tiles: Iterable[int]) -> list[int]:
+        """Those of them that have none in memory."""
+        known = self._tiles
+        return [tile for tile in tiles if known is None or tile not in known]
 
     def _note_failure(self, job: Future[Any]) -> None:
         if not job.cancelled() and (failure := job.exception()) is not None:

@@ -87,3 +87,6 @@ class _WatchedEmbedder(Embedder):
 
     def give_up(self) -> None:
         self._embedder.give_up()
+
+    def give_way(self) -> None:
+        self._embedder.give_way()

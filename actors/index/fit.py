@@ -28,9 +28,11 @@ SHARE_WEIGHT: Final = 0.3
 LENGTH_WEIGHT: Final = {True: 0.104, False: 0.035}
 #: Below the first nothing fits; from the second on it does. With vectors, and by words alone.
 BORDERS: Final = {True: (0.665, 0.76), False: (0.29, 0.40)}
+#: A place that holds this share of a question, and is not known to be far away, fits it perhaps.
+WHOLE: Final = 0.999
 
 Nearness = Mapping[tuple[str, int], float]
-"""The cosine of places, which are named by their path and first byte."""
+"""The cosine of places, which are named by their path and first byte; of those that have a vector."""
 
 
 class AskedWords(Struct, frozen=True):
@@ -40,11 +42,11 @@ class AskedWords(Struct, frozen=True):
     """Its words by their stems."""
     weights: Mapping[str, float]
     """How much each stem says: rare ones more."""
-    nearness: Nearness | None
-    """Of the best places; None where that is not known."""
+    nearness: Nearness
+    """Of the best places, as far as it is known."""
 
     @classmethod
-    def of(cls, question: str, lexical: LexicalIndex, nearness: Nearness | None) -> AskedWords:
+    def of(cls, question: str, lexical: LexicalIndex, nearness: Nearness) -> AskedWords:
         words = {stem: word for word in query_words(question) for stem in stems_of(word)}
         return cls(words, lexical.weights(words), nearness)
 
@@ -71,13 +73,25 @@ _ORDER: Final = (ContextFit.NOTHING, ContextFit.UNSURE, ContextFit.GOOD)
 
 
 def _fit(question: AskedWords, places: Sequence[tuple[tuple[str, int], frozenset[str]]]) -> ContextFit:
-    near = question.nearness
-    shares = sorted((question.coverage(stems) for _, stems in places), reverse=True)
-    values = shares if near is None else sorted((near.get(place, 0.0) for place, _ in places), reverse=True)
-    best = values[:FITTING]
-    value = math.fsum(best) / len(best) + (0.0 if near is None else SHARE_WEIGHT * shares[0])
-    value += LENGTH_WEIGHT[near is not None] * math.log2(1 + len(question.weights))
-    return _ORDER[sum(value >= border for border in BORDERS[near is not None])]
+    """A place whose vector is not made yet is not far away, nor does it hold less for those beside it that have one:
+    the two kinds are judged apart, and the better one counts."""
+    shares = {place: question.coverage(stems) for place, stems in places}
+    cosines = [cosine for place in shares if (cosine := question.nearness.get(place)) is not None]
+    by_words = [share for place, share in shares.items() if place not in question.nearness]
+    judged = []
+    if cosines:
+        judged.append(_judged(question, cosines, SHARE_WEIGHT * max(shares.values()), by_meaning=True))
+    if by_words:
+        judged.append(_judged(question, by_words, 0.0, by_meaning=False))
+        if question.weights and max(by_words) >= WHOLE:
+            judged.append(ContextFit.UNSURE)
+    return max(judged, key=_ORDER.index)
+
+
+def _judged(question: AskedWords, values: Sequence[float], more: float, *, by_meaning: bool) -> ContextFit:
+    best = sorted(values, reverse=True)[:FITTING]
+    value = math.fsum(best) / len(best) + more + LENGTH_WEIGHT[by_meaning] * math.log2(1 + len(question.weights))
+    return _ORDER[sum(value >= border for border in BORDERS[by_meaning])]
 
 
 def words_in(asked: Sequence[AskedWords], stems: frozenset[str], most: int) -> tuple[str, ...]:

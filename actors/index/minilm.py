@@ -18,8 +18,6 @@ from callboard.actors.index.passages import MAX_TOKENS
 from callboard.protocol.errors import UsageError, missing_extra
 
 if TYPE_CHECKING:
-    from tokenizers import Encoding
-
     from callboard.actors.index.dense import Vectors
 
 #: bert-base-uncased's WordPiece vocabulary (Google, Apache-2.0), which MiniLM shares.
@@ -42,7 +40,7 @@ class LocalEmbedder(Embedder):
     """
 
     model = "minilm-l6-v2-int8.2"
-    """Of the second way of making them: vectors of texts that were embedded eight at a time are not compared with these."""
+    """Of the second way: vectors of texts that were embedded eight at a time are not compared with these."""
     batch_size = 1
 
     def __init__(self, threads: int = 2) -> None:
@@ -74,12 +72,12 @@ class LocalEmbedder(Embedder):
         self._inputs = {each.name for each in self._session.get_inputs()}
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        return normalized(self._numpy.concatenate([self._of_one(each) for each in self._tokenizer.encode_batch(list(texts))]))
+        return normalized(self._numpy.concatenate(list(map(self._of_one, texts))))
 
-    def _of_one(self, encoded: Encoding) -> Vectors:
+    def _of_one(self, text: str) -> Vectors:
         """Shape (1, dimensions)."""
         numpy = self._numpy
-        ids = numpy.array([encoded.ids], dtype=numpy.int64)
+        ids = numpy.array([self._tokenizer.encode(text).ids], dtype=numpy.int64)
         inputs = {"input_ids": ids, "attention_mask": numpy.ones_like(ids), "token_type_ids": numpy.zeros_like(ids)}
         states: Vectors = self._session.run(None, {name: inputs[name] for name in self._inputs})[0]
         # Token states: their mean is the sentence vector of this model family.

@@ -61,6 +61,9 @@ class NearTiles:
     def __len__(self) -> int:
         return len(self._ids)
 
+    def __contains__(self, tile: int) -> bool:
+        return tile in self._place
+
     def ids(self) -> set[int]:
         """The tiles that have a vector here."""
         return set(self._place)

@@ -3,8 +3,8 @@
 `Rag` answers questions from what is indexed now; `Indexer` brings the index up to date, in a child process where much
 has changed. So a question never waits for indexing, and a lost index process takes no question with it. Only while
 there is no whole index yet, because the workspace is new or the index is being built again, do questions wait for it.
-`Vectorizer` then makes the vectors of all tiles, in child processes of the lowest priority, and goes on after a kill
-where it was; questions use those that are there.
+`Vectorizer` then makes the vectors of all tiles, in child processes of a low priority, what questions have found first,
+and goes on after a kill where it was; questions use those that are there.
 """
 
 from __future__ import annotations
@@ -127,6 +127,14 @@ class MakeVectors(Struct, frozen=True):
     """Tiles may have come; told by the indexer after each refresh."""
 
 
+class MakeFirst(Struct, frozen=True):
+    """A question has found these tiles, the best first, of which it had no vectors; told by the `Rag`."""
+
+    generation: bytes
+    """The marker of the index; in another one the same ids are other tiles."""
+    tiles: Sequence[int]
+
+
 class MakeMoreVectors(Struct, frozen=True):
     """The next stretch of work, told by the vectorizer to itself."""
 
@@ -174,7 +182,7 @@ class Rag(Actor[SearchCode | AskIndex[object] | LoadAhead]):
     """Answers questions about the code. See the module."""
 
     def __init__(self, open_index: OpenIndex, folders: Sequence[Path]) -> None:
-        self._index = _Index(open_index)
+        self._index = _Index(lambda: self._telling(open_index()))
         self._folders = folders
 
     def on_start(self) -> None:
@@ -184,6 +192,16 @@ class Rag(Actor[SearchCode | AskIndex[object] | LoadAhead]):
         self._index.close()
 
     on_abandoned = on_stop
+
+    def _telling(self, index: CodeIndex) -> CodeIndex:
+        """The vectors are made by another actor, with an index of its own."""
+
+        def ask_for(generation: bytes, tiles: Sequence[int]) -> None:
+            with contextlib.suppress(NoSuchActor, MailboxFull):  # they are made in their turn
+                self.system.ref("root/vectorizer").tell(MakeFirst(generation, tiles))
+
+        index.on_asked = ask_for
+        return index
 
     @handles(LoadAhead)
     def _load_ahead(self, _: LoadAhead) -> None:
@@ -236,12 +254,13 @@ class Indexer(Actor[RefreshIndex]):
         return summary
 
 
-class Vectorizer(Actor[MakeVectors | MakeMoreVectors]):
+class Vectorizer(Actor[MakeVectors | MakeFirst | MakeMoreVectors]):
     """Makes the vectors of all tiles, a stretch at a time. See the module."""
 
     def __init__(self, open_index: OpenIndex, seen: Callable[[VectorState], object]) -> None:
         self._index = _Index(open_index)
         self._seen = seen
+        self._was_ready = False
         self._next: Timer | None = None
         """The next stretch, which is one at a time."""
 
@@ -259,6 +278,11 @@ class Vectorizer(Actor[MakeVectors | MakeMoreVectors]):
         if self._next is None:
             self._next = self.tell_after(VECTOR_DELAY_SECONDS, MakeMoreVectors())
 
+    @handles(MakeFirst)
+    def _make_first(self, message: MakeFirst) -> None:
+        self._index.ask(lambda index: index.make_vectors_first(message.generation, message.tiles))
+        self._begin(MakeVectors())
+
     @handles(MakeMoreVectors)
     def _go_on(self, _: MakeMoreVectors) -> None:
         self._work()
@@ -267,6 +291,10 @@ class Vectorizer(Actor[MakeVectors | MakeMoreVectors]):
         state = self._index.ask(lambda index: index.make_vectors(VECTOR_SECONDS))
         if isinstance(state, VectorState):
             self._seen(state)
+            if state.is_ready and not self._was_ready and state.made:  # so that the next question finds by meaning
+                with contextlib.suppress(NoSuchActor, MailboxFull):
+                    self.system.ref("root/rag").tell(LoadAhead())
+            self._was_ready = state.is_ready
         if isinstance(state, CallboardError) or not state.missing:
             self._next = None  # an error of the index is told to who asks it; the next refresh tells this again
         else:

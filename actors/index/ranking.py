@@ -164,14 +164,17 @@ def order(
     """Best first, with scores between 0 and about 1. All by tile.
 
     `lexical` holds BM25 scores; `names`, of the same tiles, the share of the question that its name covers, 0 to 1;
-    `dense`, 0 to 1, how near the meaning is: a tile of which that is not known is judged by its words alone.
+    `dense`, 0 to 1, how near the meaning is: a tile of which that is not known counts as near as its words say, and no
+    less than the mean of those that the words found.
     """
     best = max(lexical.values(), default=1.0) or 1.0
     absent = ABSENT * min(lexical.values(), default=0.0) / best
+    known = [dense[tile] for tile in lexical if tile in dense]
+    usual = math.fsum(known) / len(known) if known else 0.0
     scored = []
     for tile, row in rows.items():
         score = lexical[tile] / best + NAME_BOOST * names.get(tile, 0.0) if tile in lexical else absent
-        if tile in dense:
-            score = (1 - DENSE_WEIGHT) * score + DENSE_WEIGHT * dense[tile]
+        if dense:
+            score = (1 - DENSE_WEIGHT) * score + DENSE_WEIGHT * dense.get(tile, max(score, usual))
         scored.append((score * worth(row, wanted), row))
     return sorted(scored, key=lambda pair: (-pair[0], pair[1].path, pair[1].start_byte))

@@ -116,6 +116,11 @@ class Helper:
         """The next frame. Raises as `ask` does."""
         return self._frame(time.monotonic() + seconds)
 
+    def be_nice(self, niceness: int) -> None:
+        """Lower the priority of the thread that `main` runs on, unless it has ended."""
+        if self._process.poll() is None:
+            os.setpriority(os.PRIO_PROCESS, self._process.pid, niceness)
+
     def kill(self) -> None:
         """From any thread, without waiting: who asks it hears that it has ended."""
         self._process.kill()

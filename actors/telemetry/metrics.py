@@ -159,7 +159,8 @@ SEARCH_TILES = _gauge(
     "callboard.search.tiles",
     "{tile}",
     "vector",
-    "Tiles of the code index: `made` have a vector, `missing` get one, `left` stay without, since there are too many.",
+    "Tiles of the code index: `made` have a vector, `missing` get one, of these `first` before it is ready, `left` "
+    "stay without, since there are too many.",
 )
 JOURNAL_WRITES = _counter("callboard.journal.writes", "{write}", "", "Writes of requests that are durable.")
 JOURNAL_BATCH = Metric(

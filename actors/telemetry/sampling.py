@@ -42,6 +42,6 @@ def samples(
         for actor in (root, *root.children):
             yield Sample(metrics.MAILBOX, (actor.name,), actor.mailbox_depth)
     if (state := vectors()) is not None:
-        counts = {"made": state.made, "missing": state.missing, "left": state.left}
+        counts = {"made": state.made, "missing": state.missing, "first": state.first, "left": state.left}
         for vector, count in counts.items():
             yield Sample(metrics.SEARCH_TILES, (vector,), count)

@@ -25,10 +25,10 @@ def better(fit: ContextFit, other: ContextFit) -> bool:
 
 @st.composite
 def asked(draw: st.DrawFn, places: int) -> AskedWords:
-    """A question, whose nearness to the places is known or not."""
+    """A question, whose nearness to the places is known of some, of all or of none."""
     weights = draw(st.dictionaries(st.sampled_from(STEMS), st.floats(0.1, 9), min_size=1))
-    cosines = draw(st.none() | st.lists(st.floats(-0.2, 1), min_size=places, max_size=places))
-    nearness = None if cosines is None else {key(number): each for number, each in enumerate(cosines)}
+    cosines = draw(st.lists(st.none() | st.floats(-0.2, 1), min_size=places, max_size=places))
+    nearness = {key(number): each for number, each in enumerate(cosines) if each is not None}
     return AskedWords({stem: stem for stem in weights}, weights, nearness)
 
 
@@ -41,7 +41,7 @@ def test_a_place_that_holds_more_or_is_nearer_never_makes_it_worse(
     which = data.draw(st.integers(0, len(places) - 1))
     richer = [stems | question.weights.keys() if number == which else stems for number, stems in enumerate(places)]
     assert better(fit_of([question], [(key(number), stems) for number, stems in enumerate(richer)]), before)
-    if question.nearness is not None:
+    if key(which) in question.nearness:
         nearer = replace(question, nearness={**question.nearness, key(which): 1.0})
         assert better(fit_of([nearer], [(key(number), stems) for number, stems in enumerate(places)]), before)
 
@@ -59,7 +59,7 @@ def test_the_order_of_the_places_and_questions_that_fit_less_change_nothing(
 
 
 def test_nothing_fits_where_nothing_was_found_or_asked() -> None:
-    question = AskedWords({"retri": "retry"}, {"retri": 3.0}, None)
+    question = AskedWords({"retri": "retry"}, {"retri": 3.0}, {})
     rows = [(key(0), frozenset({"retri"}))]
     assert fit_of([question], []) is ContextFit.NOTHING
     assert fit_of([], rows) is ContextFit.NOTHING
