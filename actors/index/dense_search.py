@@ -69,6 +69,7 @@ class DenseSearch:
         self._updating: Future[None] | None = None
         # Written by the background thread alone.
         self._embedder: Embedder | None = None
+        self._cannot_be_loaded = False
         self._questions: dict[str, Vectors] = {}
         self._tiles: NearTiles | None = None
         self._generation = b""
@@ -106,12 +107,10 @@ class DenseSearch:
     def similarities(self, question: str) -> Similarities | str:
         """How near each tile is to a question; or why that cannot be told: empty while no tile has a vector."""
         if self._embedder is None or self._tiles is None:
-            loading = self._loading
-            has_failed = loading is not None and loading.done() and loading.exception() is not None
             self.load_ahead()
             if not self._vectors.count(self._model.name):
                 return ""
-            return FAILED if has_failed else STILL_LOADED
+            return FAILED if self._cannot_be_loaded else STILL_LOADED
         tiles = self._tiles
         job = self._pool.submit(self._vector_of, question)
         job.add_done_callback(self._note_failure)
@@ -135,9 +134,13 @@ class DenseSearch:
 
     def _load(self) -> None:
         if self._embedder is None and self._vectors.count(self._model.name):
-            embedder = self._model.load()
+            try:
+                embedder = self._model.load()
+            except BaseException:
+                self._cannot_be_loaded = True
+                raise
             self._update()
-            self._embedder = embedder
+            self._embedder, self._cannot_be_loaded = embedder, False
 
     def _vector_of(self, question: str) -> Vectors:
         assert self._embedder is not None

@@ -24,7 +24,10 @@ DENSE_CANDIDATES: Final = 100
 NAME_BOOST: Final = 0.2
 #: How much meaning counts, where there are vectors; the rest is for the words.
 DENSE_WEIGHT: Final = 0.55
-#: A tile that does not hold the words may still hold some of them: it counts as so much of the last lexical hit.
+#: A tile whose vector is not made yet, though less likely ones have theirs, may be nearer than its words say.
+DOUBT: Final = 0.1
+#: Where there are more lexical hits than were looked at, a tile that is not among these may still hold some of the
+#: words: it counts as so much of the last one.
 ABSENT: Final = 0.8
 #: What a file of its kind is worth beside an implementation. Tests repeat every word of what they test.
 TEST_PRIOR: Final = 0.42
@@ -160,21 +163,41 @@ def order(
     dense: Mapping[int, float],
     *,
     wanted: WantedAnswer = WantedAnswer.CODE,
+    has_all_hits: bool = False,
 ) -> list[tuple[float, Row]]:
     """Best first, with scores between 0 and about 1. All by tile.
 
     `lexical` holds BM25 scores; `names`, of the same tiles, the share of the question that its name covers, 0 to 1;
-    `dense`, 0 to 1, how near the meaning is: a tile of which that is not known counts as near as its words say, and no
-    less than the mean of those that the words found.
+    `dense`, 0 to 1, how near the meaning is, of those that have a vector. `has_all_hits`: no tile but those of
+    `lexical` holds a word of the question.
     """
     best = max(lexical.values(), default=1.0) or 1.0
-    absent = ABSENT * min(lexical.values(), default=0.0) / best
-    known = [dense[tile] for tile in lexical if tile in dense]
-    usual = math.fsum(known) / len(known) if known else 0.0
+    absent = 0.0 if has_all_hits else ABSENT * min(lexical.values(), default=0.0) / best
+    meant = _Meanings(rows, lexical, dense)
     scored = []
     for tile, row in rows.items():
         score = lexical[tile] / best + NAME_BOOST * names.get(tile, 0.0) if tile in lexical else absent
         if dense:
-            score = (1 - DENSE_WEIGHT) * score + DENSE_WEIGHT * dense.get(tile, max(score, usual))
+            score = (1 - DENSE_WEIGHT) * score + DENSE_WEIGHT * meant.of(tile, score)
         scored.append((score * worth(row, wanted), row))
     return sorted(scored, key=lambda pair: (-pair[0], pair[1].path, pair[1].start_byte))
+
+
+class _Meanings:
+    """How near tiles are in meaning, and what is taken for it where that is not known: no vector is no evidence."""
+
+    def __init__(self, rows: Mapping[int, Row], lexical: Mapping[int, float], dense: Mapping[int, float]) -> None:
+        self._rows, self._dense = rows, dense
+        found = [dense[tile] for tile in lexical if tile in dense]
+        self._usual = math.fsum(found) / len(found) if found else 0.0
+        code = (row for tile, row in rows.items() if tile in dense and languages.by_name(row.language).is_code)
+        self._least = min(map(worth, code), default=0.0)
+
+    def of(self, tile: int, by_words: float) -> float:
+        """0 to 1. Where it is not known: as near as its words say, and no less than what the words found is on average.
+        The likeliest tiles get their vectors first (vector_making.py): one that is as likely as these and has none is
+        new or changed, and is given the benefit of DOUBT; the others have none because they are unlikely."""
+        if tile in self._dense:
+            return self._dense[tile]
+        doubt = DOUBT if worth(self._rows[tile]) >= self._least else 0.0
+        return max(by_words, min(1.0, max(by_words, self._usual) + doubt))
