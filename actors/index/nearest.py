@@ -23,6 +23,8 @@ BLOCK_ROWS: Final = 512
 SUMMED_ROWS: Final = 4_096
 #: How much the mean of its file's vectors counts beside a tile's own: what a file is about is said in few of its tiles.
 FILE_WEIGHT: Final = 0.5
+#: Less than this, its file's share counted in, is not near, though it be the nearest: what is may have no vector yet.
+NEAR: Final = 0.4
 #: What the largest number of a vector becomes.
 _FULL: Final = 127
 _SCALE_BYTES: Final = 4
@@ -162,7 +164,7 @@ def _compared(rows: Bytes, steps: Numbers, question: Numbers) -> Numbers:
 
 
 class Similarities:
-    """How near tiles are to one question: 1 the nearest, 0 one of the middle or beyond."""
+    """How near tiles are to one question: 1 the nearest, if it is near, 0 one of the middle or beyond."""
 
     def __init__(self, ids: Ids, place: Mapping[int, int], cosines: Numbers, values: Numbers) -> None:
         import numpy  # noqa: PLC0415  optional extra
@@ -170,7 +172,7 @@ class Similarities:
         self._ids, self._place, self._cosines = ids, place, cosines
         self.top = float(cosines.max()) if len(cosines) else 0.0
         """The cosine of the nearest one, -1 to 1."""
-        middle, best = (float(values.mean()), float(values.max())) if len(values) else (0.0, 1.0)
+        middle, best = (float(values.mean()), max(float(values.max()), NEAR)) if len(values) else (0.0, 1.0)
         self._values = numpy.clip((values - middle) / max(best - middle, 1e-6), 0.0, 1.0)
 
     def of(self, tiles: Iterable[int]) -> dict[int, float]:

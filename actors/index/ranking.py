@@ -26,8 +26,8 @@ NAME_BOOST: Final = 0.2
 DENSE_WEIGHT: Final = 0.55
 #: A tile whose vector is not made yet, though less likely ones have theirs, may be nearer than its words say.
 DOUBT: Final = 0.1
-#: Where there are more lexical hits than were looked at, a tile that is not among these may still hold some of the
-#: words: it counts as so much of the last one.
+#: A tile that is none of the lexical hits may still hold some of the words: it counts as so much of the last one, and
+#: the less the fewer there are, since all of these would have been found.
 ABSENT: Final = 0.8
 #: What a file of its kind is worth beside an implementation. Tests repeat every word of what they test.
 TEST_PRIOR: Final = 0.42
@@ -163,16 +163,14 @@ def order(
     dense: Mapping[int, float],
     *,
     wanted: WantedAnswer = WantedAnswer.CODE,
-    has_all_hits: bool = False,
 ) -> list[tuple[float, Row]]:
     """Best first, with scores between 0 and about 1. All by tile.
 
     `lexical` holds BM25 scores; `names`, of the same tiles, the share of the question that its name covers, 0 to 1;
-    `dense`, 0 to 1, how near the meaning is, of those that have a vector. `has_all_hits`: no tile but those of
-    `lexical` holds a word of the question.
+    `dense`, 0 to 1, how near the meaning is, of those that have a vector.
     """
     best = max(lexical.values(), default=1.0) or 1.0
-    absent = 0.0 if has_all_hits else ABSENT * min(lexical.values(), default=0.0) / best
+    absent = ABSENT * min(lexical.values(), default=0.0) / best * min(1.0, len(lexical) / CANDIDATES)
     meant = _Meanings(rows, lexical, dense)
     scored = []
     for tile, row in rows.items():

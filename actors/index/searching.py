@@ -148,8 +148,7 @@ def _of_one(
     def in_order(rows: Mapping[int, ChunkRow]) -> Ranked:
         found = {chunk: scores[chunk] for chunk in rows if chunk in scores}
         names = {chunk: len(stems.keys() & name_stems(rows[chunk].name)) / len(stems) for chunk in found}
-        dense = near.of(rows) if near else {}
-        return ranking.order(rows, found, names, dense, wanted=wanted, has_all_hits=len(scores) < limit)
+        return ranking.order(rows, found, names, near.of(rows) if near else {}, wanted=wanted)
 
     return _with_callers(store, in_order(rows), lambda row: ranking.worth(row, wanted))
 

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from callboard.actors.index.dense import Vectors
 
 SECONDS = 60.0
-DIMENSIONS = 64
+DIMENSIONS = 1_024
+"""So many that two words are never near each other by chance."""
 QUESTION = "where is the penguin glacier thawed?"
 GLACIER = '''
 def thaw_glacier(penguin):
@@ -50,7 +51,7 @@ class Words(Embedder):
 
 
 def _meant(text: str) -> Vectors:
-    terms = dict.fromkeys(terms_of(" ".join(query_words(text))))
+    terms = dict.fromkeys(terms_of(" ".join(query_words(text))).split())
     words = [numpy.random.default_rng(zlib.crc32(word.encode())).normal(size=DIMENSIONS) for word in terms]
     total = numpy.sum(words, axis=0) if words else numpy.ones(DIMENSIONS)
     return numpy.asarray(total / numpy.linalg.norm(total), dtype=numpy.float32)
@@ -189,8 +190,7 @@ def test_vectors_that_are_made_for_others_do_not_change_the_order_of_what_has_no
         moments = iter((0.0, 0.5, 1.5))
         state = index._dense.maker.make(1.0, lambda: next(moments))  # noqa: B023  used at once
         index.warm(SECONDS)
-        answer = assemble(index, [QUESTION], 4_000)
-        assert (answer.context[0].name, answer.fit is ContextFit.NOTHING) == ("thaw_glacier", False), state
+        assert index.search(QUESTION, 1)[0].name == "thaw_glacier", state
         if not state.missing:
             break
 
