@@ -84,8 +84,8 @@ def made_ready(index: CodeIndex) -> str:
         if state.note:
             raise SystemExit(str(state))
     seconds = time.monotonic() - start
-    index.give_up_vectors()  # ends the processes, whose time counts from then on
-    index.make_vectors(0.0)
+    assert index._dense is not None
+    index._dense.maker.close()  # its processes end, and their time counts
     index.warm(SETTLE_SECONDS)
     return f"{state.made:,} tiles until ready: {children_seconds() - before:.0f} s of CPU, {seconds:.0f} s"
 

@@ -30,7 +30,7 @@ from callboard.actors.index.parsing import read_now
 from callboard.actors.index.ranking import worth
 from callboard.actors.index.store import SqliteStore
 from callboard.actors.index.vectors import VectorCache
-from callboard.protocol.errors import UsageError, said
+from callboard.protocol.errors import ProviderError, UsageError, said
 
 #: Tiles whose texts are read and embedded together: half a second of work.
 GROUP: Final = 128
@@ -97,6 +97,8 @@ class VectorMaker:
         self._total = self._known = self._left = 0
         """Tiles; those of their texts that had a vector: fewer, when the cache was damaged or is of no use; and the
         tiles that stay without."""
+        self._refusal, self._refused_until = "", -math.inf
+        """What a server said that wants to be left alone for a while, and until when by the clock."""
         self._gave_way = False
         """Whether the embedder takes only time that nobody else wants."""
         self._heard: deque[tuple[bytes, Sequence[int]]] = deque(maxlen=MAX_HEARD)
@@ -110,13 +112,17 @@ class VectorMaker:
 
     def make(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> VectorState:
         """Work for about so long, at least one group, and say how far it is. An embedder that fails is let go, and the
-        note says why; the next call tries again. Raises what the store raises."""
-        until = clock() + seconds
+        note says why; the next call tries again, or the first one after the wait that a server has named. Raises what
+        the store raises."""
+        begun = clock()
+        until = begun + seconds
         with self._right_to_make() as is_ours, closing(SqliteStore(self._layout.truth)) as store, store.reading():
             self._look_for_changes(store, again=not is_ours)
             self._hear()
             if self._pending and not is_ours:
                 return self._state(BUSY_ELSEWHERE)
+            if self._pending and begun < self._refused_until:
+                return self._state(self._refusal)
             try:
                 while self._pending and clock() < until:
                     self._hear()
@@ -125,7 +131,10 @@ class VectorMaker:
                 raise
             except Exception as error:  # noqa: BLE001  of any embedder: a library's, an API's
                 self.close()
-                return self._state(said(error))
+                self._refusal = said(error)
+                if isinstance(error, ProviderError) and error.retry_after_seconds is not None:
+                    self._refused_until = clock() + error.retry_after_seconds
+                return self._state(self._refusal)
         if not self._pending:
             self.close()
         return self._state()

@@ -13,6 +13,7 @@ import pytest
 from callboard.actors.index import CodeIndex, assemble, dense_search, vector_making
 from callboard.actors.index.dense import Embedder, EmbeddingModel
 from callboard.actors.index.vector_making import VectorState
+from callboard.protocol.errors import ErrorKind, ProviderError
 
 if TYPE_CHECKING:
     from callboard.actors.index.dense import Vectors
@@ -170,6 +171,28 @@ def test_what_is_ready_is_said() -> None:
     assert str(VectorState(6_000, 5_900, "no key", first=9)) == (
         "100 of 6,000 tiles have vectors, it is ready after 9 more: no key"
     )
+
+
+@pytest.mark.parametrize("wait", [None, 0.0, 120.0])
+def test_a_server_that_names_a_wait_is_left_alone_as_long(workspace: Path, wait: float | None) -> None:
+    asked: list[int] = []
+
+    class Busy(Recorder):
+        def embed(self, texts: Sequence[str]) -> Vectors:
+            asked.append(len(texts))
+            if len(asked) == 1:
+                raise ProviderError(ErrorKind.RATE_LIMITED, "too many requests", retry_after_seconds=wait)
+            return super().embed(texts)
+
+    with CodeIndex.open(workspace, embedder=EmbeddingModel("busy", lambda: Busy([]), lambda: Busy([]))) as index:
+        index.refresh()
+        assert index._dense is not None
+        maker = index._dense.maker
+        assert "too many requests" in maker.make(1.0, lambda: 100.0).note
+        again = maker.make(1.0, lambda: 219.9)
+        assert (again.missing == 0, len(asked) > 1) == (not wait, not wait)
+        assert bool(again.note) is bool(wait)
+        assert maker.make(1.0, lambda: 220.1) == VectorState(TILES, 0)
 
 
 class Held(Embedder):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -17,7 +18,7 @@ from support.shared_double import shared_double
 from callboard.actors import Runtime, Settings
 from callboard.actors.daemon import board_rows
 from callboard.actors.daemon.tenants import Tenant
-from callboard.actors.index import rag
+from callboard.actors.index import rag, vector_making
 from callboard.actors.index.dense import Embedder, EmbeddingModel
 from callboard.actors.index.rag import CodeSearch
 from callboard.actors.testing.wire_double import RawAnswer, Traffic, WireDouble
@@ -161,6 +162,57 @@ def test_vectors_are_made_in_the_background_and_made_on_after_the_actor_was_kill
 
     asyncio.run(work())
     assert len(seen) == len(set(seen))
+
+
+class HeldModel(CountingModel):
+    """Gives no vectors until it is released."""
+
+    batch_size = 1
+
+    def __init__(self, seen: list[str], entered: threading.Event, release: threading.Event) -> None:
+        super().__init__(seen)
+        self._entered, self._release = entered, release
+
+    def embed(self, texts: Sequence[str]) -> NDArray[numpy.float32]:
+        self._entered.set()
+        self._release.wait(30)
+        return super().embed(texts)
+
+
+def test_what_a_question_found_gets_its_vector_first_and_the_next_question_uses_it(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch, until: Until
+) -> None:
+    """The tests of one line are the least likely of all tiles."""
+    seen: list[str] = []
+    entered, release = threading.Event(), threading.Event()
+    monkeypatch.setattr(
+        rag,
+        "LOCAL_MODEL",
+        EmbeddingModel("held", partial(CountingModel, []), partial(HeldModel, seen, entered, release)),
+    )
+    monkeypatch.setattr(vector_making, "GROUP", 4)
+    (workspace / "tests").mkdir()
+    for n in range(20):
+        (workspace / f"m{n}.py").write_text(f"def mend_{n}():\n" + f"    gate = hinge({n})\n" * 20)
+    (workspace / "tests" / "test_paint.py").write_text("def test_violet():\n    assert violet\n")
+
+    async def work() -> None:
+        async with Runtime(Settings(model="offline/x", workspace=workspace)) as runtime:
+            await runtime.refresh_index()
+            await asyncio.to_thread(until, entered.is_set)
+            assert not (await search(runtime).search("is violet tested?", 2_000)).note
+            release.set()
+            await asyncio.to_thread(
+                until, lambda: (state := runtime.vectors()) is not None and state.total > 20 and not state.missing
+            )
+            place = next(n for n, text in enumerate(seen) if "violet" in text)
+            assert place < 3 * vector_making.GROUP, seen  # of those under way and the next ones
+            index = await search(runtime).ask_index(lambda index: index)
+            assert index._dense is not None
+            dense = index._dense.search
+            await asyncio.to_thread(until, lambda: dense._embedder is not None)  # without another question
+
+    asyncio.run(work())
 
 
 class FailingModel(CountingModel):
