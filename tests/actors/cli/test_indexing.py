@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from support.homes import MODELS
 
+from callboard.actors.cli import indexing
 from callboard.actors.cli.indexing import sentence
 from callboard.actors.index import RefreshSummary, minilm
 from callboard.actors.index.code_index import NO_MODEL
@@ -31,6 +32,32 @@ def test_vectors_are_told_where_they_were_asked_for() -> None:
     summary = RefreshSummary(indexed=1, files=1, symbols=1)
     assert sentence(summary, VectorState(7, 0)).endswith("; all 7 tiles have vectors")
     assert sentence(summary, VectorState(0, 0, NO_MODEL)).endswith(NO_MODEL)
+
+
+class Bar:
+    """What rich's would be told."""
+
+    def __init__(self) -> None:
+        self.task_ids = [0]
+        self.shown: list[tuple[str, int, int]] = []
+
+    def add_task(self, description: str) -> None: ...
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def update(self, task: int, *, description: str, completed: int, total: int) -> None:
+        self.shown.append((description, completed, total))
+
+
+def test_the_bar_says_from_when_on_questions_are_answered_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    bar = Bar()
+    monkeypatch.setattr(indexing, "_bar", lambda counted: bar)
+    with indexing.IndexProgress(indexing.MAKING, "tiles") as progress:
+        progress.show_vectors(VectorState(6_000, 5_000, first=700))
+        progress.show_vectors(VectorState(6_000, 4_300, left=10))
+    assert bar.shown == [("making vectors", 1_000, 6_000), ("ready, making the other vectors", 1_690, 5_990)]
 
 
 @pytest.mark.skipif(not minilm.is_local_available(), reason="the extra `embeddings` is not installed")

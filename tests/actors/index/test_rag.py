@@ -236,6 +236,8 @@ def test_how_far_the_vectors_are_is_seen(
         numbers = runtime.prometheus()
         assert f'callboard_search_tiles{{vector="missing"}} {missing:.1f}' in numbers
         assert f'callboard_search_tiles{{vector="made"}} {state.total - missing:.1f}' in numbers
+        assert f'callboard_search_tiles{{vector="first"}} {state.first:.1f}' in numbers
+        assert state.is_ready is made
         rows = list(board_rows._vectors(tenant))
         assert [row["why"] for row in rows] == ([] if made else [str(state)])
         assert made or "no memory for the model" in str(state)
