@@ -114,17 +114,16 @@ class VectorMaker:
         """Work for about so long, at least one group, and say how far it is. An embedder that fails is let go, and the
         note says why; the next call tries again, or the first one after the wait that a server has named. Raises what
         the store raises."""
-        begun = clock()
-        until = begun + seconds
         with self._right_to_make() as is_ours, closing(SqliteStore(self._layout.truth)) as store, store.reading():
             self._look_for_changes(store, again=not is_ours)
             self._hear()
             if self._pending and not is_ours:
                 return self._state(BUSY_ELSEWHERE)
+            begun = clock()  # not while it was looked for changes: each call makes some
             if self._pending and begun < self._refused_until:
                 return self._state(self._refusal)
             try:
-                while self._pending and clock() < until:
+                while self._pending and clock() < begun + seconds:
                     self._hear()
                     self._make_group(store)
             except BrokenIndexError:

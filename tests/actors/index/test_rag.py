@@ -191,6 +191,7 @@ def test_what_a_question_found_gets_its_vector_first_and_the_next_question_uses_
         EmbeddingModel("held", partial(CountingModel, []), partial(HeldModel, seen, entered, release)),
     )
     monkeypatch.setattr(vector_making, "GROUP", 4)
+    monkeypatch.setattr(rag, "VECTOR_SECONDS", 0.001)  # what the question asks for is heard after the group under way
     (workspace / "tests").mkdir()
     for n in range(20):
         (workspace / f"m{n}.py").write_text(f"def mend_{n}():\n" + f"    gate = hinge({n})\n" * 20)
