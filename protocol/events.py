@@ -160,12 +160,15 @@ class ToolCallTimedOut(_Event, frozen=True):
     """Its deadline passed, and what ran it was ended."""
 
     output: str = ""
+    failure: ToolFailure | None = None
+    """As the model reads it, for those who see only how calls end; None in journals of before. So below."""
 
 
 class ToolCallCancelled(_Event, frozen=True):
     """The call was stopped before its end, by what held it."""
 
     output: str = ""
+    failure: ToolFailure | None = None
 
 
 class ToolsLost(_Event, frozen=True):
@@ -214,6 +217,9 @@ Event = (
     | CancelRequested
     | DeadlinePassed
 )
+
+#: Those by which a tool's call ends without a result.
+CALL_FAILS: Final = (ToolCallFailed, ToolCallTimedOut, ToolCallCancelled)
 
 #: The fields that hold a time by the runtime's clock, besides `at`, by class of event.
 _TIMES: Final[Mapping[type[Event], tuple[str, ...]]] = {

@@ -32,7 +32,7 @@ from callboard.actors.kernel import Ref
 from callboard.actors.tools import Tool
 from callboard.actors.tools.invoke import Result, text_of
 from callboard.actors.tools.progress import CallProgress, ProgressMade, ProgressRelay
-from callboard.protocol import events
+from callboard.protocol import events, step
 from callboard.protocol.commands import RunTool
 from callboard.protocol.ids import Tag
 from callboard.protocol.tools import Deferred, FailureCode, ToolContract, ToolFailure, after_effect
@@ -476,9 +476,11 @@ def _event(call: Call, outcome: Outcome, printed: str, now: float) -> LastEvent:
     if why is Ending.TIMED_OUT and call.begun and not call.may_have_run:
         return events.ToolCallFailed(tag, now, _held_too_long(call), printed)
     if why is Ending.TIMED_OUT:
-        return events.ToolCallTimedOut(tag, now, printed)
+        failure = step.failure(FailureCode.TIMED_OUT, call.run.name, "the deadline passed.")
+        return events.ToolCallTimedOut(tag, now, printed, after_effect(failure, call.contract))
     if isinstance(why, Ending):
-        return events.ToolCallCancelled(tag, now, printed)
+        failure = step.failure(FailureCode.CANCELLED, call.run.name, "it was stopped.")
+        return events.ToolCallCancelled(tag, now, printed, failure)
     if isinstance(why, ToolFailure):
         failure = after_effect(why, call.contract) if call.may_have_run else why
         return events.ToolCallFailed(tag, now, failure, printed)

@@ -26,12 +26,12 @@ from callboard.protocol.content import ToolCall
 from callboard.protocol.direct_call import DirectCall
 from callboard.protocol.errors import RuntimeFailure, said
 from callboard.protocol.events import (
+    CALL_FAILS,
     Event,
     ModelFailed,
     ModelStreamed,
     RequestStarted,
     ToolCallEnd,
-    ToolCallFailed,
     shifted,
 )
 from callboard.protocol.ids import RequestId, ToolName
@@ -195,7 +195,7 @@ def rebuilt(log: RequestLog, count_tokens: TokenCounter, now: float, wall_now: f
             raise CannotGoOn(f"its record cannot be replayed by this callboard: {what}: {said(error)}") from error
         if isinstance(event, RequestStarted):
             started = event
-        elif isinstance(event, ModelFailed | ToolCallFailed):
+        elif isinstance(event, (ModelFailed, *CALL_FAILS)):
             told.append(event)
         for command in given:
             if isinstance(command, Note | ReportFailure):

@@ -67,6 +67,7 @@ from callboard.protocol.content import (
 )
 from callboard.protocol.errors import ProviderError, RuntimeFailure, UsageError, said, with_advice
 from callboard.protocol.events import (
+    CALL_FAILS,
     Event,
     ModelFailed,
     ModelStreamed,
@@ -174,8 +175,8 @@ class Reply(Struct, Generic[T_co], frozen=True):
     """What should be known of how the answer came to be, in the order in which it happened: retries, other models that
     were asked, tools or options that the model does not take, a cut."""
     failures: tuple[ToolFailure, ...] = ()
-    """Calls that failed or were not run, in the order in which they did, the last 100: with `traceback`, which the
-    model does not see."""
+    """Calls without a result (failed, timed out, cancelled, not run) in the order of their ends, the last 100: with
+    `traceback`, which the model does not see."""
 
     def __str__(self) -> str:
         return self.text
@@ -254,6 +255,11 @@ StreamItem = Shown | StreamEvent | PartialOutput | Reply[T]
 an output the object so far, and the Reply last."""
 
 
+def failure_told(seen: object) -> ToolFailure | None:
+    """The failed call that this says of: each is said of once, by its event or by what the session reports."""
+    return seen.failure if isinstance(seen, (*CALL_FAILS, ReportFailure)) else None
+
+
 class Answer(Generic[T]):
     """The end of one request, once. The session calls it on the loop thread; it is awaited anywhere."""
 
@@ -287,13 +293,13 @@ class Answer(Generic[T]):
             self._model_error = seen.error
         elif isinstance(seen, Note):
             self._notes.append(seen.text)
-        elif isinstance(seen, ToolCallFailed | ReportFailure):
-            self._failures.append(seen.failure)
-            del self._failures[:-MAX_FAILURES]
         elif isinstance(seen, Finish):
             self._finish = seen
         elif isinstance(seen, SetTimer | ClearTimer):
             self.backstop.deadline_moved(seen.at if isinstance(seen, SetTimer) else None)
+        elif (failed := failure_told(seen)) is not None:
+            self._failures.append(failed)
+            del self._failures[:-MAX_FAILURES]
 
     def session_ended(self, down: Down, why_tree_ended: str = "") -> bool:
         """The session has ended, and so its name is free: settle. True if its request ended without a Finish."""

@@ -37,7 +37,7 @@ Record = Callable[[tuple[Message, ...] | Compacted, RequestId], None]
 
 #: What is shown also without a reader: how the request ended, and what its asker should know of that and of its time.
 ALWAYS_SHOWN: Final = (
-    events.ModelFailed, events.ToolCallFailed, commands.ReportFailure, commands.Note, commands.Finish,
+    events.ModelFailed, *events.CALL_FAILS, commands.ReportFailure, commands.Note, commands.Finish,
     commands.SetTimer, commands.ClearTimer,
 )  # fmt: skip
 BEGINS_WORK: Final = (commands.CallModel, commands.RunTool, commands.AskApproval)

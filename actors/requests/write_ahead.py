@@ -19,13 +19,14 @@ from callboard.actors.journal.outbox import AppendWrite, NotWritten, Outbox, Wri
 from callboard.actors.kernel import Ref
 from callboard.actors.kernel.reply import Reply
 from callboard.actors.requests.conversation import Conversation
-from callboard.actors.requests.replies import MAX_FAILURES, Question
+from callboard.actors.requests.replies import MAX_FAILURES, Question, failure_told
 from callboard.protocol.command_lines import led_to
 from callboard.protocol.commands import CallModel, Command, Finish, Note, RecordCompaction, RecordStep, ReportFailure
 from callboard.protocol.compaction import Compacted
 from callboard.protocol.content import Message
 from callboard.protocol.errors import RuntimeFailure
 from callboard.protocol.events import (
+    CALL_FAILS,
     ApprovalDenied,
     ApprovalGranted,
     Event,
@@ -33,7 +34,6 @@ from callboard.protocol.events import (
     RequestStarted,
     ToolCallDeferred,
     ToolCallEnd,
-    ToolCallFailed,
     shifted,
 )
 from callboard.protocol.ids import MessageId, Tag
@@ -45,7 +45,7 @@ from callboard.protocol.tools import ToolFailure
 #: does not answer, and what waits for it ends with an error.
 WRITTEN_WITHIN_SECONDS: Final = 30.0
 #: What the end of a request tells of.
-_NOTED: Final = frozenset({Note, ToolCallFailed, ReportFailure, ModelFailed})
+_NOTED: Final = frozenset({Note, *CALL_FAILS, ReportFailure, ModelFailed})
 #: Events after which what holds a call has nothing more to do for it, or something else.
 _DECIDES: Final = (ToolCallEnd, ApprovalGranted, ApprovalDenied, ToolCallDeferred)
 
@@ -191,11 +191,11 @@ class WriteAhead:
                 continue
             if isinstance(seen, Note):
                 self._notes.append(seen.text)
-            elif isinstance(seen, ToolCallFailed | ReportFailure):
-                self._failures.append(seen.failure)
-                del self._failures[:-MAX_FAILURES]
             elif isinstance(seen, ModelFailed):
                 self._error = seen.error
+            elif (failed := failure_told(seen)) is not None:
+                self._failures.append(failed)
+                del self._failures[:-MAX_FAILURES]
 
     def _end(self, at: float, finish: Finish | None, failure: str = "") -> RequestEnd:
         return RequestEnd(at, finish, tuple(self._notes), tuple(self._failures), self._error, failure)
