@@ -18,6 +18,7 @@ from typing import Final, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from callboard.protocol import decision_words as words
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import ToolName
 from callboard.protocol.patterns import matches
@@ -344,11 +345,12 @@ class Policy:
         if not has_accesses and not any(rule.arguments for _, rule in rules):
             return self.judge(name, contract)
         whole = [each for each in rules if not each[1].has_pattern]
-        said = self._of_one(contract, Touch(AccessKind.READ), whole, "")
-        is_by_rule = any(not rule.is_strict for _, rule in rules)
-        if said.decision is _DENY and (said.rule.startswith(_OF_RULES) or not is_by_rule):
+        said = self._of_one(name, contract, Touch(AccessKind.READ), whole, "")
+        denies_all = any(rule.decision is _DENY for _, rule in whole)
+        may_allow = any(not rule.is_strict for _, rule in rules)
+        if said.decision is _DENY and (denies_all or not may_allow):
             return said
-        return Judgement(_ASK, "it depends on the call")
+        return Judgement(_ASK, words.depends_on_call(name))
 
     def judge(
         self,
@@ -367,74 +369,90 @@ class Policy:
         """
         rules = self._rules_about(name, contract)
         parts = tuple(touched) or (Touch(AccessKind.READ),)
-        said = [self._of_one(contract, each, rules, arguments, after_untrusted) for each in parts]
+        said = [self._of_one(name, contract, each, rules, arguments, after_untrusted) for each in parts]
         if contract.asks_because:
-            said.insert(0, Judgement(_ASK, contract.asks_because))
+            said.insert(0, Judgement(_ASK, words.asked_since(name, contract.asks_because)))
         found = strictest(said)
-        return found if found.decision is not _ALLOW else _held(found, [*zip(parts, said, strict=True)])
+        return found if found.decision is not _ALLOW else _held(name, found, [*zip(parts, said, strict=True)])
 
     def _of_one(
         self,
+        name: ToolName,
         contract: ToolContract,
         touched: Touch,
-        rules: Sequence[tuple[str, Rule]],
+        rules: Sequence[tuple[int, Rule]],
         arguments: str,
         after_untrusted: bool = False,
         *,
         is_allowed: bool = False,
     ) -> Judgement:
         if touched.refused:
-            return Judgement(_DENY, touched.refused)
-        fitting = [(label, rule) for label, rule in rules if rule.fits(touched, arguments)]
-        strict = [Judgement(Decision(rule.decision), f"{label}{rule}") for label, rule in fitting if rule.is_strict]
-        allowing = [(label, rule) for label, rule in fitting if not rule.is_strict]
+            return Judgement(_DENY, words.refused(name, touched.refused))
+        fitting = [each for each in rules if each[1].fits(touched, arguments)]
+        strict = [self._by_rule(name, contract, *each) for each in fitting if each[1].is_strict]
+        allowing = [each for each in fitting if not each[1].is_strict]
         if strict:
             said = strictest(strict)
         elif touched.unclear and not _allows_unclear(allowing, rules):
-            asked = Judgement(_ASK, f"not understood: {touched.unclear}")
-            said = strictest([asked, self._by_table(contract, touched, after_untrusted)])
+            asked = Judgement(_ASK, words.not_understood(name, touched.unclear))
+            said = strictest([asked, self._by_table(name, contract, touched, after_untrusted)])
         elif allowing:
-            said = Judgement(_ALLOW, "{}{}".format(*allowing[0]))
+            said = self._by_rule(name, contract, *allowing[0])
         elif is_allowed:
-            said = Judgement(_ALLOW, "the rule that allows the command")
+            said = Judgement(_ALLOW, words.allowed_with_its_command(name))
         else:
-            said = self._by_table(contract, touched, after_untrusted)
+            said = self._by_table(name, contract, touched, after_untrusted)
         inner = (
-            self._of_one(contract, each, rules, arguments, after_untrusted, is_allowed=is_allowed or bool(allowing))
+            self._of_one(
+                name, contract, each, rules, arguments, after_untrusted, is_allowed=is_allowed or bool(allowing)
+            )
             for each in touched.touches
         )
         return strictest([said, *inner])
 
-    def _by_table(self, contract: ToolContract, touched: Touch, after_untrusted: bool) -> Judgement:
+    def _by_table(self, name: ToolName, contract: ToolContract, touched: Touch, after_untrusted: bool) -> Judgement:
         risk, place = touched.risk or contract.risk, touched.place
         seen = contract if risk is contract.risk else replace(contract, risk=risk)
         decision = self.decide(seen)
         if place is Location.OUTSIDE:
             decision = _stricter(decision, self._looked_up(seen, place))
-        rule = f"table: {risk} {place} at {self.trust}"
-        if decision is not _ALLOW:
-            because = touched.destroys or touched.guarded
-            return Judgement(decision, f"{rule} ({because})" if because else rule)
-        if but := touched.destroys or touched.guarded or touched.exposes:
-            return Judgement(_ASK, f"{rule}, but {but}")
-        if after_untrusted and risk is not Risk.READ:
-            return Judgement(_ASK, f"{rule}, but the request has read untrusted text")
-        return Judgement(_ALLOW, rule, touched.hold)
+        does = words.what_it_does(name, risk, leaves=place is Location.OUTSIDE, needs_approval=contract.needs_approval)
+        because, hold = touched.destroys or touched.guarded, Hold.NONE
+        if decision is _ALLOW:
+            because = because or touched.exposes
+            if after_untrusted and risk is not Risk.READ:
+                because = because or _AFTER_UNTRUSTED
+            decision, hold = (_ASK, Hold.NONE) if because else (_ALLOW, touched.hold)
+        return Judgement(decision, words.by_level(does, decision, self._level, because), hold)
+
+    def _by_rule(self, name: ToolName, contract: ToolContract, number: int, rule: Rule) -> Judgement:
+        decision = Decision(rule.decision)
+        if number == _OF_MODE:
+            return Judgement(
+                decision, words.by_level(words.what_it_does(name, contract.risk), decision, f"mode {self.mode}")
+            )
+        return Judgement(decision, words.by_rule(name, decision, f"rule {number} ({rule})"))
+
+    @cached_property
+    def _level(self) -> str:
+        """What its own table, or that of its trust level, is called in a judgement."""
+        is_own = self.table is not None or type(self).decide is not Policy.decide
+        return "the policy" if is_own else f"trust {self.trust}"
 
     def _looked_up(self, contract: ToolContract, place: Location) -> Decision:
         row = self.decisions.get(contract.risk, _DENY)
         decision = row if isinstance(row, Decision) else _of_row(row, (contract.origin, place))
         return _stricter(decision, _ASK) if contract.needs_approval else decision
 
-    def _rules_about(self, name: ToolName, contract: ToolContract) -> list[tuple[str, Rule]]:
-        """With what each is called in a judgement."""
-        own = ((f"rule {number}: ", rule) for number, rule in enumerate(self.rules, 1))
-        of_mode = ((f"mode {self.mode}: ", rule) for rule in MODES[Mode(self.mode)])
-        return [(label, rule) for label, rule in (*of_mode, *own) if rule.is_about(name, contract)]
+    def _rules_about(self, name: ToolName, contract: ToolContract) -> list[tuple[int, Rule]]:
+        """With the number of each."""
+        of_mode = ((_OF_MODE, rule) for rule in MODES[Mode(self.mode)])
+        return [each for each in (*of_mode, *enumerate(self.rules, 1)) if each[1].is_about(name, contract)]
 
 
-#: How the judgements begin that rules led to.
-_OF_RULES: Final = ("rule ", "mode ")
+#: In place of a number, of a rule of the mode.
+_OF_MODE: Final = 0
+_AFTER_UNTRUSTED: Final = "the request has read untrusted text"
 
 
 def strictest(judgements: Iterable[Judgement]) -> Judgement:
@@ -442,14 +460,14 @@ def strictest(judgements: Iterable[Judgement]) -> Judgement:
     return max(judgements, key=lambda each: _STRICTNESS[each.decision], default=Judgement(_ASK, "no decision"))
 
 
-def _held(found: Judgement, said: Sequence[tuple[Touch, Judgement]]) -> Judgement:
+def _held(name: ToolName, found: Judgement, said: Sequence[tuple[Touch, Judgement]]) -> Judgement:
     """With the hold of all its commands, which one process runs: a command that may do more takes it from those that
     can do without, and is not run unasked beside one that cannot."""
     holds = [judged.hold for touched, judged in said if touched.kind is AccessKind.COMMAND]
     if Hold.NONE not in holds:
         return replace(found, hold=max(holds, key=list(Hold).index, default=Hold.NONE))
     if Hold.READING_BELOW in holds:
-        return Judgement(_ASK, "a command that is allowed to do more stands beside one that must be held to reading")
+        return Judgement(_ASK, words.side_by_side(name))
     return replace(found, hold=Hold.NONE)
 
 
@@ -457,7 +475,7 @@ def _stricter(one: Decision, other: Decision) -> Decision:
     return max(one, other, key=_STRICTNESS.__getitem__)
 
 
-def _allows_unclear(allowing: Iterable[tuple[str, Rule]], rules: Iterable[tuple[str, Rule]]) -> bool:
+def _allows_unclear(allowing: Iterable[tuple[int, Rule]], rules: Iterable[tuple[int, Rule]]) -> bool:
     """Does a rule allow even what is not understood? Not where another one might deny it if it were."""
     might_deny = any(rule.is_strict and rule.has_pattern for _, rule in rules)
     return any(rule.arguments or not (rule.has_pattern or might_deny) for _, rule in allowing)

@@ -63,11 +63,11 @@ class ApprovalKind(StrEnum):
 
 #: What each answer is called where the decision is recorded.
 _RULES: Final = {
-    ApprovalKind.ONCE: "approver: once",
-    ApprovalKind.REQUEST: "approver: for this request",
-    ApprovalKind.ALWAYS: "approver: always",
-    ApprovalKind.DENY: "approver: denied",
-    ApprovalKind.DENY_ALWAYS: "approver: always denied",
+    ApprovalKind.ONCE: "the approver allowed {} once",
+    ApprovalKind.REQUEST: "the approver allowed {} for this request",
+    ApprovalKind.ALWAYS: "the approver allowed {} for always",
+    ApprovalKind.DENY: "the approver denied {}",
+    ApprovalKind.DENY_ALWAYS: "the approver denied {} for always",
 }
 
 
@@ -271,7 +271,7 @@ class CallbackApprover:
 
     async def _verdict(self, question: AskApproval, approval: Approval, tool: Tool | None) -> Verdict:
         kind, tag = approval.kind, question.tag
-        rule = f"{_RULES[kind]}; asked by {question.rule}" if question.rule else _RULES[kind]
+        rule = _RULES[kind].format(question.name) + (f" ({question.rule})" if question.rule else "")
         if kind in (ApprovalKind.ALWAYS, ApprovalKind.DENY_ALWAYS) and self._remember is not None:
             try:
                 await _on_a_thread(partial(self._remember, question, kind.grants))
@@ -356,7 +356,7 @@ UNTRUSTED: Final = ForDecision("this request has read text from outside, which m
 
 def about_call(question: AskApproval) -> ForDecision:
     """What a person must know beside the name of the tool and the diff: all of it, for surfaces that show one text."""
-    lines = [f"asked by: {one_line_for_decision(question.rule)}"] if question.rule else []
+    lines = [f"why: {one_line_for_decision(question.rule)}"] if question.rule else []
     lines += [f"careful: {UNTRUSTED}"] if question.is_after_untrusted else []
     lines += ["arguments:", arguments_for_decision(question.arguments)]
     lines += [f"touches: {each.kind} {one_line_for_decision(each.value)}" for each in question.accesses]

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from callboard.actors.kernel import logger_of
 from callboard.actors.tools import Tool
 from callboard.actors.tools.invoke import text_of
+from callboard.protocol import decision_words
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import ToolName
 from callboard.protocol.options import ToolOffer
@@ -289,9 +290,9 @@ def offer_of(tool: Tool, policy: Policy, may_deny: MayDeny = denies_none) -> Too
         said = policy.offer(tool.name, tool.contract, has_accesses=bool(tool.accesses))
     except Exception as error:  # noqa: BLE001 - the owner's own policy: broken, it fails closed
         logger.warning("the policy failed for %s, which is denied: %s", tool.name, text_of(error))
-        said = Judgement(Decision.DENY, "the policy failed")
+        said = Judgement(Decision.DENY, f"the policy failed to decide about {tool.name}")
     if said.decision is Decision.ALLOW and may_deny(tool.name):
-        said = Judgement(Decision.ASK, "it depends on the call")
+        said = Judgement(Decision.ASK, decision_words.depends_on_call(tool.name))
     if tool.contract.stages and said.decision is Decision.ASK:
-        said = Judgement(Decision.ALLOW, "asked about with what it has staged")
+        said = Judgement(Decision.ALLOW, decision_words.staged(tool.name))
     return ToolOffer(tool.definition, tool.contract, said.decision, said.rule)

@@ -74,7 +74,7 @@ class _Part(Struct, frozen=True):
 
 
 #: What parts of a question are called; an argument of that name is shown in quotation marks.
-_OURS: Final = frozenset({"asked by", "careful", "touches", "confined", "changes"})
+_OURS: Final = frozenset({"why", "careful", "touches", "confined", "changes"})
 Write = Callable[[ForDecision], None]
 """While a question is open, nothing else is shown."""
 
@@ -206,7 +206,7 @@ def _asked_by_model(question: UserQuestion) -> ForDecision:
 
 def _parts(question: AskApproval) -> Iterator[_Part]:
     if question.rule:
-        yield _Part(ForDecision("asked by"), one_line_for_decision(question.rule))
+        yield _Part(ForDecision("why"), one_line_for_decision(question.rule))
     if question.is_after_untrusted:
         yield _Part(ForDecision("careful"), UNTRUSTED)
     for name, value in _arguments(question.arguments).items():

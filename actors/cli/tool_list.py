@@ -13,13 +13,14 @@ from callboard import Decision, Runtime
 from callboard.actors.cli.terminal import print_json, print_line, printable, table
 from callboard.actors.cli.workspace_setup import set_up
 from callboard.actors.mcp.remote_values import ServerStatus
+from callboard.protocol.decision_words import depends_on_call, staged
 from callboard.protocol.options import ToolOffer
 
 _HEADINGS: Final = ("TOOL", "RISK", "RUNS IN", "DEADLINE", "STATE", "POLICY", "CONFINED TO", "WHAT IT DOES")
 #: What the policy's decision means for a model.
 _POLICY: Final = {Decision.ALLOW: "allowed", Decision.ASK: "asked", Decision.DENY: "not offered"}
 #: Where each call is judged, by its arguments; and where the edit is asked about which a call has staged.
-_BY_RULE: Final = {"it depends on the call": "each call", "asked about with what it has staged": "staged"}
+_BY_RULE: Final = ((depends_on_call, "each call"), (staged, "staged"))
 
 
 async def run(options: argparse.Namespace, known: dict[str, object]) -> None:
@@ -46,7 +47,8 @@ def _state(offer: ToolOffer, is_healthy: bool) -> str:
 
 
 def _policy(offer: ToolOffer) -> str:
-    return _BY_RULE.get(offer.rule, _POLICY[offer.decision])
+    shown = (shown for words, shown in _BY_RULE if words(offer.definition.name) == offer.rule)
+    return next(shown, _POLICY[offer.decision])
 
 
 def _row(offer: ToolOffer, state: str, workspace: Path | None) -> tuple[str, ...]:

@@ -129,7 +129,11 @@ class ServerHub:
         tag = run.tag._replace(call_id=CallId(f"{run.tag.call_id}/question-{number}"))
         asked = {"message": form.message, **({"url": form.url} if form.url else {"form": form.schema})}
         question = AskApproval(
-            tag, run.name, orjson.dumps(asked).decode(), Risk.UNDECLARED, rule=f"the MCP server {form.server} asks"
+            tag,
+            run.name,
+            orjson.dumps(asked).decode(),
+            Risk.UNDECLARED,
+            rule=f"the MCP server {form.server} asks you, in a call of {run.name}",
         )
 
         def decide(verdict: Verdict) -> None:

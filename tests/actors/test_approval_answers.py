@@ -78,8 +78,8 @@ def test_ten_equal_calls_of_a_turn_and_a_later_one_are_asked_about_once_for_the_
         reply = runtime.ask_sync("go")
         assert codes(reply) == {"done": 11}
         assert len(owner.asked) == 1
-        assert {call.rule.partition(";")[0] for step in reply.steps for call in step.calls} == {
-            "approver: for this request"
+        assert {call.rule.partition(" (")[0] for step in reply.steps for call in step.calls} == {
+            "the approver allowed write for this request"
         }
         runtime.ask_sync("again")
         assert len(owner.asked) == 2, "it counts no longer than its request"
@@ -108,7 +108,7 @@ def test_what_was_answered_for_always_is_not_asked_in_the_next_runtime_and_nothi
     assert [call.code if call.code is None else str(call.code) for call in first.calls] == [
         None if ended == "done" else "denied"
     ] * 2
-    assert all(call.rule.startswith("saved rule: ") for call in first.calls)
+    assert all(call.rule.startswith("an answer that counts always ") for call in first.calls)
     assert [str(call.code) for call in second.calls] == ["denied"]
     assert [orjson.loads(question.arguments) for question in owner.asked] == [{"path": "b"}]
     with Runtime(made(calls(SAME), DONE, workspace=workspace), TOOLS) as runtime:
@@ -130,8 +130,8 @@ def test_a_denial_that_was_saved_counts_also_where_the_policy_allows_all_calls_o
         assert codes(runtime.ask_sync("go")) == {"denied": 1, "done": 1}
     with Runtime(made(*turns), [look]) as runtime:
         (first, second) = runtime.ask_sync("go").steps[0].calls
-    assert (str(first.code), first.rule) == ("denied", "saved rule: deny look")
-    assert (second.code, second.rule) == (None, "table: network inside at balanced")
+    assert (str(first.code), first.rule) == ("denied", "an answer that counts always denies look")
+    assert (second.code, second.rule) == (None, "look connects to the network, which trust balanced allows")
 
 
 def test_a_rule_that_was_saved_does_not_win_over_a_denial_of_the_policy(made: Any, tmp_path: Path) -> None:

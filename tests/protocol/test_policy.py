@@ -191,10 +191,10 @@ def test_modes(mode: Mode) -> None:
 def test_a_judgement_names_the_rule_and_no_argument() -> None:
     policy = Policy(rules=(Rule("x*", "y", "ask"), Rule(NAME, path="docs/**", decision="allow")), mode="plan")
     said = policy.judge(NAME, WRITER, [write("docs/secret")])
-    assert said.rule == "mode plan: * write"
+    assert said.rule == "edit_file makes changes, which mode plan does not allow"
     open_policy = Policy(rules=policy.rules)
-    assert open_policy.judge(NAME, WRITER, [write("docs/secret")]).rule == "rule 2: edit_file docs/**"
-    assert open_policy.judge(NAME, WRITER, [write("secret")]).rule == "table: write inside at balanced"
+    assert open_policy.judge(NAME, WRITER, [write("docs/secret")]).rule == "rule 2 (edit_file docs/**) allows edit_file"
+    assert open_policy.judge(NAME, WRITER, [write("secret")]).rule == "edit_file makes changes; you are asked each time"
     assert strictest(()).decision is ASK
 
 
@@ -290,6 +290,7 @@ def test_a_literal_pattern_matches_its_text_alone(text: str, other: str, is_path
 def test_a_tool_that_is_not_the_one_that_was_allowed_is_asked_about_and_a_denial_stays() -> None:
     changed = ToolContract(risk=Risk.READ, asks_because="it has changed")
     for policy in (Policy(), Policy(rules=[Rule("read_it", decision="allow")])):
-        assert policy.offer(ToolName("read_it"), changed) == Judgement(Decision.ASK, "it has changed")
+        told = "you are asked about read_it each time, since it has changed"
+        assert policy.offer(ToolName("read_it"), changed) == Judgement(Decision.ASK, told)
     denied = Policy(rules=[Rule("read_it", decision="deny")]).offer(ToolName("read_it"), changed)
     assert denied.decision is Decision.DENY

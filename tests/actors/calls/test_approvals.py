@@ -261,11 +261,11 @@ def test_nobody_to_ask() -> None:
 @pytest.mark.parametrize(
     ("approval", "granted", "is_for_request", "rule"),
     [
-        (Approval.ONCE, True, False, "approver: once"),
-        (Approval.REQUEST, True, True, "approver: for this request"),
-        (Approval.ALWAYS, True, True, "approver: always"),
-        (Approval.DENY, False, False, "approver: denied"),
-        (Approval.DENY_ALWAYS, False, True, "approver: always denied"),
+        (Approval.ONCE, True, False, "the approver allowed write once"),
+        (Approval.REQUEST, True, True, "the approver allowed write for this request"),
+        (Approval.ALWAYS, True, True, "the approver allowed write for always"),
+        (Approval.DENY, False, False, "the approver denied write"),
+        (Approval.DENY_ALWAYS, False, True, "the approver denied write for always"),
     ],
     ids=lambda each: str(getattr(each, "kind", each)),
 )
@@ -282,9 +282,9 @@ def test_a_denial_has_its_reason_and_the_rule_by_which_it_was_asked(make: Make) 
         return Approval.DENY.because("not on a Friday")
 
     verdicts = Verdicts()
-    make(deny).ask(replace(question(), rule="table: write"), verdicts)
+    make(deny).ask(replace(question(), rule="write makes changes"), verdicts)
     assert verdicts.next() == Verdict(
-        question().tag, False, "approver", "not on a Friday", "approver: denied; asked by table: write"
+        question().tag, False, "approver", "not on a Friday", "the approver denied write (write makes changes)"
     )
 
 

@@ -119,7 +119,7 @@ def name_of(title: str) -> str:
 
 def arguments_at_terminal(shown: str) -> dict[str, str]:
     parts = parts_of(shown)
-    ours = {"asked by", "careful", "touches", "confined", "changes"}
+    ours = {"why", "careful", "touches", "confined", "changes"}
     return {name_of(title): text for title, text in parts.items() if title not in ours}
 
 
@@ -168,7 +168,7 @@ def check_terminal(typist: Typist, question: AskApproval) -> None:
         f"write {each.value}" for each in question.accesses
     ]
     assert unescaped(parts.get("changes", ""), "r") == question.preview
-    assert unescaped(parts.get("asked by", "")) == question.rule
+    assert unescaped(parts.get("why", "")) == question.rule
     # What is left out at first is said.
     assert first == viewed or "not shown: v shows them" in first
 

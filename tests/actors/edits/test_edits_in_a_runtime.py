@@ -328,7 +328,7 @@ def test_a_person_is_asked_about_guarded_places_and_no_others(
         until(lambda: all(each.state is ProposalState.APPLIED for each in runtime.proposals()))
         assert {each.by for each in runtime.proposals()} >= {"auto_confirm_edits"}
     reason = "an editor, a shell or CI runs what it says"
-    assert asked == [("x.yml", f"table: write inside at balanced ({reason})")]
+    assert asked == [("x.yml", f"create_file makes changes ({reason}); you are asked each time")]
 
 
 def test_a_rule_confirms_edits_of_guarded_places(settings: Callable[..., Settings], guarded_root: Path) -> None:
@@ -350,7 +350,7 @@ def test_what_a_rule_denies_is_not_applied_and_the_model_reads_which_one(
             runtime.ask_sync("edit", conversation=conversation)
         result = result_of(conversation)
         assert (result["applied"], result["state"]) == (False, "denied")
-        assert "rule 1: * a.py" in str(result["notes"])
+        assert "rule 1 (* a.py) denies apply_code_edit" in str(result["notes"])
     assert "return 1\n" in (root / "a.py").read_text()
     conversation = Conversation()
     create = call("create_file", path="b.py", content="b = 1\n")

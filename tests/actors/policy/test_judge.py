@@ -103,11 +103,11 @@ def rules(*rules: Rule) -> Policy:
 @pytest.mark.parametrize(
     ("policy", "granted", "by", "rule"),
     [
-        (rules(Rule("write", path="x", decision="allow")), True, "policy", "rule 1: write x"),
-        (rules(Rule("*", path="x", decision="deny")), False, "policy", "rule 1: * x"),
-        (Policy({Risk.WRITE: Decision.ALLOW}), True, "policy", "table: write inside at balanced"),
-        (Policy(), True, "behind", "table: write inside at balanced"),
-        (Policy({Risk.READ: Decision.ALLOW}), False, "policy", "table: write inside at balanced"),
+        (rules(Rule("write", path="x", decision="allow")), True, "policy", "rule 1 (write x) allows write"),
+        (rules(Rule("*", path="x", decision="deny")), False, "policy", "rule 1 (* x) denies write"),
+        (Policy({Risk.WRITE: Decision.ALLOW}), True, "policy", "write makes changes, which the policy allows"),
+        (Policy(), True, "behind", "write makes changes; you are asked each time"),
+        (Policy({Risk.READ: Decision.ALLOW}), False, "policy", "write makes changes, which the policy does not allow"),
     ],
 )
 def test_the_policy_decides_or_has_the_approver_asked(
@@ -153,7 +153,7 @@ def test_what_fails_asks(tmp_path: Path) -> None:
 def test_an_unknown_tool_is_asked_about(tmp_path: Path) -> None:
     desk = Desk(CallJudge(Policy(), tmp_path))
     desk.ask(question(), None)
-    assert [each.rule for each in desk.behind.asked] == ["the tool is not known"]
+    assert [each.rule for each in desk.behind.asked] == ["callboard does not know the tool write"]
 
 
 def test_what_was_answered_for_always_comes_before_the_table_and_after_a_denial(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_a_look_that_never_returns_holds_no_other_call_and_asks_when_its_time_is
     assert len(desk.behind.asked) >= stuck
     assert all("no decision within" in verdicts[CallId(f"dead {number}")].rule for number in range(stuck))
     desk.ask(question("slow", '{"path": "x"}', "after"), slow.owned)
-    assert desk.wait_for(stuck + 2)[-1].rule == "rule 1: slow x"
+    assert desk.wait_for(stuck + 2)[-1].rule == "rule 1 (slow x) allows slow"
     let_go.set()
     desk.approver.close()
     assert len(desk.verdicts) == stuck + 2, "a judgement that comes late is not heard"
@@ -222,7 +222,7 @@ def test_without_anyone_to_ask_the_answer_is_no(tmp_path: Path) -> None:
     approver = JudgingApprover(CallJudge(Policy()), NobodyToAsk(), SimulatedScheduler())
     approver.ask(question("plain", "{}"), told.append, None, plain.owned)
     assert [(verdict.granted, verdict.by, verdict.rule) for verdict in told] == [
-        (False, "policy", "table: write inside at balanced")
+        (False, "policy", "plain makes changes; you are asked each time")
     ]
 
 
@@ -256,17 +256,17 @@ def test_every_call_reports_the_rule_that_decided() -> None:
         ScriptedCall("look", {}),
     )
     assert reports(Policy(rules=of_owner), *called) == [
-        "ran: rule 1: write /no/such/*",
-        "denied: table: write outside at balanced",
-        "ran: rule 3: pla* these arguments",
-        "denied: rule 2: plain these arguments",
-        "ran: table: read inside at balanced",
+        "ran: rule 1 (write /no/such/*) allows write",
+        "denied: write makes changes outside of the workspace; you are asked each time",
+        "ran: rule 3 (pla* these arguments) allows plain",
+        "denied: rule 2 (plain these arguments) denies plain",
+        "ran: look only reads, which trust balanced allows",
     ]
 
 
 def test_a_model_reads_the_rule_by_which_its_tool_is_denied() -> None:
     found = reports(Policy(rules=(Rule("plain", decision="deny"),)), ScriptedCall("plain", {}))
-    assert found == ["denied: rule 1: plain"]
+    assert found == ["denied: rule 1 (plain) denies plain"]
 
 
 @pytest.mark.parametrize("confine", ["off", "auto"])
@@ -282,7 +282,8 @@ def test_a_runtime_asks_about_commands_where_nothing_covers_secret_files(tmp_pat
     with Runtime(settings) as runtime:
         reply = runtime.ask_sync("go")
     is_masked = masks_secrets(Confine(confine))
-    table = "table: read inside at balanced"
-    rule = table if is_masked else f"{table}, but secret files are not covered for commands on this machine"
+    why = "secret files are not covered for commands on this machine"
+    asked = f"run_command only reads ({why}); you are asked each time"
+    rule = "run_command only reads, which trust balanced allows" if is_masked else asked
     assert [each.rule for step in reply.steps for each in step.calls] == [rule]
     assert not is_masked or confine == "auto"

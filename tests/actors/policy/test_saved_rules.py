@@ -56,7 +56,7 @@ def test_an_answer_counts_in_every_later_runtime_of_that_workspace(
     assert decided(again, write_to("b.txt")) is Decision.DENY
     judgement = again.judge(WRITE, "{}", [write_to("a.txt")])
     assert judgement is not None
-    assert judgement.rule == "saved rule: allow write write", "no path: a log and a span hold it"
+    assert judgement.rule == "an answer that counts always allows write (write)", "no path: a log and a span hold it"
     (places[1] / "inner").mkdir()
     assert decided(SavedRules(places[0], places[1] / "inner"), write_to("a.txt")) is None
     assert decided(SavedRules(places[0], None), write_to("a.txt")) is None

@@ -65,8 +65,10 @@ def test_a_rule_allows_it(workspace: Path) -> None:
 
 
 def test_it_is_said_why(workspace: Path) -> None:
-    assert judged("tofu destroy", workspace).rule.endswith("but tofu: it cannot be undone")
-    assert judged("timeout 5 tofu destroy", workspace).rule.endswith("it cannot be undone")
+    assert judged("tofu destroy", workspace).rule == (
+        "run_command runs programs (tofu: it cannot be undone); you are asked each time"
+    )
+    assert judged("timeout 5 tofu destroy", workspace).rule.endswith("it cannot be undone); you are asked each time")
 
 
 @pytest.mark.parametrize(

@@ -165,9 +165,9 @@ def test_what_tools_providers_and_approvers_trace_is_below_their_own_span() -> N
         for name in ("on_a_task", "on_a_thread", "writes")
     }
     assert rules == {
-        "on_a_task": "table: read inside at balanced",
-        "on_a_thread": "table: read inside at balanced",
-        "writes": "approver: once; asked by table: write inside at balanced",
+        "on_a_task": "on_a_task only reads, which trust balanced allows",
+        "on_a_thread": "on_a_thread only reads, which trust balanced allows",
+        "writes": "the approver allowed writes once (writes makes changes; you are asked each time)",
     }
     for name, span in (
         ("on_a_task", "execute_tool on_a_task"),
@@ -288,7 +288,7 @@ def test_a_tool_call_says_which() -> None:
         "callboard.parent_id": f"{reply.request_id}/user",
         "callboard.step": 1,
         "callboard.call_id": "call_0",
-        "callboard.rule": "table: read inside at balanced",
+        "callboard.rule": "on_a_thread only reads, which trust balanced allows",
         "callboard.ending": "ok",
     }
     assert SECRET not in spans.exported()
