@@ -18,7 +18,6 @@ from typing import Final, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from callboard.protocol import decision_words as words
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import ToolName
 from callboard.protocol.patterns import matches
@@ -350,7 +349,7 @@ class Policy:
         may_allow = any(not rule.is_strict for _, rule in rules)
         if said.decision is _DENY and (denies_all or not may_allow):
             return said
-        return Judgement(_ASK, words.depends_on_call(name))
+        return Judgement(_ASK, depends_on_call(name))
 
     def judge(
         self,
@@ -371,7 +370,7 @@ class Policy:
         parts = tuple(touched) or (Touch(AccessKind.READ),)
         said = [self._of_one(name, contract, each, rules, arguments, after_untrusted) for each in parts]
         if contract.asks_because:
-            said.insert(0, Judgement(_ASK, words.asked_since(name, contract.asks_because)))
+            said.insert(0, Judgement(_ASK, asked_since(name, contract.asks_because)))
         found = strictest(said)
         return found if found.decision is not _ALLOW else _held(name, found, [*zip(parts, said, strict=True)])
 
@@ -387,19 +386,19 @@ class Policy:
         is_allowed: bool = False,
     ) -> Judgement:
         if touched.refused:
-            return Judgement(_DENY, words.refused(name, touched.refused))
+            return Judgement(_DENY, refused(name, touched.refused))
         fitting = [each for each in rules if each[1].fits(touched, arguments)]
         strict = [self._by_rule(name, contract, *each) for each in fitting if each[1].is_strict]
         allowing = [each for each in fitting if not each[1].is_strict]
         if strict:
             said = strictest(strict)
         elif touched.unclear and not _allows_unclear(allowing, rules):
-            asked = Judgement(_ASK, words.not_understood(name, touched.unclear))
+            asked = Judgement(_ASK, not_understood(name, touched.unclear))
             said = strictest([asked, self._by_table(name, contract, touched, after_untrusted)])
         elif allowing:
             said = self._by_rule(name, contract, *allowing[0])
         elif is_allowed:
-            said = Judgement(_ALLOW, words.allowed_with_its_command(name))
+            said = Judgement(_ALLOW, allowed_with_its_command(name))
         else:
             said = self._by_table(name, contract, touched, after_untrusted)
         inner = (
@@ -416,22 +415,20 @@ class Policy:
         decision = self.decide(seen)
         if place is Location.OUTSIDE:
             decision = _stricter(decision, self._looked_up(seen, place))
-        does = words.what_it_does(name, risk, leaves=place is Location.OUTSIDE, needs_approval=contract.needs_approval)
+        does = what_it_does(name, risk, leaves=place is Location.OUTSIDE, needs_approval=contract.needs_approval)
         because, hold = touched.destroys or touched.guarded, Hold.NONE
         if decision is _ALLOW:
             because = because or touched.exposes
             if after_untrusted and risk is not Risk.READ:
                 because = because or _AFTER_UNTRUSTED
             decision, hold = (_ASK, Hold.NONE) if because else (_ALLOW, touched.hold)
-        return Judgement(decision, words.by_level(does, decision, self._level, because), hold)
+        return Judgement(decision, by_level(does, decision, self._level, because), hold)
 
     def _by_rule(self, name: ToolName, contract: ToolContract, number: int, rule: Rule) -> Judgement:
         decision = Decision(rule.decision)
         if number == _OF_MODE:
-            return Judgement(
-                decision, words.by_level(words.what_it_does(name, contract.risk), decision, f"mode {self.mode}")
-            )
-        return Judgement(decision, words.by_rule(name, decision, f"rule {number} ({rule})"))
+            return Judgement(decision, by_level(what_it_does(name, contract.risk), decision, f"mode {self.mode}"))
+        return Judgement(decision, by_rule(name, decision, f"rule {number} ({rule})"))
 
     @cached_property
     def _level(self) -> str:
@@ -467,7 +464,7 @@ def _held(name: ToolName, found: Judgement, said: Sequence[tuple[Touch, Judgemen
     if Hold.NONE not in holds:
         return replace(found, hold=max(holds, key=list(Hold).index, default=Hold.NONE))
     if Hold.READING_BELOW in holds:
-        return Judgement(_ASK, words.side_by_side(name))
+        return Judgement(_ASK, side_by_side(name))
     return replace(found, hold=Hold.NONE)
 
 
@@ -514,3 +511,92 @@ def _member(name: str, kind: type[Trust] | type[Mode], value: str) -> Trust | Mo
     if value not in list(kind):
         raise UsageError(f"{name} is one of {', '.join(kind)}; got {value!r}")
     return kind(value)
+
+
+# What a decision is told in: one sentence with the name of its tool and no full stop, without what stands in the call's
+# arguments. A person who is asked reads it, and so does a model whose call is denied; logs and spans have it as `rule`.
+
+#: What a tool of a risk does: in the workspace (or nowhere in the file system), and where it leaves it.
+_DOES: Final[Mapping[Risk, tuple[str, str]]] = MappingProxyType(
+    {
+        Risk.READ: ("only reads", "reads outside of the workspace"),
+        Risk.NETWORK: ("connects to the network", "connects to the network and leaves the workspace"),
+        Risk.WRITE: ("makes changes", "makes changes outside of the workspace"),
+        Risk.EXECUTE: ("runs programs", "runs programs on what is outside of the workspace"),
+        Risk.UNDECLARED: ("does not say what it changes", "does not say what it changes, and leaves the workspace"),
+    }
+)
+_NEEDS_APPROVAL: Final = "needs approval (needs_approval=True) and {}"
+_EACH_TIME: Final = "you are asked each time"
+#: What rules, and answers for always, do to the calls of a tool.
+_DOES_TO: Final[Mapping[Decision, str]] = MappingProxyType(
+    {
+        Decision.ALLOW: "allows {}",
+        Decision.ASK: "has you asked about {} each time",
+        Decision.DENY: "denies {}",
+    }
+)
+
+
+def what_it_does(name: str, risk: Risk, *, leaves: bool = False, needs_approval: bool = False) -> str:
+    """A tool of this risk. `leaves`: it touches what is outside of the workspace."""
+    does = _DOES[risk][leaves]
+    return f"{name} {_NEEDS_APPROVAL.format(does) if needs_approval else does}"
+
+
+def by_level(does: str, decision: Decision, level: str, because: str = "") -> str:
+    """What a trust level, a mode or a policy says of what a tool does, and why it says no more than that."""
+    does = f"{does} ({because})" if because else does
+    if decision is Decision.ASK:
+        return f"{does}; {_EACH_TIME}"
+    return f"{does}, which {level} {'allows' if decision is Decision.ALLOW else 'does not allow'}"
+
+
+def by_rule(name: str, decision: Decision, rule: str) -> str:
+    """What a rule of the owner's says of a tool. `rule`: its number and its words, or another name of it."""
+    return f"{rule} {_DOES_TO[decision].format(name)}"
+
+
+def by_saved_answer(name: str, decision: Decision, kinds: str) -> str:
+    """A person has answered for always, of calls that touch things of these kinds; "" for one very call."""
+    return by_rule(f"{name} ({kinds})" if kinds else name, decision, "an answer that counts always")
+
+
+def refused(name: str, why: str) -> str:
+    """No rule can allow it."""
+    return f"{name} may not touch this: {why}"
+
+
+def not_understood(name: str, why: str) -> str:
+    """It is not known what the call would do."""
+    return f"it is not understood what {name} would do ({why}); {_EACH_TIME}"
+
+
+def not_judged(name: str, why: str) -> str:
+    """Nothing could be decided about the call."""
+    return f"{name} could not be judged ({why}); {_EACH_TIME}"
+
+
+def asked_since(name: str, why: str) -> str:
+    """Each call of the tool is asked about, whatever the rules say."""
+    return f"you are asked about {name} each time, since {why}"
+
+
+def depends_on_call(name: str) -> str:
+    """Of a tool that is judged call by call."""
+    return f"each call of {name} is judged by its arguments"
+
+
+def staged(name: str) -> str:
+    """Of a tool whose calls change nothing: what they prepare is asked about."""
+    return f"you are asked about what {name} has staged"
+
+
+def side_by_side(name: str) -> str:
+    """One command of a line takes the hold that another one needs."""
+    return f"{name} runs a command that is allowed to do more beside one that must be held to reading; {_EACH_TIME}"
+
+
+def allowed_with_its_command(name: str) -> str:
+    """What a command touches is allowed with it."""
+    return f"the rule that allows the command allows what {name} touches with it"

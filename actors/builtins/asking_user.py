@@ -14,11 +14,12 @@ from collections.abc import Awaitable, Callable
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Final, Literal, Protocol
+from typing import Annotated, ClassVar, Final, Literal, Protocol
 
 from msgspec import Struct
 from pydantic import Field
 
+from callboard.actors.builtins.brief_result import BriefResult
 from callboard.actors.tools import Tool, ToolContext, tool
 from callboard.actors.tools.invoke import text_of
 from callboard.protocol.errors import RuntimeFailure, ToolError, UsageError
@@ -45,8 +46,10 @@ class UserQuestion(Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UserAnswer:
+class UserAnswer(BriefResult):
     """What the person has answered."""
+
+    KEEPS: ClassVar = frozenset({"answer"})
 
     version: Literal[1] = 1
     answer: str | None

@@ -6,10 +6,11 @@ import asyncio
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import Field
 
+from callboard.actors.builtins.brief_result import BriefResult
 from callboard.actors.index import languages
 from callboard.actors.index.code_items import CodeItem, kinds_of
 from callboard.actors.index.encodings import line_end_before, shown_text
@@ -34,7 +35,7 @@ MAX_DOC_CHARS: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class ItemPlace:
+class ItemPlace(BriefResult):
     """Where an item is."""
 
     file: str
@@ -59,8 +60,10 @@ class ShownItem(ItemPlace):
 
 
 @dataclass(frozen=True, slots=True)
-class LookupAnswer:
+class LookupAnswer(BriefResult):
     """The answer of `code_item_lookup`."""
+
+    KEEPS: ClassVar = frozenset({"items"})
 
     exists: bool
     items: list[ShownItem]
@@ -73,7 +76,7 @@ class LookupAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class ItemEdge:
+class ItemEdge(BriefResult):
     """One thing that the item has to do with."""
 
     name: str
@@ -85,13 +88,16 @@ class ItemEdge:
 
 
 @dataclass(frozen=True, slots=True)
-class EdgesAnswer:
+class EdgesAnswer(BriefResult):
     """The answer of `code_item_edges`."""
+
+    KEEPS: ClassVar = frozenset({"edges"})
 
     exists: bool
     items: list[ItemPlace]
     """What was asked about: several where they are one thing, such as a struct and its `impl` blocks."""
     edges: dict[Relation, list[ItemEdge]]
+    """Those relations of which there are any."""
     left_out: dict[Relation, int]
     """How many more there are, at least."""
     candidates: list[ItemPlace]
@@ -167,6 +173,7 @@ def code_item_edges_tool(search: CodeSearch) -> Tool:
                 for one in found[each].found
             ]
             for each in asked
+            if found[each].found
         }  # fmt: skip
         left_out = {each: found[each].left_out for each in asked if found[each].left_out}
         return EdgesAnswer(True, [place_of(item) for item in items], edges, left_out, [], _unknown_language(items))

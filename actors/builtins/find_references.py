@@ -6,11 +6,12 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 from msgspec import Struct
 from pydantic import Field
 
+from callboard.actors.builtins.brief_result import BriefResult
 from callboard.actors.builtins.workspace import Workspace
 from callboard.actors.index.code_items import plain_path
 from callboard.actors.index.rag import CodeSearch
@@ -26,7 +27,7 @@ SPARE_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class ReferenceLine:
+class ReferenceLine(BriefResult):
     """A line in which the name is."""
 
     place: str
@@ -36,8 +37,10 @@ class ReferenceLine:
 
 
 @dataclass(frozen=True, slots=True)
-class ReferencesAnswer:
+class ReferencesAnswer(BriefResult):
     """The answer of `find_references`: one page."""
+
+    KEEPS: ClassVar = frozenset({"references"})
 
     name: str
     references: list[ReferenceLine]

@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 import secrets
 from dataclasses import dataclass
-from typing import Annotated, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import Field
 
+from callboard.actors.builtins.brief_result import BriefResult
 from callboard.actors.builtins.command_output import HeadAndTail
 from callboard.actors.builtins.job_spool import Spool
 from callboard.actors.builtins.jobs import (
@@ -42,7 +43,7 @@ ASK_SECONDS: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class JobStarted:
+class JobStarted(BriefResult):
     """The answer of `start_job`."""
 
     id: str
@@ -53,8 +54,10 @@ class JobStarted:
 
 
 @dataclass(frozen=True, slots=True)
-class JobReport:
+class JobReport(BriefResult):
     """One job, with what it has printed since byte `since`."""
+
+    KEEPS: ClassVar = frozenset({"output"})
 
     id: str
     command: str
@@ -71,8 +74,10 @@ class JobReport:
 
 
 @dataclass(frozen=True, slots=True)
-class JobsAnswer:
+class JobsAnswer(BriefResult):
     """The answer of `jobs`."""
+
+    KEEPS: ClassVar = frozenset({"jobs"})
 
     exists: bool
     jobs: list[JobReport]

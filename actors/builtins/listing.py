@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal
 
 from pydantic import Field
 
@@ -58,6 +58,8 @@ class ListedEntry(BriefResult):
 class DirListing(BriefResult):
     """What is in a folder, sorted by path."""
 
+    KEEPS: ClassVar = frozenset({"entries"})
+
     version: Literal[1] = 1
     path: str
     exists: bool = True
@@ -69,6 +71,8 @@ class DirListing(BriefResult):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundFiles(BriefResult):
     """Files by their names, sorted by path."""
+
+    KEEPS: ClassVar = frozenset({"files"})
 
     version: Literal[1] = 1
     path: str

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Annotated, Final, Literal
 
-import orjson
-from pydantic import Field
+from pydantic import Field, TypeAdapter
 
+from callboard.actors.builtins.brief_result import BriefResult
 from callboard.actors.builtins.workspace import Workspace
 from callboard.actors.index import CodeIndex
 from callboard.actors.index.code_items import CodeItem
@@ -32,6 +32,8 @@ MAX_ROWS: Final = 20
 MAX_MODULES: Final = 60
 #: Definitions that are named of a module.
 MAX_MODULE_ITEMS: Final = 8
+#: Of one file; the budget has room for no more.
+MAX_FILE_ITEMS: Final = 2_000
 #: Seconds that the index may take.
 WAIT_SECONDS: Final = 15.0
 
@@ -46,12 +48,22 @@ ENTRY_POINTS: Final = word_set(
     """__main__.py main.py app.py manage.py wsgi.py asgi.py main.rs lib.rs main.go main.c main.cc main.cpp main.java
     main.kt main.swift index.js index.ts index.tsx main.js main.ts server.js server.ts app.js app.ts program.cs"""
 )
+#: Of a file, why nothing is said of what it defines.
+_NOT_INDEXED: Final = (
+    "it is not in the code index (git ignores it, or it is empty, binary, too large or no plain file); "
+    "read_file shows text"
+)
+_NO_SYMBOLS: Final = (
+    "callboard does not know the syntax of this language ({}), so it names no definitions; read_file shows it"
+)
+_NO_ITEMS: Final = "nothing is defined in it"
+_MANY_ITEMS: Final = f"it defines more than {MAX_FILE_ITEMS:,} things; these are the first"
 #: Parts of a path that tell tests and the like, which come after what they test.
 _ASIDE: Final = word_set("test tests testing spec specs benchmarks bench examples example docs vendor third_party")
 
 
 @dataclass(frozen=True, slots=True)
-class LanguageCount:
+class LanguageCount(BriefResult):
     """How much of a language there is."""
 
     name: str
@@ -62,7 +74,7 @@ class LanguageCount:
 
 
 @dataclass(frozen=True, slots=True)
-class FolderCount:
+class FolderCount(BriefResult):
     """A folder, with all below it. Relative to the workspace."""
 
     path: str
@@ -71,7 +83,7 @@ class FolderCount:
 
 
 @dataclass(frozen=True, slots=True)
-class ModuleSummary:
+class ModuleSummary(BriefResult):
     """A file and its largest definitions. Relative to the workspace."""
 
     file: str
@@ -81,7 +93,7 @@ class ModuleSummary:
 
 
 @dataclass(frozen=True, slots=True)
-class OverviewAnswer:
+class OverviewAnswer(BriefResult):
     """The answer of `codebase_overview`. Lists that were cut to fit have their row in `left_out`."""
 
     root: str
@@ -106,20 +118,79 @@ def codebase_overview_tool(search: CodeSearch, workspace: Workspace) -> Tool:
         path: str = ".", token_budget: Annotated[int, Field(ge=MIN_BUDGET, le=MAX_BUDGET)] = DEFAULT_BUDGET
     ) -> OverviewAnswer:
         """What is in the workspace: languages, folders, build files, entry points, the largest modules and what they
-        define. Files that git ignores, binary files and files with secrets are not counted.
+        define. Of one file: all that it defines. Files that git ignores, binary files and files with secrets are not
+        counted.
 
         Args:
-            path: A folder, relative to the workspace or absolute; the whole workspace if left out.
+            path: A folder or a file, relative to the workspace or absolute; the whole workspace if left out.
             token_budget: How many tokens the answer may have, at most.
         """
-        folder = workspace.readable(path)
+        place = str(workspace.readable(path))
+        page, found = (file_overview, _only(place)) if _is_file(place) else (overview, _all)
         try:
-            await search.ask_twice(lambda index: index.files(), WAIT_SECONDS)
+            await search.ask_twice(found, WAIT_SECONDS)
         except UsageError as error:
             raise ToolError(str(error)) from error
-        return await search.ask_index(lambda index: overview(index, str(folder), token_budget))
+        return await search.ask_index(lambda index: page(index, place, token_budget))
 
     return codebase_overview
+
+
+def _is_file(path: str) -> bool:
+    return os.path.lexists(path) and not os.path.isdir(path)
+
+
+def _all(index: CodeIndex) -> Sequence[FileRow]:
+    return index.files()
+
+
+def _only(path: str) -> Callable[[CodeIndex], Sequence[FileRow]]:
+    return lambda index: [row for row in index.files() if row.path == path]
+
+
+def file_overview(index: CodeIndex, path: str, token_budget: int) -> OverviewAnswer:
+    """The page for one file (absolute): all its definitions, as many as the budget allows, the outer ones first."""
+    rows = _only(path)(index)
+    items = index.items_in(path, MAX_FILE_ITEMS + 1) if rows else ()
+    note = _MANY_ITEMS if len(items) > MAX_FILE_ITEMS else "" if items else _why_no_items(rows)
+    items, lines = items[:MAX_FILE_ITEMS], sum(row.lines for row in rows)
+    whole = OverviewAnswer(path, True, len(rows), lines, _languages(rows), [], [], [], [], {}, note)
+    if not items:
+        return whole
+    names, depths = _nested(items, by_name(rows[0].language).separator)
+    inmost = sorted(range(len(names)), key=lambda at: (depths[at], at))
+
+    def cut_to(count: int) -> OverviewAnswer:
+        kept = [names[at] for at in sorted(inmost[:count])]
+        left_out = {"items": len(names) - count} if count < len(names) else {}
+        return replace(whole, modules=[ModuleSummary(os.path.basename(path), lines, kept)], left_out=left_out)
+
+    counts = [len(names)]
+    while counts[-1]:
+        counts.append(counts[-1] * 4 // 5)
+    return next(
+        (page for page, tokens in counted(map(cut_to, counts), _text_of, token_budget) if tokens <= token_budget), whole
+    )
+
+
+def _why_no_items(rows: Sequence[FileRow]) -> str:
+    if not rows:
+        return _NOT_INDEXED
+    language = by_name(rows[0].language)
+    return _NO_ITEMS if language.query else _NO_SYMBOLS.format(language.name)
+
+
+def _nested(items: Sequence[CodeItem], separator: str) -> tuple[list[str], list[int]]:
+    """Each item's kind, its name behind those that it stands in, and its lines; and in how many it stands."""
+    names, depths, around = list[str](), list[int](), list[CodeItem]()
+    for item in items:
+        while around and around[-1].end_byte < item.end_byte:
+            around.pop()
+        name = separator.join(each.name for each in (*around, item))
+        names.append(f"{item.kind} {name} {item.start_line}-{item.end_line}")
+        depths.append(len(around))
+        around.append(item)
+    return names, depths
 
 
 def overview(index: CodeIndex, root: str, token_budget: int) -> OverviewAnswer:
@@ -242,4 +313,4 @@ def _named(items: Sequence[CodeItem]) -> list[str]:
 
 
 def _text_of(page: OverviewAnswer) -> str:
-    return orjson.dumps(page).decode()
+    return TypeAdapter(OverviewAnswer).dump_json(page).decode()

@@ -7,10 +7,11 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import Field
 
+from callboard.actors.builtins.brief_result import BriefResult
 from callboard.actors.builtins.command_output import HeadAndTail
 from callboard.actors.builtins.workspace import Workspace
 from callboard.actors.processes import confined, run_shell
@@ -38,11 +39,13 @@ _DECIDES: Final = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class CommandAnswer:
+class CommandAnswer(BriefResult):
     """The answer of `run_command`."""
 
+    KEEPS: ClassVar = frozenset({"output"})
+
     exit_code: int | None
-    """Null where a signal ended the shell."""
+    """Left out where a signal ended the shell."""
     signal: str
     """Such as `SIGKILL`; empty where the shell ended by itself."""
     timed_out: bool

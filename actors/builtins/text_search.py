@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from subprocess import TimeoutExpired
-from typing import Annotated, Final, Literal, NamedTuple
+from typing import Annotated, ClassVar, Final, Literal, NamedTuple
 
 from msgspec import Struct
 from pydantic import Field
@@ -67,6 +67,8 @@ class TextHit(BriefResult):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchedText(BriefResult):
     """The hits, sorted by path and place."""
+
+    KEEPS: ClassVar = frozenset({"hits"})
 
     version: Literal[1] = 1
     path: str

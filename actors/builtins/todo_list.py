@@ -10,6 +10,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
+from callboard.actors.builtins.brief_result import BriefResult
 from callboard.actors.tools import Tool, ToolContext, tool
 from callboard.protocol.errors import ToolError
 
@@ -35,7 +36,7 @@ class TodoItem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TodoCounts:
+class TodoCounts(BriefResult):
     """How many items of the list are in which state. The list itself is in the call."""
 
     version: Literal[1] = 1

@@ -18,11 +18,10 @@ from msgspec.structs import replace
 from callboard.actors.kernel import logger_of
 from callboard.actors.tools import Tool
 from callboard.actors.tools.invoke import text_of
-from callboard.protocol import decision_words
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import ToolName
 from callboard.protocol.options import ToolOffer
-from callboard.protocol.policy import Judgement, Policy
+from callboard.protocol.policy import Judgement, Policy, depends_on_call, staged
 from callboard.protocol.tools import Decision, FailureCode, ToolDefinition, ToolFailure
 
 logger = logger_of("callboard.tools")
@@ -292,7 +291,7 @@ def offer_of(tool: Tool, policy: Policy, may_deny: MayDeny = denies_none) -> Too
         logger.warning("the policy failed for %s, which is denied: %s", tool.name, text_of(error))
         said = Judgement(Decision.DENY, f"the policy failed to decide about {tool.name}")
     if said.decision is Decision.ALLOW and may_deny(tool.name):
-        said = Judgement(Decision.ASK, decision_words.depends_on_call(tool.name))
+        said = Judgement(Decision.ASK, depends_on_call(tool.name))
     if tool.contract.stages and said.decision is Decision.ASK:
-        said = Judgement(Decision.ALLOW, decision_words.staged(tool.name))
+        said = Judgement(Decision.ALLOW, staged(tool.name))
     return ToolOffer(tool.definition, tool.contract, said.decision, said.rule)

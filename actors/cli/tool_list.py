@@ -13,8 +13,8 @@ from callboard import Decision, Runtime
 from callboard.actors.cli.terminal import print_json, print_line, printable, table
 from callboard.actors.cli.workspace_setup import set_up
 from callboard.actors.mcp.remote_values import ServerStatus
-from callboard.protocol.decision_words import depends_on_call, staged
 from callboard.protocol.options import ToolOffer
+from callboard.protocol.policy import depends_on_call, staged
 
 _HEADINGS: Final = ("TOOL", "RISK", "RUNS IN", "DEADLINE", "STATE", "POLICY", "CONFINED TO", "WHAT IT DOES")
 #: What the policy's decision means for a model.

@@ -23,6 +23,7 @@ from typing import Final, Literal, TypeVar
 from msgspec.structs import replace
 
 from callboard.actors.below import is_below_any
+from callboard.actors.builtins.brief_result import BriefResult
 from callboard.actors.builtins.workspace import Workspace
 from callboard.actors.calls.approvals import Approver, Decide, Verdict
 from callboard.actors.edits.editor import (
@@ -68,7 +69,12 @@ TellModel = Callable[[str, str], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class EditResult:
+class EditedFile(BriefResult, ProposedFile):
+    """One file of it, as a model reads it."""
+
+
+@dataclass(frozen=True, slots=True)
+class EditResult(BriefResult):
     """What the model reads of a staged edit."""
 
     staged: bool
@@ -78,7 +84,7 @@ class EditResult:
     proposal: str
     """Its id; "" where nothing is to be done."""
     state: str
-    files: tuple[ProposedFile, ...]
+    files: tuple[EditedFile, ...]
     preview: ForModel
     """The diff, with keys masked."""
     notes: tuple[str, ...] = ()
@@ -234,7 +240,7 @@ class Edits:
             auto_confirmed=proposal.state is ProposalState.APPLIED and proposal.by == BY_SETTING,
             proposal=proposal.id,
             state=proposal.state,
-            files=proposal.files,
+            files=tuple(EditedFile(*dataclasses.astuple(each)) for each in proposal.files),
             preview=_shown(proposal.diff),
             notes=notes,
             stale=staged.stale,

@@ -450,6 +450,10 @@ class CodeIndex:
         condition = "f.path = ? AND s.parent = (SELECT id FROM symbols WHERE file = f.id AND kind = 'file')"
         return self._read(lambda parts: parts.store.items(condition, [path], relations.MAX_REFERENCES))
 
+    def items_in(self, path: str, limit: int) -> tuple[CodeItem, ...]:
+        """What a file defines at any depth, in order, as it is on disk now."""
+        return self._checked(lambda parts: parts.store.items("f.path = ? AND s.kind != 'file'", [path], limit))
+
     def _checked(self, question: Callable[[_Parts], list[CodeItem]]) -> tuple[CodeItem, ...]:
         """Items whose files are what was indexed. Changed files are indexed again once and the question asked again."""
         items, changed = self._unchanged(self._read(question))

@@ -26,10 +26,9 @@ from callboard.actors.policy.shell_commands import command_touches
 from callboard.actors.secret_files import NO_RULES, SecretRules
 from callboard.actors.tools import Tool
 from callboard.actors.tools.invoke import text_of
-from callboard.protocol import decision_words
 from callboard.protocol.commands import AskApproval
 from callboard.protocol.ids import Tag, ToolName
-from callboard.protocol.policy import Access, AccessKind, Judgement, Policy, Touch
+from callboard.protocol.policy import Access, AccessKind, Judgement, Policy, Touch, not_judged
 from callboard.protocol.step import canonical_arguments
 from callboard.protocol.tools import Decision, Risk
 
@@ -106,7 +105,7 @@ class CallJudge:
             return answered
         except Exception as error:  # noqa: BLE001 - of the owner's policy, or of what a tool says of its accesses
             logger.warning("a call of %s could not be judged: %s", tool.name, text_of(error))
-            return Judgement(Decision.ASK, decision_words.not_judged(tool.name, type(error).__name__))
+            return Judgement(Decision.ASK, not_judged(tool.name, type(error).__name__))
 
     def guards(self, question: AskApproval) -> str:
         """Why a person is asked about these edits though edits are confirmed; "" if nobody is. It blocks."""
@@ -206,9 +205,7 @@ class JudgingApprover:
         tag, name = opened.question.tag, opened.tool.name
         self._threads.add_one()
         logger.warning("a call of %s was not judged within %g s", name, JUDGE_SECONDS, extra=tag.shown())
-        self._judged(
-            opened, Judgement(Decision.ASK, decision_words.not_judged(name, f"no decision within {JUDGE_SECONDS:g} s"))
-        )
+        self._judged(opened, Judgement(Decision.ASK, not_judged(name, f"no decision within {JUDGE_SECONDS:g} s")))
 
     def _judged(self, opened: _OpenJudgement, judgement: Judgement) -> None:
         """The first judgement of a question counts."""

@@ -19,11 +19,10 @@ from typing import Final, Literal
 from pydantic import TypeAdapter
 
 from callboard.actors.policy.owners_file import OwnersFile, is_inside
-from callboard.protocol import decision_words
 from callboard.protocol.commands import AskApproval
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import ToolName
-from callboard.protocol.policy import Access, AccessKind, Judgement
+from callboard.protocol.policy import Access, AccessKind, Judgement, by_saved_answer
 from callboard.protocol.step import canonical_arguments
 from callboard.protocol.tools import Decision
 
@@ -118,7 +117,7 @@ class SavedRules:
         found = [rule for rule in self.rules() if rule.covers(asked)]
         for rule in sorted(found, key=lambda each: each.decision is Decision.ALLOW):
             kinds = dict.fromkeys(str(each.kind) for each in rule.touches)  # no values: they are of a call's arguments
-            return Judgement(rule.decision, decision_words.by_saved_answer(tool, rule.decision, ", ".join(kinds)))
+            return Judgement(rule.decision, by_saved_answer(tool, rule.decision, ", ".join(kinds)))
         return None
 
     def remember(self, question: AskApproval, granted: bool) -> SavedRule:

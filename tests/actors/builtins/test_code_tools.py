@@ -104,7 +104,7 @@ def test_edges_say_how_sure_they_are(workspace: Path) -> None:
     assert method["place"] == f"{workspace}/src/net.rs:5"
     assert list(chosen["edges"]) == ["contains"]
     assert chosen["left_out"] == {"contains": 1}
-    assert (several["exists"], several["items"], several["edges"]) == (True, [], {})
+    assert (several["exists"], "items" in several, several["edges"]) == (True, False, {})
     assert {each["canonical_path"] for each in several["candidates"]} == {
         "pkg.client.Client.retry", "pkg.server.Server.retry",
     }  # fmt: skip
@@ -128,13 +128,13 @@ def test_references_come_in_pages(workspace: Path) -> None:
     places = [each["place"].removeprefix(f"{workspace}/") for each in whole["references"]]
     assert places == ["pkg/client.py:14", "pkg/server.py:9", "pkg/server.py:10"]
     assert all(exact(each["snippet"]) for each in whole["references"])
-    assert (whole["next"], whole["files_searched"]) == ("", 11)
+    assert ("next" in whole, whole["files_searched"]) == (False, 11)
     pages = [first["references"][0]["place"]]
     after = first["next"]
     while after:
         (page,) = answers(workspace, ("find_references", {"name": "send", "limit": 1, "after": after}))
         pages += [each["place"] for each in page["references"]]
-        after = page["next"]
+        after = page.get("next")
     assert pages == [each["place"] for each in whole["references"]]
     assert [each["usages"] for each in below["references"]] == [["definition"]]
 
