@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 
@@ -81,6 +81,10 @@ class ContextItem(NamedTuple):
         return {name: value for name, value in shown.items() if value}
 
 
+#: Raised when a field of the answer comes to mean something else.
+CONTEXT_VERSION: Final = 1
+
+
 class AssembledContext(Struct, frozen=True):
     """The answer of `request_code_context`."""
 
@@ -106,7 +110,8 @@ class AssembledContext(Struct, frozen=True):
             "note": self.note,
         }
         told = {name: value for name, value in said.items() if value}
-        return {"ok": True, "queries": self.queries, "fit": self.fit, "context": items, **told}
+        found = {"queries": self.queries, "fit": self.fit, "context": items}
+        return {"version": CONTEXT_VERSION, "ok": True, **found, **told}
 
 
 def last_name(canonical_path: str) -> str:

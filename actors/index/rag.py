@@ -14,10 +14,12 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Annotated, Generic, Literal, NotRequired, TypeVar, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
+from pydantic import Field
+from typing_extensions import TypedDict
 
 from callboard.actors.index import CodeIndex, Progress, RefreshSummary, assemble
 from callboard.actors.index.bulk_embedding import LOCAL_MODEL
@@ -29,7 +31,7 @@ from callboard.actors.index.disk import IndexWriteError
 from callboard.actors.index.embedder_health import EmbedderHealth
 from callboard.actors.index.minilm import is_local_available
 from callboard.actors.index.records import IndexState
-from callboard.actors.index.searching import NO_FILTERS, Filters
+from callboard.actors.index.searching import MAX_QUERIES, NO_FILTERS, Filters
 from callboard.actors.index.token_count import load_ahead
 from callboard.actors.index.vector_making import VectorState
 from callboard.actors.kernel import (
@@ -47,7 +49,7 @@ from callboard.actors.kernel import (
 from callboard.actors.secret_files import SecretRules
 from callboard.actors.telemetry.notices import EmbedderFailed
 from callboard.actors.tools import Tool, ToolContext, tool
-from callboard.protocol.code_fences import AssembledContext
+from callboard.protocol.code_fences import AssembledContext, ContextFit
 from callboard.protocol.errors import CallboardError, RuntimeFailure, ToolError, UsageError, said
 
 logger = logger_of("callboard.index")
@@ -56,6 +58,13 @@ Item = TypeVar("Item")
 
 #: Tokens of context when a model asks for none in particular: a tenth of the smallest context window in use today.
 DEFAULT_TOKEN_BUDGET = 4_000
+#: Less holds no answer at all; more is read better file by file.
+MIN_TOKEN_BUDGET = 100
+MAX_TOKEN_BUDGET = 100_000
+#: A question with a stack trace in it; and a path, as long as one may be.
+MAX_QUERY_CHARS = 10_000
+MAX_FILTER_CHARS = 4_096
+MAX_FILTERS = 100
 #: A question waits this long for the index to be brought up to date; after that it is answered from what is there.
 REFRESH_PATIENCE_SECONDS = 5.0
 #: While there is no whole index, a question waits for this share of its time; the rest is for the answer.
@@ -489,18 +498,54 @@ def _known(answer: Answered | CallboardError) -> Answered:
     return answer
 
 
+class ShownPlace(TypedDict):
+    """A place in the code, whose path is in its fence."""
+
+    lines: NotRequired[str]
+    """First and last line, `12-48`, counted from 1, inclusive."""
+    symbols: NotRequired[tuple[str, ...]]
+    words: NotRequired[tuple[str, ...]]
+    """Of the question, that are in it."""
+    snippet: NotRequired[str]
+
+
+class PlacesLeftOut(TypedDict):
+    """What the budget had no room for."""
+
+    places: int
+    first: tuple[str, ...]
+
+
+class ContextAnswer(TypedDict):
+    """The answer of `request_code_context`: what `AssembledContext.as_json` says."""
+
+    version: Literal[1]
+    ok: bool
+    queries: tuple[str, ...]
+    fit: ContextFit
+    context: list[ShownPlace]
+    """The best first; empty where there is nothing."""
+    left_out: NotRequired[PlacesLeftOut]
+    could_not_read: NotRequired[tuple[str, ...]]
+    note: NotRequired[str]
+
+
+Query = Annotated[str, Field(max_length=MAX_QUERY_CHARS)]
+Filter = Annotated[Sequence[Annotated[str, Field(max_length=MAX_FILTER_CHARS)]], Field(max_length=MAX_FILTERS)]
+
+
 def context_tool(search: CodeSearch) -> Tool:
     """`request_code_context`, as the model sees it."""
 
     @tool(risk="read", latency="short", effect="repeat", concurrency=8)
     async def request_code_context(
         context: ToolContext,
-        queries: Sequence[str] = (),
-        token_budget: int = DEFAULT_TOKEN_BUDGET,
-        paths: Sequence[str] = (),
-        languages: Sequence[str] = (),
-        kinds: Sequence[str] = (),
-    ) -> dict[str, object]:
+        queries: Annotated[Sequence[Query], Field(max_length=MAX_QUERIES)] = (),
+        token_budget: Annotated[int, Field(ge=MIN_TOKEN_BUDGET, le=MAX_TOKEN_BUDGET)] = DEFAULT_TOKEN_BUDGET,
+        paths: Filter = (),
+        languages: Filter = (),
+        kinds: Filter = (),
+    ) -> ContextAnswer:
         """Find the code in the workspace that a question is about, and get the exact snippets with their places.
 
         Each query is searched by its words and by its meaning, and the results are fused. Two to four queries find more
@@ -519,9 +564,10 @@ def context_tool(search: CodeSearch) -> Tool:
         asked += context.run.search_words
         filters = Filters(tuple(paths), tuple(languages), tuple(kinds))
         try:
-            return (await search.search(asked, token_budget, context.remaining_seconds, filters)).as_json()
+            found = await search.search(asked, token_budget, context.remaining_seconds, filters)
         except UsageError as error:
             raise ToolError(str(error)) from error
+        return cast(ContextAnswer, found.as_json())
 
     return dataclasses.replace(
         request_code_context, contract=replace(request_code_context.contract, searches_by="queries")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from inspect import isawaitable, iscoroutine
 from operator import length_hint
 from typing import TYPE_CHECKING, Any, Final
@@ -30,9 +30,12 @@ from callboard.protocol.masking import LONGEST_KEY_BYTES, ForModel, mask
 from callboard.protocol.tools import Deferred, FailureCode, ToolFailure
 
 if TYPE_CHECKING:
+    import difflib
+
     import pydantic_core
     from pydantic import TypeAdapter
 else:
+    difflib = lazy_module("difflib")
     pydantic_core = lazy_module("pydantic_core")
 
 #: Of an exception's text and of a wrong argument, what a model can use.
@@ -47,6 +50,28 @@ _REFUSED_HINT: Final = "It will be refused again. Use another tool, or go on wit
 _BROKEN_HINT: Final = "The tool itself is at fault. Use another tool, or go on without it."
 #: What a type may write for NaN and infinity, besides null: a word that is JSON only as a text.
 _NAMES: Final = re.compile(rb"NaN|Infinity")
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+#: What models call some arguments of our own tools, as other programs name theirs.
+MEANT: Final[Mapping[str, frozenset[str]]] = {
+    "queries": _words("hint hints query question questions q text texts search search_terms terms prompt"),
+    "query": _words("queries pattern regexp search text q"),
+    "path": _words("file filename file_name file_path filepath dir directory folder root target"),
+    "paths": _words("files file_paths filenames path file"),
+    "command": _words("cmd line shell script bash code"),
+    "cwd": _words("dir directory folder workdir working_dir working_directory path"),
+    "timeout_seconds": _words("timeout timeout_ms seconds max_seconds"),
+    "max_seconds": _words("timeout timeout_ms seconds timeout_seconds"),
+    "start_line": _words("start line from offset begin first_line line_start"),
+    "end_line": _words("end to limit last_line line_end"),
+    "name": _words("symbol identifier item query pattern"),
+    "token_budget": _words("max_tokens tokens budget limit k"),
+    "content": _words("text body contents file_text"),
+    "patch": _words("diff input text content"),
+}
 
 Result = str | ToolFailure | Deferred
 """The result as the model reads it, why there is none, or that it comes from outside."""
@@ -67,7 +92,7 @@ class Refused(Exception):
 class Invoker:
     """A tool, ready to be called again and again."""
 
-    __slots__ = ("_arguments", "_context_parameter", "_explain", "_function", "_name", "_optional", "_result")
+    __slots__ = ("_arguments", "_context_parameter", "_explain", "_function", "_known", "_name", "_optional", "_result")
 
     def __init__(
         self, name: str, function: Callable[..., Any], signature: Signature, explain: Explain = lambda _: ""
@@ -79,6 +104,7 @@ class Invoker:
         self._optional = signature.optional
         self._context_parameter = signature.context_parameter
         self._result = signature.result
+        self._known = tuple([each.shown for each in signature.parameters])
 
     def touch(self) -> None:
         """Use what a call uses without running any of the tool's code: no JSON gets past the parser."""
@@ -105,7 +131,7 @@ class Invoker:
         try:
             self._validated(arguments)
         except pydantic_core.ValidationError as error:
-            return invalid_arguments(self._name, error)
+            return invalid_arguments(self._name, error, self._known)
         except Exception as error:  # noqa: BLE001 - the types of the tool's author may raise anything
             return self._failure(FailureCode.INVALID_ARGUMENTS, text_of(error))
         return None
@@ -121,7 +147,7 @@ class Invoker:
         try:
             bound = self._validated(arguments)
         except pydantic_core.ValidationError as error:
-            raise Refused(invalid_arguments(self._name, error)) from None
+            raise Refused(invalid_arguments(self._name, error, self._known)) from None
         if self._context_parameter:
             bound[self._context_parameter] = context if report is None else context.reporting(report)
         return bound
@@ -212,9 +238,12 @@ class Invoker:
         return ToolFailure(self._name, code, message)
 
 
-def invalid_arguments(tool: ToolName, error: pydantic_core.ValidationError) -> ToolFailure:
-    """What was wrong with the arguments, the first fault in detail."""
+def invalid_arguments(tool: ToolName, error: pydantic_core.ValidationError, known: Sequence[str] = ()) -> ToolFailure:
+    """What was wrong with the arguments, the first fault in detail. `known`: those that the tool takes."""
     faults = error.errors(include_url=False)
+    for fault in faults:
+        if fault["type"] == "extra_forbidden" and len(fault["loc"]) == 1:
+            fault["msg"] = _no_such_argument(str(fault["loc"][0]), known)
     first = faults[0]
     more = f"; and {len(faults) - MAX_FAULTS} more" if len(faults) > MAX_FAULTS else ""
     return ToolFailure(
@@ -225,6 +254,14 @@ def invalid_arguments(tool: ToolName, error: pydantic_core.ValidationError) -> T
         expected=shortened(first["msg"]),
         received="nothing" if first["type"] == "missing" else safe_text(repr, first["input"], MAX_RECEIVED_CHARS),
     )
+
+
+def _no_such_argument(name: str, known: Sequence[str]) -> str:
+    """Which one may have been meant; else which there are."""
+    meant = [each for each in known if name.lower() in MEANT.get(each, ())] or difflib.get_close_matches(name, known, 1)
+    if meant:
+        return f"there is no such argument; use {meant[0]}"
+    return f"there is no such argument; it takes {', '.join(known)}" if known else "it takes no arguments"
 
 
 def with_traceback(failed: ToolFailure, error: BaseException) -> ToolFailure:

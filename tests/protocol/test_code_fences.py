@@ -74,6 +74,7 @@ def test_the_json_of_a_context_says_path_and_names_once() -> None:
     item = ContextItem("/r/a.py", "1-2", ("a.C.f", "a.C.g"), render_fence("/r/a.py", 0, 3, "def"))
     shown = {"lines": "1-2", "symbols": ("a.C.f", "a.C.g"), "snippet": '<code="/r/a.py" #0:3>\ndef\n</code>'}
     assert AssembledContext(("q",), (item,)).as_json() == {
+        "version": 1,
         "ok": True,
         "queries": ("q",),
         "fit": "unsure",
@@ -85,6 +86,7 @@ def test_the_json_of_a_context_says_path_and_names_once() -> None:
 def test_what_is_missing_is_said() -> None:
     context = AssembledContext(("q",), (), "a note", tuple(f"a.py:{n}" for n in range(9)), ("b.py: no_permission",))
     assert context.as_json() == {
+        "version": 1,
         "ok": True,
         "queries": ("q",),
         "fit": "unsure",
