@@ -480,7 +480,11 @@ class Wiring:
         return self.known(model).routes
 
     def _offer_of(self, tool: Tool) -> ToolOffer:
-        return offer_of(tool, self.settings.policy, self.saved_rules.may_deny)
+        found = offer_of(tool, self.settings.policy, self.saved_rules.may_deny)
+        if not tool.contract.only_with:
+            return found
+        other = self.offered_tools.get(ToolName(tool.contract.only_with))
+        return found if other is not None and self._offer_of(other).is_shown else found.of_no_use()
 
     def listed_tools(self) -> tuple[ToolOffer, ...]:
         """The tools, each with what the policy says of it and to what it is confined."""

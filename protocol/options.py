@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from msgspec.structs import replace
+
 from callboard.protocol import limits
 from callboard.protocol.compaction import Compaction
 from callboard.protocol.model import AudioOut, PromptCache, ResponseStorage, Sampling, ToolChoice
@@ -29,6 +31,11 @@ class ToolOffer(Value, frozen=True):
     def is_shown(self) -> bool:
         """May the model know of it? A tool that the policy denies is kept only to answer a call of it as denied."""
         return self.decision is not Decision.DENY
+
+    def of_no_use(self) -> ToolOffer:
+        """As it is where the tool is not offered that it belongs to (`ToolContract.only_with`)."""
+        rule = f"{self.definition.name} is of no use without {self.contract.only_with}, which is not offered"
+        return replace(self, decision=Decision.DENY, rule=rule)
 
 
 class ToolFallback(StrEnum):

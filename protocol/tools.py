@@ -130,6 +130,8 @@ class ToolContract(Value, frozen=True, omit_defaults=False):
     searches_by: str = ""
     """Of a tool that only reads: its argument with the list of texts to search for, to which further words may be added
     (search_words.py); "" where it does not search. What it then gets besides is `RunTool.search_words`."""
+    only_with: str = ""
+    """The tool without which this one is of no use: a model is offered it only where that one is offered, too."""
     is_outside: bool = False
     """Is it run by the one who asks? Its calls end the request, and are answered with the next one (ClientTool)."""
 

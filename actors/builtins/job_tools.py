@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import secrets
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Final, Literal
 
+from msgspec.structs import replace
 from pydantic import Field
 
 from callboard.actors.builtins.brief_result import BriefResult
@@ -153,7 +155,8 @@ def job_tools(system: ActorSystem, workspace: Workspace) -> tuple[Tool, ...]:
         view, begin, data = found
         return JobsAnswer(True, [await asyncio.to_thread(_report, view, begin, data, since)])
 
-    return start_job.owned, jobs.owned
+    of_it = dataclasses.replace(jobs, contract=replace(jobs.contract, only_with=start_job.name))
+    return start_job.owned, of_it.owned
 
 
 async def _end_of(actor: Ref[JobMessage], job: str, seconds: float) -> None:

@@ -215,6 +215,13 @@ class Registry:
         return tuple(self._offer(entry) for entry in healthy)
 
     def _offer(self, entry: Entry) -> ToolOffer:
+        found, other = self._of_policy(entry), entry.tool.contract.only_with
+        if not other:
+            return found
+        with_it = self.entries.get(ToolName(other))
+        return found if with_it is not None and self._of_policy(with_it).is_shown else found.of_no_use()
+
+    def _of_policy(self, entry: Entry) -> ToolOffer:
         if entry.offer is not None and not self._may_deny(entry.tool.name):
             return entry.offer
         return offer_of(entry.tool, self._policy, self._may_deny)

@@ -39,8 +39,11 @@ class ToolSelection(Struct, frozen=True):
     def offers(self, of_runtime: Iterable[ToolOffer]) -> tuple[ToolOffer, ...]:
         """What the question offers, of what the runtime can offer now."""
         names = self.names
-        chosen = (offer for offer in of_runtime if names is None or offer.definition.name in names)
-        return (*chosen, *self.own_offers)
+        if names is None:
+            return (*of_runtime, *self.own_offers)
+        chosen = (offer for offer in of_runtime if offer.definition.name in names)
+        useful = (offer if offer.contract.only_with in ("", *names) else offer.of_no_use() for offer in chosen)
+        return (*useful, *self.own_offers)
 
 
 def selection_of(

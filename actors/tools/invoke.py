@@ -51,6 +51,7 @@ _BROKEN_HINT: Final = "The tool itself is at fault. Use another tool, or go on w
 #: What a type may write for NaN and infinity, besides null: a word that is JSON only as a text.
 _NAMES: Final = re.compile(rb"NaN|Infinity")
 
+
 def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 

@@ -1,11 +1,10 @@
-"""No result of a built-in tool has an empty field, but for those that are the answer itself; and each fits its schema."""
+"""No result of a built-in tool has an empty field, but for those that are the answer; and each fits its schema."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
