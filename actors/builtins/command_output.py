@@ -2,13 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Final
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal
 
+from callboard.actors.builtins.brief_result import BriefResult
+from callboard.protocol.lazy_loading import lazy_module
 from callboard.protocol.masking import WINDOW_BYTES, mask_bytes
+
+if TYPE_CHECKING:
+    from callboard.actors.builtins import diagnostics
+else:
+    diagnostics = lazy_module("callboard.actors.builtins.diagnostics")
 
 #: What is shown of a long output: about 2,500 tokens of its beginning and 5,000 of its end, where errors are.
 HEAD_BYTES: Final = 10_000
 TAIL_BYTES: Final = 20_000
+#: Of each end of an output, what is read for diagnostics: more than is shown, since errors may be in the middle.
+READ_BYTES: Final = 100_000
+
+Severity = Literal["error", "warning", "note"]
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostic(BriefResult):
+    """One thing that a compiler, a linter or a test runner says of a place."""
+
+    file: str
+    """Relative to the workspace where it is in it; else as it was printed."""
+    line: int | None
+    """Counted from 1, as the column; left out where it was not printed."""
+    column: int | None
+    severity: Severity
+    code: str
+    """Such as `E0308`, `TS2322`, `F401`, `-Wunused-variable`, `return-value`, `ValueError`, `panic`."""
+    message: str
 
 
 class HeadAndTail:
@@ -58,6 +86,12 @@ class HeadAndTail:
         while start < end and tail[start] & 0xC0 == 0x80:
             start += 1
         return mask_bytes(tail, start)
+
+
+def diagnosed(output: HeadAndTail, folder: str | Path, root: Path) -> tuple[list[Diagnostic], int | None]:
+    """What compilers and test runners say in it, and how many more there are; None: no more."""
+    found, more = diagnostics.diagnostics_of(output.text(), str(folder), str(root))
+    return found, more or None
 
 
 def _decoded(shown: bytes) -> str:

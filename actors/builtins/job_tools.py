@@ -7,13 +7,14 @@ import contextlib
 import dataclasses
 import secrets
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, ClassVar, Final, Literal
 
 from msgspec.structs import replace
 from pydantic import Field
 
 from callboard.actors.builtins.brief_result import BriefResult
-from callboard.actors.builtins.command_output import HeadAndTail
+from callboard.actors.builtins.command_output import READ_BYTES, Diagnostic, HeadAndTail, diagnosed
 from callboard.actors.builtins.job_spool import Spool
 from callboard.actors.builtins.jobs import (
     MAX_JOB_SECONDS,
@@ -72,6 +73,9 @@ class JobReport(BriefResult):
     """All that it has printed: give it as `since` the next time."""
     left_out_bytes: int
     """Of what is new, what `output` does not show."""
+    diagnostics: list[Diagnostic]
+    """As of `run_command`: those in what is new."""
+    diagnostics_left_out: int | None
     note: str
 
 
@@ -142,7 +146,10 @@ def job_tools(system: ActorSystem, workspace: Workspace) -> tuple[Tool, ...]:
         """
         if action == "list":
             views = await actor().ask_async(ListJobs(context.tag.request_id), ASK_SECONDS)
-            return JobsAnswer(bool(views), [_report(view, view.output_bytes, b"", view.output_bytes) for view in views])
+            return JobsAnswer(
+                bool(views),
+                [_report(view, view.output_bytes, b"", view.output_bytes, workspace.root) for view in views],
+            )
         if not id:
             raise ToolError(f"{action} needs the job's id", field="id", expected="an id of start_job's", received="")
         if action == "kill":
@@ -153,7 +160,7 @@ def job_tools(system: ActorSystem, workspace: Workspace) -> tuple[Tool, ...]:
         if found is None:
             return JobsAnswer(False, [], "there is no such job, or it ended long ago")
         view, begin, data = found
-        return JobsAnswer(True, [await asyncio.to_thread(_report, view, begin, data, since)])
+        return JobsAnswer(True, [await asyncio.to_thread(_report, view, begin, data, since, workspace.root)])
 
     of_it = dataclasses.replace(jobs, contract=replace(jobs.contract, only_with=start_job.name))
     return start_job.owned, of_it.owned
@@ -173,12 +180,14 @@ async def _end_of(actor: Ref[JobMessage], job: str, seconds: float) -> None:
         await asyncio.wait_for(ended.wait(), max(0.0, seconds))
 
 
-def _report(view: JobView, begin: int, data: bytes, since: int) -> JobReport:
-    kept = HeadAndTail(HEAD_BYTES, TAIL_BYTES)
+def _report(view: JobView, begin: int, data: bytes, since: int, root: Path) -> JobReport:
+    kept, read = HeadAndTail(HEAD_BYTES, TAIL_BYTES), HeadAndTail(READ_BYTES, READ_BYTES)
     kept.add(data)
+    read.add(data)
+    found, more = diagnosed(read, view.cwd, root)
     lost = max(0, begin - since)
     note = f"{lost:,} older bytes are no longer kept. {view.note}".strip() if lost and data else view.note
     return JobReport(
         view.id, view.command, view.state, view.exit_code, view.signal, view.seconds, kept.text(),
-        begin + len(data), kept.left_out + lost, note,
+        begin + len(data), kept.left_out + lost, found, more, note,
     )  # fmt: skip

@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar, Final, Literal
 from pydantic import Field
 
 from callboard.actors.builtins.brief_result import BriefResult
-from callboard.actors.builtins.command_output import HeadAndTail
+from callboard.actors.builtins.command_output import READ_BYTES, Diagnostic, HeadAndTail, diagnosed
 from callboard.actors.builtins.workspace import Workspace
 from callboard.actors.processes import confined, run_shell
 from callboard.actors.tools import Tool, ToolContext, tool
@@ -56,6 +56,10 @@ class CommandAnswer(BriefResult):
     left_out_bytes: int
     """Of the output, between its beginning and its end."""
     cwd: str
+    diagnostics: list[Diagnostic]
+    """What compilers, linters and test runners have said in the output, as far as their forms are known."""
+    diagnostics_left_out: int | None
+    """How many more there are."""
     note: str = ""
     version: Literal[1] = 1
 
@@ -111,16 +115,22 @@ def run_command_tool(workspace: Workspace) -> Tool:
         seconds = min(timeout_seconds, context.remaining_seconds - SPARE_SECONDS)
         if seconds <= 0:
             raise ToolError("there is no time left for a command in this request")
-        output = HeadAndTail()
+        output, read = HeadAndTail(), HeadAndTail(READ_BYTES, READ_BYTES)
+
+        def add(data: bytes) -> None:
+            output.add(data)
+            read.add(data)
+
         try:
-            end = run_shell.run(command, folder, variables, seconds, output.add)
+            end = run_shell.run(command, folder, variables, seconds, add)
         except OSError as error:
             raise ToolError(f"the command could not be started: {error.strerror or error}") from error
         text = output.text()
+        found, more = diagnosed(read, folder, workspace.root)
         note = " ".join(filter(None, (_note(end), confined.hint(text))))
         return CommandAnswer(
             end.exit_code, end.signal, end.timed_out, end.seconds, text, output.total, output.left_out,
-            str(folder), note,
+            str(folder), found, more, note,
         )  # fmt: skip
 
     return run_command
