@@ -29,7 +29,7 @@ class BriefResult:
     @classmethod
     def __get_pydantic_json_schema__(cls, core: CoreSchema, write: GetJsonSchemaHandler) -> dict[str, object]:
         """That of the fields, of which those that may be left out are not required."""
-        schema = write.resolve_ref_schema(write({key: value for key, value in core.items() if key != "serialization"}))  # type: ignore[arg-type]
+        schema = write.resolve_ref_schema(write({key: value for key, value in core.items() if key != "serialization"}))
         fields = schema.get("properties", {})
         schema["required"] = [name for name, field in fields.items() if name in cls.KEEPS or _is_always_said(field)]
         return schema

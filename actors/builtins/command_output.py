@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 from callboard.actors.builtins.brief_result import BriefResult
-from callboard.protocol.lazy_loading import lazy_module
 from callboard.protocol.masking import WINDOW_BYTES, mask_bytes
-
-if TYPE_CHECKING:
-    from callboard.actors.builtins import diagnostics
-else:
-    diagnostics = lazy_module("callboard.actors.builtins.diagnostics")
 
 #: What is shown of a long output: about 2,500 tokens of its beginning and 5,000 of its end, where errors are.
 HEAD_BYTES: Final = 10_000
@@ -86,12 +79,6 @@ class HeadAndTail:
         while start < end and tail[start] & 0xC0 == 0x80:
             start += 1
         return mask_bytes(tail, start)
-
-
-def diagnosed(output: HeadAndTail, folder: str | Path, root: Path) -> tuple[list[Diagnostic], int | None]:
-    """What compilers and test runners say in it, and how many more there are; None: no more."""
-    found, more = diagnostics.diagnostics_of(output.text(), str(folder), str(root))
-    return found, more or None
 
 
 def _decoded(shown: bytes) -> str:

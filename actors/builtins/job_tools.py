@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from pydantic import Field
 
 from callboard.actors.builtins.brief_result import BriefResult
-from callboard.actors.builtins.command_output import READ_BYTES, Diagnostic, HeadAndTail, diagnosed
+from callboard.actors.builtins.command_output import READ_BYTES, Diagnostic, HeadAndTail
 from callboard.actors.builtins.job_spool import Spool
 from callboard.actors.builtins.jobs import (
     MAX_JOB_SECONDS,
@@ -28,7 +28,14 @@ from callboard.actors.builtins.jobs import (
     StartJob,
     TellAtEnd,
 )
-from callboard.actors.builtins.run_command import Command, Variables, checked_line, command_accesses, folder_of
+from callboard.actors.builtins.run_command import (
+    Command,
+    Variables,
+    checked_line,
+    command_accesses,
+    diagnosed,
+    folder_of,
+)
 from callboard.actors.builtins.workspace import Workspace
 from callboard.actors.kernel import ActorSystem, Ref
 from callboard.actors.tools import Tool, ToolContext, tool

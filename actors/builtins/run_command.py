@@ -7,18 +7,24 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal
 
 from pydantic import Field
 
 from callboard.actors.builtins.brief_result import BriefResult
-from callboard.actors.builtins.command_output import READ_BYTES, Diagnostic, HeadAndTail, diagnosed
+from callboard.actors.builtins.command_output import READ_BYTES, Diagnostic, HeadAndTail
 from callboard.actors.builtins.workspace import Workspace
 from callboard.actors.processes import confined, run_shell
 from callboard.actors.tools import Tool, ToolContext, tool
 from callboard.protocol.errors import ToolError
+from callboard.protocol.lazy_loading import lazy_module
 from callboard.protocol.limits import MAX_TOOL_TIMEOUT_SECONDS
 from callboard.protocol.policy import Access, AccessKind
+
+if TYPE_CHECKING:
+    from callboard.actors.builtins import diagnostics
+else:
+    diagnostics = lazy_module("callboard.actors.builtins.diagnostics")
 
 DEFAULT_SECONDS: Final = 120.0
 #: Of the call's own deadline, what is left for ending the command and telling of it.
@@ -134,6 +140,12 @@ def run_command_tool(workspace: Workspace) -> Tool:
         )  # fmt: skip
 
     return run_command
+
+
+def diagnosed(output: HeadAndTail, folder: str | Path, root: Path) -> tuple[list[Diagnostic], int | None]:
+    """What compilers and test runners say in it, and how many more there are; None: no more."""
+    found, more = diagnostics.diagnostics_of(output.text(), str(folder), str(root))
+    return found, more or None
 
 
 def folder_of(workspace: Workspace, cwd: str) -> Path:

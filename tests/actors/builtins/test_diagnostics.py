@@ -144,8 +144,8 @@ def test_files_are_relative_to_the_workspace_only_where_they_are_in_it(tmp_path:
 
 _PIECES = st.sampled_from(
     ["a.py", "/w/b.go", ":", "1", ": ", "error", "[E1]", "E   ", "___ t ___", " --> ", "panic: x", "\n", "\t", "\r",
-     " ",     "FAILED ", "::", " - ", "thread 'a' panicked at ", "--- FAIL: ", "    ", '  File "a", line 3', "ValueError",
-     "(1,2)",     "TS1", "\x1b[1m", "\x1b]", "\0", "é", "\ud800", "FAIL\tm/s", "assert ", "in f", "warning", "9" * 30]
+     " ", "FAILED ", "::", " - ", "thread 'a' panicked at ", "--- FAIL: ", "    ", '  File "a", line 3',
+     "ValueError", "(1,2)", "TS1", "\x1b[1m", "\x1b]", "\0", "é", "\ud800", "FAIL\tm/s", "assert ", "in f", "warning", "9" * 30]
 )  # fmt: skip
 
 
