@@ -21,6 +21,8 @@ MAX_DIAGNOSTICS: Final = 50
 MAX_MESSAGE_CHARS: Final = 500
 #: A longer line is no diagnostic.
 MAX_LINE_CHARS: Final = 2_000
+#: A shorter one has no room for a place and a word.
+MIN_LINE_CHARS: Final = 8
 #: Found ones that are kept before the worst of them are chosen.
 MAX_FOUND: Final = 2_000
 #: Without a colon, only these beginnings of a line say something; most lines have neither.
@@ -153,7 +155,8 @@ class _Reader:
         if head is not None and (arrow := _ARROW.fullmatch(line)):
             self._add(_found(arrow, head.severity, head.code, head.message))
             return
-        if ":" not in line and not line.startswith(_BEGINNINGS) and self._frame is None:
+        may_say = ":" in line and len(line) >= MIN_LINE_CHARS
+        if not may_say and not line.startswith(_BEGINNINGS) and self._frame is None:
             return
         for form in _FORMS:
             if form(self, line):

@@ -19,6 +19,7 @@ from callboard.providers.local.offline import CONTEXT_TOOL
 ANSWERS = frozenset({"entries", "files", "hits", "items", "edges", "references", "jobs", "output", "answer", "context"})
 PATCH = "--- a/pkg/client.py\n+++ b/pkg/client.py\n@@ -3 +3 @@\n-LIMIT = 3\n+LIMIT = 4\n"
 CALLS: tuple[tuple[str, dict[str, object]], ...] = (
+    ("run_command", {"command": "true"}),  # the first, since it has the time that loading a process may take
     ("get_file_metadata", {"path": "pkg/client.py"}),
     ("get_file_metadata", {"path": "pkg"}),
     ("get_file_metadata", {"path": "nowhere"}),
@@ -34,7 +35,6 @@ CALLS: tuple[tuple[str, dict[str, object]], ...] = (
     ("search_text", {"query": "retry"}),
     ("search_text", {"query": "nothing is so"}),
     ("run_command", {"command": "echo one"}),
-    ("run_command", {"command": "true"}),
     ("run_command", {"command": "kill -TERM $$"}),
     ("run_command", {"command": "printf 'a.py:1: error: Bad  [x]\\n'; exit 1"}),
     ("todo", {"items": []}),
@@ -65,6 +65,9 @@ CALLS: tuple[tuple[str, dict[str, object]], ...] = (
     ("jobs", {"action": "poll", "id": "nowhere"}),
     ("start_job", {"command": "echo begun"}),
 )
+
+#: Of all calls together, beside a load of twelve.
+pytestmark = pytest.mark.timeout(240)
 
 
 def empty(value: object, path: str = "") -> Iterator[str]:
