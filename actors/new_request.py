@@ -29,6 +29,7 @@ from callboard.actors.requests.replies import Answer, Question, Reply, Stream, T
 from callboard.actors.requests.request_feed import RequestFeed
 from callboard.actors.requests.session_messages import Subscriber
 from callboard.actors.running import StartedRequest, StartedRuntime, tag_of
+from callboard.actors.tools.context import context_of_asker
 from callboard.actors.wiring import Asked, Wiring
 from callboard.protocol.content import ToolCall
 from callboard.protocol.errors import RuntimeFailure, UsageError
@@ -170,8 +171,9 @@ class NewRequest(Generic[T]):
         if why is not None:
             self._running.cancel(request_id, why)
 
-    def start(self, subscriber: Subscriber, feed: RequestFeed | None = None) -> None:
-        """Start its session. Raises RuntimeFailure, and UsageError for an id that has a request running."""
+    def start(self, subscriber: Subscriber, feed: RequestFeed | None = None, *, is_waiting: bool = False) -> None:
+        """Start its session. `is_waiting`: this thread will wait for the answer, with the event loop that runs on it.
+        Raises RuntimeFailure, and UsageError for an id that has a request running."""
         running, answer, asked, conversation = self._running, self.answer, self._asked, self._conversation
         direct = self._direct
         assert asked is not None
@@ -183,7 +185,7 @@ class NewRequest(Generic[T]):
             asked.user,
             asked.options,
             asked.at,
-            copy_context(),
+            context_of_asker(_running_loop(), is_waiting=is_waiting),
             subscriber is not answer,
             asked.routes,
             asked.tools,
@@ -234,3 +236,10 @@ class NewRequest(Generic[T]):
 
     def _cancel(self) -> None:
         self._running.cancel(self.answer.tag.request_id, "cancelled by the caller")
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

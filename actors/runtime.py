@@ -99,8 +99,9 @@ class Runtime(Operated):
     are models of your own: with `{"mine": provider}` "mine/x" is a model (a Provider or an Adapter, docs/providers.md);
     stopping the runtime closes them. `ask_user` (sync or async) is given a `UserQuestion` of a model's and returns the
     user's answer, or None; without it, models have no tool to ask with. `outputs` are types of answers: of
-    requests with `output=` that may be taken up from the journal. Raises UsageError for bad settings, tools or
-    providers, before anything starts.
+    requests with `output=` that may be taken up from the journal. `loop` is the event loop, on a thread of yours, for
+    tools with `isolation="caller"`; without it each runs on the loop from which its question was asked. Raises
+    UsageError for bad settings, tools or providers, before anything starts.
     A runtime that is dropped without `stop` is stopped, with a ResourceWarning.
     """
 
@@ -114,6 +115,7 @@ class Runtime(Operated):
         ask_user: asking_user.AskUserCallback | None = None,
         providers: OwnProviders | None = None,
         outputs: Iterable[object] = (),
+        loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         settings = all_settings.Settings() if settings is None else settings
         if not isinstance(settings, all_settings.Settings):
@@ -134,7 +136,7 @@ class Runtime(Operated):
             tools = (*tools, questions.tool)
         self._questions = questions
         self._given, self._providers = tuple(tools), providers
-        self._wiring = wiring.Wiring(self.settings, self._given, providers)
+        self._wiring = wiring.Wiring(self.settings, self._given, providers, loop)
         self._running: started.StartedRuntime | None = None
         self._changing = threading.Lock()
         self._dropped: weakref.finalize[[started.StartedRuntime], Runtime] | None = None
@@ -315,7 +317,7 @@ class Runtime(Operated):
         """`ask`, for code without an event loop. Ctrl-C while it waits cancels the request."""
         new = self._new_request(prompt, options, output)
         new.ready()
-        new.start(new.answer)
+        new.start(new.answer, is_waiting=True)
         return new.ended_sync()
 
     @overload
@@ -348,7 +350,7 @@ class Runtime(Operated):
         new = self._new_request(prompt, options, output)
         new.ready()
         stream = SyncStream(new.answer, self._live().cancel)
-        new.start(stream)
+        new.start(stream, is_waiting=True)
         return stream
 
     def start_request(self, prompt: Prompt, *, output: TypeForm[T] | None = None, **options: Unpack[AskOptions]) -> str:

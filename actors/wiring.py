@@ -146,9 +146,18 @@ class Wiring:
     """Where what each request does is written, where that is wanted."""
 
     def __init__(
-        self, settings: Settings, tools: Iterable[Callable[..., object]], providers: OwnProviders | None = None
+        self,
+        settings: Settings,
+        tools: Iterable[Callable[..., object]],
+        providers: OwnProviders | None = None,
+        loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        self.settings = settings
+        """`loop`: where the tools of callers run; None: each on the loop from which it was asked."""
+        self.settings, self._loop = settings, loop
+        if loop is not None and not isinstance(loop, asyncio.AbstractEventLoop):
+            raise UsageError(
+                f"Runtime(loop=...) takes an event loop, such as asyncio.get_running_loop(), not {loop!r:.100}"
+            )
         check_confinement(settings.confine)
         builtins = builtin_tools(workspace_of(settings)) if settings.workspace else ()
         self.conversations: dict[RequestId, Conversation] = {}
@@ -422,7 +431,7 @@ class Wiring:
             llm_manager=lambda: LlmManager(
                 self._routes, start, retry, cost, self._token_ratios, self._refusals, self._renewed
             ),
-            workers=kinds(processes),
+            workers=kinds(processes, self._loop),
             tools=self.given_tools,
             approver=approver,
             policy=settings.policy,

@@ -176,6 +176,12 @@ TASK_DEATHS = (
     Death("KeyboardInterrupt", task_keyboard_interrupt, "task", ("crashed", "tool_error")),
     Death("blocks the tool loop", task_endless_loop, "task", ("timed_out", "crashed")),
 )
+CALLER_DEATHS = (
+    Death("exception", task_exception, "caller", ("tool_error",)),
+    Death("CancelledError", task_cancelled_error, "caller", ("crashed", "tool_error")),
+    Death("sys.exit", task_sys_exit, "caller", ("crashed", "tool_error")),
+    Death("KeyboardInterrupt", task_keyboard_interrupt, "caller", ("crashed", "tool_error")),
+)
 THREAD_DEATHS = (
     Death("exception", exception, "thread", ("tool_error",)),
     Death("CancelledError", cancelled_error, "thread", ("crashed", "tool_error")),
@@ -184,7 +190,7 @@ THREAD_DEATHS = (
     Death("100 MB result", hundred_megabytes, "thread", ("result_too_large", "timed_out")),
     Death("hangs", thread_hang, "thread", ("timed_out",)),
 )
-DEATHS = (*PROCESS_DEATHS, *TASK_DEATHS, *THREAD_DEATHS)
+DEATHS = (*PROCESS_DEATHS, *TASK_DEATHS, *CALLER_DEATHS, *THREAD_DEATHS)
 
 
 def script(request: ModelRequest) -> ScriptedTurn:

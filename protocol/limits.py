@@ -84,7 +84,7 @@ TOOL_MEMORY_BYTES: Final = 4 * 1024 * 1024 * 1024
 MAX_TOOL_PROCESSES: Final = 32
 #: Calls of one tool that run at the same time unless it says otherwise, by isolation. Processes and threads: a quarter
 #: of their pool, so that a tool that hangs leaves room for the others. Tasks cost next to nothing, and mostly wait.
-TOOL_CONCURRENCY: Final = MappingProxyType({"process": 8, "thread": 16, "task": 1_000})
+TOOL_CONCURRENCY: Final = MappingProxyType({"process": 8, "thread": 16, "task": 1_000, "caller": 1_000})
 #: Arguments of one call, as JSON text.
 MAX_ARGUMENT_BYTES: Final = 4 * 1024 * 1024
 #: Answers of a request that may fail to fit the form asked for: the first, and two that are told the error.

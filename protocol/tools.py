@@ -40,6 +40,9 @@ class Isolation(StrEnum):
     """As an asyncio task on a loop kept for tools: cancelled; a loop that will not end is abandoned and replaced."""
     THREAD = "thread"
     """On a thread, for code that needs the host's objects: it cannot be killed, only abandoned and counted."""
+    CALLER = "caller"
+    """As an asyncio task on the loop from which the question was asked, for code that needs what the host has there:
+    cancelled; the call ends also where the task does not, which is counted."""
 
 
 class Latency(StrEnum):

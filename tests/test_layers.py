@@ -117,6 +117,7 @@ LAZY = {
     "actors/tools/decorator.py": {
         "callboard.actors.tools.functions",
         "callboard.actors.tools.kept",
+        "callboard.actors.tools.resources",
         "callboard.protocol.annotation_reading",
         WRONG_CALLS,
     },
@@ -128,6 +129,11 @@ LAZY = {
     "actors/index/lookup.py": {"rapidfuzz", "rapidfuzz.distance"},
     "actors/index/walk.py": {"pathspec"},
     "actors/secret_files.py": {"pathspec"},
+    # Few tools keep something open, and it loads asyncio.
+    "actors/processes/child.py": {"callboard.actors.tools.resources"},
+    "actors/workers/kinds.py": {"callboard.actors.workers.caller"},
+    "actors/workers/task.py": {"callboard.actors.tools.resources"},
+    "actors/workers/thread.py": {"callboard.actors.tools.resources"},
     "actors/tools/shipping.py": {"callboard.protocol.annotation_reading", "cloudpickle"},
     "providers/retry.py": {"email.utils", "tenacity"},
     # --version, --help and a mistake in what was typed are answered without them.

@@ -317,7 +317,7 @@ class ToolDispatcher(Actor[DispatcherMessage]):
     def _give(self, call: Call) -> None:
         run, key, pool = call.run, call.lane.key, call.lane.pool
         tool = key if isinstance(key, Tool) else self._registry.entries[key].tool
-        seat = next(reversed(pool.free), None) or self._new_worker(pool, tool.contract)
+        seat = pool.seat_for(call) or self._new_worker(pool, tool.contract)
         asker = call.asker if call.asker is not None else Context()
         context = ToolContext(
             run,

@@ -143,6 +143,13 @@ class Pool(Struct, eq=False):
                     first = lane.waiting[0]
         return first[1] if first is not None else None
 
+    def seat_for(self, call: Call) -> Seat | None:
+        """The worker that is to have it: the one with what its tool has open, else the last used. None: a new one."""
+        if (home := call.lane.home) is not None and home in self.free:
+            return home
+        others = (seat for seat in reversed(self.free) if seat is not call.left or self.workers >= self.max_workers)
+        return next(others, None)
+
 
 class Seat(Struct, eq=False):
     """One worker."""
@@ -175,6 +182,8 @@ class Lane(Struct, eq=False):
     running: int = 0
     waiting: list[tuple[int, Call]] = field(default_factory=list)
     """In order of their sequence."""
+    home: Seat | None = None
+    """Of an async tool: the worker on whose loop its code has run, and may have something open."""
 
 
 class Call(Struct, eq=False):
@@ -210,6 +219,8 @@ class Call(Struct, eq=False):
     """Its tool's."""
     given: int = 0
     """Workers that it was given to so far."""
+    left: Seat | None = None
+    """A worker that could not begin it in time."""
     printed_bytes: int = 0
     """By its tool, as far as its worker could read it."""
     stopped_in: str = ""
@@ -227,6 +238,12 @@ class Call(Struct, eq=False):
             return False
         self.go_ahead.when_given(tell)
         return True
+
+    def code_begins(self) -> None:
+        """For a worker on whose loop tools may leave something open: the tool's further calls run there."""
+        lane, home = self.lane, self.lane.home
+        if home is None or home.is_lost or not home.room:
+            lane.home = self.seat
 
     @property
     def relay(self) -> ProgressRelay:
@@ -475,6 +492,8 @@ def _event(call: Call, outcome: Outcome, printed: str, now: float) -> LastEvent:
     tag, why = call.run.tag, call.why or outcome
     if why is Ending.TIMED_OUT and call.begun and not call.may_have_run:
         return events.ToolCallFailed(tag, now, _held_too_long(call), printed)
+    if why is Ending.TIMED_OUT and isinstance(outcome, ToolFailure) and outcome.code is FailureCode.TIMED_OUT:
+        return events.ToolCallFailed(tag, now, outcome, printed)
     if why is Ending.TIMED_OUT:
         failure = step.failure(FailureCode.TIMED_OUT, call.run.name, "the deadline passed.")
         return events.ToolCallTimedOut(tag, now, printed, after_effect(failure, call.contract))
@@ -548,6 +567,11 @@ class CallReports(Struct, frozen=True):
     def give_back(self, call: Call, why: str) -> None:
         """The tool's code has not run here and will not: the call goes to another worker."""
         failure = ToolFailure(call.run.name, FailureCode.OVERLOADED, f"no worker could begin {call.run.name}: {why}")
+        self.end(call, failure, how=Happening.RETURNED)
+
+    def not_run(self, call: Call, why: str) -> None:
+        """It was stopped, and the tool's code has not run: where its time is over, `why` is what became of it."""
+        failure = ToolFailure(call.run.name, FailureCode.TIMED_OUT, f"{call.run.name} was not run: {why}")
         self.end(call, failure, how=Happening.RETURNED)
 
     def state(self, room: int, holds: tuple[ToolKey, ...] = ()) -> None:

@@ -40,6 +40,7 @@ from callboard.actors.daemon.guard import (
     preflight,
 )
 from callboard.actors.daemon.server_events import EventStream
+from callboard.actors.tools.context import asked_by_others
 
 logger = logging.getLogger("callboard.daemon")
 
@@ -92,7 +93,8 @@ class Served:
         began, request = time.monotonic(), Request(scope, receive)
         told: Told = {}
         try:
-            response = await self._answer(request, told)
+            with asked_by_others():
+                response = await self._answer(request, told)
         except Exception as error:
             found = error_of(error)
             if found.status == 500:

@@ -200,6 +200,8 @@ class Watchdog:
 class _LoopWithoutContext(EventLoop):
     """A loop to which other threads do not bring their context variables, as asyncio would have them do."""
 
+    is_of_host = False
+
     def call_soon_threadsafe(
         self, callback: Callable[[*_Arguments], object], *args: *_Arguments, context: Context | None = None
     ) -> asyncio.Handle:

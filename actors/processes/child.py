@@ -18,11 +18,11 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from contextvars import copy_context
 from functools import cache
 from types import FrameType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 from msgspec.structs import asdict
@@ -41,7 +41,13 @@ from callboard.actors.tools.tracebacks import NOT_TOLD, Told, bounded, told_of
 from callboard.actors.tools.transaction import Statements
 from callboard.protocol.commands import RunTool
 from callboard.protocol.ids import MessageId, RequestId, Tag, ToolName
+from callboard.protocol.lazy_loading import lazy_module
 from callboard.protocol.tools import RETRY_HINTS, Deferred, FailureCode, Hold, ToolFailure
+
+if TYPE_CHECKING:
+    from callboard.actors.tools import resources
+else:
+    resources = lazy_module("callboard.actors.tools.resources")
 
 
 class CallEnded(BaseException):
@@ -57,6 +63,8 @@ class Child:
         self._calls = socket.socket(fileno=3)
         self._load = load
         self._tool: Invoker | None = None
+        self._resources: resources.Resources | None = None
+        """What its tool keeps open."""
         _take_output(output)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -73,8 +81,11 @@ class Child:
         with contextlib.suppress(Exception):
             self._tool = self._load()
         self._rehearse()
-        while self._take(self._calls, self._tool):
-            pass
+        try:
+            while self._take(self._calls, self._tool):
+                pass
+        finally:
+            self._close_resources()
 
     def _rehearse(self) -> None:
         """Take calls of a tool of our own.
@@ -124,11 +135,21 @@ class Child:
         except OSError as error:
             return _not_held(run.name, error), True
         before = ProcessState() if more and tool is not _sample_tool() else None
+        if tool.needs_resource:
+            self._resources = self._resources or resources.Resources()
+            context = context.keeping(self._resources.get)
         result = copy_context().run(_call, tool, context, report)
+        if not more:
+            self._close_resources()
         crashed = isinstance(result, ToolFailure) and result.code is FailureCode.CRASHED
-        return result, run.hold is not Hold.NONE or crashed or _left_something() or (
-            before is not None and not _restored(before)
+        kept = self._resources.threads if self._resources is not None else frozenset()
+        return result, run.hold is not Hold.NONE or crashed or _left_something(kept) or (
+            before is not None and not _restored(before, kept)
         )
+
+    def _close_resources(self) -> None:
+        if self._resources is not None:
+            self._resources.close()
 
 
 def _uncovered(name: ToolName) -> ToolFailure:
@@ -305,16 +326,17 @@ def _end_call(_signal: int, _frame: FrameType | None) -> None:
     raise CallEnded("the call was ended")
 
 
-def _restored(before: ProcessState) -> bool:
+def _restored(before: ProcessState, kept: Set[threading.Thread]) -> bool:
     try:
-        return before.restore()
+        return before.restore(kept)
     except BaseException:  # noqa: BLE001 - after what the tool has done to it, this process is not used again
         return False
 
 
-def _left_something() -> bool:
-    """Has the tool left threads, or processes that still run? One system call where it has no processes at all."""
-    if threading.active_count() > 1:
+def _left_something(kept: Set[threading.Thread] = frozenset()) -> bool:
+    """Has the tool left threads, or processes that still run? One system call where it has no processes at all. `kept`:
+    threads of what it keeps open."""
+    if threading.active_count() > 1 + sum(thread.is_alive() for thread in kept):
         return True
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Set
 from typing import Final
 
 #: Signals that tools set handlers for: timeouts of their own, a shutdown of their own.
@@ -29,8 +30,9 @@ class ProcessState:
         self._outputs = _outputs()
         self._threads = frozenset(threading.enumerate())
 
-    def restore(self) -> bool:
-        """Put back what can be. False if something is left that cannot: a thread, a closed or replaced output.
+    def restore(self, kept: Set[threading.Thread] = frozenset()) -> bool:
+        """Put back what can be. False if something is left that cannot: a thread that is not among those kept, a closed
+        or replaced output.
 
         Raises any exception, where a tool has replaced what this calls.
         """
@@ -48,7 +50,7 @@ class ProcessState:
             os.environ.update(self._environment)
         if _folder() != self._folder:
             os.chdir(self._folder)
-        return _outputs() == self._outputs and self._threads.issuperset(threading.enumerate())
+        return _outputs() == self._outputs and (self._threads | kept).issuperset(threading.enumerate())
 
 
 def _folder() -> str:

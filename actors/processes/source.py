@@ -42,6 +42,8 @@ SILENT_TICKS: Final = 20
 LOADING_TICKS: Final = 600
 #: From an order to kill a child (3-9 ms at rest), or from its reply, until its fork server is suspected.
 OVERDUE_TICKS: Final = 10
+#: For children that keep something open to close it, when the pool stops; then all processes are ended.
+CLOSE_SECONDS: Final = 0.8
 #: After a child was handed out its successor is forked this much later, unless a call waits for it: forking at once
 #: would take the processor from the call.
 FORK_AHEAD_SECONDS: Final = 0.005
@@ -73,8 +75,12 @@ class _Launch(Struct, frozen=True):
     pass
 
 
+class _EndInit(Struct, frozen=True):
+    """Children have had their time to close what they keep open."""
+
+
 FromWorkers = supply.Obtain | supply.Withdraw | supply.Release | supply.End | supply.WriteStack
-SourceMessage = FromWorkers | Heard | KeeperEnded | _Tick | _ForkAhead | _LookForIdle | _Launch
+SourceMessage = FromWorkers | Heard | KeeperEnded | _Tick | _ForkAhead | _LookForIdle | _Launch | _EndInit
 
 
 class _State(Enum):
@@ -176,10 +182,25 @@ class ProcessSource(Actor[SourceMessage]):
         self._stopping = True
         if self._init is None:
             return True
+        keeping = [child for child in self._children.values() if _keeps_something(child)]
+        for child in keeping:
+            self._let_end(child)
+        if keeping:
+            self.tell_after(CLOSE_SECONDS, _EndInit())
+        else:
+            self._end_init()
+        return False
+
+    @handles(_EndInit)
+    def _time_is_over(self, _: _EndInit) -> None:
+        self._end_init()
+
+    def _end_init(self) -> None:
+        if self._init is None:
+            return
         self._init.close()
         if self._contained is None:  # it is being loaded, for most of a second, and nothing runs below it
             self._init.kill()
-        return False
 
     def _close(self) -> None:
         """However it ends: what runs ends with it."""
@@ -397,8 +418,11 @@ class ProcessSource(Actor[SourceMessage]):
 
     def _end_spares(self, template: _Template) -> None:
         for child in template.spares:
+            if _keeps_something(child):
+                self._let_end(child)
+            else:
+                self._kill(child)
             child.place = _Place.UNWANTED
-            self._kill(child)
         template.spares.clear()
 
     @handles(_LookForIdle)
@@ -461,6 +485,8 @@ class ProcessSource(Actor[SourceMessage]):
         elif child.place is _Place.SPARE:
             template.spares.remove(child)
         child.server.pending.discard(child.ends.number)
+        if self._stopping and not any(each.place is _Place.SPARE and each.ending for each in self._children.values()):
+            self._end_init()
         self._serve_all()
         self._fork_ahead(template)
 
@@ -608,6 +634,12 @@ class ProcessSource(Actor[SourceMessage]):
         self._order(Kind.KILL, child.ends.number)
         self._later(_Tick)
 
+    def _let_end(self, child: _Child) -> None:
+        """It ends by itself when its socket is closed. Where it does not, it is killed."""
+        child.ending, child.ticks = True, 0
+        child.ends.close()
+        self._later(_Tick)
+
     def _later(self, what: type[_Tick | _LookForIdle | _Launch], seconds: float = TICK_SECONDS) -> None:
         """Look at it after so long, once."""
         if what not in self._planned and not self._stopping:
@@ -656,6 +688,11 @@ class ProcessSource(Actor[SourceMessage]):
         logger.warning("%s %s; it is replaced; running calls continue", what, why)
         self._order(Kind.KILL, server.number)
         self._ask_for_a_sign()
+
+
+def _keeps_something(child: _Child) -> bool:
+    """May it have something open that is to be closed before it ends? One that a worker has is ended with its call."""
+    return child.place is _Place.SPARE and child.template.tool.resource is not None
 
 
 def _give(

@@ -296,9 +296,10 @@ class SimulatedWorker(Actor[ToWorker | Die | Planned]):
 
 def simulated_kind(world: World, faults: WorkerFaults, isolation: Isolation) -> WorkerKind:
     """As the real kinds: a process a call, a loop that takes several, threads that take one after the other."""
-    room = faults.workers if isolation is Isolation.TASK else 1
+    is_loop = isolation in (Isolation.TASK, Isolation.CALLER)
+    room = faults.workers if is_loop else 1
     return WorkerKind(
         lambda reports, pool: SimulatedWorker(world, faults, isolation, reports, pool),
         room=room,
-        max_workers=MAX_WORKERS if isolation is Isolation.TASK else faults.workers,
+        max_workers=MAX_WORKERS if is_loop else faults.workers,
     )

@@ -1,12 +1,16 @@
-"""What the runtime tells a tool about the call it is in."""
+"""What the runtime tells a tool about the call it is in, and where the question was asked that it belongs to."""
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Mapping
-from contextvars import Context
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
 
 from callboard.actors.tools.progress import CallProgress
 from callboard.actors.tools.transaction import Transaction
@@ -14,7 +18,12 @@ from callboard.protocol.commands import RunTool
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import Tag
 
+if TYPE_CHECKING:
+    import asyncio
+
 Report = Callable[[CallProgress], None]
+OpenResource = Callable[[Callable[[], object]], Any]
+"""From the function that opens a resource to the resource; for an async tool, to be awaited (tools/resources.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +44,8 @@ class ToolContext:
     that the tool itself makes are below the call's without it. {} where the host traces nothing, and for tools
     that run in the host's own process: there the call's span is the current one."""
     _report: Report | None = field(default=None, repr=False, compare=False)
+    open_resource: OpenResource | None = field(default=None, repr=False, compare=False)
+    """Where this call runs, gives it what its tool keeps open there."""
     writes_by: Transaction | None = field(default=None, repr=False, compare=False)
     """`transaction`, where there is one."""
 
@@ -90,6 +101,10 @@ class ToolContext:
         if self._report is not None:
             self._report(made)
 
+    def keeping(self, open_resource: OpenResource) -> ToolContext:
+        """The same, where the code of the tool runs: with what is open there."""
+        return replace(self, open_resource=open_resource)
+
     def reporting(self, report: Report) -> ToolContext:
         """The same, where the code of the tool runs: its progress goes there, if it is shown to someone."""
         return replace(self, _report=report) if self.is_read_along else self
@@ -98,3 +113,42 @@ class ToolContext:
 def context_of(asker: Context | None) -> Context:
     """A context for one run of a user's code, a copy of the asker's: what the code sets in it reaches no other."""
     return asker.copy() if asker is not None else Context()
+
+
+# -- the loop from which a question was asked
+
+
+class AskedFrom(Struct, frozen=True, eq=False):
+    """Where a question was asked, for the tools that run there."""
+
+    loop: asyncio.AbstractEventLoop | None = None
+    is_waiting: bool = False
+    """The loop waits in a sync method for the answer, and runs nothing else."""
+
+
+_NOWHERE: Final = AskedFrom()
+#: Set in the context that goes with a question. A server of ours sets None: its loop is not that of a host's own code.
+_asked_from: ContextVar[AskedFrom | None] = ContextVar("callboard_asked_from", default=_NOWHERE)
+
+
+def context_of_asker(loop: asyncio.AbstractEventLoop | None, *, is_waiting: bool) -> Context:
+    """The caller's context, with the loop that runs: of a tool that asks itself, the loop from which it was asked."""
+    context = copy_context()
+    if loop is not None and getattr(loop, "is_of_host", True) and _asked_from.get() is not None:
+        context.run(_asked_from.set, AskedFrom(loop, is_waiting))
+    return context
+
+
+def asked_from(asker: Context | None) -> AskedFrom:
+    """Where a question was asked that has this context."""
+    return (asker.get(_asked_from) if asker is not None else None) or _NOWHERE
+
+
+@contextlib.contextmanager
+def asked_by_others() -> Iterator[None]:
+    """What is asked within is asked by others than the code of the running loop, which is a server's of ours."""
+    before = _asked_from.set(None)
+    try:
+        yield
+    finally:
+        _asked_from.reset(before)

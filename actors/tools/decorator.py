@@ -21,7 +21,7 @@ from typing_extensions import ParamSpec, TypeVar
 from callboard.actors.processes.spawning import why_not
 from callboard.actors.tools.context import ToolContext
 from callboard.actors.tools.invoke import Invoker
-from callboard.actors.tools.schema import Signature, describe, is_ours, read_signature
+from callboard.actors.tools.schema import RESOURCE_PARAMETER, Signature, describe, is_ours, read_signature
 from callboard.actors.tools.shipping import pack
 from callboard.actors.tools.transaction import Statements
 from callboard.protocol import limits
@@ -34,12 +34,13 @@ from callboard.protocol.tools import Effect, Isolation, Latency, Origin, Risk, T
 
 if TYPE_CHECKING:
     from callboard.actors import wrong_calls
-    from callboard.actors.tools import functions, kept
+    from callboard.actors.tools import functions, kept, resources
     from callboard.protocol import annotation_reading
 else:
     annotation_reading = lazy_module("callboard.protocol.annotation_reading")
     functions = lazy_module("callboard.actors.tools.functions")
     kept = lazy_module("callboard.actors.tools.kept")
+    resources = lazy_module("callboard.actors.tools.resources")
     wrong_calls = lazy_module("callboard.actors.wrong_calls")
 
 P = ParamSpec("P", default=...)
@@ -47,7 +48,7 @@ R = TypeVar("R", covariant=True, default=object)
 Choice = TypeVar("Choice", bound=StrEnum)
 
 RiskName = Literal["read", "write", "execute", "network", "undeclared"]
-IsolationName = Literal["process", "task", "thread"]
+IsolationName = Literal["process", "task", "thread", "caller"]
 LatencyName = Literal["short", "long"]
 EffectName = Literal["repeat", "once", "transaction"]
 AccessName = Literal["read", "write", "delete", "command", "address"]
@@ -68,6 +69,8 @@ class Tool(Generic[P, R]):
     signature: Signature
     accesses: Accesses = field(default_factory=dict)
     """What a call would touch, by its arguments; see `accesses_of`."""
+    resource: resources.Factory | None = None
+    """Opens what the function gets as its parameter `resource`, once where its calls run."""
 
     def accesses_of(self, arguments: Mapping[str, object]) -> tuple[Access, ...]:
         """What a call with these arguments would touch. A function given as `accesses` may raise anything."""
@@ -94,12 +97,12 @@ class Tool(Generic[P, R]):
     @cached_property
     def packed(self) -> bytes:
         """The tool as a child process gets it. Raises UsageError when it cannot be shipped."""
-        return pack(self.name, self.function, self.signature)
+        return pack(self.name, self.function, self.signature, self.resource)
 
     @cached_property
     def invoker(self) -> Invoker:
         """The tool ready to be called, in this process. Making it builds validators, 1 ms: ask for it off the loop."""
-        return Invoker(self.name, self.function, self.signature)
+        return Invoker(self.name, self.function, self.signature, self.resource)
 
     @property
     def alone(self) -> Callable[..., R]:
@@ -179,6 +182,7 @@ def tool(
     trusted: bool = False,
     accesses: Accesses = ...,
     can_be_held: bool | None = None,
+    resource: resources.Factory | None = None,
 ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 def tool(
     function: Callable[..., object] | None = None,
@@ -199,6 +203,7 @@ def tool(
     trusted: bool = False,
     accesses: Accesses = MappingProxyType({}),
     can_be_held: bool | None = None,
+    resource: resources.Factory | None = None,
     **unknown: object,
 ) -> object:
     """Make a function a tool, as `@tool` or `@tool(timeout=10)`.
@@ -217,6 +222,9 @@ def tool(
     words, which do not try to steer the model. `can_be_held=False`: a call that only runs a line which reads needs to
     write or to connect itself (it logs, or sends the line elsewhere), so the kernel must not hold it to reading; else a
     tool that runs lines in a child process of each call's own can be held.
+    `resource` opens what the tool needs and keeps (a pool, a session): a function without arguments that yields it once
+    or returns a context manager of it. The tool gets it as its parameter `resource`, which the model does not see. It
+    is opened by the first call on each loop or thread, or in each child process, and closed with it (docs/tools.md).
     The model's description and the arguments' JSON Schema come from docstring and signature. Raises UsageError for
     anything that could not work, naming the parameter and the remedy.
 
@@ -249,11 +257,12 @@ def tool(
                 is_trusted=trusted,
                 can_be_held=_can_be_held(can_be_held, runs_in, risk, reuse),
             )
+            hidden = _resource(resource, function, runs_in)
         except ValueError as wrong:
             raise UsageError(f"tool {known_as}: {wrong}") from None
-        signature = read_signature(function, known_as, local_names)
+        signature = read_signature(function, known_as, local_names, hidden)
         definition = ToolDefinition(ToolName(known_as), description or describe(function), signature.json_schema())
-        return Tool(function, definition, contract, signature, _accesses(known_as, accesses, signature))
+        return Tool(function, definition, contract, signature, _accesses(known_as, accesses, signature), resource)
 
     frame = inspect.currentframe()
     local_names: Mapping[str, object] = frame.f_back.f_locals if frame and frame.f_back else {}
@@ -335,6 +344,16 @@ def _reuse(reuse: bool, isolation: Isolation) -> bool:
     return reuse
 
 
+def _resource(factory: object, function: Callable[..., object], isolation: Isolation) -> str:
+    """The parameter that gets what it opens; "" where there is none."""
+    if factory is None:
+        return ""
+    resources.check(factory, is_async=isolation in _ASYNC)
+    if RESOURCE_PARAMETER not in functions.signature_as_shown(function).parameters:
+        raise ValueError(f"resource= is passed to a parameter called {RESOURCE_PARAMETER!r}, which it has not: add one")
+    return RESOURCE_PARAMETER
+
+
 def _can_be_held(given: bool | None, isolation: Isolation, risk: str, reuse: bool) -> bool:
     if given is not None and not isinstance(given, bool):
         raise ValueError(f"can_be_held={given!r} is neither True nor False")
@@ -368,14 +387,20 @@ def _isolation(function: Callable[..., object], wanted: Isolation | str | None) 
     if wanted is None:
         return Isolation.TASK if awaited else Isolation.PROCESS
     isolation = _choice("isolation", Isolation, wanted)
-    if inspect.iscoroutinefunction(function) and isolation is not Isolation.TASK:
+    if inspect.iscoroutinefunction(function) and isolation not in _ASYNC:
         raise ValueError(
             f"isolation={isolation.value!r} runs a plain `def`, but this is an `async def`; "
             "make it a `def`, or leave isolation out"
         )
-    if not awaited and isolation is Isolation.TASK:
+    if not awaited and isolation in _ASYNC:
         raise ValueError(
-            "isolation='task' runs an `async def`, and a `def` would block the loop of all others; "
+            f"isolation={isolation.value!r} runs an `async def`, and a `def` would block {_ASYNC[isolation]}; "
             "make it an `async def`, or use 'process' or 'thread'"
         )
     return isolation
+
+
+#: Where an `async def` can run, and whose loop that is.
+_ASYNC: Final = MappingProxyType(
+    {Isolation.TASK: "the loop of all others", Isolation.CALLER: "the loop of your program"}
+)

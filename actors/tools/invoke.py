@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 from msgspec.structs import replace
 
-from callboard.actors.tools.context import Report, ToolContext
-from callboard.actors.tools.schema import Signature
+from callboard.actors.tools.context import OpenResource, Report, ToolContext
+from callboard.actors.tools.schema import RESOURCE_PARAMETER, Signature
 from callboard.actors.tools.tracebacks import told_of
 from callboard.protocol.content import byte_size, not_finite
 from callboard.protocol.errors import ToolError
@@ -48,6 +48,21 @@ MAX_FAULTS: Final = 5
 _REFUSED_HINT: Final = "It will be refused again. Use another tool, or go on without it."
 #: For the model, where the fault is in the tool and its body did not run.
 _BROKEN_HINT: Final = "The tool itself is at fault. Use another tool, or go on without it."
+#: What libraries say of an object of asyncio's (a lock, a session, a pool) that belongs to another event loop.
+_OTHER_LOOP: Final = re.compile(
+    r"(different|another|wrong|same|current) (event )?loop\b|event loop is closed"
+    r"|should be used inside a task|cancel scope in a different task|another operation is in progress"
+    r"|non-thread-safe operation",
+    re.IGNORECASE,
+)
+#: For who wrote the tool.
+LOOP_ADVICE: Final = (
+    "an asyncio object (a lock, a session, a pool) belongs to one event loop, and async tools run on one of "
+    'callboard\'s own: @tool(isolation="caller") runs a tool on the loop that asks, @tool(resource=...) opens what it '
+    "needs where it runs (docs/tools.md)"
+)
+#: Of an exception, those looked at that it came of.
+_MAX_CAUSES: Final = 8
 #: What a type may write for NaN and infinity, besides null: a word that is JSON only as a text.
 _NAMES: Final = re.compile(rb"NaN|Infinity")
 
@@ -90,15 +105,32 @@ class Refused(Exception):
         self.failure = failure
 
 
+class ResourceFailed(Exception):
+    """What the tool needs could not be opened, for the reason that is its `__cause__`."""
+
+    def __init__(self, opened_by: str) -> None:
+        super().__init__(f"its resource, by {opened_by}, could not be opened")
+
+
 class Invoker:
     """A tool, ready to be called again and again."""
 
-    __slots__ = ("_arguments", "_context_parameter", "_explain", "_function", "_known", "_name", "_optional", "_result")
+    __slots__ = (
+        "_arguments", "_context_parameter", "_explain", "_function", "_known", "_name", "_optional", "_resource",
+        "_result",
+    )  # fmt: skip
 
     def __init__(
-        self, name: str, function: Callable[..., Any], signature: Signature, explain: Explain = lambda _: ""
+        self,
+        name: str,
+        function: Callable[..., Any],
+        signature: Signature,
+        resource: Callable[[], object] | None = None,
+        explain: Explain = lambda _: "",
     ) -> None:
+        """`resource` opens what the function gets as its parameter of that name (tools/resources.py)."""
         self._explain = explain
+        self._resource = resource
         self._name = ToolName(name)
         self._function = function
         self._arguments = signature.arguments.validator
@@ -106,6 +138,11 @@ class Invoker:
         self._context_parameter = signature.context_parameter
         self._result = signature.result
         self._known = tuple([each.shown for each in signature.parameters])
+
+    @property
+    def needs_resource(self) -> bool:
+        """Has the context of a call to have where that is kept?"""
+        return self._resource is not None
 
     def touch(self) -> None:
         """Use what a call uses without running any of the tool's code: no JSON gets past the parser."""
@@ -115,17 +152,23 @@ class Invoker:
     def call(self, arguments: str, context: ToolContext, report: Report | None = None) -> Result:
         """Run a `def`. All that it raises, SystemExit too, becomes one failure. `report` hears its progress."""
         try:
-            return self._written(self._function(**self._bound(arguments, context, report)))
+            bound = self._bound(arguments, context, report)
+            if self._resource is not None:
+                bound[RESOURCE_PARAMETER] = _opener_in(context)(self._resource)
+            return self._written(self._function(**bound))
         except BaseException as error:  # noqa: BLE001 - I10: one tool dying in any way is one failed result
             return self._failure_of(error)
 
     async def call_async(self, arguments: str, context: ToolContext, report: Report | None = None) -> Result:
         """Run an `async def`. A CancelledError is a failure like any other: who cancelled knows that he did."""
         try:
-            value = self._function(**self._bound(arguments, context, report))
+            bound = self._bound(arguments, context, report)
+            if self._resource is not None:
+                bound[RESOURCE_PARAMETER] = await _opener_in(context)(self._resource)
+            value = self._function(**bound)
             return self._written(await value if isawaitable(value) else value)
         except BaseException as error:  # noqa: BLE001 - as above
-            return self._failure_of(error)
+            return _with_loop_advice(self._failure_of(error), error)
 
     def fault_of(self, arguments: str) -> ToolFailure | None:
         """What is wrong with these arguments, a JSON text; None when a call would take them."""
@@ -219,6 +262,8 @@ class Invoker:
                 failed = self._told(error)
             case SystemExit():
                 failed = self._failure(FailureCode.CRASHED, f"the tool called sys.exit({safe_text(repr, error.code)})")
+            case ResourceFailed():
+                failed = self._failure(FailureCode.TOOL_ERROR, f"{error}: {text_of(error.__cause__)}")
             case MemoryError():
                 failed = self._failure(FailureCode.CRASHED, "the tool ran out of memory (MemoryError)")
             case _:
@@ -237,6 +282,30 @@ class Invoker:
 
     def _failure(self, code: FailureCode, message: str) -> ToolFailure:
         return ToolFailure(self._name, code, message)
+
+
+def _opener_in(context: ToolContext) -> OpenResource:
+    if context.open_resource is None:
+        raise AssertionError("a worker has run a tool with a resource and keeps none")
+    return context.open_resource
+
+
+def _with_loop_advice(failed: Result, error: BaseException) -> Result:
+    """The failure of an async tool, with what to do where it used something of another event loop."""
+    if not isinstance(failed, ToolFailure) or isinstance(error, ToolError | Refused) or not _is_of_other_loop(error):
+        return failed
+    return replace(failed, message=f"{failed.message}; {LOOP_ADVICE}")
+
+
+def _is_of_other_loop(error: BaseException) -> bool:
+    todo, seen = [error], 0
+    while todo and seen < _MAX_CAUSES:
+        each, seen = todo.pop(0), seen + 1
+        if _OTHER_LOOP.search(safe_text(str, each)):
+            return True
+        todo += [cause for cause in (each.__cause__, each.__context__) if cause is not None]
+        todo += each.exceptions if isinstance(each, BaseExceptionGroup) else ()
+    return False
 
 
 def invalid_arguments(tool: ToolName, error: pydantic_core.ValidationError, known: Sequence[str] = ()) -> ToolFailure:

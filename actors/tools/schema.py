@@ -54,6 +54,8 @@ _VALUES: Final = frozenset(
 _DECLARATIONS: Final = frozenset(
     ["Field", "_Field", "Depends", "Security", "OptionInfo", "ArgumentInfo", "_CountingAttr", "ModelPrivateAttr"]
 )  # fmt: skip
+#: What `@tool(resource=...)` opens is passed to the function by this name.
+RESOURCE_PARAMETER: Final = "resource"
 _WORD: Final = re.compile(r"[^\W\d]\w*")
 _STRICT: Final[pydantic.ConfigDict] = {"extra": "forbid", "allow_inf_nan": False}
 
@@ -150,13 +152,17 @@ class Signature:
         return {name: getattr(self, name) for name in ("parameters", "returns", "context_parameter")}
 
 
-def read_signature(function: Callable[..., object], tool: str, local_names: Names = MappingProxyType({})) -> Signature:
+def read_signature(
+    function: Callable[..., object], tool: str, local_names: Names = MappingProxyType({}), hidden: str = ""
+) -> Signature:
     """Read what a function takes and gives.
 
-    `local_names` are those visible where it was defined, for annotations kept as text. Raises UsageError for a
-    parameter that is untyped, of a type without a JSON Schema, or without a name.
+    `local_names` are those visible where it was defined, for annotations kept as text; `hidden` is a parameter that the
+    model does not fill, of any type. Raises UsageError for another that is untyped, of a type without a JSON Schema, or
+    without a name.
     """
     shown = functions.signature_as_shown(function)
+    shown = shown.replace(parameters=[each for name, each in shown.parameters.items() if name != hidden])
     annotations = functions.annotations_in(shown)
     visible = {**getattr(functions.innermost(function), "__globals__", {}), **local_names}
     texts = [text for each in annotations.values() if (text := annotation_reading.forward_name(each))]

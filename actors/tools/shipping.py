@@ -47,6 +47,7 @@ class Shipped(NamedTuple):
     name: str
     function: Callable[..., object]
     signature: Signature
+    resource: Callable[[], object] | None = None
 
 
 class ByValue(NamedTuple):
@@ -64,7 +65,12 @@ class ByName(NamedTuple):
     qualname: str
 
 
-def pack(name: str, function: Callable[..., object], signature: Signature) -> bytes:
+def pack(
+    name: str,
+    function: Callable[..., object],
+    signature: Signature,
+    resource: Callable[[], object] | None = None,
+) -> bytes:
     """The tool as bytes. Raises UsageError, naming the cause, when it cannot be shipped."""
     module = sys.modules.get(function.__module__ or "")
     importable = module is not None and _child_can_import(module)
@@ -73,7 +79,9 @@ def pack(name: str, function: Callable[..., object], signature: Signature) -> by
     with _by_value(None if importable else module):
         try:
             names = {} if importable or module is None else _named_in_text(signature, module)
-            return _dumped(ByValue(Shipped(name, function, signature), function.__module__ or "__main__", names))
+            return _dumped(
+                ByValue(Shipped(name, function, signature, resource), function.__module__ or "__main__", names)
+            )
         except Exception as error:  # pickling runs __reduce__ of any class
             raise UsageError(
                 f"tool {name} cannot be shipped to a child process: {_culprit(function, error)}; "

@@ -1,9 +1,12 @@
 """TaskWorker: `async def` tools, on a loop of its own thread. Its calls share the loop, so a call costs microseconds.
 
-A call that does not end when it is cancelled, or that blocks the loop, costs the worker its loop: what had not begun is
-given back and runs elsewhere at once. Calls that had begun beside it go on where they are, to their result or their own
-deadline (I10); the worker ends with the last of them. What one tool does to the loop does not reach the calls of
-others: its tasks can cancel only their own, and the methods that change the loop for all (`FENCED`) do nothing.
+What tools keep open (a session, a pool) belongs to the loop on which they made it. So a loop is kept as long as its
+work is in time: a call that blocks it makes the others wait. One that has waited for half of its own time goes to
+another loop, unless its tool has run here before and so may have something open here. A call that is past its deadline
+and does not end when it is cancelled costs the worker its loop: what had not begun is given back and runs elsewhere at
+once. Calls that had begun beside it go on where they are, to their result or their own deadline (I10); the worker ends
+with the last of them. What one tool does to the loop does not reach the calls of others: its tasks can cancel only
+their own, and the methods that change the loop for all (`FENCED`) do nothing.
 """
 
 from __future__ import annotations
@@ -16,28 +19,41 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from callboard.actors.calls.ledger import CallReports, Ending
 from callboard.actors.kernel import Actor, Ref, Timer, handles, logger_of
 from callboard.actors.kernel.scheduler import EventLoop
 from callboard.actors.tools.context import context_of
-from callboard.actors.tools.invoke import Result
+from callboard.actors.tools.invoke import LOOP_ADVICE, Result
 from callboard.actors.workers.call_stacks import ReadStack, frames_of_task, frames_of_thread
 from callboard.actors.workers.messages import NO_RESOURCES, BeginCode, KillCall, RunCall, StopCall, ToWorker
 from callboard.protocol.ids import Tag
+from callboard.protocol.lazy_loading import lazy_module
+from callboard.protocol.limits import TOOL_GRACE_SECONDS
 from callboard.protocol.tools import FailureCode, ToolFailure
+
+if TYPE_CHECKING:
+    from callboard.actors.tools import resources
+else:
+    resources = lazy_module("callboard.actors.tools.resources")
 
 logger = logger_of("callboard.tools")
 
-#: Calls on one loop at a time: each some 10 kB; tools that wait for a network are what they are.
-MAX_TASKS: Final = 1_024
+#: Calls on one loop at a time, some 10 kB each: no number of them makes a second loop, on which a tool would not find
+#: what it has open on the first.
+MAX_TASKS: Final = 65_536
 #: Loops of one pool, those given up included: each holds a thread.
 MAX_LOOPS: Final = 64
-#: A loop that has not come for its orders between two looks is blocked. No async tool may compute for that long.
+#: A loop that has not come for its orders between two looks is blocked.
 LOOK_SECONDS: Final = 0.25
+#: Of a call's time, for which it waits for a blocked loop before it is put on another one: the rest is for its code.
+WAITING_SHARE: Final = 0.5
+#: For what tools keep open on a loop to be closed at its end. The runtime waits for a second of it when it stops.
+CLOSE_SECONDS: Final = 5.0
 #: Times that what is left on a loop at its end is cancelled: tasks may catch the first.
 LAST_CANCELS: Final = 3
 #: Methods of a loop by which one tool would take it from all. A call of them is logged and does nothing.
@@ -47,6 +63,7 @@ FENCED: Final = (
 )  # fmt: skip
 
 T = TypeVar("T")
+Arguments = TypeVarTuple("Arguments")
 
 
 class CallEnded(BaseException):
@@ -57,6 +74,8 @@ class Job(Struct, eq=False):
     """One call on a tool loop."""
 
     call: RunCall
+    waits_until: float = 0.0
+    """When it is put on another loop, if this one is blocked."""
     task: ToolTask[Result] | None = None
     is_stopping: bool = False
     """We have cancelled it."""
@@ -100,9 +119,50 @@ class ToolTask(asyncio.Task[T]):
             self._job.is_cancelled_by_others = True  # from a thread, which has no such context
         return super().cancel(msg)
 
+    @property
+    def job(self) -> Job | None:
+        """Whose task it is."""
+        return self._job
+
     def forget_job(self) -> None:
         """It has ended. Its job holds it, and the two would wait for the garbage collector."""
         self._job = None
+
+
+class _ResourceTask(asyncio.Task[None]):
+    """What keeps a resource open for the tools of a loop: none of them can cancel it."""
+
+    def cancel(self, msg: object | None = None) -> bool:
+        """Cancel, unless the code of a call asks for it."""
+        if (asking := _job_of_context.get()) is not None:
+            logger.warning("%s tried to cancel a task that keeps a resource open", asking.call.run.name)
+            return False
+        return super().cancel(msg)
+
+
+class SharedLoop(EventLoop):
+    """What all async tools run on. A lock, an event or a future of asyncio's that other threads share with a tool wakes
+    the tool from there: asyncio's own loops would not notice before something else wakes them."""
+
+    is_of_host = False
+    thread_id = 0
+    """Of the thread that runs it; 0: none does yet."""
+    _has_warned = False
+
+    def call_soon(
+        self, callback: Callable[[*Arguments], object], *args: *Arguments, context: Context | None = None
+    ) -> asyncio.Handle:
+        """Also from another thread."""
+        if threading.get_ident() == self.thread_id or not self.thread_id:
+            return super().call_soon(callback, *args, context=context)
+        if not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "an asyncio object that an async tool waits for was used on the thread %r; %s",
+                threading.current_thread().name,
+                LOOP_ADVICE,
+            )
+        return self.call_soon_threadsafe(callback, *args, context=context)
 
 
 class ToolLoop:
@@ -110,16 +170,18 @@ class ToolLoop:
 
     def __init__(self, worker: Ref[_Finished | _LoopGone], name: str) -> None:
         self._worker = worker
-        self._loop: asyncio.AbstractEventLoop = EventLoop()
+        self._loop = SharedLoop()
         self._stop: Callable[[], None] = self._loop.stop
         _fence(self._loop)
-        self.orders: deque[Job | None] = deque()
+        self._resources: resources.LoopResources | None = None
+        """What tools keep open here."""
+        self._orders: deque[Job | None] = deque()
         """For the next wake-up. A job the first time: start it. Again: cancel it. None: is there a reason to go on?"""
         self._is_woken = False
         self._batches = 0
         self._jobs: set[Job] = set()
         self._unbegun: dict[Job, None] = {}
-        """Those whose task has not taken its first step. Two threads take from it, and each job is taken once."""
+        """Those whose code has not begun. Two threads take from it, and each job is taken once."""
         self._begun = 0
         self._abandoned: set[Job] = set()
         """Cancelled, and did not end: the loop does not wait for them."""
@@ -138,9 +200,14 @@ class ToolLoop:
         """If something waits for the loop, a value that changes as soon as it gets its turn; else None."""
         return (self._batches, self._begun) if self._is_woken or self._unbegun else None
 
+    def start(self, job: Job) -> None:
+        """Begin its code, once the loop is woken."""
+        self._unbegun[job] = None
+        self._orders.append(job)
+
     def send(self, job: Job | None) -> None:
         """An order, at once."""
-        self.orders.append(job)
+        self._orders.append(job)
         self.wake()
 
     def wake(self) -> None:
@@ -159,22 +226,22 @@ class ToolLoop:
             return frames_of_thread(self._thread.ident)
         return frames_of_task(task)
 
+    def take(self, job: Job) -> bool:
+        """Has its code not begun? Then it will not begin here any more."""
+        return self._unbegun.pop(job, job) is None
+
     def take_unbegun(self) -> list[Job]:
         """Jobs that have not begun and will not here, in the order in which they came."""
-        jobs: list[Job] = []
-        with contextlib.suppress(KeyError):
-            while True:
-                jobs.insert(0, self._unbegun.popitem()[0])
-        left: list[Job | None] = []
-        with contextlib.suppress(IndexError):
-            while True:
-                left.append(self.orders.popleft())
-        for job in left:
-            if job is None or job.task is not None:
-                self.send(job)
-            elif job not in jobs:
-                jobs.append(job)
-        return jobs
+        return [job for job in tuple(self._unbegun) if self.take(job)]
+
+    def unbegun(self) -> tuple[Job, ...]:
+        """Jobs that have not begun."""
+        return tuple(self._unbegun)
+
+    def blocker(self) -> Job | None:
+        """Whose code is on the thread at this moment, as far as that is known."""
+        task = asyncio.current_task(self._loop)
+        return task.job if isinstance(task, ToolTask) else None
 
     def give_up(self) -> None:
         """No call will come any more; end when there is none left."""
@@ -196,6 +263,7 @@ class ToolLoop:
 
     def _main(self) -> None:
         asyncio.set_event_loop(self._loop)
+        self._loop.thread_id = threading.get_ident()
         while not self._is_over:  # a tool may raise through the loop
             try:
                 self._loop.run_forever()
@@ -204,6 +272,9 @@ class ToolLoop:
         for name in FENCED:
             vars(self._loop).pop(name, None)
         try:
+            if self._resources is not None:  # what closes them may have tasks of its own
+                self._cancel_all(is_of_call)
+                self._close(self._resources)
             self._cancel_all()
         finally:
             self._loop.close()
@@ -214,7 +285,7 @@ class ToolLoop:
         self._batches += 1
         with contextlib.suppress(IndexError):
             while True:
-                self._obey(self.orders.popleft())
+                self._obey(self._orders.popleft())
 
     def _obey(self, job: Job | None) -> None:
         if job is None:
@@ -222,12 +293,11 @@ class ToolLoop:
         elif job.task is not None:
             job.is_stopping = True
             job.task.cancel()
-        elif not job.is_stopping:
+        elif job in self._unbegun:
             context = context_of(job.call.record.asker)
             context.run(_job_of_context.set, job)
             job.task = ToolTask(self._run(job), loop=self._loop, context=context)
             self._jobs.add(job)
-            self._unbegun[job] = None
             job.task.add_done_callback(partial(self._done, job), context=Context())
 
     async def _run(self, job: Job) -> Result:
@@ -235,11 +305,15 @@ class ToolLoop:
         if self._unbegun.pop(job, job) is job:
             return job.failed()  # it was taken away meanwhile, and runs elsewhere
         self._begun += 1
+        call.record.code_begins()
         try:
             invoker = call.tool.invoker
         except BaseException as error:  # noqa: BLE001 - a tool's types can break the making of its invoker
             return call.unusable(error)
         try:
+            if call.tool.resource is not None:
+                self._resources = self._resources or resources.LoopResources(self._loop, self._resource_task)
+                call = replace(call, context=call.context.keeping(self._resources.get))
             if (effect := call.record.effect) is None:  # nearly all of them
                 return await invoker.call_async(call.run.arguments, call.context, call.record.report)
             return await call.call_async_within(effect, invoker)
@@ -264,20 +338,34 @@ class ToolLoop:
             self._is_over = True
             self._stop()
 
-    def _cancel_all(self) -> None:
+    def _resource_task(self, keep: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        return _ResourceTask(keep, loop=self._loop, context=Context())
+
+    def _close(self, kept: resources.LoopResources) -> None:
+        try:
+            self._loop.run_until_complete(asyncio.wait_for(kept.close(), CLOSE_SECONDS))
+        except BaseException:
+            logger.warning("what async tools kept open could not be closed", exc_info=True)
+
+    def _cancel_all(self, which: Callable[[asyncio.Task[Any]], bool] = lambda _: True) -> None:
         for job in self._jobs:
             job.is_stopping = True
         for _ in range(LAST_CANCELS):
-            tasks = asyncio.all_tasks(self._loop)
+            tasks = [task for task in asyncio.all_tasks(self._loop) if which(task)]
             if not tasks:
                 return
             for task in tasks:
                 task.cancel()
             with contextlib.suppress(CallEnded, RuntimeError):  # RuntimeError: a tool has stopped the loop
                 self._loop.run_until_complete(asyncio.wait(tasks, timeout=0.05))
-        for task in asyncio.all_tasks(self._loop):
+        for task in filter(which, asyncio.all_tasks(self._loop)):
             logger.warning("an async tool would not end, and is left where it is: %s", task.get_name())
             task._log_destroy_pending = False  # type: ignore[attr-defined]  # just said
+
+
+def is_of_call(task: asyncio.Task[Any]) -> bool:
+    """Has the code of a call made it?"""
+    return isinstance(task, ToolTask) and task.job is not None
 
 
 def _fence(loop: asyncio.AbstractEventLoop) -> None:
@@ -314,7 +402,15 @@ class _Look(Struct, frozen=True):
     """Time to see whether the loop gets on."""
 
 
-class TaskWorker(Actor[ToWorker | ReadStack | _Finished | _LoopGone | _Wake | _Look]):
+class _Overdue(Struct, frozen=True):
+    """The call has ended, and another one held the loop: has it been cancelled meanwhile, and has it obeyed?"""
+
+    job: Job
+    was_asked: bool = False
+    """It had been cancelled already when this was last looked at."""
+
+
+class TaskWorker(Actor[ToWorker | ReadStack | _Finished | _LoopGone | _Wake | _Look | _Overdue]):
     """See the module."""
 
     def __init__(self, reports: CallReports) -> None:
@@ -355,8 +451,9 @@ class TaskWorker(Actor[ToWorker | ReadStack | _Finished | _LoopGone | _Wake | _L
             self._start(call, self._loop)
 
     def _start(self, call: RunCall, loop: ToolLoop) -> None:
-        job = self._jobs[call.run.tag] = Job(call)
-        loop.orders.append(job)
+        now = self.now()
+        job = self._jobs[call.run.tag] = Job(call, now + WAITING_SHARE * (call.run.deadline_at - now))
+        loop.start(job)
         if not self._is_waking:  # a wake-up costs a system call: calls that wait behind this one share it
             self._is_waking = True
             self.ref.tell_control(_Wake())
@@ -374,20 +471,51 @@ class TaskWorker(Actor[ToWorker | ReadStack | _Finished | _LoopGone | _Wake | _L
         if (held := self._held.pop(message.tag, None)) is not None:
             self._reports.end(held.record, Ending.CANCELLED)
         job = self._jobs.get(message.tag)
-        if job is not None and self._loop is not None:
+        if job is None or self._loop is None:
+            return
+        if self._loop.take(job):
+            del self._jobs[message.tag]
+            self._reports.give_back(job.call.record, "its loop was blocked")
+        else:
             self._loop.send(job)
 
     @handles(KillCall)
     def _kill(self, message: KillCall) -> None:
-        """Give the loop up, and the call with it."""
-        self._give_up()  # gives back what has not begun, the call itself perhaps
+        """End the call, and give the loop up: unless another call, whose time is not over, is what holds it."""
         job = self._jobs.pop(message.tag, None)
-        if job is not None and self._loop is not None:
-            self._stuck.append(job)
+        if job is None or self._loop is None:
+            return
+        self._stuck.append(job)
+        if self._is_held_by_another(job):
+            self._tell_holds()
+            self.tell_after(TOOL_GRACE_SECONDS, _Overdue(job))
+        else:
+            self._abandon(job)
+        self._reports.end(job.call.record, Ending.CANCELLED)
+
+    def _is_held_by_another(self, job: Job) -> bool:
+        """Does a call that is in time keep the loop from cancelling this one?"""
+        if job.is_stopping or self._is_given_up or self._loop is None:
+            return False
+        blocker = self._loop.blocker()
+        return blocker is not None and blocker is not job and self.now() < blocker.call.run.deadline_at
+
+    def _abandon(self, job: Job) -> None:
+        if self._loop is not None:
+            self._give_up()
             self._loop.abandon(job)
             self._loop.give_up()
             self._tell_holds()
-            self._reports.end(job.call.record, Ending.CANCELLED)
+
+    @handles(_Overdue)
+    def _look_at_overdue(self, overdue: _Overdue) -> None:
+        job = overdue.job
+        if job not in self._stuck or self._is_given_up:
+            return
+        if overdue.was_asked or not (job.is_stopping or self._is_held_by_another(job)):
+            self._abandon(job)
+        else:
+            self.tell_after(TOOL_GRACE_SECONDS, _Overdue(job, job.is_stopping))
 
     @handles(ReadStack)
     def _read_stack(self, message: ReadStack) -> None:
@@ -424,10 +552,20 @@ class TaskWorker(Actor[ToWorker | ReadStack | _Finished | _LoopGone | _Wake | _L
             return
         progress = self._loop.progress
         if progress is not None and progress == self._seen_progress:
-            self._give_up()
+            self._send_elsewhere(self._loop)
         self._seen_progress = progress
         if self._jobs:
             self._look = self.tell_after(LOOK_SECONDS, _Look())
+
+    def _send_elsewhere(self, loop: ToolLoop) -> None:
+        """Give back what has waited long enough for the loop, which is blocked."""
+        now, seat = self.now(), self._reports.seat
+        for job in loop.unbegun():
+            record = job.call.record
+            if now >= job.waits_until and record.lane.home is not seat and loop.take(job):
+                del self._jobs[job.call.run.tag]
+                record.left = seat
+                self._reports.give_back(record, "its loop was blocked")
 
     def on_stopping(self) -> bool:
         """Its calls end with it. It waits for their clean-up, at most as long as its supervisor does."""
@@ -462,5 +600,6 @@ class TaskWorker(Actor[ToWorker | ReadStack | _Finished | _LoopGone | _Wake | _L
         self._loop.give_up()
 
     def _tell_holds(self) -> None:
-        """For a worker that takes no more calls."""
-        self._reports.state(0, tuple(job.call.record.lane.key for job in self._stuck))
+        """What it takes from now on, and the tools of the calls that have ended and are on its thread still."""
+        room = 0 if self._is_given_up else self._reports.seat.pool.room
+        self._reports.state(room, tuple(job.call.record.lane.key for job in self._stuck))

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import queue
 import threading
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from callboard.actors.calls.ledger import CallReports, Ending
 from callboard.actors.kernel import Actor, Ref, handles
@@ -18,6 +19,12 @@ from callboard.actors.tools.context import context_of
 from callboard.actors.tools.invoke import Result
 from callboard.actors.workers.call_stacks import ReadStack, frames_of_thread
 from callboard.actors.workers.messages import NO_RESOURCES, BeginCode, KillCall, RunCall, StopCall, ToWorker
+from callboard.protocol.lazy_loading import lazy_module
+
+if TYPE_CHECKING:
+    from callboard.actors.tools import resources
+else:
+    resources = lazy_module("callboard.actors.tools.resources")
 
 #: Threads per pool, abandoned ones included.
 MAX_THREADS: Final = 64
@@ -119,8 +126,15 @@ class ThreadWorker(Actor[ToWorker | ReadStack | _Returned]):
 
 
 def _main(orders: Orders, worker: Ref[_Returned]) -> None:
+    kept: resources.Resources | None = None
     while (call := orders.get()) is not None:
+        if call.tool.resource is not None:
+            kept = kept or resources.Resources()
+            call = replace(call, context=call.context.keeping(kept.get))
         worker.tell_control(_Returned(context_of(call.record.asker).run(_result, call)))
+        del call  # what its question has brought is not kept until the next one comes
+    if kept is not None:
+        kept.close()
 
 
 def _result(call: RunCall) -> Result:

@@ -33,7 +33,7 @@ class Group(StrEnum):
 
 
 class Level(StrEnum):
-    """Where it happens. The first three are the isolations of a tool."""
+    """Where it happens. The first three are isolations of a tool; a tool on its caller's loop shares all with it."""
 
     PROCESS = Isolation.PROCESS.value
     TASK = Isolation.TASK.value

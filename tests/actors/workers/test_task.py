@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
+import gc
 import json
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,6 +20,7 @@ from callboard.actors.testing.tool_stage import ToolStage
 from callboard.actors.tools import Tool, tool
 from callboard.actors.workers.messages import WorkerKind
 from callboard.actors.workers.task import TaskWorker
+from callboard.protocol.errors import ToolError
 from callboard.protocol.events import (
     ToolCallCancelled,
     ToolCallCompleted,
@@ -188,7 +192,7 @@ def test_a_call_that_will_not_end_costs_its_loop_and_no_thread(
     until(lambda: threading.active_count() <= threads)
 
 
-def test_a_blocked_loop_is_left_at_once_and_its_calls_go_on_afterwards(stage: ToolStage) -> None:
+def test_a_blocked_loop_is_left_in_time_and_its_calls_go_on_afterwards(stage: ToolStage) -> None:
     release, blocked = threading.Event(), threading.Event()
 
     @tool
@@ -204,10 +208,330 @@ def test_a_blocked_loop_is_left_at_once_and_its_calls_go_on_afterwards(stage: To
     beside = stage.start(begun_before, "{}", timeout_seconds=30)
     blocker = stage.start(block, "{}", timeout_seconds=30)
     assert blocked.wait(10)
-    assert content_of(stage.call(add, a=1, b=2)) == 3, "on another loop, while this one is blocked"
+    waiting = stage.start(add, '{"a":1,"b":2}', timeout_seconds=4)
+    assert content_of(waiting.wait()) == 3, "on another loop, while this one is blocked"
+    assert waiting.ended_at - waiting.started_at > 1.9, "it has waited for half of its time"
     release.set()
     assert content_of(blocker.wait()) == "released"
     assert content_of(beside.wait()) == "to its end"
+
+
+# -- what tools have open belongs to the loop on which they made it
+
+
+class OnLoop:
+    """As the clients of databases and servers are: it can be used on the loop on which it was first used."""
+
+    def __init__(self) -> None:
+        self.loop: asyncio.AbstractEventLoop | None = None
+
+    async def use(self) -> str:
+        self.loop = self.loop or asyncio.get_running_loop()
+        if self.loop is not asyncio.get_running_loop():
+            raise RuntimeError("it is bound to a different event loop")
+        await asyncio.sleep(0)
+        return "used"
+
+
+def spin_for(seconds: float) -> str:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        pass
+    return "done"
+
+
+def sleep_for(seconds: float) -> str:
+    """In C, with the interpreter free for others."""
+    threading.Event().wait(seconds)
+    return "done"
+
+
+def load_json(_: float) -> str:
+    json.loads("[" + ",".join(map(str, range(300_000))) + "]")
+    return "done"
+
+
+def compile_for(seconds: float) -> str:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        compile("x = [" + "1," * 20_000 + "]", "made", "exec")
+    return "done"
+
+
+def collect_for(seconds: float) -> str:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        gc.collect()
+    return "done"
+
+
+@pytest.mark.parametrize("hold", [spin_for, sleep_for, load_json, compile_for, collect_for])
+def test_a_call_that_holds_the_loop_in_its_time_costs_the_others_that_time_and_nothing_else(
+    stage: ToolStage, hold: Callable[[float], str]
+) -> None:
+    client, begun = OnLoop(), threading.Event()
+
+    @tool
+    async def use() -> str:
+        return await client.use()
+
+    @tool
+    async def busy() -> str:
+        begun.set()
+        return hold(0.7)
+
+    assert content_of(stage.call(use)) == "used"
+    holding = stage.start(busy, "{}", timeout_seconds=30)
+    assert begun.wait(10)
+    beside = [stage.start(use, "{}", timeout_seconds=20) for _ in range(3)]
+    assert content_of(holding.wait()) == "done"
+    assert [content_of(call.wait()) for call in beside] == ["used"] * 3
+    assert [content_of(stage.call(use)) for _ in range(3)] == ["used"] * 3
+
+
+def test_a_tool_that_has_something_open_waits_longer_than_half_its_time(stage: ToolStage) -> None:
+    client, begun = OnLoop(), threading.Event()
+
+    @tool
+    async def use() -> str:
+        return await client.use()
+
+    @tool
+    async def busy() -> str:
+        begun.set()
+        return sleep_for(2.0)
+
+    stage.call(use)
+    holding = stage.start(busy, "{}", timeout_seconds=30)
+    assert begun.wait(10)
+    assert content_of(stage.start(use, "{}", timeout_seconds=3.5).wait()) == "used"
+    assert content_of(holding.wait()) == "done"
+
+
+def test_a_tool_that_went_elsewhere_stays_there(stage: ToolStage) -> None:
+    client, begun, release = OnLoop(), threading.Event(), threading.Event()
+
+    @tool
+    async def use() -> str:
+        return await client.use()
+
+    @tool
+    async def block() -> str:
+        begun.set()
+        return "released" if release.wait(20) else "forgotten"
+
+    blocker = stage.start(block, "{}", timeout_seconds=30)
+    assert begun.wait(10)
+    assert content_of(stage.start(use, "{}", timeout_seconds=3).wait()) == "used"
+    release.set()
+    assert content_of(blocker.wait()) == "released"
+    assert content_of(stage.call(add, a=1, b=2)) == 3
+    assert [content_of(stage.call(use)) for _ in range(5)] == ["used"] * 5
+
+
+def test_a_call_past_its_deadline_does_not_cost_the_loop_that_another_holds_in_time(stage: ToolStage) -> None:
+    client, begun, entered, release = OnLoop(), threading.Event(), threading.Event(), threading.Event()
+
+    @tool
+    async def use() -> str:
+        return await client.use()
+
+    @tool
+    async def innocent() -> None:
+        entered.set()
+        await asyncio.Event().wait()
+
+    @tool
+    async def block() -> str:
+        begun.set()
+        return "released" if release.wait(20) else "forgotten"
+
+    stage.call(use)
+    late = stage.start(innocent, "{}", timeout_seconds=1.5)
+    assert entered.wait(10)
+    blocker = stage.start(block, "{}", timeout_seconds=30)
+    assert begun.wait(10)
+    assert isinstance(late.wait(), ToolCallTimedOut)
+    release.set()
+    assert content_of(blocker.wait()) == "released"
+    assert [content_of(stage.call(use)) for _ in range(3)] == ["used"] * 3
+
+
+def test_any_number_of_calls_have_one_loop(stage: ToolStage) -> None:
+    loops: set[int] = set()
+
+    @tool
+    async def one(number: int) -> None:
+        loops.add(id(asyncio.get_running_loop()))
+        await asyncio.sleep(0.05)
+
+    @tool
+    async def other() -> None:
+        loops.add(id(asyncio.get_running_loop()))
+        await asyncio.sleep(0.05)
+
+    calls = [stage.start(each, arguments, 30) for each, arguments in [(one, '{"number":1}'), (other, "{}")] * 1_200]
+    for call in calls:
+        assert isinstance(call.wait(), ToolCallCompleted)
+    assert len(loops) == 1
+
+
+def taken(lock: asyncio.Lock) -> asyncio.Lock:
+    asyncio.run(lock.acquire())  # type: ignore[arg-type]
+    return lock
+
+
+def filled(queue: asyncio.Queue[str]) -> asyncio.Queue[str]:
+    queue.put_nowait("it")
+    return queue
+
+
+#: Made, waited for by the tool, woken by the program; and what has those that wait for it.
+WAKERS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], Callable[[Any], object], str]] = {
+    "an event": (asyncio.Event, lambda event: event.wait(), lambda event: event.set(), "_waiters"),
+    "a queue": (asyncio.Queue, lambda queue: queue.get(), lambda queue: queue.put_nowait("it"), "_getters"),
+    "a full queue": (lambda: filled(asyncio.Queue(1)), lambda q: q.put("more"), lambda q: q.get_nowait(), "_putters"),
+    "a lock": (lambda: taken(asyncio.Lock()), lambda lock: lock.acquire(), lambda lock: lock.release(), "_waiters"),
+    "a semaphore": (lambda: asyncio.Semaphore(0), lambda each: each.acquire(), lambda each: each.release(), "_waiters"),
+}
+
+
+@pytest.mark.parametrize("what", WAKERS)
+def test_what_the_program_shares_with_a_tool_wakes_it_and_a_warning_says_what_is_better(
+    stage: ToolStage, what: str, caplog: pytest.LogCaptureFixture, until: Until
+) -> None:
+    make, wait, wake, waiters = WAKERS[what]
+    shared = make()
+
+    @tool
+    async def by_hand() -> str:
+        await wait(shared)
+        return "woken"
+
+    call = stage.start(by_hand, "{}", timeout_seconds=30)
+    until(lambda: bool(getattr(shared, waiters)))
+    wake(shared)
+    assert content_of(call.wait()) == "woken"
+    assert 'isolation="caller"' in caplog.text
+
+
+def contended_lock() -> Callable[[], Any]:
+    """It knows a loop that is not the tool's."""
+    lock = asyncio.Lock()
+
+    async def contend() -> None:
+        await lock.acquire()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0):
+                await lock.acquire()
+
+    asyncio.run(contend())
+    return lock.acquire
+
+
+def future_of_another_loop() -> Callable[[], Any]:
+    async def make() -> asyncio.Future[None]:
+        return asyncio.get_running_loop().create_future()
+
+    future = asyncio.run(make())
+
+    async def wait() -> None:
+        await future
+
+    return wait
+
+
+def futures_of_two_loops() -> Callable[[], Any]:
+    async def make() -> asyncio.Future[None]:
+        return asyncio.get_running_loop().create_future()
+
+    futures = asyncio.run(make()), asyncio.run(make())
+
+    async def gather() -> None:
+        await asyncio.gather(*futures)
+
+    return gather
+
+
+def closed_loop() -> Callable[[], Any]:
+    loop = asyncio.new_event_loop()
+    loop.close()
+
+    async def use() -> None:
+        loop.call_soon(print)
+
+    return use
+
+
+def says(text: str, kind: type[Exception] = RuntimeError) -> Callable[[], Callable[[], Any]]:
+    """What a library says that is not installed here."""
+
+    async def use() -> None:
+        raise kind(text)
+
+    return lambda: use
+
+
+def wrapped() -> Callable[[], Any]:
+    async def use() -> None:
+        try:
+            raise RuntimeError("Event loop is closed")
+        except RuntimeError as error:
+            raise ConnectionError("the pool is broken") from error
+
+    return use
+
+
+def grouped() -> Callable[[], Any]:
+    async def use() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(contended_in_thread())
+
+    async def contended_in_thread() -> None:
+        await (await asyncio.to_thread(contended_lock))()
+
+    return use
+
+
+OTHER_LOOPS: dict[str, Callable[[], Callable[[], Any]]] = {
+    "a lock": contended_lock,
+    "a future": future_of_another_loop,
+    "futures": futures_of_two_loops,
+    "a loop that is closed": closed_loop,
+    "aiohttp": says("Timeout context manager should be used inside a task"),
+    "asyncpg": says("cannot perform operation: another operation is in progress", ConnectionError),
+    "pymongo": says("Cannot use AsyncMongoClient in different event loop."),
+    "anyio": says("Attempted to exit cancel scope in a different task than it was entered in"),
+    "a debug loop": says("Non-thread-safe operation invoked on an event loop other than the current one"),
+    "a cause": wrapped,
+    "in a group": grouped,
+}
+
+
+@pytest.mark.parametrize("what", OTHER_LOOPS)
+def test_an_error_about_another_loop_says_where_async_tools_run(stage: ToolStage, what: str) -> None:
+    use = OTHER_LOOPS[what]()
+
+    @tool
+    async def by_hand() -> None:
+        await use()
+
+    event = stage.call(by_hand)
+    assert isinstance(event, ToolCallFailed)
+    assert "async tools run on one of callboard's own" in event.failure.message
+    assert '@tool(isolation="caller")' in event.failure.message
+    assert "@tool(resource=...)" in event.failure.message
+
+
+@pytest.mark.parametrize("error", [ValueError("no such loop"), ToolError("another operation is in progress: wait")])
+def test_other_errors_are_told_as_they_are(stage: ToolStage, error: Exception) -> None:
+    @tool
+    async def by_hand() -> None:
+        raise error
+
+    event = stage.call(by_hand)
+    assert isinstance(event, ToolCallFailed)
+    assert "caller" not in event.failure.message
 
 
 def test_calls_that_came_together_with_one_that_blocks_go_elsewhere(stage: ToolStage) -> None:
@@ -226,7 +550,7 @@ def test_calls_that_came_together_with_one_that_blocks_go_elsewhere(stage: ToolS
     stage.start(hold, "{}")
     assert holding.wait(10)
     blocker = stage.start(block, "{}", timeout_seconds=30)
-    others = [stage.start(add, '{"a":1,"b":2}', timeout_seconds=15) for _ in range(3)]
+    others = [stage.start(add, '{"a":1,"b":2}', timeout_seconds=5) for _ in range(3)]
     gate.set()
     assert [content_of(call.wait()) for call in others] == [3, 3, 3]
     assert [len(call.events) for call in others] == [2, 2, 2]
@@ -246,7 +570,7 @@ def test_a_call_that_never_began_holds_no_thread(stage: ToolStage) -> None:
     blocker = stage.start(block, "{}", timeout_seconds=30)
     assert blocked.wait(10)
     assert isinstance(stage.start(add, '{"a":1,"b":2}', timeout_seconds=0.01).wait(), ToolCallTimedOut)
-    assert content_of(stage.call(add, a=1, b=2)) == 3
+    assert content_of(stage.start(add, '{"a":1,"b":2}', timeout_seconds=4).wait()) == 3
     assert not stage.held_threads.get(add.name)
     release.set()
     blocker.wait()
