@@ -42,7 +42,7 @@ SILENT_TICKS: Final = 20
 LOADING_TICKS: Final = 600
 #: From an order to kill a child (3-9 ms at rest), or from its reply, until its fork server is suspected.
 OVERDUE_TICKS: Final = 10
-#: For children that keep something open to close it, when the pool stops; then all processes are ended.
+#: For children to close what they keep open, when the pool stops; then all are ended.
 CLOSE_SECONDS: Final = 0.8
 #: After a child was handed out its successor is forked this much later, unless a call waits for it: forking at once
 #: would take the processor from the call.
@@ -76,7 +76,7 @@ class _Launch(Struct, frozen=True):
 
 
 class _EndInit(Struct, frozen=True):
-    """Children have had their time to close what they keep open."""
+    pass
 
 
 FromWorkers = supply.Obtain | supply.Withdraw | supply.Release | supply.End | supply.WriteStack
@@ -110,6 +110,7 @@ class _Template(Struct, eq=False):
     """A tool that no one has any more, such as one that was made for a question, is not held by it."""
     name: ToolName
     packed: bytes
+    has_resource: bool
     used_at: float = 0.0
     walls: Walls | None = None
     """What it is held to."""
@@ -142,6 +143,11 @@ class _Child(Struct, eq=False):
     killed: bool = False
     ticks: int = 0
     """Since it should have ended."""
+
+    @property
+    def keeps_something(self) -> bool:
+        """May it have something open that it is to close? One that a worker has is ended with its call."""
+        return self.place is _Place.SPARE and self.template.has_resource
 
 
 class ProcessSource(Actor[SourceMessage]):
@@ -182,25 +188,18 @@ class ProcessSource(Actor[SourceMessage]):
         self._stopping = True
         if self._init is None:
             return True
-        keeping = [child for child in self._children.values() if _keeps_something(child)]
+        keeping = [child for child in self._children.values() if child.keeps_something]
         for child in keeping:
             self._let_end(child)
-        if keeping:
-            self.tell_after(CLOSE_SECONDS, _EndInit())
-        else:
-            self._end_init()
+        self.tell_after(CLOSE_SECONDS if keeping else 0.0, _EndInit())
         return False
 
     @handles(_EndInit)
-    def _time_is_over(self, _: _EndInit) -> None:
-        self._end_init()
-
-    def _end_init(self) -> None:
-        if self._init is None:
-            return
-        self._init.close()
-        if self._contained is None:  # it is being loaded, for most of a second, and nothing runs below it
-            self._init.kill()
+    def _end_init(self, _: _EndInit) -> None:
+        if self._init is not None:
+            self._init.close()
+            if self._contained is None:  # it is being loaded, for most of a second, and nothing runs below it
+                self._init.kill()
 
     def _close(self) -> None:
         """However it ends: what runs ends with it."""
@@ -240,7 +239,7 @@ class ProcessSource(Actor[SourceMessage]):
     def _new_template(self, tool: Tool) -> _Template:
         self._drop_ownerless()
         options = self._options
-        made = _Template(ref(tool), tool.name, tool.packed)
+        made = _Template(ref(tool), tool.name, tool.packed, tool.resource is not None)
         confinement = confinement_of(tool.contract, self._kernel, options.confine, options.workspace)
         if not confinement.is_on:
             return made
@@ -282,11 +281,9 @@ class ProcessSource(Actor[SourceMessage]):
             child.template.spares.append(child)
             self._serve_all()
             return
-        child.ending = True
-        child.ends.close()
+        self._let_end(child)
         if message.after is not supply.After.ENDS:
             self._kill(child)
-        self._later(_Tick)
         if child.template.waiting:
             self._serve(child.template)
 
@@ -418,10 +415,8 @@ class ProcessSource(Actor[SourceMessage]):
 
     def _end_spares(self, template: _Template) -> None:
         for child in template.spares:
-            if _keeps_something(child):
-                self._let_end(child)
-            else:
-                self._kill(child)
+            end = self._let_end if child.keeps_something else self._kill
+            end(child)
             child.place = _Place.UNWANTED
         template.spares.clear()
 
@@ -486,7 +481,7 @@ class ProcessSource(Actor[SourceMessage]):
             template.spares.remove(child)
         child.server.pending.discard(child.ends.number)
         if self._stopping and not any(each.place is _Place.SPARE and each.ending for each in self._children.values()):
-            self._end_init()
+            self._end_init(_EndInit())
         self._serve_all()
         self._fork_ahead(template)
 
@@ -636,7 +631,7 @@ class ProcessSource(Actor[SourceMessage]):
 
     def _let_end(self, child: _Child) -> None:
         """It ends by itself when its socket is closed. Where it does not, it is killed."""
-        child.ending, child.ticks = True, 0
+        child.ending = True
         child.ends.close()
         self._later(_Tick)
 
@@ -688,11 +683,6 @@ class ProcessSource(Actor[SourceMessage]):
         logger.warning("%s %s; it is replaced; running calls continue", what, why)
         self._order(Kind.KILL, server.number)
         self._ask_for_a_sign()
-
-
-def _keeps_something(child: _Child) -> bool:
-    """May it have something open that is to be closed before it ends? One that a worker has is ended with its call."""
-    return child.place is _Place.SPARE and child.template.tool.resource is not None
 
 
 def _give(
