@@ -136,6 +136,14 @@ class Asked(Struct, frozen=True):
     """With which the request begins: the step that was open, whole now."""
 
 
+def _checked_loop(loop: asyncio.AbstractEventLoop | None) -> asyncio.AbstractEventLoop | None:
+    if loop is not None and not isinstance(loop, asyncio.AbstractEventLoop):
+        raise UsageError(
+            f"Runtime(loop=...) takes an event loop, such as asyncio.get_running_loop(), not {loop!r:.100}"
+        )
+    return loop
+
+
 _TRIAL: Final = UserMessage.of("?")
 
 
@@ -153,11 +161,7 @@ class Wiring:
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         """`loop`: where the tools of callers run; None: each on the loop from which it was asked."""
-        self.settings, self._loop = settings, loop
-        if loop is not None and not isinstance(loop, asyncio.AbstractEventLoop):
-            raise UsageError(
-                f"Runtime(loop=...) takes an event loop, such as asyncio.get_running_loop(), not {loop!r:.100}"
-            )
+        self.settings, self._loop = settings, _checked_loop(loop)
         check_confinement(settings.confine)
         builtins = builtin_tools(workspace_of(settings)) if settings.workspace else ()
         self.conversations: dict[RequestId, Conversation] = {}
