@@ -1,6 +1,8 @@
 """Find where a hunk belongs in a file: exactly where it says, else nearby, else with other white space or less context.
 
-What is not exact is said. Only the changed lines are replaced, so lines of context stay as they are in the file.
+What is not exact is said. Only the changed lines are replaced, so lines of context stay as they are in the file, and the
+new ones are indented as it is. Of several places that of the right line number is taken, else the one below the hunk's
+heading; never the nearest, which is another function as often as not.
 """
 
 from __future__ import annotations
@@ -11,12 +13,17 @@ from typing import Final
 from msgspec import Struct
 
 from callboard.actors.edits.changes import Splice
+from callboard.actors.edits.indentation import Surroundings, indent_of, reindented
 from callboard.actors.edits.patches import Hunk, PatchLine
 from callboard.actors.edits.texts import MAX_PLACES, EditedText
 from callboard.protocol.errors import ToolError
 
 #: Lines of context that may differ at either end of a hunk, as with patch(1).
 MAX_FUZZ: Final = 2
+#: Lines of the file that a failure shows.
+MAX_SHOWN_LINES: Final = 12
+#: Lines that begin so end no block, however little they are indented: brackets, comments, C's preprocessor.
+_NO_END: Final = ("{", "}", "(", ")", "[", "]", "#")
 
 
 def _as_it_is(line: str) -> str:
@@ -63,12 +70,30 @@ class Fitter:
     def fit(self, hunk: Hunk) -> list[Splice]:
         """The splices that the hunk comes to."""
         fit = self._find(hunk)
-        if fit.told:
-            self.notes.append(f"{self._path}: hunk {hunk.number} fits, but {', and '.join(fit.told)}")
+        lines = self._as_indented_here(hunk, fit)
+        told = fit.told if lines == hunk.lines else (*fit.told, "its new lines were indented as the file is")
+        if told:
+            self.notes.append(f"{self._path}: hunk {hunk.number} fits, but {', and '.join(told)}")
         self._from = fit.at + fit.looked_for
         if hunk.start is not None:
             self._moved = fit.at - fit.skipped - (hunk.start - 1)
-        return self._splices(hunk, fit)
+        return self._splices(lines, fit)
+
+    def _as_indented_here(self, hunk: Hunk, fit: Fit) -> tuple[PatchLine, ...]:
+        """Its lines. Raises ToolError where it is not clear how deep the new ones are to be."""
+        lines, end = self._lines[0], fit.at + fit.looked_for
+        there: list[str | None] = []
+        at = fit.at - fit.skipped
+        for line in hunk.lines:
+            there.append(lines[at] if line.mark != "+" and fit.at <= at < end else None)
+            at += line.mark != "+"
+        found = reindented(hunk.lines, there, Surroundings(lines, fit.at, end))
+        if found is not None:
+            return found
+        shown = "\n".join(f"{at + 1}: {lines[at]}" for at in range(fit.at, min(end, fit.at + MAX_SHOWN_LINES)))
+        told = "its lines are in the file with another indentation, and it is not clear how deep the new ones are to be"
+        expected = f"a hunk indented as the file is:\n{shown}"
+        raise self._error(hunk, told, expected, "\n".join(line.text for line in hunk.old))
 
     def _find(self, hunk: Hunk) -> Fit:
         old = [line.text for line in hunk.old]
@@ -102,18 +127,43 @@ class Fitter:
             at += 1
 
     def _chosen(self, hunk: Hunk, found: list[int], skipped: int, size: int, told: tuple[str, ...]) -> Fit:
-        if hunk.start is None:
-            if len(found) > 1:
-                raise self._ambiguous(hunk, found)
-            return Fit(found[0], skipped, size, told)
-        said = hunk.start - 1 + skipped
-        at = min(found, key=lambda place: (abs(place - said - self._moved), abs(place - said)))
-        if by := at - said:
+        at, why = self._decided(hunk, found, skipped, size)
+        if hunk.start is not None and (by := at - (hunk.start - 1 + skipped)):
             way = "below" if by > 0 else "above"
             told = (f"{abs(by)} lines {way} line {hunk.start}, where its header says", *told)
-            if len(found) > 1:
-                told = (*told, f"its lines are in {len(found)} places; line {at + 1} is the nearest")
+        if why:
+            told = (*told, f"its lines are in {len(found)} places; line {at + 1} is {why}")
         return Fit(at, skipped, size, told)
+
+    def _decided(self, hunk: Hunk, found: list[int], skipped: int, size: int) -> tuple[int, str]:
+        """One of these places, and what has decided where neither the text nor the line number has. Raises ToolError."""
+        if len(found) == 1:
+            return found[0], ""
+        said = None if hunk.start is None else hunk.start - 1 + skipped
+        numbered = [] if said is None else [at for at in found if at in (said, said + self._moved)]
+        within, behind = self._below_heading(hunk.heading, found, size) if hunk.heading else (set[int](), set[int]())
+        headed = within or behind
+        chosen = [at for at in numbered if not headed or at in within | behind] if numbered else sorted(headed)
+        if len(chosen) != 1:
+            raise self._ambiguous(hunk, found)
+        at = chosen[0]
+        if at == said:
+            return at, ""
+        return at, "below its heading" if at in headed else "as far away as the hunk before it"
+
+    def _below_heading(self, heading: str, found: list[int], size: int) -> tuple[set[int], set[int]]:
+        """Which of these places are in the function, class or section that the text behind "@@" names, and which are
+        just behind it.
+
+        git names what is before the hunk's first line, models what the change is in: that may be one of its lines.
+        """
+        lines, wanted = self._lines[-1], _squeezed(heading.rstrip(". \u2026"))
+        within, behind = set[int](), set[int]()
+        for head in (at for at, line in enumerate(lines) if wanted and line.startswith(wanted)):
+            end = _end_of_block(self._lines[0], head)
+            within.update(at for at in found if head - size < at < end)
+            behind.update(at for at in found if at == end)
+        return within, behind
 
     def _insertion(self, hunk: Hunk) -> Fit:
         """A hunk without old lines goes behind the line that its header names."""
@@ -125,13 +175,13 @@ class Fitter:
             raise self._error(hunk, f"there is no line {hunk.start}", f"a line from 0 to {count}")
         return Fit(at)
 
-    def _splices(self, hunk: Hunk, fit: Fit) -> list[Splice]:
+    def _splices(self, lines: Sequence[PatchLine], fit: Fit) -> list[Splice]:
         """One for each run of changed lines."""
         found: list[Splice] = []
         at, passed = fit.at, 0
         removed: list[PatchLine] = []
         added: list[PatchLine] = []
-        for line in (*hunk.lines, PatchLine(" ", "")):
+        for line in (*lines, PatchLine(" ", "")):
             if line.mark == "+":
                 added.append(line)
             elif line.mark == "-":
@@ -166,9 +216,11 @@ class Fitter:
 
     def _ambiguous(self, hunk: Hunk, found: Sequence[int]) -> ToolError:
         lines = ", ".join(str(at + 1) for at in found[:MAX_PLACES])
-        return self._error(
-            hunk, f"its lines are in {len(found)} places", f"a line number in its header: one of {lines}"
-        )
+        more = ", ..." if len(found) > MAX_PLACES else ""
+        told = f"its lines are in {len(found)} places"
+        if hunk.start is not None:
+            told += f", and neither line {hunk.start} nor its heading tells which"
+        return self._error(hunk, told, f"a line number in its header: one of {lines}{more}")
 
     def _error(self, hunk: Hunk, told: str, expected: str, received: str = "") -> ToolError:
         return ToolError(
@@ -183,3 +235,17 @@ class Fitter:
 def _context(lines: Sequence[PatchLine]) -> int:
     """How many lines of context there are before the first change."""
     return next((place for place, line in enumerate(lines) if line.mark != " "), len(lines))
+
+
+def _end_of_block(lines: Sequence[str], head: int) -> int:
+    """The line behind the function, class or section that begins at this one: the next that is indented no deeper; of
+    a heading that begins with a sign ("## ", "[name]"), the next that begins with it."""
+    text, depth = lines[head].strip(), len(indent_of(lines[head]).expandtabs())
+    sign = "" if text[0].isalnum() or text[0] in "_$@" else text[0]
+    for at in range(head + 1, len(lines)):
+        line = lines[at].strip()
+        if not line or len(indent_of(lines[at]).expandtabs()) > depth:
+            continue
+        if line.startswith(sign) if sign else not line.startswith(_NO_END):
+            return at
+    return len(lines)

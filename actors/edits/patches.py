@@ -17,7 +17,7 @@ from callboard.protocol.errors import ToolError
 #: A patch that a model can have written is far shorter.
 MAX_PATCH_BYTES: Final = 1_000_000
 DEV_NULL: Final = "/dev/null"
-_HUNK: Final = re.compile(r"@@ ?(?:-(?P<start>\d{1,9})(?:,(?P<old>\d{1,9}))? \+\d{1,9}(?:,(?P<new>\d{1,9}))?)?.*")
+_HUNK: Final = re.compile(r"@@ ?(?:-(?P<start>\d{1,9})(?:,(?P<old>\d{1,9}))? \+\d{1,9}(?:,(?P<new>\d{1,9}))?)?(?P<rest>.*)")
 _STAMP: Final = re.compile(r"\t.*$")
 _ESCAPE: Final = re.compile(rb'\\([0-7]{3}|[abtnvfr"\\])')
 _ESCAPES: Final = dict(zip(b'abtnvfr"\\', b'\a\b\t\n\v\f\r"\\', strict=True))
@@ -50,6 +50,8 @@ class Hunk(Struct, frozen=True):
     lines: tuple[PatchLine, ...]
     number: int
     """Of the hunks of its file, from 1."""
+    heading: str = ""
+    """What its header says behind the numbers: the function or section that it is in."""
 
     @property
     def old(self) -> list[PatchLine]:
@@ -149,7 +151,7 @@ def _hunk(lines: Sequence[str], at: int, header: re.Match[str], number: int) -> 
     if all(line.mark == " " for line in body):
         raise _wrong(f"the hunk at line {first + 1} changes nothing", 'lines that begin with "-" or "+"', lines[first])
     start = int(header["start"]) if header["start"] else None
-    return Hunk(start, tuple(body), number), at
+    return Hunk(start, tuple(body), number, header["rest"].strip(" .").removeprefix("@@").strip()), at
 
 
 def _take_extended(head: _Head, line: str) -> None:
