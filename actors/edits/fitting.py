@@ -1,8 +1,8 @@
-"""Find where a hunk belongs in a file: exactly where it says, else nearby, else with other white space or less context.
+"""Find where a hunk belongs in a file: where it says, else elsewhere, else with other white space or less context.
 
-What is not exact is said. Only the changed lines are replaced, so lines of context stay as they are in the file, and the
-new ones are indented as it is. Of several places that of the right line number is taken, else the one below the hunk's
-heading; never the nearest, which is another function as often as not.
+What is not exact is said. Only the changed lines are replaced, so lines of context stay as they are in the file, and
+the new ones are indented as it is. Of several places that of the right line number is taken, else the one below the
+hunk's heading; never the nearest, which is another function as often as not.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 from msgspec import Struct
 
 from callboard.actors.edits.changes import Splice
-from callboard.actors.edits.indentation import Surroundings, indent_of, reindented
+from callboard.actors.edits.indentation import Evidence, PlacedHunk, Surroundings, indent_of, reindented, step_of
 from callboard.actors.edits.patches import Hunk, PatchLine
 from callboard.actors.edits.texts import MAX_PLACES, EditedText
 from callboard.protocol.errors import ToolError
@@ -61,39 +61,44 @@ class Fitter:
         self._path = path
         lines = [text.decoded(start, end) for start, end, _ in text.lines]
         self._lines = [[way(line) for line in lines] for way, _ in _WAYS]
+        self._step = step_of(lines)
         self._from = 0
         """The first line that no hunk so far covers."""
         self._moved = 0
         """By how much the last hunk was away from where it says."""
         self.notes: list[str] = []
 
-    def fit(self, hunk: Hunk) -> list[Splice]:
-        """The splices that the hunk comes to."""
+    def fit(self, *hunks: Hunk) -> list[Splice]:
+        """The splices that the hunks come to, in their order in the file."""
+        fits = [self._found(hunk) for hunk in hunks]
+        placed = [self._placed(hunk, fit) for hunk, fit in zip(hunks, fits, strict=True)]
+        evidence = Evidence(placed)
+        found: list[Splice] = []
+        for hunk, fit, place in zip(hunks, fits, placed, strict=True):
+            lines = reindented(place, evidence)
+            if lines is None:
+                raise self._unclear(hunk, fit)
+            told = fit.told if lines == hunk.lines else (*fit.told, "its new lines were indented as the file is")
+            if told:
+                self.notes.append(f"{self._path}: hunk {hunk.number} fits, but {', and '.join(told)}")
+            found += self._splices(lines, fit)
+        return found
+
+    def _found(self, hunk: Hunk) -> Fit:
         fit = self._find(hunk)
-        lines = self._as_indented_here(hunk, fit)
-        told = fit.told if lines == hunk.lines else (*fit.told, "its new lines were indented as the file is")
-        if told:
-            self.notes.append(f"{self._path}: hunk {hunk.number} fits, but {', and '.join(told)}")
         self._from = fit.at + fit.looked_for
         if hunk.start is not None:
             self._moved = fit.at - fit.skipped - (hunk.start - 1)
-        return self._splices(lines, fit)
+        return fit
 
-    def _as_indented_here(self, hunk: Hunk, fit: Fit) -> tuple[PatchLine, ...]:
-        """Its lines. Raises ToolError where it is not clear how deep the new ones are to be."""
+    def _placed(self, hunk: Hunk, fit: Fit) -> PlacedHunk:
         lines, end = self._lines[0], fit.at + fit.looked_for
         there: list[str | None] = []
         at = fit.at - fit.skipped
         for line in hunk.lines:
             there.append(lines[at] if line.mark != "+" and fit.at <= at < end else None)
             at += line.mark != "+"
-        found = reindented(hunk.lines, there, Surroundings(lines, fit.at, end))
-        if found is not None:
-            return found
-        shown = "\n".join(f"{at + 1}: {lines[at]}" for at in range(fit.at, min(end, fit.at + MAX_SHOWN_LINES)))
-        told = "its lines are in the file with another indentation, and it is not clear how deep the new ones are to be"
-        expected = f"a hunk indented as the file is:\n{shown}"
-        raise self._error(hunk, told, expected, "\n".join(line.text for line in hunk.old))
+        return PlacedHunk(hunk.lines, tuple(there), Surroundings(lines, fit.at, end, self._step))
 
     def _find(self, hunk: Hunk) -> Fit:
         old = [line.text for line in hunk.old]
@@ -136,7 +141,7 @@ class Fitter:
         return Fit(at, skipped, size, told)
 
     def _decided(self, hunk: Hunk, found: list[int], skipped: int, size: int) -> tuple[int, str]:
-        """One of these places, and what has decided where neither the text nor the line number has. Raises ToolError."""
+        """One of these places, and what has decided where neither text nor line number has. Raises ToolError."""
         if len(found) == 1:
             return found[0], ""
         said = None if hunk.start is None else hunk.start - 1 + skipped
@@ -208,6 +213,13 @@ class Fitter:
 
     # -- failures
 
+    def _unclear(self, hunk: Hunk, fit: Fit) -> ToolError:
+        end = min(fit.at + fit.looked_for, fit.at + MAX_SHOWN_LINES)
+        shown = "\n".join(f"{at + 1}: {self._lines[0][at]}" for at in range(fit.at, end))
+        told = "its lines are in the file with another indentation, and it is not clear how deep the new ones are to be"
+        expected = f"a hunk indented as the file is{':' if shown else ''}\n{shown}".rstrip()
+        return self._error(hunk, told, expected, "\n".join(line.text for line in hunk.old))
+
     def _misfit(self, hunk: Hunk, old: Sequence[str]) -> ToolError:
         near = self._text.nearest("\n".join(old))
         expected = f"lines that are in the file; the nearest are:\n{near}" if near else "lines that are in the file"
@@ -219,7 +231,7 @@ class Fitter:
         more = ", ..." if len(found) > MAX_PLACES else ""
         told = f"its lines are in {len(found)} places"
         if hunk.start is not None:
-            told += f", and neither line {hunk.start} nor its heading tells which"
+            told += ", and line number and heading do not tell which"
         return self._error(hunk, told, f"a line number in its header: one of {lines}{more}")
 
     def _error(self, hunk: Hunk, told: str, expected: str, received: str = "") -> ToolError:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, pairwise
 from typing import Final
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from callboard.actors.edits.patches import PatchLine
@@ -25,6 +26,7 @@ _OPENERS: Final = (":", "(", "[", "{", ",", "=", "\\")
 
 
 def indent_of(line: str) -> str:
+    """The white space that it begins with."""
     return line[: len(line) - len(line.lstrip())]
 
 
@@ -57,9 +59,9 @@ def step_of(lines: Iterable[str]) -> str:
 class Surroundings:
     """How the file is indented, at and around the lines that a hunk was found to be."""
 
-    def __init__(self, lines: Sequence[str], first: int, end: int) -> None:
-        """The hunk's old lines are `lines[first:end]`."""
-        self.step = step_of(lines)
+    def __init__(self, lines: Sequence[str], first: int, end: int, step: str) -> None:
+        """The hunk's old lines are `lines[first:end]`; `step` is one level of the file."""
+        self.step = step
         self._lines = lines
         self._first = first
         self._end = end
@@ -96,78 +98,123 @@ class Surroundings:
         is_open = self._before.rstrip().endswith(_OPENERS)
         return self.levels() | {behind} | ({before + self.step} if is_open else set())
 
+    def may_follow(self, indent: str, text: str) -> bool:
+        """May the line behind the hunk stand behind one like this?"""
+        return _columns(indent_of(self._behind)) <= _columns(indent) or text.rstrip().endswith(_OPENERS)
+
+
+class PlacedHunk(Struct, frozen=True):
+    """A hunk, and where its old lines were found."""
+
+    lines: tuple[PatchLine, ...]
+    there: tuple[str | None, ...]
+    """Of each line the line of the file that it is; None of a new one, and of one that was not looked for."""
+    around: Surroundings
+
+    def pairs(self) -> Iterator[tuple[str, str]]:
+        """The indentations of the patch with those of the file."""
+        for line, found in zip(self.lines, self.there, strict=True):
+            if found and found.strip():
+                yield indent_of(line.text), indent_of(found)
+
+    @property
+    def is_indented_as_found(self) -> bool:
+        return all(of_patch == of_file for of_patch, of_file in self.pairs())
+
+    @property
+    def added(self) -> list[str]:
+        """The indentations of the new lines that are not blank."""
+        return [indent_of(line.text) for line in self.lines if line.mark == "+" and line.text.strip()]
+
+
+class Evidence:
+    """What all hunks of one file tell of how the patch is indented."""
+
+    def __init__(self, hunks: Sequence[PlacedHunk]) -> None:
+        self.is_otherwise = not all(hunk.is_indented_as_found for hunk in hunks)
+        self.pairs = {pair for hunk in hunks for pair in hunk.pairs()}
+        self._seen = {step for hunk in hunks for step in _steps_seen(dict(hunk.pairs()), hunk.around.step)}
+        self._likely = step_of(line.text for hunk in hunks for line in hunk.lines)
+
+    def step(self, of_hunk: set[str]) -> str:
+        """One level in the patch, by what is one in the file where that can be seen; "" where that differs."""
+        seen = of_hunk or self._seen or {self._likely}
+        return next(iter(seen)) if len(seen) == 1 else self._likely if self._likely in seen else ""
+
+
+def _steps_seen(known: dict[str, str], of_file: str) -> set[str]:
+    """What one level of the file is in the patch, by each two lines of which one is deeper in both."""
+    found = set()
+    for (level, here), (deeper, there) in _nested(known):
+        count = there[len(here) :].count(of_file) if of_file else 0
+        size, left = divmod(len(deeper) - len(level), count) if count else (0, 1)
+        step = deeper[len(level) :][:size]
+        if there == here + of_file * count and not left and deeper == level + step * count:
+            found.add(step)
+    return found
+
 
 class _Rule:
     """From an indentation of the patch to one of the file."""
 
-    def __init__(self, lines: Sequence[PatchLine], there: Sequence[str | None], around: Surroundings) -> None:
-        self._around = around
-        pairs = [(line.text, found) for line, found in zip(lines, there, strict=True) if found and found.strip()]
-        known = [(indent_of(text), indent_of(found)) for text, found in pairs]
-        self.known = dict(known) or {"": ""}
-        self.is_identity = all(of_patch == of_file for of_patch, of_file in known)
-        self.is_one = len(set(known)) == len(self.known) and all(
-            _columns(here) <= _columns(deeper) for (_, here), (_, deeper) in _nested(self.known)
-        )
-        self._step = self._step_of_patch(lines)
-        self._of_items = {inner: _inner(found) for text, found in pairs if (inner := _inner(text)) is not None}
-
-    def _step_of_patch(self, lines: Sequence[PatchLine]) -> str:
-        """What one level is in the patch, by what is one in the file where that can be seen; "" where that differs."""
-        found = set()
-        for (level, here), (deeper, there) in _nested(self.known):
-            steps = there[len(here) :].count(self._around.step) if self._around.step else 0
-            size, left = divmod(len(deeper) - len(level), steps) if steps else (0, 1)
-            if there == here + self._around.step * steps and not left:
-                found.add(deeper[len(level) :][:size])
-        if len(found) > 1:
-            return ""
-        return found.pop() if found else step_of(line.text for line in lines)
+    def __init__(self, hunk: PlacedHunk, evidence: Evidence) -> None:
+        self._around = hunk.around
+        self._of_file = hunk.around.step
+        pairs = set(hunk.pairs()) or evidence.pairs or {("", "")}
+        of_levels = {
+            (here, there) for here, there in pairs if there == self._of_file * there.count(self._of_file or "?")
+        }
+        self._step = evidence.step(_steps_seen(dict(of_levels), self._of_file))
+        is_plain = dict(pairs) if _is_one(pairs) else None
+        # An aligned line is at no level: where it contradicts the others it is left out of account.
+        of_levels = {(here, there) for here, there in of_levels if here == self._step * here.count(self._step or "?")}
+        self.known = is_plain or (dict(of_levels) if _is_one(of_levels) else {})
 
     def of(self, indent: str) -> str | None:
         """None where it cannot be told."""
-        if not self.is_one or indent in self.known:
-            return self.known.get(indent) if self.is_one else None
-        if (found := self._of_items.get(indent)) is not None:
-            return found
+        if indent in self.known:
+            return self.known[indent]
         found = self._deeper(indent) if any(map(indent.startswith, self.known)) else self._less_deep(indent)
-        is_between = found is not None and all(
-            _columns(here) < _columns(deeper)
-            for (_, here), (_, deeper) in _nested({**self.known, indent: found})
-            if found in (here, deeper)
-        )
-        return found if is_between else None
+        if found is None:
+            return None
+        order = [(one, other) for one, other in _nested({**self.known, indent: found}) if indent in (one[0], other[0])]
+        return found if all(_columns(here) < _columns(there) for (_, here), (_, there) in order) else None
+
+    def aligned(self, rest: str) -> str | None:
+        """What of an indentation goes beyond the line before it that is less deep, where that is no whole level."""
+        is_level = not self._step or rest == self._step * rest.count(self._step)
+        return None if is_level or not self.known or rest.strip(" ") else rest
 
     def _deeper(self, indent: str) -> str | None:
-        """So many levels, and spaces of an aligned line, more than the nearest one that is less deep."""
+        """So many levels more than the nearest one that is less deep."""
         nearest = max((level for level in self.known if indent.startswith(level)), key=len)
-        rest, step = indent[len(nearest) :], self._step
-        if not step:
+        count = indent[len(nearest) :].count(self._step) if self._step else 0
+        if not count or indent != nearest + self._step * count:
             return None
-        of_file = self._around.step or step
-        count = 0
-        while rest.startswith(step):
-            rest, count = rest[len(step) :], count + 1
-        if rest.strip(" ") or (rest and len(rest) >= _columns(of_file)):
-            return None
-        return self.known[nearest] + of_file * count + rest
+        return self.known[nearest] + (self._of_file or self._step) * count
 
     def _less_deep(self, indent: str) -> str | None:
         """Outwards there is no evidence but that of the blocks around: it must be the level of one of them."""
         nearest = min((level for level in self.known if level.startswith(indent)), key=len, default=None)
-        if nearest is None:
+        if nearest is None or not self._step:
             return None
-        rest, of_file = nearest[len(indent) :], self._around.step
-        here = self.known[nearest]
-        is_shift = here.endswith(rest) and (self._step == of_file or not of_file)
-        if is_shift:
-            found = here[: len(here) - len(rest)]
+        here, of_file = self.known[nearest], self._of_file or self._step
+        depth, count = here.count(of_file), indent.count(self._step)
+        if self._step == of_file:
+            found = here.removesuffix(nearest[len(indent) :])
+        elif here == of_file * depth and nearest == self._step * depth and indent == self._step * count:
+            found = of_file * count
         else:
-            step, depth = self._step, here.count(of_file) if of_file else 0
-            if not step or here != of_file * depth or nearest != step * depth or indent != step * indent.count(step):
-                return None
-            found = of_file * indent.count(step)
-        return found if found in self._around.levels() else None
+            return None
+        return found if found != here and found in self._around.levels() else None
+
+
+def _is_one(pairs: set[tuple[str, str]]) -> bool:
+    """Is each indentation of the patch one of the file, and none that is deeper less deep there?"""
+    known = dict(pairs)
+    return len(known) == len(pairs) > 0 and all(
+        _columns(here) <= _columns(there) for (_, here), (_, there) in _nested(known)
+    )
 
 
 def _nested(known: dict[str, str]) -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:
@@ -178,63 +225,86 @@ def _nested(known: dict[str, str]) -> Iterator[tuple[tuple[str, str], tuple[str,
                 yield each, other
 
 
-def reindented(
-    lines: Sequence[PatchLine], there: Sequence[str | None], around: Surroundings
-) -> tuple[PatchLine, ...] | None:
-    """The lines of a hunk with the new ones indented as the file is; None where it is not clear how.
-
-    `there`: of each line of the hunk the line of the file that it is, None of a new one and one not looked for.
-    """
-    rule = _Rule(lines, there, around)
-    if not any(line.mark == "+" and line.text.strip() for line in lines):
-        return tuple(lines)
-    if rule.is_identity and not _is_indented_otherwise(lines, rule, around):
-        return tuple(lines)
-    in_file = _indents(lines, there, rule)
-    is_blind = in_file is not None and not any(line.mark != "+" for line in lines)
-    if in_file is None or (is_blind and not _is_possible(lines, in_file, around)) or not _keeps_shape(lines, in_file):
+def reindented(hunk: PlacedHunk, evidence: Evidence) -> tuple[PatchLine, ...] | None:
+    """The lines of a hunk with the new ones indented as the file is; None where it is not clear how."""
+    if not any(line.mark == "+" and line.text.strip() for line in hunk.lines):
+        return hunk.lines
+    rule = _Rule(hunk, evidence)
+    if hunk.is_indented_as_found and not _is_indented_otherwise(hunk, rule, evidence):
+        return hunk.lines
+    in_file = _indents(hunk, rule)
+    if in_file is None or (rule.known and not _keeps_shape(hunk.lines, in_file)):
         return None
-    return _items_aligned(lines, in_file)
+    if not any(line.mark != "+" for line in hunk.lines) and not _is_possible(hunk, in_file):
+        return None
+    return _items_aligned(hunk.lines, in_file)
 
 
-def _is_indented_otherwise(lines: Sequence[PatchLine], rule: _Rule, around: Surroundings) -> bool:
-    """No old line is indented, so all fit; but the new ones are where the file has lines that are indented otherwise."""
-    indents = [indent_of(line.text) for line in lines if line.mark == "+" and line.text.strip()]
-    if set(rule.known) != {""} or not any(indents):
+def _is_indented_otherwise(hunk: PlacedHunk, rule: _Rule, evidence: Evidence) -> bool:
+    """No old line is indented, so all fit; but new ones are where the file has lines that are indented otherwise."""
+    if any(here for here, _ in hunk.pairs()) or not any(hunk.added):
         return False
-    beside = around.beside()
-    if any(line.mark == " " for line in lines):
-        return beside.isdisjoint(indents) and rule.of(min(filter(None, indents), key=_columns)) in beside
-    if any(line.mark == "-" for line in lines):
+    if evidence.is_otherwise:
+        return True
+    marks = {line.mark for line in hunk.lines}
+    if " " in marks:
+        beside = hunk.around.beside()
+        return beside.isdisjoint(hunk.added) and rule.of(min(filter(None, hunk.added), key=_columns)) in beside
+    if "-" in marks:
         return False
-    return bool(around.step) and not _is_possible(lines, [indent_of(line.text) for line in lines], around)
+    return bool(hunk.around.step) and not _is_possible(hunk, [indent_of(line.text) for line in hunk.lines])
 
 
-def _is_possible(lines: Sequence[PatchLine], indents: Sequence[str], around: Surroundings) -> bool:
-    """Can the first of these new lines, of a hunk that has no others, be where the file has it put?"""
-    first = next(indent for line, indent in zip(lines, indents, strict=True) if line.text.strip())
-    return first in around.between()
+def _is_possible(hunk: PlacedHunk, indents: Sequence[str]) -> bool:
+    """Can the new lines of a hunk that has no others be where the file has them put?"""
+    new = [(indent, line.text) for line, indent in zip(hunk.lines, indents, strict=True) if line.text.strip()]
+    return new[0][0] in hunk.around.between() and hunk.around.may_follow(*new[-1])
 
 
-def _indents(lines: Sequence[PatchLine], there: Sequence[str | None], rule: _Rule) -> list[str] | None:
+class _Outer(Struct, frozen=True):
+    """A line of the new text: one that later ones may be nested in."""
+
+    indent: str
+    in_file: str
+    inner: str | None
+    """Of a list's item: where its text begins."""
+    inner_in_file: str
+
+
+def _indents(hunk: PlacedHunk, rule: _Rule) -> list[str] | None:
     """Of each line of the hunk, as it is in the file or is to be there; None where that of a new line is not clear."""
     found: list[str] = []
-    for at, line in enumerate(lines):
-        of_file = there[at]
-        if line.mark != "+":
-            found.append(indent_of(line.text if of_file is None else of_file))
+    outer: list[_Outer] = []
+    for at, (line, there) in enumerate(zip(hunk.lines, hunk.there, strict=True)):
+        indent, text = indent_of(line.text), line.text if there is None else there
+        if not line.text.strip():
+            found.append("")
             continue
-        indent = rule.of(indent_of(line.text)) if line.text.strip() else ""
-        if indent is None:
-            indent = _of_replaced(lines, there, at)
-        if indent is None:
+        if line.mark == "-":
+            found.append(indent_of(text))
+            continue
+        outer = [each for each in outer if each.indent != indent and indent.startswith(each.indent)]
+        in_file = _indent_of_new(hunk, at, rule, outer) if line.mark == "+" else indent_of(text)
+        if in_file is None:
             return None
-        found.append(indent)
+        found.append(in_file)
+        inner_in_file = in_file + " " * (len(_inner(text) or "") - len(indent_of(text)))
+        outer.append(_Outer(indent, in_file, _inner(line.text), inner_in_file))
     return found
 
 
+def _indent_of_new(hunk: PlacedHunk, at: int, rule: _Rule, outer: Sequence[_Outer]) -> str | None:
+    indent = indent_of(hunk.lines[at].text)
+    if outer and outer[-1].inner == indent:
+        return outer[-1].inner_in_file
+    found = rule.of(indent)
+    if found is None and outer and (rest := rule.aligned(indent[len(outer[-1].indent) :])) is not None:
+        return outer[-1].in_file + rest
+    return _of_replaced(hunk.lines, hunk.there, at) if found is None else found
+
+
 def _of_replaced(lines: Sequence[PatchLine], there: Sequence[str | None], at: int) -> str | None:
-    """Line for line: the indentation of the line in whose place this one is put, where the patch has both at one depth."""
+    """Line for line: that of the line in whose place this one is put, where the patch has both at one depth."""
     first = at
     while first and lines[first - 1].mark == "+":
         first -= 1

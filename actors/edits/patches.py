@@ -17,7 +17,9 @@ from callboard.protocol.errors import ToolError
 #: A patch that a model can have written is far shorter.
 MAX_PATCH_BYTES: Final = 1_000_000
 DEV_NULL: Final = "/dev/null"
-_HUNK: Final = re.compile(r"@@ ?(?:-(?P<start>\d{1,9})(?:,(?P<old>\d{1,9}))? \+\d{1,9}(?:,(?P<new>\d{1,9}))?)?(?P<rest>.*)")
+_HUNK: Final = re.compile(
+    r"@@ ?(?:-(?P<start>\d{1,9})(?:,(?P<old>\d{1,9}))? \+\d{1,9}(?:,(?P<new>\d{1,9}))?)?(?P<rest>.*)"
+)
 _STAMP: Final = re.compile(r"\t.*$")
 _ESCAPE: Final = re.compile(rb'\\([0-7]{3}|[abtnvfr"\\])')
 _ESCAPES: Final = dict(zip(b'abtnvfr"\\', b'\a\b\t\n\v\f\r"\\', strict=True))

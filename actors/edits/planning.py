@@ -280,7 +280,7 @@ class Planner:
             self._check_free(target, patch.new, "patch", may_make_parents=True)
         text = EditedText(before, "patch")
         fitter = Fitter(text, patch.old)
-        splices = [splice for hunk in patch.hunks for splice in fitter.fit(hunk)]
+        splices = fitter.fit(*patch.hunks)
         change = FileChange(place, target, before, tuple(splices), patch.is_executable)
         if change.result == before and target == place and patch.is_executable is None:
             return Planned((), (f"{place} holds that already",))
@@ -304,7 +304,7 @@ class Planner:
         """A deletion says in its hunk what the file held."""
         text = EditedText(before, "patch")
         fitter = Fitter(text, patch.old)
-        splices = [splice for hunk in patch.hunks for splice in fitter.fit(hunk)]
+        splices = fitter.fit(*patch.hunks)
         left = FileChange(place, place, before, tuple(splices)).result or b""
         if patch.hunks and left[text.mark_bytes :].strip():
             told = f"the patch deletes {patch.old!r}, but its hunk is not all that the file holds"

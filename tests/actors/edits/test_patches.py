@@ -83,13 +83,74 @@ def test_context_keeps_the_white_space_of_the_file(desk: Desk) -> None:
     assert patched(desk, hunk("@@ -1,3 +1,3 @@", " one", " two", "-three", "+3")) == "one\n    two\n3\n"
 
 
-def test_the_nearest_of_equal_places_is_taken_and_said(desk: Desk) -> None:
+@pytest.mark.parametrize("header", ["@@ -7,1 +7,1 @@", "@@ @@", "@@ -1 +1 @@ nothing of the kind", "@@ -5 +5 @@ x z"])
+def test_of_equal_places_none_is_taken_by_chance(desk: Desk, header: str) -> None:
     (desk.root / "a.txt").write_text("x\n" * 3 + "y\n" + "z\n" * 3 + "y\n")
-    known = desk.stage(ApplyPatch(hunk("@@ -7,1 +7,1 @@", "-y", "+Y")))
-    assert "its lines are in 2 places; line 8 is the nearest" in known.notes[0]
-    error = refusal(Desk(desk.root, desk.root.parent / "other"), hunk("@@ @@", "-y", "+Y"))
+    error = refusal(desk, hunk(header, "-y", "+Y"))
     assert "2 places" in str(error)
     assert error.expected == "a line number in its header: one of 4, 8"
+
+
+TWINS = {
+    "a.py": (
+        "class A:\n    def run(self):\n        go()\n        return 1\n\n"
+        "    def stop(\n        self,\n    ):\n        go()\n        return 1\n"
+    ),
+    "a.c": "int one(void)\n{\n  int x;\n#ifdef A\n  go();\n#endif\n}\n\nint two(void)\n{\n  go();\n}\n",
+    "a.md": "# Top\n\n## Install\n\ngo\n\n## Remove\n\ngo\n",
+    "a.ini": "[one]\ngo = 1\n\n[two]\ngo = 1\n",
+    "a.js": "function one() {\n\tgo();\n}\nfunction two() {\n\tgo();\n}\n",
+    "Makefile": "one:\n\tgo\n\ntwo:\n\tgo\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "header", "lines", "line"),
+    [
+        ("a.py", "@@ -99,2 +99,2 @@ def stop(", ("-        go()", "+        WENT", "         return 1"), 9),
+        ("a.py", "@@ -99,2 +99,2 @@     def run(self):", ("-        go()", "+        WENT", "         return 1"), 3),
+        ("a.py", "@@ -9,2 +9,2 @@ class A:", ("-        go()", "+        WENT", "         return 1"), 9),
+        ("a.py", "@@ -8,2 +8,2 @@ def run(self)", ("- go()", "+ WENT", "  return 1"), 3),
+        ("a.c", "@@ -1 +1 @@ int two(void)", ("-  go();", "+  WENT"), 11),
+        ("a.c", "@@ int one(void)", ("-  go();", "+  WENT"), 5),
+        ("a.md", "@@ -1 +1 @@ ## Remove", ("-go", "+WENT"), 9),
+        ("a.md", "@@ -6 +6 @@ ## Install", ("-go", "+WENT"), 5),
+        ("a.ini", "@@ -1 +1 @@ [two]", ("-go = 1", "+WENT"), 5),
+        ("a.js", "@@ -9 +9 @@ function two() {", ("-    go();", "+    WENT"), 5),
+        ("Makefile", "@@ ... @@ two:", ("-\tgo", "+\tWENT"), 5),
+        ("Makefile", "@@ -4 +4 @@ one", ("-\tgo", "+\tWENT"), 2),
+    ],
+)
+def test_the_heading_decides_between_equal_places(
+    desk: Desk, path: str, header: str, lines: tuple[str, ...], line: int
+) -> None:
+    (desk.root / path).write_text(TWINS[path])
+    desk.decide(desk.staged(ApplyPatch(hunk(header, *lines, path=path))))
+    (changed,) = [at for at, text in enumerate((desk.root / path).read_text().split("\n"), 1) if "WENT" in text]
+    assert changed == line
+
+
+@pytest.mark.parametrize(
+    ("header", "lines"),
+    [
+        ("@@ -1,2 +1,2 @@ class A:", ("-        go()", "+        WENT", "         return 1")),  # both are in it
+        ("@@ -3,2 +3,2 @@ def stop(", ("-        go()", "+        WENT", "         return 1")),  # they contradict
+        ("@@ -6,2 +6,2 @@ def other():", ("-        go()", "+        WENT", "         return 1")),
+        ("@@ -6,2 +6,2 @@", ("-go()", "+WENT", " return 1")),
+    ],
+)
+def test_where_the_heading_does_not_decide_the_places_are_named(
+    desk: Desk, header: str, lines: tuple[str, ...]
+) -> None:
+    (desk.root / "a.py").write_text(TWINS["a.py"])
+    error = refusal(desk, hunk(header, *lines, path="a.py"))
+    assert error.expected == "a line number in its header: one of 3, 9"
+
+
+def test_a_hunk_as_far_away_as_the_one_before_it_is_no_riddle(desk: Desk) -> None:
+    (desk.root / "a.txt").write_text("new\nnew\none\nx\nx\nx\ny\nx\nx\nx\ny\n")
+    two = "\n".join((hunk("@@ -1 +1 @@", "-one", "+1"), "@@ -9 +9 @@", "-y", "+Y", "")).replace("\n\n", "\n")
+    assert patched(desk, two).endswith("y\nx\nx\nx\nY\n")
 
 
 def test_a_hunk_that_does_not_fit_is_told_with_the_nearest_lines(desk: Desk) -> None:
@@ -186,7 +247,7 @@ def test_a_diff_of_ours_read_again_makes_the_same_file(before: bytes, after: byt
         return
     (patch,) = parse_patch(diff)
     fitter = Fitter(EditedText(before), "x")
-    splices = tuple(splice for each in patch.hunks for splice in fitter.fit(each))
+    splices = tuple(fitter.fit(*patch.hunks))
     result = FileChange("/w/x", "/w/x", before, splices).result
     assert result is not None
     # A line end that the file has elsewhere is what is written, so only the lines are compared where they are mixed.
