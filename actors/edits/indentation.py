@@ -95,8 +95,12 @@ class Surroundings:
         before, behind = indent_of(self._before), indent_of(self._behind)
         if _columns(before) < _columns(behind):
             return {behind}
-        is_open = self._before.rstrip().endswith(_OPENERS)
-        return self.levels() | {behind} | ({before + self.step} if is_open else set())
+        return self.levels() | {behind} | ({before + self.step} if self.is_open else set())
+
+    @property
+    def is_open(self) -> bool:
+        """Does the line before the hunk begin a block?"""
+        return self._before.rstrip().endswith(_OPENERS)
 
     def may_follow(self, indent: str, text: str) -> bool:
         """May the line behind the hunk stand behind one like this?"""
@@ -120,6 +124,11 @@ class PlacedHunk(Struct, frozen=True):
     @property
     def is_indented_as_found(self) -> bool:
         return all(of_patch == of_file for of_patch, of_file in self.pairs())
+
+    @property
+    def is_blind(self) -> bool:
+        """Has it no line, but blank ones, by which to see how the file is indented?"""
+        return not any(line.mark != "+" and line.text.strip() for line in self.lines)
 
     @property
     def added(self) -> list[str]:
@@ -235,24 +244,24 @@ def reindented(hunk: PlacedHunk, evidence: Evidence) -> tuple[PatchLine, ...] | 
     in_file = _indents(hunk, rule)
     if in_file is None or (rule.known and not _keeps_shape(hunk.lines, in_file)):
         return None
-    if not any(line.mark != "+" for line in hunk.lines) and not _is_possible(hunk, in_file):
+    if hunk.is_blind and not _is_possible(hunk, in_file):
         return None
     return _items_aligned(hunk.lines, in_file)
 
 
 def _is_indented_otherwise(hunk: PlacedHunk, rule: _Rule, evidence: Evidence) -> bool:
     """No old line is indented, so all fit; but new ones are where the file has lines that are indented otherwise."""
-    if any(here for here, _ in hunk.pairs()) or not any(hunk.added):
+    if any(here for here, _ in hunk.pairs()) or not (any(hunk.added) or hunk.around.is_open):
         return False
     if evidence.is_otherwise:
         return True
-    marks = {line.mark for line in hunk.lines}
-    if " " in marks:
-        beside = hunk.around.beside()
-        return beside.isdisjoint(hunk.added) and rule.of(min(filter(None, hunk.added), key=_columns)) in beside
-    if "-" in marks:
+    if hunk.is_blind:
+        return bool(hunk.around.step) and not _is_possible(hunk, [indent_of(line.text) for line in hunk.lines])
+    if all(line.mark != " " for line in hunk.lines):
         return False
-    return bool(hunk.around.step) and not _is_possible(hunk, [indent_of(line.text) for line in hunk.lines])
+    beside = hunk.around.beside()
+    indented = list(filter(None, hunk.added))
+    return bool(indented) and beside.isdisjoint(hunk.added) and rule.of(min(indented, key=_columns)) in beside
 
 
 def _is_possible(hunk: PlacedHunk, indents: Sequence[str]) -> bool:
