@@ -19,7 +19,7 @@ from callboard.actors.builtins import Workspace, builtin_tools
 from callboard.actors.builtins.job_tools import job_tools
 from callboard.actors.builtins.jobs import jobs_actor
 from callboard.actors.builtins.tool_set import ADDED_AT_START
-from callboard.actors.calls.approvals import Approver
+from callboard.actors.calls.approvals import Approver, NobodyToAsk
 from callboard.actors.calls.dispatcher import ReplaceTools
 from callboard.actors.calls.ledger import Ledger
 from callboard.actors.calls.registry import offer_of
@@ -70,6 +70,7 @@ from callboard.protocol.limits import MAX_CALL_TOKENS
 from callboard.protocol.model import ModelRequest, PromptCache, ToolChoice, ToolChoiceMode
 from callboard.protocol.options import RequestOptions, ToolFallback, ToolOffer
 from callboard.protocol.output import OutputMode, OutputSpec
+from callboard.protocol.policy import Mode
 from callboard.protocol.prompt import request_of
 from callboard.protocol.prompt_tokens import TokenCounter, estimate_tokens, message_tokens
 from callboard.protocol.tools import ToolDefinition
@@ -293,12 +294,14 @@ class Wiring:
         asked = Asked(user, now, model, options, model.routes)
         if not (given or has_media(user)):
             return asked
-        tools = selection_of(given.get("tools", (ALL,)), self.offered_tools, self._offer_of)
+        offer_of_tool = partial(self._offer_of, mode=options.mode)
+        tools = selection_of(given.get("tools", (ALL,)), self.offered_tools, offer_of_tool)
         if tools.names and READ_TOOL in self.offered_tools:
             tools = replace(tools, names=tools.names | {READ_TOOL})  # a part of the compaction, not of the choice
         for own in tools.own.values():
             self._check_effect(own)
-        offered = self._definitions(tools)
+        of_runtime = map(offer_of_tool, self.offered_tools.values())
+        offered = tuple(offer.definition for offer in tools.offers(of_runtime) if offer.is_shown)
         asking.check_choices(given, options, [tool.name for tool in offered])
         routes: tuple[Route, ...] = model.routes
         notes: tuple[str, ...] = ()
@@ -345,11 +348,6 @@ class Wiring:
         if modes == (OutputMode.TOOL,) and options.tool_choice.mode is ToolChoiceMode.NONE:
             raise UsageError('an output by a tool call needs tool_choice "auto"; leave one of the two out')
         return replace(options, output=replace(form, modes=modes, is_native_alone=is_native_alone))
-
-    def _definitions(self, tools: ToolSelection) -> tuple[ToolDefinition, ...]:
-        """Of the tools that the model is shown, as long as they are in good health."""
-        of_runtime = map(self._offer_of, self.offered_tools.values())
-        return tuple(offer.definition for offer in tools.offers(of_runtime) if offer.is_shown)
 
     def _may_be_unsuitable(self, user: UserMessage, model: KnownModel, given: AskOptions) -> bool:
         """Does the question, or what the settings say of all questions, ask for what not every model can do?"""
@@ -472,6 +470,8 @@ class Wiring:
             files_changed=self.search.refresh_soon,
             patience_seconds=editing.POLICY_SECONDS if settings.auto_confirm_edits else editing.AT_ONCE_SECONDS,
             kept=judge.kept,
+            proposing=JudgingApprover(judge, NobodyToAsk(), scheduler),
+            mode=Mode(settings.policy.mode),
         )
         added = (
             rag.context_tool(self.search),
@@ -492,12 +492,12 @@ class Wiring:
         """Of a request that does not bring them along."""
         return self.known(model).routes
 
-    def _offer_of(self, tool: Tool) -> ToolOffer:
-        found = offer_of(tool, self.settings.policy, self.saved_rules.may_deny)
+    def _offer_of(self, tool: Tool, mode: Mode | None = None) -> ToolOffer:
+        found = offer_of(tool, self.settings.policy.in_mode(mode), self.saved_rules.may_deny)
         if not tool.contract.only_with:
             return found
         other = self.offered_tools.get(ToolName(tool.contract.only_with))
-        return found if other is not None and self._offer_of(other).is_shown else found.of_no_use()
+        return found if other is not None and self._offer_of(other, mode).is_shown else found.of_no_use()
 
     def listed_tools(self) -> tuple[ToolOffer, ...]:
         """The tools, each with what the policy says of it and to what it is confined."""

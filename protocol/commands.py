@@ -10,7 +10,7 @@ from callboard.protocol.content import AssistantMessage, Message, ToolCall, Tool
 from callboard.protocol.ids import Tag, ToolName
 from callboard.protocol.limits import MAX_ATTEMPTS
 from callboard.protocol.model import CallPurpose, FinishReason, ModelRequest, Usage
-from callboard.protocol.policy import Access
+from callboard.protocol.policy import Access, Mode
 from callboard.protocol.reports import StepReport
 from callboard.protocol.tools import Hold, Risk, ToolFailure
 from callboard.protocol.values import Value
@@ -62,6 +62,8 @@ class RunTool(_Command, frozen=True):
     """Further queries for a call that searches, which the model was asked for (search_words.py)."""
     hold: Hold = Hold.NONE
     """What the kernel is to keep it to."""
+    mode: Mode | None = None
+    """That of its question; None: the runtime's. What hands the call on fills it in."""
 
 
 class CancelTool(_Command, frozen=True):
@@ -90,6 +92,8 @@ class AskApproval(_Command, frozen=True):
     """Of an edit: its unified diff, whole."""
     confinement: str = ""
     """What the call is kept from, in words; "" where nothing holds it."""
+    mode: Mode | None = None
+    """That of its question; None: the runtime's."""
 
 
 class WithdrawApproval(_Command, frozen=True):

@@ -10,6 +10,7 @@ from callboard.protocol import limits
 from callboard.protocol.compaction import Compaction
 from callboard.protocol.model import AudioOut, PromptCache, ResponseStorage, Sampling, ToolChoice
 from callboard.protocol.output import OutputSpec
+from callboard.protocol.policy import Mode
 from callboard.protocol.provider_options import ProviderOptions
 from callboard.protocol.server_tools import ServerToolOffer
 from callboard.protocol.tools import Decision, ToolContract, ToolDefinition
@@ -104,3 +105,5 @@ class RequestOptions(Value, frozen=True, omit_defaults=False):
     max_attempts: int = limits.MAX_ATTEMPTS
     """Requests that may be sent for one model call of a step: the first one, retries, fallback models, the try without
     tools, turns asked again and calls that were lost all count. A tool call that was lost runs no more often either."""
+    mode: Mode | None = None
+    """What the request is for; None: what the runtime's policy says of all."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import cached_property
@@ -71,14 +72,18 @@ class Trust(StrEnum):
 
 
 class Mode(StrEnum):
-    """What a runtime is for at the moment."""
+    """What a runtime, or one question, is for. The strictest comes first."""
 
     ASK = "ask"
-    """Answers only: tools that read."""
+    """Answers only: tools and commands that read. Edits are proposed, and applied by their owner alone."""
     PLAN = "plan"
-    """Reading, the network and notes; nothing is changed or run."""
+    """The network besides. Nothing is changed, and no program run that does more than read."""
     BUILD = "build"
     """All tools, by table and rules."""
+
+    def is_within(self, other: Mode) -> bool:
+        """Is it as strict as the other one, or stricter?"""
+        return list(Mode).index(self) <= list(Mode).index(other)
 
 
 class Location(StrEnum):
@@ -266,7 +271,8 @@ class Rule:
         return " ".join([*filter(None, shown), *(["these arguments"] if self.arguments else [])])
 
 
-#: What each mode adds to the owner's rules.
+#: What each mode says besides the owner's rules: of what a call does, not of what its tool might do. An edit only
+#: proposes.
 MODES: Final[Mapping[Mode, tuple[Rule, ...]]] = MappingProxyType(
     {
         Mode.ASK: tuple(Rule(risk=risk, decision=_DENY) for risk in Risk if risk is not Risk.READ),
@@ -310,6 +316,14 @@ class Policy:
         if self.table is not None:
             object.__setattr__(self, "table", MappingProxyType(_table(self.table)))
 
+    def in_mode(self, mode: Mode | None) -> Policy:
+        """The same for questions of this mode; None: its own."""
+        if mode is None or mode == self.mode:
+            return self
+        found = copy(self)  # also of a subclass, whatever it is made with
+        object.__setattr__(found, "mode", mode)
+        return found
+
     @cached_property
     def decisions(self) -> _Known:
         """The table that counts."""
@@ -344,7 +358,11 @@ class Policy:
         if not has_accesses and not any(rule.arguments for _, rule in rules):
             return self.judge(name, contract)
         whole = [each for each in rules if not each[1].has_pattern]
-        said = self._of_one(name, contract, Touch(AccessKind.READ), whole, "")
+        can_read = has_accesses and contract.can_be_held
+        by_mode = None if can_read else self._by_mode(name, contract, Touch(AccessKind.READ))
+        if by_mode is not None and by_mode.decision is _DENY:
+            return by_mode
+        said = self._of_one(name, contract, Touch(AccessKind.READ), whole, "", has_mode=False)
         denies_all = any(rule.decision is _DENY for _, rule in whole)
         may_allow = any(not rule.is_strict for _, rule in rules)
         if said.decision is _DENY and (denies_all or not may_allow):
@@ -384,11 +402,13 @@ class Policy:
         after_untrusted: bool = False,
         *,
         is_allowed: bool = False,
+        has_mode: bool = True,
     ) -> Judgement:
         if touched.refused:
             return Judgement(_DENY, refused(name, touched.refused))
+        by_mode = self._by_mode(name, contract, touched) if has_mode else None
         fitting = [each for each in rules if each[1].fits(touched, arguments)]
-        strict = [self._by_rule(name, contract, *each) for each in fitting if each[1].is_strict]
+        strict = [self._by_rule(name, *each) for each in fitting if each[1].is_strict]
         allowing = [each for each in fitting if not each[1].is_strict]
         if strict:
             said = strictest(strict)
@@ -396,7 +416,7 @@ class Policy:
             asked = Judgement(_ASK, not_understood(name, touched.unclear))
             said = strictest([asked, self._by_table(name, contract, touched, after_untrusted)])
         elif allowing:
-            said = self._by_rule(name, contract, *allowing[0])
+            said = self._by_rule(name, *allowing[0])
         elif is_allowed:
             said = Judgement(_ALLOW, allowed_with_its_command(name))
         else:
@@ -407,7 +427,20 @@ class Policy:
             )
             for each in touched.touches
         )
-        return strictest([said, *inner])
+        if said.decision is _ALLOW and self.mode != Mode.BUILD and touched.kind is AccessKind.COMMAND:
+            said = replace(said, hold=touched.hold)  # also what a rule of the owner allows only reads here
+        return strictest([*filter(None, [by_mode]), said, *inner])
+
+    def _by_mode(self, name: ToolName, contract: ToolContract, touched: Touch) -> Judgement | None:
+        """None where the mode says nothing of it."""
+        risk = touched.risk or contract.risk
+        if touched.kind is AccessKind.COMMAND and not (risk is Risk.READ and touched.hold):
+            risk = Risk.EXECUTE  # what connects, and what the kernel cannot hold to reading
+        rule = next((each for each in MODES[Mode(self.mode)] if each.risk == risk), None)
+        if rule is None:
+            return None
+        decision = _ASK if contract.stages and risk is Risk.WRITE else Decision(rule.decision)
+        return Judgement(decision, by_level(what_it_does(name, risk), decision, f"mode {self.mode}"))
 
     def _by_table(self, name: ToolName, contract: ToolContract, touched: Touch, after_untrusted: bool) -> Judgement:
         risk, place = touched.risk or contract.risk, touched.place
@@ -424,10 +457,8 @@ class Policy:
             decision, hold = (_ASK, Hold.NONE) if because else (_ALLOW, touched.hold)
         return Judgement(decision, by_level(does, decision, self._level, because), hold)
 
-    def _by_rule(self, name: ToolName, contract: ToolContract, number: int, rule: Rule) -> Judgement:
+    def _by_rule(self, name: ToolName, number: int, rule: Rule) -> Judgement:
         decision = Decision(rule.decision)
-        if number == _OF_MODE:
-            return Judgement(decision, by_level(what_it_does(name, contract.risk), decision, f"mode {self.mode}"))
         return Judgement(decision, by_rule(name, decision, f"rule {number} ({rule})"))
 
     @cached_property
@@ -443,12 +474,9 @@ class Policy:
 
     def _rules_about(self, name: ToolName, contract: ToolContract) -> list[tuple[int, Rule]]:
         """With the number of each."""
-        of_mode = ((_OF_MODE, rule) for rule in MODES[Mode(self.mode)])
-        return [each for each in (*of_mode, *enumerate(self.rules, 1)) if each[1].is_about(name, contract)]
+        return [each for each in enumerate(self.rules, 1) if each[1].is_about(name, contract)]
 
 
-#: In place of a number, of a rule of the mode.
-_OF_MODE: Final = 0
 _AFTER_UNTRUSTED: Final = "the request has read untrusted text"
 
 

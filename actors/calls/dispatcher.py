@@ -50,6 +50,7 @@ from callboard.protocol.commands import CancelTool, RunTool, WithdrawApproval
 from callboard.protocol.ids import Tag, ToolName
 from callboard.protocol.limits import COMMIT_SECONDS, TOOL_GRACE_SECONDS
 from callboard.protocol.options import ToolOffer
+from callboard.protocol.policy import Mode
 from callboard.protocol.tools import Effect, FailureCode, ToolContract, ToolDefinition, ToolFailure
 
 logger = logging.getLogger("callboard.tools")
@@ -69,6 +70,8 @@ class OfferTools(Struct, frozen=True):
 
     tag: Tag
     reply_to: Ref[ToolsOffered]
+    mode: Mode | None = None
+    """That of the request; None: the runtime's."""
 
 
 class ToolsOffered(Struct, frozen=True):
@@ -208,7 +211,7 @@ class ToolDispatcher(Actor[DispatcherMessage]):
 
     @handles(OfferTools)
     def _offer(self, message: OfferTools) -> None:
-        message.reply_to.tell_control(ToolsOffered(message.tag, self._registry.offers(self.now())))
+        message.reply_to.tell_control(ToolsOffered(message.tag, self._registry.offers(self.now(), message.mode)))
 
     @handles(ReadOffers)
     def _read_offers(self, _: ReadOffers) -> tuple[ToolOffer, ...]:

@@ -21,7 +21,7 @@ from callboard.actors.tools.invoke import text_of
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import ToolName
 from callboard.protocol.options import ToolOffer
-from callboard.protocol.policy import Judgement, Policy, depends_on_call, staged
+from callboard.protocol.policy import Judgement, Mode, Policy, depends_on_call, staged
 from callboard.protocol.tools import Decision, FailureCode, ToolDefinition, ToolFailure
 
 logger = logger_of("callboard.tools")
@@ -207,24 +207,25 @@ class Registry:
         """No question has it any more."""
         self.entries.pop(tool, None)
 
-    def offers(self, now: float) -> tuple[ToolOffer, ...]:
-        """What is in good health of the runtime's tools, each with what the policy says of it."""
+    def offers(self, now: float, mode: Mode | None = None) -> tuple[ToolOffer, ...]:
+        """What is in good health of the runtime's tools, each with what the policy says of it in this mode."""
         healthy = (
             entry for key, entry in self.entries.items() if not isinstance(key, Tool) and entry.health.is_offered(now)
         )
-        return tuple(self._offer(entry) for entry in healthy)
+        policy = self._policy.in_mode(mode)
+        return tuple(self._offer(entry, policy) for entry in healthy)
 
-    def _offer(self, entry: Entry) -> ToolOffer:
-        found, other = self._of_policy(entry), entry.tool.contract.only_with
+    def _offer(self, entry: Entry, policy: Policy) -> ToolOffer:
+        found, other = self._of_policy(entry, policy), entry.tool.contract.only_with
         if not other:
             return found
         with_it = self.entries.get(ToolName(other))
-        return found if with_it is not None and self._of_policy(with_it).is_shown else found.of_no_use()
+        return found if with_it is not None and self._of_policy(with_it, policy).is_shown else found.of_no_use()
 
-    def _of_policy(self, entry: Entry) -> ToolOffer:
-        if entry.offer is not None and not self._may_deny(entry.tool.name):
+    def _of_policy(self, entry: Entry, policy: Policy) -> ToolOffer:
+        if policy is self._policy and entry.offer is not None and not self._may_deny(entry.tool.name):
             return entry.offer
-        return offer_of(entry.tool, self._policy, self._may_deny)
+        return offer_of(entry.tool, policy, self._may_deny)
 
     def _entry(self, tool: Tool) -> Entry:
         health = ToolHealth(self._failure_budget, self._max_held_threads)

@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from callboard.actors.below import is_below_any
 from callboard.actors.builtins.brief_result import BriefResult
 from callboard.actors.builtins.workspace import Workspace
-from callboard.actors.calls.approvals import Approver, Decide, Verdict
+from callboard.actors.calls.approvals import Approver, Decide, NobodyToAsk, Verdict
 from callboard.actors.edits.editor import (
     EditorMessage,
     ListProposals,
@@ -45,7 +45,7 @@ from callboard.protocol.commands import AskApproval
 from callboard.protocol.errors import CallboardError, RuntimeFailure, ToolError, UsageError
 from callboard.protocol.ids import Tag
 from callboard.protocol.masking import ForModel, mask
-from callboard.protocol.policy import Access, AccessKind
+from callboard.protocol.policy import Access, AccessKind, Mode
 
 logger = logging.getLogger("callboard.edits")
 Answered = TypeVar("Answered")
@@ -62,6 +62,7 @@ POLICY_SECONDS: Final = 10.0
 LOOK_SECONDS: Final = 5.0
 #: Requests that are remembered to have staged something.
 MAX_REQUESTS: Final = 10_000
+PROPOSED_TOLD: Final = "in mode {} an edit is only proposed: it is applied if its owner approves it later"
 BY_SETTING: Final = "auto_confirm_edits"
 
 TellModel = Callable[[str, str], bool]
@@ -134,6 +135,10 @@ class _AtOnce:
         self._loop.call_soon_threadsafe(self._verdict.set_result, verdict)
         return True
 
+    def take(self, verdict: Verdict) -> None:
+        """`offer`, where one that comes too late is not wanted."""
+        self.offer(verdict)
+
     async def wait(self, seconds: float) -> Verdict | None:
         with contextlib.suppress(TimeoutError):
             return await asyncio.wait_for(asyncio.shield(self._verdict), seconds)
@@ -157,9 +162,14 @@ class Edits:
         files_changed: Callable[[], None] = lambda: None,
         patience_seconds: float = AT_ONCE_SECONDS,
         kept: tuple[str, ...] = (),
+        proposing: Approver | None = None,
+        mode: Mode = Mode.BUILD,
     ) -> None:
         """`files_changed` is called, on the editor's thread, when a proposal was applied. A call waits for the approver
-        no longer than `patience_seconds`, and for a person not at all: guarded places, and what is `kept`."""
+        no longer than `patience_seconds`, and for a person not at all: guarded places, and what is `kept`. In a mode
+        that changes nothing (`mode` where the question has none) only `proposing` is asked, which may deny."""
+        self._proposing = proposing or NobodyToAsk()
+        self._mode = mode
         self._kept = kept
         self.workspace = workspace
         self._system = system
@@ -195,16 +205,28 @@ class Edits:
         self.remembers((tag.request_id,))
         if staged.proposal is None:
             return EditResult(False, False, False, "", "", (), ForModel(""), staged.notes)
-        return self._result(staged, await self._put(staged.proposal, context, tool))
+        found = self._result(staged, await self._put(staged.proposal, context, tool))
+        mode = self._mode_of(context)
+        if mode is Mode.BUILD or found.state != ProposalState.PENDING:
+            return found
+        return dataclasses.replace(found, notes=(*found.notes, PROPOSED_TOLD.format(mode)))
 
     async def _put(self, proposal: Proposal, context: ToolContext, tool: Tool) -> Proposal:
         """Ask the approver; the proposal as it is when the call returns."""
         run, at_once, accesses = context.run, _AtOnce(), _accesses(proposal)
         question = AskApproval(
-            run.tag, run.name, run.arguments, tool.contract.risk, accesses=accesses, preview=proposal.diff
+            run.tag,
+            run.name,
+            run.arguments,
+            tool.contract.risk,
+            accesses=accesses,
+            preview=proposal.diff,
+            mode=run.mode,
         )
         # Judged by the places that were found, not by those that the arguments name.
         found = dataclasses.replace(tool, accesses=lambda arguments: accesses)
+        if self._mode_of(context) is not Mode.BUILD:
+            return await self._only_proposed(proposal, question, at_once, found)
         self._asked[proposal.id] = run.tag
         self._approver.ask(question, partial(self._answered, proposal.id, at_once), copy_context(), found)
         places = [os.path.join(self.workspace.root, each.value) for each in accesses]
@@ -216,6 +238,19 @@ class Edits:
         self._asked.pop(proposal.id, None)
         if verdict.is_unanswered:
             return proposal  # it waits for its owner
+        return await self._decide(replace(_decision(proposal.id, verdict), is_told=True))
+
+    def _mode_of(self, context: ToolContext) -> Mode:
+        return context.run.mode or self._mode
+
+    async def _only_proposed(
+        self, proposal: Proposal, question: AskApproval, at_once: _AtOnce, found: Tool
+    ) -> Proposal:
+        """Nothing is changed in such a mode but by its owner, who looks at what is proposed; the policy may deny it."""
+        self._proposing.ask(question, at_once.take, copy_context(), found)
+        verdict = await at_once.wait(POLICY_SECONDS)
+        if verdict is None or verdict.is_unanswered or verdict.granted:
+            return proposal
         return await self._decide(replace(_decision(proposal.id, verdict), is_told=True))
 
     def _answered(self, proposal_id: str, at_once: _AtOnce, verdict: Verdict) -> None:
@@ -249,6 +284,7 @@ class Edits:
     def close(self) -> None:
         """The runtime has stopped."""
         self._approver.close()
+        self._proposing.close()
 
     # -- for the owner
 

@@ -28,7 +28,7 @@ from callboard.actors.tools import Tool
 from callboard.actors.tools.invoke import text_of
 from callboard.protocol.commands import AskApproval
 from callboard.protocol.ids import Tag, ToolName
-from callboard.protocol.policy import Access, AccessKind, Judgement, Policy, Touch, not_judged
+from callboard.protocol.policy import Access, AccessKind, Judgement, Mode, Policy, Touch, not_judged
 from callboard.protocol.step import canonical_arguments
 from callboard.protocol.tools import Decision, Risk
 
@@ -90,13 +90,16 @@ class CallJudge:
         self._addresses = addresses
         self._masks_secrets = masks_secrets
 
-    def judge(self, tool: Tool, arguments: str, *, after_untrusted: bool = False) -> Judgement:
-        """A call with these arguments (JSON). What fails asks."""
+    def judge(
+        self, tool: Tool, arguments: str, *, after_untrusted: bool = False, mode: Mode | None = None
+    ) -> Judgement:
+        """A call with these arguments (JSON), in a question of this mode. What fails asks."""
         try:
             accesses = tool.accesses_of(json.loads(arguments))
             touches = tuple(self._touches(tool, accesses))
             exact = canonical_arguments(arguments) or ""
-            said = self.policy.judge(tool.name, tool.contract, touches, exact, after_untrusted=after_untrusted)
+            policy = self.policy.in_mode(mode)
+            said = policy.judge(tool.name, tool.contract, touches, exact, after_untrusted=after_untrusted)
             if said.decision is Decision.DENY or self.saved is None:
                 return said
             answered = self.saved(tool.name, arguments, accesses)
@@ -199,7 +202,8 @@ class JudgingApprover:
 
     def _said(self, opened: _OpenJudgement) -> Judgement:
         question = opened.question
-        return self._judge.judge(opened.tool, question.arguments, after_untrusted=question.is_after_untrusted)
+        is_wary, mode = question.is_after_untrusted, question.mode
+        return self._judge.judge(opened.tool, question.arguments, after_untrusted=is_wary, mode=mode)
 
     def _is_late(self, opened: _OpenJudgement) -> None:
         tag, name = opened.question.tag, opened.tool.name

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from binascii import a2b_base64
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, TypedDict, get_args
+from typing import TYPE_CHECKING, Final, Literal, TypedDict, get_args
 
 from msgspec.structs import asdict, replace
 
@@ -33,6 +33,7 @@ from callboard.protocol.model import (
     sampling_faults,
 )
 from callboard.protocol.options import RequestOptions
+from callboard.protocol.policy import Mode
 from callboard.protocol.provider_options import ProviderOptions
 from callboard.protocol.server_tools import ServerToolOffer
 from callboard.protocol.tools import wait_fault
@@ -78,6 +79,8 @@ class AskOptions(TypedDict, total=False):
     results of deferred calls."""
     approval_timeout: float
     """Seconds for which a call waits for its approval; then it is denied."""
+    mode: Mode | Literal["ask", "plan", "build"]
+    """What the question is for: answers, plans or changes; in place of Settings.mode."""
     max_steps: int
     token_budget: int
     """Input and output tokens of all steps together."""
@@ -112,7 +115,7 @@ OPTIONS: Final = tuple(AskOptions.__annotations__)
 #: What every model can be asked: the others are tried out before anything is sent.
 OF_EVERY_API: Final = frozenset(
     (
-        "model", "instructions", "tools", "timeout", "max_steps", "token_budget", "cost_budget", "prompt_cache",
+        "model", "instructions", "tools", "timeout", "mode", "max_steps", "token_budget", "cost_budget", "prompt_cache",
         "metadata", "conversation", "request_id",
     )
 )  # fmt: skip
@@ -340,6 +343,13 @@ def _choice(name: str, value: object, _: RequestOptions) -> ToolChoice:
 _MODES: Final = {str(mode): mode for mode in ToolChoiceMode if mode is not ToolChoiceMode.NAMED}
 
 
+def _mode(name: str, value: object, _: RequestOptions) -> Mode:
+    try:
+        return Mode(str(value))
+    except ValueError:
+        raise UsageError(f"{name} must be one of {', '.join(map(repr, map(str, Mode)))}, not {value!r}") from None
+
+
 def _cache(name: str, value: object, _: RequestOptions) -> PromptCache:
     try:
         return PromptCache(str(value))
@@ -388,6 +398,7 @@ _READ: Final[Mapping[str, tuple[str, _Read]]] = {
     "parallel_tool_calls": ("parallel_tool_calls", _flag),
     "timeout": ("timeout_seconds", _seconds),
     "approval_timeout": ("approval_timeout_seconds", _wait),
+    "mode": ("mode", _mode),
     "max_steps": ("max_steps", _count),
     "token_budget": ("token_budget", _count),
     "cost_budget": ("cost_budget", _amount),

@@ -333,7 +333,8 @@ class RequestSession(Actor[SessionMessage]):
         if self._offer_requests == MAX_CALL_SENDS:
             raise RuntimeFailure(f"{MAX_CALL_SENDS} dispatchers were lost before one said which tools there are")
         self._offer_requests += 1
-        self._peers.dispatcher.tell_control(dispatcher.OfferTools(self._question.tag, self.ref))
+        asked = self._question
+        self._peers.dispatcher.tell_control(dispatcher.OfferTools(asked.tag, self.ref, asked.options.mode))
 
     def _start_when_ready(self) -> None:
         if self._offers is not None and self._window is not None:
@@ -507,7 +508,7 @@ class RequestSession(Actor[SessionMessage]):
         # One of the runtime's tools may have changed since the model was shown it.
         shown = offer.definition if own is None and offer is not None else None
         waits = self._ahead is not None and (offer is None or offer.contract.effect is not Effect.REPEAT)
-        go_ahead = GoAhead() if waits else None
+        command, go_ahead = self._question.in_mode(command), GoAhead() if waits else None
         call = DispatchCall(command, text, self.ref, asker, is_read_along, self._ended, own, shown, go_ahead)
         self._open[command.tag] = call, 1
         self._peers.dispatcher.tell_control(call)
@@ -515,7 +516,7 @@ class RequestSession(Actor[SessionMessage]):
     def _ask_approval(self, command: commands.AskApproval) -> None:
         self._show(command)
         own = self._question.tools.own.get(command.name)
-        seek = SeekApproval(command, self.ref, self._context_for(command, command.name), own)
+        seek = SeekApproval(self._question.in_mode(command), self.ref, self._context_for(command, command.name), own)
         self._open[command.tag] = seek, 1
         self._peers.dispatcher.tell_control(seek)
 
