@@ -286,6 +286,16 @@ MODES: Final[Mapping[Mode, tuple[Rule, ...]]] = MappingProxyType(
 )
 
 
+#: What each mode is for, in words.
+MEANINGS: Final[Mapping[Mode, str]] = MappingProxyType(
+    {
+        Mode.ASK: "answers only: tools and commands that read; edits are proposed",
+        Mode.PLAN: "the network and notes besides; nothing is changed or run, but what reads",
+        Mode.BUILD: "all tools, by table and rules",
+    }
+)
+
+
 @dataclass(frozen=True)
 class Policy:
     """Decides which calls run unasked, which a person is asked about, and which are denied.

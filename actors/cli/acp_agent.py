@@ -37,6 +37,7 @@ from callboard.actors.cli.acp_servers import EditorServer, servers_of
 from callboard.actors.cli.acp_updates import Block, SessionUpdates, prompt_of
 from callboard.actors.cli.failure import failure_of
 from callboard.protocol.model import FinishReason
+from callboard.protocol.policy import MEANINGS, Mode
 from callboard.protocol.tools import Risk
 
 #: Of one process. An editor opens a few; each has its conversation in memory.
@@ -70,6 +71,8 @@ class EditorSession(Struct):
     runtime: Runtime
     conversation: Conversation
     updates: SessionUpdates
+    mode: Mode
+    """Of the next prompts."""
     request_id: str = ""
     """Of the prompt that is being answered."""
     sending: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -120,7 +123,7 @@ class EditorAgent:
     ) -> acp.NewSessionResponse:
         """A new conversation in this folder, with the tools of these MCP servers too."""
         session = await self._opened(cwd, None, mcp_servers or ())
-        return acp.NewSessionResponse(session_id=session.id)
+        return acp.NewSessionResponse(session_id=session.id, modes=_modes(session.mode))
 
     async def load_session(
         self, cwd: str, session_id: str, mcp_servers: Sequence[EditorServer] | None = None, **_: object
@@ -129,7 +132,16 @@ class EditorAgent:
         session = await self._opened(cwd, session_id, mcp_servers or ())
         for message in session.conversation.messages:
             await self._show(session, session.updates.of_message(message))
-        return acp.LoadSessionResponse()
+        return acp.LoadSessionResponse(modes=_modes(session.mode))
+
+    async def set_session_mode(self, session_id: str, mode_id: str, **_: object) -> acp.SetSessionModeResponse:
+        """What the next prompts are for; the one that is being answered goes on in its own."""
+        session = self._session(session_id)
+        if mode_id not in list(Mode):
+            raise RequestError(-32602, f"modeId: {mode_id!r:.100} is none of {', '.join(Mode)}")
+        session.mode = Mode(mode_id)
+        await self._show(session, [acp.update_current_mode(session.mode)])
+        return acp.SetSessionModeResponse()
 
     async def prompt(self, session_id: str, prompt: list[Block], **_: object) -> acp.PromptResponse:
         """Answer one question; what happens on the way are updates."""
@@ -160,7 +172,7 @@ class EditorAgent:
     async def _answer(self, session: EditorSession, prompt: list[Block]) -> schema.StopReason:
         reason: schema.StopReason = "end_turn"
         stream = session.runtime.stream(
-            prompt_of(prompt), conversation=session.conversation, request_id=session.request_id
+            prompt_of(prompt), conversation=session.conversation, request_id=session.request_id, mode=session.mode
         )
         async with aclosing(aiter(stream)) as items:
             async for item in items:
@@ -190,7 +202,9 @@ class EditorAgent:
             return next((each.contract.risk for each in runtime.tools() if each.definition.name == name), None)
 
         session_id = conversation_id or conversation.id
-        session = EditorSession(session_id, runtime, conversation, SessionUpdates(folder, risk_of))
+        known = self._sessions.get(session_id)
+        mode = known.mode if known is not None else Mode(self._settings.policy.mode)
+        session = EditorSession(session_id, runtime, conversation, SessionUpdates(folder, risk_of), mode)
         self._sessions[session_id] = session
         return session
 
@@ -242,6 +256,12 @@ class EditorAgent:
         if self._client is None:
             raise RequestError.internal_error({"message": "no editor is connected"})
         return self._client
+
+
+def _modes(current: Mode) -> schema.SessionModeState:
+    """All of them: who sits at the editor is the one who owns the runtime."""
+    known = [schema.SessionMode(id=each, name=each.title(), description=MEANINGS[each]) for each in Mode]
+    return schema.SessionModeState(current_mode_id=current, available_modes=known)
 
 
 def _reason(reply: Reply) -> schema.StopReason:

@@ -16,6 +16,7 @@ from callboard.actors.cli.chat_partner import AnswerEnded, ChatPartner, StagedEd
 from callboard.actors.cli.terminal import cleaned, printable, table
 from callboard.actors.config_file import similar
 from callboard.protocol.masking import ForLog, for_log
+from callboard.protocol.policy import Mode
 from callboard.protocol.readers import ForDecision, for_decision, one_line_for_decision
 
 
@@ -65,6 +66,14 @@ async def _model(state: ChatState, name: str) -> str:
     if name:
         state.partner.model = name
     return f"model: {state.partner.model or 'as the daemon has it'}"
+
+
+async def _mode(state: ChatState, mode: str) -> str:
+    if mode and mode not in list(Mode):
+        raise UsageError(f"{mode!r:.60} is no mode; write one of {', '.join(Mode)}")
+    if mode:
+        state.partner.mode = Mode(mode)
+    return f"mode: {state.partner.mode or 'as the daemon has it'}"
 
 
 async def _tools(state: ChatState, _: str) -> str:
@@ -178,6 +187,7 @@ _KEYS: Final = "Enter sends, Alt-Enter or Ctrl-J begins a new line; Ctrl-C cance
 SLASH_COMMANDS: Final[Mapping[str, SlashCommand]] = {
     "/help": SlashCommand("", "these commands", _help),
     "/model": SlashCommand("[PROVIDER/MODEL]", "which model answers; choose another", _model),
+    "/mode": SlashCommand("[ask|plan|build]", "what questions are for; choose another", _mode),
     "/tools": SlashCommand("", "what the model is offered", _tools),
     "/edits": SlashCommand("", "edits that wait, with their diffs", _edits, is_decided_on=True),
     "/approve": SlashCommand("[ID ...]", "apply these edits, or all that wait", _approve),

@@ -14,6 +14,7 @@ from callboard.actors.cli.arguments import place_of
 from callboard.actors.edits.proposals import Proposal, ProposalState
 from callboard.actors.requests.asking import Prompt
 from callboard.protocol.model import Usage
+from callboard.protocol.policy import Mode
 
 #: So many conversations are listed.
 SHOWN_CONVERSATIONS = 20
@@ -45,6 +46,8 @@ class ChatPartner(Protocol):
 
     model: str
     """ "provider/model"; "": as the daemon has it."""
+    mode: Mode | None
+    """Of the next questions; None: as the daemon has it."""
 
     @property
     def conversation_id(self) -> str:
@@ -92,6 +95,7 @@ class LocalPartner:
         self._conversation = conversation
         self._options = options
         self.model = runtime.settings.model
+        self.mode: Mode | None = Mode(runtime.settings.policy.mode)
 
     @property
     def conversation_id(self) -> str:
@@ -100,6 +104,8 @@ class LocalPartner:
     async def ask(self, prompt: Prompt) -> AsyncGenerator[object, None]:
         """As a ChatPartner does."""
         options: AskOptions = {**self._options, "conversation": self._conversation}
+        if self.mode is not None and self.mode != self._runtime.settings.policy.mode:
+            options["mode"] = self.mode
         if self.model != self._runtime.settings.model:
             options["model"] = self.model
         async with aclosing(aiter(self._runtime.stream(prompt, **options))) as stream:

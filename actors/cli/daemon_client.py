@@ -21,7 +21,7 @@ from callboard.actors.cli.stream_items import DaemonEvent, SentEvent, item_of, s
 from callboard.actors.environment import token_of_environment
 from callboard.actors.requests.asking import Prompt
 from callboard.protocol.ids import MessageId, RequestId, Tag, ToolName
-from callboard.protocol.policy import Access, AccessKind
+from callboard.protocol.policy import Access, AccessKind, Mode
 from callboard.protocol.tools import Risk
 
 #: For a short answer. A daemon answers within milliseconds, or is gone.
@@ -70,6 +70,7 @@ class DaemonPartner:
             raise UsageError(f"--url: {str(address.copy_with(userinfo=b''))!r:.200}: write http://127.0.0.1:8330")
         self._url = str(address).rstrip("/")
         self.model = model
+        self.mode: Mode | None = None
         self.conversation_id = ""
         self._approve = approve
         self._remark = remark
@@ -95,7 +96,7 @@ class DaemonPartner:
     async def ask(self, prompt: Prompt) -> AsyncGenerator[object, None]:
         if not isinstance(prompt, str):
             raise UsageError("a daemon is asked in words: attachments are for a runtime of this process")
-        body = {"prompt": prompt, "model": self.model, "conversation": self.conversation_id}
+        body = {"prompt": prompt, "model": self.model, "mode": self.mode, "conversation": self.conversation_id}
         started = await self._post("/api/requests", {name: value for name, value in body.items() if value})
         request_id = _text(started, "request_id")
         has_ended = False

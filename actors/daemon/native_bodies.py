@@ -8,6 +8,7 @@ from pydantic import Field, JsonValue
 
 from callboard.actors.calls.approvals import MAX_REASON_CHARS, ApprovalKind
 from callboard.actors.daemon.native_io import NativeBody, NativeQuery
+from callboard.protocol.policy import Mode
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 
@@ -27,6 +28,8 @@ class StartRequest(NativeBody):
     """A name of the client's own: sent a second time it is refused, so that no question is asked twice."""
     timeout: Annotated[float, Field(gt=0, le=86_400)] | None = None
     """Seconds to the end of the request."""
+    mode: Mode | None = None
+    """What it is for; one that is stricter than the daemon's, or the same."""
     max_steps: Annotated[int, Field(ge=1, le=10_000)] | None = None
     token_budget: Annotated[int, Field(ge=1, le=10**12)] | None = None
     cost_budget: Annotated[float, Field(gt=0, le=10**9)] | None = None

@@ -33,11 +33,12 @@ from callboard.actors.requests.request_feed import Followed
 from callboard.actors.runtime import Runtime
 from callboard.protocol.errors import CallboardError, RuntimeFailure, UsageError, said
 from callboard.protocol.masking import for_log
+from callboard.protocol.policy import Mode
 from callboard.protocol.states import CallState
 
 #: Fields of StartRequest that are options of a question under the same name.
 _OPTIONS: Final = (
-    "instructions", "tools", "request_id", "timeout", "max_steps", "token_budget", "cost_budget", "metadata",
+    "instructions", "tools", "request_id", "timeout", "mode", "max_steps", "token_budget", "cost_budget", "metadata",
 )  # fmt: skip
 
 
@@ -49,6 +50,7 @@ async def start(call: HttpCall) -> Response:
     for name in _OPTIONS:
         if (value := getattr(body, name)) is not None:
             options[name] = value
+    _check_mode(body.mode, runtime)
     if body.model is not None:
         options["model"] = call.daemon.settings.models.get(body.model, body.model)
     if body.conversation is not None:
@@ -60,6 +62,14 @@ async def start(call: HttpCall) -> Response:
         return request_id
 
     return answered(Started(request_id=await waited(begun)), 202)
+
+
+def _check_mode(mode: Mode | None, runtime: Runtime) -> None:
+    """A client may ask for less than the daemon's owner allows, never for more. Raises ApiError."""
+    most = Mode(runtime.settings.policy.mode)
+    if mode is not None and not mode.is_within(most):
+        told = f"this daemon is in mode {most}; a question can only have that, or a stricter one"
+        raise ApiError(403, "mode_not_allowed", told, param="mode")
 
 
 def conversation_of(runtime: Runtime, conversation_id: str) -> Conversation:

@@ -18,7 +18,7 @@ from typing import Any, get_args
 from callboard.protocol.commands import Command
 from callboard.protocol.events import Event
 from callboard.protocol.ids import ToolName
-from callboard.protocol.policy import MODES, AccessKind, Location, Mode, Policy, Touch, Trust
+from callboard.protocol.policy import MEANINGS, MODES, AccessKind, Location, Mode, Policy, Touch, Trust
 from callboard.protocol.states import (
     CALL_TRANSITIONS,
     REQUEST_TRANSITIONS,
@@ -105,19 +105,11 @@ def _cells(trust: Trust, risk: Risk, origin: Origin) -> str:
 
 def mode_rules() -> str:
     """The rules of each mode."""
-    rows = ["| mode | meaning | its rules |", "|---|---|---|"]
+    rows = ["| mode | meaning | what it says of a risk |", "|---|---|---|"]
     for mode in Mode:
-        rules = "; ".join(f"{Decision(rule.decision)} `{rule.risk}`" for rule in MODES[mode]) or "none"
-        rows.append(f"| `{mode}` | {_MEANING[mode]} | {rules} |")
+        rules = "; ".join(f"{Decision(rule.decision)} `{rule.risk}`" for rule in MODES[mode]) or "nothing"
+        rows.append(f"| `{mode}` | {MEANINGS[mode]} | {rules} |")
     return "\n".join([*rows, ""])
-
-
-#: What each mode is for.
-_MEANING = {
-    Mode.ASK: "answers only: tools that read",
-    Mode.PLAN: "reading, the network and notes; nothing is changed or run",
-    Mode.BUILD: "all tools, by table and rules",
-}
 
 
 def _origin(origin: Origin) -> str:

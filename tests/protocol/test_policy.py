@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import ToolName
@@ -186,6 +187,33 @@ def test_modes(mode: Mode) -> None:
         Mode.BUILD: dict.fromkeys(Risk, ALLOW),
     }
     assert found == expected[mode]
+
+
+@pytest.mark.parametrize("mode", [Mode.ASK, Mode.PLAN])
+def test_an_edit_that_is_only_proposed_is_asked_about_in_each_mode(mode: Mode) -> None:
+    stager = replace(WRITER, stages=True)
+    free = Policy(dict.fromkeys(Risk, ALLOW), mode=mode, rules=(Rule(NAME, decision="allow"),))
+    assert decided(free, stager, write("a")) is ASK
+    assert free.offer(NAME, stager, has_accesses=True).decision is ASK
+    assert decided(free, WRITER, write("a")) is DENY
+    assert free.offer(NAME, WRITER, has_accesses=True).decision is DENY
+    assert decided(Policy(mode=mode, rules=(Rule(path="a", decision="deny"),)), stager, write("a")) is DENY
+
+
+def test_a_policy_in_another_mode_is_the_same_but_for_that() -> None:
+    class Strict(Policy):
+        def __init__(self) -> None:  # made with nothing, whatever its base is made with
+            super().__init__(trust="careful")
+
+    own = Strict()
+    found = own.in_mode(Mode.PLAN)
+    assert (type(found), found.mode, found.trust, own.mode) == (Strict, Mode.PLAN, "careful", Mode.BUILD)
+    assert own.in_mode(None) is own.in_mode(Mode.BUILD) is own
+    assert [[one.is_within(other) for other in Mode] for one in Mode] == [
+        [True, True, True],
+        [False, True, True],
+        [False, False, True],
+    ]
 
 
 def test_a_judgement_names_the_rule_and_no_argument() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import shlex
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from callboard.actors.policy.command_table import READING, READING_BELOW, VERSIONS
 from callboard.actors.policy.judge import CallJudge
@@ -290,10 +292,39 @@ def test_a_rule_for_every_command_allows_what_is_not_understood_unless_another_m
     assert decision("make", workspace, narrowed) is Decision.ALLOW
 
 
-def test_modes_that_only_read_run_no_commands(workspace: Path) -> None:
-    for mode in (Mode.ASK, Mode.PLAN):
-        assert decision("ls", workspace, Policy(mode=mode)) is Decision.DENY
+@pytest.mark.parametrize("mode", [Mode.ASK, Mode.PLAN])
+def test_modes_that_change_nothing_run_commands_that_only_read(workspace: Path, mode: Mode) -> None:
+    """Held to reading by the kernel, also where a rule allows them; what does more is denied, whatever rules say."""
+    rules = (Rule("run_command", decision="allow"), Rule("run_command", "git status*", "allow"))
+    for policy in (Policy(mode=mode), Policy(mode=mode, rules=rules), Policy(mode=mode, rules=rules[1:])):
+        judge = CallJudge(policy, workspace)
+        for line in ("ls", "cat README.md | head -3", "grep -rn one src", "git status", "git log -3", "cd src && ls"):
+            said = judge.judge(run_command.owned, json_text({"command": line}))
+            assert (line, said.decision) == (line, Decision.ALLOW)
+            assert said.hold is not Hold.NONE
+        for line in (
+            "rm README.md",
+            "make",
+            "echo x > a",
+            "curl http://a.example",
+            "python -c 1",
+            "ls | tee b",
+            "ls; $x",
+        ):
+            assert (line, decision(line, workspace, policy)) == (line, Decision.DENY)
+    assert decision("cat /etc/hostname", workspace, Policy(mode=mode)) is Decision.ASK
+    assert decision("cat .env", workspace, Policy(mode=mode)) is Decision.DENY
     assert MODES[Mode.BUILD] == ()
+
+
+@pytest.mark.parametrize("mode", [Mode.ASK, Mode.PLAN])
+def test_what_the_kernel_cannot_hold_runs_in_no_such_mode(workspace: Path, mode: Mode) -> None:
+    loose = dataclasses.replace(run_command.owned, contract=replace(run_command.owned.contract, can_be_held=False))
+    judge = CallJudge(Policy(mode=mode), workspace)
+    assert judge.judge(loose, json_text({"command": "ls"})).decision is Decision.DENY
+    assert Policy(mode=mode).offer(loose.name, loose.contract, has_accesses=True).decision is Decision.DENY
+    held = run_command.owned
+    assert Policy(mode=mode).offer(held.name, held.contract, has_accesses=True).decision is Decision.ASK
 
 
 def test_paths_are_meant_from_the_folder_that_the_call_names(workspace: Path) -> None:
