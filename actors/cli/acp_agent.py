@@ -140,7 +140,7 @@ class EditorAgent:
         if mode_id not in list(Mode):
             raise RequestError(-32602, f"modeId: {mode_id!r:.100} is none of {', '.join(Mode)}")
         session.mode = Mode(mode_id)
-        await self._show(session, [acp.update_current_mode(session.mode)])
+        await self._show(session, [acp.helpers.update_current_mode(session.mode)])
         return acp.SetSessionModeResponse()
 
     async def prompt(self, session_id: str, prompt: list[Block], **_: object) -> acp.PromptResponse:

@@ -115,6 +115,43 @@ def test_a_prompt_with_a_tool_call(callboard: Any) -> None:
     run(talk())
 
 
+def test_modes_are_listed_set_and_told_and_count_for_the_next_prompt(callboard: Any) -> None:
+    path = callboard.workspace / "a.py"
+    path.write_text("one = 1\n")
+    edit = Call("create_file", {"path": "new.py", "content": "x"})
+    run_it = Call("run_command", {"command": "cat a.py"})
+    turns = (Turn("", (edit, run_it)), Turn("Planned."), Turn("", (edit,)), Turn("Built."))
+
+    async def talk() -> None:
+        editor = Editor()
+        journal = ("--journal", str(callboard.home / "j.db"), "--mode", "ask")
+        async with editing(callboard, editor, turns, *journal) as agent:
+            session = await agent.new_session(cwd=str(callboard.workspace))
+            assert session.modes.current_mode_id == "ask"
+            assert [each.id for each in session.modes.available_modes] == ["ask", "plan", "build"]
+            assert all(each.name and each.description for each in session.modes.available_modes)
+            await agent.set_session_mode(session_id=session.session_id, mode_id="plan")
+            told = [each for each in editor.updates if isinstance(each, schema.CurrentModeUpdate)]
+            assert [each.current_mode_id for each in told] == ["plan"]
+            prompt = [helpers.text_block("plan it")]
+            reply = await agent.prompt(session_id=session.session_id, prompt=prompt)
+            assert reply.stop_reason == "end_turn"
+            assert sorted(editor.statuses()) == ["completed", "completed", "in_progress", "in_progress"]
+            assert editor.questions == []
+            assert not (callboard.workspace / "new.py").exists()
+            for wrong, session_id in (("all", session.session_id), ("plan", "no-such-session")):
+                with pytest.raises(acp.RequestError):
+                    await agent.set_session_mode(session_id=session_id, mode_id=wrong)
+            loaded = await agent.load_session(cwd=str(callboard.workspace), session_id=session.session_id)
+            assert loaded.modes.current_mode_id == "plan"
+            await agent.set_session_mode(session_id=session.session_id, mode_id="build")
+            await agent.prompt(session_id=session.session_id, prompt=prompt)
+            assert len(editor.questions) == 1
+            assert (callboard.workspace / "new.py").read_text() == "x"
+
+    run(talk())
+
+
 @pytest.mark.parametrize(("answer", "after"), [("once", "two = 2\n"), ("deny", "one = 1\n")])
 def test_an_edit_is_shown_as_a_diff_and_applied_or_not(callboard: Any, answer: str, after: str) -> None:
     path = callboard.workspace / "a.py"

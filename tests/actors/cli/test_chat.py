@@ -174,3 +174,17 @@ def test_a_pipe_asks_line_by_line(callboard: Any) -> None:
     assert b"there is no command '/nope'" in err
     assert process.returncode == 2
     assert len(server.requests()) == 2
+
+
+def test_the_mode_of_the_next_questions(callboard: Any) -> None:
+    makes = Call("create_file", {"path": "new.py", "content": "x"})
+    with shared_double((Turn("", (makes,)), Turn("Planned."))) as server:
+        where = ("--model", "openai-compatible/any", "--base-url", server.base_url(), "--workspace", ".")
+        process = callboard.start("chat", *where, stdin=subprocess.PIPE)
+        lines = b"/mode\n/mode plan\nmake it\n/edits\n/mode all\n"
+        out, err = process.communicate(lines, timeout=50)
+    shown = out.decode()
+    assert shown.startswith("mode: build\nmode: plan\nPlanned.\n")
+    assert "pending" in shown.partition("Planned.")[2]
+    assert b"'all' is no mode; write one of ask, plan, build" in err
+    assert not (callboard.workspace / "new.py").exists()

@@ -231,6 +231,19 @@ def test_edits_are_listed_and_denied(ann: Client) -> None:
     assert ann.post("/api/edits/deny") == {"edits": []}
 
 
+def test_a_question_has_the_daemons_mode_or_a_stricter_one(ann: Client) -> None:
+    request_id = ann.start('call dangerous {"what": "it"}', mode="plan")
+    reply = ann.ended(request_id)["reply"]
+    assert "denied" in str(reply)
+    assert ann.get("/api/approvals") == {"approvals": []}
+    request_id = ann.start('call create_file {"path": "planned.py", "content": "x"}', mode="ask")
+    ann.ended(request_id)
+    (edit,) = [each for each in ann.get("/api/edits")["edits"] if each["request_id"] == request_id]
+    assert edit["state"] == "pending"
+    assert ann.post("/api/edits/deny", {"ids": [edit["id"]]})["edits"][0]["state"] == "denied"
+    assert "mode" in str(ann.post("/api/requests", {"prompt": "x", "mode": "all"}, 400)["error"])
+
+
 def test_an_actor_that_is_killed_runs_again(ann: Client) -> None:
     def restarts(path: str) -> int:
         (root,) = ann.get("/api/actors")["actors"]
