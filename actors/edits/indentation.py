@@ -53,7 +53,8 @@ def step_of(lines: Iterable[str]) -> str:
         for level, deeper in chain(pairwise(indents), pairwise(levels))
         if deeper != level and deeper.startswith(level)
     )
-    return min(steps, key=lambda step: (-steps[step], len(step)), default="")
+    likely = min(steps, key=lambda step: (-steps[step], len(step)), default="")
+    return "\t" if likely.startswith("\t") else likely  # a tab is a level, where one has two of them too
 
 
 class Surroundings:

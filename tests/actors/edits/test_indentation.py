@@ -79,6 +79,11 @@ ITEMS = "l:\n    - a: 1\n      b: 2\n"
             "l:\n-   a: 1\n    b: 2\n- a: 3\n  b: 4\n",
         ),
         ("all: x\n\tcc a\n", (" all: x", "         cc a", "+        cc b"), "all: x\n\tcc a\n\tcc b\n"),
+        (
+            "v = f(\n\t\ta,\n)\n",  # two tabs at once are two levels
+            ("+if c:", "+  if d:", "+    x()", " v = f(", "     a,"),
+            "if c:\n\tif d:\n\t\tx()\nv = f(\n\t\ta,\n)\n",
+        ),
         ("all: x\n\tcc a\n", (" all: x", "+    cc b"), "all: x\n\tcc b\n\tcc a\n"),
     ],
 )
