@@ -173,6 +173,8 @@ class Settings(
     """Model calls for one question."""
     token_budget: int | None = Field(default=None, ge=1)
     """Tokens for one question, input and output of all its model calls; None is no limit."""
+    continue_cut_answers: int = Field(default=0, ge=0)
+    """How often at most an answer that was cut at the limit of output tokens is gone on with."""
     cost_budget: float | None = Field(default=None, gt=0)
     """US dollars a request. Refused where it could not be kept: no price is known of `model` or of a fallback."""
     context_tokens: int | None = Field(default=None, ge=1, le=limits.MAX_CALL_TOKENS)

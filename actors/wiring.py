@@ -607,6 +607,7 @@ def _options(settings: Settings, model: str, models: Sequence[str]) -> RequestOp
         max_steps=settings.max_steps,
         token_budget=settings.token_budget,
         cost_budget=settings.cost_budget,
+        continue_cut_answers=settings.continue_cut_answers,
         input_price=prices.input if prices else None,
         output_price=prices.output if prices else None,
         context_tokens=context_tokens,

@@ -28,6 +28,7 @@ from callboard.protocol.content import (
     is_from_outside,
     is_json_object,
 )
+from callboard.protocol.cut_answer import CutAnswer
 from callboard.protocol.errors import ASK_AGAIN_KINDS, ErrorKind, ProtocolError, UsageError, with_advice
 from callboard.protocol.events import Event
 from callboard.protocol.ids import Tag
@@ -221,11 +222,10 @@ class Session:
         self._prompt = PromptBuilder(event, self.spent, self.count_tokens)
         self.tag = self.step = event.tag.request
         self._options, self._attempts = options, Attempts(options.max_attempts)
-        self._repeats = step.Repeats(options.repeated_call_limit)
+        self._repeats, self._cut = step.Repeats(options.repeated_call_limit), CutAnswer(options)
         self._output = OutputTries(options.output) if options.output is not None else None
         self._read((*event.history, event.user) if options.ask_after_untrusted else ())
-        deadline_at = event.at + options.timeout_seconds
-        self._clock = RequestClock(deadline_at)
+        self._clock = RequestClock(deadline_at := event.at + options.timeout_seconds)
         self._last = (commands.SetTimer(self.tag, deadline_at),)
         notes = [commands.Note(self.tag, note, NoteKind.ASSUMED) for note in event.notes]
         if not options.takes_tools and self._may_give_up_tools:
@@ -338,7 +338,8 @@ class Session:
         self._attempts.end_step()
         self._prompt.go_on_from(response.response_id)
         self._streamed.forget()
-        self._text = turn.message.text
+        self._text = self._cut.took(turn.message.text, response.finish_reason, verdict)
+        reason = self._cut.note or reason
         notes: list[Command] = [commands.Note(self.step, reason, NoteKind.CUT)] if reason else []
         if verdict is TurnVerdict.GO_ON:
             record = self._record((turn.message,), is_whole=False)  # only the turn itself may be sent back
@@ -358,13 +359,14 @@ class Session:
 
     def _answer(self, message: AssistantMessage, ruling: Ruling) -> list[Command]:
         """The turn has no calls. It ends the request, or the model reads why its answer was not taken."""
-        if ruling.outcome is not None or self._output is None:
-            record = self._record((message,))
+        told = self._cut.told
+        if ruling.outcome is None and self._output is not None:
+            told = self._output.spec.told_misfit(ruling.misfit, self._prompt.output_mode)
+        record = self._record((message, SystemMessage(told)) if told else (message,))
+        if told:
+            self._plan_next()
+        else:
             self._end(ruling.outcome or Outcome.ANSWERED, ruling.reason)
-            return [record]
-        told = self._output.spec.told_misfit(ruling.misfit, self._prompt.output_mode)
-        record = self._record((message, SystemMessage(told)))
-        self._plan_next()
         return [record]
 
     def _model_failed(self, event: events.ModelFailed) -> list[Command]:
@@ -576,8 +578,7 @@ class Session:
         question is, where that was not."""
         self._open_turn = self._batch.hand_out(at)
         self._log.calls_ended(self._batch.reports())
-        self._batch = step.NO_CALLS
-        self._facts.open_calls = 0
+        self._batch, self._facts.open_calls = step.NO_CALLS, 0
         self._end(Outcome.CALLS_OUTSIDE, "")
         told = [
             commands.CallOutside(self.step._replace(call_id=each.call_id), each) for each in self._open_turn.outside
@@ -595,8 +596,7 @@ class Session:
         messages = self._batch.messages()
         self._log.calls_ended(self._batch.reports())
         self._repeats.learn(self._batch.outcomes())
-        self._batch = step.NO_CALLS
-        self._facts.open_calls = 0
+        self._batch, self._facts.open_calls = step.NO_CALLS, 0
         return self._record(messages)
 
     def _notice_came(self, event: events.NoticeCame) -> list[Command]:
@@ -646,7 +646,7 @@ class Session:
         partial = self._streamed.text
         if partial or (self._notices and not self._is_recorded):
             todo.append(self._record((AssistantMessage((Text(partial),)),) if partial else ()))
-            self._text = partial or self._text
+            self._text = self._cut.text + partial if partial else self._text
         self._streamed.forget()
         outcome = self._facts.outcome
         assert outcome is not None

@@ -105,5 +105,7 @@ class RequestOptions(Value, frozen=True, omit_defaults=False):
     max_attempts: int = limits.MAX_ATTEMPTS
     """Requests that may be sent for one model call of a step: the first one, retries, fallback models, the try without
     tools, turns asked again and calls that were lost all count. A tool call that was lost runs no more often either."""
+    continue_cut_answers: int = 0
+    """How often at most an answer that was cut at the limit of output tokens is gone on with (cut_answer.py)."""
     mode: Mode | None = None
     """What the request is for; None: what the runtime's policy says of all."""

@@ -124,6 +124,7 @@ LAZY = {
     # 5 to 30 ms each, for what most programs do not do.
     "actors/builtins/listing.py": {"pathspec"},
     "actors/builtins/run_command.py": {"callboard.actors.builtins.diagnostics"},  # where a command has run
+    "actors/edits/planning.py": {"callboard.actors.edits.fitting"},
     "actors/config_file.py": {"tomllib"},
     "actors/index/grammars.py": {"tarfile"},
     "actors/index/lookup.py": {"rapidfuzz", "rapidfuzz.distance"},

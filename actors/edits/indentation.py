@@ -251,11 +251,12 @@ def reindented(hunk: PlacedHunk, evidence: Evidence) -> tuple[PatchLine, ...] | 
 
 
 def _is_indented_otherwise(hunk: PlacedHunk, rule: _Rule, evidence: Evidence) -> bool:
-    """No old line is indented, so all fit; but new ones are where the file has lines that are indented otherwise."""
-    if any(here for here, _ in hunk.pairs()) or not (any(hunk.added) or hunk.around.is_open):
-        return False
+    """All old lines are indented as in the file; but other hunks are not, so that may be by chance. Or no old line is
+    indented, and new ones are where the file has lines that are indented otherwise."""
     if evidence.is_otherwise:
         return True
+    if any(here for here, _ in hunk.pairs()) or not (any(hunk.added) or hunk.around.is_open):
+        return False
     if hunk.is_blind:
         return bool(hunk.around.step) and not _is_possible(hunk, [indent_of(line.text) for line in hunk.lines])
     if all(line.mark != " " for line in hunk.lines):

@@ -9,7 +9,7 @@ import os
 import stat
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from msgspec import Struct
 from pydantic import Field
@@ -17,12 +17,17 @@ from pydantic import Field
 from callboard.actors.builtins.workspace import Workspace, reason_of, secret_error
 from callboard.actors.edits.applying import MAX_FILE_BYTES
 from callboard.actors.edits.changes import FileChange, Splice, clashes, tracking_hash
-from callboard.actors.edits.fitting import Fitter
 from callboard.actors.edits.patches import FilePatch, parse_patch
 from callboard.actors.edits.texts import MAX_PLACES, EditedText, ordered
 from callboard.actors.opened_folders import OpenedFolders
 from callboard.actors.secret_files import SecretFiles
 from callboard.protocol.errors import ToolError
+from callboard.protocol.lazy_loading import lazy_module
+
+if TYPE_CHECKING:
+    from callboard.actors.edits import fitting
+else:  # only a patch needs it
+    fitting = lazy_module("callboard.actors.edits.fitting")
 
 #: Edits in one call, and files in one patch: more are several calls.
 MAX_EDITS: Final = 200
@@ -279,7 +284,7 @@ class Planner:
         if target != place and target not in moved:
             self._check_free(target, patch.new, "patch", may_make_parents=True)
         text = EditedText(before, "patch")
-        fitter = Fitter(text, patch.old)
+        fitter = fitting.Fitter(text, patch.old)
         splices = fitter.fit(*patch.hunks)
         change = FileChange(place, target, before, tuple(splices), patch.is_executable)
         if change.result == before and target == place and patch.is_executable is None:
@@ -303,7 +308,7 @@ class Planner:
     def _patched_away(self, place: str, before: bytes, patch: FilePatch) -> Planned:
         """A deletion says in its hunk what the file held."""
         text = EditedText(before, "patch")
-        fitter = Fitter(text, patch.old)
+        fitter = fitting.Fitter(text, patch.old)
         splices = fitter.fit(*patch.hunks)
         left = FileChange(place, place, before, tuple(splices)).result or b""
         if patch.hunks and left[text.mark_bytes :].strip():

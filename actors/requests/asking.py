@@ -86,6 +86,8 @@ class AskOptions(TypedDict, total=False):
     """Input and output tokens of all steps together."""
     cost_budget: float
     """US dollars of all steps together."""
+    continue_cut_answers: int
+    """How often at most an answer that was cut at the limit of output tokens is gone on with."""
     server_tools: Sequence[ServerToolOffer]
     """Tools that the provider runs itself: WebSearch(), CodeExecution() ..."""
     prompt_cache: PromptCache | str
@@ -116,7 +118,7 @@ OPTIONS: Final = tuple(AskOptions.__annotations__)
 OF_EVERY_API: Final = frozenset(
     (
         "model", "instructions", "tools", "timeout", "mode", "max_steps", "token_budget", "cost_budget", "prompt_cache",
-        "metadata", "conversation", "request_id",
+        "continue_cut_answers", "metadata", "conversation", "request_id",
     )
 )  # fmt: skip
 
@@ -320,6 +322,10 @@ def _count(name: str, value: object, _: RequestOptions) -> int:
     return value
 
 
+def _times(name: str, value: object, defaults: RequestOptions) -> int:
+    return 0 if value == 0 and not isinstance(value, bool) else _count(name, value, defaults)
+
+
 def _sampling(name: str, value: object, defaults: RequestOptions) -> Sampling:
     if not isinstance(value, Sampling):
         raise UsageError(f"{name} must be a Sampling, not {_a(value)}; write Sampling(temperature=0.2)")
@@ -402,6 +408,7 @@ _READ: Final[Mapping[str, tuple[str, _Read]]] = {
     "max_steps": ("max_steps", _count),
     "token_budget": ("token_budget", _count),
     "cost_budget": ("cost_budget", _amount),
+    "continue_cut_answers": ("continue_cut_answers", _times),
     "server_tools": ("server_tools", _each(get_args(ServerToolOffer))),
     "prompt_cache": ("prompt_cache", _cache),
     "storage": ("storage", _instance(ResponseStorage)),

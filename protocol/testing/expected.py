@@ -29,7 +29,7 @@ from callboard.protocol.events import ModelFailed, ModelLost, ModelResponded
 from callboard.protocol.ids import Tag, ToolName
 from callboard.protocol.limits import MAX_CALLS_PER_STEP, MAX_MODEL_LOSSES
 from callboard.protocol.model import Error, FinishReason, ModelResponse
-from callboard.protocol.options import ToolFallback, ToolOffer
+from callboard.protocol.options import RequestOptions, ToolFallback, ToolOffer
 from callboard.protocol.output import OutputMode
 from callboard.protocol.prompt import shorten_result
 from callboard.protocol.prompt_tokens import estimate_tokens, message_tokens
@@ -57,6 +57,8 @@ class Follows(Enum):
     CALLS = auto()
     GO_ON = auto()
     """The provider paused: the turn is recorded and sent back."""
+    CUT_ON = auto()
+    """The answer was cut: the turn is recorded with a word about it, and the model asked for the rest."""
     MISFIT = auto()
     """The answer does not fit: the turn is recorded with a word about it, and the model asked once more."""
     GIVEN_UP = auto()
@@ -191,7 +193,7 @@ def _expected_turns(story: Story) -> Iterator[ExpectedTurn]:
     options, window = story.start.options, story.start.options.context_tokens
     told = begins_without_tools(story)
     offers = {} if told else dict(story.offers)
-    sent, losses, steps, again, has_cut, failed = 0, 0, 0, False, False, 0
+    sent, losses, steps, again, has_cut, failed, gone_on = 0, 0, 0, False, False, 0, 0
     left = options.output.modes if options.output is not None else ()
     steps_made: list[_Made] = []
     for model in story.models:
@@ -204,6 +206,8 @@ def _expected_turns(story: Story) -> Iterator[ExpectedTurn]:
         turn = ExpectedTurn(model, Follows.FAIL, before, [], steps=steps, context_tokens=window, told_in_words=told)
         turn.mode = mode_now(options, left, has_tools=_are_shown(offers), takes_tools=not told)
         turn.follows = follows = _follows(story, turn, offers, may_retry, may_cut=not has_cut)
+        if follows is Follows.ANSWER and gone_on < options.continue_cut_answers and _may_go_on(options, model):
+            turn.follows, gone_on = Follows.CUT_ON, gone_on + 1
         if follows in _TAKEN:
             failed += _expect_answer(story, turn, failed)
             follows = turn.follows
@@ -221,6 +225,13 @@ def _expected_turns(story: Story) -> Iterator[ExpectedTurn]:
             turn.loops = _expect_calls(turn, model.response.tool_calls, offers, steps_made, options.repeated_call_limit)
             steps_made.append(_what_came(turn))
         yield turn
+
+
+def _may_go_on(options: RequestOptions, model: ModelRun) -> bool:
+    """A text was cut, and no form of the answer was asked for."""
+    response = model.response
+    is_cut = response is not None and response.finish_reason is FinishReason.LENGTH
+    return options.output is None and is_cut and response is not None and bool(response.text)
 
 
 def _read_from_outside(story: Story, model: ModelRun) -> bool:
@@ -242,7 +253,9 @@ def _is_own(message: UserMessage | AssistantMessage) -> bool:
     return not any(isinstance(part, foreign) for part in message.parts)
 
 
-_TAKEN: Final = frozenset({Follows.ANSWER, Follows.CALLS, Follows.GO_ON, Follows.MISFIT, Follows.GIVEN_UP})
+_TAKEN: Final = frozenset(
+    {Follows.ANSWER, Follows.CALLS, Follows.GO_ON, Follows.CUT_ON, Follows.MISFIT, Follows.GIVEN_UP}
+)
 
 
 def _expect_answer(story: Story, turn: ExpectedTurn, failed: int) -> int:

@@ -469,6 +469,8 @@ def draw_options(choices: Choices) -> RequestOptions:
         repeated_call_limit=choices.pick((3, 3, 2, 1, 0)) if _chance(choices, 40) else 3,
         max_attempts=choices.pick((4, 3, 2, 2, 2, 1)),
     )
+    if options.input_price is None:  # by what was drawn, or all seeds would tell other stories from here on
+        options = replace(options, continue_cut_answers=2 if options.system_prompt else 1)
     # A cost budget without prices is refused.
     return options if options.cost_budget is None else replace(options, input_price=1e-5, output_price=1e-4)
 

@@ -159,7 +159,7 @@ def _wrong_turn(story: Story, turn: ExpectedTurn) -> Iterator[str]:
     if any(isinstance(message, ToolMessage) for message in rest[results:]):
         yield f"step {step}: a note stands before the last result"
     cut = response.finish_reason in CUT and any(not is_whole(call) for call in response.tool_calls)
-    cut = cut or turn.follows is Follows.MISFIT
+    cut = cut or turn.follows in (Follows.CUT_ON, Follows.MISFIT)
     changed = [call.changed for call in story.calls.values() if call.tag.step == step and call.changed]
     if any(not isinstance(note, SystemMessage) for note in notes) or len(notes) != cut + len(changed):
         yield f"step {step} ended {response.finish_reason}, its notes are {notes!r:.200}"
@@ -226,24 +226,27 @@ def _wrong_partial(story: Story) -> Iterator[str]:
     end = story.finish()
     if end is None or not story.asked or story.start is None:
         return
-    said, last = said_texts(story)
+    said, last, before = said_texts(story)
     model = story.models[-1] if story.models and story.models[-1].words is story.asked[-1] else story.asked[-1]
     finish = end[1]
-    if finish.text != (said or last):
-        yield f"the request finished with the text {finish.text!r}, said was {(said or last)!r}"
+    whole_text = before + said if said else last
+    if finish.text != whole_text:
+        yield f"the request finished with the text {finish.text!r}, said was {whole_text!r}"
     whole = () if model.record is None else tuple(without_notices(model.record.messages))
     if said and whole != (AssistantMessage((Text(said),)),):
         yield f"{said!r} was streamed and is recorded as {model.record and model.record.messages!r:.200}"
     kept = (*(message for record in story.records for message in record.messages), *model.recorded)
     turns = [turn for turn in kept if isinstance(turn, AssistantMessage)]
     texts = [turn.text for turn in turns] + [call.arguments for turn in turns for call in turn.tool_calls]
-    if finish.text and finish.text not in texts:
+    joined = ("".join(texts[first:end]) for first in range(len(texts)) for end in range(first + 2, len(texts) + 1))
+    if finish.text and finish.text not in texts and finish.text not in joined:
         yield f"the text {finish.text!r} of the finished request is not in the history"
 
 
-def said_texts(story: Story) -> tuple[str, str]:
-    """At the end: what the last, unfinished turn has said, and the text of the last turn that counted."""
-    said, last, written = "", "", ""
+def said_texts(story: Story) -> tuple[str, str, str]:
+    """At the end: what the last, unfinished turn has said, the text of the last turn that counted, with those of cut
+    turns that it goes on from, and the texts of cut turns that nothing has gone on from yet."""
+    said, last, written, before = "", "", "", ""
     taken = {turn.model.command.tag: turn for turn in expected_turns(story) if turn.taken}
     asides = {model.command.tag for model in story.asked if not model.command.is_turn}
     for reaction in story.reactions:
@@ -258,6 +261,8 @@ def said_texts(story: Story) -> tuple[str, str]:
             said = "" if is_too_long(*answer_texts(event.response)) else event.response.text
             if (turn := taken.get(event.tag)) is not None:
                 said, last = "", turn.answer.text if turn.answer is not None else event.response.text
+                last = before + last if turn.follows in (Follows.ANSWER, Follows.CUT_ON) else last
+                before = last if turn.follows is Follows.CUT_ON else ""
         if is_too_long(said):
             said = ""
         asked = [] if event is None else reaction.given(CallModel)
@@ -265,7 +270,7 @@ def said_texts(story: Story) -> tuple[str, str]:
             said = ""  # but a turn whose calls wait for words may still be cut
         if not isinstance(event, ModelStreamed):
             written = said
-    return said, last
+    return said, last, before
 
 
 def _after_deltas(said: str, event: ModelStreamed) -> str:

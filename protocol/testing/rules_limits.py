@@ -301,7 +301,7 @@ def turns_decide(story: Story) -> Iterator[str]:
                 yield f"{told}: it ended as {outcome}"
         elif outcome is not _ENDS.get(turn.follows, outcome):
             yield f"{told}: it went on, or ended as {outcome}"
-        elif turn.follows in (Follows.GO_ON, Follows.MISFIT) and not calls and outcome not in LIMITS:
+        elif turn.follows in (Follows.GO_ON, Follows.CUT_ON, Follows.MISFIT) and not calls and outcome not in LIMITS:
             yield f"{told}: it ended as {outcome}"
         elif turn.follows is Follows.CALLS:
             yield from _wrong_calls(turn, reaction, outcome, told)

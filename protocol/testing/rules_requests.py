@@ -216,6 +216,7 @@ def _outcomes_of_turn(story: Story) -> frozenset[Outcome]:
         Follows.FAIL: frozenset({Outcome.FAILED}),
         Follows.GIVEN_UP: frozenset({Outcome.FAILED}),
         Follows.MISFIT: LIMITS,
+        Follows.CUT_ON: LIMITS,
         Follows.CALLS: by_calls if turn.ends_as is None else frozenset({turn.ends_as}),
         Follows.GO_ON: LIMITS,
         Follows.OTHER_WAY: LIMITS,

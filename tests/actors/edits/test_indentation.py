@@ -118,6 +118,16 @@ def test_an_exact_hunk_is_taken_as_it_is() -> None:
     assert patched(RETURNS, hunk(*lines)) == "def f():\n\tif x:\n\t    text = 1\n        more\n\t\treturn 1\n"
 
 
+def test_a_hunk_that_fits_by_chance_is_indented_as_the_others_are() -> None:
+    """Eight columns are one level of the patch, which knows nothing of the outer block, and two of the file."""
+    before = "class C:\n    if a:\n        b = 1\n        if c:\n            d = 1\n"
+    others = hunk(" if a:", "-        b = 1", "+        b = 2", header="@@ @@")
+    by_chance = "@@ @@\n         if c:\n+                e = 1\n"
+    assert patched(before, others + by_chance) == before.replace("b = 1", "b = 2").replace(
+        "c:\n", "c:\n            e = 1\n"
+    )
+
+
 @dataclass(frozen=True)
 class Line:
     """One statement, or the head of a block with what is in it."""
