@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from callboard.actors.config_file import likest
+from callboard.protocol.annotation_reading import signature_of
 from callboard.protocol.errors import UsageError
 from callboard.protocol.model import Sampling
 
@@ -162,7 +163,7 @@ def listed(names: Collection[str]) -> str:
 
 def of_runtime(call: Callable[..., object], args: tuple[object, ...], options: Mapping[str, object]) -> UsageError:
     """Runtime(...) was given what it does not take."""
-    known = tuple(inspect.signature(call).parameters)[1:]
+    known = tuple(signature_of(call).parameters)[1:]
     for name in options:
         if name not in known:
             return UsageError(
@@ -182,7 +183,7 @@ def of_settings(call: Callable[..., object], args: tuple[object, ...], options: 
 
 def of_question(call: Callable[..., object], args: tuple[object, ...], options: Mapping[str, object]) -> UsageError:
     """A question was asked without its prompt, or with more than that without a name."""
-    of_method = next(iter(inspect.signature(call).parameters)) == "self"
+    of_method = next(iter(signature_of(call).parameters)) == "self"
     what = f"{'runtime.' if of_method else ''}{call.__name__}"
     if len(args) > 1 + of_method:
         return UsageError(
@@ -194,7 +195,7 @@ def of_question(call: Callable[..., object], args: tuple[object, ...], options: 
 
 def of_connection(call: Callable[..., object], args: tuple[object, ...], options: Mapping[str, object]) -> UsageError:
     """Connection(...) was given what it does not take."""
-    known = tuple(inspect.signature(call).parameters)[1:]
+    known = tuple(signature_of(call).parameters)[1:]
     name = next((each for each in options if each not in known), "")
     return UsageError(
         f"Connection takes no {name!r}{meant(name, 'Connection', known) or f'; it takes {listed(known)}'}"

@@ -11,8 +11,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from callboard.actors.builtins.command_output import Diagnostic, Severity
 
@@ -108,8 +110,7 @@ _PYTEST_PLACE: Final = re.compile(r"(?P<file>[^\s:][^:\n]{0,300}\.py):(?P<line>\
 _PYTEST_END: Final = re.compile(r"(?:FAILED|ERROR) (?P<node>\S.*)")
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
+class _Found(Struct, frozen=True):
     file: str
     line: int | None
     column: int | None

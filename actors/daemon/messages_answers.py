@@ -133,7 +133,8 @@ def _message(request_id: str, model: str, content: list[Block], stop: str | None
 def _block(piece: Piece) -> Block:
     match piece:
         case TextPiece(text=text):
-            return {"type": "text", "text": text}
+            # The API's own schema wants the field, and older providers of the Vercel AI SDK refuse null in it.
+            return {"type": "text", "text": text, "citations": []}
         case ThinkingPiece(redacted=redacted) if redacted:
             return {"type": "redacted_thinking", "data": redacted}
         case ThinkingPiece(text=text, signature=signature):

@@ -35,10 +35,10 @@ def shown_name(tenant: Tenant, name: str | None) -> str:
 
 
 def unknown_model(name: str) -> ApiError:
-    """There is no such model here; none is named either, where `name` is ""."""
+    """There is no such model here; where `name` is "", neither the client nor the settings name one."""
     if not name:
         said = "no model is named: name one in the request, or start the daemon with --model or CALLBOARD_MODEL"
-        return ApiError(404, "model_not_found", said, param="model")
+        return ApiError(400, "missing_required_parameter", said, param="model")
     said = f"the model {name[:100]!r} does not exist here, or has no key; GET /v1/models lists those that are set up"
     return ApiError(404, "model_not_found", said, param="model")
 

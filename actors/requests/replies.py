@@ -106,7 +106,6 @@ T = TypeVar("T", default=str)
 """What `output=` asks for."""
 Item = TypeVar("Item")
 T_co = TypeVar("T_co", default=str, covariant=True)
-OfCall = TypeVar("OfCall", RunTool, AskApproval)
 Seen = Event | Command | ToolProgressed
 """What a session shows of its request."""
 Shown = (
@@ -149,10 +148,6 @@ class Question(Struct, frozen=True):
     """What earlier requests have done to the history."""
     checker: ChecksAnswers | None = None
     """Of a question with an output: checks its answers."""
-
-    def in_mode(self, command: OfCall) -> OfCall:
-        """With the mode that the question names, if it does."""
-        return command if self.options.mode is None else replace(command, mode=self.options.mode)
 
 
 class Reply(Struct, Generic[T_co], frozen=True):

@@ -508,7 +508,8 @@ class RequestSession(Actor[SessionMessage]):
         # One of the runtime's tools may have changed since the model was shown it.
         shown = offer.definition if own is None and offer is not None else None
         waits = self._ahead is not None and (offer is None or offer.contract.effect is not Effect.REPEAT)
-        command, go_ahead = self._question.in_mode(command), GoAhead() if waits else None
+        command = replace(command, mode=self._question.options.mode)
+        go_ahead = GoAhead() if waits else None
         call = DispatchCall(command, text, self.ref, asker, is_read_along, self._ended, own, shown, go_ahead)
         self._open[command.tag] = call, 1
         self._peers.dispatcher.tell_control(call)
@@ -516,7 +517,8 @@ class RequestSession(Actor[SessionMessage]):
     def _ask_approval(self, command: commands.AskApproval) -> None:
         self._show(command)
         own = self._question.tools.own.get(command.name)
-        seek = SeekApproval(self._question.in_mode(command), self.ref, self._context_for(command, command.name), own)
+        command = replace(command, mode=self._question.options.mode)
+        seek = SeekApproval(command, self.ref, self._context_for(command, command.name), own)
         self._open[command.tag] = seek, 1
         self._peers.dispatcher.tell_control(seek)
 
@@ -676,10 +678,8 @@ class RequestSession(Actor[SessionMessage]):
     def _end(self, finish: commands.Finish) -> None:
         self._is_waiting = False
         self._show(finish)
-        if self._is_stopping:
-            self.stopped()
-        else:
-            self.stop()
+        end = self.stopped if self._is_stopping else self.stop
+        end()
 
 
 _CARRIERS: Final[Mapping[type[Command], Callable[..., None]]] = {

@@ -84,6 +84,8 @@ class Observed(Struct, frozen=True):
     at: float
     """When the session gave its commands; events know better when they happened."""
     happened: tuple[Heard, ...]
+    begun: Mapping[Tag, float] = {}
+    """When work began that the commands are for: the same moments as in its spans."""
 
 
 class RequestLost(Struct, frozen=True):
@@ -127,6 +129,7 @@ class SessionTrace:
         self.context = question.asker.copy()  # of our own: a context can be entered only once at a time
         self.heard: list[Heard] = [question]
         """What telemetry has not been told yet."""
+        self._begun: dict[Tag, float] = {}
 
     def begin(self, now: float) -> None:
         """The request's span, below the one that is current in the asker's context; and the ids for log records."""
@@ -147,16 +150,18 @@ class SessionTrace:
     def tell(self, offers: tuple[ToolOffer, ...], now: float) -> None:
         """Tell telemetry all that was observed."""
         heard, self.heard = self.heard, []
+        begun, self._begun = self._begun, {}
         if not heard:
             return
         try:
-            self._telemetry.tell(Observed(self._question, self.context, self._spans, offers, now, tuple(heard)))
+            self._telemetry.tell(Observed(self._question, self.context, self._spans, offers, now, tuple(heard), begun))
         except Exception:  # noqa: BLE001 - telemetry that cannot keep up must not steer; the kernel counts it
             return
 
     def context_for(self, work: Work, tool: str, offers: tuple[ToolOffer, ...], now: float) -> Context:
         """In which user code does this work: the asker's, with the ids for its log records and with its span."""
         self.observe(work)
+        self._begun[work.tag] = now
         context = self.context.copy()
         context.run(WORK.set, (work.tag, tool, self._question.metadata))
         if self._spans is not None:
@@ -260,7 +265,7 @@ class Telemetry(Actor[TelemetryMessage]):
             opened = self._open[tag.request_id] = _OpenRequest(message.question, message.context)
         opened.spans, opened.offers = message.spans, message.offers
         for what in message.happened:
-            at = getattr(what, "at", message.at)
+            at = getattr(what, "at", message.begun.get(what.tag, message.at))
             _HEARD[type(what)](self, opened, what, at)
             if self._timelines is not None:
                 self._timelines.heard(tag.request_id, what, at)

@@ -21,6 +21,7 @@ from msgspec import Struct, field
 
 from callboard.actors.kernel import logger_of
 from callboard.actors.tools.invoke import ResourceFailed
+from callboard.protocol.annotation_reading import signature_of
 
 logger = logger_of("callboard.tools")
 
@@ -56,7 +57,7 @@ def check(factory: object, *, is_async: bool) -> None:
 def _needed(factory: Callable[..., object]) -> list[str]:
     """Its parameters without a default."""
     try:
-        parameters = inspect.signature(factory).parameters.values()
+        parameters = signature_of(factory).parameters.values()
     except (ValueError, TypeError):  # of some built-in classes it is not known
         return []
     any_number = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)

@@ -22,7 +22,7 @@ def members_on_the_loop() -> set[str]:
         for name, value in functions.items()
         if inspect.iscoroutinefunction(value)
         or inspect.isasyncgenfunction(value)
-        or check_for_asyncio.__name__ in value.__code__.co_names
+        or check_for_asyncio.__name__ in inspect.unwrap(value).__code__.co_names
     }
 
 

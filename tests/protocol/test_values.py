@@ -236,6 +236,7 @@ LOOKED_UP_ONCE = "has a `cached_property`"
 DATACLASSES = {
     "actors/builtins/asking_user.py": PYDANTIC,
     "actors/builtins/code_lookup.py": PYDANTIC,
+    "actors/builtins/command_output.py": PYDANTIC,
     "actors/builtins/find_references.py": PYDANTIC,
     "actors/builtins/job_tools.py": PYDANTIC,
     "actors/builtins/jobs.py": PYDANTIC,

@@ -315,7 +315,7 @@ def test_local_providers_take_no_key() -> None:
     ("model", "says"),
     [
         ("nope/x", "no provider 'nope'.*anthropic.*openai-compatible/MODEL"),
-        ("gpt-4o", "provider/model"),
+        ("gpt-4o", "did you mean 'openai/gpt-4o'"),
         ("openai/", "names no model"),
         ("openai/gpt-5", "OPENAI_API_KEY"),
         ("anthropic/x", "ANTHROPIC_API_KEY"),

@@ -27,6 +27,10 @@ USAGE = Usage(11, 7, cached_tokens=2, reasoning_tokens=1)
 VALUES: dict[str, Any] = {"string": "Oslo", "number": 4.5, "integer": 4, "boolean": True, "array": [], "null": None}
 
 
+#: That of requests which name none.
+MODEL = {"model": "scripted/model"}
+
+
 def play(request: ModelRequest) -> ScriptedTurn:
     """The turn that answers this request."""
     last = [message for message in request.messages if isinstance(message, UserMessage | ToolMessage)][-1]
@@ -99,10 +103,12 @@ def _results(messages: tuple[Message, ...]) -> list[str]:
 
 
 def _with_script(*arguments: Any, given: Any = None, **more: Any) -> DaemonPlan:
-    scripted = {"script": play, "model": "scripted/model", **(given or {})}
-    return read_plan(*arguments, given=scripted, **more)
+    return read_plan(*arguments, given={"script": play, **MODEL, **(given or {})}, **more)
 
 
 if __name__ == "__main__":
+    if "--nameless" in sys.argv:  # clients name the model
+        sys.argv.remove("--nameless")
+        MODEL.clear()
     serve_command.read_plan = _with_script  # type: ignore[assignment]
     sys.exit(main())

@@ -24,10 +24,11 @@ models = {"gpt-4o" = "scripted/model"}
 
 
 @contextlib.contextmanager
-def stateless_daemon(folder: Path, config: str = CONFIG) -> Iterator[RunningDaemon]:
-    """It has the tools of daemon_tools.py."""
+def stateless_daemon(folder: Path, config: str = CONFIG, *options: str) -> Iterator[RunningDaemon]:
+    """It has the tools of daemon_tools.py. `options` are those of answering_daemon.py."""
     program = (sys.executable, str(_SUPPORT / "answering_daemon.py"))
-    with running_daemon(folder, "--tools", str(_SUPPORT / "daemon_tools.py"), program=program, config=config) as found:
+    tools = ("--tools", str(_SUPPORT / "daemon_tools.py"))
+    with running_daemon(folder, *tools, *options, program=program, config=config) as found:
         yield found
 
 

@@ -25,7 +25,8 @@ COMMAND = Path(sys.executable).with_name("llm-comply")
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
-    with stateless_daemon(tmp_path_factory.mktemp("daemon"), CONFIG) as found:
+    # Without a model of its own: a body that names none is refused then, as these tests want it.
+    with stateless_daemon(tmp_path_factory.mktemp("daemon"), CONFIG, "--nameless") as found:
         yield found
 
 

@@ -53,8 +53,14 @@ def test_no_name_is_the_model_of_the_settings(daemon: Daemon) -> None:
     assert shown_name(daemon.tenants["default"], "fast") == "fast"
 
 
+def test_where_no_one_names_a_model_the_request_is_wrong(daemon: Daemon) -> None:
+    with pytest.raises(ApiError, match="no model is named") as caught:
+        model_of(daemon, daemon.tenants["default"], "")
+    assert (caught.value.status, caught.value.code, caught.value.param) == (400, "missing_required_parameter", "model")
+
+
 @pytest.mark.parametrize(
-    "name", ["", "another", "openai/gpt-6.1-sol", "groq/small", "mistral/", "nowhere/x", "/", "x" * 9_999]
+    "name", ["another", "openai/gpt-6.1-sol", "groq/small", "mistral/", "nowhere/x", "/", "x" * 9_999]
 )
 def test_other_names_are_unknown(name: str, daemon: Daemon) -> None:
     with pytest.raises(ApiError) as caught:

@@ -194,7 +194,7 @@ async def test_a_reader_is_shown_the_words_with_the_call_and_not_as_text(workspa
 
 
 def test_the_offline_model_is_not_asked(workspace: Path) -> None:
-    with Runtime(Settings(workspace=workspace, expand_search=True)) as runtime:
+    with Runtime(Settings(model="offline/code-context", workspace=workspace, expand_search=True)) as runtime:
         reply = runtime.ask_sync(QUESTION)
     assert WORDS not in purposes(reply)
     assert "taxi.py" in reply.text

@@ -305,7 +305,7 @@ def _when_due(monkeypatch: pytest.MonkeyPatch, then: Callable[[], None]) -> None
 def test_without_a_journal_such_a_tool_is_refused_before_anything_runs(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r'tool pay_on_loop: effect="transaction" .* Settings\(journal=...\)'):
         Runtime(Settings(), tools=[pay_on_loop])
-    with Runtime(Settings()) as made, pytest.raises(UsageError, match="tool pay_on_loop: "):
+    with Runtime(Settings(model="scripted/x")) as made, pytest.raises(UsageError, match="tool pay_on_loop: "):
         made.ask_sync("pay", tools=[pay_on_loop])
 
 

@@ -221,7 +221,7 @@ def test_a_command_that_is_refused_is_told_by_what(stage: ToolStage, workspace: 
         assert f"confined: this tool reads and writes {workspace}" in note
         assert ("!.git/" in note) == ("git" in line)
     for line in ("echo fine", "false"):
-        assert json.loads(result(stage, run_command, command=line))["note"] == ""
+        assert "note" not in json.loads(result(stage, run_command, command=line))
 
 
 @needs_mounts
