@@ -62,7 +62,7 @@ _SEVERITIES: Final[Mapping[str, Severity]] = {
 }  # fmt: skip
 
 _FILE: Final = r"(?P<file>[^\s:(\[<\"'][^:(\[\n\"]{0,300})"
-_PLACE: Final = _FILE + r":(?P<line>\d{1,7})(?::(?P<column>\d{1,6}))?"
+_PLACE: Final = _FILE + r":(?P<line>\d{1,7})(?::(?P<column>\d{1,6})(?::\d{1,7}:\d{1,6})?)?"
 _SEVERITY: Final = r"(?P<severity>fatal error|error|warning|note|info|information|help)"
 _LINT: Final = r"(?P<code>[A-Z]{1,5}\d{2,5}|invalid-syntax|SyntaxError)"
 _IN_BRACKETS: Final = r"(?:\[(?P<code>[\w:.-]{1,60})\])?"
@@ -103,11 +103,15 @@ _RAISED: Final = re.compile(
     r"(?P<code>[A-Za-z_][\w.]{0,100}(?:Error|Exception|Exit|Interrupt|Warning|Failed|Iteration|Group))"
     r"(?:: (?P<message>.*))?"
 )
-#: That of an exception, whatever it is called.
+#: That of an exception, whatever it is called; below the frames of a traceback, with what it says.
 _CLASS: Final = re.compile(r"(?:[a-z_]\w{0,60}\.){0,10}[A-Z]\w{0,100}")
+_BELOW_FRAMES: Final = re.compile(
+    r"(?P<code>(?:\w{1,60}\.){0,10}[A-Z][A-Z0-9]{0,20}[a-z]\w{0,100})(?:: (?P<message>.*))?"
+)
 _FRAME: Final = re.compile(r" {1,8}File \"(?P<file>[^\"\n]{1,300})\", line (?P<line>\d{1,7})")
 _PYTEST_PLACE: Final = re.compile(r"(?P<file>[^\s:][^:\n]{0,300}\.py):(?P<line>\d{1,7}): (?P<rest>\S.*)")
-_PYTEST_END: Final = re.compile(r"(?:FAILED|ERROR) (?P<node>\S.*)")
+#: A test's parameters are in brackets, with any text in them.
+_PYTEST_END: Final = re.compile(r"(?:FAILED|ERROR) (?P<node>[^\s\[][^\[]*?(?:\[.*?\])?)(?: - (?P<said>.*))?")
 
 
 class _Found(Struct, frozen=True):
@@ -128,8 +132,8 @@ class _Reader:
         self.found: list[_Found] = []
         self.seen: set[int] = set()
         """Digests of all that was found: the same thing is told once."""
-        self._head: _Found | None = None
-        """What the line before says, without where."""
+        self._before = ""
+        """The line before: it says what, where this one says where."""
         self._panics = False
         """The next line says why."""
         self._go_panic = ""
@@ -140,6 +144,8 @@ class _Reader:
         self._eslint_file = ""
         self._frame: tuple[str, int] | None = None
         self._place: tuple[str, int] | None = None
+        self._is_source = False
+        """Of a syntax error: lines of the source come before what it says."""
         self._said = ""
         """By pytest, of the test of the heading `_test`."""
         self._test = ""
@@ -148,13 +154,13 @@ class _Reader:
 
     def take(self, line: str) -> None:
         """One more line."""
-        head, self._head = self._head, None
+        before, self._before = self._before, line
         if self._panics:
             self._panics = False
             self.found[-1] = replace(self.found[-1], message=line.strip() or self.found[-1].message)
             return
-        if head is not None and (arrow := _ARROW.fullmatch(line)):
-            self._add(_found(arrow, head.severity, head.code, head.message))
+        if "--> " in line and (arrow := _ARROW.fullmatch(line)):
+            self._pointed_at(arrow, before)
             return
         may_say = ":" in line and len(line) >= MIN_LINE_CHARS
         if not may_say and not line.startswith(_BEGINNINGS) and self._frame is None:
@@ -174,19 +180,19 @@ class _Reader:
         self.found.append(found)
         return True
 
+    def _pointed_at(self, arrow: re.Match[str], line: str) -> None:
+        for pattern in HEADS:
+            if found := pattern.fullmatch(line):
+                head = _found(found)
+                self._add(_found(arrow, head.severity, head.code, head.message))
+                return
+
     # -- the forms: True where the line was one
 
     def one_line(self, line: str) -> bool:
         for pattern in ONE_LINE:
             if (found := pattern.fullmatch(line)) and _is_path(found["file"]):
                 self._add(_with_code(_found(found)))
-                return True
-        return False
-
-    def head(self, line: str) -> bool:
-        for pattern in HEADS:
-            if found := pattern.fullmatch(line):
-                self._head = _found(found)
                 return True
         return False
 
@@ -249,15 +255,13 @@ class _Reader:
         if frame := _FRAME.match(line):
             self._frame = frame["file"], int(frame["line"])
             return True
-        raised = _RAISED.fullmatch(line) if self._frame is not None else None
-        if raised is None or self._frame is None:
+        if self._frame is None or not line or line[0] == " ":
             return False
-        file, number = self._frame
-        self._add(
-            _Found(file, number, None, _how_bad(raised["code"]), raised["code"], raised["message"] or raised["code"])
-        )
-        self._frame = None
-        return True
+        (file, number), self._frame = self._frame, None
+        raised = _RAISED.fullmatch(line) or _BELOW_FRAMES.fullmatch(line)
+        if raised is not None:
+            self._test_failed(file, number, raised["code"], raised["message"] or raised["code"])
+        return raised is not None
 
     def pytest(self, line: str) -> bool:
         if line.startswith("___") and line.endswith("___"):
@@ -268,8 +272,8 @@ class _Reader:
             self._explained(line[4:].strip(), line[1:])
         elif found := _PYTEST_PLACE.fullmatch(line):
             return self._placed(found["file"], int(found["line"]), found["rest"])
-        elif (end := _PYTEST_END.fullmatch(line)) and ".py" in line:
-            return self._summed_up(*end["node"].partition(" - ")[::2])
+        elif ".py" in line and (end := _PYTEST_END.fullmatch(line)):
+            return self._summed_up(end["node"], end["said"] or "")
         else:
             return False
         return True
@@ -277,26 +281,22 @@ class _Reader:
     def _explained(self, said: str, line: str) -> None:
         """What was raised: behind its place (`--tb=short`), or before it."""
         if frame := _FRAME.match(line):
-            self._place, self._said = (frame["file"], int(frame["line"])), ""
+            self._place, self._is_source, self._said = (frame["file"], int(frame["line"])), True, ""
             return
         if not self._said:
             self._said = said
-        if self._place is not None and (_RAISED.fullmatch(said) or not self._is_syntax(said)):
+        if self._place is not None and (_RAISED.fullmatch(said) or not self._is_source):
             self._test_failed(*self._place, *_exception(said))
             self._place = None
 
-    @staticmethod
-    def _is_syntax(said: str) -> bool:
-        """Is it a line of the source, below the place of a syntax error?"""
-        return not said.startswith("assert") and "Error" not in said
-
     def _placed(self, file: str, line: int, rest: str) -> bool:
         if rest.startswith("in "):
-            self._place = file, line
+            self._place, self._is_source = (file, line), False
             return True
         if self._said and _CLASS.fullmatch(rest):  # what it says was printed above
             code, message = _exception(self._said)
             self._test_failed(file, line, code or rest, message)
+            self._said = ""
         elif rest.startswith("assert ") or _RAISED.fullmatch(rest):
             self._test_failed(file, line, *_exception(rest))
         else:
@@ -330,7 +330,6 @@ _FORMS: Final[tuple[Callable[[_Reader, str], bool], ...]] = (
     _Reader.pytest,
     _Reader.traceback,
     _Reader.eslint,
-    _Reader.head,
 )
 
 
@@ -340,10 +339,12 @@ def _found(match: re.Match[str], severity: str = "", code: str = "", message: st
     code = code or said.get("code") or ""
     # Of pylint and flake8 those of these letters are warnings; ruff tells none apart.
     default = "warning" if re.fullmatch(r"[CRW]\d{4}|W\d{3}", code) else "error"
+    is_pylint = not severity and "severity" not in said and re.fullmatch(r"[A-Z]\d{4}", code)
+    first = 1 if is_pylint else 0  # it counts columns from 0
     return _Found(
         file or (said.get("file") or "").strip(),
-        int(line) if line else None,
-        int(column) if column else None,
+        (int(line) or None) if line else None,
+        (int(column) + first or None) if column else None,
         _SEVERITIES[severity or said.get("severity") or default],
         code,
         (message or said.get("message") or "").strip(),

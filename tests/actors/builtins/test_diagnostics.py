@@ -54,7 +54,7 @@ WRITTEN = {
     "flake8": ("a.py:1:1: W605 invalid escape", "a.py:1:1 warning W605 invalid escape"),
     "pylint": (
         "a.py:1:0: C0114: Missing docstring (missing-docstring)",
-        "a.py:1: warning C0114 Missing docstring (missing-docstring)",
+        "a.py:1:1 warning C0114 Missing docstring (missing-docstring)",
     ),
     "pyright": ("  /w/a.py:3:5 - error: bad (reportFoo)", "a.py:3:5 error reportFoo bad"),
     "clang": ("x/a.c:3:5: fatal error: 'b.h' file not found", "x/a.c:3:5 error - 'b.h' file not found"),
@@ -75,6 +75,28 @@ WRITTEN = {
         "=== RUN   TestB\n    a_test.go:9: wrong\n--- FAIL: TestB (0.00s)\nFAIL\nFAIL\tm\t0.01s\n",
         "a_test.go:9: error - wrong",
     ),
+    "ruff, without a colon": (
+        "B018 Found useless expression.\n  --> a.py:8:18",
+        "a.py:8:18 error B018 Found useless expression.",
+    ),
+    "mypy --show-error-end": ("a.py:3:10:3:12: error: Bad type  [assignment]", "a.py:3:10 error assignment Bad type"),
+    "pytest --tb=short, an exception of one's own": (
+        "____ test_x ____\nt.py:14: in test_x\n    raise MyFail()\nE   t.MyFail: boom\n",
+        "t.py:14: error - t.MyFail: boom",
+    ),
+    "pytest --tb=native": (
+        '____ test_x ____\nTraceback (most recent call last):\n  File "/w/t.py", line 2, in test_x\n    f()\n'
+        "KeyError: 'x'\n=== short test summary info ===\nFAILED t.py::test_x - KeyError: 'x'\n",
+        "t.py:2: error KeyError 'x'",
+    ),
+    "pytest, a dash in a parameter": (
+        "FAILED t.py::test_x[a - b] - ValueError: c - d",
+        "t.py:: error ValueError test_x[a - b]: c - d",
+    ),
+    "an exception with any name": (
+        '  File "/w/a.py", line 3, in f\n    run()\nsubprocess.TimeoutExpired: it took long\n',
+        "a.py:3: error subprocess.TimeoutExpired it took long",
+    ),
     "a warning of Python": ("/w/a.py:3: DeprecationWarning: old", "a.py:3: warning DeprecationWarning old"),
     "windows line ends": ("a.c:1:2: error: x\r\n", "a.c:1:2 error - x"),
     "colours": ("\x1b[1ma.c:1:2: \x1b[31merror:\x1b[0m x\x1b[K", "a.c:1:2 error - x"),
@@ -86,6 +108,14 @@ WRITTEN = {
 def test_other_forms(form: str) -> None:
     text, expected = WRITTEN[form]
     assert read(text) == [expected]
+
+
+def test_each_exception_of_a_chain_is_told() -> None:
+    text = (
+        "____ test_x ____\nE       ZeroDivisionError: division by zero\n\nt.py:16: ZeroDivisionError\n\n"
+        "E           ValueError: outer\n\nt.py:17: ValueError\n"
+    )
+    assert read(text) == ["t.py:16: error ZeroDivisionError division by zero", "t.py:17: error ValueError outer"]
 
 
 @pytest.mark.parametrize(
@@ -100,6 +130,7 @@ def test_other_forms(form: str) -> None:
         "E   not of pytest",
         "    main.go:3: a log of a test that passed\nok  \tm\t0.01s",
         '  File "a.py", line 3\nnothing was raised',
+        '  File "a.py", line 3\nlater\nValueError: not of these frames',
         "http://host:80: error of no file",
         "",
         "a.py:1: error: " + "x" * 3_000,
