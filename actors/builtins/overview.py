@@ -50,7 +50,7 @@ ENTRY_POINTS: Final = word_set(
 )
 #: Of a file, why nothing is said of what it defines.
 _NOT_INDEXED: Final = (
-    "it is not in the code index (git ignores it, or it is empty, binary, too large or no plain file); "
+    "it is not in the code index (git ignores it, or it is empty, binary, minified, too large or no plain file); "
     "read_file shows text"
 )
 _NO_SYMBOLS: Final = (

@@ -26,6 +26,7 @@ WITHOUT = {
     "data.json": ('{"a": 1}\n', "does not know the syntax"),
     "comment.py": ("# nothing but this\n", "nothing is defined"),
     "empty.py": ("", "not in the code index"),
+    "small.js": ("function a(){};" * 1_000, "minified"),
     "picture.png": ("\0\1\2\3" * 9, "not in the code index"),
     "built/gen.py": ("def f(): ...\n", "not in the code index"),
 }
