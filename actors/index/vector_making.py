@@ -65,6 +65,8 @@ class VectorState(NamedTuple):
         return self.total - self.missing - self.left
 
     def __str__(self) -> str:
+        if not self.total:
+            return self.note or "there is nothing that could have a vector"
         if self.made == self.total:
             return f"all {self.total:,} tiles have vectors"
         limit = f"{self.left:,}, the unlikeliest, get none" if self.left else ""

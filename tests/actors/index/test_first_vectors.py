@@ -162,6 +162,8 @@ def test_a_changed_file_that_is_likely_comes_first_again(
 
 
 def test_what_is_ready_is_said() -> None:
+    assert str(VectorState(0, 0)) == "there is nothing that could have a vector"
+    assert str(VectorState(0, 0, "no model")) == "no model"
     assert str(VectorState(6_000, 5_900, first=1_700)) == (
         "100 of 6,000 tiles have vectors, it is ready after 1,700 more"
     )
