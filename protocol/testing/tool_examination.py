@@ -178,9 +178,19 @@ class Examination:
             read = self._world()
             if inspect.isawaitable(read):
                 read = self._run(_awaited(read))
-            return copy.deepcopy(read)
         except Exception as error:
             raise _WorldUnread(f"cannot be judged: world() raised {_text_of(error)}") from error
+        try:
+            kept = copy.deepcopy(read)
+            is_comparable = bool(copy.deepcopy(kept) == kept)
+        except Exception:  # noqa: BLE001 - a class of the test's
+            is_comparable = False
+        if not is_comparable:
+            given = f"world() gives {_short(_repr(read))}"
+            raise _WorldUnread(
+                f"cannot be judged: {given}; it must give what can be copied and compared, as a list of tuples"
+            )
+        return kept
 
     def _written(self, outcome: _Outcome) -> str:
         """The result as JSON. What a ToolError says may differ: the time, the attempt."""

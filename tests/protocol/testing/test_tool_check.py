@@ -654,6 +654,25 @@ def test_the_same_object_that_has_changed_is_seen() -> None:
         check_tool(appends, examples=5, world=lambda: live)
 
 
+class Uncompared:
+    """Equal to nothing but itself, as most objects."""
+
+
+@pytest.mark.parametrize(
+    "given",
+    [Uncompared(), [Uncompared()], (n for n in ""), threading.Lock()],
+    ids=["object", "list", "generator", "lock"],
+)
+def test_a_world_that_cannot_be_compared_accuses_no_tool(given: object) -> None:
+    @tool(effect="repeat")
+    def same(n: int) -> int:
+        """Give it back."""
+        return n
+
+    with pytest.raises(AssertionError, match=r"cannot be judged: world\(\) gives .*; it must give what can be copied"):
+        check_tool(same, examples=5, world=lambda: given)
+
+
 def test_a_world_that_cannot_be_read_is_said_in_one_sentence() -> None:
     def broken() -> object:
         raise OSError("no such server")
