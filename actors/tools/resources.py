@@ -15,6 +15,7 @@ import threading
 import weakref
 from collections.abc import Callable, Coroutine
 from contextvars import Context
+from types import FunctionType
 from typing import Any, Final, cast
 
 from msgspec import Struct, field
@@ -66,16 +67,25 @@ def _needed(factory: Callable[..., object]) -> list[str]:
 
 def _made_by(factory: Factory) -> object:
     """The context manager. Raises what the function raises, and TypeError for anything else than one."""
-    if inspect.isasyncgenfunction(factory):
-        return contextlib.asynccontextmanager(factory)()
-    if inspect.isgeneratorfunction(factory):
-        return contextlib.contextmanager(factory)()
-    made = factory()
+    made = (_copy(factory) if inspect.isfunction(factory) else factory)()
+    if inspect.isasyncgen(made):  # also of a lambda, or of what only behaves like a function
+        return contextlib.asynccontextmanager(lambda: made)()
+    if inspect.isgenerator(made):
+        return contextlib.contextmanager(lambda: made)()
     if not hasattr(made, "__enter__") and not hasattr(made, "__aenter__"):
         if inspect.iscoroutine(made):
             made.close()
         raise TypeError(f"{name_of(factory)} returned {type(made).__name__}, which is no context manager; {_REMEDY}")
     return made
+
+
+def _copy(function: FunctionType) -> Callable[[], object]:
+    """A generator holds its function as long as it is open: not the one whose end tells that no tool has it."""
+    copied = FunctionType(
+        function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+    )
+    copied.__kwdefaults__ = function.__kwdefaults__
+    return copied
 
 
 class _Kept(Struct, eq=False):
@@ -90,8 +100,8 @@ class _Kept(Struct, eq=False):
 
 
 def _weak(factory: object, gone: Callable[[object], object] | None = None) -> Callable[[], object | None]:
-    try:
-        return weakref.ref(factory, gone)
+    try:  # of a method that which it is bound to, since each look-up of it makes another one
+        return weakref.WeakMethod(factory, gone) if inspect.ismethod(factory) else weakref.ref(factory, gone)
     except TypeError:  # such as an object with slots
         return lambda: factory
 

@@ -121,6 +121,7 @@ def sync_forms(log: Log) -> dict[str, Callable[[], object]]:
         "a context manager": managed,
         "a class": Made,
         "a lambda": lambda: Closes(log),
+        "a lambda to a generator": lambda: generator(),
         "a partial": functools.partial(Closes, log),
     }
 
@@ -144,6 +145,7 @@ def async_forms(log: Log) -> dict[str, Callable[[], object]]:
         "an async context manager": managed,
         "an async class": Made,
         "a lambda to an async one": lambda: ClosesLater(log),
+        "a lambda to an async generator": lambda: generator(),
         "a partial to an async one": functools.partial(ClosesLater, log),
     }
 
@@ -302,8 +304,9 @@ def test_one_that_does_not_open_fails_the_call_and_is_tried_again(
 
     use = tool_of(isolation, opened)
     for _ in range(2):
-        message = message_of(stage.start(use, "{}", SECONDS).wait())
-        assert "opened, could not be opened: ConnectionRefusedError: the server is down" in message
+        event = stage.start(use, "{}", SECONDS).wait()
+        assert "opened, could not be opened: ConnectionRefusedError: the server is down" in message_of(event)
+        assert "The tool's code did not run" in event.failure.retry_hint  # type: ignore[union-attr]
     switch.touch()
     assert content_of(stage.start(use, "{}", SECONDS).wait()) == "it"
 
@@ -369,12 +372,19 @@ def test_what_closes_badly_is_logged_and_no_more(caplog: pytest.LogCaptureFixtur
     assert "could not be closed" in caplog.text
 
 
-def test_a_tool_of_one_question_is_not_kept_for_what_it_has_opened(until: Until) -> None:
+@pytest.mark.parametrize("is_generator", [False, True])
+def test_a_tool_of_one_question_is_not_kept_for_what_it_has_opened(is_generator: bool, until: Until) -> None:
     log, gone = Log(), threading.Event()
 
     async def ask(runtime: Runtime) -> None:
-        def opened() -> ClosesLater:
+        def returned() -> ClosesLater:
             return ClosesLater(log)
+
+        async def yielded() -> AsyncIterator[str]:
+            async with ClosesLater(log) as value:
+                yield value
+
+        opened: Any = yielded if is_generator else returned
 
         @tool(resource=opened)
         async def use(resource: str) -> str:
@@ -395,6 +405,29 @@ def test_a_tool_of_one_question_is_not_kept_for_what_it_has_opened(until: Until)
             await asyncio.to_thread(until, is_gone)
 
     asyncio.run(main())
+
+
+def test_what_a_method_opens_stays_open_for_the_other_tools_of_its_object(stage: ToolStage) -> None:
+    log = Log()
+
+    class Service:
+        def open(self) -> ClosesLater:
+            return ClosesLater(log)
+
+    def made() -> Tool:
+        @tool(resource=service.open)
+        async def use(resource: str) -> str:
+            return resource
+
+        return use
+
+    service = Service()
+    first, second = made(), made()
+    assert content_of(stage.call(first)) == "number 1"
+    del first
+    gc.collect()
+    assert content_of(stage.call(second)) == "number 1"
+    assert log.closed == 0
 
 
 # -- what the model sees, and what is refused
