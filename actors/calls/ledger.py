@@ -39,6 +39,8 @@ from callboard.protocol.tools import Deferred, FailureCode, ToolContract, ToolFa
 
 #: Workers that a call is given to: one that five of them could not begin has something against it.
 MAX_GIVEN: Final = 5
+#: For the model, of a call whose time was over before its tool's code could run.
+_NOT_RUN_HINT: Final = "It had no effect. Send it again later."
 
 LastEvent = events.ToolCallEnd | events.ToolCallDeferred
 """With it a call has left the ledger: ended, or given away to someone outside, of whom no one here knows."""
@@ -510,7 +512,7 @@ def _event(call: Call, outcome: Outcome, printed: str, now: float) -> LastEvent:
 
 def _held_too_long(call: Call) -> ToolFailure:
     why = "the call was not run: its deadline passed before the journal had written that it begins"
-    return ToolFailure(call.run.name, FailureCode.TIMED_OUT, why, retry_hint="It had no effect. Send it again later.")
+    return ToolFailure(call.run.name, FailureCode.TIMED_OUT, why, retry_hint=_NOT_RUN_HINT)
 
 
 # -- what a worker writes in it
@@ -571,7 +573,8 @@ class CallReports(Struct, frozen=True):
 
     def not_run(self, call: Call, why: str) -> None:
         """It was stopped, and the tool's code has not run: where its time is over, `why` is what became of it."""
-        failure = ToolFailure(call.run.name, FailureCode.TIMED_OUT, f"{call.run.name} was not run: {why}")
+        why = f"{call.run.name} was not run: {why}"
+        failure = ToolFailure(call.run.name, FailureCode.TIMED_OUT, why, retry_hint=_NOT_RUN_HINT)
         self.end(call, failure, how=Happening.RETURNED)
 
     def state(self, room: int, holds: tuple[ToolKey, ...] = ()) -> None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import re
+import signal
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from inspect import isawaitable, iscoroutine
 from operator import length_hint
@@ -48,6 +50,8 @@ MAX_FAULTS: Final = 5
 _REFUSED_HINT: Final = "It will be refused again. Use another tool, or go on without it."
 #: For the model, where the fault is in the tool and its body did not run.
 _BROKEN_HINT: Final = "The tool itself is at fault. Use another tool, or go on without it."
+#: For the model, where what the tool needs did not open.
+_UNOPENED_HINT: Final = "The tool's code did not run. Send it again later, use another tool, or go on without it."
 #: What libraries say of an object of asyncio's (a lock, a session, a pool) that belongs to another event loop.
 _OTHER_LOOP: Final = re.compile(
     r"(different|another|wrong|same|current) (event )?loop\b|event loop is closed"
@@ -160,14 +164,17 @@ class Invoker:
             return self._failure_of(error)
 
     async def call_async(self, arguments: str, context: ToolContext, report: Report | None = None) -> Result:
-        """Run an `async def`. A CancelledError is a failure like any other: who cancelled knows that he did."""
+        """Run an `async def`. A CancelledError is a failure like any other: who cancelled knows that he did. Ctrl-C is
+        the program's, where this runs on a loop of its own."""
         try:
             bound = self._bound(arguments, context, report)
             if self._resource is not None:
                 bound[RESOURCE_PARAMETER] = await _opener_in(context)(self._resource)
             value = self._function(**bound)
             return self._written(await value if isawaitable(value) else value)
-        except BaseException as error:  # noqa: BLE001 - as above
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt) and _is_ctrl_c():
+                raise
             return _with_loop_advice(self._failure_of(error), error)
 
     def fault_of(self, arguments: str) -> ToolFailure | None:
@@ -206,11 +213,11 @@ class Invoker:
                 each["loc"][0] for each in error.errors(include_url=False) if each["input"] is None and each["loc"]
             }
             nulls &= self._optional
-            given = orjson.loads(arguments) if nulls else {}
+            given = pydantic_core.from_json(arguments) if nulls else {}  # NaN and large numbers too, as pydantic does
             left = {name: value for name, value in given.items() if value is not None or name not in nulls}
             if len(left) == len(given):
                 raise
-            found = self._arguments.validate_json(orjson.dumps(left))
+            found = self._arguments.validate_json(pydantic_core.to_json(left, inf_nan_mode="constants"))
         return found
 
     def _written(self, value: object) -> Result:
@@ -263,7 +270,8 @@ class Invoker:
             case SystemExit():
                 failed = self._failure(FailureCode.CRASHED, f"the tool called sys.exit({safe_text(repr, error.code)})")
             case ResourceFailed():
-                failed = self._failure(FailureCode.TOOL_ERROR, f"{error}: {text_of(error.__cause__)}")
+                why = f"{error}: {text_of(error.__cause__)}"
+                failed = ToolFailure(self._name, FailureCode.TOOL_ERROR, why, retry_hint=_UNOPENED_HINT)
             case MemoryError():
                 failed = self._failure(FailureCode.CRASHED, "the tool ran out of memory (MemoryError)")
             case _:
@@ -288,6 +296,12 @@ def _opener_in(context: ToolContext) -> OpenResource:
     if context.open_resource is None:
         raise AssertionError("a worker has run a tool with a resource and keeps none")
     return context.open_resource
+
+
+def _is_ctrl_c() -> bool:
+    """Can a KeyboardInterrupt come from outside here? Within `asyncio.run`, that cancels the program's task instead."""
+    on_main = threading.current_thread() is threading.main_thread()
+    return on_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def _with_loop_advice(failed: Result, error: BaseException) -> Result:

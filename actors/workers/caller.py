@@ -39,6 +39,8 @@ _NO_LOOP: Final = (
 _WAITS: Final = "the loop from which it was asked waits in a sync method of the runtime: use `await runtime.ask(...)`"
 _BLOCKED: Final = "the event loop on which it was to run did not come to it: it is blocked, or does not run"
 _CLOSED: Final = "the event loop on which it was to run is closed"
+#: For the model.
+_NOT_RUN_HINT: Final = "It had no effect. Use another tool, or go on without it."
 
 
 class _Job(Struct, eq=False):
@@ -119,7 +121,8 @@ class CallerWorker(Actor[ToWorker | ReadStack | _Finished | _Closed]):
 
     def _refuse(self, call: RunCall, why: str) -> None:
         why = f"{call.run.name} was not run: {why}"
-        self._reports.end(call.record, ToolFailure(call.run.name, FailureCode.TOOL_ERROR, why))
+        failure = ToolFailure(call.run.name, FailureCode.TOOL_ERROR, why, retry_hint=_NOT_RUN_HINT)
+        self._reports.end(call.record, failure)
 
     def _resources_of(self, loop: Loop) -> LoopResources:
         for closed in [each for each in self._resources if each.is_closed()]:
@@ -249,7 +252,7 @@ def _done(job: _Job, worker: Ref[_Finished], task: asyncio.Task[Result]) -> None
     name = job.call.run.name
     if not task.cancelled() and task.exception() is None:
         result = task.result()
-    else:  # cancelled before its first step
+    else:  # cancelled before its first step, or Ctrl-C
         why = f"{name} was cancelled by the program on whose event loop it ran"
         result = ToolFailure(name, FailureCode.INTERNAL_ERROR, why)
     worker.tell_control(_Finished(job, result))

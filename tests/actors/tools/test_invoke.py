@@ -62,6 +62,18 @@ def echo(value: Any) -> Any:
     return value
 
 
+@tool
+def counted(big: int = 1, share: float = 0.5, page: int = 2) -> str:
+    return repr((big, share, page))
+
+
+def test_null_for_one_that_has_a_default_leaves_the_others_as_they_are() -> None:
+    assert run(counted, f'{{"big": {2**70 + 1}, "share": null, "page": null}}') == f"({2**70 + 1}, 0.5, 2)"
+    failed = run(counted, '{"share": NaN, "page": null}')
+    assert isinstance(failed, ToolFailure)
+    assert (failed.code, failed.field) == (FailureCode.INVALID_ARGUMENTS, "share")
+
+
 @given(st.text() | json_values.map(json.dumps))
 def test_any_text_as_arguments_is_a_result_or_a_failure(arguments: str) -> None:
     result = run(search, arguments)

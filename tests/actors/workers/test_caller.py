@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import signal
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
@@ -273,6 +274,7 @@ def test_without_a_loop_the_call_says_what_to_do() -> None:
     with runtime_with(where, script=asks("where")) as runtime:
         (failure,) = runtime.ask_sync("go").failures
     assert "where was not run: " in failure.message
+    assert "It had no effect" in failure.retry_hint
     assert "Runtime(loop=...)" in failure.message
 
 
@@ -318,6 +320,7 @@ def test_where_the_loop_is_blocked_the_call_says_so_at_its_deadline() -> None:
     loop.close()
     assert failure.code is FailureCode.TIMED_OUT
     assert "it is blocked, or does not run" in failure.message
+    assert "It had no effect" in failure.retry_hint
 
 
 def test_a_plain_function_is_refused() -> None:
@@ -464,6 +467,22 @@ def test_what_it_raises_is_one_failure_and_the_program_goes_on(how: str) -> None
     failure = asyncio.run(call(fail)).failure
     assert failure is not None
     assert failure.code is code
+
+
+def test_ctrl_c_reaches_a_program_that_runs_its_loop_itself() -> None:
+    @tool(isolation="caller")
+    async def works() -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    loop = asyncio.new_event_loop()
+    with runtime_with(works) as runtime:
+        asking = loop.create_task(runtime.call_tool("works"))
+        with pytest.raises(KeyboardInterrupt):
+            loop.run_until_complete(asking)
+        asking.cancel()
+        loop.run_until_complete(asyncio.wait({asking}))
+        assert asking.cancelled() or asking.result().failure is not None
+    loop.close()
 
 
 # -- what goes with a call
