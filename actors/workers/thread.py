@@ -36,10 +36,14 @@ class _Returned(Struct, frozen=True):
     result: Result
 
 
+class _Closed(Struct, frozen=True):
+    """What tools kept open on the thread is closed, and it has ended."""
+
+
 Orders = queue.SimpleQueue[RunCall | None]
 
 
-class ThreadWorker(Actor[ToWorker | ReadStack | _Returned]):
+class ThreadWorker(Actor[ToWorker | ReadStack | _Returned | _Closed]):
     """See the module."""
 
     def __init__(self, reports: CallReports) -> None:
@@ -51,6 +55,8 @@ class ThreadWorker(Actor[ToWorker | ReadStack | _Returned]):
         self._is_abandoned = False
         self._is_held = False
         """The call waits for its go-ahead; the thread does not have it yet."""
+        self._keeps_something = False
+        """May tools have something open on the thread?"""
 
     @handles(RunCall)
     def _run(self, call: RunCall) -> None:
@@ -67,14 +73,18 @@ class ThreadWorker(Actor[ToWorker | ReadStack | _Returned]):
             self._call = call
             self._is_held = call.record.must_wait(lambda: self.ref.tell_control(BeginCode(call.run.tag)))
             if not self._is_held:
-                orders.put(call)
+                self._give(orders, call)
 
     @handles(BeginCode)
     def _begin_code(self, message: BeginCode) -> None:
         call = self._call
         if self._is_held and call is not None and call.run.tag == message.tag and self._orders is not None:
             self._is_held = False
-            self._orders.put(call)
+            self._give(self._orders, call)
+
+    def _give(self, orders: Orders, call: RunCall) -> None:
+        self._keeps_something |= call.tool.resource is not None
+        orders.put(call)
 
     @handles(StopCall, KillCall)
     def _abandon(self, message: StopCall | KillCall) -> None:
@@ -109,10 +119,19 @@ class ThreadWorker(Actor[ToWorker | ReadStack | _Returned]):
             self._reports.end(call.record, message.result)
 
     def on_stopping(self) -> bool:
-        """Its call ends with it."""
+        """Its call ends with it. A thread that runs none closes what it keeps open, and is waited for, at most as long
+        as the supervisor does."""
+        is_idle = self._call is None or self._is_held
         if self._call is not None and not self._is_abandoned:
             self._reports.end(self._call.record, Ending.CANCELLED)
-        return True
+        if self._orders is None or not self._keeps_something or not is_idle:
+            return True
+        self._orders.put(None)
+        return False
+
+    @handles(_Closed)
+    def _closed(self, _: _Closed) -> None:
+        self.stopped()
 
     def _new_thread(self) -> Orders:
         orders: Orders = queue.SimpleQueue()
@@ -125,7 +144,7 @@ class ThreadWorker(Actor[ToWorker | ReadStack | _Returned]):
         return orders
 
 
-def _main(orders: Orders, worker: Ref[_Returned]) -> None:
+def _main(orders: Orders, worker: Ref[_Returned | _Closed]) -> None:
     kept: resources.Resources | None = None
     while (call := orders.get()) is not None:
         if call.tool.resource is not None:
@@ -135,6 +154,7 @@ def _main(orders: Orders, worker: Ref[_Returned]) -> None:
         del call  # what its question has brought is not kept until the next one comes
     if kept is not None:
         kept.close()
+    worker.tell_control(_Closed())
 
 
 def _result(call: RunCall) -> Result:

@@ -172,7 +172,7 @@ def test_async_tools_share_one_that_is_closed_at_the_end(form: str) -> None:
 
 
 @pytest.mark.parametrize("form", sync_forms(Log()))
-def test_a_thread_keeps_its_own(form: str, until: Until) -> None:
+def test_a_thread_keeps_its_own(form: str) -> None:
     log = Log()
 
     @tool(isolation="thread", resource=sync_forms(log)[form])
@@ -182,7 +182,7 @@ def test_a_thread_keeps_its_own(form: str, until: Until) -> None:
     with ToolStage() as stage:
         assert [content_of(stage.call(one)) for _ in range(5)] == ["number 1"] * 5
         assert (log.opened, log.closed) == (1, 0)
-    until(lambda: log.closed == 1)
+    assert log.closed == 1, "the stop has waited for it"
     assert len(log.threads) == 1
 
 
