@@ -106,15 +106,18 @@ class Tool(Generic[P, R]):
 
     @property
     def alone(self) -> Callable[..., R]:
-        """The function for a call outside of a runtime: its ToolContext, where it takes one, is made up. The statements
-        of its transaction are checked and forgotten."""
+        """The function for a call outside of a runtime: its ToolContext, where it takes one, is made up, and its
+        resource is opened for the call. The statements of its transaction are checked and forgotten."""
         return self.alone_as("alone")
 
     def alone_as(self, effect_id: str) -> Callable[..., R]:
         """`alone`, as the call with this effect id: twice the same id is the same call, run again."""
         function: Callable[..., R] = self.function
-        hidden = self.signature.context_parameter
-        if not hidden:
+        hidden, runs = [self.signature.context_parameter], function
+        if self.resource is not None:
+            hidden.append(RESOURCE_PARAMETER)
+            runs = resources.opened_for(function, self.resource, is_async=self.contract.isolation in _ASYNC)
+        if not any(hidden):
             return function
 
         @wraps(function)
@@ -124,10 +127,11 @@ class Tool(Generic[P, R]):
             context = ToolContext(run)
             if self.contract.effect is Effect.TRANSACTION:
                 context = context.within(Statements())
-            return function(*args, **kwargs, **{hidden: context})
+            made_up = {self.signature.context_parameter: context} if self.signature.context_parameter else {}
+            return runs(*args, **kwargs, **made_up)
 
         shown = annotation_reading.signature_of(function)
-        left = [parameter for parameter in shown.parameters.values() if parameter.name != hidden]
+        left = [parameter for parameter in shown.parameters.values() if parameter.name not in hidden]
         alone.__signature__ = shown.replace(parameters=left)  # type: ignore[attr-defined]
         alone.__annotations__ = functions.annotations_in(alone.__signature__)  # type: ignore[attr-defined]
         return alone

@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Callable, Coroutine
 from contextvars import Context
 from types import FunctionType
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 from msgspec import Struct, field
 
@@ -28,6 +28,7 @@ logger = logger_of("callboard.tools")
 
 Factory = Callable[[], object]
 """Yields the resource once, or returns a context manager of it; either may be async where the tool is."""
+R = TypeVar("R")
 MakeTask = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
 
 #: How a function has to be written that opens a resource.
@@ -151,6 +152,28 @@ def _enter(stack: contextlib.ExitStack, factory: Factory) -> object:
     if not hasattr(made, "__enter__"):
         raise TypeError(f"{name_of(factory)} returned an async context manager, and the tool is a plain `def`")
     return stack.enter_context(cast("contextlib.AbstractContextManager[object]", made))
+
+
+def opened_for(function: Callable[..., R], factory: Factory, *, is_async: bool) -> Callable[..., R]:
+    """The function with what it needs, opened for each call and closed behind it."""
+
+    def call(*args: object, **kwargs: object) -> R:
+        kept = Resources()
+        try:
+            return function(*args, **kwargs, resource=kept.get(factory))
+        finally:
+            kept.close()
+
+    async def call_async(*args: object, **kwargs: object) -> object:
+        loop = asyncio.get_running_loop()
+        kept = LoopResources(loop, loop.create_task)
+        try:
+            awaitable: Any = function(*args, **kwargs, resource=await kept.get(factory))
+            return await awaitable
+        finally:
+            await kept.close()
+
+    return cast("Callable[..., R]", call_async) if is_async else call
 
 
 class _KeptOnLoop(_Kept, eq=False):

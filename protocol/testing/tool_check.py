@@ -180,7 +180,7 @@ class _Trial:
         """Python that makes this very call; pydantic makes the arguments where they are not plain JSON values."""
         function = getattr(self._tool, "function", self._tool)
         name = getattr(function, "__name__", self._name)
-        if getattr(getattr(self._tool, "signature", None), "context_parameter", ""):
+        if getattr(self._tool, "alone", function) is not function:
             name = f"{name}.alone"
         if verdict.plain:
             line = f"{name}(**{orjson.loads(arguments)!r})"

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -555,6 +555,38 @@ def test_the_example_finds_its_planted_fault(
         "call it again: split_bill(**{'total_cents': 0, 'people': 0})",
         "split_bill_fairly: nothing found",
     ]
+
+
+# What a tool keeps open.
+
+
+def opens() -> Iterator[list[str]]:
+    yield ["a pool"]
+
+
+async def opens_later() -> AsyncIterator[list[str]]:
+    yield ["a pool"]
+
+
+@tool(resource=opens)
+def looks(name: str, resource: list[str]) -> bool:
+    """Look for a name."""
+    return name in resource
+
+
+@tool(resource=opens_later)
+async def looks_later(name: str, context: ToolContext, resource: list[str]) -> int:
+    """Look for a name."""
+    await asyncio.sleep(0)
+    return len(resource) // len(name)
+
+
+def test_it_is_opened_for_each_call() -> None:
+    check_tool(looks, examples=5)
+    with pytest.raises(AssertionError, match=r"looks_later.alone\(\*\*\{'name': ''\}"):
+        check_tool(looks_later, examples=5)
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(looks_later.alone(name=""))
 
 
 # The world outside.
