@@ -196,8 +196,6 @@ class LoopResources:
     def __init__(self, loop: asyncio.AbstractEventLoop, make_task: MakeTask) -> None:
         self._loop = loop
         self._make_task = make_task
-        self.is_closing = False
-        """No more than what is open will be."""
         self._kept: list[_KeptOnLoop] = []
 
     @property

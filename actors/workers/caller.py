@@ -43,6 +43,14 @@ _CLOSED: Final = "the event loop on which it was to run is closed"
 _NOT_RUN_HINT: Final = "It had no effect. Use another tool, or go on without it."
 
 
+def _post(loop: Loop, callback: Callable[[], object]) -> bool:
+    try:
+        loop.call_soon_threadsafe(callback, context=Context())
+    except RuntimeError:
+        return False
+    return True
+
+
 class _Job(Struct, eq=False):
     call: RunCall
     loop: Loop
@@ -58,11 +66,7 @@ class _Job(Struct, eq=False):
 
     def post(self, callback: Callable[[], object]) -> bool:
         """Run on the loop; False where that is closed."""
-        try:
-            self.loop.call_soon_threadsafe(callback, context=Context())
-        except RuntimeError:
-            return False
-        return True
+        return _post(self.loop, callback)
 
 
 class _Finished(Struct, frozen=True):
@@ -193,23 +197,20 @@ class CallerWorker(Actor[ToWorker | ReadStack | _Finished | _Closed]):
             self._reports.end(job.call.record, Ending.CANCELLED)
             if job.take() or not job.post(partial(_cancel, job)):
                 del self._jobs[job.call.run.tag]
-        return self._close_if_done()
+        for loop, resources in tuple(self._resources.items()):
+            jobs = [job for job in self._jobs.values() if job.loop is loop]
+            is_used = bool(jobs) or resources.are_open
+            if not is_used or not _post(loop, partial(_close, loop, resources, jobs, self.ref)):
+                del self._resources[loop]
+        return self._is_done
+
+    @property
+    def _is_done(self) -> bool:
+        return not self._jobs and not self._resources
 
     def _stop_if_done(self) -> None:
-        if self._is_stopping and self._close_if_done():
+        if self._is_stopping and self._is_done:
             self.stopped()
-
-    def _close_if_done(self) -> bool:
-        """When the last task has ended, close what they kept open. True when all is done."""
-        if self._jobs:
-            return False
-        for loop, resources in tuple(self._resources.items()):
-            if not resources.are_open or loop.is_closed():
-                del self._resources[loop]
-            elif not resources.is_closing:
-                resources.is_closing = True
-                loop.call_soon_threadsafe(partial(_close, loop, resources, self.ref), context=Context())
-        return not self._resources
 
     def _tell_holds(self) -> None:
         holds = tuple(job.call.record.lane.key for job in self._stuck)
@@ -237,9 +238,21 @@ async def _result(call: RunCall, resources: LoopResources) -> Result:
     return await call.call_async_within(effect, invoker)
 
 
-def _close(loop: Loop, resources: LoopResources, worker: Ref[_Closed]) -> None:
-    closing = asyncio.Task(resources.close(), loop=loop)
+_closing: Final[set[asyncio.Task[None]]] = set()
+"""Loops hold their tasks weakly, and the worker may have ended before: it does not wait for a loop that is blocked."""
+
+
+def _close(loop: Loop, resources: LoopResources, jobs: list[_Job], worker: Ref[_Closed]) -> None:
+    closing = asyncio.Task(_close_after([job.task for job in jobs if job.task is not None], resources), loop=loop)
+    _closing.add(closing)
+    closing.add_done_callback(_closing.discard)
     closing.add_done_callback(lambda _: worker.tell_control(_Closed(loop)))
+
+
+async def _close_after(tasks: list[asyncio.Task[Result]], resources: LoopResources) -> None:
+    if tasks:
+        await asyncio.wait(tasks)
+    await resources.close()
 
 
 def _cancel(job: _Job) -> None:

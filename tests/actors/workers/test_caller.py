@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import gc
 import signal
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -544,6 +545,37 @@ def test_what_it_opens_is_closed_on_its_loop() -> None:
         async with runtime_with(use) as runtime:
             assert [text_of(await runtime.call_tool("use")) for _ in range(3)] == ["it"] * 3
         assert seen == [f"open {here()}", f"closed {here()}"]
+
+    asyncio.run(main())
+
+
+def test_a_stop_that_blocks_the_loop_leaves_nothing_open_there() -> None:
+    async def main() -> None:
+        begun, is_over, is_closed = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        closed: list[str] = []
+
+        async def opened() -> AsyncIterator[None]:
+            yield
+            await asyncio.sleep(0)
+            closed.append("opened")
+            is_closed.set()
+
+        @tool(isolation="caller", resource=opened)
+        async def long(resource: None) -> None:
+            begun.set()
+            try:
+                await is_over.wait()
+            finally:
+                await asyncio.sleep(0)
+                closed.append("call")
+
+        with runtime_with(long) as runtime:
+            asking = asyncio.create_task(runtime.call_tool("long"))
+            await begun.wait()
+        gc.collect()
+        await asyncio.wait_for(is_closed.wait(), 60)
+        assert closed == ["call", "opened"]
+        await asyncio.wait({asking})
 
     asyncio.run(main())
 
