@@ -102,7 +102,7 @@ LAZY = {
     },
     "actors/tools/json_form.py": {"pydantic", "pydantic.json_schema", "pydantic_core"},
     "actors/requests/partial_outputs.py": {"pydantic_core"},
-    "actors/tools/invoke.py": {"difflib", "pydantic_core"},  # difflib: for an argument that there is not
+    "actors/tools/invoke.py": {"asyncio", "difflib", "pydantic_core"},  # difflib: for an argument that there is not
     "protocol/values.py": {"pydantic_core"},
     "actors/tools/schema.py": {
         "callboard.actors.tools.functions",

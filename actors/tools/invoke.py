@@ -32,11 +32,13 @@ from callboard.protocol.masking import LONGEST_KEY_BYTES, ForModel, mask
 from callboard.protocol.tools import Deferred, FailureCode, ToolFailure
 
 if TYPE_CHECKING:
+    import asyncio
     import difflib
 
     import pydantic_core
     from pydantic import TypeAdapter
 else:
+    asyncio = lazy_module("asyncio")
     difflib = lazy_module("difflib")
     pydantic_core = lazy_module("pydantic_core")
 
@@ -305,8 +307,10 @@ def _is_ctrl_c() -> bool:
 
 
 def _with_loop_advice(failed: Result, error: BaseException) -> Result:
-    """The failure of an async tool, with what to do where it used something of another event loop."""
+    """The failure of an async tool on a loop of ours, with what to do where it used something of another event loop."""
     if not isinstance(failed, ToolFailure) or isinstance(error, ToolError | Refused) or not _is_of_other_loop(error):
+        return failed
+    if getattr(asyncio.get_running_loop(), "is_of_host", True):
         return failed
     return replace(failed, message=f"{failed.message}; {LOOP_ADVICE}")
 

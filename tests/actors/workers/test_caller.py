@@ -470,6 +470,16 @@ def test_what_it_raises_is_one_failure_and_the_program_goes_on(how: str) -> None
     assert failure.code is code
 
 
+def test_what_is_of_yet_another_loop_is_told_without_the_advice_to_run_here() -> None:
+    @tool(isolation="caller")
+    async def fail() -> None:
+        raise RuntimeError("it is bound to a different event loop")
+
+    failure = asyncio.run(call(fail)).failure
+    assert failure is not None
+    assert failure.message == "RuntimeError: it is bound to a different event loop"
+
+
 def test_ctrl_c_reaches_a_program_that_runs_its_loop_itself() -> None:
     @tool(isolation="caller")
     async def works() -> None:
