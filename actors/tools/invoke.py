@@ -56,7 +56,8 @@ _BROKEN_HINT: Final = "The tool itself is at fault. Use another tool, or go on w
 _UNOPENED_HINT: Final = "The tool's code did not run. Send it again later, use another tool, or go on without it."
 #: What libraries say of an object of asyncio's (a lock, a session, a pool) that belongs to another event loop.
 _OTHER_LOOP: Final = re.compile(
-    r"(different|another|wrong|same|current) (event )?loop\b|event loop is closed"
+    r"\b(to|in|on|by|with|within|from) (a |an |the )?(different|another|wrong|same|current) (event )?loop\b"
+    r"|event loop is closed"
     r"|should be used inside a task|cancel scope in a different task|another operation is in progress"
     r"|non-thread-safe operation",
     re.IGNORECASE,
