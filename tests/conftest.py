@@ -1,4 +1,5 @@
-"""For all tests: how Hypothesis looks for examples, of what programs are forked, and the end of a test that hangs.
+"""For all tests: how Hypothesis looks for examples, of what programs are forked, each test's own configuration and state,
+and the end of a test that hangs.
 
 A test that passes its time limit (60 s, see setup.cfg; more where it costs much, or by `@pytest.mark.timeout`) is
 failed by pytest-timeout, which shows the stacks of all threads and continues with the next test. That takes Python code
@@ -10,9 +11,11 @@ from __future__ import annotations
 
 import faulthandler
 import gc
+import itertools
 import logging
 import os
 import signal
+import tempfile
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -56,9 +59,11 @@ MUCH_SECONDS = 5.0
 SHRINKING_SECONDS = 400
 #: Marks of tests that run only where `-m` names them.
 ASKED_FOR = ("runtimes", "deep")
+_NUMBERS = itertools.count()
 STDERR_FD = pytest.StashKey[int]()
 LIMIT_SECONDS = pytest.StashKey[float]()
 FORKING = pytest.StashKey[Forking]()
+HOMES = pytest.StashKey[tempfile.TemporaryDirectory[str]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -75,6 +80,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.stash[STDERR_FD] = os.dup(2)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a shell: inherited
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    config.stash[HOMES] = tempfile.TemporaryDirectory(prefix="callboard-homes-", ignore_cleanup_errors=True)
     config.stash[FORKING] = Forking()
     if hasattr(config, "workerinput"):  # one of several processes of a run: some of its tests will start programs
         config.stash[FORKING].start_ahead()
@@ -140,6 +146,9 @@ def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     item.config.stash[FORKING].is_on = item.get_closest_marker("fresh_interpreter") is None
+    # What the user has configured decides no test, and what a test saves is neither the user's nor the next test's.
+    home = Path(item.config.stash[HOMES].name, str(next(_NUMBERS)))  # made by the test that writes something
+    os.environ["XDG_CONFIG_HOME"], os.environ["XDG_STATE_HOME"] = str(home / "config"), str(home / "state")
     named = list(logging.root.manager.loggerDict.items())
     ours = [each for name, each in named if name.startswith("callboard") and isinstance(each, logging.Logger)]
     before = [(each, each.level, each.disabled, each.propagate) for each in (logging.root, *ours)]
@@ -171,5 +180,6 @@ def pytest_enter_pdb() -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     """The end of the zygote. Python would wait for a thread that a test has left behind, and the run would not end."""
     config.stash[FORKING].close()
+    config.stash[HOMES].cleanup()
     if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
         _set_backstop(config, 0.0)

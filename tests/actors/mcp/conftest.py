@@ -20,12 +20,6 @@ TOOLS = Path(__file__).with_name("served_tools.py")
 PATIENCE_SECONDS = 60.0
 
 
-@pytest.fixture(autouse=True)
-def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test learns of a server's tools, no other one knows."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-
-
 def is_held(marker: Path) -> bool:
     """Does the tool `hold` run with this marker?"""
     if not marker.exists():

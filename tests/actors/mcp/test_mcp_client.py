@@ -183,7 +183,7 @@ async def test_a_tool_that_changed_between_two_runs_is_asked_about(tmp_path: Pat
         async with runtime_with(server, approve) as runtime:
             assert (await runtime.call_tool("raw_echo")).ok
         assert len(asked) == questions, text
-    (kept,) = (tmp_path / "state" / "callboard" / "mcp").glob("*.json")
+    (kept,) = (Settings().state_dir / "mcp").glob("*.json")
     assert kept.stat().st_mode & 0o777 == 0o600
     kept.chmod(0o666)
     async with runtime_with(server, approve) as runtime:
