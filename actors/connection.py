@@ -3,6 +3,7 @@ trusted from."""
 
 from __future__ import annotations
 
+import re
 import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
@@ -115,6 +116,22 @@ def is_same_server(provider: str, other: str) -> bool:
     return len(places) == 2 and places[0] == places[1]
 
 
+def is_of_model(provider: str, of_model: str, connections: Mapping[str, Connection]) -> bool:
+    """Is it the provider `of_model`, or another API of its server that `connections` put nowhere else?"""
+    own = connections.get(provider)
+    return provider == of_model or (is_same_server(provider, of_model) and (own is None or not own.base_url))
+
+
+def entries_of(provider: str, connections: Mapping[str, Connection]) -> list[tuple[str, Connection]]:
+    """What `connections` say of a provider, by its own name first; then of other APIs of its server, unless it has an
+    address of its own."""
+    own = connections.get(provider)
+    if own is not None and own.base_url:
+        return [(provider, own)]
+    found = [(name, each) for name, each in connections.items() if is_same_server(name, provider)]
+    return sorted(found, key=lambda entry: entry[0] != provider)
+
+
 def address_of(
     provider: str,
     of_model: str,
@@ -128,10 +145,11 @@ def address_of(
     Raises UsageError for a variable that holds no address, and where the provider's key has an address that is not that
     of its API: prompts and key would go past it.
     """
-    if base_url and is_same_server(provider, of_model):
+    if base_url and is_of_model(provider, of_model, connections):
         return base_url, "base_url"
-    if (given := connections.get(provider)) is not None and given.base_url:
-        return given.base_url, f"connections.{provider}.base_url"
+    for name, given in entries_of(provider, connections):
+        if given.base_url:
+            return given.base_url, f"connections.{name}.base_url"
     if (row := ROWS.get(provider)) is None:
         return None, ""
     for name in row.variables.get("base_url", ()):
@@ -140,6 +158,9 @@ def address_of(
     own = ROWS.get(of_model)
     if base_url and row.key_variable and own is not None and own.key_variable == row.key_variable:
         raise _said_elsewhere(row, f"base_url (of {of_model})")
+    for name, given in connections.items():
+        if given.base_url and row.key_variable and name in ROWS and ROWS[name].key_variable == row.key_variable:
+            raise _said_elsewhere(row, f"connections.{name}.base_url")
     for name in row.stray_variables:
         if environment.get(name):
             raise _said_elsewhere(row, name)
@@ -230,8 +251,9 @@ def checked_verify(value: object) -> Verify:
 def _has_host(address: str) -> bool:
     try:
         parts = urlsplit(address)
-        return parts.scheme in ("http", "https") and bool(parts.hostname)
-    except ValueError:  # brackets that hold no IPv6 address
+        is_port = parts.port is None or parts.port > 0  # raises ValueError for one that there cannot be
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and is_port and not re.search(r"\s", address)
+    except ValueError:  # or brackets that hold no IPv6 address
         return False
 
 

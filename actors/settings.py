@@ -44,8 +44,9 @@ from callboard.actors.connection import (
     checked_proxy,
     checked_verify,
     connections_of,
+    entries_of,
     fits_a_header,
-    is_same_server,
+    is_of_model,
     shown,
     without_secret,
 )
@@ -527,15 +528,27 @@ class Settings(
         address in one of them, and where prompts and key would go past the address that is given for that key."""
         if not self.model and provider not in self.connections:
             self._check_whose(provider)
-        given = self.connections.get(provider, Connection())
-        own = is_same_server(provider, self.provider)
+        given = [each for _, each in entries_of(provider, self.connections)]
+        headers = [each.headers for each in reversed(given)]
+        if is_of_model(provider, self.provider, self.connections):
+            headers.append(self.headers)
         return Connection(
             base_url=self.address_for(provider)[0],
-            api_key=self.api_key if own and self.api_key is not None else given.api_key,
-            headers={**given.headers, **(self.headers if own else {})},
-            proxy=self.proxy if given.proxy is None else given.proxy,
-            verify=self.verify if given.verify is None else given.verify,
+            api_key=self._key_of(provider)[0],
+            headers={name: value for each in headers for name, value in each.items()},
+            proxy=next((each.proxy for each in given if each.proxy is not None), self.proxy),
+            verify=next((each.verify for each in given if each.verify is not None), self.verify),
         )
+
+    def _key_of(self, provider: str) -> tuple[ApiKey | None, str]:
+        """The key that is given for it here, and what gives it."""
+        keys = {name: each.api_key for name, each in entries_of(provider, self.connections)}
+        if provider != self.provider and keys.get(provider) is not None:
+            return keys[provider], f"connections.{provider}.api_key"
+        if self.api_key is not None and is_of_model(provider, self.provider, self.connections):
+            return self.api_key, "api_key"
+        found = ((key, f"connections.{name}.api_key") for name, key in keys.items() if key is not None)
+        return next(found, (None, ""))
 
     def _check_whose(self, provider: str) -> None:
         """Raise UsageError for an address or a key that is set for a model, where none is named."""
@@ -570,11 +583,9 @@ class Settings(
     def key_source(self, provider: str) -> str:
         """Where the key of a provider comes from: "api_key", that of its entry in `connections`, or the name of a
         variable that is set; "" for nowhere."""
-        own = is_same_server(provider, self.provider)
-        if own and self.api_key is not None:
-            return "api_key"
-        if provider in self.connections and self.connections[provider].api_key is not None:
-            return f"connections.{provider}.api_key"
+        if source := self._key_of(provider)[1]:
+            return source
+        own = is_of_model(provider, self.provider, self.connections)
         variables = ("CALLBOARD_API_KEY" if own else "", KEY_VARIABLES.get(provider, ""))
         return next((name for name in variables if os.environ.get(name)), "")
 

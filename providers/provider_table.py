@@ -51,7 +51,9 @@ class ProviderRow(Struct, frozen=True):
         parts = urlsplit(f"http://{text}" if is_bare else text)  # raises ValueError
         if is_bare and parts.port is None:
             parts = parts._replace(netloc=f"{parts.netloc}:{_OLLAMA_PORT}")
-        if self.name == "ollama" and parts.hostname in _ANY_HOST:  # its server listens there
+        if self.name == "ollama" and (
+            parts.hostname in _ANY_HOST or (is_bare and not parts.hostname)
+        ):  # its server listens there
             parts = parts._replace(netloc=f"127.0.0.1:{parts.port or _OLLAMA_PORT}")
         if self.name in _ADD_PATH and not parts.path:
             parts = parts._replace(path=urlsplit(self.address).path)

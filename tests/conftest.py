@@ -1,5 +1,5 @@
-"""For all tests: how Hypothesis looks for examples, of what programs are forked, each test's own configuration and state,
-and the end of a test that hangs.
+"""For all tests: how Hypothesis looks for examples, of what programs are forked, a configuration and a state of their
+own, and the end of a test that hangs.
 
 A test that passes its time limit (60 s, see setup.cfg; more where it costs much, or by `@pytest.mark.timeout`) is
 failed by pytest-timeout, which shows the stacks of all threads and continues with the next test. That takes Python code

@@ -46,10 +46,11 @@ def paths(double: WireDouble) -> list[str]:
 
 
 def set_to(monkeypatch: pytest.MonkeyPatch, double: WireDouble, variables: Mapping[str, str]) -> None:
-    """`{}` is the address of the double, `{host}` without http://."""
+    """`{}` is the address of the double, `{host}` without http://, `{port}` its port."""
     for name, value in variables.items():
         host = double.url.removeprefix("http://")
-        monkeypatch.setenv(name, value.replace("{host}", host).replace("{}", double.url))
+        value = value.replace("{host}", host).replace("{port}", host.rpartition(":")[2])
+        monkeypatch.setenv(name, value.replace("{}", double.url))
 
 
 KEYS = dict.fromkeys(KEY_VARIABLES.values(), "sk-none")
@@ -79,6 +80,7 @@ HONOURED = [
     ("minimax-anthropic/m", {"MINIMAX_BASE_URL": "{}/gate"}, "/gate/v1/messages"),
     ("ollama/m", {"OLLAMA_HOST": "{host}"}, "/v1/chat/completions"),
     ("ollama/m", {"OLLAMA_HOST": "{}"}, "/v1/chat/completions"),
+    ("ollama/m", {"OLLAMA_HOST": ":{port}"}, "/v1/chat/completions"),
     ("vllm/m", {"HOSTED": "", "VLLM_API_BASE": "{}"}, "/v1/chat/completions"),
 ]  # fmt: skip
 
@@ -128,6 +130,8 @@ WRONG = [
     ("GROQ_BASE_URL", "http://", "groq/m"),
     ("MISTRAL_BASE_URL", "http://[::", "mistral/m"),
     ("OLLAMA_HOST", "host:port", "ollama/m"),
+    ("OLLAMA_HOST", "a box", "ollama/m"),
+    ("OPENAI_BASE_URL", "http://gateway:99999/v1", "openai/m"),
     ("GOOGLE_GEMINI_BASE_URL", "/v1", "gemini/m"),
 ]
 
@@ -151,6 +155,45 @@ def test_the_same_server_has_the_same_address_in_fallbacks(monkeypatch: pytest.M
     ask_sync("hi", settings=settings)
     assert paths(double) == ["/gate/v1/responses", "/gate/v1/chat/completions", "/gate/v1/responses"]
     assert {asked.headers["authorization"] for asked in double.traffic().requests} == {"Bearer sk-ours"}
+
+
+#: What `connections` say, a provider, and its address and key.
+SHARED: list[tuple[dict[str, Connection], str, tuple[str | None, str | None]]] = [
+    ({"openai": Connection("http://gate/v1", "sk-gate")}, "openai-chat", ("http://gate/v1", "sk-gate")),
+    ({"openai-chat": Connection("http://gate/v1")}, "openai-responses", ("http://gate/v1", None)),
+    (
+        {"openai": Connection("http://gate/v1", "sk-gate"), "openai-chat": Connection(api_key="sk-own")},
+        "openai-chat",
+        ("http://gate/v1", "sk-own"),
+    ),
+    (
+        {"openai": Connection("http://gate/v1", "sk-gate"), "openai-chat": Connection("http://own/v1")},
+        "openai-chat",
+        ("http://own/v1", None),
+    ),
+    ({"openai": Connection("http://gate/v1", "sk-gate")}, "mistral", (None, None)),
+]
+
+
+@pytest.mark.parametrize(("connections", "provider", "reached"), SHARED, ids=lambda each: str(each)[:60])
+def test_the_same_server_has_the_same_connection(
+    connections: dict[str, Connection], provider: str, reached: tuple[str | None, str | None]
+) -> None:
+    settings = Settings(model="anthropic/m", connections=connections)
+    assert (settings.connection(provider).base_url, settings.key_for(provider)) == reached
+
+
+def test_what_is_said_of_a_provider_by_its_name_is_not_taken_from_the_models() -> None:
+    elsewhere = {"openai-chat": Connection("http://own/v1", headers={"x-own": "1"})}
+    settings = Settings(
+        model="openai/m", base_url="http://gate/v1", api_key="sk-gate", headers={"x": "1"}, connections=elsewhere
+    )
+    found = settings.connection("openai-chat")
+    assert (found.base_url, found.api_key, found.headers) == ("http://own/v1", None, {"x-own": "1"})
+    assert (settings.address_for("openai-responses"), settings.key_for("openai-responses")) == (
+        ("http://gate/v1", "base_url"),
+        "sk-gate",
+    )
 
 
 def test_embeddings_of_the_same_provider_have_the_same_address(
@@ -190,6 +233,7 @@ PAST_THE_GATEWAY: list[tuple[dict[str, Any], str]] = [
     ({"model": "moonshot/m", "base_url": "http://gate.example/v1"}, "moonshot-anthropic"),
     ({"model": "moonshot-anthropic/m", "base_url": "http://gate.example/v1"}, "moonshot"),
     ({"model": "openrouter/m", "base_url": "http://gate.example/v1"}, "openrouter-anthropic"),
+    ({"model": "openai/m", "connections": {"zai": Connection("http://gate.example/v1")}}, "zai-anthropic"),
 ]
 
 
@@ -202,7 +246,8 @@ def test_a_key_does_not_go_past_the_address_that_is_given_for_it(
     said = rf'where {other} is: give Settings\(connections=\{{"{other}": Connection\(base_url='
     with pytest.raises(UsageError, match=said):
         Runtime(Settings(**given, fallback_models=(f"{other}/m",)))
-    Runtime(Settings(**given, fallback_models=(f"{other}/m",), connections={other: Connection(base_url="http://o/")}))
+    given = given | {"connections": {**given.get("connections", {}), other: Connection(base_url="http://o/")}}
+    Runtime(Settings(**given, fallback_models=(f"{other}/m",)))
 
 
 def test_an_address_and_a_key_without_a_model_are_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
