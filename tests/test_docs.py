@@ -223,8 +223,7 @@ def callboard_in(tmp_path: Path) -> tuple[Path, str]:
     return folder, f"{programs}{os.pathsep}{os.environ['PATH']}"
 
 
-#: In front of a script: it ends at what fails, and an answer of HTTP that is an error fails. What curl asks again
-#: is asked sooner.
+#: In front of a script: it ends at what fails, and an answer of HTTP that is an error fails.
 STRICT = 'set -eu\ncurl() { command curl --fail-with-body "$@"; }\n'
 
 

@@ -72,25 +72,27 @@ print(reply.text, [failure.code.value for failure in reply.failures])
         "Two sixes. ['invalid_arguments']\n",
     ),
     "cancel a question, and ask again": (
-        [Turn(RAINS, pause=30.0), Turn("Still raining.")],
+        [Turn(RAINS)] * 2,
         """
 import asyncio
 
-from callboard import Runtime
+from callboard import Conversation, Runtime
 
 
 async def main():
+    conversation = Conversation()
     async with Runtime() as runtime:
-        asking = asyncio.create_task(runtime.ask("The weather?", request_id="r1"))
-        async for _ in runtime.stream("And now?"):
-            break
+        asking = asyncio.create_task(runtime.ask("The weather?", conversation=conversation))
+        await asyncio.sleep(0)
         asking.cancel()
-        print((await asyncio.gather(asking, return_exceptions=True))[0].__class__.__name__, runtime.open_requests())
+        (ended,) = await asyncio.gather(asking, return_exceptions=True)
+        reply = await runtime.ask("And now?", conversation=conversation)
+        print(type(ended).__name__, runtime.open_requests(), reply.text)
 
 
 asyncio.run(main())
 """,
-        "CancelledError ()\n",
+        f"CancelledError () {RAINS}\n",
     ),
     "stream to a web page": (
         WEATHER,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import platform
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -21,6 +22,8 @@ else:
     dataclasses = lazy_module("dataclasses")
     config_file = lazy_module("callboard.actors.config_file")  # for a mistake in what was typed
 
+#: From this on (difflib, 0 to 1) an option is probably another one misspelt.
+_LIKENESS = 0.75
 #: Stands for standard input, where it is typed as an argument.
 STDIN = "-"
 SHELLS = ("bash", "zsh", "fish")
@@ -51,13 +54,13 @@ class CommandParser(argparse.ArgumentParser):
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
-        known = _options_of(self)
-        for word in self._typed[: self._typed.index("--")] if "--" in self._typed else self._typed:
-            option = word.partition("=")[0]
-            if option.startswith("--") and option not in known:  # what follows it was taken for something else
-                message = f"unrecognized arguments: {option}{config_file.similar(option, known)}"
+        words = self._typed[: self._typed.index("--")] if "--" in self._typed else self._typed
+        command, known = _command_in(words, self)
+        for option in (word.partition("=")[0] for word in words):
+            if re.fullmatch(r"-[A-Za-z]|--.+", option) and option not in known:  # what follows was taken for another
+                message = f"unrecognized arguments: {option}{_meant(option, known)}"
                 break
-        raise WrongArguments(f"{message}; to see what can be typed: {self.prog} --help", self.format_usage())
+        raise WrongArguments(f"{message}; to see what can be typed: {command.prog} --help", command.format_usage())
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is None or value in action.choices:
@@ -69,14 +72,21 @@ class CommandParser(argparse.ArgumentParser):
         raise argparse.ArgumentError(action, f"invalid choice: {value!r} (choose from {choices}){meant}")
 
 
-def _options_of(command: argparse.ArgumentParser) -> dict[str, None]:
-    """Of this command, and of those below it."""
-    found = dict.fromkeys(command._option_string_actions)
-    for action in command._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for each in action.choices.values():
-                found |= _options_of(each)
-    return found
+def _command_in(words: Sequence[str], command: argparse.ArgumentParser) -> tuple[argparse.ArgumentParser, set[str]]:
+    """The command that these words of a line name, from this one on, and the options that may stand in the line."""
+    known = set(command._option_string_actions)
+    below = next((each.choices for each in command._actions if isinstance(each, argparse._SubParsersAction)), {})
+    for number, word in enumerate(words):
+        if word in below:
+            found, more = _command_in(words[number + 1 :], below[word])
+            return found, known | more
+    return command, known
+
+
+def _meant(option: str, known: Iterable[str]) -> str:
+    names = [each[2:] for each in known if each.startswith("--")]
+    found = config_file.likest(option[2:], sorted(names), _LIKENESS)
+    return f"; did you mean '--{found}'?" if found else ""
 
 
 def parser() -> CommandParser:

@@ -54,6 +54,11 @@ ask '' | the question is empty; type: callboard ask
 ask where is it | put the question in quotes
 ask x --modle openai/gpt-5 | unrecognized arguments: --modle; did you mean '--model'?
 ask --modle openai/gpt-5 where is it | unrecognized arguments: --modle; did you mean '--model'?
+ask -m openai/gpt-5 x | unrecognized arguments: -m; to see what can be typed: callboard ask --help
+ask x --timeout 10 | unrecognized arguments: --timeout; to see what can be typed: callboard ask --help
+ask x --api-key sk-secret | unrecognized arguments: --api-key; to see what can be typed: callboard ask --help
+ask x --output json | unrecognized arguments: --output; to see
+ask x --tool raises.py | unrecognized arguments: --tool; did you mean '--tools'?
 ask x --model | --model: expected one argument
 ask x --model gpt-5 | must be "provider/model"; did you mean "openai/gpt-5"?
 ask x --model openai/ | must be "provider/model", such as
@@ -93,6 +98,7 @@ ask x --config bad_trust.toml | 'trust' in [default] of * should be 'careful', '
 ask x --config bad_model.toml | 'model' in [default] of bad_model.toml: must be "provider/model"
 ask x --config bad_server.toml | there is no 'commnad' in it; did you mean 'command'?
 ask x --config bad_proxy.toml | must be the address of an HTTP proxy, such as
+& ask x --base-url http://127.0.0.1:1 | 1 127.0.0.1:1 refused the connection; check the address
 & ask x --continue | name the journal: --journal PATH
 & ask x --conversation none | name the journal: --journal PATH
 & ask x --journal new.sqlite --conversation none | `callboard journal list` shows them
@@ -112,6 +118,7 @@ login openai | invalid choice: 'openai' (choose from copilot
 login copilot | set CALLBOARD_COPILOT_CLIENT_ID
 tools --workspace no/such | name one that exists
 tools --tools no.py | there is no such file
+trust --yes | unrecognized arguments: --yes; to see what can be typed: callboard trust --help
 tools --josn | unrecognized arguments: --josn; did you mean '--json'?
 & edits approve | no edits wait in this workspace
 & edits approve none | there is no proposal 'none'; list the proposals
