@@ -177,8 +177,8 @@ def without_secret(address: str) -> str:
     """Who asks there without the password is refused; without the address, the request would go past it."""
     scheme, mark, rest = address.rpartition("://")
     host, slash, path = rest.partition("/")
-    bare = f"{scheme}{mark}{host.rpartition('@')[2]}{slash}{path}"
-    return bare if for_log(bare) == bare else bare.removesuffix(f"{slash}{path}")
+    bare = re.split("[?#]", f"{scheme}{mark}{host.rpartition('@')[2]}{slash}{path}")[0]
+    return bare if for_log(bare) == bare else f"{scheme}{mark}{host.rpartition('@')[2]}"
 
 
 def _address_in(row: ProviderRow, variable: str, text: str) -> str:

@@ -602,6 +602,8 @@ class Runtime(Operated):
     def tool(self, name: str) -> Tool | None:
         """The tool of this name, of those given and those that the workspace adds; None where there is none."""
         self._live()
+        if not isinstance(name, str):
+            raise UsageError("tool(...) takes a name; the tools are given when it is made: Runtime(tools=[...])")
         return self._wiring.offered_tools.get(ToolName(name))
 
     def mcp(self, name: str) -> mcp_handle.McpHandle:

@@ -103,8 +103,11 @@ _OF_REPLIES: Final[Mapping[str, str]] = {
     foreign: ours
     for ours, names in {
         "text": "content choices message output_text answer response completion choices",
-        "output": "final_output data result parsed output_parsed value object structured_output",
+        "output": "final_output data result parsed output_parsed value object structured_output json dict model_dump",
         "messages": "all_messages new_messages history to_input_list new_items",
+        "usage": "tokens token_usage usage_metadata",
+        "outcome": "status state stop_reason",
+        "failures": "error errors tool_errors",
         "steps": "tool_calls trace intermediate_steps",
         "request_id": "id response_id",
     }.items()
@@ -227,7 +230,7 @@ def no_method(name: str, known: Collection[str]) -> NoAttribute:
 
 def no_part(name: str, known: Collection[str]) -> NoAttribute:
     """A reply was asked for what it does not have."""
-    found = _OF_REPLIES.get(name) or likest(name, [each for each in known if not each.startswith("_")])
+    found = _OF_REPLIES.get(name) or likest(name, [each for each in known if not each.startswith("_")], _CLOSE)
     return NoAttribute(f"a Reply has no {name!r}{_ending(f'reply.{found}' if found else '')}")
 
 

@@ -26,6 +26,7 @@ from callboard.actors.cli.terminal import print_line, printable
 from callboard.actors.models.routing import Router
 from callboard.actors.processes.confinement import Confine
 from callboard.actors.processes.keeper import about_confinement, containment
+from callboard.actors.settings import OFFLINE_MODEL
 from callboard.protocol.content import UserMessage
 from callboard.protocol.masking import for_log
 from callboard.protocol.model import ModelRequest, ModelResponse, Sampling
@@ -146,6 +147,8 @@ async def _tried(settings: Settings, model: str) -> Finding:
     text = " ".join(response.text.split())[:SHOWN_CHARS]
     tokens = f", {response.usage.output_tokens} tokens" if response.usage and response.usage.output_tokens else ""
     note = _about_its_end(end, datetime.now(UTC).date()) if end else ""
+    if model == OFFLINE_MODEL:
+        note = "this asks no model; to try one: callboard doctor --model PROVIDER/MODEL"
     return Finding(model, key, True, f"{text!r} in {seconds:.1f} s{tokens}", note=note)
 
 

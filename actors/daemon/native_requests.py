@@ -11,6 +11,7 @@ from callboard.actors.daemon.access_tokens import Scope
 from callboard.actors.daemon.api_errors import Api, ApiError, error_body, error_of, json_response
 from callboard.actors.daemon.endpoint import Endpoint, HttpCall
 from callboard.actors.daemon.kept_requests import until_kept
+from callboard.actors.daemon.model_names import unknown_model
 from callboard.actors.daemon.native_answers import (
     ReplyShown,
     RequestDetail,
@@ -51,6 +52,8 @@ async def start(call: HttpCall) -> Response:
         if (value := getattr(body, name)) is not None:
             options[name] = value
     _check_mode(body.mode, runtime)
+    if body.model is None and not runtime.settings.model:
+        raise unknown_model("")
     if body.model is not None:
         options["model"] = call.daemon.settings.models.get(body.model, body.model)
     if body.conversation is not None:

@@ -268,7 +268,7 @@ def test_the_workspaces_own_env_file_is_not_read(
 
 
 def test_a_tools_child_is_told_addresses_without_their_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ANTHROPIC_BASE_URL", "https://u:secret@gate.example/a")
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", "https://u:secret@gate.example/a?token=secret#x")
     monkeypatch.setenv("OLLAMA_HOST", "me:secret@box:1")
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
     settings = Settings(model="openai/m", base_url="https://me:secret@gate.example/v1", api_key="sk-secret")

@@ -190,6 +190,11 @@ CASES: dict[str, str] = {
     "r.ask_sync('hi').content": "reply.text",
     "r.ask_sync('hi').choices[0].message": "reply.text",
     "r.ask_sync('hi').final_output": "reply.output",
+    "r.ask_sync('hi').json()": "reply.output",
+    "r.ask_sync('hi').error": "reply.failures",
+    "r.ask_sync('hi').tokens": "reply.usage",
+    "r.ask_sync('hi').colour": "a Reply has no 'colour'",
+    "r.tool(weather)": "Runtime(tools=[...])",
     # tool(...) and Connection(...)
     "tool(name_override='x')(weather)": "did you mean 'name'",
     "tool(retries=3)(weather)": 'effect="repeat"',

@@ -47,6 +47,12 @@ def test_the_doctor_says_what_is_set_and_that_the_model_answers(callboard: Any) 
     assert SECRET not in ran.out + ran.err
 
 
+def test_the_doctor_says_that_no_model_is_chosen(callboard: Any) -> None:
+    ran = callboard.run("doctor")
+    assert ran.status == 0, ran.err
+    assert "note:   this asks no model; to try one: callboard doctor --model PROVIDER/MODEL" in ran.out
+
+
 def test_the_doctor_says_what_to_do_and_fails_when_the_model_does_not_answer(callboard: Any) -> None:
     callboard.environment["CALLBOARD_API_KEY"] = SECRET
     refusal = RawAnswer({"error": {"message": f"bad key {SECRET}", "code": "invalid_api_key"}}, 401)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.running_daemon import RunningDaemon, running_daemon
 
 from callboard.actors.connection import Connection
 from callboard.actors.daemon.api_errors import ApiError
@@ -72,3 +74,19 @@ def test_other_names_are_unknown(name: str, daemon: Daemon) -> None:
 def test_aliases_and_the_tenants_own_are_listed(daemon: Daemon) -> None:
     listed = listed_models(daemon, daemon.tenants["default"])
     assert list(listed) == ["fast", "anthropic/claude-sonnet-5-5", "openrouter/vendor/model"]
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/v1/responses", "/api/requests"])
+def test_a_daemon_without_a_model_says_how_to_name_one(nameless: RunningDaemon, path: str) -> None:
+    hello = [{"role": "user", "content": "Hello"}]
+    body = {"input": "Hello"} if "responses" in path else {"messages": hello, "max_tokens": 5}
+    answer = nameless.post(path, {"prompt": "Hello"} if path.startswith("/api") else body)
+    assert answer.status_code == 404
+    said = answer.json()["error"]["message"]
+    assert said == "no model is named: name one in the request, or start the daemon with --model or CALLBOARD_MODEL"
+
+
+@pytest.fixture(scope="module")
+def nameless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
+    with running_daemon(tmp_path_factory.mktemp("nameless")) as daemon:
+        yield daemon
