@@ -29,10 +29,16 @@ _HOMES: Final[Mapping[str, tuple[Collection[str], str]]] = {
     "Runtime": (RUNTIME, "Runtime({}=...)"),
     "question": (QUESTION, "ask(..., {}=...)"),
 }
+
+
+def _each(names_of: Mapping[str, str]) -> Mapping[str, str]:
+    """What is ours by each of the foreign names, which are given as one text of words."""
+    return {foreign: ours for ours, names in names_of.items() for foreign in names.split()}
+
+
 #: What other libraries call it. What has a bracket is no name, but what to write.
-_ELSEWHERE: Final[Mapping[str, str]] = {
-    foreign: ours
-    for ours, names in {
+_ELSEWHERE: Final = _each(
+    {
         "[text, Image(...)] as the prompt": "images image files attachments image_url image_urls documents media",
         "stream(...) or stream_sync(...)": "stream streaming on_token callbacks",
         "a ToolContext argument of the tool (or a closure)": "deps deps_type dependencies context run_context",
@@ -59,13 +65,11 @@ _ELSEWHERE: Final[Mapping[str, str]] = {
         "stop": "stop_sequences stop_words",
         "tool_choice": "function_call tool_use tool_config",
         "tools": "functions toolsets toolset tool function_tools function",
-    }.items()
-    for foreign in names.split()
-}
+    }
+)
 #: Likewise of a tool.
-_OF_TOOLS: Final[Mapping[str, str]] = {
-    foreign: ours
-    for ours, names in {
+_OF_TOOLS: Final = _each(
+    {
         "'name'": "name_override title",
         "'description'": "description_override doc docstring",
         "'timeout'": "timeout_seconds deadline max_seconds",
@@ -76,13 +80,11 @@ _OF_TOOLS: Final[Mapping[str, str]] = {
         "'concurrency'": "max_concurrency parallel",
         "'isolation'": "sandbox process thread",
         "'risk'": "readonly read_only destructive",
-    }.items()
-    for foreign in names.split()
-}
+    }
+)
 #: Methods of other libraries' objects.
-_METHODS: Final[Mapping[str, str]] = {
-    method: ours
-    for ours, names in {
+_METHODS: Final = _each(
+    {
         "ask(...)": "run invoke ainvoke chat complete completion completions generate agenerate arun prompt query "
         "responses messages send acomplete achat create",
         "ask_sync(...)": "run_sync call kickoff predict",
@@ -95,14 +97,12 @@ _METHODS: Final[Mapping[str, str]] = {
         "chat_history",
         "call_tool(...)": "call_tool_sync run_tool execute invoke_tool",
         "settings.model": "model",
-    }.items()
-    for method in names.split()
-}
+    }
+)
 #: What other libraries' answers have.
-_OF_REPLIES: Final[Mapping[str, str]] = {
-    foreign: ours
-    for ours, names in {
-        "text": "content choices message output_text answer response completion choices",
+_OF_REPLIES: Final = _each(
+    {
+        "text": "content choices message output_text answer response completion",
         "output": "final_output data result parsed output_parsed value object structured_output json dict model_dump",
         "messages": "all_messages new_messages history to_input_list new_items",
         "usage": "tokens token_usage usage_metadata",
@@ -110,9 +110,8 @@ _OF_REPLIES: Final[Mapping[str, str]] = {
         "failures": "error errors tool_errors",
         "steps": "tool_calls trace intermediate_steps",
         "request_id": "id response_id",
-    }.items()
-    for foreign in names.split()
-}
+    }
+)
 #: Of a list in a message.
 _MAX_LIST_CHARS: Final = 160
 #: Likeness from which on a name of another place is meant.

@@ -28,6 +28,7 @@ from callboard.actors.environment import check_variables
 from callboard.actors.journal.places import checked_place
 from callboard.actors.settings import Settings
 from callboard.protocol.errors import UsageError
+from callboard.providers.example_models import example
 
 DEFAULT_TENANT: Final = "default"
 DEFAULT_PORT: Final = 8_330
@@ -89,7 +90,7 @@ class DaemonSettings(BaseModel, frozen=True, extra="forbid", defer_build=True):
         for model in value.values() if isinstance(value, Mapping) else filter(None, (value,)):
             provider, _, name = model.partition("/")
             if not provider or not name:
-                raise ValueError(f'{model!r} must be "provider/model", such as "openai/gpt-6.1-sol"')
+                raise ValueError(f'{model!r} must be "provider/model", such as "{example("openai")}"')
         return value
 
     @property
