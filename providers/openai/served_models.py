@@ -29,9 +29,9 @@ async def served_models(
     http, where = HttpProvider(adapter, timeouts=timeouts), shown_address(url)
     try:
         answer = await http.fetch(WireRequest("GET", url, bearer(api_key), b""))
-    except ProviderError as error:
-        todo = "check the address, and that a server runs there" if error.kind is ErrorKind.CONNECTION else _TODO
-        raise ProviderError(error.kind, f"{str(error).rstrip('.')}; {todo}") from error
+    except ProviderError as unreached:
+        todo = "check the address, and that a server runs there" if unreached.kind is ErrorKind.CONNECTION else _TODO
+        raise ProviderError(unreached.kind, f"{str(unreached).rstrip('.')}; {todo}") from unreached
     finally:
         await http.aclose()
     if answer.status >= 400:
