@@ -148,6 +148,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     item.config.stash[FORKING].is_on = item.get_closest_marker("fresh_interpreter") is None
     # What the user has configured decides no test, and what a test saves is neither the user's nor the next test's.
     home = Path(item.config.stash[HOMES].name, str(next(_NUMBERS)))  # made by the test that writes something
+    os.environ.pop("CALLBOARD_CONFIG_DIR", None)
     os.environ["XDG_CONFIG_HOME"], os.environ["XDG_STATE_HOME"] = str(home / "config"), str(home / "state")
     named = list(logging.root.manager.loggerDict.items())
     ours = [each for name, each in named if name.startswith("callboard") and isinstance(each, logging.Logger)]

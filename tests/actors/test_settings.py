@@ -264,3 +264,10 @@ def test_settings_as_json_are_whole_and_hold_no_secret(tmp_path: Path) -> None:
     servers = document["mcp_servers"]
     assert (servers["programs"]["env"], servers["programs"]["cwd"]) == ({"KEY": "***"}, str(tmp_path))
     assert (servers["programs"]["tools"], servers["pages"]["headers"]) == ({"*": "read"}, {"Authorization": "***"})
+
+
+def test_a_test_writes_nothing_into_the_users_folders() -> None:
+    settings = Settings()
+    assert not settings.config_dir.is_relative_to(Path.home() / ".config")
+    assert not settings.state_dir.is_relative_to(Path.home() / ".local")
+    assert not settings.config_dir.exists(), "nor what another test has written"
