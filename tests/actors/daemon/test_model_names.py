@@ -81,7 +81,7 @@ def test_a_daemon_without_a_model_says_how_to_name_one(nameless: RunningDaemon, 
     hello = [{"role": "user", "content": "Hello"}]
     body = {"input": "Hello"} if "responses" in path else {"messages": hello, "max_tokens": 5}
     answer = nameless.post(path, {"prompt": "Hello"} if path.startswith("/api") else body)
-    assert answer.status_code == 404
+    assert answer.status_code == 400
     said = answer.json()["error"]["message"]
     assert said == "no model is named: name one in the request, or start the daemon with --model or CALLBOARD_MODEL"
 
