@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
+import itertools
 import re
+import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 import orjson
 from hypothesis import HealthCheck, Phase, given, settings
@@ -20,7 +24,7 @@ from callboard.protocol.testing.schema_values import boundary_values, schema_val
 from callboard.protocol.testing.tool_child import Child, Verdict
 from callboard.protocol.testing.tool_examination import Examination
 from callboard.protocol.testing.tool_literals import literals_of
-from callboard.protocol.tools import ToolDefinition
+from callboard.protocol.tools import Isolation, ToolDefinition
 
 #: One call, unless the tool's own timeout is shorter: a test that takes longer is not run often.
 DEFAULT_CALL_SECONDS: Final = 5.0
@@ -35,6 +39,11 @@ _BATCH: Final = 100
 _SHOWN_CHARS: Final = 300
 #: What OpenAI and Anthropic take as a tool's name; Gemini takes more.
 _TOOL_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+#: Calls that give a generator of random numbers its seed: of the standard library, numpy, torch, jax and Faker.
+_SEEDING: Final = frozenset(
+    {"Random", "seed", "seed_instance", "default_rng", "RandomState", "SeedSequence", "manual_seed", "PRNGKey"}
+    | {"PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64"}
+)
 
 
 def definition_of(tool: Callable[..., Any]) -> ToolDefinition:
@@ -66,8 +75,9 @@ def check_tool(
     what it may change, such as the rows of a table. An async one must end when it is cancelled. The first breach raises
     AssertionError with the arguments and a line that makes the call again.
 
-    All calls are made in one process. So it is not seen that each call of a process tool finds its module as it was
-    loaded: a counter of the module's, or a generator of random numbers that got a seed, gives all of them the same.
+    All calls are made in one process. Each call of a process tool finds its module as it was loaded: a counter of the
+    module's, or a generator of random numbers that gets a seed there, gives all of them the same. That is a UserWarning
+    here, as far as the module's text shows it.
 
     `tool` is a callboard Tool or any function. It is called in a forked child process (Linux), which is killed where a
     call takes longer than `call_seconds` (the tool's own timeout, at most 5 s), so it may hang or crash; but files,
@@ -83,6 +93,9 @@ def check_tool(
     assert _TOOL_NAME.fullmatch(definition.name), f"{definition.name!r} is no name that all providers take"
     if not definition.description:  # no assert: where pytest rewrites it, the sentence would not stay one
         raise AssertionError(f"{definition.name} has no description: the model cannot know what it is for")
+    for what in _same_in_each_call(tool):
+        said = f"{definition.name}: each call finds its module as it was loaded, so {what} gives all calls the same"
+        warnings.warn(f"{said}; make it in the function", stacklevel=2)
     trial = _Trial(tool, definition, Child(examination), seconds, call_seconds)
     try:
         for own in arguments:
@@ -187,6 +200,35 @@ class _Trial:
         else:
             line = f"pydantic.TypeAdapter({name}).validate_json({arguments!r})"
         return f"asyncio.run({line})" if inspect.iscoroutinefunction(function) else line
+
+
+def _same_in_each_call(tool: Any) -> Iterator[str]:
+    """What the module of a process tool makes once, and each of its calls then finds anew."""
+    function = inspect.unwrap(getattr(tool, "function", tool))
+    contract = getattr(tool, "contract", None)
+    if inspect.iscoroutinefunction(function) or (
+        contract is not None and (contract.isolation is not Isolation.PROCESS or contract.reuse)
+    ):
+        return
+    module = sys.modules.get(getattr(function, "__module__", ""))
+    try:
+        body = ast.parse(inspect.getsource(module)).body if module is not None else []
+    except (OSError, TypeError, SyntaxError):  # there is no text of it
+        return
+    for statement in body:
+        if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield from (f"`{ast.unparse(each)}` in line {each.lineno}" for each in ast.walk(statement) if _seeds(each))
+    for name, value in vars(module).items():
+        if isinstance(value, itertools.count):
+            yield f"the counter {name!r}"
+
+
+def _seeds(node: ast.AST) -> TypeGuard[ast.Call]:
+    if not isinstance(node, ast.Call):
+        return False
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    given = [*node.args, *(each.value for each in node.keywords)]
+    return name in _SEEDING and any(not (isinstance(each, ast.Constant) and each.value is None) for each in given)
 
 
 def _call_limit(tool: Any, seconds: float, call_seconds: float | None) -> tuple[float, str]:

@@ -1,12 +1,16 @@
-"""`check_tool(world=...)`: a tool that says it may be repeated and doubles what it does outside is found."""
+"""`check_tool`: a tool that doubles what it does outside where it is repeated (`world=`), and what each call of a
+process tool finds anew."""
 
 from __future__ import annotations
 
 import asyncio
+import importlib
+import re
 import sqlite3
 import threading
 import time
 import uuid
+import warnings
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -143,3 +147,54 @@ def test_a_world_that_cannot_be_read_is_said_in_one_sentence() -> None:
     with pytest.raises(AssertionError, match=r"cannot be judged: world\(\) raised OSError: no such server") as caught:
         check_tool(same, examples=5, world=broken)
     assert "\n" not in str(caught.value)
+
+
+# What each call of a process tool finds anew.
+
+SEEDED = {
+    "random.Random(42)": "import random\nrolls = random.Random(42)",
+    "Random(x=7)": "from random import Random\nrolls = Random(x=7)",
+    "random.seed('a')": "import random\nrandom.seed('a')",
+    "np.random.default_rng(seed=3)": "import numpy as np\nrolls = np.random.default_rng(seed=3)",
+    "RandomState(1)": "from numpy.random import RandomState\nif True:\n    rolls = [RandomState(1)]",
+    "the counter 'numbers'": "import itertools\nnumbers = itertools.count(1)",
+}
+UNSEEDED = {
+    "random.Random()": "import random\nrolls = random.Random()",
+    "a None": "import random\nrolls = random.Random(None)",
+    "in the function": "import random\ndef roll():\n    return random.Random(42)",
+    "of the system": "import random\nrolls = random.SystemRandom()",
+}
+
+
+def dice(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> Callable[..., Any]:
+    name = f"dice_{uuid.uuid4().hex}"
+    (folder / f"{name}.py").write_text(
+        f'{text}\n\n\ndef draw(word: str) -> str:\n    """Draw one."""\n    return word\n'
+    )
+    monkeypatch.syspath_prepend(folder)
+    function: Callable[..., Any] = importlib.import_module(name).draw
+    return function
+
+
+@pytest.mark.parametrize("what", SEEDED)
+def test_what_gives_each_call_the_same_is_warned_of(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = dice(tmp_path, monkeypatch, SEEDED[what])
+    with pytest.warns(UserWarning, match=f"^draw: .*{re.escape(what)}.* gives all calls the same; make it in the func"):
+        check_tool(draw, examples=1)
+
+
+@pytest.mark.parametrize("what", UNSEEDED)
+def test_what_is_seeded_again_is_not(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = dice(tmp_path, monkeypatch, UNSEEDED[what])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_tool(draw, examples=1)
+
+
+def test_a_tool_that_keeps_its_process_is_not_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = dice(tmp_path, monkeypatch, SEEDED["random.Random(42)"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_tool(tool(reuse=True)(draw), examples=1)
+        check_tool(tool(isolation="thread")(draw), examples=1)
