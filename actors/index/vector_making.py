@@ -90,6 +90,10 @@ class VectorMaker:
         self._is_given_up = False
         self._version: tuple[bytes, object] | None = None
         """The marker of the index that was looked at, and which version of it."""
+        self._mark = 0
+        """Of the cache: the vectors before it are known here."""
+        self._texts: dict[int, bytes] | None = None
+        """The digests of what is pending, while another process makes it."""
         self._pending: list[int] = []
         """Chunk ids, the likeliest last."""
         self._urgent = 0
@@ -117,7 +121,7 @@ class VectorMaker:
         note says why; the next call tries again, or the first one after the wait that a server has named. Raises what
         the store raises."""
         with self._right_to_make() as is_ours, closing(SqliteStore(self._layout.truth)) as store, store.reading():
-            self._look_for_changes(store, again=not is_ours)
+            self._look_for_changes(store, is_ours)
             self._hear()
             if self._pending and not is_ours:
                 return self._state(BUSY_ELSEWHERE)
@@ -136,6 +140,8 @@ class VectorMaker:
                 if isinstance(error, ProviderError) and error.retry_after_seconds is not None:
                     self._refused_until = clock() + error.retry_after_seconds
                 return self._state(self._refusal)
+            finally:
+                self._mark, self._texts = self._vectors.last_mark(), None  # all since were made here
         if not self._pending:
             self.close()
         return self._state()
@@ -156,10 +162,12 @@ class VectorMaker:
         if embedder is not None:
             embedder.give_up()
 
-    def _look_for_changes(self, store: SqliteStore, *, again: bool) -> None:
-        version = self._layout.marker(), store.content_version()
-        are_there = self._vectors.count(self._model.name) >= self._known
-        if version == self._version and are_there and not again:
+    def _look_for_changes(self, store: SqliteStore, is_ours: bool) -> None:
+        version, mark = (self._layout.marker(), store.content_version()), self._vectors.last_mark()
+        are_there = mark >= self._mark and self._vectors.count(self._model.name) >= self._known
+        if version == self._version and are_there and (mark == self._mark or self._texts is not None):
+            if self._texts is not None:
+                self._leave_out_made(self._texts)
             return
         digests, worths, prose = dict[int, bytes](), dict[int, float](), set[int]()
         for tile in store.passages():
@@ -178,7 +186,23 @@ class VectorMaker:
         if self._version is not None and self._version[0] != version[0]:  # built again: its ids begin anew
             self._asked_for.clear()
         self._put_first(list(self._asked_for))
-        self._total, self._known, self._version = len(digests), len(known), version
+        self._texts = None if is_ours else {tile: digests[tile] for tile in self._pending}
+        self._total, self._known, self._version, self._mark = len(digests), len(known), version, mark
+
+    def _leave_out_made(self, texts: dict[int, bytes]) -> None:
+        """What another process has made since: for that, not all tiles are read again."""
+        made = set[bytes]()
+        while (page := self._vectors.added_since(self._model.name, self._mark))[0]:
+            found, self._mark = page
+            made.update(digest for digest, _ in found)
+        if not made:
+            return
+        gone = {tile for tile, digest in texts.items() if digest in made}
+        self._urgent -= sum(tile in gone for tile in self._pending[len(self._pending) - self._urgent :])
+        self._pending = [tile for tile in self._pending if tile not in gone]
+        self._first -= gone
+        for tile in gone:
+            del texts[tile]
 
     def _hear(self) -> None:
         while self._heard:

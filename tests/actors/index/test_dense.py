@@ -21,6 +21,9 @@ from callboard.actors.index.bulk_embedding import FIRST_NICENESS, LOCAL_MODEL, S
 from callboard.actors.index.code_index import NO_MODEL
 from callboard.actors.index.dense import ApiEmbedder, Embedder, EmbeddingModel
 from callboard.actors.index.minilm import LocalEmbedder
+from callboard.actors.index.nearest import packed
+from callboard.actors.index.passages import Passage
+from callboard.actors.index.store import SqliteStore
 from callboard.actors.index.vector_making import BUSY_ELSEWHERE, VectorState
 from callboard.protocol.errors import RuntimeFailure, UsageError
 
@@ -298,6 +301,29 @@ def test_one_process_makes_vectors_and_the_others_wait_for_them(workspace: Path,
             assert is_ours
             assert index.settle(0.05) == VectorState(FILES, FILES, BUSY_ELSEWHERE, first=FIRST)
         assert index.settle(SECONDS).missing == 0
+
+
+def test_who_waits_for_another_process_reads_the_tiles_once(index: CodeIndex, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert index._dense is not None
+    tiles = list(index._parts.store.passages())
+    reads: list[int] = []
+
+    def passages(store: SqliteStore, after: int = 0) -> Iterator[Passage]:
+        reads.append(after)
+        return iter(tiles)
+
+    monkeypatch.setattr(SqliteStore, "passages", passages)
+    with index._dense.maker._right_to_make():
+        assert index.make_vectors(0.0) == VectorState(FILES, FILES, BUSY_ELSEWHERE, first=FIRST)
+        for made, tile in enumerate(tiles, 1):
+            index._dense._cache.put("words", {tile.digest: packed(numpy.ones(2, numpy.float32))})
+            state = index.make_vectors(0.0)
+            assert state.missing == FILES - made
+        assert state == VectorState(FILES, 0)
+        assert reads == [0]
+        index._dense._cache.forget("words")
+        assert index.make_vectors(0.0) == VectorState(FILES, FILES, BUSY_ELSEWHERE, first=FIRST)
+        assert reads == [0, 0]
 
 
 def test_settling_tells_its_progress(index: CodeIndex) -> None:
