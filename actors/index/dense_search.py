@@ -7,16 +7,20 @@ question never waits for loading: what is not there yet is left to the words.
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
+from array import array
 from collections.abc import Iterable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import closing
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from callboard.actors.index import languages
 from callboard.actors.index.dense import Embedder, EmbeddingModel, normalized
 from callboard.actors.index.layout import Layout
 from callboard.actors.index.nearest import NearTiles, Similarities, TileVector
+from callboard.actors.index.ranking import worth
 from callboard.actors.index.store import SqliteStore
 from callboard.actors.index.tokens import query_words
 from callboard.actors.index.vectors import VectorCache
@@ -65,11 +69,11 @@ class DenseSearch:
         self._deadline_seconds = deadline_seconds
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="index-meaning")
         self._closing = threading.Event()
-        self._loading: Future[None] | None = None
-        self._updating: Future[None] | None = None
+        self._preparing: Future[None] | None = None
         # Written by the background thread alone.
         self._embedder: Embedder | None = None
-        self._cannot_be_loaded = False
+        self._has_failed = False
+        """What questions need could not be brought into memory, the last time."""
         self._questions: dict[str, Vectors] = {}
         self._tiles: NearTiles | None = None
         self._generation = b""
@@ -78,15 +82,17 @@ class DenseSearch:
         self._mark = 0
         self._without: dict[bytes, list[tuple[int, int]]] = {}
         """Tiles that have no vector yet, with their files, by the digest of their texts."""
+        self._worths: Sequence[float] = ()
+        """Of the tiles as they were read, the likeliest first; prose is before all code (vector_making.py)."""
+        self._reached = 0.0
+        """How far down these as many reach as have vectors."""
 
     def load_ahead(self) -> None:
         """Load the model and the vectors that there are now, in the background, and not when a question comes. Where
         there are no vectors yet, neither is of use, and nothing is loaded."""
-        if self._embedder is not None:
-            self._update_soon()
-        elif self._loading is None or self._loading.done():
-            self._loading = self._pool.submit(self._load)
-            self._loading.add_done_callback(self._note_failure)
+        if self._preparing is None or self._preparing.done():
+            self._preparing = self._pool.submit(self._prepare)
+            self._preparing.add_done_callback(self._note_failure)
 
     def loaded(self, seconds: float) -> None:
         """Wait until all that there is is in memory, at most so long."""
@@ -110,18 +116,18 @@ class DenseSearch:
             self.load_ahead()
             if not self._vectors.count(self._model.name):
                 return ""
-            return FAILED if self._cannot_be_loaded else STILL_LOADED
+            return FAILED if self._has_failed else STILL_LOADED
         tiles = self._tiles
         job = self._pool.submit(self._vector_of, question)
         job.add_done_callback(self._note_failure)
-        self._update_soon()
+        self.load_ahead()  # other tiles or vectors than those in memory: this question does not wait for them
         try:
             failure = job.exception(self._deadline_seconds)
         except (TimeoutError, CancelledError):
             return TOO_LATE
         if failure is not None:
             return FAILED
-        return tiles.similarities(job.result()) if tiles.fits(job.result()) else ""
+        return tiles.similarities(job.result(), self._reached) if tiles.fits(job.result()) else ""
 
     def without_vector(self, tiles: Iterable[int]) -> list[int]:
         """Those of them that have none in memory."""
@@ -132,15 +138,22 @@ class DenseSearch:
         if not job.cancelled() and (failure := job.exception()) is not None:
             self.last_error = said(failure)
 
-    def _load(self) -> None:
-        if self._embedder is None and self._vectors.count(self._model.name):
-            try:
-                embedder = self._model.load()
-            except BaseException:
-                self._cannot_be_loaded = True
-                raise
-            self._update()
-            self._embedder, self._cannot_be_loaded = embedder, False
+    def _prepare(self) -> None:
+        """Load the model, once there are vectors, and take in what has changed. It is kept only where both succeed."""
+        if self._embedder is None and not self._vectors.count(self._model.name):
+            return
+        try:
+            with contextlib.ExitStack() as at_failure:
+                embedder = self._embedder
+                if embedder is None:
+                    embedder = self._model.load()
+                    at_failure.callback(embedder.close)
+                self._update()
+                at_failure.pop_all()
+        except BaseException:
+            self._has_failed = True
+            raise
+        self._embedder, self._has_failed = embedder, False
 
     def _vector_of(self, question: str) -> Vectors:
         assert self._embedder is not None
@@ -154,18 +167,11 @@ class DenseSearch:
                 self._tiles, self._version, self._without = NearTiles.empty(), None, {}
         return self._questions[question]
 
-    def _update_soon(self) -> None:
-        """Where there are other tiles or vectors than those in memory, read them in the background; the question that
-        noticed it does not wait."""
-        if self._updating is None or self._updating.done():
-            self._updating = self._pool.submit(self._update)
-            self._updating.add_done_callback(self._note_failure)
-
     def _update(self) -> None:
         """Take in what has changed: tiles of the store, then vectors that were made since."""
         generation = self._layout.marker()
         if generation != self._generation:  # built again: its ids begin anew
-            self._tiles, self._version, self._mark, self._without = None, None, 0, {}
+            self._tiles, self._version, self._mark, self._without, self._worths = None, None, 0, {}, ()
         tiles = self._tiles or NearTiles.empty()
         if self._version is None:
             self._mark = self._vectors.last_mark()  # those before it are read with their tiles
@@ -175,6 +181,7 @@ class DenseSearch:
                 tiles = self._with_new_tiles(tiles, store)
         tiles = self._with_new_vectors(tiles)
         tiles.ready()
+        self._reached = _reached(self._worths, len(tiles), version[1])
         self._tiles = tiles
         self._generation, self._version = generation, version
 
@@ -182,13 +189,17 @@ class DenseSearch:
         if tiles:
             tiles = tiles.changed(tiles.ids() - store.chunk_ids(), {})
         fresh = iter(store.passages(self._version[0] if self._version else 0))
-        while some := [(tile.chunk, tile.meant_with, tile.digest) for tile in islice(fresh, READ_TILES)]:
+        worths = list(self._worths) if self._version else []
+        while read := list(islice(fresh, READ_TILES)):
+            worths += (worth(tile) if languages.by_name(tile.language).is_code else math.inf for tile in read)
+            some = [(tile.chunk, tile.meant_with, tile.digest) for tile in read]
             known = self._vectors.get(self._model.name, [digest for _, _, digest in some])
             added = {chunk: TileVector(file, known[digest]) for chunk, file, digest in some if digest in known}
             tiles = tiles.changed((), added)
             for chunk, file, digest in some:
                 if digest not in known:
                     self._without.setdefault(digest, []).append((chunk, file))
+        self._worths = array("d", sorted(worths, reverse=True))
         return tiles
 
     def _with_new_vectors(self, tiles: NearTiles) -> NearTiles:
@@ -213,6 +224,14 @@ class DenseSearch:
         self._pool.shutdown(wait=True, cancel_futures=True)
         if self._embedder is not None:
             self._embedder.close()
+
+
+def _reached(worths: Sequence[float], made: int, tiles: int) -> float:
+    """The least worth of those that have vectors, if the likeliest had them: which others have one, because a question
+    found them, does not matter. As a share, since `worths` may hold some of tiles that are gone."""
+    if not (worths and made and tiles):
+        return math.inf
+    return worths[min(len(worths), math.ceil(len(worths) * made / tiles)) - 1]
 
 
 def _vector(embedder: Embedder, question: str) -> Vectors:

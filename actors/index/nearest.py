@@ -110,14 +110,14 @@ class NearTiles:
         """Whether a question's vector is as long as those here."""
         return not len(self._ids) or self._rows.shape[1] == len(question)
 
-    def similarities(self, question: Numbers) -> Similarities:
-        """How near each tile, with its file, is to a question that fits."""
+    def similarities(self, question: Numbers, reached: float = 0.0) -> Similarities:
+        """How near each tile, with its file, is to a question that fits. `reached`: see there."""
         import numpy  # noqa: PLC0415  optional extra
 
         self.ready()
         own = _compared(self._rows, self._steps, question)
         files = self._means.of_tiles(own, question) if self._means is not None else own
-        return Similarities(self._ids, self._place, own, own + numpy.float32(FILE_WEIGHT) * files)
+        return Similarities(self._ids, self._place, own, own + numpy.float32(FILE_WEIGHT) * files, reached)
 
 
 class _FileMeans:
@@ -166,9 +166,11 @@ def _compared(rows: Bytes, steps: Numbers, question: Numbers) -> Numbers:
 class Similarities:
     """How near tiles are to one question: 1 the nearest, if it is near, 0 one of the middle or beyond."""
 
-    def __init__(self, ids: Ids, place: Mapping[int, int], cosines: Numbers, values: Numbers) -> None:
+    def __init__(self, ids: Ids, place: Mapping[int, int], cosines: Numbers, values: Numbers, reached: float) -> None:
         import numpy  # noqa: PLC0415  optional extra
 
+        self.reached = reached
+        """What is worth as much (`ranking.worth`) has had its turn to get a vector."""
         self._ids, self._place, self._cosines = ids, place, cosines
         self.top = float(cosines.max()) if len(cosines) else 0.0
         """The cosine of the nearest one, -1 to 1."""

@@ -24,7 +24,7 @@ DENSE_CANDIDATES: Final = 100
 NAME_BOOST: Final = 0.2
 #: How much meaning counts, where there are vectors; the rest is for the words.
 DENSE_WEIGHT: Final = 0.55
-#: A tile whose vector is not made yet, though less likely ones have theirs, may be nearer than its words say.
+#: A tile that has no vector yet, though it is as likely as those whose turn has come, may be nearer than its words say.
 DOUBT: Final = 0.1
 #: A tile that is none of the lexical hits may still hold some of the words: it counts as so much of the last one, and
 #: the less the fewer there are, since all of these would have been found.
@@ -163,15 +163,17 @@ def order(
     dense: Mapping[int, float],
     *,
     wanted: WantedAnswer = WantedAnswer.CODE,
+    reached: float = 0.0,
 ) -> list[tuple[float, Row]]:
     """Best first, with scores between 0 and about 1. All by tile.
 
     `lexical` holds BM25 scores; `names`, of the same tiles, the share of the question that its name covers, 0 to 1;
-    `dense`, 0 to 1, how near the meaning is, of those that have a vector.
+    `dense`, 0 to 1, how near the meaning is, of those that have a vector. `reached`: what is worth as much has had its
+    turn to get one.
     """
     best = max(lexical.values(), default=1.0) or 1.0
     absent = ABSENT * min(lexical.values(), default=0.0) / best * min(1.0, len(lexical) / CANDIDATES)
-    meant = _Meanings(rows, lexical, dense)
+    meant = _Meanings(rows, lexical, dense, reached)
     scored = []
     for tile, row in rows.items():
         score = lexical[tile] / best + NAME_BOOST * names.get(tile, 0.0) if tile in lexical else absent
@@ -184,18 +186,18 @@ def order(
 class _Meanings:
     """How near tiles are in meaning, and what is taken for it where that is not known: no vector is no evidence."""
 
-    def __init__(self, rows: Mapping[int, Row], lexical: Mapping[int, float], dense: Mapping[int, float]) -> None:
-        self._rows, self._dense = rows, dense
+    def __init__(
+        self, rows: Mapping[int, Row], lexical: Mapping[int, float], dense: Mapping[int, float], reached: float
+    ) -> None:
+        self._rows, self._dense, self._reached = rows, dense, reached
         found = [dense[tile] for tile in lexical if tile in dense]
         self._usual = math.fsum(found) / len(found) if found else 0.0
-        code = (row for tile, row in rows.items() if tile in dense and languages.by_name(row.language).is_code)
-        self._least = min(map(worth, code), default=0.0)
 
     def of(self, tile: int, by_words: float) -> float:
         """0 to 1. Where it is not known: as near as its words say, and no less than what the words found is on average.
-        The likeliest tiles get their vectors first (vector_making.py): one that is as likely as these and has none is
-        new or changed, and is given the benefit of DOUBT; the others have none because they are unlikely."""
+        The likeliest tiles get their vectors first (vector_making.py): one whose turn has come and that has none is new
+        or changed, and is given the benefit of DOUBT; the others have none because they are unlikely."""
         if tile in self._dense:
             return self._dense[tile]
-        doubt = DOUBT if worth(self._rows[tile]) >= self._least else 0.0
+        doubt = DOUBT if worth(self._rows[tile]) >= self._reached else 0.0
         return max(by_words, min(1.0, max(by_words, self._usual) + doubt))

@@ -148,7 +148,8 @@ def _of_one(
     def in_order(rows: Mapping[int, ChunkRow]) -> Ranked:
         found = {chunk: scores[chunk] for chunk in rows if chunk in scores}
         names = {chunk: len(stems.keys() & name_stems(rows[chunk].name)) / len(stems) for chunk in found}
-        return ranking.order(rows, found, names, near.of(rows) if near else {}, wanted=wanted)
+        dense, reached = (near.of(rows), near.reached) if near is not None else ({}, 0.0)
+        return ranking.order(rows, found, names, dense, wanted=wanted, reached=reached)
 
     return _with_callers(store, in_order(rows), lambda row: ranking.worth(row, wanted))
 

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 import numpy
 import pytest
 
-from callboard.actors.index import CodeIndex, assemble, dense_search, vector_making
+from callboard.actors.index import CodeIndex, assemble, dense_search, ranking, vector_making
 from callboard.actors.index.dense import Embedder, EmbeddingModel
+from callboard.actors.index.store import SqliteStore
 from callboard.actors.index.vector_making import VectorState
-from callboard.protocol.errors import ErrorKind, ProviderError
+from callboard.protocol.errors import ErrorKind, ProviderError, UsageError
 
 if TYPE_CHECKING:
     from callboard.actors.index.dense import Vectors
@@ -116,6 +117,30 @@ def test_what_the_words_of_a_question_find_comes_before_everything(
         assert index.search("special_6", 1)[0].name == "check_6"
         one_group(index)
         assert any("check" in text and "special" in text for text in texts(events)[:4])
+
+
+def reached(index: CodeIndex) -> float:
+    assert index._dense is not None
+    index.warm(SECONDS)
+    return index._dense.search.near(["a thing"]).near["a thing"].reached
+
+
+def test_an_unlikely_tile_that_was_asked_for_says_nothing_of_the_others(opened: Callable[[], CodeIndex]) -> None:
+    with opened() as index:
+        while not one_group(index).is_ready:
+            pass
+        rows = index._parts.store.chunks(sorted(index._parts.store.chunk_ids())).values()
+        worths = {row.name: ranking.worth(row) for row in rows}
+        unlikely = max(value for name, value in worths.items() if name.startswith("check"))
+        assert unlikely < reached(index)
+        index.search("special_6", 1)
+        one_group(index)
+        assert index._dense is not None
+        assert unlikely < reached(index)
+        known = index._dense.search.without_vector(row.chunk for row in rows if row.name == "check_6")
+        assert known == []
+        index.settle(SECONDS)
+        assert reached(index) == min(value for name, value in worths.items() if name[:4] in ("code", "chec"))
 
 
 def test_a_question_brings_back_the_time_that_was_given_up(opened: Callable[[], CodeIndex], events: list[str]) -> None:
@@ -257,3 +282,32 @@ def test_a_question_that_is_answered_by_words_although_there_are_vectors_says_so
         release.set()
     assert answer.note == note
     assert answer.context
+
+
+def test_a_model_that_is_loaded_and_then_cannot_be_used_has_failed_and_is_tried_again(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreadable(path: Path) -> SqliteStore:
+        raise UsageError("the index cannot be read")
+
+    events: list[str] = []
+    model = EmbeddingModel("recorder", lambda: Recorder(events), lambda: Recorder([]))
+    with CodeIndex.open(workspace, embedder=model) as index:
+        index.refresh()
+        while index.make_vectors(1.0).missing:
+            pass
+        with monkeypatch.context() as patch:
+            patch.setattr(dense_search, "SqliteStore", unreadable)
+            index.warm(SECONDS)
+            assert events == ["loaded", "closed"]
+            assert assemble(index, ["compute a thing"], 4_000).note == dense_search.FAILED
+        index.warm(SECONDS)
+        assert assemble(index, ["compute a thing"], 4_000).note == ""
+        index._layout.condemn("for the test")
+        index.refresh()
+        with monkeypatch.context() as patch:
+            patch.setattr(dense_search, "SqliteStore", unreadable)
+            index.warm(SECONDS)
+            assert assemble(index, ["compute a thing"], 4_000).note == dense_search.FAILED
+        index.warm(SECONDS)
+        assert assemble(index, ["compute a thing"], 4_000).note == ""

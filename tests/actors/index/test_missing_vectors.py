@@ -13,7 +13,7 @@ import pytest
 from callboard.actors.index import CodeIndex, assemble, vector_making
 from callboard.actors.index.dense import Embedder, EmbeddingModel
 from callboard.actors.index.fit import AskedWords, fit_of
-from callboard.actors.index.ranking import order
+from callboard.actors.index.ranking import order, worth
 from callboard.actors.index.store import ChunkRow
 from callboard.actors.index.tokens import query_words, terms_of
 from callboard.protocol.code_fences import ContextFit
@@ -207,10 +207,16 @@ def row(number: int, code_chars: int = 2_000) -> ChunkRow:
 def test_one_that_is_likely_has_the_benefit_of_the_doubt_and_an_unlikely_one_has_not() -> None:
     lexical = {1: 10.0, 2: 6.0, 3: 6.0}
     dense = {1: 0.3, 2: 0.65}
-    likely = order({1: row(1), 2: row(2), 3: row(3)}, lexical, {}, dense)
+    reached = worth(row(1))
+    likely = order({1: row(1), 2: row(2), 3: row(3)}, lexical, {}, dense, reached=reached)
     assert [found.chunk for _, found in likely] == [3, 2, 1]
-    unlikely = order({1: row(1), 2: row(2), 3: row(3, 100)}, lexical, {}, dense)
+    unlikely = order({1: row(1), 2: row(2), 3: row(3, 100)}, lexical, {}, dense, reached=reached)
     assert [found.chunk for _, found in unlikely] == [2, 1, 3]
+    slightly = {1: row(1), 2: row(2), 3: row(3, 400), 4: row(4, 100)}
+    dense[4] = 0.0  # a still less likely one, which a question has asked for
+    assert [found.chunk for _, found in order(slightly, lexical, {}, dense, reached=reached)] == [2, 1, 3, 4]
+    all_made = order(slightly, lexical, {}, dense, reached=worth(row(4, 100)))
+    assert [found.chunk for _, found in all_made] == [3, 2, 1, 4]
 
 
 def test_an_unknown_place_is_judged_by_itself_and_a_known_one_by_its_nearness() -> None:
