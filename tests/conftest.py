@@ -136,11 +136,15 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> None:
     _set_backstop(item.config, settings.timeout)
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
-    """Pytest itself has just cleared the backstop, for a debugger; cleaning up after the failed test needs it again."""
-    if LIMIT_SECONDS in node.config.stash:
-        _set_backstop(node.config, node.config.stash[LIMIT_SECONDS])
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> Iterator[None]:
+    """Pytest itself clears the backstop here, for a debugger; cleaning up after the failed test needs it again, also
+    where the time is over just now, so that the time limit is raised in the midst of this."""
+    try:
+        return (yield)
+    finally:
+        if LIMIT_SECONDS in node.config.stash:
+            _set_backstop(node.config, node.config.stash[LIMIT_SECONDS])
 
 
 @pytest.hookimpl(wrapper=True)
