@@ -57,9 +57,7 @@ class CommandParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         words = self._typed[: self._typed.index("--")] if "--" in self._typed else self._typed
         command, known = _command_in(words, self)
-        if (
-            command is self and self._subparsers is not None
-        ):  # behind a word that is no command
+        if command is self and self._subparsers is not None:  # behind a word that is no command
             words = list(itertools.takewhile(lambda word: word.startswith("-"), words))
         for option in (word.partition("=")[0] for word in words):
             if re.fullmatch(r"-[A-Za-z]|--.+", option) and option not in known:  # what follows was taken for another
