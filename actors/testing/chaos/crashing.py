@@ -24,6 +24,7 @@ from callboard.actors.models.llm_manager import LlmManager
 from callboard.actors.processes.source import ProcessSource
 from callboard.actors.requests.request_session import RequestSession
 from callboard.actors.telemetry.telemetry import Telemetry
+from callboard.actors.workers.caller import CallerWorker
 from callboard.actors.workers.process import ProcessWorker
 from callboard.actors.workers.task import TaskWorker
 from callboard.actors.workers.thread import ThreadWorker
@@ -37,6 +38,7 @@ with contextlib.suppress(ModuleNotFoundError):  # the extra `index`
     _OF_A_WORKSPACE = (Editor, Indexer, Rag, Vectorizer)
 #: Every actor of the product but the supervisors: their messages are the kernel's own, and have tests there.
 ACTORS: Final[tuple[type[Actor[Any]], ...]] = (
+    CallerWorker,
     Jobs,
     Journal,
     JournalCleaner,

@@ -30,6 +30,12 @@ async def stir_task() -> None:
     await asyncio.sleep(5)
 
 
+@tool(name="stir_caller", isolation="caller", timeout=STIR_SECONDS)
+async def stir_caller() -> None:
+    """Hangs on the loop of the one who asks, and can be cancelled."""
+    await asyncio.sleep(5)
+
+
 @tool(name="stir_thread", isolation="thread", timeout=STIR_SECONDS)
 def stir_thread() -> None:
     """Holds its thread for a while."""
@@ -71,6 +77,7 @@ def stir_failure() -> None:
 STIRRING: Final = (
     stir_process,
     stir_task,
+    stir_caller,
     stir_thread,
     stir_blocking,
     stir_approval,
