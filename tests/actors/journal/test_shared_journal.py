@@ -122,6 +122,15 @@ def until_effects(folder: Path, count: int) -> None:
         threading.Event().wait(0.005)
 
 
+def until_each_has_begun(folder: Path, requests: list[str]) -> None:
+    """Until each has an effect outside of the database: who asks while there is no server is told so."""
+    give_up_at = time.monotonic() + PATIENCE_SECONDS
+    file = folder / EFFECTS_FILE
+    while not file.exists() or {line.split()[0] for line in file.read_text().splitlines()} < set(requests):
+        assert time.monotonic() < give_up_at
+        threading.Event().wait(0.005)
+
+
 def check(url: str, folder: Path, requests: list[str]) -> None:
     """What must hold of a round."""
     with psycopg.connect(url) as connection:
@@ -212,7 +221,7 @@ def test_a_restart_of_the_server_in_the_middle_costs_no_request(tmp_path: Path) 
         settings = Settings(model="scripted/model", script=model(str(tmp_path)), journal=url)
         async with Runtime(settings, [repeat, once]) as runtime:
             replies = [asyncio.create_task(runtime.ask(each, request_id=each)) for each in asked]
-            await asyncio.to_thread(until_effects, tmp_path, REQUESTS)
+            await asyncio.to_thread(until_each_has_begun, tmp_path, asked)
             await asyncio.to_thread(server.stop)
             await asyncio.to_thread(server.start)
             return [(await each).text for each in replies]
