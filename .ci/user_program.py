@@ -42,7 +42,7 @@ async def main() -> None:
 if __name__ == "__main__":
     asyncio.run(main())
     with Runtime() as offline:
-        print(offline.ask_sync("Where is a file closed?").text)
+        print(offline.ask_sync("Where is a file closed?", model="offline/code-context").text)
     try:
         Settings(model="nowhere")
     except UsageError as error:

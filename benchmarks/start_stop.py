@@ -226,7 +226,7 @@ def index(cycles: int) -> None:
                 (Path(folder) / f"module_{number}.py").write_text(f"def retry_{number}():\n    return {number}\n")
             for cycle in range(cycles):
                 (Path(folder) / "changing.py").write_text(f"def changed():\n    return {cycle}\n")
-                async with Runtime(Settings(workspace=Path(folder))) as runtime:
+                async with Runtime(Settings(model="offline/code-context", workspace=Path(folder))) as runtime:
                     await runtime.refresh_index()
                     reply = await runtime.ask("where is retry_3?")
                     assert "module_3.py" in reply.text, reply.text
