@@ -7,6 +7,7 @@ import re
 import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
@@ -169,8 +170,14 @@ def address_of(
 
 def addresses_of(environment: Mapping[str, str]) -> dict[str, str]:
     """The variables that say where providers are, as a tool in a child process may know them."""
-    names = {name for row in ROWS.values() for name in row.variables.get("base_url", ())}
-    return {name: without_secret(environment[name]) for name in sorted(names) if environment.get(name)}
+    # Over what is set: the names that there may be are many, and each start of a runtime looks here.
+    found = {name: environment[name] for name in environment if name in _address_names()}
+    return {name: without_secret(address) for name, address in found.items() if address}
+
+
+@cache
+def _address_names() -> frozenset[str]:
+    return frozenset(name for row in ROWS.values() for name in row.variables.get("base_url", ()))
 
 
 def without_secret(address: str) -> str:
