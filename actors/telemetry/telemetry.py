@@ -149,10 +149,10 @@ class SessionTrace:
 
     def tell(self, offers: tuple[ToolOffer, ...], now: float) -> None:
         """Tell telemetry all that was observed."""
+        if not self.heard:
+            return
         heard, self.heard = self.heard, []
         begun, self._begun = self._begun, {}
-        if not heard:
-            return
         try:
             self._telemetry.tell(Observed(self._question, self.context, self._spans, offers, now, tuple(heard), begun))
         except Exception:  # noqa: BLE001 - telemetry that cannot keep up must not steer; the kernel counts it
