@@ -105,7 +105,6 @@ async def _condition(found: list[object]) -> Callable[[], Awaitable[object]]:
     condition = asyncio.Condition()
 
     async def tell() -> None:
-        await asyncio.sleep(0.02)
         async with condition:
             condition.notify_all()
 
