@@ -133,7 +133,7 @@ def test_an_absent_key_is_refused_and_changes_nothing(state: RequestState) -> No
     assert illegal or state is RequestState.NEW
 
 
-@pytest.mark.parametrize("name", ["protocol.md", "tools.md"])
+@pytest.mark.parametrize("name", ["protocol.md", "policy.md"])
 def test_the_page_is_what_the_code_would_write(name: str) -> None:
     page = (PAGE.parent / name).read_text(encoding="utf-8")
     assert "<!-- generated: " in page
