@@ -1,4 +1,4 @@
-"""The supervision tree: the only file that names every actor. docs/supervision.md gives the reason for each number.
+"""The supervision tree: the only file that names every actor.
 
 root (one_for_one)
 |- telemetry      permanent

@@ -39,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     wild.add_argument("--cases", action="append", metavar="PATTERN", help="'die/*', '*/task'; may be repeated")
     wild.add_argument("--tools", action="append", default=[], metavar="MODULE:TOOL", help="a tool of your own")
     wild.add_argument("--neighbours", type=int, default=chaos.NEIGHBOURS, help="healthy requests beside each case")
-    wild.add_argument("--list", action="store_true", help="name the cases, and run none")
+    wild.add_argument("--list", action="store_true", help="name the cases and how each may end, and run none")
     wild.add_argument("--json", action="store_true", help="the report as JSON")
     asked = parser.parse_args(arguments)
     run: Mapping[str, Callable[[], int]] = {
@@ -55,7 +55,7 @@ def _chaos(asked: argparse.Namespace) -> int:
     try:
         cases = chaos.chosen(asked.cases or ())
         if asked.list:
-            sys.stdout.write("".join(f"{case.name:<48} {case.what}\n" for case in cases))
+            sys.stdout.write("".join(f"{case.name:<48} {case.what}: {' or '.join(case.expected)}\n" for case in cases))
             return 0
         report = chaos.run(cases, tools=map(_tool, asked.tools), neighbours=asked.neighbours, told=_progress)
     except UsageError as error:

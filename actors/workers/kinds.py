@@ -1,4 +1,4 @@
-"""How the workers of a tool are made. docs/supervision.md gives the reason for each number."""
+"""How the workers of a tool are made."""
 
 from __future__ import annotations
 

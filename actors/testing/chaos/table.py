@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from callboard.actors.testing.chaos.hosts import HOSTS
-from callboard.actors.testing.chaos.infrastructure import HARMS
-from callboard.actors.testing.ways.answers import POISONS, WIRE_FAULTS
-from callboard.actors.testing.ways.case import NOT_CONTAINED, Blast, Expected, Group, Level, Way, known
+from callboard.actors.testing.chaos.hosts import HOSTS, HostWay
+from callboard.actors.testing.chaos.infrastructure import HARMS, Harm
+from callboard.actors.testing.ways.answers import POISONS, WIRE_FAULTS, Poison, WireFault
+from callboard.actors.testing.ways.case import NOT_CONTAINED, OK, Blast, Expected, Group, Level, Way, known
 from callboard.actors.testing.ways.die import DIE, RAISE
 from callboard.actors.testing.ways.escape import ESCAPE
 from callboard.actors.testing.ways.exhaust import EXHAUST
 from callboard.actors.testing.ways.following import CHANGES
 from callboard.actors.testing.ways.hang import HANG
 from callboard.actors.testing.ways.values import RETURN
+
+Named = Poison | WireFault | HostWay
 
 WAYS: Final = {
     Group.DIE: DIE,
@@ -25,67 +28,101 @@ WAYS: Final = {
     Group.ESCAPE: ESCAPE,
 }
 _ISOLATIONS: Final = (Level.PROCESS, Level.TASK, Level.THREAD)
-_ACTORS: Final = (
-    "an actor that crashes on a message, up to three times in a row: each actor, each message that it takes"
-)
-_WORKERS: Final = "a worker that crashes so, or the actor from which workers get their processes"
+_TOOLS: Final = {
+    Group.DIE: "ends itself",
+    Group.RAISE: "raises late",
+    Group.HANG: "hangs",
+    Group.RETURN: "gets or returns odd values",
+    Group.EXHAUST: "uses up what there is",
+    Group.ESCAPE: "gets at what is not its own",
+}
+_OTHERS: Final[Mapping[str, Sequence[Named]]] = {
+    "a model that answers": POISONS,
+    "a model server that answers": WIRE_FAULTS,
+    "a host that acts": HOSTS,
+}
+_FORK_SERVERS: Final = "processes of callboard end or stop"
+_ACTORS: Final = {
+    "an actor that crashes on a message, up to three times in a row": Blast.NOTHING,
+    "a worker that crashes so, or the actor from which it gets processes": Blast.RUNNING_CALLS,
+}
+_ABOUT: Final = "one failed call, or an error, where the message was about it; else answered"
 _COSTS: Final = {
     Blast.NOTHING: "nothing",
-    Blast.RUNNING_CALLS: "the calls that run in the same pool at that moment: one failed result each",
+    Blast.RUNNING_CALLS: "calls that run in the same pool at that moment: one failed result each",
 }
+_PLAIN: Final = {OK: "answered", NOT_CONTAINED[0]: NOT_CONTAINED[0]}
+#: Of the cases of a row. `chaos --list` names them all.
+EXAMPLES: Final = 3
 
 
 def contained_table() -> str:
-    """Markdown: three tables, one for tools, one for what runs them and asks for them, one line for actors."""
+    """Markdown: what is contained, and how it ends. Cases of one kind are one row, with a few of them as examples."""
     rows = ["| a tool that | process | task | thread |", "|---|---|---|---|"]
-    for ways in WAYS.values():
-        rows += _joined((way.what, tuple(_cell(way, level) for level in _ISOLATIONS)) for way in ways)
-    changed = ", ".join(change.what for change in CHANGES)
+    for group, ways in WAYS.items():
+        rows += [_tool_row(_TOOLS[group], alike) for alike in _by_containment(ways)]
+    changed = _examples("changes", [change.what for change in CHANGES])
     rows += [
-        f"| changes, in one call, {changed} | the next call finds it as it was | not contained | not contained |",
+        f"| {changed} | the next call finds it as it was | not contained | not contained |",
         "",
-        "| what happens | to its own request | to others |",
+        "| what goes wrong | its own request | others |",
         "|---|---|---|",
     ]
-    rows += _joined((f"a model that gives this answer: {row.what}", _told(row.expected)) for row in POISONS)
-    rows += _joined((f"a model server that {row.what}", _told(row.expected)) for row in WIRE_FAULTS)
-    rows += _joined((f"a host that {row.what}", _told(row.expected)) for row in HOSTS)
-    rows += _joined((row.what, ("answered", _COSTS[row.blast])) for row in HARMS)
-    about = "one failed call, or an error, where the message was about it; else answered"
-    rows.append(f"| {_ACTORS} | {about} | nothing |")
-    held = "one failed call, where the worker held it; else answered"
-    rows.append(f"| {_WORKERS} | {held} | {_COSTS[Blast.RUNNING_CALLS]} |")
+    for what, cases in _OTHERS.items():
+        rows += [_other_row(what, alike) for alike in _by_end(cases)]
+    rows += [f"| {_examples(_FORK_SERVERS, [row.what for row in alike])} | answered | {_COSTS[blast]} |"
+             for blast, alike in _by_blast().items()]  # fmt: skip
+    rows += [f"| {what} | {_ABOUT} | {_COSTS[blast]} |"
+             for what, blast in _ACTORS.items()]  # fmt: skip
     return "\n".join(rows) + "\n"
 
 
-def _told(expected: str) -> tuple[str, str]:
-    return _words(known(expected)), _COSTS[Blast.NOTHING]
+def _by_containment(ways: Iterable[Way]) -> Iterable[list[Way]]:
+    """Ways together that are contained at the same levels."""
+    found: dict[tuple[str, ...], list[Way]] = {}
+    for way in ways:
+        kinds = [way.tell.get(level) for level in _ISOLATIONS]
+        key = tuple("-" if kind is None else "no" if kind is NOT_CONTAINED else "yes" for kind in kinds)
+        found.setdefault(key, []).append(way)
+    return found.values()
 
 
-def _cell(way: Way, level: Level) -> str:
-    found = way.tell.get(level)
-    if found is None:
-        return "-"
-    return "not contained" if found is NOT_CONTAINED else _words(found)
+def _tool_row(what: str, alike: Sequence[Way]) -> str:
+    first, *more = (_words(way.tell.get(level, ()) for way in alike) for level in _ISOLATIONS)
+    ends = [first, *("the same" if end == first and "," in end else end for end in more)]
+    return f"| {_examples(what, [way.what for way in alike])} | {' | '.join(ends)} |"
 
 
-def _words(expected: Expected) -> str:
-    return " or ".join("answered" if word == "ok" else f"`{word}`" for word in expected)
+def _by_end(cases: Iterable[Named]) -> Iterable[list[Named]]:
+    """Those whose request is answered whatever happens, and the others."""
+    found: dict[bool, list[Named]] = {}
+    for each in cases:
+        found.setdefault(known(each.expected) == (OK,), []).append(each)
+    return found.values()
 
 
-def _joined(rows: Iterable[tuple[str, Sequence[str]]]) -> list[str]:
-    """Rows that end alike are one row."""
-    by_end: dict[tuple[str, ...], list[str]] = {}
-    for what, cells in rows:
-        by_end.setdefault(tuple(cells), []).append(what)
-    return [f"| {'; '.join(_without_prefix(whats))} | {' | '.join(cells)} |" for cells, whats in by_end.items()]
+def _other_row(what: str, alike: Sequence[Named]) -> str:
+    ends = _words(known(each.expected) for each in alike)
+    return f"| {_examples(what, [each.what for each in alike])} | {ends} | {_COSTS[Blast.NOTHING]} |"
 
 
-def _without_prefix(whats: list[str]) -> list[str]:
-    """`a host that forks; forks again` in place of `a host that forks; a host that forks again`."""
-    first = whats[0]
-    prefix = next((each for each in _PREFIXES if first.startswith(each)), "")
-    return [first, *(what.removeprefix(prefix) for what in whats[1:])]
+def _by_blast() -> Mapping[Blast, list[Harm]]:
+    found: dict[Blast, list[Harm]] = {}
+    for harm in HARMS:
+        found.setdefault(harm.blast, []).append(harm)
+    return found
 
 
-_PREFIXES: Final = ("a model that gives this answer: ", "a model server that ", "a host that ")
+def _words(expected: Iterable[Expected]) -> str:
+    """Every way in which one of them may end, the most common first."""
+    counted = Counter(word for each in expected for word in each)
+    return ", ".join(_PLAIN.get(word, f"`{word}`") for word, _ in counted.most_common()) or "-"
+
+
+def _examples(kind: str, whats: Sequence[str]) -> str:
+    """What kind it is, how many there are, and some of them, from the first to the last."""
+    if len(whats) == 1:
+        return f"{kind}: {whats[0]}"
+    last = len(whats) - 1
+    at = sorted({round(each * last / (EXAMPLES - 1)) for each in range(EXAMPLES)})
+    return f"{kind} ({len(whats)}): {'; '.join(whats[each] for each in at)}"

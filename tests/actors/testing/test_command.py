@@ -33,7 +33,7 @@ def test_too_few_seeds_do_not_reach_their_floors(capsys: pytest.CaptureFixture[s
 def test_the_cases_of_the_chaos_suite_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["chaos", "--list", "--cases", "hang/gil/*"]) == 0
     (line,) = capsys.readouterr().out.splitlines()
-    assert line.split(maxsplit=1) == ["hang/gil/process", "an endless loop in C that holds the GIL"]
+    assert line.split(maxsplit=1) == ["hang/gil/process", "an endless loop in C that holds the GIL: timed_out"]
 
 
 def test_one_case_of_the_chaos_suite_is_run(capsys: pytest.CaptureFixture[str]) -> None:

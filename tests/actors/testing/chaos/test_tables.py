@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -13,9 +14,13 @@ from callboard.actors.kernel import Actor
 from callboard.actors.testing import chaos
 from callboard.actors.testing.__main__ import render
 from callboard.actors.testing.chaos.crashing import targets
+from callboard.actors.testing.chaos.hosts import HOSTS
+from callboard.actors.testing.chaos.infrastructure import HARMS
 from callboard.actors.testing.chaos.suite import RUNNERS
-from callboard.actors.testing.chaos.table import contained_table
+from callboard.actors.testing.chaos.table import WAYS, contained_table
+from callboard.actors.testing.ways.answers import POISONS, WIRE_FAULTS
 from callboard.actors.testing.ways.case import NOT_CONTAINED, at, known
+from callboard.actors.testing.ways.following import CHANGES
 from callboard.protocol.errors import UsageError
 
 PAGE = Path(__file__).resolve().parents[4] / "docs" / "supervision.md"
@@ -87,6 +92,16 @@ def test_rows_that_end_alike_are_one_row_of_the_page() -> None:
     lines = contained_table().splitlines()
     ends = [line.partition(" | ")[2] for line in lines if line.startswith("| a model server")]
     assert len(ends) == len(set(ends))
+
+
+def test_no_case_is_missing_in_the_rows_and_each_way_to_end_is_in_them() -> None:
+    table = contained_table()
+    counts = [int(count) for count in re.findall(r"^\| [^|:]+? \((\d+)\): ", table, re.M)]
+    alone = [line for line in table.splitlines() if re.match(r"\| [^|(]+?: ", line)]
+    ways = sum(map(len, WAYS.values())) + len(CHANGES) + len(POISONS) + len(WIRE_FAULTS) + len(HOSTS) + len(HARMS)
+    assert sum(counts) + len(alone) == ways
+    words = {word for case in CASES for word in case.expected} - {"ok"}
+    assert {word for word in words if f"`{word}`" not in table} == set()
 
 
 def test_an_unknown_word_is_no_expectation() -> None:
