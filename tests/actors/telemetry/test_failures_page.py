@@ -27,7 +27,7 @@ def notices_table() -> str:
     """As the page has it."""
     lines = ["| message | log record and span event | level | counted as |", "|---|---|---|---|"]
     for kind, rule in NOTICES.items():
-        level = logging.getLevelName(rule.level) if rule.level is not None else "logged where it happens"
+        level = logging.getLevelName(rule.level) if rule.level is not None else "-"
         if rule.info_kinds:
             level += f"; INFO for {', '.join(f'`{kind}`' for kind in sorted(rule.info_kinds))}"
         counters = ", ".join(f"`{counted(metric, labels)}`" for metric, labels in rule.counts)
