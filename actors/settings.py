@@ -247,7 +247,7 @@ class Settings(
     """Memory that a tool in a process may use; a tool that wants more fails."""
     confine: Confine = Confine.AUTO
     """Whether tools in processes are held to their declared risk by the kernel ("auto": where it can, "off", or
-    "required": else no runtime starts); docs/tools.md says to what."""
+    "required": else no runtime starts); docs/confinement.md says to what."""
     tool_environment: tuple[str, ...] = ()
     """Names of variables that tools in processes get beyond the harmless ones (PATH, HOME, LANG ...), such as the key
     of an API that a tool asks."""

@@ -218,7 +218,7 @@ def tool(
     `undeclared`: a policy allows that for functions passed to the runtime, and asks about those from elsewhere.
     `effect` says what becomes of a call when its process died and it is not known whether it ran: it is run again
     (`repeat`), the model reads that it may have had its effect (`once`, unless it is given), or its effect is
-    committed together with its outcome, in the journal's database (`transaction`; docs/durability.md).
+    committed together with its outcome, in the journal's database (`transaction`; docs/tools.md).
     `accesses` says what a call would touch, so that a policy can judge each call by it: `{"path": "read"}`, the kind of
     access (read, write, delete, command, address) by the argument that names the path, command or URL (a text, or a
     list of texts), or a function that makes `Access`es of the arguments. `paths` and `hosts` are all that a confined
