@@ -141,6 +141,8 @@ class TokenCheck:
 def http_app(tools: ToolServer, address: Address, token: str) -> ASGIApp:
     """The server for uvicorn. With token "" all requests are taken."""
     names = address.names
+    # Without an event_store, so no connection is resumed: the SDK keeps what it would send again for all sessions in
+    # one place, where one client could read the results of another.
     app = tools.server.streamable_http_app(
         streamable_http_path=PATH,
         max_request_body_size=MAX_BODY_BYTES,

@@ -7,10 +7,12 @@ import socket
 import stat
 from pathlib import Path
 from typing import Annotated, Any
+from unittest.mock import create_autospec
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mcp.server.lowlevel import Server
 from mcp_types import CallToolResult, ContentBlock, ElicitResult, ImageContent, TextContent
 from pydantic import BaseModel
 
@@ -18,8 +20,8 @@ from callboard import UsageError, tool
 from callboard.actors.cli.shell import run
 from callboard.actors.mcp.callers import caller
 from callboard.actors.mcp.mcp_caller import APPROVAL, answered_before
-from callboard.actors.mcp.serving import Address, token_of
-from callboard.actors.mcp.tool_server import ResultForm
+from callboard.actors.mcp.serving import Address, http_app, token_of
+from callboard.actors.mcp.tool_server import ResultForm, ToolServer
 from callboard.protocol.errors import ToolError
 
 
@@ -84,6 +86,13 @@ def test_a_token_is_made_once_and_kept_for_its_owner(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert token_of(path) == made
     assert token_of(None) != token_of(None)
+
+
+def test_no_connection_is_resumed() -> None:
+    """What would be sent again is not kept: one client could read it with the id of another's event."""
+    tools = create_autospec(ToolServer, instance=True, server=Server("tools"))
+    http_app(tools, Address("127.0.0.1"), "")
+    assert tools.server.session_manager.event_store is None
 
 
 @pytest.mark.parametrize(
