@@ -30,7 +30,7 @@ WAYS: Final = {
 _ISOLATIONS: Final = (Level.PROCESS, Level.TASK, Level.THREAD)
 _TOOLS: Final = {
     Group.DIE: "ends itself",
-    Group.RAISE: "raises late",
+    Group.RAISE: "raises elsewhere",
     Group.HANG: "hangs",
     Group.RETURN: "gets or returns odd values",
     Group.EXHAUST: "uses up what there is",
@@ -111,9 +111,8 @@ def _words(expected: Iterable[Expected]) -> str:
 
 
 def _examples(kind: str, whats: Sequence[str]) -> str:
-    """What kind it is, how many there are, and some of them, from the first to the last."""
+    """What kind it is, how many there are, and some of them, one of each part of the table."""
     if len(whats) == 1:
         return f"{kind}: {whats[0]}"
-    last = len(whats) - 1
-    at = sorted({round(each * last / (EXAMPLES - 1)) for each in range(EXAMPLES)})
+    at = dict.fromkeys(len(whats) * part // (2 * EXAMPLES) for part in range(1, 2 * EXAMPLES, 2))
     return f"{kind} ({len(whats)}): {'; '.join(whats[each] for each in at)}"
