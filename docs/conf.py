@@ -29,6 +29,7 @@ if (ROOT / ".dev").is_dir():  # this tree, not an installed copy
 import callboard  # noqa: E402 - found by the path above
 from callboard.actors.cli.arguments import parser  # noqa: E402
 from callboard.actors.environment import VARIABLES  # noqa: E402
+from callboard.protocol.testing.diagrams import BLOCKS  # noqa: E402
 
 project = "callboard"
 author = "the callboard authors"
@@ -170,6 +171,20 @@ def _commands(command: argparse.ArgumentParser) -> Iterator[argparse.ArgumentPar
                 yield from _commands(each)
 
 
+class CodeTable(SphinxDirective):
+    """A Markdown table that `callboard.protocol.testing.diagrams` makes of the code, by its name there."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        head, _, *rows = BLOCKS[self.arguments[0]]().strip().splitlines()
+        lines = [".. list-table::", "   :header-rows: 1", ""]
+        for row in (head, *rows):
+            first, *others = (cell.strip() for cell in row.split("|")[1:-1])
+            lines += [f"   * - {first}", *(f"     - {cell}" for cell in others)]
+        return self.parse_text_to_nodes("\n".join(lines))
+
+
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
     app.connect("source-read", navigation)
@@ -178,3 +193,4 @@ def setup(app: Sphinx) -> None:
     app.connect("autodoc-skip-member", is_shown_already)
     app.add_directive("callboard-settings", SettingsTable)
     app.add_directive("callboard-help", CommandHelp)
+    app.add_directive("callboard-table", CodeTable)

@@ -3,6 +3,7 @@ reference. And what would be wrong with it is noticed: the same configuration, w
 
 from __future__ import annotations
 
+import html
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from pathlib import Path
 import pytest
 from sphinx.util.inventory import InventoryFile
 from support.offenders import no_offenders
+
+from callboard.protocol.tools import RETRY_HINTS
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 DEADLINE_SECONDS = 120.0
@@ -68,6 +71,14 @@ def test_settings_are_listed_with_their_meaning(site: Path) -> None:
     assert [name for name in fields if f">{name}<" not in page] == []
     assert "$0" not in page
     assert "<p></p>" not in page
+
+
+def test_what_the_protocol_has_in_tables_is_shown(site: Path) -> None:
+    assert all(
+        html.escape(hint, quote=False) in (site / "reference" / "errors.html").read_text()
+        for hint in RETRY_HINTS.values()
+    )
+    assert "<p>Nothing ends the request.</p>" in (site / "reference" / "events.html").read_text()
 
 
 def test_the_help_of_every_command_is_shown(site: Path) -> None:

@@ -21,7 +21,7 @@ from callboard.actors.tools import Tool
 from callboard.protocol.errors import UsageError
 from callboard.protocol.testing import drive, replay, violations
 from callboard.protocol.testing.generator import scenario
-from callboard.protocol.testing.invariants import rules_table
+from callboard.protocol.testing.invariants import rules_list
 from callboard.protocol.testing.reach import FIXED_SEEDS, Reach
 
 
@@ -106,8 +106,8 @@ _BLOCK = re.compile(r"(<!-- written: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 _BLOCKS: Final[Mapping[str, Callable[[], str]]] = {
-    "rules": rules_table,
-    "reach": lambda: f"{Reach(drive(scenario(seed), seed) for seed in range(FIXED_SEEDS)).report()}\n",
+    "rules": rules_list,
+    "reach": lambda: f"{Reach(drive(scenario(seed), seed) for seed in range(FIXED_SEEDS)).summary()}\n",
     "contained": contained_table,
 }
 

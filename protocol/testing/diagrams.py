@@ -1,4 +1,4 @@
-"""Draws docs/protocol.md from the code: the state diagrams from the tables, the vocabulary from the classes.
+"""Draws the state diagrams of docs/protocol.md from the tables, and writes tables of docs/tools.md and the reference.
 
     python -m callboard.protocol.testing.diagrams docs/protocol.md
 
@@ -13,10 +13,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, get_args
 
-from callboard.protocol.commands import Command
-from callboard.protocol.events import Event
 from callboard.protocol.ids import ToolName
 from callboard.protocol.policy import MEANINGS, MODES, AccessKind, Location, Mode, Policy, Touch, Trust
 from callboard.protocol.states import (
@@ -59,29 +56,6 @@ def guards(table: RequestTable | CallTable) -> str:
     found = [guard for row in table.values() for arrows in row.values() for guard, _ in arrows]
     rows = ["| guard | holds when |", "|---|---|"]
     rows += [f"| {_words(guard)} | {inspect.getdoc(guard)} |" for guard in dict.fromkeys(found) if guard is not always]
-    return "\n".join([*rows, ""])
-
-
-def vocabulary(union: Any) -> str:
-    """Every class of a union: its fields and what it means, one row each."""
-    rows = ["| name | carries | meaning |", "|---|---|---|"]
-    for cls in get_args(union):
-        carried = ", ".join(name for name in cls.__struct_fields__ if name not in ("tag", "at"))
-        meaning = (inspect.getdoc(cls) or "").split("\n\n")[0].replace("\n", " ")
-        rows.append(f"| `{cls.__name__}` | {carried or '-'} | {meaning} |")
-    return "\n".join([*rows, ""])
-
-
-#: What a decision means for a call.
-_DECIDED = {Decision.ALLOW: "runs unasked", Decision.ASK: "a person is asked", Decision.DENY: "not offered"}
-
-
-def default_policy() -> str:
-    """What the default policy says of each risk, by who brought the tool; the origins as columns."""
-    rows = [f"| risk | {' | '.join(map(_origin, Origin))} |", "|---|---|---|"]
-    for risk in Risk:
-        decided = (Policy().decide(ToolContract(risk=risk, origin=origin)) for origin in Origin)
-        rows.append(f"| `{risk}` | {' | '.join(_DECIDED[decision] for decision in decided)} |")
     return "\n".join([*rows, ""])
 
 
@@ -129,9 +103,6 @@ BLOCKS: Mapping[str, Callable[[], str]] = MappingProxyType(
         "call": lambda: state_diagram(CALL_TRANSITIONS, CallState.REQUESTED, TERMINAL_CALL_STATES),
         "request_guards": lambda: guards(REQUEST_TRANSITIONS),
         "call_guards": lambda: guards(CALL_TRANSITIONS),
-        "events": lambda: vocabulary(Event),
-        "commands": lambda: vocabulary(Command),
-        "policy": default_policy,
         "policy_tables": policy_tables,
         "mode_rules": mode_rules,
         "retry_hints": retry_hints,

@@ -73,12 +73,12 @@ INVARIANTS: Mapping[str, Callable[[Story], Iterator[str]]] = MappingProxyType(
 )
 
 
-def rules_table() -> str:
-    """The rules as a Markdown table, from their docstrings."""
-    rows = ["| rule | what it says | checked by |", "|---|---|---|"]
+def rules_list() -> str:
+    """The rules as a Markdown list, from their docstrings."""
+    rows = []
     for name, check in INVARIANTS.items():
         meaning = (inspect.getdoc(check) or "").partition("\n\n")[0].replace("\n", " ").partition(": ")[2]
-        rows.append(f"| {name} | {meaning} | `{check.__name__}` |")
+        rows.append(f"- **{name}**: {meaning}")
     return "\n".join([*rows, ""])
 
 

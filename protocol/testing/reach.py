@@ -145,12 +145,18 @@ class Reach:
             if count < FLOORS.get(row, FLOOR)
         ]
 
+    def summary(self) -> str:
+        """The counts in a sentence."""
+        counts = [*(self.requests[row] for row in REQUEST_ROWS), *(self.calls[row] for row in CALL_ROWS)]
+        often = sum(count >= FLOOR for count in counts)
+        return (
+            f"{self.conversations:,} conversations, {self.events / max(1, self.conversations):.1f} events each: "
+            f"{sum(map(bool, counts))} of {len(counts)} rows are reached, {often} at least {FLOOR} times."
+        )
+
     def report(self) -> str:
         """The counts as Markdown tables."""
-        lines = [
-            f"{self.conversations:,} conversations, {self.events / max(1, self.conversations):.1f} events each.",
-            "",
-        ]
+        lines = [self.summary(), ""]
         for title, rows, counts in (("request", REQUEST_ROWS, self.requests), ("call", CALL_ROWS, self.calls)):
             lines += [f"| {title} | event | leads to | reached |", "|---|---|---|---|"]
             lines += [f"| {row[0]} | `{row[1]}` | {row[2]} | {counts[row]:,} |" for row in rows]

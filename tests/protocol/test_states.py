@@ -133,6 +133,11 @@ def test_an_absent_key_is_refused_and_changes_nothing(state: RequestState) -> No
     assert illegal or state is RequestState.NEW
 
 
+def test_the_page_names_every_message() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert [kind.__name__ for kind in (*EVENTS, *get_args(Command)) if f"`{kind.__name__}`" not in page] == []
+
+
 @pytest.mark.parametrize("name", ["protocol.md", "policy.md"])
 def test_the_page_is_what_the_code_would_write(name: str) -> None:
     page = (PAGE.parent / name).read_text(encoding="utf-8")

@@ -25,7 +25,7 @@ from callboard.protocol.testing.generator import VERSION
 from callboard.protocol.testing.generator import scenario as seeded_scenario
 from callboard.protocol.testing.hunting import find
 from callboard.protocol.testing.independent_faults import INDEPENDENT_FAULTS
-from callboard.protocol.testing.invariants import EXCEPTION, broken, rules_table
+from callboard.protocol.testing.invariants import EXCEPTION, broken, rules_list
 from callboard.protocol.testing.mutation import Mutation, mutated
 from callboard.protocol.testing.planted import FAULTS, Fault
 from callboard.protocol.testing.reach import CALL_ROWS, FIXED_SEEDS, FLOORS, REQUEST_ROWS, Reach
@@ -112,10 +112,10 @@ def test_the_fixed_seeds_reach_every_row_of_the_tables() -> None:
     # A new session refuses one in 2,000 seeds (an answer after a crash); test_transitions has each event.
     assert {state for state, _ in reach.refused} - {"new"} == {"calling_model", "running_tools", "finished"}
     assert set(FLOORS) <= {*REQUEST_ROWS, *CALL_ROWS}
-    page = (Path(__file__).parents[3] / "docs" / "protocol.md").read_text()
-    stale = "stale: run python -m callboard.actors.testing docs docs/protocol.md"
-    assert reach.report() in page, stale
-    assert rules_table() in page, stale
+    written = {"testing_kit.md": reach.summary(), "protocol.md": rules_list()}
+    for page, text in written.items():
+        stale = f"stale: run python -m callboard.actors.testing docs docs/{page}"
+        assert text in (Path(__file__).parents[3] / "docs" / page).read_text(), stale
 
 
 def test_a_row_that_is_not_reached_is_named() -> None:
