@@ -44,11 +44,18 @@ class Api(StrEnum):
     """The wire APIs that the double serves."""
 
     CHAT = "openai-chat"
+    """Usage in a stream only with `stream_options.include_usage`; thinking as `reasoning_content`."""
     RESPONSES = "openai-responses"
+    """`previous_response_id` counts as history for `by_turn`, as long as the id is one of the double's."""
     ANTHROPIC = "anthropic"
+    """Input tokens leave the cache out; a content filter is a `refusal`."""
     GEMINI = "gemini"
+    """Whole calls, ids only where the script gives them; without `alt=sse` one JSON array."""
     OPENROUTER = "openrouter"
+    """Comments first, reasoning twice, the finish reason twice, usage and cost on the second."""
     COPILOT = "copilot"
+    """Calls must carry the token of `GET /copilot_internal/v2/token` and the editor's headers; Claude's calls come in a
+    second choice. Its `/responses` and `/v1/messages` are there too."""
 
 
 class FaultKind(StrEnum):
