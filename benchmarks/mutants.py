@@ -9,7 +9,7 @@
 Each mutant runs in a copy of the tree, against the tests that run its line (see mutation/covering.py), until one fails
 or 60 s are over: a test that has run for half of them is in a loop without end, which counts as killed. Results are
 kept in .mutants/ by the texts of the mutant and its test files, so a run that was stopped goes on where it was. Exits 1
-if fewer than 90% were killed. Linux; needs the extra `dev`. docs/mutants.md explains the survivors of the recorded run.
+if fewer than 90% were killed. Linux; needs the extra `dev`. docs/mutants.md has a recorded run.
 
 Why not a library. mutmut 3 changes functions only, none in a class with `@dataclass`, and no table; it finds a module
 by its path, which `package_dir` maps elsewhere. cosmic-ray and poodle run one command for each mutant, with all
