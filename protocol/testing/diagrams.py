@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
@@ -34,17 +34,31 @@ _BLOCK = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL
 
 
 def state_diagram(table: RequestTable | CallTable, first: str, last: Collection[str]) -> str:
-    """A table as a Mermaid state diagram: each pair of states with the guards, and the events that lead along them."""
-    arrows: dict[tuple[str, str, str], list[str]] = {}
-    for state, row in table.items():
-        for event, outcomes in row.items():
-            for guard, after in outcomes:
-                told = "" if guard is always else f" [{_words(guard)}]"
-                arrows.setdefault((str(state), str(after), told), []).append(event.__name__)
-    lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {first}"]
-    lines += [f"    {start} --> {end}: {', '.join(names)}{guard}" for (start, end, guard), names in arrows.items()]
+    """A table as a Mermaid state diagram: an arrow from a state to another, with the guards or events on it."""
+    arrows: dict[tuple[str, str], dict[str, None]] = {}
+    for state, event, guard, after in _arrows(table):
+        if state != after:
+            arrows.setdefault((state, after), {})[_words(guard) if guard is not always else event] = None
+    lines = ["```mermaid", "stateDiagram-v2", "    direction LR", f"    [*] --> {first}"]
+    lines += [f"    {start} --> {end}: {', '.join(told)}" for (start, end), told in arrows.items()]
     lines += [f"    {state} --> [*]" for state in table if state in last]
     return "\n".join([*lines, "```", ""])
+
+
+def _arrows(table: RequestTable | CallTable) -> Iterator[tuple[str, str, RequestGuard | CallGuard, str]]:
+    """Every arrow of a table: the state, the event, what must hold, and the next state."""
+    for state, row in table.items():
+        for event, outcomes in row.items():
+            yield from ((str(state), event.__name__, guard, str(after)) for guard, after in outcomes)
+
+
+def arrow_rows(table: RequestTable | CallTable) -> str:
+    """Every arrow of a table, one row each; an event that has no row in a state is refused there."""
+    rows = ["| state | event | guard | leads to |", "|---|---|---|---|"]
+    for state, event, guard, after in _arrows(table):
+        told = "" if guard is always else _words(guard)
+        rows.append(f"| `{state}` | `{event}` | {told} | `{after}` |")
+    return "\n".join([*rows, ""])
 
 
 def _words(guard: RequestGuard | CallGuard) -> str:
@@ -53,9 +67,9 @@ def _words(guard: RequestGuard | CallGuard) -> str:
 
 def guards(table: RequestTable | CallTable) -> str:
     """Every guard of a table and what it asks, one row each."""
-    found = [guard for row in table.values() for arrows in row.values() for guard, _ in arrows]
+    found = dict.fromkeys(guard for _, _, guard, _ in _arrows(table))
     rows = ["| guard | holds when |", "|---|---|"]
-    rows += [f"| {_words(guard)} | {inspect.getdoc(guard)} |" for guard in dict.fromkeys(found) if guard is not always]
+    rows += [f"| {_words(guard)} | {inspect.getdoc(guard)} |" for guard in found if guard is not always]
     return "\n".join([*rows, ""])
 
 
@@ -101,6 +115,8 @@ BLOCKS: Mapping[str, Callable[[], str]] = MappingProxyType(
     {
         "request": lambda: state_diagram(REQUEST_TRANSITIONS, RequestState.NEW, frozenset({RequestState.FINISHED})),
         "call": lambda: state_diagram(CALL_TRANSITIONS, CallState.REQUESTED, TERMINAL_CALL_STATES),
+        "request_rows": lambda: arrow_rows(REQUEST_TRANSITIONS),
+        "call_rows": lambda: arrow_rows(CALL_TRANSITIONS),
         "request_guards": lambda: guards(REQUEST_TRANSITIONS),
         "call_guards": lambda: guards(CALL_TRANSITIONS),
         "policy_tables": policy_tables,
