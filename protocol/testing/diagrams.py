@@ -1,4 +1,4 @@
-"""Draws the state diagrams of docs/protocol.md from the tables, and writes tables of docs/tools.md and the reference.
+"""Draws the state diagrams of docs/protocol.md from the tables, and writes tables of docs/policy.md and the reference.
 
     python -m callboard.protocol.testing.diagrams docs/protocol.md
 
