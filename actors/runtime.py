@@ -96,7 +96,7 @@ class Runtime(Operated):
 
     `tools` are functions, decorated with `@tool` where its defaults do not fit. `approve` decides on calls that the
     policy asks about (sync or async; True allows, or an `Approval` says more); without it they are denied. `providers`
-    are models of your own: with `{"mine": provider}` "mine/x" is a model (a Provider or an Adapter, docs/providers.md);
+    are models of your own: with `{"mine": provider}` "mine/x" is a model (a Provider or an Adapter);
     stopping the runtime closes them. `ask_user` (sync or async) is given a `UserQuestion` of a model's and returns the
     user's answer, or None; without it, models have no tool to ask with. `outputs` are types of answers: of
     requests with `output=` that may be taken up from the journal. `loop` is the event loop, on a thread of yours, for

@@ -1,4 +1,4 @@
-"""What docs/providers.md says that each adapter takes is what it takes; and nothing is left out without a word."""
+"""What docs/provider_details.md says of each adapter is what it takes; and nothing is left out without a word."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from support.features import APIS, DROPPED, REQUESTS, cell, features_table, rend
 from callboard.providers.openai.dialects import SERVERS
 from callboard.providers.provider_registry import adapter_for
 
-PAGE = Path(__file__).parents[2] / "docs" / "providers.md"
+PAGE = Path(__file__).parents[2] / "docs" / "provider_details.md"
 
 
 def test_the_tables_of_the_page_are_true() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert features_table() in page
     assert servers_table() in page
-    assert render(page) == page, "run: PYTHONPATH=tests python -m support.features docs/providers.md"
+    assert render(page) == page, "run: PYTHONPATH=tests python -m support.features docs/provider_details.md"
 
 
 @pytest.mark.parametrize("feature", REQUESTS)

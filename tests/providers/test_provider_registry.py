@@ -67,10 +67,22 @@ def test_every_row_says_what_it_is_and_where_its_address_is_documented() -> None
         assert not row.address or row.address.startswith(("https://", "http://localhost:"))
 
 
+#: What docs/providers.md calls the APIs.
+APIS = {
+    "OpenAI Chat Completions": "Chat",
+    "OpenAI Responses": "Responses",
+    "Anthropic Messages": "Messages",
+    "Gemini generateContent": "Gemini",
+    "Bedrock Converse": "Converse",
+    "none": "-",
+}
+
+
 def _cells(row: ProviderRow) -> str:
-    key = f"`{row.key_variable}`" if row.key_variable else "(a login)" if row.sign_in else "none"
-    address = f"`{row.address}`" if row.address else "none" if row.is_local else "your own"
-    return f"| `{row.name}` | {row.api} | {key} | {row.extra or '-'} | {address} | {row.what} |"
+    """Its addresses and extras are told by `callboard models --providers`."""
+    key = f"`{row.key_variable}`" if row.key_variable else "a login" if row.sign_in else "-"
+    apis = ", ".join(APIS[each] for each in row.api.split(", "))
+    return f"| `{row.name}` | {key} | {apis} | {row.what} |"
 
 
 def test_the_documented_table_is_this_one() -> None:

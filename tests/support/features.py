@@ -1,6 +1,6 @@
-"""The tables of docs/providers.md that say what each adapter takes, written by asking the adapters.
+"""The tables of docs/provider_details.md that say what each adapter takes, written by asking the adapters.
 
-    PYTHONPATH=tests python -m support.features docs/providers.md     # writes the page's tables again
+    PYTHONPATH=tests python -m support.features docs/provider_details.md     # writes the page's tables again
 
 A cell of a request's feature is found by encoding a request with it and the same one without: it is in the body, the
 notes name it, or a UsageError refuses it. A cell of an answer's feature is found by decoding an answer that has it.
@@ -12,6 +12,7 @@ import dataclasses
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,7 +63,7 @@ from callboard.providers.adapter import Adapter, WireRequest
 from callboard.providers.openai.dialects import SERVERS
 from callboard.providers.provider_registry import adapter_for
 
-YES, NOTED, REFUSED, DROPPED, NONE = "yes", "noted", "`UsageError`", "dropped", "-"
+YES, NOTED, REFUSED, DROPPED, NONE = "yes", "noted", "refused", "dropped", "-"
 UNASKED_WORD, LEFT_OUT = "by itself", "left out"
 #: What nothing else writes, and its base64: a text may be sent as a file.
 WORD, MARK = "marked", "bWFya2Vk"
@@ -283,7 +284,9 @@ def features_table() -> str:
         **{name: [answered(api, kinds) for api in APIS.values()] for name, kinds in ANSWERS.items()},
         **{name: [goes_back(api, kinds) for api in APIS.values()] for name, kinds in BACK.items()},
     }
-    return _table(["", *APIS], ([name, *cells] for name, cells in rows.items()))
+    everywhere = [name for name, cells in rows.items() if {*cells} == {YES}]
+    told = f"All five: {', '.join(everywhere)}.\n\n"
+    return told + _table(["", *APIS], ([name, *rows[name]] for name in rows if name not in everywhere))
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -334,13 +337,22 @@ def bridged(adapter: Adapter) -> str:
 
 
 def servers_table() -> str:
-    """Features by server that speaks Chat Completions."""
-    rows = []
-    for name in (*SERVERS, "openrouter", "copilot"):
-        adapter = adapter_for(name, base_url="http://localhost:1/v1")
-        cells = [cell(adapter, "model", feature) for feature in _OF_SERVERS]
-        rows.append([f"`{name}`", *cells, note_role(adapter), bridged(adapter)])
-    return _table(["server", *_OF_SERVERS, "a note in the middle", "a user's message after results"], rows)
+    """Features of servers that speak Chat Completions: what is so at most of them, and which are otherwise."""
+    adapters = {
+        name: adapter_for(name, base_url="http://localhost:1/v1") for name in (*SERVERS, "openrouter", "copilot")
+    }
+    found = {
+        **{feature: {name: cell(each, "model", feature) for name, each in adapters.items()} for feature in _OF_SERVERS},
+        "a note in the middle": {name: note_role(each) for name, each in adapters.items()},
+        "a user's message after results": {name: bridged(each) for name, each in adapters.items()},
+    }
+    return _table(["", "most", "others"], ([feature, *_most_and_others(cells)] for feature, cells in found.items()))
+
+
+def _most_and_others(cells: Mapping[str, str]) -> tuple[str, str]:
+    most, *others = (value for value, _ in Counter(cells.values()).most_common())
+    told = (f"{value}: {', '.join(f'`{name}`' for name in cells if cells[name] == value)}" for value in others)
+    return most, "; ".join(told) or "none"
 
 
 _BLOCK = re.compile(r"(<!-- written: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
