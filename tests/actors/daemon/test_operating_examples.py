@@ -20,18 +20,6 @@ from callboard.actors.daemon.daemon_settings import DaemonLimits, DaemonSettings
 EXAMPLES = Path(__file__).parents[3] / "examples/operating"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="nginx opens its own log in /var/log, whatever its file says")
-@pytest.mark.skipif(shutil.which("nginx") is None, reason="needs nginx")
-def test_nginx_takes_its_file(tmp_path: Path) -> None:
-    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=ai.example.org"]
-    subprocess.run([*made, "-keyout", "tls.key", "-out", "tls.crt"], cwd=tmp_path, check=True, capture_output=True)
-    text = (EXAMPLES / "nginx.conf").read_text().replace("/etc/callboard", str(tmp_path))
-    path = tmp_path / "nginx.conf"
-    path.write_text(f"pid {tmp_path}/nginx.pid;\n{text}")
-    checked = subprocess.run(["nginx", "-t", "-c", str(path)], capture_output=True, text=True, timeout=30, check=False)
-    assert checked.returncode == 0, checked.stderr
-
-
 HAS_SYSTEMD = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
 UNIT = EXAMPLES / "callboard.service"
 
