@@ -1,7 +1,7 @@
 """How large the dependencies are, who publishes them and what they pull in: measured from what is installed here.
 
-    python benchmarks/dependency_sizes.py            # the tables of docs/dependencies.md on stdout
-    python benchmarks/dependency_sizes.py --write    # puts the measured columns into that page
+    python benchmarks/dependency_sizes.py            # a row for each package: publisher, licence, version, sizes
+    python benchmarks/dependency_sizes.py --write    # puts the size of each extra into docs/dependencies.md
 
 Nothing is fetched: all of it is in the metadata and the files of the installed packages. What is not installed is "not
 measured". Megabytes are 10^6 bytes, of files other than compiled Python. The size of a wheel is that of the same files,
@@ -37,8 +37,9 @@ HEADER: Final = (
     "| requirement | why | published at, licence | stage | seen | wheel, MB | installed, MB | pulls in |\n"
     "|---|---|---|---|---|---|---|---|\n"
 )
-#: Columns of a row that a person writes: the requirement and why it is there.
-WRITTEN_COLUMNS: Final = 2
+SIZES_HEADER: Final = "| extra | brings | packages | MB | of these |\n|---|---|---|---|---|\n"
+#: So many of an extra's packages are named, from HEAVY_BYTES on.
+NAMED: Final = 3
 #: By what a licence is known from its text.
 _LICENCE_MARKS: Final = {
     "Permission is hereby granted, free of charge": "MIT",
@@ -218,39 +219,71 @@ def row(requirement: Requirement, why: str) -> str:
 
 
 def reasons(page: str) -> dict[tuple[str, str], str]:
-    """Why each requirement is there, as the page says: by extra and first column."""
+    """Why each package is there, as the page says in its lists: by extra and name."""
     found: dict[tuple[str, str], str] = {}
     extra = ""
     for line in page.splitlines():
-        if heading := re.match(r"## `?([\w-]+)`?", line):
+        if heading := re.match(r"#+ `([\w-]+)`", line):
             extra = heading[1]
-        elif line.startswith("| `"):
-            columns = [each.strip() for each in line.strip("|").split(" | ")]
-            found[extra, columns[0]] = columns[1]
+        elif line.startswith("#"):
+            extra = ""
+        elif extra and (item := re.match(r"- ((?:`[^`]+`(?:, )?)+): (.*)", line)):
+            found |= {(extra, name): item[2] for name in re.findall(r"`([^`]+)`", item[1])}
     return found
+
+
+def name_of(requirement: Requirement) -> str:
+    """As the page's lists write it."""
+    return requirement.name + (f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else "")
 
 
 def tables(page: str) -> Iterator[tuple[str, str]]:
     """Extra and table, with the reasons of the page."""
     known = reasons(page)
     for extra, found in requirements().items():
-        rows = [row(each, known.get((extra, shown(each)), "")) for each in found]
+        rows = [row(each, known.get((extra, name_of(each)), "")) for each in found]
         yield extra, HEADER + "\n".join(rows) + "\n"
+
+
+def packages_of(extra: str) -> dict[str, Installed | None]:
+    """All that it installs, with what its packages need and the extras that it brings."""
+    found: dict[str, Installed | None] = {}
+    for each in requirements()[extra]:
+        found[canonicalize_name(each.name)] = installed(each.name)
+        found |= pulled_in(each)
+    for brought in brought_extras()[extra]:
+        found |= packages_of(brought)
+    return found
+
+
+def sizes() -> str:
+    """The table of the page: what an extra adds to the core."""
+    of_core = packages_of(CORE)
+    rows = []
+    for extra in requirements():
+        found = {name: each for name, each in packages_of(extra).items() if extra == CORE or name not in of_core}
+        present = sorted((each for each in found.values() if each is not None), key=lambda each: -each.bytes)
+        brings = ", ".join(f"`{each}`" for each in brought_extras()[extra]) or "-"
+        heavy = ", ".join(f"{each.name} {_mb(each.bytes)}" for each in present[:NAMED] if each.bytes >= HEAVY_BYTES)
+        measured = f"{len(found)} | {_mb(sum(each.bytes for each in present))} | {heavy or '-'}"
+        if len(present) < len(found):
+            measured = f"{NOT_MEASURED} | {NOT_MEASURED} | -"
+        rows.append(f"| `{extra}` | {brings} | {measured} |\n")
+    return SIZES_HEADER + "".join(rows)
+
+
+_SIZES = re.compile(r"(<!-- written: sizes -->\n).*?(<!-- end -->)", re.S)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="put the measured columns into docs/dependencies.md")
-    should_write = parser.parse_args().write
+    parser.add_argument("--write", action="store_true", help="put the sizes into docs/dependencies.md")
     page = PAGE.read_text() if PAGE.exists() else ""
+    if parser.parse_args().write:
+        PAGE.write_text(_SIZES.sub(lambda found: found[1] + sizes() + found[2], page))
+        return
     for extra, table in tables(page):
-        if not should_write:
-            sys.stdout.write(f"## `{extra}`\n\n{table}\n")
-            continue
-        section = re.compile(rf"(^## `{extra}`\n(?:(?!^## |^\|).*\n)*)(?:^\|.*\n)*", re.M)
-        page = section.sub(lambda found, table=table: found[1] + table, page)
-    if should_write:
-        PAGE.write_text(page)
+        sys.stdout.write(f"## `{extra}`\n\n{table}\n")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """What a model call costs above the bare loop: CPU a call of HttpProvider, aiohttp alone, and httpx's own client.
 
-    python benchmarks/transport.py
+    python benchmarks/transport.py                  # one call after the other
+    python benchmarks/transport.py --streams 1000   # as many streams open at once
 
 A server in another process streams the same scripted answer to all rows, in as many socket writes as it has events; the
 rows take turns. All rows but ours only read bytes: the difference is what translating and the seam cost.
@@ -8,6 +9,7 @@ rows take turns. All rows but ours only read bytes: the difference is what trans
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
@@ -30,22 +32,25 @@ TEXT = "All the world's a stage, and all the men and women merely players. " * 3
 Row = Callable[[], Awaitable[int]]
 
 
-async def best_of(rows: dict[str, Row]) -> dict[str, float]:
-    """Microseconds of CPU a call, the best of the rounds."""
+async def best_of(rows: dict[str, Row], streams: int) -> dict[str, float]:
+    """Microseconds of CPU a call, the best of the rounds. `streams` are open at once."""
+    calls = max(CALLS, streams)
     best = dict.fromkeys(rows, float("inf"))
-    for _ in range(ROUNDS):
+    for _ in range(ROUNDS if streams == 1 else 1):  # of many at once, one round takes minutes
         for name, row in rows.items():
             started = time.process_time()
-            for _ in range(CALLS):
-                assert await row() > 0
-            best[name] = min(best[name], (time.process_time() - started) / CALLS * 1e6)
+            for _ in range(calls // streams):
+                assert all(await asyncio.gather(*[row() for _ in range(streams)]))
+            best[name] = min(best[name], (time.process_time() - started) / (calls // streams * streams) * 1e6)
     return best
 
 
-async def compare(base_url: str) -> None:
+async def compare(base_url: str, streams: int) -> None:
     adapter = OpenAIChat(base_url=base_url, api_key="k")
-    provider, session = HttpProvider(adapter), aiohttp.ClientSession()
-    over_aiohttp, stock = HttpxAiohttpClient(trust_env=False), httpx.AsyncClient(trust_env=False)
+    provider, session = HttpProvider(adapter), aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+    over_aiohttp = HttpxAiohttpClient(trust_env=False, limits=limits, timeout=None)
+    stock = httpx.AsyncClient(trust_env=False, limits=limits, timeout=None)
     wire = adapter.encode(REQUEST)
 
     async def ours() -> int:
@@ -65,7 +70,7 @@ async def compare(base_url: str) -> None:
         "httpx client on httpcore, bytes": lambda: with_client(stock),
         "callboard, StreamEvents": ours,
     }
-    cost = await best_of(rows)
+    cost = await best_of(rows, streams)
     floor = cost["aiohttp alone, bytes"]
     for name, microseconds in cost.items():
         print(f"  {name:<34} {microseconds:8.0f} us a call   {microseconds / floor:5.2f} x aiohttp alone")
@@ -74,10 +79,15 @@ async def compare(base_url: str) -> None:
 
 
 def main() -> None:
-    for fragment in (len(TEXT), 4):
-        print(f"An answer of {-(-len(TEXT) // fragment)} pieces, a socket write each:")
-        with WireDouble([Turn(TEXT, fragment=fragment)], by_turn=True) as double:
-            asyncio.run(compare(double.base_url()))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--streams", type=int, default=1, help="how many are open at once (%(default)s)")
+    streams = parser.parse_args().streams
+    for fragment in (len(TEXT), 4) if streams == 1 else (4,):
+        print(f"An answer of {-(-len(TEXT) // fragment)} pieces, a socket write each, {streams} at once:")
+        # With pauses where many are to be open: otherwise the first end before the last have begun.
+        pause = 0.1 if streams > 1 else 0.0
+        with WireDouble([Turn(TEXT, fragment=fragment, pause=pause)], by_turn=True) as double:
+            asyncio.run(compare(double.base_url(), streams))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""docs/dependencies.md has one row for each requirement of setup.cfg; its script measures what is installed."""
+"""docs/dependencies.md says why each requirement of setup.cfg is there; its script measures what is installed."""
 
 from __future__ import annotations
 
@@ -15,46 +15,52 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "tests")]
 
 import dependency_sizes  # noqa: E402 - both folders are on the path from here on
-from dependency_sizes import CORE, HEADER, NOT_MEASURED, brought_extras, measured_columns, requirements  # noqa: E402
+from dependency_sizes import (  # noqa: E402
+    CORE,
+    NOT_MEASURED,
+    SIZES_HEADER,
+    brought_extras,
+    measured_columns,
+    name_of,
+    reasons,
+    requirements,
+)
 from support.offenders import no_offenders  # noqa: E402
 
 PAGE = (ROOT / "docs" / "dependencies.md").read_text()
-SECTIONS = {found[1]: found[2] for found in re.finditer(r"^## `([\w-]+)`\n(.*?)(?=^## |\Z)", PAGE, re.M | re.S)}
-COLUMNS = HEADER.splitlines()[0].count("|") - 1
 
 
-def rows(extra: str) -> list[list[str]]:
-    return [
-        [each.strip() for each in line.strip("|").split(" | ")]
-        for line in SECTIONS[extra].splitlines()
-        if line.startswith("| `")
-    ]
+def test_each_extra_has_a_row_which_names_the_extras_that_it_brings() -> None:
+    rows = re.findall(r"^\| `([\w-]+)` \| ([^|]*) \|", PAGE.partition(SIZES_HEADER)[2], re.M)
+    assert {extra: re.findall(r"`([\w-]+)`", brings) for extra, brings in rows} == brought_extras()
 
 
-def key(requirement: Requirement) -> tuple[str, frozenset[str], str]:
-    return requirement.name, frozenset(requirement.extras), str(requirement.specifier)
-
-
-def test_each_extra_has_a_section_which_names_the_extras_that_it_brings() -> None:
-    assert list(SECTIONS) == list(requirements())
-    for extra, text in SECTIONS.items():
-        brought = re.search(r" With ([^.]*)\.\n", text)
-        assert sorted(re.findall(r"`([\w-]+)`", brought[1] if brought else "")) == brought_extras()[extra], extra
-
-
-def test_each_requirement_has_one_row_with_its_range_and_there_are_no_others() -> None:
-    of_extras = requirements()
-    wanted = Counter((extra, key(each)) for extra in of_extras for each in of_extras[extra])
-    on_page = Counter((extra, key(Requirement(row[0].strip("`")))) for extra in of_extras for row in rows(extra))
-    no_offenders(f"no row of {extra}: {each}" for extra, each in (wanted - on_page).elements())
+def test_each_requirement_has_one_reason_and_there_are_no_others() -> None:
+    wanted = Counter((extra, name_of(each)) for extra, found in requirements().items() for each in found)
+    listed = re.sub(r"\A.*?^## Why each is there$", "", PAGE, flags=re.M | re.S)
+    on_page: Counter[tuple[str, str]] = Counter()
+    for section in re.findall(r"^### `.*?(?=^### |\Z)", listed, re.M | re.S):
+        extra = section.partition("`")[2].partition("`")[0]
+        names = (
+            name for item in re.findall(r"^- ([^:]*): .", section, re.M) for name in re.findall(r"`([^`]+)`", item)
+        )
+        on_page.update((extra, name) for name in names)
+    no_offenders(f"no reason of {extra}: {each}" for extra, each in (wanted - on_page).elements())
     no_offenders(f"no requirement of {extra}: {each}" for extra, each in (on_page - wanted).elements())
+    assert reasons(PAGE).keys() == wanted.keys()
+    assert all(reasons(PAGE).values())
 
 
-def test_each_row_says_why_and_has_all_columns() -> None:
-    every = [(extra, row) for extra in requirements() for row in rows(extra)]
-    no_offenders(
-        f"{extra}: {row}" for extra, row in every if len(row) != COLUMNS or not all(row) or row[1] == NOT_MEASURED
-    )
+def test_of_an_extra_counts_what_it_adds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With all that its packages need and that its extras bring, but for what the core has."""
+    few = {extra: requirements()[extra] for extra in (CORE, "index", "grammars", "telemetry")}
+    monkeypatch.setattr(dependency_sizes, "requirements", lambda: few)
+    rows = dict(re.findall(r"^\| `([\w-]+)` \| [^|]* \| (.*) \|$", dependency_sizes.sizes(), re.M))
+    of_index, of_grammars = (rows[extra].split(" | ") for extra in ("index", "grammars"))
+    assert int(of_grammars[0]) == len(few["grammars"]) + int(of_index[0])
+    assert float(of_grammars[1]) > float(of_index[1]) > 40
+    assert of_grammars[2].startswith("tantivy")
+    assert rows["telemetry"].startswith("2 | ")
 
 
 def test_what_is_measured_is_what_is_installed() -> None:
@@ -81,17 +87,23 @@ def test_what_is_not_installed_is_not_measured() -> None:
 
 def test_a_page_is_measured_again_and_keeps_what_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = tmp_path / "page.md"
-    page.write_text(
-        f"# Page\n\n## Others\n\n| `a` | b |\n\n## `{CORE}`\n\nAlways.\n\n{HEADER}| `pykka >=4, <5` | actors | old |\n"
-        f"| `gone >=1` | nothing | old |\n\n## `empty`\n\nText.\n"
-    )
+    before, after = "# Page\n\n<!-- written: sizes -->\n", "<!-- end -->\n\n## Why\n\n### `core`\n\n- `pykka`: actors\n"
+    page.write_text(f"{before}old\n{after}")
     monkeypatch.setattr(dependency_sizes, "PAGE", page)
     monkeypatch.setattr(dependency_sizes, "requirements", lambda: {CORE: [Requirement("pykka >=4, <5")]})
     monkeypatch.setattr(sys, "argv", ["dependency_sizes.py", "--write"])
     dependency_sizes.main()
+    assert page.read_text() == f"{before}{SIZES_HEADER}| `core` | - | 1 | <0.1 | - |\n{after}"
+
+
+def test_all_that_is_known_of_a_package_is_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(dependency_sizes, "requirements", lambda: {CORE: [Requirement("pykka >=4, <5")]})
+    monkeypatch.setattr(sys, "argv", ["dependency_sizes.py"])
+    dependency_sizes.main()
     version = distribution("pykka").version
-    assert page.read_text() == (
-        f"# Page\n\n## Others\n\n| `a` | b |\n\n## `{CORE}`\n\nAlways.\n\n{HEADER}| `pykka >=4, <5` | actors | "
-        f"github.com/jodal/pykka, Apache-2.0 | production/stable | {version} | <0.1 | <0.1 | nothing |\n"
-        f"\n## `empty`\n\nText.\n"
+    assert capsys.readouterr().out.rstrip().splitlines()[-1] == (
+        f"| `pykka >=4, <5` | {reasons(PAGE)[CORE, 'pykka']} | github.com/jodal/pykka, Apache-2.0 | "
+        f"production/stable | {version} | <0.1 | <0.1 | nothing |"
     )
