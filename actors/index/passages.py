@@ -1,6 +1,6 @@
 """What is embedded for a tile: its words, not its code. A model that has learnt English finds little in brackets and
-keywords: with the place, the comments and then each further word once, 64 tokens say more than 128 of the code itself
-(docs/retrieval.md), and take half the time.
+keywords: with the place, the comments and then each further word once, 64 tokens say more than 128 of the code itself,
+and take half the time.
 """
 
 from __future__ import annotations
