@@ -43,10 +43,11 @@ def test_the_table_of_notices_is_that_of_the_code() -> None:
 
 def metrics_table() -> str:
     """As the page has it."""
-    lines = ["| metric | kind | unit | labels | what |", "|---|---|---|---|---|"]
+    lines = ["| metric | kind | labels | what |", "|---|---|---|---|"]
     for metric in METRICS.values():
         labels = ", ".join(f"`{label}`" for label in metric.labels)
-        lines.append(f"| `{metric.name}` | {metric.kind} | {metric.unit} | {labels} | {metric.meaning} |")
+        kind = metric.kind if metric.unit.startswith("{") else f"{metric.kind}, {metric.unit}"
+        lines.append(f"| `{metric.name}` | {kind} | {labels} | {metric.meaning} |")
     return "\n".join(lines)
 
 
