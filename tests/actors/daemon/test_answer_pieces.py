@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from callboard.actors.daemon.answer_pieces import AnswerStream, CallPiece, TextPiece, ThinkingPiece, pieces_of
 from callboard.actors.daemon.api_errors import ApiError
 from callboard.actors.daemon.client_question import outside_call_id, request_of_call
-from callboard.protocol.content import AssistantMessage, Text, Thinking, ToolCall
+from callboard.protocol.content import AssistantMessage, Audio, Image, Media, Text, Thinking, ToolCall
 from callboard.protocol.ids import CallId, ToolName
-from callboard.protocol.model import Done, FinishReason, Restarted, TextDelta, ThinkingDelta
+from callboard.protocol.model import Done, FinishReason, MediaDelta, Restarted, TextDelta, ThinkingDelta
 
 CALL = ToolCall(CallId("upstream_7"), ToolName("f"), "{}")
 
@@ -48,6 +48,13 @@ def test_a_second_try_that_says_less_is_an_error() -> None:
 def test_thinking_is_not_shown_twice() -> None:
     stream = AnswerStream("r")
     assert shown(stream, ThinkingDelta("hm"), Restarted("cut"), ThinkingDelta("so"), TextDelta("a")) == "hma"
+
+
+@pytest.mark.parametrize("media", [Image("image/png", "aGk="), Audio("audio/wav", "aGk=")], ids=["picture", "sound"])
+def test_what_is_no_text_is_not_handed_on(media: Media) -> None:
+    stream = AnswerStream("r")
+    assert shown(stream, TextDelta("a"), MediaDelta(media), TextDelta("b")) == "ab"
+    assert [*stream.feed(MediaDelta(media))] == []
 
 
 def test_text_that_must_have_a_form_comes_at_the_end() -> None:

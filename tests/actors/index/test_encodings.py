@@ -91,6 +91,22 @@ def content_end(span: str) -> str:
     return span.rstrip().splitlines()[-1].strip()
 
 
+def test_utf16_without_a_mark_counts_as_binary(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_bytes(GERMAN.encode("utf-16-le"))
+    (tmp_path / "b.py").write_bytes(codecs.BOM_UTF16_LE + GERMAN.encode("utf-16-le"))
+    with CodeIndex.open(tmp_path) as index:
+        index.refresh()
+        assert {Path(hit.path).name for hit in index.search("größe_ändern", 5)} == {"b.py"}
+
+
+def test_words_without_spaces_are_one_word(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(CHINESE)
+    with CodeIndex.open(tmp_path) as index:
+        index.refresh()
+        assert index.search("获取客户的名称", 5)
+        assert not index.search("客户的", 5)
+
+
 def test_lines_count_the_same_in_wide_encodings(tmp_path: Path) -> None:
     """Bytes 0A stand in many UTF-16 characters that are no line ends, such as U+0A0A."""
     text = (

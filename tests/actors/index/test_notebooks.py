@@ -217,6 +217,15 @@ def test_it_is_found_and_shown_as_text(tmp_path: Path) -> None:
     assert PICTURE[:40] not in text
 
 
+def test_its_code_has_no_items_and_no_edges(tmp_path: Path) -> None:
+    (tmp_path / "analysis.ipynb").write_bytes(notebook([cell("code", "def fitted():\n    return other()\n")]))
+    (tmp_path / "other.py").write_text("def other():\n    return 1\n")
+    with CodeIndex.open(tmp_path) as index:
+        index.refresh()
+        assert index.lookup("fitted") == ()
+        assert len(index.lookup("other")) == 1
+
+
 def test_a_source_file_cannot_say_that_it_is_one(tmp_path: Path) -> None:
     path = tmp_path / "a.py"
     path.write_bytes(f"# coding: {ENCODING}\nname = '\xe9'\n".encode("latin-1"))
