@@ -218,6 +218,18 @@ def test_headers_are_told_to_whoever_listens() -> None:
     assert heard == [(429, "3")]
 
 
+def test_no_cookie_is_kept() -> None:
+    async def talk(url: str) -> None:
+        provider = HttpProvider(OpenAIChat(base_url=url))
+        for _ in range(2):
+            await collect(provider)
+        await provider.aclose()
+
+    with shared_double([RawAnswer({}, 429, {"Set-Cookie": "who=it; Path=/"}), Turn("Hi.")]) as server:
+        asyncio.run(talk(server.base_url()))
+        assert ["cookie" in asked.headers for asked in server.traffic().requests] == [False, False]
+
+
 def test_an_answer_that_is_not_streamed() -> None:
     document = {"choices": [{"index": 0, "message": {"content": "whole"}, "finish_reason": "stop"}]}
     with shared_double([RawAnswer(document)]) as server:
