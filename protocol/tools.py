@@ -92,7 +92,7 @@ class Origin(StrEnum):
     OWNER = "owner"
     """The program that made the runtime passed it, or it is one of callboard's own."""
     ELSEWHERE = "elsewhere"
-    """It came with something that the owner named, such as a server or a file of tools."""
+    """It came with something that the owner named, such as an MCP server."""
 
 
 class ToolContract(Value, frozen=True, omit_defaults=False):
