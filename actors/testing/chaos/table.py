@@ -29,8 +29,8 @@ WAYS: Final = {
 }
 _ISOLATIONS: Final = (Level.PROCESS, Level.TASK, Level.THREAD)
 _TOOLS: Final = {
-    Group.DIE: "ends itself",
-    Group.RAISE: "raises elsewhere",
+    Group.DIE: "raises, exits or dies",
+    Group.RAISE: "raises in an odd place",
     Group.HANG: "hangs",
     Group.RETURN: "gets or returns odd values",
     Group.EXHAUST: "uses up what there is",
