@@ -74,9 +74,9 @@ PARTS = {
         "setup.cfg", "actors/*.py", "actors/builtins/*.py", "actors/calls/*.py", "actors/edits/*.py",
         "actors/journal/*.py", "actors/kernel/*.py", "actors/mcp/*.py", "actors/models/*.py", "actors/policy/*.py",
         "actors/processes/*.py", "actors/requests/*.py", "actors/telemetry/*.py", "actors/testing/**/*",
-        "actors/tools/*.py", "actors/workers/*.py", "benchmarks/chaos.py", "docs/protocol.md", "docs/testing_kit.md",
-        "protocol/**/*.py", "providers/**/*.py", "tests/conftest.py", "tests/support/*.py",
-        "tests/actors/testing/**/*.py", "tests/protocol/testing/**/*.py",
+        "actors/tools/*.py", "actors/workers/*.py", "benchmarks/chaos.py", "docs/other_runtimes.md", "docs/protocol.md",
+        "docs/supervision.md", "docs/testing_kit.md", "docs/wire_double.md", "protocol/**/*.py", "providers/**/*.py",
+        "tests/conftest.py", "tests/support/*.py", "tests/actors/testing/**/*.py", "tests/protocol/testing/**/*.py",
     ),
     # The tests' own tools: what forks their programs, profiles of Hypothesis, what a mutant is. That they hang for no
     # longer than they may is seen in each run.
