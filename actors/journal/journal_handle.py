@@ -18,6 +18,7 @@ from msgspec import Struct, field
 from callboard.actors.journal.at_rest import journal_at
 from callboard.actors.journal.encoding import DamagedRecord, column, from_column, read_beginning
 from callboard.actors.journal.exporting import Imported, import_conversation, import_lines, journal_lines
+from callboard.actors.journal.id_prefix import MIN_CHARS, ids_in_journal, whole_id
 from callboard.actors.journal.journal import JournalMessage, run_on_store
 from callboard.actors.journal.journal_database import JournalDatabase
 from callboard.actors.journal.journal_records import Beginning, RequestLog, SetAside
@@ -291,6 +292,22 @@ class JournalHandle:
         if log is None:
             raise UsageError(f"the journal has no request {request_id!r}; `callboard journal requests` shows them")
         return log
+
+    def whole_request_id(self, given: str, also: Iterable[str] = (), least: int = MIN_CHARS) -> str:
+        """The one id that begins with `given`, of at least `least` characters; else `given` itself, known or not.
+
+        Only ids of callboard's own making are found by their beginning, never one that a program has chosen. `also`:
+        ids that are not in the journal. Raises UsageError (AmbiguousId) where several begin so.
+        """
+        return whole_id(given, lambda part: {*self._ids_like("request_id", part), *also}, "request", least)
+
+    def whole_conversation_id(self, given: str) -> str:
+        """Likewise, of a conversation."""
+        return whole_id(given, lambda part: self._ids_like("conversation_id", part), "conversation")
+
+    def _ids_like(self, kind: str, part: str) -> list[str]:
+        with self.reader() as reader:
+            return ids_in_journal(reader, kind, part)
 
     def usage(
         self,
