@@ -18,7 +18,6 @@ from msgspec import Struct, field
 from callboard.actors.journal.at_rest import journal_at
 from callboard.actors.journal.encoding import DamagedRecord, column, from_column, read_beginning
 from callboard.actors.journal.exporting import Imported, import_conversation, import_lines, journal_lines
-from callboard.actors.journal.id_prefix import MIN_CHARS, ids_in_journal, whole_id
 from callboard.actors.journal.journal import JournalMessage, run_on_store
 from callboard.actors.journal.journal_database import JournalDatabase
 from callboard.actors.journal.journal_records import Beginning, RequestLog, SetAside
@@ -36,14 +35,17 @@ from callboard.actors.journal.retention import (
     set_aside_name,
 )
 from callboard.actors.journal.saved_conversations import (
+    MIN_CHARS,
     ConversationInfo,
     Filter,
     FoundMessage,
     branches,
     conversations,
+    ids_in_journal,
     open_request,
     saved_conversation,
     search,
+    whole_id,
 )
 from callboard.actors.journal.sql_reader import SqlReader
 from callboard.actors.journal.tables import ENDS, REQUESTS

@@ -1,4 +1,4 @@
-"""Conversations in a journal: which there are, one of them again, and where words occur in them.
+"""Conversations in a journal: which there are, one of them again, and where words occur in them; and whose id begins so.
 
 Messages of a conversation are a tree: each has a parent. It has one branch, but where two processes have gone on from
 the same message; then the branch with the latest message is the conversation, and the others can be forked.
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct, field
@@ -55,6 +55,19 @@ MAX_TERMS: Final = 16
 _PAGE: Final = 200
 #: System messages and the like before the first question, of which the title is made.
 _MAX_BEFORE_QUESTION: Final = 20
+#: Of an id: fewer would be found by chance.
+MIN_CHARS: Final = 4
+#: As many as lists show.
+SHOWN_CHARS: Final = 8
+#: Ids that are read, and that an error names.
+_MAX_FOUND, _MAX_NAMED = 1_000, 5
+#: As `uuid4().hex` writes them.
+_OWN: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
+_BEGINNING: Final = re.compile(rf"[0-9a-f]{{{MIN_CHARS},31}}", re.ASCII)
+_TABLES: Final = {
+    "request_id": (REQUESTS.name, ENDS.name, OPEN),
+    "conversation_id": (CONVERSATIONS.name, REQUESTS.name),
+}
 _OF_ONE: Final = "WHERE conversation_id = ?"
 
 
@@ -425,3 +438,47 @@ def _float(value: object) -> float:
 
 def _int(value: object) -> int:
     return value if isinstance(value, int) else 0
+
+
+# -- ids by their first characters
+
+# Only ids of callboard's own making can be shortened. One that a program has chosen is taken whole: "order-1" is never
+# taken for "order-12".
+
+IdsLike = Callable[[str], Collection[str]]
+"""The ids that begin with these characters, also those that are exactly these."""
+
+
+class AmbiguousId(UsageError):
+    """Several ids begin with what was given."""
+
+
+def shown_id(whole: str) -> str:
+    """As lists show it: the first characters of an id of our own, else all of it."""
+    return whole[:SHOWN_CHARS] if _OWN.fullmatch(whole) else whole
+
+
+def whole_id(given: str, ids_like: IdsLike, noun: str, least: int = MIN_CHARS) -> str:
+    """The one id that begins with `given`, which has `least` characters or more; else `given` itself, also where it is
+    unknown. Raises AmbiguousId where several begin so. `noun`: "request" or "conversation", for the message.
+    """
+    if len(given) < least or not _BEGINNING.fullmatch(given):
+        return given
+    found = set(ids_like(given))
+    own = sorted(each for each in found if _OWN.fullmatch(each))
+    if given in found or not own:
+        return given
+    if len(own) > 1:
+        named = ", ".join([each[: len(given) + 4] + "…" for each in own[:_MAX_NAMED]])
+        more = ", …" if len(own) > _MAX_NAMED else ""
+        raise AmbiguousId(f"{len(own):,} {noun}s begin with {given!r} ({named}{more}): give more of the id")
+    return own[0]
+
+
+def ids_in_journal(reader: SqlReader, kind: str, beginning: str) -> list[str]:
+    """`kind`: "request_id" or "conversation_id". The first thousand that begin so."""
+    # A part of the text, since an order by bytes is not what each PostgreSQL's indexes have.
+    one = f"SELECT {kind} FROM {{}} WHERE substr({kind}, 1, {len(beginning)}) = ?"
+    tables = _TABLES[kind]
+    sql = " UNION ".join(one.format(table) for table in tables) + f" ORDER BY 1 LIMIT {_MAX_FOUND}"
+    return [from_column(row[0]) for row in reader.database.query(sql, [beginning] * len(tables))]

@@ -14,9 +14,9 @@ from support.journal_writes import begin
 from support.postgres_server import new_database
 
 from callboard.actors.journal.at_rest import journal_at
-from callboard.actors.journal.id_prefix import MIN_CHARS, AmbiguousId, shown_id, whole_id
 from callboard.actors.journal.journal_handle import JournalHandle
 from callboard.actors.journal.postgres_journal import PostgresJournal
+from callboard.actors.journal.saved_conversations import MIN_CHARS, AmbiguousId, shown_id, whole_id
 from callboard.actors.journal.sqlite_journal import SqliteJournal
 
 ALIKE = ("abcd" + "0" * 28, "abcde" + "1" * 27)
