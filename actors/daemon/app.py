@@ -40,6 +40,7 @@ from callboard.actors.daemon.guard import (
     preflight,
 )
 from callboard.actors.daemon.server_events import EventStream
+from callboard.actors.telemetry.timelines import ASKED_BY
 from callboard.actors.tools.context import asked_by_others
 
 logger = logging.getLogger("callboard.daemon")
@@ -122,6 +123,7 @@ class Served:
             return await endpoint.handle_open(self._daemon, request)
         call = await let_in(self._daemon, endpoint, request, told)
         request.state.token = call.token
+        ASKED_BY.set(call.token.note or call.token.id)
         return await endpoint.handle(call)
 
 

@@ -95,7 +95,7 @@ class BoardFeed:
         self._next: asyncio.Future[None] | None = None
         self._making: asyncio.Task[None] | None = None
         self._lock = asyncio.Lock()
-        self._request_rows: dict[int, Row] = {}
+        self._request_rows: dict[str, tuple[int, Row]] = {}
         self._offset = time.time() - kernel.LoopScheduler.now()
         self._withdrawn: tuple[float, tuple[str, ...]] = (0.0, ())
 

@@ -15,6 +15,7 @@ from msgspec.structs import asdict
 from callboard.actors.daemon.access_tokens import Scope
 from callboard.actors.daemon.approval_desk import OpenApproval
 from callboard.actors.daemon.tenants import Tenant
+from callboard.actors.journal.saved_conversations import title_of
 from callboard.actors.kernel import ActorInfo
 from callboard.actors.telemetry.timelines import Mark, MarkKind, RequestTimeline
 from callboard.protocol.masking import for_log
@@ -37,6 +38,8 @@ SECTION_SCOPES: Final[Mapping[str, Scope]] = {
 MAX_STUCK: Final = 100
 MAX_APPROVALS: Final = 50
 MAX_SESSIONS: Final = 20
+#: Of a request's metadata.
+MAX_ABOUT_CHARS: Final = 160
 #: Of a diff or of arguments; /api/approvals has all of it.
 MAX_SHOWN_CHARS: Final = 20_000
 #: A call that has used this part of its time is shown as stuck.
@@ -48,13 +51,35 @@ HANDLING_SECONDS: Final = 2.0
 MAILBOX_DEPTH: Final = 1_000
 
 
-def requests(tenant: Tenant, rows: dict[int, Row]) -> Rows:
-    """Those that run, the oldest first, and the last that have ended. `rows`: made before, by version."""
+def requests(tenant: Tenant, rows: dict[str, tuple[int, Row]]) -> Rows:
+    """Those that run, the oldest first, and the last that have ended. `rows`: made before, with their versions."""
     found = (*tenant.timelines.running(), *tenant.timelines.ended())
-    made = {each.version: rows.get(each.version) or _request(each) for each in found}
+    made = {each.request_id: _made(each, rows.get(each.request_id)) for each in found}
     rows.clear()
     rows.update(made)
-    return {each.request_id: made[each.version] for each in found}
+    return {key: row for key, (_, row) in made.items()}
+
+
+def _made(line: RequestTimeline, before: tuple[int, Row] | None) -> tuple[int, Row]:
+    """Who asked and for what is masked once."""
+    if before is not None and before[0] == line.version:
+        return before
+    asked = {name: before[1][name] for name in _ASKED} if before is not None else _asked(line)
+    return line.version, {**_request(line), **asked}
+
+
+#: What does not change while a request runs.
+_ASKED: Final = ("asked", "by", "about")
+
+
+def _asked(line: RequestTimeline) -> Row:
+    about = for_log(", ".join(f"{name}: {value}" for name, value in line.metadata.items()))
+    return {"asked": title_of(line.asked), "by": for_log(line.asked_by), "about": cut(about, MAX_ABOUT_CHARS)}
+
+
+def cut(text: str, most: int) -> str:
+    """At most so many characters; what is cut ends so that it is seen."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def _request(line: RequestTimeline) -> Row:

@@ -20,7 +20,7 @@ from callboard.actors.daemon.native_answers import (
     SearchShown,
 )
 from callboard.actors.daemon.native_bodies import ConversationsQuery, ForkConversation, SearchQuery, UsageQuery
-from callboard.actors.daemon.native_io import answered, body_as, query_as, waited
+from callboard.actors.daemon.native_io import answered, body_as, one_of_them, query_as, waited
 from callboard.actors.daemon.system_answers import UsageShown
 from callboard.actors.journal.journal_handle import JournalHandle
 from callboard.protocol.errors import UsageError, said
@@ -46,11 +46,12 @@ async def read_conversation(call: HttpCall) -> Response:
 
     def read() -> ConversationRead:
         try:
-            found = journal.conversation(conversation_id)
+            with one_of_them():
+                found = journal.conversation(journal.whole_conversation_id(conversation_id))
         except UsageError as error:
             raise _refused(error) from None
         pairs = zip(found.ids, found.messages, strict=False)
-        return ConversationRead(id=conversation_id, messages=[MessageShown.of(own, each) for own, each in pairs])
+        return ConversationRead(id=found.id, messages=[MessageShown.of(own, each) for own, each in pairs])
 
     return answered(await waited(read))
 
@@ -74,7 +75,9 @@ async def fork_conversation(call: HttpCall) -> Response:
 
     def fork() -> str:
         try:
-            return journal.import_conversation(journal.conversation(conversation_id, at=body.at).to_json())
+            with one_of_them():
+                whole = journal.whole_conversation_id(conversation_id)
+            return journal.import_conversation(journal.conversation(whole, at=body.at).to_json())
         except UsageError as error:
             raise _refused(error) from None
 

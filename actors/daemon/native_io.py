@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -12,7 +13,9 @@ from starlette.responses import Response
 
 from callboard.actors.daemon.api_errors import ApiError, not_found
 from callboard.actors.daemon.endpoint import HttpCall
-from callboard.protocol.errors import UsageError
+from callboard.actors.journal.saved_conversations import MIN_CHARS, AmbiguousId, whole_id
+from callboard.actors.runtime import Runtime
+from callboard.protocol.errors import UsageError, said
 
 #: What waits for a journal or an actor waits at most this long; each has a shorter deadline of its own.
 ANSWER_SECONDS: Final = 60.0
@@ -92,21 +95,42 @@ def path_step(call: HttpCall) -> int:
     return step
 
 
-async def known_request(call: HttpCall) -> str:
-    """The request id of the path. Raises ApiError where this tenant has no such request, running or recorded."""
-    request_id, runtime = call.path("request_id"), call.tenant.runtime
-
-    def is_known() -> bool:
-        if runtime.open_request(request_id) is not None:
-            return True
-        if runtime.settings.journal is None:
-            return False
-        try:
-            runtime.journal.request(request_id)
-        except UsageError:
-            return False
-        return True
-
-    if not await waited(is_known):
+async def known_request(call: HttpCall, least: int = MIN_CHARS) -> str:
+    """The request of the path, by its id or by the first characters of it, at least so many. Raises ApiError where this
+    tenant has no such request, running or recorded, and where several begin so."""
+    given, runtime = call.path("request_id"), call.tenant.runtime
+    found = await waited(lambda: given if _is_known(runtime, given) else _request_like(runtime, given, least))
+    if found is None:
         raise not_found("there is no such request")
-    return request_id
+    return found
+
+
+def _is_known(runtime: Runtime, request_id: str) -> bool:
+    if runtime.open_request(request_id) is not None:
+        return True
+    if runtime.settings.journal is None:
+        return False
+    try:
+        runtime.journal.request(request_id)
+    except UsageError:
+        return False
+    return True
+
+
+def _request_like(runtime: Runtime, given: str, least: int) -> str | None:
+    is_open = [each.request_id for each in runtime.open_requests()]
+    with one_of_them():
+        if runtime.settings.journal is None:
+            found = whole_id(given, lambda _: is_open, "request", least)
+        else:
+            found = runtime.journal.whole_request_id(given, is_open, least)
+    return None if found == given else found
+
+
+@contextlib.contextmanager
+def one_of_them(param: str = "") -> Iterator[None]:
+    """Several ids that begin so are an ApiError. `param`: the field of the body that has the beginning."""
+    try:
+        yield
+    except AmbiguousId as error:
+        raise ApiError(409, "ambiguous_id", said(error), param=param) from None

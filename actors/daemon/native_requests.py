@@ -23,10 +23,11 @@ from callboard.actors.daemon.native_answers import (
     WasDone,
 )
 from callboard.actors.daemon.native_bodies import CancelRequest, FollowQuery, RequestsQuery, StartRequest
-from callboard.actors.daemon.native_io import answered, body_as, known_request, query_as, waited
+from callboard.actors.daemon.native_io import answered, body_as, known_request, one_of_them, query_as, waited
 from callboard.actors.daemon.server_events import EventStream, server_event
 from callboard.actors.daemon.stream_json import event_data, event_name
 from callboard.actors.journal.journal_handle import RequestInfo
+from callboard.actors.journal.saved_conversations import SHOWN_CHARS
 from callboard.actors.requests.asking import AskOptions
 from callboard.actors.requests.conversation import Conversation
 from callboard.actors.requests.replies import ModelCallFailed, RequestEnded
@@ -76,9 +77,10 @@ def _check_mode(mode: Mode | None, runtime: Runtime) -> None:
 
 
 def conversation_of(runtime: Runtime, conversation_id: str) -> Conversation:
-    """The conversation, to be gone on with. Raises ApiError where there is none."""
+    """The conversation of this id, or whose id begins so, to be gone on with. Raises ApiError where there is none."""
     try:
-        return runtime.journal.conversation(conversation_id)
+        with one_of_them("conversation"):
+            return runtime.journal.conversation(runtime.journal.whole_conversation_id(conversation_id))
     except UsageError as error:
         if "has not ended" in str(error):
             raise ApiError(409, "conversation_is_busy", said(error), param="conversation") from None
@@ -156,7 +158,7 @@ async def _events(following: AsyncIterator[Followed]) -> AsyncIterator[bytes]:
 async def cancel(call: HttpCall) -> Response:
     """End it, with its model stream, its tools and its approvals. Again: nothing."""
     body = body_as(call, CancelRequest)
-    request_id = await known_request(call)
+    request_id = await known_request(call, SHOWN_CHARS)  # fewer could be found by chance, and end another one
     reason = body.reason or "cancelled by a client"
     return answered(WasDone(done=call.tenant.runtime.cancel(request_id, reason)))
 

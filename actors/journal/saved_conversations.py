@@ -1,4 +1,4 @@
-"""Conversations in a journal: which there are, one of them again, and where words occur in them; and whose id begins so.
+"""Conversations in a journal: which there are, one of them again, where words occur in them, and whose id begins so.
 
 Messages of a conversation are a tree: each has a parent. It has one branch, but where two processes have gone on from
 the same message; then the branch with the latest message is the conversation, and the others can be forked.
@@ -446,7 +446,7 @@ def _int(value: object) -> int:
 # taken for "order-12".
 
 IdsLike = Callable[[str], Collection[str]]
-"""The ids that begin with these characters, also those that are exactly these."""
+"""At least the ids that begin with these characters, also those that are exactly these."""
 
 
 class AmbiguousId(UsageError):
@@ -464,7 +464,7 @@ def whole_id(given: str, ids_like: IdsLike, noun: str, least: int = MIN_CHARS) -
     """
     if len(given) < least or not _BEGINNING.fullmatch(given):
         return given
-    found = set(ids_like(given))
+    found = {each for each in ids_like(given) if each.startswith(given)}
     own = sorted(each for each in found if _OWN.fullmatch(each))
     if given in found or not own:
         return given

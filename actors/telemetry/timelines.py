@@ -1,7 +1,8 @@
 """What each request has done, in time: its model calls, tool calls, approvals and notes, and how each of them ended.
 
 Telemetry writes it where `Runtime.record_timelines` was called, the daemon's board shows it. It holds names, codes and
-numbers, and no content. All requests that run are in it, and the last of those that have ended.
+numbers, who asked, and of content the beginning of the question. All requests that run are in it, and the last of those
+that have ended.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from enum import StrEnum
 from typing import Final
 
@@ -35,11 +37,15 @@ from callboard.protocol.tools import FailureCode
 ENDED_KEPT: Final = 200
 #: Of one request; the oldest that have ended are dropped.
 MAX_MARKS: Final = 64
+#: Of a question.
+MAX_ASKED_CHARS: Final = 6_000
 #: Of a note or a reason.
 MAX_TEXT_CHARS: Final = 300
 #: What was used is added up by minute, for a day.
 MINUTES_KEPT: Final = 24 * 60
 OK: Final = "ok"
+#: Who asks, by a name for people: of a daemon's client, that of its token.
+ASKED_BY: Final[ContextVar[str]] = ContextVar("callboard_asked_by", default="")
 
 
 class MarkKind(StrEnum):
@@ -100,6 +106,11 @@ class RequestTimeline(Struct, frozen=True):
     marks: tuple[Mark, ...] = ()
     dropped: int = 0
     """Marks that are no longer here."""
+    asked: str = ""
+    """The question's first characters, as they were sent: what looks like a key is not masked."""
+    asked_by: str = ""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    """Of the question, not masked either."""
 
     @property
     def open_marks(self) -> tuple[Mark, ...]:
@@ -129,6 +140,9 @@ class _Growing(Struct):
     model: str
     begun_at: float
     version: int
+    asked: str
+    asked_by: str
+    metadata: Mapping[str, str]
     ended_at: float | None = None
     outcome: str = ""
     reason: str = ""
@@ -167,7 +181,15 @@ class _Growing(Struct):
             self.reason,
             marks,
             self.made - len(marks),
+            self.asked,
+            self.asked_by,
+            self.metadata,
         )
+
+
+def _begun(request_id: RequestId, question: Question, at: float, version: int) -> _Growing:
+    asked, by = question.user.text[:MAX_ASKED_CHARS], question.asker.get(ASKED_BY, "")
+    return _Growing(str(request_id), question.options.model, at, version, asked, by, question.metadata)
 
 
 class RequestTimelines:
@@ -208,8 +230,7 @@ class RequestTimelines:
         """Something happened in a request; a Question begins one. Times by the runtime's clock."""
         with self._lock:
             if isinstance(what, Question):
-                begun_at = what.asked_at + self._offset
-                self._open[request_id] = _Growing(str(request_id), what.options.model, begun_at, self._changes)
+                self._open[request_id] = _begun(request_id, what, what.asked_at + self._offset, self._changes)
             growing = self._open.get(request_id)
             if growing is None:
                 return  # a late event of a request that has ended

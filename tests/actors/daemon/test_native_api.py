@@ -302,6 +302,59 @@ def test_ids_of_another_tenant_are_unknown(clients: dict[str, Client]) -> None:
         ann.ended(request_id)
 
 
+# -- ids by their first characters
+
+
+def test_the_first_characters_of_an_id_do_for_reading(clients: dict[str, Client], ann: Client) -> None:
+    request_id = ann.start("hello")
+    detail = ann.ended(request_id)
+    for part in (request_id[:8], request_id[:31]):
+        assert ann.get(f"/api/requests/{part}") == detail
+        assert "event: reply" in ann.http.get(f"/api/requests/{part}/events").text
+        assert ann.get(f"/api/requests/{part}/stack") == {"calls": []}
+        clients["bob"].get(f"/api/requests/{part}", 404)
+    ann.get(f"/api/requests/{request_id[:3]}", 404)
+    conversation = str(detail["request"]["conversation_id"])
+    read = ann.get(f"/api/conversations/{conversation[:8]}")
+    assert read == ann.get(f"/api/conversations/{conversation}")
+    message = read["messages"][-1]["id"]
+    ann.post(f"/api/conversations/{conversation[:8]}/fork", {"at": message}, 201)
+    second = ann.ended(ann.start("again", conversation=conversation[:8]))
+    assert second["request"]["conversation_id"] == conversation
+    clients["bob"].get(f"/api/conversations/{conversation[:8]}", 404)
+
+
+def test_a_beginning_of_several_ids_is_refused_with_their_number(ann: Client) -> None:
+    alike = [f"feed{digit * 28}" for digit in "01"]
+    for each in alike:
+        ann.start("hello", request_id=each)
+        ann.ended(each)
+    error = ann.get("/api/requests/feed", 409)["error"]
+    assert error["code"] == "ambiguous_id"
+    assert "2 requests begin with 'feed'" in error["message"]
+    assert ann.get("/api/requests/feed1")["request"]["request_id"] == alike[1]
+
+
+def test_what_decides_or_deletes_names_the_whole_id(ann: Client) -> None:
+    request_id = ann.start('call dangerous {"what": "it"}')
+    wait_until(lambda: ann.get("/api/approvals")["approvals"])
+    (asked,) = ann.get("/api/approvals")["approvals"]
+    ann.post(str(asked["url"]).replace(request_id, request_id[:8]), {"answer": "once"}, 404)
+    assert ann.get("/api/approvals")["approvals"] == [asked]
+    ann.post(f"/api/requests/{request_id[:7]}/cancel", None, 404)
+    assert ann.post(f"/api/requests/{request_id[:8]}/cancel") == {"done": True}
+    detail = ann.ended(request_id)
+    conversation = str(detail["request"]["conversation_id"])
+    ann.delete(f"/api/conversations/{conversation[:8]}", 404)
+    ann.delete(f"/api/conversations/{conversation}")
+
+
+def test_an_id_that_a_client_has_chosen_is_taken_whole(ann: Client) -> None:
+    ann.start("hello", request_id="order-12")
+    ann.ended("order-12")
+    ann.get("/api/requests/order-1", 404)
+
+
 # -- quotas
 
 
