@@ -122,7 +122,8 @@ class BoardFeed:
                 if found.number == seen + 1 and seen:
                     yield found.changed(scope)
                 elif found.number != seen:
-                    yield server_event(orjson.dumps(found.whole(scope)), name="board")
+                    whole = {"tenant": self.tenant.name, **found.whole(scope)}
+                    yield server_event(orjson.dumps(whole), name="board")
                 seen = found.number
                 await self._tick()
         finally:

@@ -5,8 +5,10 @@ A row changes only when something has happened: times are given as points in tim
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from operator import itemgetter
 from typing import Final
 
@@ -18,8 +20,15 @@ from callboard.actors.daemon.tenants import Tenant
 from callboard.actors.journal.saved_conversations import title_of
 from callboard.actors.kernel import ActorInfo
 from callboard.actors.telemetry.timelines import Mark, MarkKind, RequestTimeline
+from callboard.protocol.commands import AskApproval
 from callboard.protocol.masking import for_log
-from callboard.protocol.readers import ForDecision, arguments_for_decision, for_decision, one_line_for_decision
+from callboard.protocol.readers import (
+    arguments_for_decision,
+    for_decision,
+    json_for_decision,
+    name_for_decision,
+    one_line_for_decision,
+)
 
 Row = Mapping[str, object]
 Rows = Mapping[str, Row]
@@ -34,14 +43,16 @@ SECTION_SCOPES: Final[Mapping[str, Scope]] = {
     "usage": Scope.USE,
     "dead_letters": Scope.ADMIN,
 }
-#: Rows of a section; more are counted. The oldest of what waits come first.
-MAX_STUCK: Final = 100
+#: Rows of a section, and of each source of what is stuck. The oldest of what waits come first.
+MAX_STUCK: Final = 50
 MAX_APPROVALS: Final = 50
 MAX_SESSIONS: Final = 20
 #: Of a request's metadata.
 MAX_ABOUT_CHARS: Final = 160
+#: Of the arguments of a call in one line.
+MAX_LINE_CHARS: Final = 300
 #: Of a diff or of arguments; /api/approvals has all of it.
-MAX_SHOWN_CHARS: Final = 20_000
+MAX_SHOWN_CHARS: Final = 4_000
 #: A call that has used this part of its time is shown as stuck.
 LATE_FRACTION: Final = 0.5
 #: A call is not stuck before this time, whatever its deadline.
@@ -77,9 +88,9 @@ def _asked(line: RequestTimeline) -> Row:
     return {"asked": title_of(line.asked), "by": for_log(line.asked_by), "about": cut(about, MAX_ABOUT_CHARS)}
 
 
-def cut(text: str, most: int) -> str:
+def cut(text: str, most: int | None) -> str:
     """At most so many characters; what is cut ends so that it is seen."""
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+    return text if most is None or len(text) <= most else f"{text[: most - 1]}…"
 
 
 def _request(line: RequestTimeline) -> Row:
@@ -128,15 +139,19 @@ def _mark(mark: Mark) -> Row:
 
 def approvals(tenant: Tenant) -> Rows:
     """What waits for a person, with what it would do."""
-    return {_key(each): _approval(each) for each in tenant.desk.open[:MAX_APPROVALS]}
+    return {_key(each): approval(each) for each in tenant.desk.open[:MAX_APPROVALS]}
 
 
 def _key(opened: OpenApproval) -> str:
     return "/".join(map(str, opened.key))
 
 
-def _approval(opened: OpenApproval) -> Row:
+def approval(opened: OpenApproval, most: int | None = MAX_SHOWN_CHARS) -> Row:
+    """What a person decides on. `most`: characters of the arguments and of the diff; None: all."""
     (request_id, step, call_id), asked = opened.key, opened.question
+    line, touches = _arguments_line(asked.arguments), [f"{each.kind} {each.value}" for each in asked.accesses]
+    arguments, diff = arguments_for_decision(asked.arguments), for_decision(asked.preview)
+    says_all = len(line) <= MAX_LINE_CHARS and not asked.preview and not asked.is_after_untrusted
     return {
         "key": _key(opened),
         "request_id": request_id,
@@ -144,21 +159,39 @@ def _approval(opened: OpenApproval) -> Row:
         "call_id": call_id,
         "tool": one_line_for_decision(asked.name),
         "risk": asked.risk.value,
-        "why": one_line_for_decision(asked.rule),
-        "touches": [one_line_for_decision(f"{each.kind} {each.value}") for each in asked.accesses],
+        "why": _why(asked),
+        "line": cut(line, MAX_LINE_CHARS),
+        "says_all": says_all and all(each.value in line for each in asked.accesses),
+        "touches": [one_line_for_decision(each) for each in touches],
         "confinement": one_line_for_decision(asked.confinement),
         "after_untrusted": asked.is_after_untrusted,
-        "arguments": _shown(arguments_for_decision(asked.arguments)),
-        "diff": _shown(for_decision(asked.preview)),
+        "arguments": cut(arguments, most),
+        "diff": cut(diff, most),
+        "is_cut": most is not None and max(len(arguments), len(diff)) > most,
         "since": round(opened.since, 3),
     }
 
 
-def _shown(text: ForDecision) -> ForDecision:
-    rest = len(text) - MAX_SHOWN_CHARS
-    if rest <= 0:
-        return text
-    return ForDecision(f"{text[:MAX_SHOWN_CHARS]}\n... and {rest:,} more characters: see /api/approvals")
+def _why(asked: AskApproval) -> str:
+    """A sentence."""
+    why = one_line_for_decision(asked.rule) or f"{one_line_for_decision(asked.name)} has the risk {asked.risk.value}"
+    return f"{why}." if why[-1] not in ".!?" else why
+
+
+def _arguments_line(text: str) -> str:
+    """All of the arguments in one line: the value of a single one that is a text, else names with JSON."""
+    try:
+        given = json.loads(text)
+    except (ValueError, RecursionError):
+        return one_line_for_decision(text)
+    if not isinstance(given, dict):
+        return one_line_for_decision(text)
+    values = list(given.values())
+    if len(values) == 1 and isinstance(values[0], str):
+        return one_line_for_decision(values[0])
+    # Line feeds of the values themselves are escapes: those that are left only indent.
+    shown = (f"{name_for_decision(name)}: {json_for_decision(value)}" for name, value in given.items())
+    return " ".join(line.strip() for line in ", ".join(shown).split("\n"))
 
 
 def stuck(tenant: Tenant, withdrawn: Iterable[str], tree: Iterable[ActorInfo]) -> Rows:
@@ -173,8 +206,8 @@ def stuck(tenant: Tenant, withdrawn: Iterable[str], tree: Iterable[ActorInfo]) -
         lambda: _vectors(tenant),
         lambda: _busy(tree),
     )
-    found = [row for source in sources for row in source()]
-    return {str(row["key"]): row for row in found[:MAX_STUCK]}
+    found = (row for source in sources for row in islice(source(), MAX_STUCK))
+    return {str(row["key"]): row for row in found}
 
 
 def _approvals_waiting(tenant: Tenant) -> Iterator[Row]:
@@ -184,7 +217,7 @@ def _approvals_waiting(tenant: Tenant) -> Iterator[Row]:
             "key": f"approval/{_key(each)}",
             "kind": "approval",
             "what": each.question.name,
-            "why": f"waits for a person: {each.question.rule or 'its risk is ' + each.question.risk.value}",
+            "why": f"It waits for a person: {_why(each.question)}",
             "since": round(each.since, 3),
             "request_id": request_id,
             "step": step,

@@ -1,6 +1,7 @@
 """A program: `callboard serve` whose model is a script, for the tests of the board. Its arguments are the command's.
 
-The words of a question decide what the model does. `POST /test/start` asks as many questions as its body says.
+The words of a question decide what the model does: "edit PATH", "publish: TEXT". `POST /test/start` asks as many
+questions as its body says; `{n}` in them is the number of each.
 """
 
 from __future__ import annotations
@@ -63,8 +64,6 @@ async def quick(word: str) -> str:
     return word
 '''
 CALLS = {
-    "edit": (ScriptedCall("create_file", {"path": "plan.txt", "content": "first line\nsecond line\n"}),),
-    "publish": (ScriptedCall("publish", {"text": "to all"}),),
     "slow": (ScriptedCall("slow", {"seconds": 90.0}),),
     "several": (
         ScriptedCall("slow", {"seconds": 1.5}),
@@ -82,9 +81,10 @@ def script(request: ModelRequest) -> ScriptedTurn:
     last = request.messages[-1]
     if not isinstance(last, UserMessage):
         return ScriptedTurn("Done.", usage=USED, first_delay_seconds=0.3)
-    for word, calls in CALLS.items():
-        if word in last.text:
-            return ScriptedTurn("I will see.", calls=calls, usage=USED, first_delay_seconds=0.3)
+    if (calls := called(last.text)) is not None:
+        return ScriptedTurn("I will see.", calls=calls, usage=USED, first_delay_seconds=0.3)
+    if "refused" in last.text:
+        return ScriptedTurn(error=make_error(ErrorKind.AUTHENTICATION, "the key is not known"))
     if "limited" in last.text:
         return ScriptedTurn(error=make_error(ErrorKind.RATE_LIMITED, "too many", retry_after=50.0))
     if "think" in last.text:
@@ -92,11 +92,23 @@ def script(request: ModelRequest) -> ScriptedTurn:
     return ScriptedTurn("Here it is.", usage=USED)
 
 
+def called(text: str) -> tuple[ScriptedCall, ...] | None:
+    """What a question makes the model call."""
+    if "edit" in text:
+        path = text.partition("edit ")[2].partition(" ")[0] or "plan.txt"
+        return (ScriptedCall("create_file", {"path": path, "content": "first line\nsecond line\n"}),)
+    if "publish" in text:
+        return (ScriptedCall("publish", {"text": text.partition("publish: ")[2] or "to all"}),)
+    return next((calls for word, calls in CALLS.items() if word in text), None)
+
+
 async def start(call: HttpCall) -> Response:
-    """{"prompt", "count"}: ask it so often, and do not wait."""
+    """{"prompt", "count", "metadata"}: ask it so often, and do not wait."""
     body = call.json()
-    for _ in range(int(str(body.get("count", 1)))):
-        task: asyncio.Task[object] = asyncio.ensure_future(call.tenant.runtime.ask(str(body["prompt"])))
+    about = {str(name): str(value) for name, value in dict(body.get("metadata") or {}).items()}  # type: ignore[call-overload]
+    for n in range(int(str(body.get("count", 1)))):
+        prompt = str(body["prompt"]).replace("{n}", str(n))
+        task: asyncio.Task[object] = asyncio.ensure_future(call.tenant.runtime.ask(prompt, metadata=about))
         tasks.add(task)
         task.add_done_callback(ended)
     return json_response({}, 202)

@@ -35,8 +35,14 @@ class Opened:
     foreign: list[str] = field(default_factory=list)
     """Requests to anywhere but the daemon."""
 
-    def ask(self, prompt: str, count: int = 1) -> None:
-        assert self.daemon.post("/test/start", {"prompt": prompt, "count": count}).status_code == 202
+    def ask(self, prompt: str, count: int = 1, **metadata: str) -> None:
+        ask(self.daemon, prompt, count, **metadata)
+
+
+def ask(daemon: RunningDaemon, prompt: str, count: int = 1, **metadata: str) -> None:
+    """So often; `{n}` in it is the number of each."""
+    body = {"prompt": prompt, "count": count, "metadata": metadata}
+    assert daemon.post("/test/start", body).status_code == 202
 
 
 @contextlib.contextmanager

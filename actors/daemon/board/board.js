@@ -1,68 +1,19 @@
 // The board: what the daemon tells, section by section, at most one section a frame.
 
-import { curl, follow, forgetToken, get, keepToken, post, Refused, takeTokenFromLink, token } from "./daemon.js";
+import { announce, decideByKey, forgetApprovals, showApprovals, tickApprovals, waiting } from "./approvals.js";
+import { follow, forgetToken, get, keepToken, Refused, takeTokenFromLink, token } from "./daemon.js";
 import { $, careful, h, KeyedList, number, seconds, write } from "./dom.js";
-import { Lane, marksTable, setZero, writeEnd } from "./lanes.js";
+import { setZero } from "./lanes.js";
+import { failures, list as requestList, listenToWindow, runningCount, showRequests } from "./requests.js";
+import { act, askedOf, curlButton, firstOf, fold, idButton, listenForMore, may, now, requestPath, rowsOf, state } from "./rows.js";
 
-const PAGE = 50;
 const MAX_STACKS = 30;
-const WINDOW_KEPT = "callboard.window";
 const SHORTCUTS_KEPT = "callboard.shortcuts";
+/** The daemon tells no more of one kind (MAX_STUCK and MAX_APPROVALS of board_rows.py). */
+const MOST_TOLD = 50;
+const counted = (length) => (length >= MOST_TOLD ? `${length} or more` : number(length));
 
-/** The rows of each section, by key, in their order; `offset`: what the daemon's clock is ahead of ours, in seconds. */
-const state = { sections: {}, offset: 0, limit: PAGE, scope: "use" };
-const now = () => Date.now() / 1000 + state.offset;
-const rowsOf = (name) => [...(state.sections[name]?.values() ?? [])];
-const may = (scope) => ["use", "approve", "admin"].indexOf(state.scope) >= ["use", "approve", "admin"].indexOf(scope);
-
-// -- parts of rows
-
-/** A button that shows the same call for a terminal, with its URL. */
-function curlButton(method, path, body, what) {
-  const shown = h("div", { class: "curl", hidden: true });
-  const button = h("button", { type: "button", "aria-expanded": "false", "aria-label": `curl line of ${what}` }, "curl");
-  button.addEventListener("click", () => {
-    if (!shown.firstChild) shown.append(...curlLine(method, path, body, what));
-    shown.hidden = !shown.hidden;
-    button.setAttribute("aria-expanded", String(!shown.hidden));
-  });
-  return { button, shown };
-}
-
-function curlLine(method, path, body, what) {
-  const line = curl(method, path, body);
-  const code = h("code", { tabindex: "0" }, line);
-  const copy = h("button", { type: "button", "aria-label": `Copy the curl line of ${what}` }, "Copy");
-  copy.addEventListener("click", async () => {
-    await navigator.clipboard?.writeText(line).catch(() => undefined);
-    const range = document.createRange();
-    range.selectNodeContents(code);
-    getSelection().removeAllRanges();
-    getSelection().addRange(range);
-    write(copy, "Copied");
-    setTimeout(() => write(copy, "Copy"), 2000);
-  });
-  return [h("span", { class: "url" }, `${method} ${location.origin}${path}`), code, copy];
-}
-
-const part = (text) => encodeURIComponent(text);
-const requestPath = (id) => `/api/requests/${part(id)}`;
-
-/** Do something on the daemon; what goes wrong is shown beside the button. */
-async function act(button, path, body, done = "Done") {
-  const place = button.closest("li, tr, div") ?? button.parentElement;
-  $(".problem", place)?.remove();
-  button.disabled = true;
-  try {
-    await post(path, body);
-    write(button, done);
-  } catch (error) {
-    const cell = place.tagName === "TR" ? place.lastElementChild : place;
-    cell.append(h("p", { class: "problem", role: "alert" }, error.message));
-  } finally {
-    setTimeout(() => (button.disabled = false), 1000);
-  }
-}
+// -- what is stuck
 
 const KINDS = {
   approval: "approval", deadline: "deadline", deferred: "deferred", rate_limit: "rate limit", retry: "retry",
@@ -76,17 +27,71 @@ function stuckRow(row) {
   const { button, shown } = curlButton("GET", path, null, row.what);
   const since = h("span", { class: "number since" });
   const why = h("span", { class: "why" });
+  const asked = row.request_id ? h("a", { href: "#requests", class: "of", onclick: (event) => find(event, row.request_id) }) : null;
   const element = h(
     "li", { tabindex: "-1", class: `stuck ${row.kind}` },
-    h("span", { class: "badge" }, KINDS[row.kind] ?? row.kind), h("strong", {}, row.what), why, since,
-    row.request_id ? h("a", { href: "#requests", class: "of", onclick: (event) => find(event, row.request_id) }, row.request_id) : null,
-    button, shown,
+    h("span", { class: "badge" }, KINDS[row.kind] ?? row.kind), h("strong", {}, row.what), since, why, asked,
+    row.request_id ? idButton(row.request_id) : null, button, shown,
   );
   let at = row;
   const tick = () => {
     write(since, at.since ? `${seconds(now() - at.since)}${rest(at)}` : "");
   };
-  return { element, tick, update: (next) => { at = next; write(why, next.why); tick(); } };
+  const update = (next) => {
+    at = next;
+    write(why, next.why);
+    if (asked) write(asked, askedOf(next.request_id) || "request");
+    tick();
+  };
+  return { element, tick, update };
+}
+
+/** Of one kind and one name: the oldest, and how many more there are; they unfold. */
+function stuckGroup({ rows: [first] }) {
+  const more = h("button", { type: "button", class: "more", "aria-expanded": "false" });
+  const inner = h("ul", { class: "rows", hidden: true });
+  const oldest = h("ul", { class: "rows" });
+  const [top, others] = [new KeyedList(oldest, stuckRow), new KeyedList(inner, stuckRow)];
+  const element = h("li", { class: "stuck-group" }, oldest, more, inner);
+  let group = { rows: [first] };
+  const made = { element, isPartial: false };
+  const show = () => {
+    top.show(group.rows.slice(0, 1));
+    made.isPartial = !inner.hidden && others.show(group.rows.slice(1));
+  };
+  more.addEventListener("click", () => {
+    inner.hidden = !inner.hidden;
+    more.setAttribute("aria-expanded", String(!inner.hidden));
+    dirty("stuck");
+    show();
+  });
+  made.tick = () => [top, ...(inner.hidden ? [] : [others])].forEach((each) => each.shown.forEach((row) => row.tick()));
+  made.update = (next) => {
+    group = next;
+    more.hidden = group.rows.length < 2;
+    write(more, `${counted(group.rows.length)} ${KINDS[group.rows[0].kind] ?? group.rows[0].kind}: ${group.rows[0].what}`);
+    show();
+  };
+  return made;
+}
+
+/** Approvals are in a section of their own where they can be decided on. */
+const stuckRows = () => rowsOf("stuck").filter((row) => row.kind !== "approval" || !may("approve"));
+
+function showStuck() {
+  const rows = stuckRows();
+  const groups = new Map();
+  for (const row of rows) {
+    const key = `${row.kind}/${row.what}`;
+    const group = groups.get(key) ?? { key, rows: [] };
+    groups.set(key, group);
+    group.rows.push(row);
+  }
+  count("stuck", rows.length ? number(rows.length) : "");
+  empty("stuck", rows.length, "Nothing is stuck.");
+  dirty("summary");
+  const isPartial = lists.stuck.show(firstOf("stuck", [...groups.values()]));
+  return [...lists.stuck.shown.values()].some((each) => each.isPartial) || isPartial;
 }
 
 /** What is left of a wait, or of the time that a call has. */
@@ -99,117 +104,52 @@ function find(event, id) {
   event.preventDefault();
   $("#filter").value = id;
   dirty("requests");
+  $("#requests").scrollIntoView();
   $("#requests").focus();
 }
 
-// -- approvals
+// -- what has failed
 
-function approvalCard(row) {
-  const path = `/api/approvals/${part(row.request_id)}/${row.step}/${part(row.call_id)}`;
-  const { button, shown } = curlButton("POST", path, { answer: "once" }, `approving ${row.tool}`);
-  const reason = h("input", { type: "text", "aria-label": `Why ${row.tool} is denied`, placeholder: "reason, for the model" });
-  const answer = (kind, words) => (event) => act(event.target, path, { answer: kind, ...(kind.startsWith("deny") ? { reason: reason.value } : {}) }, words);
-  const since = h("span", { class: "quiet since" });
-  const title = `approval-${row.request_id}-${row.step}-${row.call_id}`;
-  const element = h(
-    "li", { class: "card", tabindex: "-1", "aria-labelledby": title },
-    h("h4", { id: title }, `May ${row.tool} run?`),
-    h("p", {}, h("span", { class: "badge" }, row.risk), ` ${row.why} `, since),
-    row.after_untrusted ? h("p", { class: "warning" }, "The request has read text that is not its owner's.") : null,
-    row.confinement ? h("p", { class: "quiet" }, row.confinement) : null,
-    row.touches.length ? h("ul", { "aria-label": `What ${row.tool} touches` }, ...row.touches.map((each) => h("li", {}, each))) : null,
-    row.diff ? diff(row.diff, row.tool) : null,
-    h("details", { open: !row.diff }, h("summary", {}, "Arguments"), h("pre", { tabindex: "0", "aria-label": `Arguments of ${row.tool}` }, row.arguments)),
-    h("div", { class: "actions" },
-      h("button", { type: "button", class: "main approve", onclick: answer("once", "Approved") }, "Approve"),
-      h("button", { type: "button", onclick: answer("request", "Approved") }, "Approve for this request"),
-      h("button", { type: "button", class: "deny", onclick: answer("deny", "Denied") }, "Deny"),
-      reason, button),
-    shown,
-  );
-  const tick = () => write(since, `asked ${seconds(now() - row.since)} ago`);
-  return { element, tick, update: tick };
-}
-
-const DIFF_LINES = { "+": "added", "-": "removed", "@": "place" };
-
-function diff(text, tool) {
-  const lines = text.trimEnd().split("\n").map((line) => {
-    const isHead = line.startsWith("+++") || line.startsWith("---");
-    return h("span", { class: isHead ? "file" : DIFF_LINES[line[0]] ?? "" }, `${line}\n`);
-  });
-  return h("pre", { class: "diff", tabindex: "0", "aria-label": `What ${tool} would change` }, ...lines);
-}
-
-let announced = null;
-
-/** A screen reader is told of approvals that are new, and of nothing else. */
-function announce(rows) {
-  const keys = new Set(rows.map((row) => row.key));
-  const fresh = announced ? rows.filter((row) => !announced.has(row.key)) : [];
-  announced = keys;
-  if (fresh.length === 1) write($("#announcer"), `${fresh[0].tool} needs an approval`);
-  else if (fresh.length) write($("#announcer"), `${fresh.length} calls need an approval`);
-}
-
-// -- requests
-
-function requestRow(row) {
-  const lane = new Lane();
-  const [stateAt, took, end] = [h("span", { class: "state" }), h("span", { class: "number took" }), h("span", { class: "why" })];
-  const cancel = careful("Cancel", `Cancel request ${row.key}`, (button) => act(button, `${requestPath(row.key)}/cancel`, { reason: "cancelled on the board" }, "Cancelling"));
-  const { button, shown } = curlButton("GET", requestPath(row.key), null, `request ${row.key}`);
-  const details = h("div", { class: "details", hidden: true });
-  const more = h("button", { type: "button", class: "id", "aria-expanded": "false", "aria-label": `Request ${row.key}, details` }, row.key);
-  const element = h("li", { class: "request", tabindex: "-1" }, h("div", { class: "who" }, more, h("span", { class: "quiet" }, row.model), stateAt), lane.element, h("div", { class: "actions" }, took, cancel, button), end, shown, details);
-  let at = row;
-  const showDetails = () => details.replaceChildren(marksTable(at, now()));
-  more.addEventListener("click", () => {
-    details.hidden = !details.hidden;
-    more.setAttribute("aria-expanded", String(!details.hidden));
-    if (!details.hidden) showDetails();
-  });
-  const tick = (isFirst) => {
-    if (isFirst || !at.ended_at || windowSeconds) lane.move(now(), windowSeconds);
-    if (isFirst || !at.ended_at) write(took, seconds((at.ended_at ?? now()) - at.begun_at));
-  };
+function failedRow() {
+  const [kind, what, times, since, why] = [h("span", { class: "badge bad" }), h("strong"), h("span", { class: "count" }), h("span", { class: "number since" }), h("span", { class: "why" })];
+  const asked = h("a", { href: "#requests", class: "of", onclick: (event) => find(event, at.request.key) });
+  const own = h("span");
+  const element = h("li", { tabindex: "-1", class: "stuck" }, kind, what, times, since, why, asked, own);
+  let at = null;
+  const tick = () => write(since, `${seconds(now() - at.at)} ago`);
   const update = (next) => {
+    if (at?.request.key !== next.request.key) own.replaceChildren(idButton(next.request.key));
     at = next;
-    element.className = `request ${next.outcome || "running"}`;
-    write(stateAt, next.state);
-    cancel.hidden = next.ended_at !== null;
-    lane.draw(next, now());
-    writeEnd(end, next);
-    if (!details.hidden) showDetails();
-    tick(true);
+    write(kind, next.kind.replaceAll("_", " "));
+    write(what, next.what);
+    write(times, next.count > 1 ? `${number(next.count)} times` : "");
+    write(why, next.why);
+    why.hidden = !next.why;
+    write(asked, next.request.asked || "request");
+    tick();
   };
   return { element, tick, update };
 }
 
-let windowSeconds = Number(sessionStorage.getItem(WINDOW_KEPT) ?? 60);
-
-function writeAxis() {
-  const [from, until] = document.querySelectorAll("#axis i");
-  write(from, windowSeconds ? `${seconds(windowSeconds)} ago` : "begun");
-  write(until, windowSeconds ? "now" : "ended, or now");
+function showFailing() {
+  const groups = failures();
+  count("failing", groups.length ? number(groups.reduce((sum, each) => sum + each.count, 0)) : "");
+  empty("failing", groups.length, "Nothing has failed.");
+  dirty("summary");
+  return lists.failing.show(firstOf("failing", groups));
 }
 
-function showRequests() {
-  const all = rowsOf("requests");
-  const words = $("#filter").value.trim().toLowerCase();
-  const found = words ? all.filter((row) => `${row.key} ${row.model} ${row.state}`.toLowerCase().includes(words)) : all;
-  const running = all.filter((row) => row.ended_at === null).length;
-  count("requests", `${number(running)} running`);
-  empty("requests", found.length, words ? "No request has these words." : "No requests yet.");
-  $("#axis").hidden = !found.length;
-  const isPartial = lists.requests.show(found.slice(0, state.limit));
-  const more = $("#more-requests");
-  more.hidden = found.length <= state.limit;
-  write(more, `Show more: ${number(Math.min(state.limit, found.length))} of ${number(found.length)} are shown`);
-  const waiting = rowsOf("stuck").length;
-  write($("#summary"), `${number(running)} running · ${number(waiting)} stuck`);
-  document.title = waiting ? `(${waiting}) callboard` : "callboard";
-  return isPartial;
+// -- the summary
+
+function showSummary() {
+  const mine = may("approve") ? waiting() : rowsOf("stuck").filter((row) => row.kind === "approval").length;
+  const failed = failures().reduce((sum, each) => sum + each.count, 0);
+  const stuck = stuckRows().filter((row) => row.kind !== "approval").length;
+  write($("#sum-waiting"), mine >= MOST_TOLD ? `${mine}+` : number(mine));
+  write($("#sum-stuck"), number(stuck));
+  write($("#sum-failing"), number(failed));
+  write($("#sum-running"), number(runningCount()));
+  document.title = mine + stuck ? `(${mine + stuck}) callboard` : "callboard";
 }
 
 // -- actors
@@ -242,6 +182,21 @@ function actorRow(row) {
   return { element, update };
 }
 
+/** A tree of which all run and none waits is a line. */
+const standsOut = (row) => row.restarts > 0 || row.mailbox > 100 || row.state !== "running";
+
+function showActors() {
+  const rows = rowsOf("actors");
+  const isOpen = $("#show-tree").getAttribute("aria-expanded") === "true";
+  const odd = rows.filter(standsOut);
+  $("#actors").hidden = !may("admin");
+  count("actors", rows.length ? number(rows.length) : "");
+  write($("#actors-line"), odd.length ? `${number(odd.length)} stand out: restarted, not running, or with many messages before them.` : "All run, none was restarted, no mailbox is full.");
+  const shown = isOpen ? rows : odd;
+  $("#actors .wide").hidden = !shown.length;
+  return lists.actors.show(firstOf("actors", shown));
+}
+
 // -- usage
 
 function showUsage() {
@@ -255,8 +210,8 @@ function showUsage() {
     const minute = minutes.get(row.minute_at) ?? [0, 0];
     minutes.set(row.minute_at, [minute[0] + row.input_tokens, minute[1] + row.output_tokens]);
   }
-  empty("usage", rows.length, "No request has ended yet.");
-  lists.usage.show([...models.values()]);
+  $("#usage").hidden = !rows.length;
+  lists.usage.show(firstOf("usage", [...models.values()]));
   drawUsage(minutes);
 }
 
@@ -323,7 +278,7 @@ function toolRow(row) {
   const { button, shown } = curlButton("GET", path, null, `the stack of ${row.name}`);
   const show = h("button", { type: "button", "aria-label": `Stack of ${row.name} in ${row.request}` }, "Stack");
   show.addEventListener("click", () => { stack.row = row; showStack(); });
-  const element = h("li", { class: "stuck", tabindex: "-1" }, h("strong", {}, row.name), h("span", { class: "why" }, `of ${row.request}, step ${row.step}`), took, show, button, shown);
+  const element = h("li", { class: "running-tool", tabindex: "-1" }, h("strong", {}, row.name), h("span", { class: "of" }, askedOf(row.request), `, step ${row.step}`), took, idButton(row.request), show, button, shown);
   const tick = () => write(took, `${seconds(now() - row.from)}${row.deadline ? `, ${seconds(row.deadline - now())} left` : ""}`);
   return { element, tick, update: tick };
 }
@@ -332,7 +287,7 @@ async function showStack() {
   const { row } = stack;
   if (!row) return;
   $("#stack-shown").hidden = false;
-  write($("#stack-of"), `${row.name}, ${row.request}`);
+  write($("#stack-of"), `${row.name}: ${askedOf(row.request)}`);
   const place = $("#stack-shown pre");
   try {
     const found = (await get(`${requestPath(row.request)}/stack`)).calls.find((each) => each.call_id === row.call_id);
@@ -345,80 +300,75 @@ async function showStack() {
 // -- showing
 
 const lists = {
-  stuck: new KeyedList($("#stuck-rows"), stuckRow), approvals: new KeyedList($("#approval-cards"), approvalCard),
-  requests: new KeyedList($("#request-rows"), requestRow), actors: new KeyedList($("#actor-rows"), actorRow),
-  usage: new KeyedList($("#usage-rows"), usageRow), letters: new KeyedList($("#letter-rows"), letterRow),
-  tools: new KeyedList($("#tool-rows"), toolRow),
+  stuck: new KeyedList($("#stuck-rows"), stuckGroup), failing: new KeyedList($("#failing-rows"), failedRow), requests: requestList,
+  actors: new KeyedList($("#actor-rows"), actorRow), usage: new KeyedList($("#usage-rows"), usageRow),
+  letters: new KeyedList($("#letter-rows"), letterRow), tools: new KeyedList($("#tool-rows"), toolRow),
 };
 
 const count = (section, text) => write($(`#${section} .count`), text);
 
+/** A section that holds nothing is a line. */
 function empty(section, length, words) {
   const place = $(`#${section} > .empty`);
   place.hidden = length > 0;
-  const table = $(`#${section} > table`);
-  if (table) table.hidden = length === 0;
-  if (words) write(place, words);
+  $(`#${section}`).classList.toggle("is-empty", !length);
+  write(place, words);
 }
 
 /** How each section is shown; true: there is more to be shown. */
 const SHOW = {
-  stuck: () => {
-    const rows = rowsOf("stuck");
-    count("stuck", rows.length ? number(rows.length) : "");
-    empty("stuck", rows.length);
-    dirty("requests");
-    return lists.stuck.show(rows);
-  },
   approvals: () => {
     const rows = rowsOf("approvals");
-    $("#approvals").hidden = !rows.length;
-    count("approvals", rows.length ? number(rows.length) : "");
+    $("#approvals").hidden = !may("approve");
+    count("approvals", rows.length ? counted(rows.length) : "");
     announce(rows);
-    return lists.approvals.show(rows);
+    const isPartial = showApprovals();
+    empty("approvals", rows.length || $("li.approval"), "Nothing waits for you.");
+    dirty("summary");
+    return isPartial;
   },
+  stuck: showStuck,
+  failing: showFailing,
+  summary: showSummary,
   requests: showRequests,
-  tools: () => {
+  stack: () => {
     const rows = runningTools();
-    empty("stack", rows.length);
-    return lists.tools.show(rows.map((row) => lists.tools.shown.get(row.key)?.row ?? row));
-  },
-  actors: () => {
-    const rows = rowsOf("actors");
-    count("actors", rows.length ? number(rows.length) : "");
-    empty("actors", may("admin") ? 1 : 0);
-    return lists.actors.show(rows);
+    $("#stack").hidden = !rows.length && $("#stack-shown").hidden;
+    count("stack", rows.length ? counted(rows.length) : "");
+    return lists.tools.show(firstOf("stack", rows).map((row) => lists.tools.shown.get(row.key)?.row ?? row));
   },
   usage: showUsage,
+  actors: showActors,
   dead_letters: () => {
     const rows = rowsOf("dead_letters");
     count("dead-letters", rows.length ? number(rows.length) : "");
-    empty("dead-letters", rows.length);
-    return lists.letters.show(rows);
+    $("#dead-letters").hidden = !rows.length;
+    return lists.letters.show(firstOf("dead_letters", rows));
   },
 };
 
-const waiting = new Set();
+const due = new Set();
 let frame = 0;
 
 /** Show a section again, in a frame of its own. */
 function dirty(...names) {
-  for (const name of names) waiting.add(name);
+  for (const name of names) due.add(name);
   frame ||= requestAnimationFrame(showNext);
 }
 
 function showNext() {
-  const [name] = waiting;
-  waiting.delete(name);
-  if (SHOW[name]()) waiting.add(name); // it has more rows than one frame makes
-  frame = waiting.size ? requestAnimationFrame(showNext) : 0;
+  const [name] = due;
+  due.delete(name);
+  if (SHOW[name]()) due.add(name); // it has more rows than one frame makes
+  frame = due.size ? requestAnimationFrame(showNext) : 0;
 }
 
-const MOVING = [lists.stuck, lists.approvals, lists.requests, lists.tools];
+const MOVING = [lists.stuck, lists.failing, lists.requests, lists.tools];
 
 /** What counts on by itself, once a second. */
 function tick() {
   if (document.hidden) return;
+  tickApprovals();
   for (const list of MOVING) for (const each of list.shown.values()) each.tick();
 }
 
@@ -429,10 +379,14 @@ function take(name, rows) {
 }
 
 function heard(kind, data) {
+  heardAt = Date.now();
   state.offset = data.at - Date.now() / 1000;
   if (kind === "board") {
     setZero(data.at);
     state.scope = data.scope;
+    write($("#tenant"), data.tenant);
+    $("#summary").hidden = false;
+    $("#board").removeAttribute("aria-busy");
     state.sections = {};
     for (const [name, rows] of Object.entries(data.sections)) take(name, rows);
     dirty(...Object.keys(SHOW));
@@ -444,11 +398,38 @@ function heard(kind, data) {
     for (const row of change.set ?? []) rows.set(row.key, row);
     if (change.order) take(name, change.order.map((key) => rows.get(key)));
     dirty(name);
-    if (name === "requests") dirty("tools");
+    if (name === "requests") dirty("failing", "stack");
   }
 }
 
 let looking = null;
+let heardAt = 0;
+
+/** Lost is told, and since when: nothing is decided on what may be old. */
+function tellConnection(isConnected, words) {
+  state.isConnected = isConnected;
+  write($("#connection"), words);
+  $("#connection").classList.toggle("lost", !isConnected);
+  $("#board").classList.toggle("is-old", !isConnected);
+  $("#lost").hidden = isConnected || !heardAt;
+  const at = new Date(heardAt).toLocaleTimeString();
+  write($("#lost"), isConnected ? "" : `The connection to the daemon is lost. This is as it was at ${at}; nothing can be decided until it is back.`);
+}
+
+/** As before anything was told. */
+function forget() {
+  state.sections = {};
+  heardAt = 0;
+  forgetApprovals();
+  for (const each of Object.values(lists)) each.show([]);
+  for (const each of document.querySelectorAll("#board .empty")) {
+    each.hidden = false;
+    write(each, "Loading…");
+  }
+  for (const each of document.querySelectorAll("#board .count, #summary b, #tenant")) write(each, "");
+  for (const id of ["stack", "usage", "actors", "dead-letters", "summary"]) $(`#${id}`).hidden = true;
+  $("#board").setAttribute("aria-busy", "true");
+}
 
 async function open() {
   $("#login").hidden = Boolean(token());
@@ -460,8 +441,10 @@ async function open() {
   }
   looking?.abort();
   looking = new AbortController();
+  forget();
+  write($("#connection"), "connecting");
   try {
-    await follow("/api/board/events", looking.signal, heard, (words) => write($("#connection"), words));
+    await follow("/api/board/events", looking.signal, heard, tellConnection);
   } catch (error) {
     if (!(error instanceof Refused)) throw error;
     signOut(error.message);
@@ -478,30 +461,34 @@ function signOut(words = "") {
 
 // -- keys
 
-const SECTIONS = ["stuck", "requests", "actors", "usage", "dead-letters", "stack"];
+const SECTIONS = ["approvals", "stuck", "failing", "requests", "stack", "usage", "actors", "dead-letters"];
 const ROWS = "#board li[tabindex], #board tbody tr[tabindex]";
 
+/** The next row, or the one before: from the row that has the focus, else from the place that has it. */
 function step(by) {
-  const rows = [...document.querySelectorAll(ROWS)].filter((row) => row.offsetParent);
-  const at = rows.findIndex((row) => row.contains(document.activeElement));
-  rows[at < 0 ? 0 : Math.min(rows.length - 1, Math.max(0, at + by))]?.focus();
+  const at = document.activeElement.closest(ROWS) ?? document.activeElement;
+  const rows = [...document.querySelectorAll(ROWS)].filter((row) => row.offsetParent && row !== at);
+  const side = by > 0 ? Node.DOCUMENT_POSITION_FOLLOWING : Node.DOCUMENT_POSITION_PRECEDING;
+  const found = rows.filter((row) => at === document.body || at.compareDocumentPosition(row) & side);
+  const next = by > 0 ? found[0] : found.at(-1);
+  next?.focus();
+  next?.scrollIntoView({ block: "nearest" });
 }
-
-const press = (selector) => $(selector, document.activeElement.closest(".card") ?? document.createElement("p"))?.click();
 
 const KEYS = {
   j: () => step(1),
   k: () => step(-1),
-  a: () => press(".approve"),
-  d: () => press(".deny"),
+  a: () => decideByKey("press"),
+  d: () => decideByKey("deny"),
   "/": () => $("#filter").focus(),
   "?": () => $("#help").showModal(),
 };
 SECTIONS.forEach((id, at) => (KEYS[at + 1] = () => $(`#${id}`).focus()));
 
 document.addEventListener("keydown", (event) => {
-  const isTyping = event.target.closest("input:not([type=checkbox]), select, dialog[open]");
-  if (isTyping || event.ctrlKey || event.metaKey || event.altKey || !$("#shortcuts-on").checked || $("#board").hidden) return;
+  const field = event.target.closest("input:not([type=checkbox]), select");
+  if (field && event.key === "Escape") field.blur();
+  if (field || event.target.closest("dialog[open]") || event.repeat && "ad".includes(event.key) || event.ctrlKey || event.metaKey || event.altKey || !$("#shortcuts-on").checked || $("#board").hidden) return;
   const found = KEYS[event.key];
   if (!found) return;
   event.preventDefault();
@@ -519,21 +506,20 @@ $("#login form").addEventListener("submit", (event) => {
 });
 $("#sign-out").addEventListener("click", () => signOut());
 $("#show-help").addEventListener("click", () => $("#help").showModal());
-$("#filter").addEventListener("input", () => { state.limit = PAGE; dirty("requests"); });
-$("#more-requests").addEventListener("click", () => { state.limit += PAGE; dirty("requests"); });
-$("#window").value = String(windowSeconds);
-$("#window").addEventListener("change", (event) => {
-  windowSeconds = Number(event.target.value);
-  sessionStorage.setItem(WINDOW_KEPT, event.target.value);
-  writeAxis();
-  for (const each of lists.requests.shown.values()) each.tick(true);
+$("#filter").addEventListener("input", () => { fold("requests"); dirty("requests"); });
+listenForMore((name) => dirty(name));
+$("#show-tree").addEventListener("click", (event) => {
+  const isOpen = event.target.getAttribute("aria-expanded") === "true";
+  event.target.setAttribute("aria-expanded", String(!isOpen));
+  write(event.target, isOpen ? "Show all" : "Show what stands out");
+  dirty("actors");
 });
 setTimeout(() => ($("#shortcuts-on").checked = localStorage.getItem(SHORTCUTS_KEPT) !== "off"));
 $("#shortcuts-on").addEventListener("change", (event) => localStorage.setItem(SHORTCUTS_KEPT, event.target.checked ? "on" : "off"));
-$("#stack-close").addEventListener("click", () => { stack.row = null; $("#stack-shown").hidden = true; });
+$("#stack-close").addEventListener("click", () => { stack.row = null; $("#stack-shown").hidden = true; dirty("stack"); });
 const usageCurl = curlButton("GET", "/api/usage", null, "the usage by day");
 $("#usage-curl").append(usageCurl.button, usageCurl.shown);
-writeAxis();
+listenToWindow();
 setInterval(tick, 1000);
 setInterval(() => { if (stack.row && !document.hidden) showStack(); }, 2000);
 takeTokenFromLink();

@@ -2,6 +2,8 @@
 
 const KEPT = "callboard.token";
 const RETRY_MS = [500, 1000, 2000, 5000];
+/** The daemon says something every 15 s at least (HEARTBEAT_SECONDS of server_events.py). */
+const SILENT_MS = 40000;
 
 /** A login link ends in #token=...; it is taken out of the address bar at once. */
 export function takeTokenFromLink() {
@@ -47,13 +49,13 @@ export function curl(method, path, body) {
   return words.join(" ");
 }
 
-/** Call `heard(name, data)` for each event until `signal`; again and again where the connection ends. */
-export async function follow(path, signal, heard, state) {
+/** Call `heard(name, data)` for each event until `signal`; again and again where the connection ends. `tell(isConnected, words)`. */
+export async function follow(path, signal, heard, tell) {
   for (let failed = 0; !signal.aborted; failed += 1) {
     try {
       const answer = await ask(path, { signal });
       failed = 0;
-      state("connected");
+      tell(true, "connected");
       await readEvents(answer.body, heard);
     } catch (error) {
       if (signal.aborted) return;
@@ -61,7 +63,7 @@ export async function follow(path, signal, heard, state) {
     }
     if (signal.aborted) return;
     const wait = RETRY_MS[Math.min(failed, RETRY_MS.length - 1)];
-    state("connection lost, trying again");
+    tell(false, "connection lost, trying again");
     await new Promise((go) => setTimeout(go, wait));
   }
 }
@@ -71,7 +73,9 @@ async function readEvents(body, heard) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let pieces = [];
   for (;;) {
+    const silent = setTimeout(() => reader.cancel().catch(() => undefined), SILENT_MS); // it is read as its end
     const { value, done } = await reader.read();
+    clearTimeout(silent);
     if (done) return;
     pieces.push(value);
     if (!value.includes("\n\n") && !value.startsWith("\n")) continue;

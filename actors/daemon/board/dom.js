@@ -27,9 +27,11 @@ const MADE_AT_ONCE = 8;
  * the same object as before is not updated. Elements are moved only where the order differs.
  */
 export class KeyedList {
-  constructor(parent, make) {
+  /** `near(element)`: put the focus elsewhere, as the row that has it goes. */
+  constructor(parent, make, near = focusNear) {
     this.parent = parent;
     this.make = make;
+    this.near = near;
     this.shown = new Map();
   }
 
@@ -40,7 +42,7 @@ export class KeyedList {
     const keys = new Set(rows.map((row) => row.key));
     for (const [key, each] of this.shown) {
       if (keys.has(key)) continue;
-      if (each.element.contains(focused)) focusNear(each.element);
+      if (each.element.contains(focused)) this.near(each.element);
       each.element.remove();
       this.shown.delete(key);
     }
@@ -71,8 +73,8 @@ function focusNear(element) {
   (place ?? element.closest("section"))?.focus();
 }
 
-/** A button that asks once more before it acts. */
-export function careful(words, label, act) {
+/** A button that asks once more before it acts. `arm`: called at the first press; `button.calm()`: it has to ask again. */
+export function careful(words, label, act, arm = () => undefined) {
   let timer = 0;
   const button = h("button", { type: "button", "aria-label": label }, words);
   const calm = () => {
@@ -88,11 +90,13 @@ export function careful(words, label, act) {
       act(button);
       return;
     }
+    arm();
     button.classList.add("sure");
     write(button, "Sure?");
     button.setAttribute("aria-label", `Sure? ${label}`);
     timer = setTimeout(calm, 5000);
   });
+  button.calm = calm;
   return button;
 }
 
