@@ -20,6 +20,8 @@ CHROMIUM = next(
 PROGRAM = (sys.executable, str(Path(__file__).with_name("board_daemon.py")))
 #: A busy machine takes seconds.
 DEADLINE_MS = 20_000
+#: Approvals that can be answered: those that have gone keep their place for a while.
+WAITING = "li.approval:not(.gone)"
 #: Chromium's sandbox cannot be had by root, who runs the tests in containers.
 ARGUMENTS = ("--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu")
 

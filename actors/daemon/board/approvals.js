@@ -8,15 +8,15 @@ import { askedOf, curlButton, idButton, limitOf, now, part, rowsOf, state, write
 const section = $("#approvals");
 /** Time to see what a press would mean now: after rows have moved, or one was unfolded. */
 const SETTLE_MS = 500;
-/** What has gone keeps its place so long, and while the pointer is over the list up to the second time. */
+/** What has gone keeps its place so long: without the pointer over the list, with it, and while it has the focus. */
 const GONE_MS = 2000;
-const GONE_AT_MOST_MS = 10000;
+const GONE_UNDER_POINTER_MS = 10000;
+const GONE_IN_FOCUS_MS = 60000;
 
 /** Key to { row, gone: "" or why, since: when it went }. */
 const kept = new Map();
 /** The row that j, k, Tab or the pointer have led to. */
 let chosen = null;
-let isMoving = false;
 
 /** What is waited for, without what has gone. */
 export const waiting = () => rowsOf("approvals").length;
@@ -41,8 +41,9 @@ const answers = new Map();
 /** Rows that have gone leave when nothing can be pressed in their place by mistake. */
 export function sweep() {
   const at = performance.now();
-  const least = section.matches(":hover") ? GONE_AT_MOST_MS : GONE_MS;
-  const old = [...kept].filter(([, each]) => each.gone && at - each.since > least);
+  const least = section.matches(":hover") ? GONE_UNDER_POINTER_MS : GONE_MS;
+  const focused = document.activeElement.closest("li.approval")?.dataset.key;
+  const old = [...kept].filter(([key, each]) => each.gone && at - each.since > (key === focused ? GONE_IN_FOCUS_MS : least));
   if (!old.length) return;
   for (const [key] of old) {
     kept.delete(key);
@@ -144,22 +145,13 @@ const sentence = (text) => (text ? `${text[0].toUpperCase()}${text.slice(1)}.` :
 
 const list = new KeyedList($("#approval-groups"), approvalGroup, moveFocus);
 
-/** The focus goes on, but what it goes to is not selected by that: a key must not act on what was just moved to. */
-function moveFocus(element) {
-  const rows = [...document.querySelectorAll("li.approval")];
-  const after = rows.find((row) => !element.contains(row) && element.compareDocumentPosition(row) & Node.DOCUMENT_POSITION_FOLLOWING);
-  isMoving = true;
-  (after ?? section).focus();
-  isMoving = false;
-  chosen = null;
+/** Never to another approval: a key must not act on one that no one has selected. */
+function moveFocus() {
+  section.focus();
 }
 
-section.addEventListener("focusin", (event) => {
-  if (!isMoving) chosen = event.target.closest("li.approval");
-});
-section.addEventListener("focusout", () => {
-  if (!isMoving) chosen = null;
-});
+section.addEventListener("focusin", (event) => (chosen = event.target.closest("li.approval")));
+section.addEventListener("focusout", () => (chosen = null));
 
 // -- one of them
 
@@ -169,13 +161,13 @@ function approvalRow({ row: first }) {
   const about = h("span", { class: "about quiet" });
   const since = h("span", { class: "number since" });
   const toggle = h("button", { type: "button", class: "toggle", "aria-expanded": "false" }, line);
-  const approve = h("button", { type: "button", class: "main approve" });
+  const approve = h("button", { type: "button", class: "approve" });
   const deny = h("button", { type: "button", class: "deny" }, "Deny");
   const own = h("p", { class: "why own" });
   const problem = h("p", { class: "problem", role: "alert", hidden: true });
   const details = h("div", { class: "details", hidden: true });
   const reason = h("input", { type: "text", "aria-label": `Why ${first.tool} is denied`, placeholder: "reason, for the model" });
-  const element = h("li", { class: "approval", tabindex: "-1" }, toggle, about, since, h("div", { class: "actions" }, approve, deny), own, problem, details);
+  const element = h("li", { class: "approval", tabindex: "-1", "data-key": first.key }, toggle, about, since, h("div", { class: "actions" }, approve, deny), own, problem, details);
   let row = first;
   let gone = "";
   let isWhole = false;
@@ -227,7 +219,9 @@ function approvalRow({ row: first }) {
     if ((settles || gone) && [approve, deny].includes(document.activeElement)) element.focus(); // it would be lost
     approve.disabled = Boolean(gone) || settles || (!details.hidden && !isWhole);
     deny.disabled = Boolean(gone) || settles;
-    write(approve, isSeen() || !details.hidden ? "Approve" : "Review");
+    const means = isSeen() || !details.hidden;
+    write(approve, means ? "Approve" : "Review");
+    approve.classList.toggle("main", means);
     approve.setAttribute("aria-label", `${approve.textContent} ${row.tool}: ${row.line}`);
     deny.setAttribute("aria-label", `Deny ${row.tool}: ${row.line}`);
   };

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
-from support.board_page import DEADLINE_MS, Opened, blank_page, board_daemon, browser, is_needed, opened_board
+from support.board_page import DEADLINE_MS, WAITING, Opened, blank_page, board_daemon, browser, is_needed, opened_board
 from support.conditions import wait_until
 from support.running_daemon import RunningDaemon
 
@@ -47,15 +47,18 @@ def board(page: Page, daemon: RunningDaemon) -> Iterator[Opened]:
 
 def test_an_approval_by_click_with_the_diff_seen(board: Opened) -> None:
     page = board.page
-    expect(page.locator("#stuck .empty")).to_be_visible()
-    board.ask("edit")
-    card = page.locator(".card")
-    expect(card.locator("h4")).to_have_text("May create_file run?")
-    expect(card.locator(".diff .added").first).to_have_text("+first line\n")
-    expect(page.locator("#stuck-rows")).to_contain_text("waits for a person")
+    expect(page.locator("#stuck .empty")).to_have_text("Nothing is stuck.")
+    board.ask("edit plan.txt")
+    expect(page.locator(".group h3")).to_have_text("create_file1")
+    expect(page.locator(".group .why").first).to_contain_text("create_file makes changes; you are asked each time.")
+    row = page.locator(WAITING)
+    expect(row.locator(".line")).to_contain_text('path: "plan.txt"')
     expect(page.locator("#announcer")).to_have_text("create_file needs an approval")
-    card.get_by_role("button", name="Approve", exact=True).click()
-    expect(card).to_have_count(0)
+    expect(row.locator(".approve")).to_have_text("Review")  # it has no room for the diff
+    row.locator(".approve").click()
+    expect(row.locator(".diff .added").first).to_have_text("+first line\n")
+    row.locator(".approve:text('Approve')").click()
+    expect(row).to_have_count(0)
     written = board.daemon.folder / "workspace/plan.txt"
     wait_until(written.exists)
     assert written.read_text() == "first line\nsecond line\n"
@@ -71,16 +74,18 @@ def test_a_wait_for_a_rate_limit_says_when_it_goes_on(board: Opened) -> None:
 def test_a_denial_reaches_the_model_with_its_reason_and_the_lane_shows_the_wait(board: Opened) -> None:
     page = board.page
     board.ask("publish")
-    card = page.locator(".card")
+    card = page.locator(WAITING)
+    expect(card.locator(".line")).to_have_text("to all")
+    card.locator(".toggle").click()
     expect(card.locator("pre")).to_contain_text('"text": "to all"')
     row = page.locator("#request-rows > li").first
     expect(row.locator(".state")).to_have_text("waits for approval")
     expect(row.locator("rect.approval")).to_have_count(1)
     card.get_by_label("Why publish is denied").fill("not today")
-    card.get_by_role("button", name="Deny", exact=True).click()
+    card.locator(".deny").click()
     expect(card).to_have_count(0)
     expect(row.locator(".state")).to_have_text("answered")
-    row.locator(".id").click()
+    row.locator(".asked").click()
     expect(row.locator(".marks")).to_contain_text("denied")
 
 
@@ -91,10 +96,14 @@ def test_lanes_say_why_each_call_ended(board: Opened) -> None:
     expect(row.locator(".state")).to_have_text("answered")
     expect(row.locator(".why")).to_have_text("breaks: tool_error · hangs: timed_out")
     assert row.locator("rect.failed").count() == 2
+    failed = page.locator("#failing-rows > li")
+    expect(failed.filter(has_text="breaks")).to_contain_text("tool error")
+    expect(failed.filter(has_text="hangs")).to_contain_text("timed out")
     assert re.search("tracks-[45]", row.locator("svg").get_attribute("class") or "")  # they ran beside each other
 
 
 def test_a_killed_worker_is_seen_to_restart(board: Opened) -> None:
+    board.page.get_by_role("button", name="Show all").click()
     row = board.page.locator("[data-actor='root/rag']")
     restarts = row.locator("td").nth(2)
     expect(restarts).to_have_text("0")
@@ -120,26 +129,26 @@ def test_the_stack_of_a_running_tool_and_its_end(board: Opened) -> None:
 def test_a_reload_of_the_page_loses_nothing(board: Opened) -> None:
     page = board.page
     board.ask("publish")
-    expect(page.locator(".card")).to_have_count(1)
+    expect(page.locator(WAITING)).to_have_count(1)
     ids = page.locator("#request-rows .id").all_inner_texts()
     assert "token" not in page.url
     page.reload()
-    expect(page.locator(".card")).to_have_count(1)
-    assert page.locator("#request-rows .id").all_inner_texts() == ids
-    page.get_by_role("button", name="Deny", exact=True).click()
-    expect(page.locator(".card")).to_have_count(0)
+    expect(page.locator(WAITING)).to_have_count(1)
+    expect(page.locator("#request-rows .id")).to_have_text(ids)
+    page.locator(".deny").click()
+    expect(page.locator(WAITING)).to_have_count(0)
 
 
 def test_a_reload_of_the_configuration_loses_nothing(board: Opened) -> None:
     page = board.page
     board.ask("publish")
-    expect(page.locator(".card")).to_have_count(1)
+    expect(page.locator(WAITING)).to_have_count(1)
     ids = page.locator("#request-rows .id").all_inner_texts()
     assert board.daemon.post("/reload", {}).status_code == 200
-    board.ask("hello")
-    expect(page.locator("#request-rows .id")).to_have_count(len(ids) + 1)
-    page.get_by_role("button", name="Approve", exact=True).click()
-    expect(page.locator(".card")).to_have_count(0)
+    board.ask("after the reload")
+    expect(page.locator("#request-rows .asked:text('after the reload')")).to_have_count(1)
+    page.locator(".approve:text('Approve')").click()
+    expect(page.locator(WAITING)).to_have_count(0)
     row = page.locator("#request-rows > li").filter(has_text=ids[0])
     expect(row.locator(".state")).to_have_text("answered")
 
@@ -147,21 +156,19 @@ def test_a_reload_of_the_configuration_loses_nothing(board: Opened) -> None:
 def test_by_keyboard_only(board: Opened) -> None:
     page = board.page
     board.ask("publish")
-    expect(page.locator(".card")).to_have_count(1)
-    expect(page.locator("#stuck-rows > *")).to_have_count(1)  # the row before the card
+    expect(page.locator(WAITING)).to_have_count(1)
     page.keyboard.press("1")
-    expect(page.locator("#stuck")).to_be_focused()
+    expect(page.locator("#approvals")).to_be_focused()
     page.keyboard.press("j")
-    page.keyboard.press("j")
-    expect(page.locator(".card")).to_be_focused()
+    expect(page.locator(WAITING)).to_be_focused()
     page.keyboard.press("Tab")  # the arguments
     for _ in range(8):
         if page.evaluate("document.activeElement.textContent") == "Approve":
             break
         page.keyboard.press("Tab")
-    expect(page.get_by_role("button", name="Approve", exact=True)).to_be_focused()
+    expect(page.locator(".approve")).to_be_focused()
     page.keyboard.press("a")
-    expect(page.locator(".card")).to_have_count(0)
+    expect(page.locator(WAITING)).to_have_count(0)
     page.keyboard.press("?")
     expect(page.get_by_role("dialog", name="Keyboard shortcuts")).to_be_visible()
     page.keyboard.press("Escape")
@@ -174,6 +181,7 @@ def test_by_keyboard_only(board: Opened) -> None:
 
 def test_each_row_has_its_curl_line(board: Opened) -> None:
     page = board.page
+    page.get_by_role("button", name="Show all").click()
     row = page.locator("[data-actor='root/rag']")
     row.get_by_role("button", name="curl line of killing root/rag").click()
     expect(row.locator("code")).to_contain_text("/api/actors/kill")
@@ -184,8 +192,10 @@ def test_each_row_has_its_curl_line(board: Opened) -> None:
 def test_axe_finds_nothing(page: Page, daemon: RunningDaemon, scheme: str) -> None:
     with opened_board(page, daemon, scheme="dark" if scheme == "dark" else "light") as opened:
         opened.ask("publish")
-        expect(opened.page.locator(".card")).to_have_count(1)
-        opened.page.locator("#request-rows .id").first.click()
+        expect(opened.page.locator(WAITING)).to_have_count(1)
+        opened.page.locator("#request-rows .asked").first.click()
+        opened.page.locator(f"{WAITING} .toggle").click()
+        opened.page.get_by_role("button", name="Show all").click()
         found = Axe().run(opened.page)
         assert not found.response["violations"], found.generate_report()
     daemon.post("/test/end", {})
@@ -254,7 +264,7 @@ ATTACK = """async ([url, token, paths]) => {
 def test_a_page_of_another_origin_can_start_and_approve_nothing(page: Page, daemon: RunningDaemon) -> None:
     with opened_board(page, daemon) as opened:
         opened.ask("publish")
-        expect(opened.page.locator(".card")).to_have_count(1)
+        expect(opened.page.locator(WAITING)).to_have_count(1)
         sections = daemon.get("/api/board").json()["sections"]
         (waiting,), before = sections["approvals"], len(sections["requests"])
         paths = ["/api/requests", "/test/start", f"/api/approvals/{waiting['key']}"]
