@@ -188,6 +188,13 @@ def check_board(question: AskApproval) -> None:
     assert unescaped(str(row["diff"]), "r") == question.preview
     assert [unescaped(each) for each in row["touches"]] == [f"write {each.value}" for each in question.accesses]  # type: ignore[attr-defined]
     orjson.dumps(row)
+    given = json.loads(question.arguments)
+    if len(given) == 1 and isinstance(text := next(iter(given.values())), str) and len(text) < 100:
+        assert unescaped(str(row["line"])) == text
+    if row["says_all"]:  # it is approved by its line alone
+        assert not question.preview
+        assert not question.is_after_untrusted
+        assert all(each.value in str(row["line"]) for each in question.accesses)
 
 
 def check_acp(question: AskApproval) -> None:

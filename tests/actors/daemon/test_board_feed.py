@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -12,10 +13,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.conditions import wait_until
 from support.running_daemon import RunningDaemon, running_daemon
+from support.scripted_daemon import PLANTED_KEY, scripted_daemon
 
-from callboard.actors.daemon.access_tokens import Scope
+from callboard.actors.daemon.access_tokens import AccessTokens, Scope
 from callboard.actors.daemon.board_feed import Snapshot, changes_of
-from callboard.actors.daemon.board_rows import SECTION_SCOPES, Row, Rows, is_late
+from callboard.actors.daemon.board_rows import (
+    MAX_ABOUT_CHARS,
+    MAX_SHOWN_CHARS,
+    MAX_STUCK,
+    SECTION_SCOPES,
+    Row,
+    Rows,
+    is_late,
+)
+from callboard.actors.journal.saved_conversations import TITLE_CHARS
 from callboard.actors.telemetry.timelines import Mark, MarkKind
 
 PROGRAM = Path(__file__).parents[2] / "support/board_daemon.py"
@@ -115,6 +126,69 @@ def test_what_is_stuck_says_why(tmp_path: Path) -> None:
         assert 49 < row["until"] - row["since"] < 61
         daemon.post("/test/end", {})
         wait_until(lambda: not daemon.get("/api/board").json()["sections"]["stuck"])
+
+
+def test_a_row_says_who_asked_and_for_what_masked_bounded_and_to_its_tenant_only(tmp_path: Path) -> None:
+    state = tmp_path / "state/callboard/daemon"
+    state.mkdir(parents=True, mode=0o700)
+    tokens = AccessTokens(state / "tokens.json")
+    (_, ann), (_, bob) = (tokens.make(Scope.USE, name, note=f"robot of {name}") for name in ("ann", "bob"))
+    with scripted_daemon(tmp_path) as daemon:
+        as_ann, as_bob = ({"Authorization": f"Bearer {each}"} for each in (ann, bob))
+        metadata = {"user": "ada", "token": PLANTED_KEY, **{f"more{n}": "x" * 400 for n in range(10)}}
+        body = {"prompt": f"call put_off, please: {PLANTED_KEY} " + "word " * 5_000, "metadata": metadata}
+        assert daemon.post("/api/requests", body, as_ann).status_code == 202
+        chat = {"model": "scripted/model", "messages": [{"role": "user", "content": f"hello {PLANTED_KEY}"}]}
+        assert daemon.post("/v1/chat/completions", chat, as_ann).status_code == 200
+
+        def rows(headers: Mapping[str, str]) -> list[dict[str, object]]:
+            return daemon.get("/api/board", headers).json()["sections"]["requests"]
+
+        wait_until(lambda: len(rows(as_ann)) == 2)
+        found = {str(each["asked"]).split()[0]: each for each in rows(as_ann)}
+        assert str(found["hello"]["asked"]).startswith("hello ⌧***")
+        assert {each["by"] for each in found.values()} == {"robot of ann"}
+        started = found["call"]
+        assert started["asked"] == "call put_off, please:…"
+        assert len(str(found["hello"]["asked"])) <= TITLE_CHARS
+        assert str(started["about"]).startswith("user: ada, token: ")
+        assert len(str(started["about"])) <= MAX_ABOUT_CHARS
+        assert PLANTED_KEY[8:20] not in orjson.dumps(found).decode()
+        assert rows(as_bob) == []
+        assert "robot of ann" not in daemon.get("/api/board", as_bob).text
+
+
+def test_an_approval_is_one_line_and_whole_where_it_is_asked_for(tmp_path: Path) -> None:
+    with running_daemon(tmp_path, program=(sys.executable, str(PROGRAM))) as daemon:
+        short, long = "publish: to all", "publish: " + "word " * 2_000 + "the end"
+        for prompt in (short, long, "edit plan.txt"):
+            daemon.post("/test/start", {"prompt": prompt})
+        wait_until(lambda: len(daemon.get("/api/board").json()["sections"]["approvals"]) == 3)
+        found = daemon.get("/api/board").json()["sections"]["approvals"]
+        by_line = {str(each["line"])[:6]: each for each in found}
+        assert (by_line["to all"]["line"], by_line["to all"]["says_all"]) == ("to all", True)
+        edit = by_line["path: "]
+        assert edit["line"] == 'path: "plan.txt", content: "first line\\nsecond line\\n"'
+        assert not edit["says_all"]  # its diff is not in the line
+        assert edit["why"] == "create_file makes changes; you are asked each time."
+        cut = by_line["word w"]
+        assert cut["is_cut"]
+        assert len(cut["arguments"]) == MAX_SHOWN_CHARS
+        whole = daemon.get(f"/api/board/approvals/{cut['key']}").json()
+        assert not whole["is_cut"]
+        assert "the end" in whole["arguments"]
+        assert daemon.get(f"/api/board/approvals/{cut['key']}x").status_code == 404
+
+
+def test_many_that_wait_for_a_person_leave_room_for_what_else_is_stuck(tmp_path: Path) -> None:
+    with running_daemon(tmp_path, program=(sys.executable, str(PROGRAM))) as daemon:
+        daemon.post("/test/start", {"prompt": "publish: {n}", "count": MAX_STUCK + 5})
+        daemon.post("/test/start", {"prompt": "limited"})
+        wait_until(lambda: _kinds(daemon) == {"approval": MAX_STUCK, "retry": 1})
+
+
+def _kinds(daemon: RunningDaemon) -> Counter[str]:
+    return Counter(row["kind"] for row in daemon.get("/api/board").json()["sections"]["stuck"])
 
 
 def test_a_call_is_late_when_half_of_its_time_is_over() -> None:

@@ -15,7 +15,7 @@ from callboard.actors.calls.approvals import ApprovalKind, about_call
 from callboard.actors.calls.registry import offer_of
 from callboard.actors.cli.approval_prompt import _parts
 from callboard.actors.daemon.approval_desk import OpenApproval
-from callboard.actors.daemon.board_rows import _approval
+from callboard.actors.daemon.board_rows import approval
 from callboard.actors.daemon.native_answers import ApprovalShown
 from callboard.actors.mcp.tool_server import _told
 from callboard.actors.policy.judge import CallJudge
@@ -178,7 +178,7 @@ def shown(question: AskApproval) -> dict[str, str]:
         "editors (ACP)": about_call(question),
         "MCP elicitation": _told(question),
         "terminal": "\n".join(f"{part.title}: {part.text}" for part in _parts(question)),
-        "board": str(_approval(opened)["why"]),
+        "board": str(approval(opened)["why"]),
         "/api/approvals": ApprovalShown.of(opened, 1.0).why,
     }
 

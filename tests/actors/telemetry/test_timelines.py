@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from contextvars import copy_context
+
 import pytest
 from msgspec.structs import replace
 from support.conditions import wait_until
 
 from callboard import Runtime, Settings, UsageError, tool
-from callboard.actors.telemetry.timelines import ENDED_KEPT, MAX_MARKS, MarkKind, RequestTimelines
+from callboard.actors.telemetry.timelines import (
+    ASKED_BY,
+    ENDED_KEPT,
+    MAX_ASKED_CHARS,
+    MAX_MARKS,
+    MarkKind,
+    RequestTimelines,
+)
 from callboard.protocol.commands import NoteKind
 from callboard.protocol.errors import ErrorKind
 from callboard.providers.http_errors import make_error
@@ -69,6 +78,21 @@ def test_a_model_call_that_waits_says_until_when() -> None:
     assert model.begun_at <= model.wait.since < model.wait.until <= model.ended_at
     assert model.deadline_at is not None
     assert model.deadline_at > model.ended_at
+
+
+def test_it_says_who_asked_and_how_the_question_begins() -> None:
+    runtime = Runtime(Settings(model="scripted/model", script=[ScriptedTurn("Rain.")] * 2))
+    timelines = runtime.record_timelines()
+    with runtime:
+        runtime.ask_sync("How is Oslo? " * 1_000, metadata={"user": "ada"})
+        named = copy_context()
+        named.run(ASKED_BY.set, "a robot")
+        named.run(runtime.ask_sync, "And Rome?")
+        wait_until(lambda: len(timelines.ended()) == 2)
+    rome, oslo = timelines.ended()
+    assert (rome.asked, rome.asked_by, rome.metadata) == ("And Rome?", "a robot", {})
+    assert (len(oslo.asked), oslo.asked_by, oslo.metadata) == (MAX_ASKED_CHARS, "", {"user": "ada"})
+    assert oslo.asked.startswith("How is Oslo? How")
 
 
 def test_it_is_bounded() -> None:
