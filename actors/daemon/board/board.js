@@ -412,8 +412,7 @@ function tellConnection(isConnected, words) {
   $("#connection").classList.toggle("lost", !isConnected);
   $("#board").classList.toggle("is-old", !isConnected);
   $("#lost").hidden = isConnected || !heardAt;
-  const at = new Date(heardAt).toLocaleTimeString();
-  write($("#lost"), isConnected ? "" : `The connection to the daemon is lost. This is as it was at ${at}; nothing can be decided until it is back.`);
+  if (!isConnected) write($("#lost"), `The connection to the daemon is lost. This is as it was at ${new Date(heardAt).toLocaleTimeString()}; nothing can be decided until it is back.`);
 }
 
 /** As before anything was told. */
