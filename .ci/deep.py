@@ -41,7 +41,7 @@ PARTS = {
     ),
     # The board in Chromium, before a real daemon.
     "board": (
-        "actors/daemon/**/*", "tests/actors/daemon/test_board.py", "tests/support/board_*.py",
+        "actors/daemon/**/*", "tests/actors/daemon/test_board*.py", "tests/support/board_*.py",
         "tests/support/running_daemon.py",
     ),
     # Made-up requests against the documents of the daemon.

@@ -134,11 +134,19 @@ function approvalGroup({ key: tool }) {
     write(count, number(still.length));
     write(risk, common(group.rows, "risk"));
     risk.hidden = !risk.textContent;
-    write(why, [common(group.rows, "why"), sentence(common(group.rows, "confinement"))].filter(Boolean).join(" "));
-    made.isPartial = inner.show(group.shown.map((each) => ({ ...each, own: common(group.rows, "why") ? "" : each.row.why })));
+    write(why, wordsOf({ why: common(group.rows, "why"), confinement: common(group.rows, "confinement") }));
+    made.isPartial = inner.show(group.shown.map((each) => ({ ...each, own: ownWords(group.rows, each.row) })));
     made.tick();
   };
   return made;
+}
+
+const wordsOf = ({ why, confinement }) => [why, sentence(confinement)].filter(Boolean).join(" ");
+
+/** What is not said for all of the group. */
+function ownWords(rows, row) {
+  const left = (name) => (common(rows, name) ? "" : row[name]);
+  return wordsOf({ why: left("why"), confinement: left("confinement") });
 }
 
 const sentence = (text) => (text ? `${text[0].toUpperCase()}${text.slice(1)}.` : "");
@@ -260,7 +268,6 @@ function detailsOf(row, { forRequest, reason, button, shown }) {
   return [
     h("p", {}, "Request ", idButton(row.request_id), ` step ${row.step} `, h("span", { class: "quiet" }, who)),
     row.after_untrusted ? h("p", { class: "warning" }, "The request has read text that is not its owner's.") : null,
-    h("p", { class: "why" }, [row.why, sentence(row.confinement)].filter(Boolean).join(" ")),
     row.touches.length ? h("ul", { "aria-label": `What ${row.tool} touches` }, ...row.touches.map((each) => h("li", {}, each))) : null,
     row.diff ? diff(row.diff, row.tool) : null,
     h("pre", { class: "arguments", tabindex: "0", role: "region", "aria-label": `Arguments of ${row.tool}` }, row.arguments),

@@ -24,6 +24,8 @@ from support.board_page import (
 from support.conditions import wait_until
 from support.running_daemon import RunningDaemon
 
+from callboard.actors.daemon.access_tokens import AccessTokens, Scope
+
 pytestmark = [
     pytest.mark.deep,
     pytest.mark.skipif(not is_needed(), reason="there is no Chromium: apt-get install chromium"),
@@ -354,6 +356,23 @@ def twice(button: Locator) -> None:
 def wait_for_approvals(daemon: RunningDaemon, count: int) -> list[dict[str, object]]:
     wait_until(lambda: len(sections(daemon)["approvals"]) == count)
     return sections(daemon)["approvals"]
+
+
+def test_a_token_that_may_not_decide_sees_that_something_waits(page: Page, daemon: RunningDaemon) -> None:
+    ask(daemon, "publish: hello")
+    wait_for_approvals(daemon, 1)
+    tokens = AccessTokens(daemon.folder / "state/callboard/daemon/tokens.json")
+    _, secret = tokens.make(Scope.USE, "default", note="a reader")
+    with opened_board(page, daemon, token=secret):
+        row = page.locator("#stuck .stuck").filter(has_text="approval")
+        expect(row).to_contain_text("It waits for a person: publish makes changes; you are asked each time.")
+        expect(page.locator("#sum-waiting")).to_have_text("1")
+        for section in ("approvals", "actors", "dead-letters"):
+            expect(page.locator(f"#{section}")).to_be_hidden()
+        page.keyboard.press("a")
+        axe(page)
+    daemon.post("/test/end", {})
+    wait_for_approvals(daemon, 0)
 
 
 # -- the connection
