@@ -28,6 +28,7 @@ from callboard.actors.daemon.access_tokens import AccessTokens, Scope
 
 pytestmark = [
     pytest.mark.deep,
+    pytest.mark.timeout(180),  # with 500 requests and axe four times: 10 s, beside other load 40
     pytest.mark.skipif(not is_needed(), reason="there is no Chromium: apt-get install chromium"),
 ]
 expect.set_options(timeout=DEADLINE_MS)
