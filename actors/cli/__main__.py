@@ -7,7 +7,7 @@ import gc
 import sys
 from collections.abc import Sequence
 
-from callboard.actors.cli import INTERRUPTED
+from callboard.actors.cli import INTERRUPTED, end_line_of_interrupt
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -18,6 +18,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         return run(arguments)
     except KeyboardInterrupt:
+        end_line_of_interrupt()
         sys.stderr.write("callboard: interrupted\n")
         return INTERRUPTED
 

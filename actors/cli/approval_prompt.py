@@ -108,6 +108,7 @@ class TerminalApprover:
 
     async def answer(self, question: UserQuestion) -> str | None:
         """What the person answers to a question of the model's; None where they type nothing."""
+        await self._screen.until_shown(question.tag)
         async with self.turn:
             with self._screen.held() as write:
                 typing = _Lines(sys.stdin.fileno())  # before the question is shown: its answer may come at once
@@ -119,6 +120,7 @@ class TerminalApprover:
 
     async def __call__(self, question: AskApproval) -> Approval:
         """Raises OSError when the terminal is gone: the call is denied then."""
+        await self._screen.until_shown(question.tag)
         async with self.turn:
             with self._screen.held() as write:
                 return await self._ask(question, write)

@@ -95,10 +95,14 @@ async def _ask(
             if settings.journal is not None:
                 report.known["conversation"] = conversation.id
         try:
-            async for event in runtime.stream(question, **said):
-                screen.show(event)
-                if report is not None:
-                    report.see(event)
+            with screen.answering():
+                async for event in runtime.stream(question, **said):
+                    screen.show(event)
+                    if report is not None:
+                        report.see(event)
+        except asyncio.CancelledError:
+            screen.show_rest()
+            raise
         except (ModelCallFailed, RequestEnded) as failure:
             screen.end_line()
             if report is not None:

@@ -147,17 +147,18 @@ class Chat:
             except asyncio.CancelledError:
                 if not interrupted:
                     raise
-                self._screen.end_line()
+                self._screen.end_interrupted()
                 self._screen.remark("cancelled")
 
     async def _show(self, prompt: Prompt) -> None:
-        async with aclosing(self._state.partner.ask(prompt)) as items:
-            async for item in items:
-                if isinstance(item, AnswerEnded):
-                    self._screen.end_line()
-                    self._state.ended.append(item)
-                else:
-                    self._screen.show(item)
+        with self._screen.answering():
+            async with aclosing(self._state.partner.ask(prompt)) as items:
+                async for item in items:
+                    if isinstance(item, AnswerEnded):
+                        self._screen.end_line()
+                        self._state.ended.append(item)
+                    else:
+                        self._screen.show(item)
 
 
 @contextlib.contextmanager

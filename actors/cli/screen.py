@@ -1,7 +1,8 @@
-"""What `ask` shows: the answer's text on stdout as it arrives, everything else on stderr."""
+"""What `ask` and `chat` show: the answer's text on stdout as it arrives, everything else on stderr."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import sys
 import threading
@@ -9,7 +10,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from callboard import Reply, RunTool, ToolProgressed
+from callboard import AskApproval, Reply, RunTool, ToolProgressed
+from callboard.actors.cli.columns import WordWrap, columns_of, counted, wrapped
 from callboard.actors.cli.terminal import DIM, PLAIN, YELLOW, TerminalText, print_line, printable, shows_colour
 from callboard.protocol.commands import Note, ReportFailure
 from callboard.protocol.events import ToolCallCancelled, ToolCallCompleted, ToolCallFailed, ToolCallTimedOut
@@ -20,13 +22,17 @@ from callboard.protocol.readers import ForDecision
 
 #: Arguments longer than this are cut on the screen.
 SHOWN_ARGUMENTS_CHARS: Final = 80
+#: A question waits so long for what was said before it to be shown, which takes milliseconds; one of a request whose
+#: answer nobody is shown is asked then.
+ORDER_SECONDS: Final = 1.0
 
 
 class Screen:
     """Shows the events of requests. `quiet` leaves stdout alone; `timed` shows how far calls are and how long they
     took. A pipe gets the answer as it is.
 
-    A question to the person (`held`) comes from another thread: what happens meanwhile is shown behind it.
+    A question to the person (`held`) comes from another thread: what was said before it is shown before it
+    (`until_shown`), and what happens meanwhile is shown behind it.
     """
 
     def __init__(self, *, quiet: bool, timed: bool = False) -> None:
@@ -34,10 +40,15 @@ class Screen:
         self._timed = timed
         self.is_coloured = shows_colour(sys.stderr)
         self._lock = threading.RLock()
-        self._waiting: list[tuple[str, str]] | None = None
-        """Remarks that wait for the end of a question; None while there is no question."""
+        self._waiting: list[Callable[[], None]] | None = None
+        """What is to be shown at the end of a question; None while there is no question."""
         self._terminal = TerminalText() if sys.stdout.isatty() else None
+        self._wrap = WordWrap(lambda: columns_of(sys.stdout))
         self._at_line_start = True
+        self._shown = threading.Condition(self._lock)
+        self._called: set[Tag] = set()
+        """Calls of which it was shown that they were made."""
+        self._is_answering = False
         self._running: dict[Tag, tuple[str, float]] = {}
         """The name of each call, and when it was sent."""
 
@@ -45,13 +56,16 @@ class Screen:
         """Show one event, if it is of a kind that people want to see."""
         match event:
             case TextDelta():
-                self._write(event.text if self._terminal is None else self._terminal.feed(event.text))
+                self._say(event.text)
+            case AskApproval():
+                self._has_called(event.tag)
             case RunTool(tag, name, arguments):
                 self._running[tag] = name, time.monotonic()
                 cut = "..." if len(arguments) > SHOWN_ARGUMENTS_CHARS else ""
                 self.remark(f"> {name} {arguments[:SHOWN_ARGUMENTS_CHARS]}{cut}", DIM)
+                self._has_called(tag)
             case ToolCallCompleted():
-                self.remark(f"< {self._ended(event.tag)}: {len(event.content):,} characters", DIM)
+                self.remark(f"< {self._ended(event.tag)}: {counted(len(event.content), 'character')}", DIM)
             case ToolCallFailed(failure=failure):
                 self.remark(f"< {self._ended(event.tag, failure.tool)}: {failure.code}: {failure.message}")
             case ReportFailure(failure=failure):
@@ -74,27 +88,65 @@ class Screen:
 
     def end_line(self) -> None:
         """End an unfinished line, so that the next output begins a line."""
-        if self._terminal is not None:
-            self._write(self._terminal.finish())
-        if not self._at_line_start:
-            print_line("")
-            self._at_line_start = True
-
-    def remark(self, text: str, style: str = YELLOW) -> None:
-        """One line on stderr, without what looks like a key."""
         with self._lock:
             if self._waiting is not None:
-                self._waiting.append((text, style))
+                self._waiting.append(self.end_line)
+                return
+            self.show_rest()
+            if not self._at_line_start:
+                print_line("")
+                self._at_line_start = True
+
+    def show_rest(self) -> None:
+        """The last word of an answer that does not go on."""
+        if self._terminal is not None:
+            self._write(self._wrap.feed(self._terminal.finish()) + self._wrap.finish())
+
+    def end_interrupted(self) -> None:
+        """`end_line` behind a Ctrl-C, which a terminal shows as ^C in the line that it has come to."""
+        with self._lock:
+            if self._waiting is None and sys.stdout.isatty():
+                self._at_line_start = False
+            self.end_line()
+
+    def remark(self, text: str, style: str = YELLOW) -> None:
+        """One note on stderr, without what looks like a key; at a terminal its lines wrap at words."""
+        with self._lock:
+            if self._waiting is not None:
+                self._waiting.append(lambda: self.remark(text, style))
                 return
             self.end_line()
-            self._tell(for_log(printable(text)), style)
+            self._tell(ForLog(wrapped(for_log(printable(text)), columns_of(sys.stderr), "  ")), style)
 
     def _tell(self, shown: ForLog, style: str) -> None:
         _write_error(f"{style}{shown}{PLAIN}\n" if self.is_coloured else f"{shown}\n")
 
     @contextlib.contextmanager
+    def answering(self) -> Iterator[None]:
+        """Within: an answer is shown as it comes."""
+        self._is_answering = True
+        try:
+            yield
+        finally:
+            self._is_answering = False
+
+    async def until_shown(self, tag: Tag) -> None:
+        """A call asks something: comes back when all that was said before the call is shown. From any loop."""
+        if self._is_answering and tag not in self._called:
+            await asyncio.to_thread(self._wait_for, tag)
+
+    def _wait_for(self, tag: Tag) -> None:
+        with self._shown:
+            self._shown.wait_for(lambda: tag in self._called, ORDER_SECONDS)
+
+    def _has_called(self, tag: Tag) -> None:
+        with self._shown:
+            self._called.add(tag)
+            self._shown.notify_all()
+
+    @contextlib.contextmanager
     def held(self) -> Iterator[Callable[[ForDecision], None]]:
-        """Within: only what the given function writes is shown on stderr."""
+        """Within: only what the given function writes is shown at the terminal."""
         with self._lock:
             self.end_line()
             self._waiting = []
@@ -103,8 +155,18 @@ class Screen:
         finally:
             with self._lock:
                 waiting, self._waiting = self._waiting, None
-                for text, style in waiting or ():
-                    self.remark(text, style)
+                for show in waiting or ():
+                    show()
+
+    def _say(self, text: str) -> None:
+        """A piece of the answer. A pipe gets it at once and as it is."""
+        with self._lock:
+            if self._terminal is None:
+                self._write(text)
+            elif self._waiting is not None:
+                self._waiting.append(lambda: self._say(text))
+            else:
+                self._write(self._wrap.feed(self._terminal.feed(text)))
 
     def _write(self, text: str) -> None:
         if text and not self._quiet:

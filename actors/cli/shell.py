@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
-from callboard.actors.cli import DONE, FAILED
+from callboard.actors.cli import DONE, FAILED, INTERRUPTED, end_line_of_interrupt
 from callboard.actors.cli.arguments import parser, wants_json
 from callboard.actors.cli.failure import Failure, failure_of
 from callboard.actors.cli.terminal import print_json, printable
@@ -20,8 +20,11 @@ from callboard.protocol.lazy_loading import lazy_module
 if TYPE_CHECKING:
     import asyncio
     import logging
+
+    from callboard.actors.cli import columns
 else:  # --version, --help and a mistake in what was typed need neither
     asyncio = lazy_module("asyncio")
+    columns = lazy_module("callboard.actors.cli.columns")
     logging = lazy_module("logging")
 
 Known = dict[str, object]
@@ -135,7 +138,10 @@ def _print_failure(failure: Failure, known: Known) -> None:
 
 def _say(failure: Failure) -> int:
     try:
-        sys.stderr.write(f"{failure.usage}callboard: {printable(failure.message)}\n")
+        if failure.exit_status == INTERRUPTED:
+            end_line_of_interrupt()
+        shown = columns.wrapped(f"callboard: {printable(failure.message)}", columns.columns_of(sys.stderr), "  ")
+        sys.stderr.write(f"{failure.usage}{shown}\n")
         sys.stderr.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
