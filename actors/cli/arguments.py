@@ -151,6 +151,7 @@ def parser() -> CommandParser:
     _add_profile(signing)
 
     listing = commands.add_parser("tools", help="list the tools that a model is offered", allow_abbrev=False)
+    listing.add_argument("names", nargs="*", metavar="NAME", help="all that there is to say of this tool")
     _add_workspace(listing, "the folder they work in (CALLBOARD_WORKSPACE, else this one)")
     _add_profile(listing)
     _add_tools(listing)
@@ -177,11 +178,13 @@ def parser() -> CommandParser:
 
     _add_tokens(commands.add_parser("tokens", help="who may call the daemon", allow_abbrev=False))
 
-    showing = commands.add_parser("models", help="list the providers that models may be of", allow_abbrev=False)
+    showing = commands.add_parser("models", help="list the models that can be asked now", allow_abbrev=False)
     showing.add_argument(
-        "--providers", action="store_true", required=True, help="their wire APIs, addresses, key variables and extras"
+        "name", nargs="?", metavar="NAME", help="all that there is to say of a provider, or of provider/model"
     )
-    showing.add_argument("--json", action="store_true", help="print them as JSON")
+    showing.add_argument("--providers", action="store_true", help="list all providers, with their key variables")
+    _add_profile(showing)
+    showing.add_argument("--json", action="store_true", help="print JSON")
 
     completing = commands.add_parser(
         "completion", help="print a script with which a shell completes these commands", allow_abbrev=False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -13,7 +14,9 @@ from msgspec import Struct, field
 from callboard import UsageError
 from callboard.actors.cli.attachments import Part, attached
 from callboard.actors.cli.chat_partner import AnswerEnded, ChatPartner, StagedEdit
-from callboard.actors.cli.terminal import cleaned, printable, table
+from callboard.actors.cli.columns import columns_of, counted, table, wrapped
+from callboard.actors.cli.listed_tools import tools_shown
+from callboard.actors.cli.terminal import cleaned, printable
 from callboard.actors.config_file import similar
 from callboard.protocol.masking import ForLog, for_log
 from callboard.protocol.policy import Mode
@@ -76,8 +79,8 @@ async def _mode(state: ChatState, mode: str) -> str:
     return f"mode: {state.partner.mode or 'as the daemon has it'}"
 
 
-async def _tools(state: ChatState, _: str) -> str:
-    return _rows(await state.partner.tools()) or "the model is offered no tool"
+async def _tools(state: ChatState, names: str) -> str:
+    return tools_shown(await state.partner.tools(), names.split(), columns_of(sys.stdout))
 
 
 async def _edits(state: ChatState, _: str) -> ForDecision:
@@ -106,9 +109,9 @@ def _edit(edit: StagedEdit, shown: Callable[[str], str] = str) -> str:
 async def _usage(state: ChatState, _: str) -> str:
     costs = [each.cost for each in state.ended if each.cost is not None]
     spent = f"{sum(costs):.4f} US dollars" if costs else "cost not known"
-    tokens = f"{sum(each.input_tokens for each in state.ended):,} tokens in, "
+    tokens = f"{counted(sum(each.input_tokens for each in state.ended), 'token')} in, "
     tokens += f"{sum(each.output_tokens for each in state.ended):,} out"
-    return f"{len(state.ended)} answers, {tokens}, {spent}"
+    return f"{counted(len(state.ended), 'answer')}, {tokens}, {spent}"
 
 
 async def _conversations(state: ChatState, _: str) -> str:
@@ -171,7 +174,7 @@ def _attach(state: ChatState, images: Sequence[Path] = (), files: Sequence[Path]
 async def _cancel(state: ChatState, _: str) -> str:
     had = len(state.attachments)
     state.attachments.clear()
-    return f"{had} attachments dropped" if had else "nothing runs; Ctrl-C cancels an answer while it comes"
+    return f"{counted(had, 'attachment')} dropped" if had else "nothing runs; Ctrl-C cancels an answer while it comes"
 
 
 async def _quit(state: ChatState, _: str) -> str:
@@ -188,7 +191,7 @@ SLASH_COMMANDS: Final[Mapping[str, SlashCommand]] = {
     "/help": SlashCommand("", "these commands", _help),
     "/model": SlashCommand("[PROVIDER/MODEL]", "which model answers; choose another", _model),
     "/mode": SlashCommand("[ask|plan|build]", "what questions are for; choose another", _mode),
-    "/tools": SlashCommand("", "what the model is offered", _tools),
+    "/tools": SlashCommand("[NAME ...]", "what the model is offered; all of a tool", _tools),
     "/edits": SlashCommand("", "edits that wait, with their diffs", _edits, is_decided_on=True),
     "/approve": SlashCommand("[ID ...]", "apply these edits, or all that wait", _approve),
     "/deny": SlashCommand("[ID ...]", "give these edits up, or all that wait", _deny),

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from callboard import AskOptions, Conversation, Reply, Runtime, UsageError
 from callboard.actors.cli.arguments import place_of
+from callboard.actors.cli.listed_tools import ListedTool
 from callboard.actors.edits.proposals import Proposal, ProposalState
 from callboard.actors.requests.asking import Prompt
 from callboard.protocol.model import Usage
@@ -58,8 +59,8 @@ class ChatPartner(Protocol):
         """Items as `Runtime.stream` gives them, and AnswerEnded last. Closing it early cancels the request."""
         ...
 
-    async def tools(self) -> Sequence[tuple[str, ...]]:
-        """A row for each: name, risk, what the policy says."""
+    async def tools(self) -> Sequence[ListedTool]:
+        """Those that there are, offered or not."""
         ...
 
     async def edits(self) -> Sequence[StagedEdit]:
@@ -115,8 +116,9 @@ class LocalPartner:
                     used = item.usage or Usage()
                     yield AnswerEnded(used.input_tokens, used.output_tokens, item.cost)
 
-    async def tools(self) -> Sequence[tuple[str, ...]]:
-        return [(each.definition.name, str(each.contract.risk), str(each.decision)) for each in self._runtime.offered()]
+    async def tools(self) -> Sequence[ListedTool]:
+        offered = frozenset(each.definition.name for each in self._runtime.offered())
+        return [ListedTool.of(each, offered, self._runtime.settings.workspace) for each in self._runtime.tools()]
 
     async def edits(self) -> Sequence[StagedEdit]:
         found = await asyncio.to_thread(self._runtime.proposals)

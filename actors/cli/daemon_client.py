@@ -12,11 +12,13 @@ from typing import Final, Self
 from urllib.parse import quote
 
 import httpx
+import msgspec
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
 from callboard import Approval, AskApproval, RuntimeFailure, UsageError
 from callboard.actors.cli.chat_partner import SHOWN_CONVERSATIONS, AnswerEnded, StagedEdit
+from callboard.actors.cli.listed_tools import ListedTool
 from callboard.actors.cli.stream_items import DaemonEvent, SentEvent, item_of, sent_events
 from callboard.actors.environment import token_of_environment
 from callboard.actors.requests.asking import Prompt
@@ -199,9 +201,8 @@ class DaemonPartner:
 
     # -- everything else
 
-    async def tools(self) -> Sequence[tuple[str, ...]]:
-        found = await self._list("/api/tools", "tools")
-        return [(str(each["name"]), str(each["risk"]), str(each["decision"])) for each in found]
+    async def tools(self) -> Sequence[ListedTool]:
+        return [_tool(each) for each in await self._list("/api/tools", "tools")]
 
     async def edits(self) -> Sequence[StagedEdit]:
         return [_edit(each) for each in await self._list("/api/edits", "edits")]
@@ -314,6 +315,14 @@ def _question(tag: Tag, shown: Mapping[str, object]) -> AskApproval:
         preview=str(shown.get("diff", "")),
         confinement=str(shown.get("confinement", "")),
     )
+
+
+def _tool(shown: Mapping[str, object]) -> ListedTool:
+    fields = {**shown, "is_withdrawn": shown.get("decision") != "deny" and not shown.get("is_offered")}
+    try:
+        return msgspec.convert(fields, ListedTool)
+    except msgspec.ValidationError as error:
+        raise RuntimeFailure(f"the daemon's tool has another form than this callboard knows: {error}") from None
 
 
 def _edit(shown: Mapping[str, object]) -> StagedEdit:

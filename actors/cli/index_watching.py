@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
+from callboard.actors.cli.columns import counted
 from callboard.actors.cli.terminal import print_line, printable
 from callboard.actors.index import CodeIndex, RefreshSummary
 from callboard.actors.index.watch import batches, folders_of
@@ -95,6 +96,6 @@ def _needs_a_look_at_all(batch: Sequence[str]) -> bool:
 def _line(summary: RefreshSummary, seconds: float) -> str:
     """What was done, for a person; empty where nothing was."""
     done = {"indexed": summary.indexed, "removed": summary.removed}
-    counts = [f"{count:,} {'file' if count == 1 else 'files'} {what}" for what, count in done.items() if count]
+    counts = [f"{counted(count, 'file')} {what}" for what, count in done.items() if count]
     parts = [f"{' and '.join(counts)} in {seconds * 1e3:,.0f} ms" if counts else "", summary.note]
     return "; ".join(filter(None, parts))

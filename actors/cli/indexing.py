@@ -12,6 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Self
 
 from callboard.actors.cli.arguments import settings_of
+from callboard.actors.cli.columns import counted
 from callboard.actors.cli.index_watching import IndexWatching
 from callboard.actors.cli.terminal import print_line, printable, shows_colour, shows_motion
 from callboard.actors.index import CodeIndex, Progress, RefreshSummary
@@ -49,8 +50,8 @@ def sentence(summary: RefreshSummary, vectors: VectorState | None = None) -> str
     """What a refresh did, for a person; and how many vectors there are, where they were asked for."""
     skipped = ", ".join(f"{count:,} {reason}" for reason, count in sorted(summary.skipped.items()))
     parts = [
-        f"{_count(summary.indexed, 'file')} indexed, {summary.unchanged:,} unchanged, {summary.removed:,} removed",
-        f"{_count(summary.symbols, 'symbol')} in {_count(summary.files, 'file')}",
+        f"{counted(summary.indexed, 'file')} indexed, {summary.unchanged:,} unchanged, {summary.removed:,} removed",
+        f"{counted(summary.symbols, 'symbol')} in {counted(summary.files, 'file')}",
         f"skipped: {skipped}" if skipped else "",
         summary.note,
         "" if vectors is None else (str(vectors) if vectors.total else vectors.note),
@@ -58,16 +59,12 @@ def sentence(summary: RefreshSummary, vectors: VectorState | None = None) -> str
     return "; ".join(filter(None, parts))
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
 class IndexProgress:
     """Give it to `refresh` as the progress callback; use it as a context manager. Without a terminal it is silent."""
 
-    def __init__(self, doing: str = "indexing", counted: str = "files") -> None:
+    def __init__(self, doing: str = "indexing", unit: str = "files") -> None:
         self._bar: Bar | None = None
-        self._doing, self._counted = doing, counted
+        self._doing, self._unit = doing, unit
 
     def __call__(self, state: Progress) -> None:
         """Called from the indexing thread."""
@@ -80,7 +77,7 @@ class IndexProgress:
 
     def _show(self, done: int, total: int) -> None:
         if self._bar is None:
-            self._bar = _bar(self._counted)
+            self._bar = _bar(self._unit)
             self._bar.add_task(self._doing)
             self._bar.start()
         self._bar.update(self._bar.task_ids[0], description=self._doing, completed=done, total=total)
@@ -98,7 +95,7 @@ def _bar(what: str) -> Bar:
     from rich import progress  # noqa: PLC0415 - the extra `cli`
     from rich.console import Console  # noqa: PLC0415
 
-    counted = progress.TextColumn(f"{{task.completed:,.0f}} of {{task.total:,.0f}} {what}")
-    columns = (progress.TextColumn("{task.description}"), progress.BarColumn(), counted, progress.TimeElapsedColumn())
+    done = progress.TextColumn(f"{{task.completed:,.0f}} of {{task.total:,.0f}} {what}")
+    columns = (progress.TextColumn("{task.description}"), progress.BarColumn(), done, progress.TimeElapsedColumn())
     console = Console(stderr=True, color_system="auto" if shows_colour(sys.stderr) else None)
     return progress.Progress(*columns, console=console, transient=True, disable=not shows_motion(sys.stderr))

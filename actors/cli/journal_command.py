@@ -6,8 +6,9 @@ Reading works beside a process that writes it; what changes something needs a fi
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import datetime
 from pathlib import Path
@@ -17,9 +18,11 @@ from msgspec.structs import asdict
 
 from callboard.actors.cli import journal_replay
 from callboard.actors.cli.arguments import STDIN, place_of, settings_of
-from callboard.actors.cli.terminal import cleaned, escaped, print_json, print_line, printable, table
+from callboard.actors.cli.columns import columns_of, counted, table, wrapped
+from callboard.actors.cli.terminal import cleaned, escaped, print_json, print_line, printable
 from callboard.actors.journal import journal_check
 from callboard.actors.journal.at_rest import journal_at
+from callboard.actors.journal.id_prefix import AmbiguousId, shown_id, whole_id
 from callboard.actors.journal.journal_handle import JournalHandle
 from callboard.actors.journal.journal_records import RequestLog
 from callboard.actors.journal.saved_conversations import ConversationInfo
@@ -61,7 +64,7 @@ def _list(journal: JournalHandle, options: argparse.Namespace) -> None:
     if options.json:
         print_json([asdict(each) for each in found])
     elif found:
-        print_line(table([("id", "last question", "messages", "title"), *map(_info_cells, found)]))
+        _print_table(("ID", "LAST QUESTION", "MESSAGES", "TITLE"), map(_info_cells, found))
     else:
         print_line("no conversations")
 
@@ -69,25 +72,51 @@ def _list(journal: JournalHandle, options: argparse.Namespace) -> None:
 def _info_cells(info: ConversationInfo) -> tuple[str, ...]:
     note = " (has not ended)" if info.open_request is not None else ""
     damage = f" (damaged: {info.damage})" if info.damage else ""
-    return printable(info.id), _shown_time(info.last_at), str(info.messages), printable(info.title + note + damage)
+    title = printable(info.title + note + damage)
+    return printable(shown_id(info.id)), _short_time(info.last_at), str(info.messages), title
+
+
+def _print_table(headings: tuple[str, ...], rows: Iterable[tuple[str, ...]], cut: tuple[int, ...] = (-1,)) -> None:
+    print_line(table([headings, *rows], columns_of(sys.stdout), cut))
 
 
 def _show(journal: JournalHandle, options: argparse.Namespace) -> None:
     """A conversation, or a request, by its id."""
+    own = _whole_id_of_either(journal, options.id)
     try:
-        log = journal.request(options.id)
+        log = journal.request(own)
     except UsageError:
-        conversation = journal.conversation(options.id, at=options.at)
+        conversation = journal.conversation(own, at=_message_id(journal, own, options.at))
         if options.json:
             print_line(escaped(conversation.to_json()))
             return
-        for own, message in zip(conversation.ids, conversation.messages, strict=True):
-            print_line(f"[{printable(own)}] {_shown_message(message)}")
+        for message_id, message in zip(conversation.ids, conversation.messages, strict=True):
+            text = f"[{printable(message_id)}] {_shown_message(message)}"
+            print_line(wrapped(text, columns_of(sys.stdout)))
         return
     if options.json:
         print_json(_request_as_json(log))
     else:
         print_line("\n".join(_request_lines(log)))
+
+
+def _whole_id_of_either(journal: JournalHandle, given: str) -> str:
+    """Of a request or a conversation. Raises AmbiguousId, also where one of each begins so."""
+    request, conversation = journal.whole_request_id(given), journal.whole_conversation_id(given)
+    if given not in (request, conversation):
+        named = f"{request[: len(given) + 4]}…, {conversation[: len(given) + 4]}…"
+        raise AmbiguousId(f"a request and a conversation begin with {given!r} ({named}): give more of the id")
+    return conversation if request == given else request
+
+
+def _message_id(journal: JournalHandle, conversation_id: str, given: str | None) -> str | None:
+    """Of --at: the one message of the conversation that begins so."""
+    if given is None:
+        return None
+    known: Sequence[str] = ()
+    with contextlib.suppress(UsageError):  # a damaged one is read up to a message that is given whole
+        known = journal.conversation(conversation_id).ids
+    return whole_id(given, lambda part: [each for each in known if each.startswith(part)], "message")
 
 
 def _shown_message(message: Message) -> str:
@@ -151,11 +180,11 @@ def _requests(journal: JournalHandle, options: argparse.Namespace) -> None:
     if not found:
         print_line("no requests")
         return
-    rows = [("id", "began", "outcome", "model")]
+    rows = []
     for each in found:
         outcome = each.outcome or ("failed" if each.ended_at is not None else "has not ended")
-        rows.append((printable(each.request_id), _shown_time(each.begun_at), outcome, printable(each.model)))
-    print_line(table(rows))
+        rows.append((printable(shown_id(each.request_id)), _short_time(each.begun_at), outcome, printable(each.model)))
+    _print_table(("ID", "BEGAN", "OUTCOME", "MODEL"), rows)
 
 
 def _search(journal: JournalHandle, options: argparse.Namespace) -> None:
@@ -170,8 +199,9 @@ def _search(journal: JournalHandle, options: argparse.Namespace) -> None:
         print_json([asdict(each) for each in found])
         return
     for each in found:
-        place = f"{printable(each.conversation_id)}  {printable(each.message_id)}"
-        print_line(f"{place}  {each.role}: {printable(each.snippet)}")
+        place = f"{printable(shown_id(each.conversation_id))}  {printable(shown_id(each.message_id))}"
+        found_text = f"{place}  {each.role}: {printable(each.snippet)}"
+        print_line(wrapped(found_text, columns_of(sys.stdout), "    "))
     if not found:
         print_line("nothing found")
 
@@ -183,44 +213,50 @@ def _usage(journal: JournalHandle, options: argparse.Namespace) -> None:
         until=options.until,
         model=options.of_model,
         tool=options.tool,
-        conversation_id=options.conversation,
+        conversation_id=journal.whole_conversation_id(options.conversation),
     )
     if options.json:
         print_line(escaped(report.as_json()))
     elif options.csv:
         sys.stdout.write(cleaned(report.as_csv().replace("\r\n", "\n")))
     else:
-        print_line(_usage_table(report))
+        _print_usage(report)
 
 
-def _usage_table(report: UsageReport) -> str:
-    header = (*report.by, "requests", "model calls", "input tokens", "output tokens", "US dollars", "calls", "failed")
-    rows = [header, *(_usage_cells(line, report) for line in report.lines)]
+def _print_usage(report: UsageReport) -> None:
+    headings = (*(each.upper() for each in report.by), "REQUESTS", "TOKENS IN", "TOKENS OUT", "US DOLLARS")
+    rows = [_usage_cells(line, report) for line in report.lines]
     total = _usage_cells(report.total, report)
     rows.append(("total", *total[1:]) if report.by else total)
-    notes = []
-    if unknown := report.total.unknown_usage:
-        notes.append(f"the tokens of {unknown} model calls are not known: they are not in these numbers")
-    if unknown := report.total.unknown_cost:
-        notes.append(f"the cost of {unknown} model calls is not known: it is not in these numbers")
-    if report.running:
-        notes.append(f"{report.running} requests have not ended: they are in it so far")
+    _print_table(headings, rows, cut=tuple(range(len(report.by))) or (-1,))
+    for note in _usage_notes(report):
+        print_line(wrapped(note, columns_of(sys.stdout)))
+
+
+def _usage_notes(report: UsageReport) -> Iterator[str]:
+    total = report.total
+    calls, tools = counted(total.model_calls, "model call"), counted(total.tool_calls, "tool call")
+    yield f"{calls}, {tools}, {total.failed_tool_calls:,} of which failed"
+    if unknown := total.unknown_usage:
+        yield f"the tokens of {counted(unknown, 'model call')} are not known: they are not in these numbers"
+    if unknown := total.unknown_cost:
+        yield f"the cost of {counted(unknown, 'model call')} is not known: it is not in these numbers"
+    if running := report.running:
+        has = counted(running, "request has", "requests have")
+        yield f"{has} not ended: what was used so far is in these numbers"
     if report.unreadable:
-        notes.append(f"the records of {report.unreadable} requests cannot be read: they are not in these numbers")
-    return "\n".join([table(rows), *notes])
+        records = counted(report.unreadable, "request")
+        yield f"the records of {records} cannot be read: they are not in these numbers"
 
 
 def _usage_cells(line: UsageLine, report: UsageReport) -> tuple[str, ...]:
     used, cost = line.usage, line.cost
     return (
-        *(printable(getattr(line, name)) for name in report.by),
-        str(line.requests),
-        str(line.model_calls),
+        *(printable(shown_id(getattr(line, name))) for name in report.by),
+        f"{line.requests:,}",
         _UNKNOWN if used is None else f"{used.input_tokens:,}",
         _UNKNOWN if used is None else f"{used.output_tokens:,}",
         _UNKNOWN if cost is None else f"{cost:.6f}",
-        str(line.tool_calls),
-        str(line.failed_tool_calls),
     )
 
 
@@ -230,7 +266,8 @@ def _usage_cells(line: UsageLine, report: UsageReport) -> tuple[str, ...]:
 def _export(journal: JournalHandle, options: argparse.Namespace) -> None:
     """One conversation as JSON, or all of it as JSON lines."""
     if options.id is not None:
-        print_line(escaped(journal.conversation(options.id, at=options.at).to_json()))
+        own = journal.whole_conversation_id(options.id)
+        print_line(escaped(journal.conversation(own, at=_message_id(journal, own, options.at)).to_json()))
         return
     for line in journal.export():
         print_line(line)
@@ -242,12 +279,12 @@ def _import(journal: JournalHandle, options: argparse.Namespace) -> None:
     first = text.lstrip().partition("\n")[0]
     if '"callboard-journal"' in first:
         done = journal.import_lines(text.splitlines())
-        left = f"; {done.left_out} of requests that had not ended were left out" if done.left_out else ""
-        print_line(f"{done.rows} rows added{left}")
+        left = f"; {done.left_out:,} of requests that had not ended left out" if done.left_out else ""
+        print_line(f"{counted(done.rows, 'row')} added{left}")
         if done.open_requests:
             print_line(
-                f"{done.open_requests} requests had not ended: what starts with this journal goes on with them, so "
-                "nothing must start with the other one"
+                f"{counted(done.open_requests, 'request')} had not ended: what starts with this journal goes on with "
+                "what had not, so nothing must start with the other one"
             )
     else:
         print_line(printable(_imported(journal, text, options.file)))
@@ -275,7 +312,7 @@ def _read(file: Path) -> str:
 
 
 def _delete(journal: JournalHandle, options: argparse.Namespace) -> None:
-    for each in options.ids:
+    for each in [journal.whole_conversation_id(given) for given in options.ids]:  # all are known before one is deleted
         remark = journal.delete_conversation(each)
         print_line(printable(f"deleted {each}" + (f" ({remark})" if remark else "")))
 
@@ -286,11 +323,12 @@ def _compact(journal: JournalHandle, options: argparse.Namespace) -> None:
     days = options.keep_days if options.keep_days is not None else settings.journal_keep_days
     most = options.max_bytes if options.max_bytes is not None else settings.journal_max_bytes
     done = journal.clean_up(keep_days=days, max_bytes=most)
-    deleted = f"the logs of {done.logs} requests and {done.conversations} conversations were deleted"
+    logs, conversations = counted(done.logs, "request"), counted(done.conversations, "conversation")
+    deleted = f"the logs of {logs} and {conversations} were deleted"
     if isinstance(settings.journal, str):
         print_line(f"{deleted}; PostgreSQL's autovacuum frees their space")
     else:
-        print_line(f"{deleted}; {journal.vacuum():,} bytes are left")
+        print_line(f"{deleted}; {counted(journal.vacuum(), 'byte is', 'bytes are')} left")
 
 
 # -- the file itself
@@ -309,8 +347,8 @@ def _report(report: journal_check.Report, options: argparse.Namespace) -> None:
     if options.json:
         print_json({**asdict(report), "path": str(report.path), "is_sound": report.is_sound})
     else:
-        records = sum(report.records.values())
-        print_line(printable(f"{report.path}: {records:,} sound records, {report.open_requests} open requests"))
+        records = counted(sum(report.records.values()), "sound record")
+        print_line(printable(f"{report.path}: {records}, {counted(report.open_requests, 'open request')}"))
         for line in report.repaired:
             print_line(f"repaired: {printable(line)}")
         for each in report.set_aside:
@@ -319,11 +357,12 @@ def _report(report: journal_check.Report, options: argparse.Namespace) -> None:
             print_line(f"fault: {printable(line)}")
     if not report.is_sound:
         raise RuntimeFailure(
-            f"the journal has {len(report.faults)} faults; `callboard journal repair` saves what is sound"
+            f"the journal has {counted(len(report.faults), 'fault')}; `callboard journal repair` saves what is sound"
         )
 
 
 def _replay(place: str | Path, options: argparse.Namespace) -> None:
+    options.request = JournalHandle.open(place).whole_request_id(options.request)
     with closing(journal_at(place).reader()) as reader:
         journal_replay.replay(options, reader)
 
@@ -337,6 +376,11 @@ def metadata_of(typed: list[str]) -> dict[str, str]:
             raise UsageError(f"--metadata must be NAME=VALUE, got {each!r}")
         found[name] = value
     return found
+
+
+def _short_time(seconds: float) -> str:
+    """In local time, to the minute."""
+    return f"{datetime.fromtimestamp(seconds):%Y-%m-%d %H:%M}"
 
 
 def _shown_time(seconds: float) -> str:

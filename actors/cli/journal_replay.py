@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from callboard.actors.cli.columns import counted
 from callboard.actors.cli.terminal import print_json, print_line, printable
 from callboard.actors.journal.journal_records import Recorded, RequestLog
 from callboard.actors.journal.journal_store import JournalReader
@@ -39,7 +40,7 @@ def replay(options: argparse.Namespace, reader: JournalReader) -> None:
     if log.damage:
         raise RecordDiffers(f"a record of request {log.request_id} is damaged: {log.damage}")
     if found := sum(len(each.differences) for each in replayed):
-        places = "1 place" if found == 1 else f"{found} places"
+        places = counted(found, "place")
         raise RecordDiffers(f"request {log.request_id} goes another way under this version of callboard: in {places}")
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from callboard.protocol.lazy_loading import lazy_module, lazy_pattern
@@ -86,13 +85,6 @@ def cleaned(text: str) -> str:
 def printable(text: str) -> str:
     """The text on one line, for messages: line feeds and tabs become spaces."""
     return cleaned(text).replace("\n", " ").replace("\t", " ")
-
-
-def table(rows: Sequence[tuple[str, ...]]) -> str:
-    """Rows of cells in columns, as wide as their longest cell."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
-    return "\n".join(lines)
 
 
 def print_json(document: object) -> None:

@@ -7,7 +7,8 @@ import sys
 from datetime import datetime
 
 from callboard import UsageError
-from callboard.actors.cli.terminal import print_json, print_line, table
+from callboard.actors.cli.columns import columns_of, table
+from callboard.actors.cli.terminal import print_json, print_line
 from callboard.actors.daemon.access_tokens import AccessTokens, Scope
 from callboard.actors.daemon.daemon_settings import DaemonPlan, read_plan
 
@@ -27,7 +28,7 @@ def _list(options: argparse.Namespace, _: DaemonPlan, tokens: AccessTokens) -> N
         (each.id, each.scope.name.lower(), each.tenant, f"{datetime.fromtimestamp(each.made_at):%Y-%m-%d}", each.note)
         for each in tokens.tokens
     ]
-    print_line(table([("ID", "SCOPE", "TENANT", "MADE", "NOTE"), *rows]))
+    print_line(table([("ID", "SCOPE", "TENANT", "MADE", "NOTE"), *rows], columns_of(sys.stdout), (-1, 2)))
 
 
 def _make(options: argparse.Namespace, plan: DaemonPlan, tokens: AccessTokens) -> None:

@@ -20,7 +20,8 @@ from msgspec import Struct
 from callboard import Settings, Tool, UsageError
 from callboard.actors.cli.approval_prompt import has_terminal, lines_of_text, throw_away_input
 from callboard.actors.cli.arguments import settings_of
-from callboard.actors.cli.terminal import print_line, printable, table
+from callboard.actors.cli.columns import columns_of, table
+from callboard.actors.cli.terminal import print_line, printable
 from callboard.actors.config_file import similar
 from callboard.actors.mcp.mcp_servers import McpServer, mcp_servers_of
 from callboard.actors.mcp.named_files import named_files
@@ -200,6 +201,7 @@ def run(options: argparse.Namespace, known: dict[str, object]) -> None:
     if not files:
         print_line("no file of this workspace changes what callboard does")
         return
-    print_line(table([(printable(file.path), file.state, printable(file.fault)) for file in files]))
+    rows = [(printable(file.path), file.state, printable(file.fault)) for file in files]
+    print_line(table([("FILE", "STATE", "FAULT"), *rows], columns_of(sys.stdout)))
     if _open(files) and not has_terminal():
         raise UsageError("there is no terminal to ask at; type `callboard trust` at one to agree to these files")
