@@ -21,6 +21,7 @@ from msgspec import Struct
 
 from callboard import Approval, AskApproval, UserQuestion
 from callboard.actors.calls.approvals import UNTRUSTED
+from callboard.actors.cli.columns import columns_of, wrapped
 from callboard.actors.cli.screen import Screen
 from callboard.protocol.readers import (
     ForDecision,
@@ -131,7 +132,7 @@ class TerminalApprover:
         lines = _Lines(sys.stdin.fileno())
         try:
             while True:
-                write(_CHOICES)
+                write(ForDecision(wrapped(_CHOICES.rstrip(), columns_of(sys.stderr)) + " "))
                 typed = await lines.next()
                 if typed is None:
                     write(ForDecision("\n"))
@@ -207,6 +208,8 @@ def _asked_by_model(question: UserQuestion) -> ForDecision:
 
 
 def _parts(question: AskApproval) -> Iterator[_Part]:
+    if question.preview:
+        yield _Part(ForDecision("changes"), for_decision(question.preview), is_diff=True)
     if question.rule:
         yield _Part(ForDecision("why"), one_line_for_decision(question.rule))
     if question.is_after_untrusted:
@@ -218,8 +221,6 @@ def _parts(question: AskApproval) -> Iterator[_Part]:
         yield _Part(ForDecision("touches"), ForDecision("\n".join(touched)))
     if question.confinement:
         yield _Part(ForDecision("confined"), one_line_for_decision(question.confinement))
-    if question.preview:
-        yield _Part(ForDecision("changes"), for_decision(question.preview), is_diff=True)
 
 
 def _arguments(text: str) -> Mapping[ForDecision, object]:

@@ -32,6 +32,8 @@ SHELLS = ("bash", "zsh", "fish")
 TRUST: Final = ("careful", "balanced", "manual")
 MODE: Final = ("ask", "plan", "build")
 CONFINE: Final = ("off", "auto", "required")
+#: Of an id: fewer characters would be found by chance.
+MIN_ID_CHARS: Final = 4
 #: Settings that can be typed, by their own names.
 _SETTINGS = ("workspace", "model", "base_url", "confine", "journal")
 
@@ -178,13 +180,7 @@ def parser() -> CommandParser:
 
     _add_tokens(commands.add_parser("tokens", help="who may call the daemon", allow_abbrev=False))
 
-    showing = commands.add_parser("models", help="list the models that can be asked now", allow_abbrev=False)
-    showing.add_argument(
-        "name", nargs="?", metavar="NAME", help="all that there is to say of a provider, or of provider/model"
-    )
-    showing.add_argument("--providers", action="store_true", help="list all providers, with their key variables")
-    _add_profile(showing)
-    showing.add_argument("--json", action="store_true", help="print JSON")
+    _add_models(commands.add_parser("models", help="list the models that can be asked now", allow_abbrev=False))
 
     completing = commands.add_parser(
         "completion", help="print a script with which a shell completes these commands", allow_abbrev=False
@@ -293,6 +289,15 @@ def _add_tokens(keeping: argparse.ArgumentParser) -> None:
     removing.add_argument("id", metavar="ID", help="of the token, as `list` shows it")
     for each in (listing, making, removing):
         _add_profile(each)
+
+
+def _add_models(showing: argparse.ArgumentParser) -> None:
+    showing.add_argument(
+        "name", nargs="?", metavar="NAME", help="all that there is to say of a provider, or of provider/model"
+    )
+    showing.add_argument("--providers", action="store_true", help="list all providers, with their key variables")
+    _add_profile(showing)
+    showing.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _add_going_on(command: argparse.ArgumentParser) -> None:
@@ -483,3 +488,16 @@ def place_of(settings: callboard.Settings) -> str | Path:
     if settings.journal is None:
         raise UsageError("name the journal: --journal PATH, CALLBOARD_JOURNAL or `journal` in the configuration file")
     return settings.journal
+
+
+def whole_id(given: str, ids: Iterable[str], noun: str) -> str:
+    """The one of these ids that begins with what was typed, at least MIN_ID_CHARS of it; else that itself, known or
+    not. Raises UsageError where several begin so. Of short ids: those of a journal it finds itself.
+    """
+    known = list(ids)
+    begun = [each for each in known if each.startswith(given)]
+    if given in known or len(given) < MIN_ID_CHARS or not begun:
+        return given
+    if len(begun) > 1:
+        raise UsageError(f"{len(begun):,} {noun}s begin with {given!r} ({', '.join(begun)}): give more of the id")
+    return begun[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import AsyncIterable, Coroutine
 from typing import Final
 
 from msgspec import Struct
@@ -74,7 +74,7 @@ class Wanted(Struct, frozen=True):
             if not found:
                 raise UsageError("there is no conversation in the journal yet; leave out --continue")
             own = found[0].id
-        return runtime.journal.conversation(own)
+        return runtime.journal.conversation(runtime.journal.whole_conversation_id(own))
 
 
 async def _ask(
@@ -95,11 +95,7 @@ async def _ask(
             if settings.journal is not None:
                 report.known["conversation"] = conversation.id
         try:
-            with screen.answering():
-                async for event in runtime.stream(question, **said):
-                    screen.show(event)
-                    if report is not None:
-                        report.see(event)
+            await _show(runtime.stream(question, **said), screen, report)
         except asyncio.CancelledError:
             screen.show_rest()
             raise
@@ -115,6 +111,14 @@ async def _ask(
                     report.add_note(note)
         if report is not None:
             print_json(report.known)
+
+
+async def _show(stream: AsyncIterable[object], screen: Screen, report: _Report | None) -> None:
+    with screen.answering():
+        async for event in stream:
+            screen.show(event)
+            if report is not None:
+                report.see(event)
 
 
 async def refreshed(runtime: Runtime) -> str:

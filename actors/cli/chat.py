@@ -16,16 +16,17 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from callboard import AskOptions, CallboardError, Runtime, Settings, UsageError
 from callboard.actors.cli.approval_prompt import TerminalApprover, Unasked, approver_for
 from callboard.actors.cli.ask import Wanted, refreshed
-from callboard.actors.cli.chat_commands import ChatState, run_slash_command
+from callboard.actors.cli.chat_commands import ChatState, run_slash_command, so_far_shown
 from callboard.actors.cli.chat_input import ChatInput, PipeInput, TerminalInput
 from callboard.actors.cli.chat_partner import AnswerEnded, ChatPartner, LocalPartner
 from callboard.actors.cli.daemon_client import DaemonPartner, daemon_token
 from callboard.actors.cli.failure import failure_of
 from callboard.actors.cli.model_choice import with_model
 from callboard.actors.cli.screen import Screen
-from callboard.actors.cli.terminal import print_line
+from callboard.actors.cli.terminal import cleaned, print_line
 from callboard.actors.cli.workspace_setup import WorkspaceSetup, set_up
 from callboard.actors.requests.asking import Prompt
+from callboard.protocol.masking import for_log
 
 
 def run(options: argparse.Namespace, known: dict[str, object]) -> Coroutine[object, object, None]:
@@ -66,6 +67,8 @@ async def _chat(options: argparse.Namespace, given: WorkspaceSetup | None) -> No
             else _local(options, wanted, given, screen, approver)
         )
         if is_terminal:
+            if options.goes_on or options.conversation:
+                print_line(for_log(cleaned(await so_far_shown(partner))))
             screen.remark(f"{partner.model or options.url}; /help lists the commands, Ctrl-D leaves")
         await Chat(partner, screen, reader, is_terminal=is_terminal).converse()
 

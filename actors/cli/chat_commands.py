@@ -12,12 +12,14 @@ from typing import Final
 from msgspec import Struct, field
 
 from callboard import UsageError
+from callboard.actors.cli.approval_prompt import SHOWN_LINES
 from callboard.actors.cli.attachments import Part, attached
 from callboard.actors.cli.chat_partner import AnswerEnded, ChatPartner, StagedEdit
-from callboard.actors.cli.columns import columns_of, counted, table, wrapped
+from callboard.actors.cli.columns import WordWrap, columns_of, counted, table, wrapped
 from callboard.actors.cli.listed_tools import tools_shown
 from callboard.actors.cli.terminal import cleaned, printable
 from callboard.actors.config_file import similar
+from callboard.actors.journal.saved_conversations import shown_id
 from callboard.protocol.masking import ForLog, for_log
 from callboard.protocol.policy import Mode
 from callboard.protocol.readers import ForDecision, for_decision, one_line_for_decision
@@ -60,7 +62,8 @@ async def run_slash_command(state: ChatState, line: str) -> ForLog | ForDecision
 
 async def _help(_: ChatState, __: str) -> str:
     rows = [(f"{name} {each.argument}".rstrip(), each.help_text) for name, each in SLASH_COMMANDS.items()]
-    return f"{table(rows)}\n{_KEYS}"
+    columns = columns_of(sys.stdout)
+    return f"{table([('COMMAND', 'WHAT IT DOES'), *rows], columns)}\n{wrapped(_KEYS, columns)}"
 
 
 async def _model(state: ChatState, name: str) -> str:
@@ -115,14 +118,29 @@ async def _usage(state: ChatState, _: str) -> str:
 
 
 async def _conversations(state: ChatState, _: str) -> str:
-    return _rows(await state.partner.conversations()) or "there is no conversation yet"
+    rows = [tuple(map(printable, row)) for row in await state.partner.conversations()]
+    return table([("ID", "TITLE"), *rows], columns_of(sys.stdout)) if rows else "there is no conversation yet"
 
 
 async def _open(state: ChatState, conversation_id: str) -> str:
     if not conversation_id:
         raise UsageError("which one? /conversations lists their ids: /open ID")
     await state.partner.go_on_with(conversation_id)
-    return f"conversation: {conversation_id}"
+    return await so_far_shown(state.partner)
+
+
+async def so_far_shown(partner: ChatPartner) -> str:
+    """Which conversation is gone on with: its title and its last exchange."""
+    own = f"conversation: {shown_id(partner.conversation_id)}"
+    said = await partner.so_far()
+    if said is None:
+        return own
+    columns, lines = columns_of(sys.stdout), cleaned(said.answer).strip().split("\n")
+    told = [wrapped(f"{own}: {said.title}", columns, "  "), wrapped(f"> {printable(said.question)}", columns, "  ")]
+    if (left := len(lines) - SHOWN_LINES) > 0:
+        told.append(f"({counted(left, 'line')} before these; /export has all)")
+    wrap = WordWrap(lambda: columns)
+    return "\n".join([*told, wrap.feed("\n".join(lines[-SHOWN_LINES:])) + wrap.finish()])
 
 
 async def _new(state: ChatState, _: str) -> str:
@@ -132,7 +150,7 @@ async def _new(state: ChatState, _: str) -> str:
 
 async def _fork(state: ChatState, _: str) -> str:
     await state.partner.fork()
-    return f"conversation: {state.partner.conversation_id}, a copy"
+    return f"conversation: {shown_id(state.partner.conversation_id)}, a copy"
 
 
 async def _export(state: ChatState, path: str) -> str:
@@ -180,10 +198,6 @@ async def _cancel(state: ChatState, _: str) -> str:
 async def _quit(state: ChatState, _: str) -> str:
     state.is_over = True
     return ""
-
-
-def _rows(rows: Sequence[tuple[str, ...]]) -> str:
-    return table([tuple(map(printable, row)) for row in rows]) if rows else ""
 
 
 _KEYS: Final = "Enter sends, Alt-Enter or Ctrl-J begins a new line; Ctrl-C cancels, Ctrl-D leaves"

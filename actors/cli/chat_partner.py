@@ -10,10 +10,12 @@ from typing import Protocol
 from msgspec import Struct
 
 from callboard import AskOptions, Conversation, Reply, Runtime, UsageError
-from callboard.actors.cli.arguments import place_of
+from callboard.actors.cli.arguments import place_of, whole_id
 from callboard.actors.cli.listed_tools import ListedTool
 from callboard.actors.edits.proposals import Proposal, ProposalState
+from callboard.actors.journal.saved_conversations import shown_id, title_of
 from callboard.actors.requests.asking import Prompt
+from callboard.protocol.content import AssistantMessage, UserMessage
 from callboard.protocol.model import Usage
 from callboard.protocol.policy import Mode
 
@@ -40,6 +42,23 @@ class StagedEdit(Struct, frozen=True):
     files: tuple[str, ...]
     diff: str
     reason: str = ""
+
+
+class SoFar(Struct, frozen=True):
+    """What a conversation is about, and its last exchange."""
+
+    title: str
+    question: str
+    answer: str
+
+
+def so_far(messages: Sequence[tuple[str, str]]) -> SoFar | None:
+    """Of the role and the text of each message; None where nothing was asked yet."""
+    questions = [number for number, (role, _) in enumerate(messages) if role == "user"]
+    if not questions:
+        return None
+    answers = [text for role, text in messages[questions[-1] :] if role == "assistant" and text]
+    return SoFar(title_of(messages[questions[0]][1]), messages[questions[-1]][1], answers[-1] if answers else "")
 
 
 class ChatPartner(Protocol):
@@ -77,6 +96,10 @@ class ChatPartner(Protocol):
 
     async def go_on_with(self, conversation_id: str) -> None:
         """The next question belongs to this conversation; "": to a new one."""
+        ...
+
+    async def so_far(self) -> SoFar | None:
+        """None where nothing was asked in the conversation yet."""
         ...
 
     async def fork(self) -> None:
@@ -125,6 +148,9 @@ class LocalPartner:
         return [_staged(each) for each in found if each.state is ProposalState.PENDING]
 
     async def decide(self, ids: Sequence[str] | None, *, approve: bool, reason: str = "") -> Sequence[StagedEdit]:
+        if ids is not None:
+            known = [each.id for each in await asyncio.to_thread(self._runtime.proposals)]
+            ids = [whole_id(each, known, "edit") for each in ids]
         if approve:
             return [_staged(each) for each in await self._runtime.approve_edits(ids)]
         return [_staged(each) for each in await self._runtime.deny_edits(ids, reason)]
@@ -132,14 +158,20 @@ class LocalPartner:
     async def conversations(self) -> Sequence[tuple[str, ...]]:
         place_of(self._runtime.settings)
         found = await asyncio.to_thread(self._runtime.journal.conversations, SHOWN_CONVERSATIONS)
-        return [(each.id, each.title) for each in found]
+        return [(shown_id(each.id), each.title) for each in found]
 
     async def go_on_with(self, conversation_id: str) -> None:
         if not conversation_id:
             self._conversation = Conversation()
             return
         place_of(self._runtime.settings)
-        self._conversation = await asyncio.to_thread(self._runtime.journal.conversation, conversation_id)
+        journal = self._runtime.journal
+        own = await asyncio.to_thread(journal.whole_conversation_id, conversation_id)
+        self._conversation = await asyncio.to_thread(journal.conversation, own)
+
+    async def so_far(self) -> SoFar | None:
+        said = (each for each in self._conversation.messages if isinstance(each, UserMessage | AssistantMessage))
+        return so_far([("user" if isinstance(each, UserMessage) else "assistant", each.text) for each in said])
 
     async def fork(self) -> None:
         if not self._conversation.ids:

@@ -204,8 +204,9 @@ def table(rows: Sequence[tuple[str, ...]], columns: int | None = None, cut: Coll
 
 
 def _line(row: tuple[str, ...], widths: Sequence[int]) -> str:
-    cells = (shortened(cell, most) for cell, most in zip(row, widths, strict=True))
-    return (" " * _GAP).join(cell + " " * (most - width(cell)) for cell, most in zip(cells, widths, strict=True)).rstrip()
+    cells = [shortened(cell, most) for cell, most in zip(row, widths, strict=True)]
+    padded = (cell + " " * (most - width(cell)) for cell, most in zip(cells, widths, strict=True))
+    return (" " * _GAP).join(padded).rstrip()
 
 
 def _blocks(rows: Sequence[tuple[str, ...]], columns: int) -> str:

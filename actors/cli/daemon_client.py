@@ -17,10 +17,12 @@ import orjson
 from pydantic import TypeAdapter, ValidationError
 
 from callboard import Approval, AskApproval, RuntimeFailure, UsageError
-from callboard.actors.cli.chat_partner import SHOWN_CONVERSATIONS, AnswerEnded, StagedEdit
+from callboard.actors.cli.arguments import whole_id
+from callboard.actors.cli.chat_partner import SHOWN_CONVERSATIONS, AnswerEnded, SoFar, StagedEdit, so_far
 from callboard.actors.cli.listed_tools import ListedTool
 from callboard.actors.cli.stream_items import DaemonEvent, SentEvent, item_of, sent_events
 from callboard.actors.environment import token_of_environment
+from callboard.actors.journal.saved_conversations import shown_id
 from callboard.actors.requests.asking import Prompt
 from callboard.protocol.ids import MessageId, RequestId, Tag, ToolName
 from callboard.protocol.policy import Access, AccessKind, Mode
@@ -208,7 +210,10 @@ class DaemonPartner:
         return [_edit(each) for each in await self._list("/api/edits", "edits")]
 
     async def decide(self, ids: Sequence[str] | None, *, approve: bool, reason: str = "") -> Sequence[StagedEdit]:
-        body: dict[str, object] = {} if ids is None else {"ids": list(ids)}
+        body: dict[str, object] = {}
+        if ids is not None:
+            known = [each.id for each in await self.edits()]
+            body["ids"] = [whole_id(each, known, "edit") for each in ids]
         if not approve:
             body["reason"] = reason
         found = (await self._post(f"/api/edits/{'approve' if approve else 'deny'}", body)).get("edits")
@@ -216,12 +221,18 @@ class DaemonPartner:
 
     async def conversations(self) -> Sequence[tuple[str, ...]]:
         found = await self._list(f"/api/conversations?limit={SHOWN_CONVERSATIONS}", "conversations")
-        return [(str(each["id"]), str(each["title"])) for each in found]
+        return [(shown_id(str(each["id"])), str(each["title"])) for each in found]
 
     async def go_on_with(self, conversation_id: str) -> None:
-        if conversation_id:
-            await self._get(_path("conversations", conversation_id))
+        if conversation_id:  # by its first characters, too
+            conversation_id = _text(await self._get(_path("conversations", conversation_id)), "id")
         self.conversation_id = conversation_id
+
+    async def so_far(self) -> SoFar | None:
+        if not self.conversation_id:
+            return None
+        messages = await self._list(_path("conversations", self.conversation_id), "messages")
+        return so_far([(str(each.get("role", "")), str(each.get("text", ""))) for each in messages])
 
     async def fork(self) -> None:
         messages = await self._list(_path("conversations", self._own()), "messages")

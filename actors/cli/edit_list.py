@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import Final
 
 from msgspec.structs import asdict
 
 from callboard import Proposal, ProposalState, Runtime, UsageError
-from callboard.actors.cli.arguments import settings_of
+from callboard.actors.cli.arguments import settings_of, whole_id
+from callboard.actors.cli.columns import counted
 from callboard.actors.cli.terminal import print_json, print_line
 from callboard.protocol.readers import ForDecision, for_decision, one_line_for_decision
 
@@ -21,7 +23,7 @@ async def run(options: argparse.Namespace, known: dict[str, object]) -> None:
         if options.action == "list":
             _list([each for each in runtime.proposals() if options.all or each.state in _OPEN], as_json=options.json)
             return
-        ids = _chosen(options, [each.id for each in runtime.proposals() if each.state in _OPEN])
+        ids = _chosen(options, runtime.proposals())
         if options.action == "approve":
             decided = await runtime.approve_edits(ids)
         else:
@@ -34,16 +36,18 @@ async def run(options: argparse.Namespace, known: dict[str, object]) -> None:
         raise UsageError("not all of these edits could be applied: see above why")
 
 
-def _chosen(options: argparse.Namespace, pending: list[str]) -> list[str]:
-    """What was typed; without ids, all that wait."""
+def _chosen(options: argparse.Namespace, proposals: Sequence[Proposal]) -> list[str]:
+    """What was typed, whole; without ids, all that wait."""
+    pending = [each.id for each in proposals if each.state in _OPEN]
     if options.ids:
-        return list(options.ids)
+        return [whole_id(each, (edit.id for edit in proposals), "edit") for each in options.ids]
     if not options.everything:
         if not pending:
             raise UsageError(
                 "no edits wait in this workspace; `callboard edits list --all` shows those that are decided"
             )
-        raise UsageError(f"name the edits, or give --all-pending for all {len(pending)} that wait")
+        waiting = counted(len(pending), "edit that waits", "edits that wait")
+        raise UsageError(f"name the edits, or give --all-pending for the {waiting}")
     return pending
 
 

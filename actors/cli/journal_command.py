@@ -22,10 +22,9 @@ from callboard.actors.cli.columns import columns_of, counted, table, wrapped
 from callboard.actors.cli.terminal import cleaned, escaped, print_json, print_line, printable
 from callboard.actors.journal import journal_check
 from callboard.actors.journal.at_rest import journal_at
-from callboard.actors.journal.id_prefix import AmbiguousId, shown_id, whole_id
 from callboard.actors.journal.journal_handle import JournalHandle
 from callboard.actors.journal.journal_records import RequestLog
-from callboard.actors.journal.saved_conversations import ConversationInfo
+from callboard.actors.journal.saved_conversations import AmbiguousId, ConversationInfo, shown_id, whole_id
 from callboard.actors.journal.usage_report import UsageLine, UsageReport
 from callboard.protocol.content import AssistantMessage, Message, SystemMessage, ToolMessage, UserMessage
 from callboard.protocol.errors import RuntimeFailure, UsageError
@@ -91,7 +90,7 @@ def _show(journal: JournalHandle, options: argparse.Namespace) -> None:
             print_line(escaped(conversation.to_json()))
             return
         for message_id, message in zip(conversation.ids, conversation.messages, strict=True):
-            text = f"[{printable(message_id)}] {_shown_message(message)}"
+            text = f"[{_shown_message_id(message_id)}] {_shown_message(message)}"
             print_line(wrapped(text, columns_of(sys.stdout)))
         return
     if options.json:
@@ -116,7 +115,16 @@ def _message_id(journal: JournalHandle, conversation_id: str, given: str | None)
     known: Sequence[str] = ()
     with contextlib.suppress(UsageError):  # a damaged one is read up to a message that is given whole
         known = journal.conversation(conversation_id).ids
-    return whole_id(given, lambda part: [each for each in known if each.startswith(part)], "message")
+    request, slash, rest = given.partition("/")
+    requests = {each.partition("/")[0] for each in known}
+    whole = whole_id(request, lambda part: [each for each in requests if each.startswith(part)], "request")
+    return f"{whole}{slash}{rest}"
+
+
+def _shown_message_id(whole: str) -> str:
+    """That of its request, and which message of it."""
+    request, slash, rest = whole.partition("/")
+    return printable(f"{shown_id(request)}{slash}{rest}")
 
 
 def _shown_message(message: Message) -> str:
@@ -199,7 +207,7 @@ def _search(journal: JournalHandle, options: argparse.Namespace) -> None:
         print_json([asdict(each) for each in found])
         return
     for each in found:
-        place = f"{printable(shown_id(each.conversation_id))}  {printable(shown_id(each.message_id))}"
+        place = f"{printable(shown_id(each.conversation_id))}  {_shown_message_id(each.message_id)}"
         found_text = f"{place}  {each.role}: {printable(each.snippet)}"
         print_line(wrapped(found_text, columns_of(sys.stdout), "    "))
     if not found:
@@ -235,8 +243,8 @@ def _print_usage(report: UsageReport) -> None:
 
 def _usage_notes(report: UsageReport) -> Iterator[str]:
     total = report.total
-    calls, tools = counted(total.model_calls, "model call"), counted(total.tool_calls, "tool call")
-    yield f"{calls}, {tools}, {total.failed_tool_calls:,} of which failed"
+    failed = f", {total.failed_tool_calls:,} of them failed" if total.failed_tool_calls else ""
+    yield f"{counted(total.model_calls, 'model call')}, {counted(total.tool_calls, 'tool call')}{failed}"
     if unknown := total.unknown_usage:
         yield f"the tokens of {counted(unknown, 'model call')} are not known: they are not in these numbers"
     if unknown := total.unknown_cost:

@@ -118,7 +118,7 @@ def _how_to_get_more(settings: Settings) -> str:
 
 def _print_named(name: str, settings: Settings, columns: int | None, *, as_json: bool) -> None:
     """Raises UsageError for a provider that there is not."""
-    provider, slash, model = name.partition("/")
+    provider, _, model = name.partition("/")
     row = ROWS.get(provider)
     if row is None:
         raise UsageError(

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from callboard import AskApproval, Reply, RunTool, ToolProgressed
+from callboard import Reply, RunTool, ToolProgressed
 from callboard.actors.cli.columns import WordWrap, columns_of, counted, wrapped
 from callboard.actors.cli.terminal import DIM, PLAIN, YELLOW, TerminalText, print_line, printable, shows_colour
 from callboard.protocol.commands import Note, ReportFailure
@@ -46,8 +46,8 @@ class Screen:
         self._wrap = WordWrap(lambda: columns_of(sys.stdout))
         self._at_line_start = True
         self._shown = threading.Condition(self._lock)
-        self._called: set[Tag] = set()
-        """Calls of which it was shown that they were made."""
+        self._come_to: set[Tag | None] = set()
+        """Calls of which something was shown."""
         self._is_answering = False
         self._running: dict[Tag, tuple[str, float]] = {}
         """The name of each call, and when it was sent."""
@@ -57,13 +57,10 @@ class Screen:
         match event:
             case TextDelta():
                 self._say(event.text)
-            case AskApproval():
-                self._has_called(event.tag)
             case RunTool(tag, name, arguments):
                 self._running[tag] = name, time.monotonic()
                 cut = "..." if len(arguments) > SHOWN_ARGUMENTS_CHARS else ""
                 self.remark(f"> {name} {arguments[:SHOWN_ARGUMENTS_CHARS]}{cut}", DIM)
-                self._has_called(tag)
             case ToolCallCompleted():
                 self.remark(f"< {self._ended(event.tag)}: {counted(len(event.content), 'character')}", DIM)
             case ToolCallFailed(failure=failure):
@@ -85,6 +82,7 @@ class Screen:
                 self.remark(f"the answer begins again ({event.reason})")
             case Reply():
                 self.end_line()
+        self._has_come_to(getattr(event, "tag", None))
 
     def end_line(self) -> None:
         """End an unfinished line, so that the next output begins a line."""
@@ -132,17 +130,18 @@ class Screen:
 
     async def until_shown(self, tag: Tag) -> None:
         """A call asks something: comes back when all that was said before the call is shown. From any loop."""
-        if self._is_answering and tag not in self._called:
+        if self._is_answering and tag not in self._come_to:
             await asyncio.to_thread(self._wait_for, tag)
 
     def _wait_for(self, tag: Tag) -> None:
         with self._shown:
-            self._shown.wait_for(lambda: tag in self._called, ORDER_SECONDS)
+            self._shown.wait_for(lambda: tag in self._come_to, ORDER_SECONDS)
 
-    def _has_called(self, tag: Tag) -> None:
-        with self._shown:
-            self._called.add(tag)
-            self._shown.notify_all()
+    def _has_come_to(self, tag: Tag | None) -> None:
+        if tag not in self._come_to:
+            with self._shown:
+                self._come_to.add(tag)
+                self._shown.notify_all()
 
     @contextlib.contextmanager
     def held(self) -> Iterator[Callable[[ForDecision], None]]:

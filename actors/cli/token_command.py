@@ -7,6 +7,7 @@ import sys
 from datetime import datetime
 
 from callboard import UsageError
+from callboard.actors.cli.arguments import whole_id
 from callboard.actors.cli.columns import columns_of, table
 from callboard.actors.cli.terminal import print_json, print_line
 from callboard.actors.daemon.access_tokens import AccessTokens, Scope
@@ -42,5 +43,5 @@ def _make(options: argparse.Namespace, plan: DaemonPlan, tokens: AccessTokens) -
 
 
 def _remove(options: argparse.Namespace, _: DaemonPlan, tokens: AccessTokens) -> None:
-    if not tokens.remove(options.id):
+    if not tokens.remove(whole_id(options.id, (each.id for each in tokens.tokens), "token")):
         raise UsageError(f"there is no token {options.id!r}; `callboard tokens list` shows them")
