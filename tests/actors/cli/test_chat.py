@@ -84,14 +84,15 @@ def test_a_conversation_at_a_terminal(callboard: Any) -> None:
         assert "look: 50% halfway" in shown
         assert "< look (" in shown
 
-        # An edit is decided on with its diff. A question that outlives the answer comes before the next line.
+        # An edit is decided on with its diff, above its details. What is said meanwhile waits for the decision, and the
+        # next line for both.
         terminal.next_prompt(LINE_PROMPT)
         enter(terminal, "write it")
         question = terminal.next_prompt(QUESTION_PROMPT)
         assert "? create_file asks to run (write)" in question
-        assert "+answer = 42" in question
-        terminal.next_prompt("Proposed.")
+        assert question.index("+answer = 42") < question.index("  why: ") < question.index("  path: new.py")
         terminal.type("y")
+        terminal.next_prompt("Proposed.")
         terminal.next_prompt(LINE_PROMPT)
         wait_until((callboard.workspace / "new.py").exists)
 

@@ -83,9 +83,12 @@ def test_quirk_83_the_doctor_warns_of_a_model_that_goes_out_of_service(
 
 def test_the_providers_are_listed(callboard: Any) -> None:
     shown = callboard.run("models", "--providers").out.splitlines()
-    assert shown[0].split()[:2] == ["PROVIDER", "WIRE"]
+    assert shown[0].split()[:2] == ["PROVIDER", "KEY"]
     assert [line.split()[0] for line in shown[1:]] == list(ROWS)
-    assert any("AWS_BEARER_TOKEN_BEDROCK" in line and "Bedrock Converse" in line for line in shown)
+    assert any("AWS_BEARER_TOKEN_BEDROCK" in line for line in shown)
+    bedrock = callboard.run("models", "bedrock").out
+    assert "  wire API: Bedrock Converse\n" in bedrock
+    assert "  key: AWS_BEARER_TOKEN_BEDROCK is not set\n" in bedrock
     listed = json.loads(callboard.run("models", "--providers", "--json").out)
     assert [row["name"] for row in listed] == list(ROWS)
     (azure,) = (row for row in listed if row["name"] == "azure")
@@ -94,7 +97,6 @@ def test_the_providers_are_listed(callboard: Any) -> None:
         "api_version": ["OPENAI_API_VERSION"],
         "token": ["AZURE_OPENAI_AD_TOKEN"],
     }
-    assert callboard.run("models").status == 2
 
 
 @pytest.mark.parametrize(
@@ -152,18 +154,12 @@ def test_the_doctor_looks_at_every_provider_that_has_a_key(callboard: Any) -> No
 
 def test_tools_for_people_and_as_json(callboard: Any) -> None:
     for_people = callboard.run("tools").out.splitlines()
-    assert re.split(r"  +", for_people[0]) == [
-        "TOOL",
-        "RISK",
-        "RUNS IN",
-        "DEADLINE",
-        "STATE",
-        "POLICY",
-        "CONFINED TO",
-        "WHAT IT DOES",
-    ]
+    assert re.split(r"  +", for_people[0]) == ["TOOL", "RISK", "POLICY", "WHAT IT DOES"]
     (row,) = (re.split(r"  +", line) for line in for_people if line.startswith("read_file "))
-    assert row[1:6] == ["read", "process", "10 s", "healthy", "allowed"]
+    assert row[1:3] == ["read", "allowed"]
+    told = callboard.run("tools", "read_file").out
+    for line in ("policy: allowed: ", "state: healthy\n", "runs in: process, for at most 10 s\n", "- path (string): "):
+        assert f"  {line}" in told
     listed = json.loads(callboard.run("tools", "--json").out)["tools"]
     by_name = {each["name"]: each for each in listed}
     assert by_name.keys() >= {"read_file", "list_dir", "request_code_context", "create_file"}

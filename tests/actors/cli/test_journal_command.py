@@ -31,7 +31,8 @@ def filled(here: Any, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_conversations_are_listed_shown_and_searched(here: Any, filled: str) -> None:
     listed = here("journal", "list").out
-    assert filled in listed
+    assert f"\n{filled[:8]}  " in listed
+    assert filled not in listed
     assert "Which umbrella?" in listed
     (info,) = json.loads(here("journal", "list", "--json", "--metadata", "user=ada").out)
     assert (info["id"], info["messages"]) == (filled, 4)

@@ -170,7 +170,7 @@ tokens | ACTION; to see what can be typed
 tokens make --scope all | invalid choice: 'all' (choose from use, approve, admin
 tokens make --tenant nobody | the configuration has no tenant 'nobody'; it has: default
 tokens remove none | `callboard tokens list` shows them
-models | --providers; to see what can be typed
+models opnai | there is no provider 'opnai'; did you mean 'openai'?
 models --provider | unrecognized arguments: --provider; did you mean '--providers'?
 completion tcsh | invalid choice: 'tcsh' (choose from bash, zsh, fish
 & chat --url http://127.0.0.1:1 | the daemon wants a token: CALLBOARD_TOKEN, or --token-file FILE
