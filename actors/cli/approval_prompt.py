@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from callboard import Approval, AskApproval, UserQuestion
 from callboard.actors.calls.approvals import UNTRUSTED
-from callboard.actors.cli.columns import columns_of, wrapped
+from callboard.actors.cli.columns import columns_of, counted, wrapped
 from callboard.actors.cli.screen import Screen
 from callboard.protocol.readers import (
     ForDecision,
@@ -191,12 +191,17 @@ def _lines_of(part: _Part, *, whole: bool, style: Callable[[str], str] = str) ->
         yield f"  {title}:"
         yield from (f"    {style(line)}" for line in cut)
     if len(lines) > len(cut):
-        yield f"    ... {len(lines) - len(cut):,} more lines are not shown: v shows them"
+        yield f"    ... {_left_out(len(lines) - len(cut), 'line')}"
 
 
 def _shortened(line: str) -> str:
     over = len(line) - SHOWN_CHARS
-    return f"{line[:SHOWN_CHARS]} ... {over:,} more characters are not shown: v shows them" if over > 0 else line
+    return f"{line[:SHOWN_CHARS]} ... {_left_out(over, 'character')}" if over > 0 else line
+
+
+def _left_out(number: int, unit: str) -> str:
+    are, them = ("is", "it") if number == 1 else ("are", "them")
+    return f"{counted(number, f'more {unit}')} {are} not shown: v shows {them}"
 
 
 def _asked_by_model(question: UserQuestion) -> ForDecision:

@@ -61,11 +61,30 @@ class CommandParser(argparse.ArgumentParser):
         command, known = _command_in(words, self)
         if command is self and self._subparsers is not None:  # behind a word that is no command
             words = list(itertools.takewhile(lambda word: word.startswith("-"), words))
+        if before := _before_its_command(words, self, known):
+            message = f"{before} belongs behind the command: {command.prog} {before}"
         for option in (word.partition("=")[0] for word in words):
             if re.fullmatch(r"-[A-Za-z]|--.+", option) and option not in known:  # what follows was taken for another
                 message = f"unrecognized arguments: {option}{_meant(option, known)}"
                 break
         raise WrongArguments(f"{message}; to see what can be typed: {command.prog} --help", command.format_usage())
+
+    def format_help(self) -> str:
+        """What it does, in the first line; then what can be typed."""
+        said, self.description = self.description, None
+        try:
+            return f"{said}\n\n{super().format_help()}"
+        finally:
+            self.description = said
+
+    def describe_commands(self) -> None:
+        """The help of each command says what the list of commands says of it."""
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                for listed in action._choices_actions:
+                    text = str(listed.help)
+                    action.choices[listed.dest].description = f"{text[0].upper()}{text[1:]}."
+                    action.choices[listed.dest].describe_commands()
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is None or value in action.choices:
@@ -86,6 +105,16 @@ def _command_in(words: Sequence[str], command: argparse.ArgumentParser) -> tuple
             found, more = _command_in(words[number + 1 :], below[word])
             return found, known | more
     return command, known
+
+
+def _before_its_command(words: Sequence[str], command: argparse.ArgumentParser, known: Iterable[str]) -> str:
+    """The first option that stands before the word that names its command; "" where none does."""
+    below = next((each.choices for each in command._actions if isinstance(each, argparse._SubParsersAction)), {})
+    before = list(itertools.takewhile(lambda word: word not in below, words))
+    if len(before) == len(words):
+        return ""
+    options = (word.partition("=")[0] for word in before if word.startswith("-"))
+    return next((each for each in options if each in known and each not in command._option_string_actions), "")
 
 
 def _meant(option: str, known: Iterable[str]) -> str:
@@ -124,7 +153,7 @@ def parser() -> CommandParser:
     _add_going_on(asking)
     asking.add_argument("--json", action="store_true", help="print one JSON object, also when it fails")
 
-    _add_chat(commands.add_parser("chat", help="a conversation at the terminal", allow_abbrev=False))
+    _add_chat(commands.add_parser("chat", help="hold a conversation at the terminal", allow_abbrev=False))
     _add_acp(commands.add_parser("acp", help="serve an editor, by the Agent Client Protocol", allow_abbrev=False))
 
     indexing = commands.add_parser(
@@ -178,7 +207,7 @@ def parser() -> CommandParser:
 
     _add_serve(commands.add_parser("serve", help="answer clients of OpenAI's and Anthropic's APIs", allow_abbrev=False))
 
-    _add_tokens(commands.add_parser("tokens", help="who may call the daemon", allow_abbrev=False))
+    _add_tokens(commands.add_parser("tokens", help="list, make and remove the tokens of those who may call the daemon", allow_abbrev=False))
 
     _add_models(commands.add_parser("models", help="list the models that can be asked now", allow_abbrev=False))
 
@@ -186,6 +215,7 @@ def parser() -> CommandParser:
         "completion", help="print a script with which a shell completes these commands", allow_abbrev=False
     )
     completing.add_argument("shell", choices=SHELLS)
+    root.describe_commands()
     return root
 
 
@@ -215,7 +245,7 @@ def _add_owners_commands(commands: argparse._SubParsersAction[CommandParser]) ->
     )
     _add_workspace(ruling, "the folder they count in (CALLBOARD_WORKSPACE, else this one)")
     _add_profile(ruling)
-    ruling.add_argument("--remove", type=int, metavar="NUMBER", help="remove the rule of this number")
+    ruling.add_argument("--remove", type=_whole, metavar="NUMBER", help="remove the rule of this number")
     ruling.add_argument("--json", action="store_true", help="print them as JSON")
 
 
@@ -279,7 +309,7 @@ def _add_journal_commands(commands: argparse._SubParsersAction[CommandParser]) -
 def _add_tokens(keeping: argparse.ArgumentParser) -> None:
     _add_profile(keeping)
     actions = keeping.add_subparsers(dest="action", required=True, metavar="ACTION")
-    listing = actions.add_parser("list", help="which tokens there are", allow_abbrev=False)
+    listing = actions.add_parser("list", help="list the tokens", allow_abbrev=False)
     listing.add_argument("--json", action="store_true", help="print one JSON object")
     making = actions.add_parser("make", help="make a token, and show it once", allow_abbrev=False)
     making.add_argument("--scope", choices=["use", "approve", "admin"], default="use", help="what it may do (use)")
@@ -328,7 +358,7 @@ def _add_acp(serving: argparse.ArgumentParser) -> None:
 
 def _add_serve(serving: argparse.ArgumentParser) -> None:
     serving.add_argument("--host", metavar="ADDRESS", help="where to listen (127.0.0.1)")
-    serving.add_argument("--port", type=int, metavar="NUMBER", help="(8330; 0: any that is free)")
+    serving.add_argument("--port", type=_from_zero, metavar="NUMBER", help="(8330; 0: any that is free)")
     serving.add_argument("--log-format", choices=["text", "json"], help="of the log on stderr (text)")
     _add_workspace(serving, "the folder that the tools work in (CALLBOARD_WORKSPACE, else none)")
     _add_model(serving, "the model of requests that name none (CALLBOARD_MODEL; without it they must)")
@@ -370,14 +400,18 @@ def _time(text: str) -> datetime:
         raise argparse.ArgumentTypeError(f"{text!r} is no time; write 2026-11-23 or 2026-11-23T12:30") from error
 
 
-def _whole(text: str) -> int:
+def _whole(text: str, least: int = 1) -> int:
     try:
         number = int(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from error
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is below 1")
+    if number < least:
+        raise argparse.ArgumentTypeError(f"{text!r} is below {least}")
     return number
+
+
+def _from_zero(text: str) -> int:
+    return _whole(text, 0)
 
 
 def _positive(text: str) -> float:

@@ -22,6 +22,7 @@ from callboard import Runtime, RuntimeFailure, Settings, UsageError, tool
 from callboard.actors.cli.advice import advice
 from callboard.actors.cli.arguments import settings_of
 from callboard.actors.cli.model_choice import with_model
+from callboard.actors.cli.columns import counted
 from callboard.actors.cli.terminal import print_line, printable
 from callboard.actors.models.routing import Router
 from callboard.actors.processes.confinement import Confine
@@ -145,7 +146,8 @@ async def _tried(settings: Settings, model: str) -> Finding:
         status = f"HTTP {failed.status}, " if failed.status else ""
         return Finding(model, key, False, f"{status}{failed.kind}: {failed.message}", advice(failed.kind, model))
     text = " ".join(response.text.split())[:SHOWN_CHARS]
-    tokens = f", {response.usage.output_tokens} tokens" if response.usage and response.usage.output_tokens else ""
+    made = response.usage.output_tokens if response.usage else 0
+    tokens = f", {counted(made, 'token')}" if made else ""
     note = _about_its_end(end, datetime.now(UTC).date()) if end else ""
     if model == OFFLINE_MODEL:
         note = "this asks no model; to try one: callboard doctor --model PROVIDER/MODEL"
@@ -157,7 +159,7 @@ def _about_its_end(end: date, today: date) -> str:
     days = (end - today).days
     if days > WARNED_DAYS:
         return ""
-    when = f"in {days} days" if days > 0 else "by now"
+    when = f"in {counted(days, 'day')}" if days > 0 else "by now"
     return f"the server says that this model goes out of service on {end} ({when}); choose another with --model"
 
 

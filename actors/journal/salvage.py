@@ -134,11 +134,11 @@ def salvage(path: Path, why: str, now: float) -> list[str]:
     part.replace(ready)
     aside = finish(path, now)
     records = sum(len(saved.rows[table.name]) for table in TABLES if table not in (META, SET_ASIDE))
-    notes = [f"the journal {path} was damaged ({why}): it was moved to {aside}, and {records} sound records were saved"]
+    notes = [f"the journal {path} was damaged ({why}): it was moved to {aside}; sound records saved: {records:,}"]
     if saved.damaged:
-        notes.append(f"{len(saved.damaged)} damaged records were set aside")
+        notes.append(f"damaged records set aside: {len(saved.damaged):,}")
     if saved.lost:
-        notes.append(f"records of {len(saved.lost)} requests are lost; those that had not ended are not gone on with")
+        notes.append(f"requests with lost records: {len(saved.lost):,}; those that had not ended are not gone on with")
     if saved.doubts:
         notes.append(f"requests that had not ended are not gone on with: {'; '.join(saved.doubts)}")
     return notes + copied
