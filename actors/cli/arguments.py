@@ -114,7 +114,8 @@ def _before_its_command(words: Sequence[str], command: argparse.ArgumentParser, 
     if len(before) == len(words):
         return ""
     options = (word.partition("=")[0] for word in before if word.startswith("-"))
-    return next((each for each in options if each in known and each not in command._option_string_actions), "")
+    here = next((each for each in options if each in known and each not in command._option_string_actions), "")
+    return here or _before_its_command(words[len(before) + 1 :], below[words[len(before)]], known)
 
 
 def _meant(option: str, known: Iterable[str]) -> str:
@@ -207,7 +208,8 @@ def parser() -> CommandParser:
 
     _add_serve(commands.add_parser("serve", help="answer clients of OpenAI's and Anthropic's APIs", allow_abbrev=False))
 
-    _add_tokens(commands.add_parser("tokens", help="list, make and remove the tokens of those who may call the daemon", allow_abbrev=False))
+    keeping = "list, make and remove the tokens of those who may call the daemon"
+    _add_tokens(commands.add_parser("tokens", help=keeping, allow_abbrev=False))
 
     _add_models(commands.add_parser("models", help="list the models that can be asked now", allow_abbrev=False))
 

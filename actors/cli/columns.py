@@ -76,19 +76,23 @@ class WordWrap:
         return rest
 
     def _begin_line(self) -> None:
-        self._columns = self._columns_now()
+        self._columns: int | None = None
+        self._is_empty = True
         self._head = ""
         """Of the line, until its kind is known."""
-        self._is_known = self._columns is None
+        self._is_known = False
         self._is_wrapped = False
         self._indent = ""
-        self._used = 0
+        self._used, self._has_word = 0, False
         self._blanks, self._word = "", ""
         """What is held back."""
         self._is_in_word = False
         """The beginning of the held word was shown, since it is longer than a line."""
 
     def _go_on(self, part: str) -> str:
+        if self._is_empty and part:
+            self._is_empty, self._columns = False, self._columns_now()
+            self._is_known = self._columns is None
         if not self._is_known:
             self._head += part
             if not _FIRST_WORD.match(self._head):
@@ -162,11 +166,11 @@ class WordWrap:
         needed, indent = width(self._word), self._indent if len(self._indent) * 2 < self._columns else ""
         shown = self._blanks + self._word
         self._used += width(self._blanks) + needed
-        if self._used > self._columns and not self._is_in_word and self._used > needed + len(indent):
+        if self._used > self._columns and self._has_word and not self._is_in_word:
             shown, self._used = f"\n{indent}{self._word}", len(indent) + needed
         if self._used > self._columns:
             self._used %= self._columns
-        self._blanks, self._word = "", ""
+        self._blanks, self._word, self._has_word = "", "", True
         return shown
 
 

@@ -21,8 +21,8 @@ from msgspec.structs import replace
 from callboard import Runtime, RuntimeFailure, Settings, UsageError, tool
 from callboard.actors.cli.advice import advice
 from callboard.actors.cli.arguments import settings_of
-from callboard.actors.cli.model_choice import with_model
 from callboard.actors.cli.columns import counted
+from callboard.actors.cli.model_choice import with_model
 from callboard.actors.cli.terminal import print_line, printable
 from callboard.actors.models.routing import Router
 from callboard.actors.processes.confinement import Confine

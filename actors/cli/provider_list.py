@@ -58,7 +58,7 @@ async def run(options: argparse.Namespace, known: dict[str, object]) -> None:
             print_json([asdict(each) for each in found])
             return
         rows = [(printable(each.model), printable(each.why)) for each in found]
-        print_line(f"{table([_MODELS, *rows], columns, (-1, 0))}\n\n{wrapped(_how_to_get_more(settings), columns)}")
+        print_line(f"{table([_MODELS, *rows], columns)}\n\n{wrapped(_how_to_get_more(settings), columns)}")
 
 
 # -- what can be asked now

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import subprocess
+import termios
 import time
 from typing import Any
 
@@ -15,13 +16,19 @@ QUESTION_PROMPT = "[?] "
 class OwnTerminal:
     """`callboard` with a terminal as its input and output."""
 
-    def __init__(self, callboard: Any, *arguments: str) -> None:
+    def __init__(self, callboard: Any, *arguments: str, columns: int = 0, **how: Any) -> None:
+        """`columns`: 0 does not say how wide it is."""
         callboard.environment.setdefault("TERM", "xterm")
         self._ours, theirs = os.openpty()
-        self.process: subprocess.Popen[bytes] = callboard.start(*arguments, stdin=theirs, stdout=theirs, stderr=theirs)
+        self.resize(columns)
+        streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
+        self.process: subprocess.Popen[bytes] = callboard.start(*arguments, **streams, **how)
         os.close(theirs)
         self.shown = ""
         self._seen = 0
+
+    def resize(self, columns: int) -> None:
+        termios.tcsetwinsize(self._ours, (50 if columns else 0, columns))
 
     def next_prompt(self, prompt: str = QUESTION_PROMPT) -> str:
         """What is shown from the last prompt to the next one."""

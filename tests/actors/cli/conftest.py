@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -49,13 +49,15 @@ class Callboard:
     workspace: Path
     environment: dict[str, str] = field(default_factory=dict)
 
-    def start(self, *arguments: str, **how: object) -> subprocess.Popen[bytes]:
+    def start(
+        self, *arguments: str, program: Sequence[str] = ("-m", "callboard.actors.cli"), **how: object
+    ) -> subprocess.Popen[bytes]:
         kept = {"PATH", "PYTHONPATH", "VIRTUAL_ENV", "LANG"}
         environment = {name: value for name, value in os.environ.items() if name in kept or name.startswith("LC_")}
         environment |= {"HOME": str(self.home), **self.environment}
         given: dict[str, object] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         return subprocess.Popen(  # type: ignore[call-overload]
-            [sys.executable, "-m", "callboard.actors.cli", *arguments],
+            [sys.executable, *program, *arguments],
             cwd=self.workspace,
             env=environment,
             start_new_session=True,
