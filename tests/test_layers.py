@@ -60,6 +60,7 @@ INSIDE_FUNCTIONS = {
     "actors/testing/chaos/hosts.py": {"trio"},
     "providers/provider_registry.py": {"callboard.providers"},  # HTTP and the adapters take 0.3 s to load
     "actors/cli/model_choice.py": {"callboard.providers.openai.served_models"},  # likewise
+    "actors/cli/provider_list.py": {"callboard.providers.openai.served_models"},  # likewise
     "actors/testing/pytest_plugin.py": {"callboard.protocol.annotation_reading", "callboard.protocol.testing"},
     # A command is loaded when it is called, and after Ctrl-C is looked after.
     "actors/cli/__main__.py": {"callboard.actors.cli.shell"},
@@ -139,7 +140,7 @@ LAZY = {
     "providers/retry.py": {"email.utils", "tenacity"},
     # --version, --help and a mistake in what was typed are answered without them.
     "actors/cli/arguments.py": {"callboard.actors.config_file", "dataclasses"},
-    "actors/cli/shell.py": {"asyncio", "logging"},
+    "actors/cli/shell.py": {"asyncio", "callboard.actors.cli.columns", "logging"},
     "actors/cli/terminal.py": {"dataclasses", "json", "msgspec", "orjson"},
 }
 #: Imports by a name that is made at run time: neither mypy nor this file sees them.

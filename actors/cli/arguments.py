@@ -208,8 +208,7 @@ def parser() -> CommandParser:
 
     _add_serve(commands.add_parser("serve", help="answer clients of OpenAI's and Anthropic's APIs", allow_abbrev=False))
 
-    keeping = "list, make and remove the tokens of those who may call the daemon"
-    _add_tokens(commands.add_parser("tokens", help=keeping, allow_abbrev=False))
+    _add_tokens(commands.add_parser("tokens", help="list, make and remove tokens of the daemon", allow_abbrev=False))
 
     _add_models(commands.add_parser("models", help="list the models that can be asked now", allow_abbrev=False))
 
