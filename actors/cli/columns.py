@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import unicodedata
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final, TextIO
+
+from callboard.actors.cli.terminal import print_line
 
 #: A tab is as wide as it can be.
 _TAB: Final = 8
@@ -180,10 +183,15 @@ def _breaks_between(last: str, char: str) -> bool:
     return _char_width(last) == 2 or _char_width(char) == 2
 
 
-def wrapped(text: str, columns: int | None, indent: str = "") -> str:
-    """Lines of at most so many columns, where words allow it. `indent`: before each further line of each line."""
+def wrapped(text: str, columns: int | None, indent: str | None = "") -> str:
+    """Lines of at most so many columns, where words allow it. `indent`: as of WordWrap."""
     wrap = WordWrap(lambda: columns, indent=indent)
     return wrap.feed(text) + wrap.finish()
+
+
+def print_wrapped(text: str, indent: str | None = "  ") -> None:
+    """Lines of result on stdout; at a terminal they wrap at words."""
+    print_line(wrapped(text, columns_of(sys.stdout), indent))
 
 
 def table(rows: Sequence[tuple[str, ...]], columns: int | None = None, cut: Collection[int] = (-1,)) -> str:

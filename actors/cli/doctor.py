@@ -21,9 +21,9 @@ from msgspec.structs import replace
 from callboard import Runtime, RuntimeFailure, Settings, UsageError, tool
 from callboard.actors.cli.advice import advice
 from callboard.actors.cli.arguments import settings_of
-from callboard.actors.cli.columns import counted
+from callboard.actors.cli.columns import counted, print_wrapped
 from callboard.actors.cli.model_choice import with_model
-from callboard.actors.cli.terminal import print_line, printable
+from callboard.actors.cli.terminal import printable
 from callboard.actors.models.routing import Router
 from callboard.actors.processes.confinement import Confine
 from callboard.actors.processes.keeper import about_confinement, containment
@@ -79,7 +79,8 @@ async def run(options: argparse.Namespace, known: dict[str, object]) -> None:
         asyncio.gather(*(_examine(settings, model) for model in models)), _why_no_tool_runs(settings.confine)
     )
     tried = f"FAIL a tool that declares risk='read' was tried: {wrong}" if wrong else f"ok   {_RAN}"
-    print_line("\n".join(map(str, [*findings, containment(), about_confinement(settings.confine), printable(tried)])))
+    print_wrapped("\n".join(map(str, findings)), " " * len("    answer: "))
+    print_wrapped("\n".join([containment(), about_confinement(settings.confine), printable(tried)]))
     if not findings[0].answered:
         raise RuntimeFailure(f"{settings.model} does not answer; {findings[0].todo}")
     if wrong:

@@ -10,7 +10,7 @@ from msgspec.structs import asdict
 
 from callboard import Proposal, ProposalState, Runtime, UsageError
 from callboard.actors.cli.arguments import settings_of, whole_id
-from callboard.actors.cli.columns import counted
+from callboard.actors.cli.columns import counted, print_wrapped
 from callboard.actors.cli.terminal import print_json, print_line
 from callboard.protocol.readers import ForDecision, for_decision, one_line_for_decision
 
@@ -31,7 +31,7 @@ async def run(options: argparse.Namespace, known: dict[str, object]) -> None:
     if options.json:
         print_json([asdict(each) for each in decided])
     for each in decided if not options.json else ():
-        print_line(_line(each))
+        print_wrapped(_line(each))
     if options.action == "approve" and any(each.state is not ProposalState.APPLIED for each in decided):
         raise UsageError("not all of these edits could be applied: see above why")
 
@@ -56,9 +56,9 @@ def _list(proposals: list[Proposal], *, as_json: bool) -> None:
         print_json([asdict(each) for each in proposals])
         return
     if not proposals:
-        print_line("no edits wait in this workspace")
+        print_wrapped("no edits wait in this workspace")
     for each in proposals:
-        print_line(_line(each))
+        print_wrapped(_line(each))
         print_line(for_decision(each.diff).rstrip("\n"))
 
 

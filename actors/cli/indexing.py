@@ -12,9 +12,9 @@ import sys
 from typing import TYPE_CHECKING, Self
 
 from callboard.actors.cli.arguments import settings_of
-from callboard.actors.cli.columns import counted
+from callboard.actors.cli.columns import counted, print_wrapped
 from callboard.actors.cli.index_watching import IndexWatching
-from callboard.actors.cli.terminal import print_line, printable, shows_colour, shows_motion
+from callboard.actors.cli.terminal import printable, shows_colour, shows_motion
 from callboard.actors.index import CodeIndex, Progress, RefreshSummary
 from callboard.actors.index.vector_making import VectorState
 from callboard.protocol.errors import UsageError
@@ -39,7 +39,7 @@ def run(options: argparse.Namespace, known: dict[str, object]) -> None:
         if options.vectors:
             with IndexProgress(MAKING, "tiles") as making:
                 vectors = code.settle(VECTORS_SECONDS, making.show_vectors)
-        print_line(printable(sentence(summary, vectors)))
+        print_wrapped(printable(sentence(summary, vectors)))
         if vectors is not None and vectors.missing:
             raise UsageError(f"not all code can be found by meaning: {vectors}; run it again to go on")
         if options.watch:

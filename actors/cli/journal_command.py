@@ -18,7 +18,7 @@ from msgspec.structs import asdict
 
 from callboard.actors.cli import journal_replay
 from callboard.actors.cli.arguments import STDIN, place_of, settings_of
-from callboard.actors.cli.columns import columns_of, counted, table, wrapped
+from callboard.actors.cli.columns import columns_of, counted, print_wrapped, table
 from callboard.actors.cli.terminal import cleaned, escaped, print_json, print_line, printable
 from callboard.actors.journal import journal_check
 from callboard.actors.journal.at_rest import journal_at
@@ -90,13 +90,12 @@ def _show(journal: JournalHandle, options: argparse.Namespace) -> None:
             print_line(escaped(conversation.to_json()))
             return
         for message_id, message in zip(conversation.ids, conversation.messages, strict=True):
-            text = f"[{_shown_message_id(message_id)}] {_shown_message(message)}"
-            print_line(wrapped(text, columns_of(sys.stdout)))
+            print_wrapped(f"[{_shown_message_id(message_id)}] {_shown_message(message)}", None)
         return
     if options.json:
         print_json(_request_as_json(log))
     else:
-        print_line("\n".join(_request_lines(log)))
+        print_wrapped("\n".join(_request_lines(log)), "    ")
 
 
 def _whole_id_of_either(journal: JournalHandle, given: str) -> str:
@@ -208,8 +207,7 @@ def _search(journal: JournalHandle, options: argparse.Namespace) -> None:
         return
     for each in found:
         place = f"{printable(shown_id(each.conversation_id))}  {_shown_message_id(each.message_id)}"
-        found_text = f"{place}  {each.role}: {printable(each.snippet)}"
-        print_line(wrapped(found_text, columns_of(sys.stdout), "    "))
+        print_wrapped(f"{place}  {each.role}: {printable(each.snippet)}", "    ")
     if not found:
         print_line("nothing found")
 
@@ -238,7 +236,7 @@ def _print_usage(report: UsageReport) -> None:
     rows.append(("total", *total[1:]) if report.by else total)
     _print_table(headings, rows, cut=tuple(range(len(report.by))) or (-1,))
     for note in _usage_notes(report):
-        print_line(wrapped(note, columns_of(sys.stdout)))
+        print_wrapped(note)
 
 
 def _usage_notes(report: UsageReport) -> Iterator[str]:
@@ -290,7 +288,7 @@ def _import(journal: JournalHandle, options: argparse.Namespace) -> None:
         left = f"; {done.left_out:,} of requests that had not ended left out" if done.left_out else ""
         print_line(f"{counted(done.rows, 'row')} added{left}")
         if done.open_requests:
-            print_line(
+            print_wrapped(
                 f"{counted(done.open_requests, 'request')} had not ended: what starts with this journal goes on with "
                 "what had not, so nothing must start with the other one"
             )
@@ -322,7 +320,7 @@ def _read(file: Path) -> str:
 def _delete(journal: JournalHandle, options: argparse.Namespace) -> None:
     for each in [journal.whole_conversation_id(given) for given in options.ids]:  # all are known before one is deleted
         remark = journal.delete_conversation(each)
-        print_line(printable(f"deleted {each}" + (f" ({remark})" if remark else "")))
+        print_wrapped(printable(f"deleted {each}" + (f" ({remark})" if remark else "")))
 
 
 def _compact(journal: JournalHandle, options: argparse.Namespace) -> None:
@@ -334,9 +332,9 @@ def _compact(journal: JournalHandle, options: argparse.Namespace) -> None:
     logs, conversations = counted(done.logs, "request"), counted(done.conversations, "conversation")
     deleted = f"the logs of {logs} and {conversations} were deleted"
     if isinstance(settings.journal, str):
-        print_line(f"{deleted}; PostgreSQL's autovacuum frees their space")
+        print_wrapped(f"{deleted}; PostgreSQL's autovacuum frees their space")
     else:
-        print_line(f"{deleted}; {counted(journal.vacuum(), 'byte is', 'bytes are')} left")
+        print_wrapped(f"{deleted}; {counted(journal.vacuum(), 'byte is', 'bytes are')} left")
 
 
 # -- the file itself
@@ -356,13 +354,13 @@ def _report(report: journal_check.Report, options: argparse.Namespace) -> None:
         print_json({**asdict(report), "path": str(report.path), "is_sound": report.is_sound})
     else:
         records = counted(sum(report.records.values()), "sound record")
-        print_line(printable(f"{report.path}: {records}, {counted(report.open_requests, 'open request')}"))
+        print_wrapped(printable(f"{report.path}: {records}, {counted(report.open_requests, 'open request')}"))
         for line in report.repaired:
-            print_line(f"repaired: {printable(line)}")
+            print_wrapped(f"repaired: {printable(line)}")
         for each in report.set_aside:
-            print_line(f"set aside {_shown_time(each.found_at)}: {printable(each.what)}: {printable(each.why)}")
+            print_wrapped(f"set aside {_shown_time(each.found_at)}: {printable(each.what)}: {printable(each.why)}")
         for line in report.faults:
-            print_line(f"fault: {printable(line)}")
+            print_wrapped(f"fault: {printable(line)}")
     if not report.is_sound:
         raise RuntimeFailure(
             f"the journal has {counted(len(report.faults), 'fault')}; `callboard journal repair` saves what is sound"

@@ -13,7 +13,7 @@ from msgspec.structs import asdict
 
 from callboard import Settings, UsageError
 from callboard.actors.cli.arguments import settings_of
-from callboard.actors.cli.columns import columns_of, table, wrapped
+from callboard.actors.cli.columns import columns_of, print_wrapped, table
 from callboard.actors.cli.terminal import print_json, print_line, printable
 from callboard.actors.config_file import similar
 from callboard.actors.settings import OFFLINE_MODEL
@@ -46,7 +46,7 @@ async def run(options: argparse.Namespace, known: dict[str, object]) -> None:
     """Tables for people, or JSON, which also says where an address is documented."""
     settings, columns = settings_of(options), columns_of(sys.stdout)
     if options.name is not None:
-        _print_named(options.name, settings, columns, as_json=options.json)
+        _print_named(options.name, settings, as_json=options.json)
     elif options.providers:
         if options.json:
             print_json([_as_json(row) for row in ROWS.values()])
@@ -58,7 +58,8 @@ async def run(options: argparse.Namespace, known: dict[str, object]) -> None:
             print_json([asdict(each) for each in found])
             return
         rows = [(printable(each.model), printable(each.why)) for each in found]
-        print_line(f"{table([_MODELS, *rows], columns)}\n\n{wrapped(_how_to_get_more(settings), columns)}")
+        print_line(table([_MODELS, *rows], columns) + "\n")
+        print_wrapped(_how_to_get_more(settings), "")
 
 
 # -- what can be asked now
@@ -116,7 +117,7 @@ def _how_to_get_more(settings: Settings) -> str:
 # -- one provider or model
 
 
-def _print_named(name: str, settings: Settings, columns: int | None, *, as_json: bool) -> None:
+def _print_named(name: str, settings: Settings, *, as_json: bool) -> None:
     """Raises UsageError for a provider that there is not."""
     provider, _, model = name.partition("/")
     row = ROWS.get(provider)
@@ -132,8 +133,8 @@ def _print_named(name: str, settings: Settings, columns: int | None, *, as_json:
     if info is not None:
         window = "not known" if info.context_tokens is None else f"{info.context_tokens:,} tokens"
         told |= {"context window": window, "price": _price(info)}
-    lines = [f"{title}: {text}" for title, text in told.items() if text]
-    print_line("\n".join([printable(name), *(wrapped(f"  {printable(each)}", columns, "    ") for each in lines)]))
+    lines = [f"  {title}: {text}" for title, text in told.items() if text]
+    print_wrapped("\n".join(map(printable, [name, *lines])), "    ")
 
 
 def _about_provider(row: ProviderRow, settings: Settings) -> Iterator[tuple[str, str]]:

@@ -25,6 +25,9 @@ def _list(options: argparse.Namespace, _: DaemonPlan, tokens: AccessTokens) -> N
     if options.json:
         print_json({"tokens": [each.shown() for each in tokens.tokens]})
         return
+    if not tokens.tokens:
+        print_line("no tokens; `callboard tokens make` makes one")
+        return
     rows = [
         (each.id, each.scope.name.lower(), each.tenant, f"{datetime.fromtimestamp(each.made_at):%Y-%m-%d}", each.note)
         for each in tokens.tokens

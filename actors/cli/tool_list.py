@@ -8,7 +8,7 @@ import sys
 from msgspec.structs import asdict
 
 from callboard import Runtime
-from callboard.actors.cli.columns import columns_of, counted, wrapped
+from callboard.actors.cli.columns import columns_of, counted, print_wrapped, wrapped
 from callboard.actors.cli.listed_tools import ListedTool, chosen, tools_shown
 from callboard.actors.cli.terminal import print_json, print_line, printable
 from callboard.actors.cli.workspace_setup import set_up
@@ -31,10 +31,9 @@ async def run(options: argparse.Namespace, known: dict[str, object]) -> None:
         shown = [_as_json(offer, tool) for offer, tool in pairs if tool.name in wanted]
         print_json({"tools": shown, "mcp_servers": [asdict(server) for server in servers]})
         return
-    columns = columns_of(sys.stdout)
-    print_line(tools_shown(tools, options.names, columns))
+    print_line(tools_shown(tools, options.names, columns_of(sys.stdout)))
     for server in servers if not options.names else ():
-        print_line(wrapped(printable(_server_line(server)), columns, "  "))
+        print_wrapped(printable(_server_line(server)))
 
 
 def _server_line(server: ServerStatus) -> str:
