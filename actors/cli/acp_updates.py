@@ -13,6 +13,7 @@ from acp import helpers, schema
 
 from callboard import Audio, Document, Image, RunTool, TextDelta, ToolCallCompleted, ToolCallFailed, ToolProgressed
 from callboard.actors.calls.approvals import about_call
+from callboard.actors.cli.columns import counted
 from callboard.actors.requests.asking import Prompt
 from callboard.protocol.commands import AskApproval, Note, ReportFailure
 from callboard.protocol.content import AssistantMessage, Message, Text, Thinking, ToolCall, ToolMessage, UserMessage
@@ -156,7 +157,7 @@ def _told(tag: Tag, status: schema.ToolCallStatus, text: str) -> Update:
 
 def _content(text: str) -> list[helpers.ToolCallContentVariant]:
     cut = text[:SHOWN_RESULT_CHARS]
-    more = f"\n... {len(text) - len(cut):,} more characters" if len(text) > len(cut) else ""
+    more = f"\n... {counted(len(text) - len(cut), 'more character')}" if len(text) > len(cut) else ""
     return [helpers.tool_content(helpers.text_block(for_log(cut) + more))] if text else []
 
 

@@ -89,6 +89,8 @@ class WordWrap:
         self._used, self._has_word = 0, False
         self._blanks, self._word = "", ""
         """What is held back."""
+        self._last = ""
+        """Of the word, the last character that came; "" behind blanks."""
         self._is_in_word = False
         """The beginning of the held word was shown, since it is longer than a line."""
 
@@ -137,20 +139,22 @@ class WordWrap:
         """Blanks, or a part of a word."""
         if run[0] in " \t":
             shown = self._flushed()
-            self._is_in_word = False
+            self._is_in_word, self._last = False, ""
             self._blanks += run
             return shown
-        if run.isascii() and (not self._word or self._word[-1].isascii()):
+        if run.isascii() and self._last.isascii():
             self._word += run
+            self._last = run[-1]
             return self._long_word()
         return "".join(map(self._char, run)) + self._long_word()
 
     def _char(self, char: str) -> str:
         shown = ""
-        if self._word and _breaks_between(self._word[-1], char):
+        if self._last and _breaks_between(self._last, char):
             shown = self._flushed()
             self._is_in_word = False
         self._word += char
+        self._last = char
         return shown
 
     def _long_word(self) -> str:
@@ -171,8 +175,8 @@ class WordWrap:
         self._used += width(self._blanks) + needed
         if self._used > self._columns and self._has_word and not self._is_in_word:
             shown, self._used = f"\n{indent}{self._word}", len(indent) + needed
-        if self._used > self._columns:
-            self._used %= self._columns
+        if self._used > self._columns:  # of a word that goes on over several lines
+            self._used = (self._used - 1) % self._columns + 1
         self._blanks, self._word, self._has_word = "", "", True
         return shown
 

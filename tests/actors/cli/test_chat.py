@@ -170,8 +170,9 @@ def test_a_pipe_asks_line_by_line(callboard: Any) -> None:
     with shared_double((Turn("One."), Turn("Two."))) as server:
         where = ("--model", "openai-compatible/any", "--base-url", server.base_url())
         process = callboard.start("chat", *where, stdin=subprocess.PIPE)
-        out, err = process.communicate(b"first\nsecond\n/usage\n/nope\nnever asked\n", timeout=50)
-    assert out.decode().startswith("One.\nTwo.\n2 answers, ")
+        out, err = process.communicate(b"first\n/usage\nsecond\n/usage\n/nope\nnever asked\n", timeout=50)
+    assert out.decode().startswith("One.\n1 answer, ")
+    assert "\nTwo.\n2 answers, " in out.decode()
     assert b"there is no command '/nope'" in err
     assert process.returncode == 2
     assert len(server.requests()) == 2

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ast
+import re
+from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from callboard.actors import cli
 from callboard.actors.cli.columns import WordWrap, counted, shortened, table, width, wrapped
 
 WORDS = st.lists(st.sampled_from(["a", "word", "longer", "“quoted”", "naïve", "中文", "字。", "👩", "é", "x" * 30]))
@@ -30,8 +35,11 @@ def streamed(pieces: list[str], columns: int | None) -> str:
 
 @given(cuts(), st.sampled_from([None, 10, 40, 80]))
 @example(["- it", "em ", "wo", "rd"], 10)
+@example(["an", "otherxxxxxxxxx", "xx|", " a"], 10)
+@example(["中文", "文本anotherxxxxxxxx", "文本"], 10)
 def test_any_cut_of_a_text_is_shown_alike(pieces: list[str], columns: int | None) -> None:
     assert streamed(pieces, columns) == streamed(["".join(pieces)], columns)
+    assert "".join(streamed(pieces, 10).split()) == "".join("".join(pieces).split())
     if columns is None:
         assert streamed(pieces, columns) == "".join(pieces)
 
@@ -111,3 +119,31 @@ def test_what_is_cut_has_dots(text: str, shown: str) -> None:
 )
 def test_a_number_and_its_word_agree(number: int, words: tuple[str, ...], shown: str) -> None:
     assert counted(number, *words) == shown
+
+
+#: Numbers that are never 1: limits, and how many there are to choose from.
+NEVER_ONE = ("MAX_", "MOST_", "len(names)", "context_tokens", "PATIENCE_SECONDS")
+
+
+def test_no_message_writes_a_number_before_a_plural_itself() -> None:
+    """1 answers, 1 faults: `counted` writes both."""
+    offenders = []
+    for path in sorted(Path(cli.__file__).parent.glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.JoinedStr):
+                offenders += [f"{path.name}:{node.lineno} {each}" for each in _counts_in(node)]
+    assert offenders == []
+
+
+def _counts_in(text: ast.JoinedStr) -> Iterator[str]:
+    for value, behind in pairwise(text.values):
+        if not isinstance(value, ast.FormattedValue) or not isinstance(behind, ast.Constant):
+            continue
+        source = ast.unparse(value.value)
+        is_number = ast.unparse(value).endswith(":,}'") or source.startswith("len(")
+        if (
+            is_number
+            and not any(each in source for each in NEVER_ONE)
+            and re.match(r" ([a-z]+ )?[a-z]+s\b", behind.value)
+        ):
+            yield f"{source}{behind.value}"

@@ -69,6 +69,7 @@ def test_text_tool_and_tokens(daemon: RunningDaemon) -> None:
 
 def test_the_second_question_belongs_to_the_conversation_of_the_first(daemon: RunningDaemon) -> None:
     Person().ask(daemon.url, "one", "two")
+    Person().ask(daemon.url, "one")
     newest = daemon.get("/api/conversations").json()["conversations"][0]
     messages = str(daemon.get(f"/api/conversations/{newest['id']}").json())
     assert "you said one" in messages
@@ -135,8 +136,14 @@ def test_the_command_itself_with_a_token_file(daemon: RunningDaemon, callboard: 
     (tmp_path / "token").write_text(f"{TOKEN}\n")
     where = ("--url", daemon.url, "--token-file", str(tmp_path / "token"))
     process = callboard.start("chat", *where, stdin=subprocess.PIPE)
-    out, err = process.communicate(b"hello\n/tools\n", timeout=50)
+    Person().ask(daemon.url, "one")
+    newest = daemon.get("/api/conversations").json()["conversations"][0]["id"]
+    lines = f"hello\n/tools\n/tools quick\n/open {newest}\n"
+    out, err = process.communicate(lines.encode(), timeout=50)
     assert process.returncode == 0, err
     assert out.decode().startswith("you said hello\n")
-    assert "dangerous" in out.decode()
+    assert "\ndangerous" in out.decode()
+    assert "  asked  " in out.decode(), "in the words of `callboard tools`"
+    assert "\nquick\n  risk: read\n" in out.decode()
+    assert out.decode().endswith(f"conversation: {newest[:8]}: one\n> one\nyou said one\n")
     assert TOKEN not in (out + err).decode()
