@@ -127,6 +127,10 @@ def test_a_conversation_wraps_at_words_and_asks_behind_what_was_said(callboard: 
             listed = terminal.next_prompt("jobs")
             assert ("TOOL " in listed) == (columns == 80)
             assert "each call" in listed, "in the words of `callboard tools`"
+            terminal.next_prompt(LINE_PROMPT)
+            terminal.press(b"/help\r")
+            helped = terminal.next_prompt("Ctrl-D leaves\n").split("\n/model", 1)[1].split("\n")
+            assert [line for line in helped if not fits(line, columns)] == []
         # What was said comes first, then the question, its diff above the rest; what is said meanwhile comes last.
         terminal.next_prompt(LINE_PROMPT)
         terminal.press(b"write it\r")
