@@ -67,9 +67,9 @@ async def _chat(options: argparse.Namespace, given: WorkspaceSetup | None) -> No
             else _local(options, wanted, given, screen, approver)
         )
         if is_terminal:
+            screen.remark(f"{partner.model or options.url}; /help lists the commands, Ctrl-D leaves")
             if options.goes_on or options.conversation:
                 print_line(for_log(cleaned(await so_far_shown(partner))))
-            screen.remark(f"{partner.model or options.url}; /help lists the commands, Ctrl-D leaves")
         await Chat(partner, screen, reader, is_terminal=is_terminal).converse()
 
 

@@ -80,7 +80,7 @@ async def run(options: argparse.Namespace, known: dict[str, object]) -> None:
     )
     tried = f"FAIL a tool that declares risk='read' was tried: {wrong}" if wrong else f"ok   {_RAN}"
     print_wrapped("\n".join(map(str, findings)), " " * len("    answer: "))
-    print_wrapped("\n".join([containment(), about_confinement(settings.confine), printable(tried)]))
+    print_wrapped("\n".join(map(str, (containment(), about_confinement(settings.confine), printable(tried)))))
     if not findings[0].answered:
         raise RuntimeFailure(f"{settings.model} does not answer; {findings[0].todo}")
     if wrong:

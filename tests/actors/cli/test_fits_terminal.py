@@ -152,7 +152,11 @@ def test_a_conversation_wraps_at_words_and_asks_behind_what_was_said(callboard: 
         terminal.next_prompt(LINE_PROMPT)
         terminal.press(b"\x04")
         assert terminal.finish() == 0
-    # It is gone on with by the first characters of its id: its title and its last exchange are shown.
+    check_going_on(callboard)
+
+
+def check_going_on(callboard: Any) -> None:
+    """By the first characters of its id: its title and its last exchange are shown."""
     (info,) = json.loads(callboard.run("journal", "list", "--json").out)
     terminal = OwnTerminal(callboard, "chat", "--conversation", info["id"][:5], columns=40)
     shown = terminal.next_prompt(LINE_PROMPT)
