@@ -8,7 +8,7 @@ from datetime import datetime
 
 from callboard import UsageError
 from callboard.actors.cli.arguments import whole_id
-from callboard.actors.cli.columns import columns_of, table
+from callboard.actors.cli.columns import columns_of, table, wrapped
 from callboard.actors.cli.terminal import print_json, print_line
 from callboard.actors.daemon.access_tokens import AccessTokens, Scope
 from callboard.actors.daemon.daemon_settings import DaemonPlan, read_plan
@@ -41,7 +41,8 @@ def _make(options: argparse.Namespace, plan: DaemonPlan, tokens: AccessTokens) -
     if tenant not in names:
         raise UsageError(f"--tenant: the configuration has no tenant {tenant!r}; it has: {', '.join(names)}")
     made, secret = tokens.make(Scope.of(options.scope), tenant, options.note)
-    sys.stderr.write(f"callboard: token {made.id} of {tenant}, {options.scope}; it is shown this once\n")
+    told = f"callboard: token {made.id} of {tenant}, {options.scope}; it is shown this once"
+    sys.stderr.write(f"{wrapped(told, columns_of(sys.stderr), '  ')}\n")
     print_line(secret)
 
 

@@ -126,7 +126,7 @@ tools --josn | unrecognized arguments: --josn; did you mean '--json'?
 edits apply | invalid choice: 'apply' (choose from list, approve, deny
 trust --workspace no/such | name one that exists
 rules --remove 7 | there are 0 for this workspace (`callboard rules`)
-rules --remove first | invalid int value: 'first'
+rules --remove first | 'first' is no whole number
 journal | ACTION; to see what can be typed
 journal lst | did you mean 'list'?
 journal list | name the journal: --journal PATH
@@ -150,7 +150,7 @@ mcp --http 127.0.0.1:99999 | give HOST:PORT with a port from 0 to 65535
 mcp --http 127.0.0.1:0 --token-file . | . cannot be used: Is a directory; name a file
 mcp --tools raises.py | --tools raises.py: line 1: ValueError: at import
 serve --port 99999 | --port: Input should be less than or equal to 65535
-serve --port http | invalid int value: 'http'
+serve --port http | 'http' is no whole number
 & CALLBOARD_TOKEN=a-token-0123456789 serve --host nowhere.invalid | there is no machine of that name
 & CALLBOARD_TOKEN=a-token-0123456789 serve --host 192.0.2.1 --port 0 | it is no address of this machine
 & CALLBOARD_TOKEN=a-token-0123456789 serve --port TAKEN | another program listens there; name another port
