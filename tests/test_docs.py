@@ -5,8 +5,8 @@ model of a program is the wire double: it tells of the weather in Oslo, or says 
 before the block holds (docs/wire_double.md has the fields of a turn); `<!-- other runtime: [TURN, ...] -->` is the same
 for a program that needs the extra `runtimes`, which `-m runtimes` runs.
 
-What is printed is looked at too. `It prints:` and a block of text behind a block are what it prints, to the letter.
-`<!-- prints: ... -->` before it is the same with `...` for anything; of a block of bash it has a line for each command,
+What is printed is looked at too. `It prints:` and a block of text behind a block are what it prints, to the letter (behind
+one of sh, `...` is anything). `<!-- prints: ... -->` before it is the same with `...` for anything; of a block of bash it has a line for each command,
 which is somewhere in what that prints. `<!-- logs: ... -->` is of stderr. `<!-- prints nothing: REASON -->` says why
 there is nothing to look at. An answer of curl's with an error's status fails its block.
 """
@@ -65,6 +65,8 @@ FENCE = re.compile(
 OSLO: list[Answer] = [Turn(calls=(Call("weather", {"city": "Oslo"}),)), Turn("It rains in Oslo.")]
 MODEL = re.compile(r'model="([^"]+/[^"]+)"')
 """That a program names: its provider is then at the wire double."""
+ANY = "openai-compatible/any"
+"""The model of what names none."""
 TURNS = TypeAdapter(list[Answer])
 DEADLINE_SECONDS = 120.0
 IN_QUOTES = re.compile(r"""'[^']*'|"[^"$`\\!]*\"""")
@@ -186,19 +188,24 @@ def syntax_errors(text: str) -> list[str]:
     return []
 
 
+def model_at(url: str, name: str = ANY) -> dict[str, str]:
+    """The variables that a program or a command has for its model, and other runtimes for theirs."""
+    return {
+        "CALLBOARD_MODEL": name,
+        "CALLBOARD_BASE_URL": url,
+        "OPENAI_BASE_URL": url,
+        "OPENAI_API_KEY": "none",
+        "OPENAI_AGENTS_DISABLE_TRACING": "1",
+    }
+
+
 @pytest.mark.parametrize("block", PROGRAMS)
 def test_python(block: Block, tmp_path: Path) -> None:
     script = tmp_path / "snippet.py"
     script.write_text(block.text)
     with shared_double(block.turns, by_turn=block.turns is OSLO) as server:
         named = MODEL.search(block.text)
-        environment = {
-            "CALLBOARD_MODEL": named[1] if named else "openai-compatible/any",
-            "CALLBOARD_BASE_URL": server.base_url(),
-            "OPENAI_BASE_URL": server.base_url(),  # for other runtimes
-            "OPENAI_API_KEY": "none",
-            "OPENAI_AGENTS_DISABLE_TRACING": "1",
-        }
+        environment = model_at(server.base_url(), named[1] if named else ANY)
         ran = run([sys.executable, str(script)], tmp_path, tmp_path, **environment)
     assert ran.returncode == 0, ran.stderr
     assert "Traceback" not in ran.stderr
@@ -233,10 +240,10 @@ def test_script(block: Block, tmp_path: Path) -> None:
     folder, path = callboard_in(tmp_path)
     text = re.sub(r"\b8\d{3}\b", str(free_port()), block.text).replace("python -m", f"{sys.executable} -m")
     with shared_double(block.turns) as server:
-        known = {"CALLBOARD_BASE_URL": server.base_url(), "OPENAI_API_KEY": "none"}
-        ran = run(["bash", "-c", STRICT + text], folder, tmp_path, PATH=path, **known)
+        ran = run(["bash", "-c", STRICT + text], folder, tmp_path, PATH=path, **model_at(server.base_url()))
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert is_what_was_printed(block.said["prints"], ran.stdout), ran.stdout
+    expected = block.said.get("prints", block.prints)
+    assert expected is not None and is_what_was_printed(expected, ran.stdout), ran.stdout
 
 
 def free_port() -> int:
