@@ -7,8 +7,10 @@ from setuptools import find_packages, setup
 
 
 def readme() -> str:
-    """The README with its links to files of the repository as plain words: on a package index they lead nowhere."""
+    """The README without its pictures, and with its links to files of the repository as plain words: on a package index
+    they lead nowhere."""
     text = Path(__file__).with_name("README.md").read_text(encoding="utf-8")
+    text = re.sub(r"<picture>.*?</picture>\n", "", text, flags=re.DOTALL)
     return re.sub(r"\[([^\]]+)\]\((?![a-z]+:|#)([^)]+)\)", lambda link: _in_words(link[1], link[2]), text)
 
 

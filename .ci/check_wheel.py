@@ -60,7 +60,7 @@ def check_description(wheel: zipfile.ZipFile) -> None:
     """The README in the package leads nowhere: no link in it is to a file of the repository."""
     (metadata,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
     text = wheel.read(metadata).decode()
-    if links := re.findall(r"\]\((?![a-z]+:|#)[^)]*\)", text):
+    if links := re.findall(r"\]\((?![a-z]+:|#)[^)]*\)|<(?:img|source) [^>]*>", text):
         sys.exit(f"the description of the package has links that work in the repository only: {links}")
     assert "`docs/architecture.md`" in text, "the description of the package names no page of the documentation"
 

@@ -55,7 +55,7 @@ from callboard import (  # noqa: E402
 from callboard.actors.telemetry.metrics import METRICS  # noqa: E402
 from callboard.actors.testing.wire_double import Answer, Call, Turn  # noqa: E402
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [*sorted({*ROOT.glob("*.md")} - {ROOT / "CHANGELOG.md"}), *sorted((ROOT / "docs").rglob("*.md"))]
 REMARK = r"<!-- (not run|model|other runtime|prints nothing|prints|logs):\s((?:[^\n]|\n(?!```|<!--))*?)\s?-->\n"
 FENCE = re.compile(
     rf"^(?P<remarks>(?:{REMARK})*)"
@@ -290,10 +290,35 @@ def test_the_first_command_finds_its_answer_in_this_repository(tmp_path: Path) -
 
 
 def test_links_lead_somewhere() -> None:
-    link = re.compile(r"\]\(([^)#\s]+)\)")
-    links = [(page, where, found[1]) for page in PAGES for where, found in places(link, page) if "://" not in found[1]]
+    link = re.compile(r"\]\(([^)#\s]+)\)|\bsrc(?:set)?=\"([^\"]+)\"")
+    found = [(page, where, link[1] or link[2]) for page in PAGES for where, link in places(link, page)]
+    links = [each for each in found if "://" not in each[2]]
     assert len(links) > 100
     no_offenders(f"{where} leads to {to}" for page, where, to in links if not (page.parent / to).exists())
+
+
+def test_headings_that_the_readme_leads_to_exist() -> None:
+    """Of other pages the build of the site tells."""
+    link = re.compile(r"\]\(([\w/.]+\.md)#([^)\s]+)\)")
+    links = [each for page in ROOT.glob("*.md") for each in places(link, page)]
+    assert len(links) > 3
+    no_offenders(f"{where} leads to {to[1]}#{to[2]}" for where, to in links if to[2] not in anchors(ROOT / to[1]))
+
+
+def anchors(page: Path) -> set[str]:
+    """By which its headings are linked to, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_readmes_marks_are_those_of_the_comparison() -> None:
+    row = re.compile(r"^\| ?\[([^]]+)\]\((?:docs/compared\.md)?#[^)]+\) ?\|(.*)\|$", re.M)
+    marks, cells = (
+        {name.lower(): [each.strip() for each in text.split("|")] for name, text in row.findall(page.read_text())}
+        for page in (ROOT / "README.md", ROOT / "docs" / "compared.md")
+    )
+    assert len(marks) == 12
+    assert marks == {name: ["✓" if cell == "✓" else "✗" for cell in found] for name, found in cells.items()}
 
 
 def test_files_that_a_page_names_exist() -> None:
