@@ -5,10 +5,11 @@ model of a program is the wire double: it tells of the weather in Oslo, or says 
 before the block holds (docs/wire_double.md has the fields of a turn); `<!-- other runtime: [TURN, ...] -->` is the same
 for a program that needs the extra `runtimes`, which `-m runtimes` runs.
 
-What is printed is looked at too. `It prints:` and a block of text behind a block are what it prints, to the letter (behind
-one of sh, `...` is anything). `<!-- prints: ... -->` before it is the same with `...` for anything; of a block of bash it has a line for each command,
-which is somewhere in what that prints. `<!-- logs: ... -->` is of stderr. `<!-- prints nothing: REASON -->` says why
-there is nothing to look at. An answer of curl's with an error's status fails its block.
+What is printed is looked at too. `It prints:` and a block of text behind a block are what it prints, to the letter
+(behind one of sh, `...` is anything). `<!-- prints: ... -->` before it is the same with `...` for anything; of a block
+of bash it has a line for each command, which is somewhere in what that prints. `<!-- logs: ... -->` is of stderr.
+`<!-- prints nothing: REASON -->` says why there is nothing to look at. An answer of curl's with an error's status fails
+its block.
 """
 
 from __future__ import annotations
@@ -243,7 +244,8 @@ def test_script(block: Block, tmp_path: Path) -> None:
         ran = run(["bash", "-c", STRICT + text], folder, tmp_path, PATH=path, **model_at(server.base_url()))
     assert ran.returncode == 0, ran.stdout + ran.stderr
     expected = block.said.get("prints", block.prints)
-    assert expected is not None and is_what_was_printed(expected, ran.stdout), ran.stdout
+    assert expected is not None
+    assert is_what_was_printed(expected, ran.stdout), ran.stdout
 
 
 def free_port() -> int:
@@ -291,7 +293,7 @@ def test_the_first_command_finds_its_answer_in_this_repository(tmp_path: Path) -
 
 def test_links_lead_somewhere() -> None:
     link = re.compile(r"\]\(([^)#\s]+)\)|\bsrc(?:set)?=\"([^\"]+)\"")
-    found = [(page, where, link[1] or link[2]) for page in PAGES for where, link in places(link, page)]
+    found = [(page, where, to[1] or to[2]) for page in PAGES for where, to in places(link, page)]
     links = [each for each in found if "://" not in each[2]]
     assert len(links) > 100
     no_offenders(f"{where} leads to {to}" for page, where, to in links if not (page.parent / to).exists())
