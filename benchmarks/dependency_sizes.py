@@ -2,9 +2,10 @@
 
     python benchmarks/dependency_sizes.py            # a row for each package: publisher, licence, version, sizes
     python benchmarks/dependency_sizes.py --write    # puts the size of each extra into docs/dependencies.md
+    python benchmarks/dependency_sizes.py --fresh    # installs the wheel into new environments, and asks there
 
-Nothing is fetched: all of it is in the metadata and the files of the installed packages. What is not installed is "not
-measured". Megabytes are 10^6 bytes, of files other than compiled Python. The size of a wheel is that of the same files,
+Only `--fresh` fetches anything, without pip's cache: all else is in the metadata and the files of the installed
+packages. What is not installed is "not measured". Megabytes are 10^6 bytes, of files other than compiled Python. The size of a wheel is that of the same files,
 packed again as a wheel is (zip, deflate).
 """
 
@@ -12,8 +13,15 @@ from __future__ import annotations
 
 import argparse
 import configparser
+import json
+import os
 import re
+import shutil
+import subprocess
 import sys
+import tempfile
+import time
+import venv
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -275,11 +283,102 @@ def sizes() -> str:
 _SIZES = re.compile(r"(<!-- written: sizes -->\n).*?(<!-- end -->)", re.S)
 
 
+FIRST_PROGRAM: Final = """
+from callboard import Settings, ask_sync
+print(ask_sync("Hello", settings=Settings(model="scripted/model")))
+"""
+#: What is installed into a new environment, and the first answer there, in a copy of this tree that has no index. None
+#: asks a model over a network.
+FRESH: Final = {
+    "": ["python", "-c", FIRST_PROGRAM],
+    "[cli]": ["callboard", "ask", "how is a worker that hangs killed at its deadline?"],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Took:
+    """What a command needed."""
+
+    seconds: float
+    """From the start of the process to its end."""
+    cpu_seconds: float
+    """Of it and of its children: what else the machine does has less of an effect."""
+    output: str
+
+    def __str__(self) -> str:
+        return f"{self.seconds:.1f} s ({self.cpu_seconds:.1f} of CPU)"
+
+
+@dataclass(frozen=True, slots=True)
+class Fresh:
+    """A new environment with the wheel."""
+
+    install: Took
+    packages: int
+    """Callboard is one of them, pip is not."""
+    bytes: int
+    answer: Took
+
+    def __str__(self) -> str:
+        size = f"{self.packages} packages, {_mb(self.bytes)} MB"
+        return f"{size}, installed in {self.install}; first answer in {self.answer}"
+
+
+def fresh(wheel: Path, extra: str, place: Path, tree: Path) -> Fresh:
+    """Install the wheel into a new environment in `place`, and ask about `tree`."""
+    venv.create(place, with_pip=True)
+    python, environment = place / "bin" / "python", _own_home(place)
+    bare = _site_bytes(place)
+    pip = [str(python), "-m", "pip", "--no-cache-dir", "--disable-pip-version-check"]
+    install = _timed([*pip, "install", "-q", f"{wheel}{extra}"], environment)
+    listed = _timed([*pip, "list", "--format=json"], environment).output
+    size = _site_bytes(place) - bare
+    program, *arguments = FRESH[extra]
+    answer = _timed([str(place / "bin" / program), *arguments], environment, tree)
+    packages = {each["name"] for each in json.loads(listed)} - {"pip", "setuptools"}
+    return Fresh(install, len(packages), size, answer)
+
+
+def _own_home(place: Path) -> dict[str, str]:
+    """Without this tree on the path, and with nothing indexed before."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "XDG_", "CALLBOARD_"))}
+    return {**kept, "HOME": str(place)}
+
+
+def _site_bytes(place: Path) -> int:
+    return sum(path.stat().st_size for path in place.rglob("*") if path.is_file() and path.suffix != ".pyc")
+
+
+def _timed(command: list[str], environment: dict[str, str], folder: Path | None = None) -> Took:
+    begun, before = time.monotonic(), os.times()
+    ran = subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    after = os.times()
+    cpu_seconds = after.children_user + after.children_system - before.children_user - before.children_system
+    return Took(time.monotonic() - begun, cpu_seconds, ran.stdout)
+
+
+def print_fresh() -> None:
+    """A line for the core, and one for the command line."""
+    with tempfile.TemporaryDirectory(prefix="callboard-fresh-") as folder:
+        tree = Path(folder) / "tree"
+        shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(".*", "__pycache__", "build"))
+        pip = (sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--wheel-dir", folder, str(tree))
+        subprocess.run(pip, check=True)
+        (wheel,) = Path(folder).glob("callboard-*.whl")
+        for extra in FRESH:
+            print(f"callboard{extra}: {fresh(wheel, extra, Path(folder) / f'venv{extra}', tree)}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="put the sizes into docs/dependencies.md")
+    parser.add_argument("--fresh", action="store_true", help="install the wheel into new environments, and ask there")
+    arguments = parser.parse_args()
+    if arguments.fresh:
+        print_fresh()
+        return
     page = PAGE.read_text() if PAGE.exists() else ""
-    if parser.parse_args().write:
+    if arguments.write:
         PAGE.write_text(_SIZES.sub(lambda found: found[1] + sizes() + found[2], page))
         return
     for extra, table in tables(page):
