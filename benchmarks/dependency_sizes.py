@@ -5,8 +5,8 @@
     python benchmarks/dependency_sizes.py --fresh    # installs the wheel into new environments, and asks there
 
 Only `--fresh` fetches anything, without pip's cache: all else is in the metadata and the files of the installed
-packages. What is not installed is "not measured". Megabytes are 10^6 bytes, of files other than compiled Python. The size of a wheel is that of the same files,
-packed again as a wheel is (zip, deflate).
+packages. What is not installed is "not measured". Megabytes are 10^6 bytes, of files other than compiled Python. The
+size of a wheel is that of the same files, packed again as a wheel is (zip, deflate).
 """
 
 from __future__ import annotations
