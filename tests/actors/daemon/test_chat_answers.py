@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import orjson
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,9 +11,10 @@ from support.answer_samples import ABOUT, pieces, reasons, told, usages
 from support.client_wires import read_by
 
 from callboard.actors.daemon.answer_pieces import Piece
-from callboard.actors.daemon.api_errors import ApiError
+from callboard.actors.daemon.api_errors import ApiError, error_of
 from callboard.actors.daemon.chat_answers import ChatStream, joined_text, whole_chat
-from callboard.protocol.model import Done, Error, FinishReason, Usage
+from callboard.protocol.errors import ProviderError
+from callboard.protocol.model import Done, Error, ErrorKind, FinishReason, Usage
 from callboard.providers.openai.chat_api import OpenAIChat
 
 ADAPTER = OpenAIChat(api_key="k")
@@ -49,3 +52,10 @@ def test_an_error_in_a_stream_is_read_as_one() -> None:
     writer = ChatStream("r1", "m", includes_usage=False)
     data = writer.begin() + writer.fail(ApiError(503, "provider_overloaded", "busy"))
     assert isinstance(read_by(ADAPTER, data, streaming=True)[-1], Error)
+
+
+def test_the_page_has_the_code_and_status_of_each_failure_of_a_provider() -> None:
+    page = (Path(__file__).parents[3] / "docs/endpoints.md").read_text()
+    for kind in ErrorKind:
+        found = error_of(ProviderError(kind, "no"))
+        assert any(f"`{found.code}`" in line and str(found.status) in line for line in page.splitlines()), kind
