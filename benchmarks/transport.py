@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import resource
 import time
 from collections.abc import Awaitable, Callable
 
@@ -82,6 +83,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--streams", type=int, default=1, help="how many are open at once (%(default)s)")
     streams = parser.parse_args().streams
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # a connection a stream, at both ends
     for fragment in (len(TEXT), 4) if streams == 1 else (4,):
         print(f"An answer of {-(-len(TEXT) // fragment)} pieces, a socket write each, {streams} at once:")
         # With pauses where many are to be open: otherwise the first end before the last have begun.
