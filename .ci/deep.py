@@ -44,6 +44,12 @@ PARTS = {
         "actors/daemon/**/*", "tests/actors/daemon/test_board*.py", "tests/support/board_*.py",
         "tests/support/running_daemon.py",
     ),
+    # The pictures of the board and of the terminal, made again; those of the terminal are compared with what is kept.
+    "pictures": (
+        "actors/cli/ask.py", "actors/cli/approval_prompt.py", "actors/cli/screen.py", "actors/cli/terminal.py",
+        "actors/daemon/board/*", "docs/pictures.py", "docs/images/terminal_*", "tests/test_pictures.py",
+        "tests/support/board_page.py", "tests/support/own_terminal.py", "tests/support/running_daemon.py",
+    ),
     # Made-up requests against the documents of the daemon.
     "requests": ("setup.cfg", "actors/daemon/*.py", "docs/openapi.json", "tests/actors/daemon/test_open*.py"),
     # Hosts: gunicorn, uvicorn, Django, Celery, notebooks.
