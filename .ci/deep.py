@@ -25,6 +25,8 @@ PARTS = {
         ".ci/user_program.py", "actors/front/*", "actors/cli/__main__.py", "actors/cli/arguments.py",
         "names: actors/**/*", "names: protocol/**/*", "names: providers/**/*",
     ),
+    # The image of a container: what it is made of. That the daemon serves is seen elsewhere.
+    "image": ("Dockerfile", ".dockerignore", ".ci/check_image.py", "setup.py"),
     # The conformance suites of others, as clients and servers of ours.
     "mcp": ("setup.cfg", ".ci/mcp_conformance/*", "actors/mcp/*.py", "tests/support/mcp_conformance_client.py"),
     "compatcanary": ("setup.cfg", ".ci/compatcanary/*", "actors/daemon/*.py"),

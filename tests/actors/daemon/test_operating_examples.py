@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import configparser
+import json
 import os
 import re
 import shutil
@@ -14,10 +16,71 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 import yaml
+from support.running_daemon import running_daemon
 
+from callboard.actors.cli.arguments import parser
 from callboard.actors.daemon.daemon_settings import DaemonLimits, DaemonSettings, TenantSettings, read_plan
 
 EXAMPLES = Path(__file__).parents[3] / "examples/operating"
+DOCKERFILE = EXAMPLES.parents[1] / "Dockerfile"
+
+
+def instructions(name: str) -> list[str]:
+    """What is behind this word in the Dockerfile, each on one line."""
+    text = re.sub(r"^#.*\n", "", DOCKERFILE.read_text(), flags=re.M)
+    return [line.partition(" ")[2].strip() for line in re.split(r"(?<!\\)\n", text) if line.startswith(f"{name} ")]
+
+
+def extras() -> set[str]:
+    config = configparser.ConfigParser()
+    config.read(DOCKERFILE.with_name("setup.cfg"))
+    return set(config["options.extras_require"])
+
+
+def test_the_image_is_of_a_user_without_rights_and_holds_no_secret() -> None:
+    assert instructions("USER") == ["10001:10001"]
+    assert instructions("FROM")[-1] == "scratch"
+    last = DOCKERFILE.read_text().rpartition("\nFROM ")[2]
+    assert "RUN" not in last
+    assert set(re.findall(r"(\w+)=", " ".join(instructions("ENV")))) == {
+        "CALLBOARD_WORKSPACE", "HOME", "PATH", "PYTHONDONTWRITEBYTECODE", "XDG_STATE_HOME",
+    }  # fmt: skip
+    assert not re.search("TOKEN|KEY|SECRET|PASSWORD", " ".join(instructions("ENV") + instructions("ARG")))
+    assert json.loads(instructions("VOLUME")[0]) == ["/var/lib/callboard", "/workspace", "/tmp"]
+    assert {each.partition("=")[2] for each in instructions("ARG")} == {'""', "daemon"}
+    assert "daemon" in extras()
+
+
+def test_the_image_is_made_of_what_the_package_needs_alone() -> None:
+    lines = DOCKERFILE.with_name(".dockerignore").read_text().splitlines()
+    kept = {line[1:] for line in lines if line.startswith("!")}
+    assert "*" in lines
+    assert kept >= {
+        "actors",
+        "protocol",
+        "providers",
+        "setup.cfg",
+        "setup.py",
+        "pyproject.toml",
+        "README.md",
+        "LICENSE",
+    }
+    assert all(DOCKERFILE.with_name(name).exists() for name in kept)
+
+
+def test_what_the_image_starts_is_a_daemon_and_its_health_is_the_daemons(tmp_path: Path) -> None:
+    (entry,), (health,) = instructions("ENTRYPOINT"), instructions("HEALTHCHECK")
+    command = json.loads(entry)
+    assert (command[0], parser().parse_args(command[1:]).command) == ("callboard", "serve")
+    asks = json.loads(health.partition("CMD ")[2])
+    port = command[command.index("--port") + 1]
+    assert instructions("EXPOSE") == [port]
+    with running_daemon(tmp_path, "--host", "0.0.0.0") as daemon:
+        asks = [each.replace(f"127.0.0.1:{port}", f"127.0.0.1:{urlsplit(daemon.url).port}") for each in asks]
+        assert subprocess.run([sys.executable, *asks[1:]], timeout=50).returncode == 0
+    gone = subprocess.run([sys.executable, *asks[1:]], capture_output=True, text=True, timeout=50)
+    assert gone.returncode == 1
+    assert "Connection refused" in gone.stderr
 
 
 HAS_SYSTEMD = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
@@ -124,7 +187,7 @@ def test_the_services_of_the_compose_file_fit_each_other() -> None:
     assert compose.keys() == {"services", "volumes"}
     services = compose["services"]
     known = {
-        "build", "command", "depends_on", "environment", "healthcheck", "image", "ports", "restart",
+        "build", "command", "depends_on", "environment", "healthcheck", "image", "ports", "read_only", "restart",
         "stop_grace_period", "volumes",
     }  # fmt: skip
     for service in services.values():
@@ -138,7 +201,11 @@ def test_the_services_of_the_compose_file_fit_each_other() -> None:
     assert named["CALLBOARD_JOURNAL"].rpartition("@")[2].partition("/")[0] in services
     assert urlsplit(named["OTEL_EXPORTER_OTLP_ENDPOINT"]).hostname in services
     built = services["callboard"]["build"]
-    assert (EXAMPLES / built["context"] / built["dockerfile"]).resolve() == EXAMPLES / "Containerfile"
+    assert (EXAMPLES / built["context"]).resolve() == DOCKERFILE.parent
+    assert set(built["args"]["EXTRAS"].split(",")) <= extras()
+    assert built["args"].keys() <= set(re.findall(r"^ARG (\w+)=", DOCKERFILE.read_text(), re.M))
+    started = parser().parse_args([*json.loads(instructions("ENTRYPOINT")[0])[1:], *services["callboard"]["command"]])
+    assert f"./callboard.toml:{started.config}:ro" in services["callboard"]["volumes"]
 
 
 def test_each_pipeline_of_the_collector_has_parts_that_are_defined() -> None:
