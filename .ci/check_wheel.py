@@ -1,10 +1,11 @@
-"""Build the source distribution, the wheel from it alone, install that into an empty environment and use it there.
+"""Build the source distribution and the wheel from it alone, install that into an empty environment and use it there.
 
     .venv-ci/bin/python .ci/check_wheel.py
 
-Both are compared with the tree. Runs `user_program.py` outside of the checkout, and the commands of the command line
-that need no extra; mypy --strict reads the program. The exit status is that of the first command that fails; needs
-git's checkout, pip and its network, and `build` and mypy in this environment.
+Both are compared with the tree and read as PyPI reads them; some tests run where the source distribution is unpacked.
+Runs `user_program.py` outside of the checkout, and the commands of the command line that need no extra; mypy --strict
+reads the program. The exit status is that of the first command that fails; needs git's checkout, pip and its network,
+and `build`, pytest and mypy in this environment.
 """
 
 from __future__ import annotations
@@ -22,6 +23,17 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 DEADLINE_SECONDS = 300.0
+#: In an environment of their own: twine brings 30 packages.
+READERS = ("twine >=6.1, <8", "trove-classifiers")
+#: Of the source distribution: which names there are, and the core by itself.
+TESTS = ("tests/test_layers.py", "tests/test_public_face.py", "tests/protocol/test_machine.py")
+UNKNOWN_CLASSIFIERS = """
+import sys
+from email import message_from_file
+from trove_classifiers import classifiers, deprecated_classifiers
+found = message_from_file(sys.stdin).get_all("Classifier")
+sys.exit(", ".join(name for name in found if name not in classifiers or name in deprecated_classifiers) or None)
+"""
 
 
 def run(place: Path, *command: str | Path) -> str:
@@ -41,8 +53,8 @@ def tracked() -> list[str]:
     return [name for name in listed.split("\0") if name and not name.startswith(".dev/")]
 
 
-def built(place: Path) -> Path:
-    """The wheel, made from nothing but the source distribution, which is made from nothing but what git tracks."""
+def built(place: Path) -> tuple[Path, Path]:
+    """The source distribution, made from nothing but what git tracks, and the wheel, made from nothing but that."""
     for name in tracked():
         (place / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, place / "tree" / name)
@@ -53,7 +65,34 @@ def built(place: Path) -> Path:
     if missing := set(tracked()) - held:
         sys.exit(f"the source distribution lacks {sorted(missing)}")
     run(place, sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--wheel-dir", place, source)
-    return next(place.glob("callboard-*.whl"))
+    return source, next(place.glob("callboard-*.whl"))
+
+
+def check_as_pypi_does(place: Path, source: Path, wheel: Path) -> None:
+    """What is said of the package can be read and shown, and is in words that PyPI knows."""
+    venv.create(place / "readers", with_pip=True)
+    binaries = place / "readers" / "bin"
+    run(place, binaries / "pip", "install", "-q", "--disable-pip-version-check", *READERS)
+    run(place, binaries / "twine", "check", "--strict", source, wheel)
+    with zipfile.ZipFile(wheel) as opened:
+        (metadata,) = (opened.read(name) for name in opened.namelist() if name.endswith(".dist-info/METADATA"))
+    command = [binaries / "python", "-c", UNKNOWN_CLASSIFIERS]
+    read = subprocess.run(command, input=metadata, capture_output=True, timeout=DEADLINE_SECONDS)
+    if read.returncode:
+        sys.exit(f"PyPI does not know these classifiers: {read.stderr.decode()}")
+
+
+def check_source(place: Path, source: Path) -> None:
+    """Its tests run where it is unpacked, with nothing of the tree."""
+    with tarfile.open(source) as archive:
+        archive.extractall(place / "source", filter="data")
+    (unpacked,) = (place / "source").iterdir()
+    links = unpacked / ".dev" / "callboard"
+    links.mkdir(parents=True)
+    for layer in ("actors", "protocol", "providers", "actors/front/__init__.py", "actors/front/py.typed"):
+        (links / Path(layer).name).symlink_to(unpacked / layer)
+    with_links = ("env", f"PYTHONPATH={unpacked / '.dev'}", f"MYPYPATH={unpacked / '.dev'}")
+    run(unpacked, *with_links, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS)
 
 
 def check_description(wheel: zipfile.ZipFile) -> None:
@@ -75,7 +114,9 @@ def main() -> None:
     """Check all of it, in a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="callboard-wheel-") as folder:
         place = Path(folder)
-        wheel = built(place)
+        source, wheel = built(place)
+        check_as_pypi_does(place, source, wheel)
+        check_source(place, source)
         with zipfile.ZipFile(wheel) as opened:
             found = {name for name in opened.namelist() if name.startswith("callboard/")}
             check_description(opened)
