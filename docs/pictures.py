@@ -36,7 +36,7 @@ import pyte  # noqa: E402
 import rich.console  # noqa: E402
 import rich.text  # noqa: E402
 from PIL import Image  # noqa: E402
-from playwright.sync_api import Browser, Page  # noqa: E402
+from playwright.sync_api import Browser, FloatRect, Page  # noqa: E402
 from rich._export_format import CONSOLE_SVG_FORMAT  # noqa: E402
 from rich.style import Style  # noqa: E402
 from rich.terminal_theme import TerminalTheme  # noqa: E402
@@ -88,25 +88,25 @@ async def search_mail(words: str) -> list[str]:
     return ["The lamp came broken.", "Where is my parcel?"]
 
 
-@tool(risk="write", isolation="task")
-async def refund(order: int, euros: float, reason: str) -> str:
+@tool(risk="write")
+def refund(order: int, euros: float) -> str:
     """Pay money back to a customer."""
     return "paid back"
 
 
-@tool(risk="write", isolation="task")
-async def send_mail(to: str, text: str) -> str:
+@tool(risk="write")
+def send_mail(to: str, text: str) -> str:
     """Send mail to a customer."""
     return "sent"
 
 
-@tool(risk="write", isolation="task")
-async def set_price(article: str, euros: float) -> str:
+@tool(risk="write")
+def set_price(article: str, euros: float) -> str:
     """Change a price in the shop."""
     return "changed"
 
 
-@tool(risk="read", timeout=40)
+@tool(risk="read", timeout=80)
 def check_backup(night: str) -> str:
     """Read a backup and compare it with its checksums."""
     time.sleep(600)
@@ -141,6 +141,8 @@ class Asked:
     """The next one is asked when it has come so far: a state of the native API, or `ended`."""
     metadata: Mapping[str, str] = field(default_factory=dict)
     model: str = MODEL
+    timeout: float = 600.0
+    """Seconds, for the whole of it."""
 
 
 def calls(name: str, then: str = "Done.", **arguments: Any) -> list[Answer]:
@@ -163,20 +165,9 @@ WRITES: Final[list[Answer]] = [Turn("The week in short. " * 400, fragment=20, pa
 BUSY: Final[list[Answer]] = [
     Turn(fault=Fault(FaultKind.STATUS, status=429, retry_after=55.0, message="too many requests"))
 ]
-TOO_LONG: Final[list[Answer]] = [
-    Turn(fault=Fault(FaultKind.STATUS, status=400, message="This model's maximum context length is 400000 tokens."))
-]
 CLAUDE: Final = "anthropic/claude-sonnet-5-5"
-#: README's board: one waits for a person, one is stuck, one failed, one model is asked again later.
+#: README's board: two wait for a person, one is stuck, one has failed, of one a tool has crashed, and one writes.
 SIX: Final = (
-    Asked("accounts", "Which invoices of October are unpaid?", talks("Three: 2291, 2304 and 2310."), "ended"),
-    Asked(
-        "photo import",
-        "Make thumbnails of the new photos",
-        calls("make_thumbnails", "The photos could not be read.", folder="photos/november"),
-        "ended",
-    ),
-    Asked("manuals", "Translate the manual of the lamp to Norwegian", TOO_LONG, "ended", model=CLAUDE),
     Asked(
         "nightly jobs",
         "Is the backup of last night whole?",
@@ -184,16 +175,34 @@ SIX: Final = (
         "running_tools",
         {"job": "backup-check"},
     ),
+    Asked("manuals", "Translate the manual of the lamp to Norwegian", WRITES, "ended", model=CLAUDE, timeout=3.0),
+    Asked(
+        "photo import",
+        "Make thumbnails of the new photos",
+        calls("make_thumbnails", "The photos could not be read.", folder="photos/november"),
+        "ended",
+    ),
     Asked(
         "support chat",
         "Order 4711: the lamp came broken, the customer wants the money back",
         [
             _turn("", (Call("find_order", {"order": 4711}), Call("search_mail", {"words": "lamp broken"})), 2.0),
-            _turn("", (Call("refund", {"order": 4711, "euros": 89.0, "reason": "it came broken"}),), 2.0),
+            _turn("", (Call("refund", {"order": 4711, "euros": 89.0}),), 2.0),
             _turn("The money is on its way."),
         ],
         "waiting",
         {"user": "ann", "ticket": "20117"},
+    ),
+    Asked(
+        "accounts",
+        "Remind whoever has not paid in October",
+        [
+            _turn("", (Call("search_mail", {"words": "invoice October"}),), 3.0),
+            _turn("", (Call("send_mail", {"to": "berg@example.org", "text": "Invoice 2291 is open."}),), 2.0),
+            _turn("One reminder is sent."),
+        ],
+        "waiting",
+        {"user": "cleo"},
     ),
     Asked("support chat", "What did customers write this week?", WRITES, "calling_model", {"user": "ben"}, CLAUDE),
 )
@@ -201,7 +210,7 @@ SIX: Final = (
 
 def five_hundred() -> list[Asked]:
     """A busy day: 21 wait for a person, some are stuck or failed, many run."""
-    asked = [*SIX[:3], *_a_busy_day()]
+    asked = [*SIX[1:3], *_a_busy_day()]
     for number in range(500 - len(asked)):
         who, doing = WRITING[number % len(WRITING)]
         asked.append(Asked(who, f"{doing} {20_000 + number}", WRITES, "calling_model", {"user": "cleo"}))
@@ -212,19 +221,19 @@ WRITING: Final = (("support chat", "Answer ticket"), ("accounts", "Read invoice"
 
 
 def _a_busy_day() -> Iterator[Asked]:
+    for night in ("2026-11-26", "2026-11-27"):
+        turns = calls("check_backup", night=night)
+        yield Asked("nightly jobs", f"Is the backup of {night} whole?", turns, "running_tools", {"job": "backup-check"})
     for number in range(60):
         yield Asked("support chat", f"Where is order {4_100 + number}?", talks("On its way."), "ended", {"user": "ann"})
     for article in ("lamp", "desk", "shelf"):
         turns = calls("stock_of_supplier", "The supplier does not answer.", article=article)
         yield Asked("stock", f"How many of {article} has the supplier?", turns, "ended")
-    for night in ("2026-11-26", "2026-11-27"):
-        turns = calls("check_backup", night=night)
-        yield Asked("nightly jobs", f"Is the backup of {night} whole?", turns, "running_tools", {"job": "backup-check"})
     for number in range(3):
         yield Asked("manuals", f"Translate page {number + 1} of the manual", BUSY, "calling_model", {}, CLAUDE)
     for number in range(9):
         order, euros = 4_720 + number * 3, 19.0 + number * 10
-        turns = calls("refund", order=order, euros=euros, reason="it came broken")
+        turns = calls("refund", order=order, euros=euros)
         yield Asked("support chat", f"Order {order} came broken: money back", turns, "waiting", {"user": "ann"})
     for name in ("berg", "dahl", "eide", "foss", "haug", "lie", "moe"):
         turns = calls("send_mail", to=f"{name}@example.org", text="Your parcel left today.")
@@ -249,8 +258,8 @@ class Shop:
         client = self._client(asked.who)
         request_id = uuid.uuid5(uuid.NAMESPACE_URL, f"{self.asked} {asked.prompt}").hex
         self.asked += 1
-        body = {"prompt": asked.prompt, "request_id": request_id, "model": asked.model, "metadata": asked.metadata}
-        client.post("/api/requests", json=body).raise_for_status()
+        body = {"prompt": asked.prompt, "model": asked.model, "metadata": asked.metadata, "timeout": asked.timeout}
+        client.post("/api/requests", json={"request_id": request_id, **body}).raise_for_status()
 
         def is_there() -> bool:
             return client.get(f"/api/requests/{request_id}").json()["request"]["state"] == asked.state
@@ -309,6 +318,12 @@ class View:
     height: int = 900
     scale: float = 1.0
     is_phone: bool = False
+    ends_with_row: bool = False
+    """No request is cut in two at the bottom."""
+
+
+END_OF_LAST_WHOLE_ROW: Final = """height => Math.max(...[...document.querySelectorAll("#request-rows > li")]
+  .map(each => Math.floor(each.getBoundingClientRect().bottom)).filter(bottom => bottom <= height))"""
 
 
 def views(name: str) -> list[View]:
@@ -320,7 +335,7 @@ def views(name: str) -> list[View]:
 
 
 #: README's is narrower, so that it can be read at the width of its column.
-README_VIEWS: Final = [View(f"board_{scheme}", scheme, 1000, 760, 2.0) for scheme in SCHEMES]
+README_VIEWS: Final = [View(f"board_{scheme}", scheme, 1080, 880, 2.0, ends_with_row=True) for scheme in SCHEMES]
 
 
 def board_pictures(into: Path, requests: Iterable[Asked], wanted: Sequence[View], stuck: str = "") -> None:
@@ -333,7 +348,9 @@ def board_pictures(into: Path, requests: Iterable[Asked], wanted: Sequence[View]
             shop.waits_long(stuck)
             pages[0].wait_for_timeout(1_000)  # four times a second the board tells what has changed
         for view, page in zip(wanted, pages, strict=True):
-            save_png(into / f"{view.name}.png", page.screenshot())
+            height = page.evaluate(END_OF_LAST_WHOLE_ROW, view.height) if view.ends_with_row else view.height
+            shown: FloatRect = {"x": 0, "y": 0, "width": view.width, "height": height}
+            save_png(into / f"{view.name}.png", page.screenshot(clip=shown))
 
 
 def opened_page(chromium: Browser, view: View, shop: Shop) -> Page:
