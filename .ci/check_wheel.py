@@ -76,7 +76,7 @@ def check_as_pypi_does(place: Path, source: Path, wheel: Path) -> None:
     run(place, binaries / "twine", "check", "--strict", source, wheel)
     with zipfile.ZipFile(wheel) as opened:
         (metadata,) = (opened.read(name) for name in opened.namelist() if name.endswith(".dist-info/METADATA"))
-    command = [binaries / "python", "-c", UNKNOWN_CLASSIFIERS]
+    command = [str(binaries / "python"), "-c", UNKNOWN_CLASSIFIERS]
     read = subprocess.run(command, input=metadata, capture_output=True, timeout=DEADLINE_SECONDS)
     if read.returncode:
         sys.exit(f"PyPI does not know these classifiers: {read.stderr.decode()}")
