@@ -19,8 +19,8 @@ sys.path.insert(0, str(ROOT / "docs"))
 import pictures  # noqa: E402 - docs/ is on the path from here on
 
 IMAGES = ROOT / "docs" / "images"
-DEADLINE_SECONDS = 500.0
-#: What the model writes and the person types.
+DEADLINE_SECONDS = 800.0
+#: Of what the model writes.
 ANSWER = "so the parts of a cent added up"
 
 
@@ -84,5 +84,5 @@ def test_all_of_them_are_made_from_real_runs(tmp_path: Path) -> None:
 @pytest.mark.deep
 def test_the_picture_holds_all_that_the_run_has_printed() -> None:
     written = pictures.run_at_terminal()
-    assert ANSWER.split()[0] in written
+    assert "off came to 6.36" in " ".join(written.split())
     assert text_of(pictures.svg_of(written, "light")) == words_of(f"$ {pictures.SHOWN_COMMAND}\n{written}")
