@@ -322,8 +322,8 @@ class View:
     """No request is cut in two at the bottom."""
 
 
-END_OF_LAST_WHOLE_ROW: Final = """height => Math.max(...[...document.querySelectorAll("#request-rows > li")]
-  .map(each => Math.floor(each.getBoundingClientRect().bottom)).filter(bottom => bottom <= height))"""
+END_OF_LAST_WHOLE_ROW: Final = """height => Math.max(0, ...[...document.querySelectorAll("#request-rows > li")]
+  .map(each => Math.floor(each.getBoundingClientRect().bottom)).filter(bottom => bottom <= height)) || height"""
 
 
 def views(name: str) -> list[View]:
