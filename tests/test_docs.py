@@ -323,6 +323,24 @@ def test_the_readmes_marks_are_those_of_the_comparison() -> None:
     assert marks == {name: ["✓" if cell == "✓" else "✗" for cell in found] for name, found in cells.items()}
 
 
+#: Words of what a page shows: its prose, tables and code, which take their time to read.
+WORDS_OF_A_PAGE, WORDS_OF_THE_README, WORDS_OF_THE_DOCS = 2_500, 1_200, 60_000
+REMARKS = re.compile(r"<!--.*?-->", re.S)
+
+
+def words(page: Path) -> int:
+    return len(REMARKS.sub("", page.read_text()).split())
+
+
+def test_pages_can_be_read_in_one_go() -> None:
+    limits = {page: WORDS_OF_THE_README if page.name == "README.md" else WORDS_OF_A_PAGE for page in PAGES}
+    counted = {page: words(page) for page in PAGES}
+    no_offenders(f"{shown(page)}: {counted[page]} words" for page, limit in limits.items() if counted[page] > limit)
+    of_docs = {page: count for page, count in counted.items() if page.parent != ROOT}
+    assert len(of_docs) > 40
+    assert sum(of_docs.values()) <= WORDS_OF_THE_DOCS
+
+
 def test_files_that_a_page_names_exist() -> None:
     file = re.compile(r"`((?:actors|protocol|providers|tests|docs|benchmarks|examples)/[\w/]+\.\w+)`")
     named = [each for page in PAGES for each in places(file, page)]
