@@ -3,15 +3,23 @@ reference. And what would be wrong with it is noticed: the same configuration, w
 
 from __future__ import annotations
 
+import functools
+import http.server
+import re
 import html
 import shutil
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import pytest
+from playwright.sync_api import Page, expect
 from sphinx.util.inventory import InventoryFile
+from support.board_page import DEADLINE_MS, blank_page, browser, is_needed
 from support.offenders import no_offenders
 
 from callboard.protocol.tools import RETRY_HINTS
@@ -85,6 +93,76 @@ def test_the_help_of_every_command_is_shown(site: Path) -> None:
     page = (site / "reference" / "command_line.html").read_text()
     for command in ("ask", "index", "doctor", "login", "tools", "models", "completion"):
         assert f"usage: callboard {command} " in page
+
+
+LINK = re.compile(r'(?:href|src)="([^"]*)"')
+
+
+def broken_links(site: Path) -> Iterator[str]:
+    """Those that lead to no file of the site, or to no place in it."""
+    pages = {path: path.read_text() for path in site.rglob("*.html") if "_static" not in path.parts}
+    for page, text in pages.items():
+        for link in sorted(set(LINK.findall(text))):
+            parts = urlsplit(link)
+            if parts.scheme or parts.netloc:
+                continue
+            target = (page.parent / unquote(parts.path)).resolve() if parts.path else page
+            place = unquote(parts.fragment)
+            if not target.is_file() or (place and target in pages and f'id="{place}"' not in pages[target]):
+                yield f"{page.relative_to(site)}: {link}"
+
+
+def test_every_link_leads_somewhere(site: Path) -> None:
+    no_offenders(broken_links(site))
+
+
+def test_a_broken_link_is_found(tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text(
+        '<a href="b.html#here"> <a href="b.html#there"> <a href="c.html"> <img src="d.png">'
+    )
+    (tmp_path / "b.html").write_text('<p id="here"> <a href="https://elsewhere.example/x"> <a href="#nowhere">')
+    assert list(broken_links(tmp_path)) == [
+        "a.html: b.html#there",
+        "a.html: c.html",
+        "a.html: d.png",
+        "b.html: #nowhere",
+    ]
+
+
+@pytest.fixture(scope="module")
+def served(site: Path) -> Iterator[str]:
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=site)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def page() -> Iterator[Page]:
+    with browser() as chromium, blank_page(chromium) as made:
+        yield made
+
+
+@pytest.mark.skipif(not is_needed(), reason="there is no Chromium: apt-get install chromium")
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("glossary", "glossary.html"),
+        ("dead letter", "glossary.html"),
+        ("nginx", "operating.html"),
+        ("isolation", "tools.html"),
+        ("fallback", "cookbook/fallback_models.html"),
+        ("max_steps", "reference/settings.html"),
+    ],
+)
+def test_searching_finds(page: Page, served: str, words: str, found: str) -> None:
+    page.goto(f"{served}/search.html?q={words}")
+    results = page.locator("#search-results li a")
+    expect(results.first).to_be_visible(timeout=DEADLINE_MS)
+    expect(page.locator(f'#search-results li a[href*="{found}"]').first).to_be_visible(timeout=DEADLINE_MS)
 
 
 FAULTS = {
