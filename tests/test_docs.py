@@ -341,6 +341,47 @@ def test_pages_can_be_read_in_one_go() -> None:
     assert sum(of_docs.values()) <= WORDS_OF_THE_DOCS
 
 
+#: What these mean here is not what a reader would guess. The first time that a page has one, it is in a link: to the
+#: glossary, or to a page of its own.
+OWN_WORDS = (
+    "dead letter", "incarnation", "inside at balanced", "ledger", "outcome unknown", "quirk", "restart intensity",
+    "settle", "span", "step", "tenant", "wire double", "withdrawn",
+)  # fmt: skip
+#: What is not prose: blocks of code, remarks, headings, names in code.
+NOT_PROSE = re.compile(r"^ *```.*?^ *```|<!--.*?-->|^#.*?$|`[^`\n]*`", re.S | re.M)
+LINKED = re.compile(r"\[[^\]]*\]\([^)]*\)", re.S)
+
+
+def first_uses(text: str) -> Iterator[tuple[str, re.Match[str]]]:
+    """Of these words in prose, each with where it stands in the text."""
+    prose = NOT_PROSE.sub(lambda code: re.sub(r"\S", " ", code[0]), text)
+    for word in OWN_WORDS:
+        if use := re.search(rf"\b{word.replace(' ', r'\s+')}(s|d)?\b", prose, re.I):
+            yield word, use
+
+
+def is_linked(text: str, use: re.Match[str]) -> bool:
+    return any(link.start() < use.start() < link.end() for link in LINKED.finditer(text))
+
+
+def test_own_words_lead_to_the_glossary_where_a_page_first_has_them() -> None:
+    pages = {page: page.read_text() for page in PAGES if page.name != "glossary.md"}
+    no_offenders(
+        f"{shown(page)}: {word}"
+        for page, text in pages.items()
+        for word, use in first_uses(text)
+        if not is_linked(text, use)
+    )
+
+
+def test_a_word_that_is_not_explained_is_found() -> None:
+    text = "# Steps\n`step` is\n```text\nspan\n```\na [dead letter](glossary.md#dead-letter), a wire\ndouble and a dead letter"
+    assert [(word, is_linked(text, use)) for word, use in first_uses(text)] == [
+        ("dead letter", True),
+        ("wire double", False),
+    ]
+
+
 def test_files_that_a_page_names_exist() -> None:
     file = re.compile(r"`((?:actors|protocol|providers|tests|docs|benchmarks|examples)/[\w/]+\.\w+)`")
     named = [each for page in PAGES for each in places(file, page)]
