@@ -207,7 +207,7 @@ EXHAUST: Final = (
     Way("zombies", "leaves 200 processes that have ended", zombies, in_process("ok")),
     Way("stdout", "prints 4 MB", flood_stdout, in_process("ok")),
     Way("stderr", "writes 4 MB to stderr without a line feed", flood_stderr, in_process("ok")),
-    Way("progress", "reports 50,000 steps of progress", flood_progress, everywhere("ok"), is_read_along=True),
+    Way("progress", "reports its progress 50,000 times", flood_progress, everywhere("ok"), is_read_along=True),
     Way("shared-memory", "leaves named shared memory", leave_shared_memory, in_process("ok")),
     Way("cpu", "burns 0.3 s of CPU", burn, everywhere("ok")),
     Way("large-result", "returns 900 kB", large_result, everywhere("ok result_too_large")),
