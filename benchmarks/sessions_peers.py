@@ -1,4 +1,4 @@
-"""The environments of the other contenders of sessions.py and crashes.py: one each, made when first needed and kept.
+"""The environments of the others in sessions.py, crashes.py and compared.py: one each, made when first needed and kept.
 
 They are kept below ~/.cache/callboard-benchmarks (or XDG_CACHE_HOME); remove that folder to make them again.
 """
@@ -14,12 +14,12 @@ from pathlib import Path
 
 #: What each is installed from, the newest releases of November 2026 that go together.
 PINS: dict[str, tuple[str, ...]] = {
-    "openai": ("openai==3.54.0",),
+    "openai": ("openai==3.57.0",),
     "pydantic-ai": ("pydantic-ai-slim[openai]==2.68.0",),
     "openai-agents": ("openai-agents==0.24.0",),
-    "langgraph": ("langgraph==1.2.22", "langchain==1.4.7", "langchain-openai==1.7.3"),
+    "langgraph": ("langgraph==1.2.24", "langchain==1.5.2", "langchain-openai==1.7.4"),
     "autogen": ("autogen-agentchat==0.7.5", "autogen-ext[openai]==0.7.5"),
-    "agent-framework": ("agent-framework-openai==1.17.0",),
+    "agent-framework": ("agent-framework-core==1.23.0", "agent-framework-openai==1.17.0"),
     "llm": ("llm==0.36",),
 }
 #: Those of crashes.py.
@@ -27,8 +27,8 @@ DURABLE: dict[str, tuple[str, ...]] = {
     "dbos": ("dbos==3.4.0", "aiosqlite==0.22.1"),
     "pydantic-ai-harness": ("pydantic-ai-harness==0.62.0", "pydantic-ai-slim==2.62.0"),
 }
-#: As the contenders of our own have it.
-COMMON = ("uvloop==0.23.0",)
+#: The loop that the contenders of our own have, and what the adapters of compared.py write their notes with.
+COMMON = ("uvloop==0.23.0", "msgspec==0.22.0", "orjson==3.13.0")
 #: For pip, which downloads up to 100 MB.
 INSTALL_SECONDS = 600.0
 

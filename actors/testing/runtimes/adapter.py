@@ -28,6 +28,8 @@ class Setup(Struct, frozen=True):
     call_seconds: float = CALL_SECONDS
     """The deadline of one call."""
     idle_seconds: float = IDLE_SECONDS
+    model_attempts: int = 1
+    """How often one model call is tried where that can be set; 1 leaves it as it is by default."""
 
     @staticmethod
     def may_run(arguments: Mapping[str, Any]) -> bool:

@@ -6,7 +6,12 @@ import asyncio
 from typing import Any, ClassVar, Final
 
 from langchain.agents import create_agent
-from langchain.agents.middleware import HumanInTheLoopMiddleware, ModelCallLimitMiddleware, ToolErrorMiddleware
+from langchain.agents.middleware import (
+    HumanInTheLoopMiddleware,
+    ModelCallLimitMiddleware,
+    ModelRetryMiddleware,
+    ToolErrorMiddleware,
+)
 from langchain.agents.middleware.types import ToolCallRequest
 from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.memory import InMemorySaver
@@ -62,6 +67,8 @@ class Langgraph:
             ModelCallLimitMiddleware(run_limit=setup.max_steps, exit_behavior="error"),
             HumanInTheLoopMiddleware(interrupt_on={"write": True}),
         ]
+        if setup.model_attempts > 1:
+            middleware.append(ModelRetryMiddleware(max_retries=setup.model_attempts - 1, on_failure="error"))
         self._agent: Any = create_agent(
             model,
             [setup.tools.look, setup.tools.again, setup.tools.write],

@@ -9,11 +9,14 @@ from typing import Any, ClassVar, Final
 
 from agents import (
     Agent,
+    ModelRetrySettings,
+    ModelSettings,
     OpenAIChatCompletionsModel,
     RunConfig,
     Runner,
     SQLiteSession,
     function_tool,
+    retry_policies,
 )
 from openai import AsyncOpenAI
 
@@ -52,7 +55,13 @@ class OpenaiAgents:
             function_tool(setup.tools.again),
             function_tool(setup.tools.write, needs_approval=True),
         ]
-        self._agent = Agent("kit", model=OpenAIChatCompletionsModel(setup.model, self._client), tools=list(tools))
+        retry = ModelRetrySettings(max_retries=setup.model_attempts - 1, policy=retry_policies.network_error())
+        self._agent = Agent(
+            "kit",
+            model=OpenAIChatCompletionsModel(setup.model, self._client),
+            tools=list(tools),
+            model_settings=ModelSettings(retry=retry if setup.model_attempts > 1 else None),
+        )
         self._config = RunConfig(tool_not_found_behavior="return_error_to_model", tracing_disabled=True)
         self._sessions: defaultdict[str, SQLiteSession] = defaultdict(lambda: SQLiteSession("kit"))
 

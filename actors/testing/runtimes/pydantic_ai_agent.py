@@ -16,7 +16,7 @@ from pydantic_ai import (
     capture_run_messages,
 )
 from pydantic_ai.capabilities import HandleDeferredToolCalls, Hooks
-from pydantic_ai.exceptions import RunCancelled, ToolFailed
+from pydantic_ai.exceptions import RetryModelRequest, RunCancelled, ToolFailed
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
@@ -53,6 +53,8 @@ class PydanticAi:
         self._histories: dict[str, Any] = {}
         tools: list[Any] = [setup.tools.look, setup.tools.again, Tool(setup.tools.write, requires_approval=True)]
         hooks: list[Any] = [HandleDeferredToolCalls(self._decide), Hooks(tool_execute_error=_as_result)]
+        if setup.model_attempts > 1:
+            hooks.append(Hooks(model_request_error=self._once_more))
         self._agent: Any = Agent(
             OpenAIChatModel(setup.model, provider=OpenAIProvider(openai_client=self._client)),
             tools=tools,
@@ -85,6 +87,9 @@ class PydanticAi:
     def _decide(self, context: RunContext[None], requests: DeferredToolRequests) -> DeferredToolResults:
         answers = {call.tool_call_id: self._setup.may_run(call.args_as_dict()) for call in requests.approvals}
         return requests.build_results(approvals=answers)
+
+    async def _once_more(self, context: RunContext[None], *, request_context: Any, error: Exception) -> Any:
+        raise error if request_context.attempt >= self._setup.model_attempts else RetryModelRequest from error
 
     async def close(self) -> None:
         await self._client.close()
