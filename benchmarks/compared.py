@@ -43,6 +43,8 @@ WORK_SECONDS = 10.0
 #: For a start, and for a whole case after it; then its process is killed.
 START_SECONDS, CASE_SECONDS = 90.0, 25.0
 LOOK_SECONDS = 0.05
+#: Where the others wait for longer than they should, but for no hanging tool.
+TRIES = 3
 #: An answer of the well-behaved question takes so long: one is always under way.
 BESIDE_SECONDS = 0.2
 #: What a call may take beyond its deadline, another request in all, and what the process may grow by.
@@ -165,10 +167,15 @@ def _others(seen: Seen) -> tuple[str, bool]:
         return "others lost", False
     if wrong is not None:
         return f"others fail: {wrong.partition(':')[0]}", False
-    longest = max((ended or seen.until) - asked for asked, ended, _ in met) if met else 0.0
-    if longest > SLOW_SECONDS:
-        return f"others wait {longest:.1f} s", False
+    if (seconds := longest_wait(seen)) > SLOW_SECONDS:
+        return f"others wait {seconds:.1f} s", False
     return "others answered", True
+
+
+def longest_wait(seen: Seen) -> float:
+    """Of the questions beside that met the misbehaving one, in seconds."""
+    waits = ((ended or seen.until) - asked for asked, ended, _ in seen.beside if ended is None or ended >= seen.asked)
+    return max(waits, default=0.0)
 
 
 def _process(seen: Seen) -> tuple[str, bool]:
@@ -212,6 +219,16 @@ def watch(python: str, name: str, row: Row, double: WireDouble, program: Path | 
             _end(process, folder)
         _add_requests(seen, double.requests())
     return seen
+
+
+def watch_again(python: str, name: str, row: Row, double: WireDouble) -> Seen:
+    """As `watch`; where the others waited for a little, the quickest of some tries: a busy machine is slow now and then."""
+    found: list[Seen] = []
+    while len(found) < TRIES:
+        found.append(watch(python, name, row, double))
+        if not SLOW_SECONDS < longest_wait(found[-1]) < WORK_SECONDS / 2:
+            return found[-1]
+    return min(found, key=longest_wait)
 
 
 def environment() -> dict[str, str]:
@@ -413,7 +430,7 @@ def main() -> None:
     with WireDouble() as double:
         for name, python in pythons.items():
             for key in asked.rows:
-                found[name][key] = each = cell(watch(python, name, ROWS[key], double))
+                found[name][key] = each = cell(watch_again(python, name, ROWS[key], double))
                 told = "; ".join(words for words, _ in (each.call, each.others, each.process))
                 print(f"{name}, {ROWS[key].heading}: {told}", flush=True)
     made = table(found, {name: version_in(python, name) for name, python in pythons.items()})

@@ -72,7 +72,7 @@ def render(surveys: Sequence[Survey], conversations: int) -> str:
     versions = ", ".join(each.version for each in surveys)
     seeds = f"seeds 0 to {conversations - 1} of version {VERSION} of the generator"
     played = f"{conversations} conversations each, {seeds}, Python {platform.python_version()}: {versions}."
-    told = [f"- [{number}] {note.why} ([its documentation]({note.page}))" for number, note in enumerate(notes, start=1)]
+    told = [f"- [{number}] {note.why} ([page]({note.page}))" for number, note in enumerate(notes, start=1)]
     reasons = {why: [rule for rule, other in NOT_OBSERVED.items() if other == why] for why in NOT_OBSERVED.values()}
     unseen = [f"- {', '.join(rules)}: {why}." for why, rules in reasons.items()]
     parts = [played, *rows, "Not promised:", *told, "Not seen from outside:", *unseen]
@@ -82,18 +82,15 @@ def render(surveys: Sequence[Survey], conversations: int) -> str:
 
 def _cell(found: Survey, rule: str, notes: list[NotPromised]) -> str:
     looked, broken = found.looked[rule], sorted(found.broken[rule])
-    if not looked:
-        return "-"
-    disclaimer = found.disclaimer(rule)
-    mark = ""
-    if disclaimer is not None:
-        if disclaimer not in notes:
-            notes.append(disclaimer)
-        mark = f" [{notes.index(disclaimer) + 1}]"
     if not broken:
-        return f"kept ({looked}){mark}"
-    seen = f"{len(broken)} of {looked}, seed {broken[0][1]}"
-    return f"not promised{mark}: broken {seen}" if disclaimer else f"**broken** {seen}"
+        return str(looked or "-")
+    share, seed = f"{len(broken)}/{looked}", f"({broken[0][1]})"
+    disclaimer = found.disclaimer(rule)
+    if disclaimer is None:
+        return f"**{share}** {seed}"
+    if disclaimer not in notes:
+        notes.append(disclaimer)
+    return f"{share} {seed} [{notes.index(disclaimer) + 1}]"
 
 
 def insert(page: str, table: str) -> str:
