@@ -74,7 +74,7 @@ PARTS = {
     "runtimes": (
         "setup.cfg", "actors/testing/runtimes/*.py", "actors/testing/wire_double/*.py", "benchmarks/five_tasks.py",
         "benchmarks/tasks/**/*.py", "docs/*.md", "examples/**/*.py", "tests/actors/testing/runtimes/*.py",
-        "tests/test_five_tasks.py", "tests/test_docs.py",
+        "tests/test_coming_from.py", "tests/test_five_tasks.py", "tests/test_docs.py",
     ),
     # The kit: rules, faults that they must find, scenarios, simulated and real runs, chaos, other runtimes' harness. It
     # plays the session, the actors and the adapters; what else there is has no part in it.

@@ -38,6 +38,7 @@ from sessions_peers import PINS, python_of
 from callboard.actors.testing.wire_double import Answer, Api, Asked, Call, Fault, FaultKind, Turn, WireDouble
 
 ROOT = Path(__file__).resolve().parents[1]
+PLAYER = Path(__file__).with_name("compared_player.py")
 #: How long a tool works that hangs.
 WORK_SECONDS = 10.0
 #: For a start, and for a whole case after it; then its process is killed.
@@ -48,7 +49,7 @@ TRIES = 3
 #: An answer of the well-behaved question takes so long: one is always under way.
 BESIDE_SECONDS = 0.2
 #: What a call may take beyond its deadline, another request in all, and what the process may grow by.
-LATE_SECONDS, SLOW_SECONDS, GROWN_BYTES = 1.0, 1.5, 256 * 1024**2
+LATE_SECONDS, SLOW_SECONDS, GROWN_BYTES = 2.0, 1.5, 256 * 1024**2
 #: Of a result in a request to the model.
 SENT_BYTES = 1024**2
 _BLOCK = re.compile(r"(<!-- generated: table -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -122,6 +123,9 @@ class Seen:
     """Bytes in the output of the process."""
 
 
+CALL_LOST, OTHERS_LOST = "call lost", "others lost"
+
+
 @dataclass(frozen=True)
 class Cell:
     """What became of the call, the others, the process: a few words each, and whether these are good."""
@@ -136,7 +140,8 @@ class Cell:
         return [words for words, good in (self.call, self.others, self.process) if not good]
 
     def __str__(self) -> str:
-        return "; ".join(self.bad) or "✓"
+        words = "; ".join(self.bad) or "✓"
+        return words.replace(f"{CALL_LOST}; {OTHERS_LOST}; ", "all lost, ")
 
 
 def cell(seen: Seen) -> Cell:
@@ -147,7 +152,7 @@ def cell(seen: Seen) -> Cell:
 def _call(seen: Seen) -> tuple[str, bool]:
     began = seen.started[0] if seen.started else seen.asked
     if seen.ended is None:
-        words = "call lost" if seen.status is not None else f"call has no end in {seen.until - began:.0f} s"
+        words = CALL_LOST if seen.status is not None else f"call has no end in {seen.until - began:.0f} s"
         return words, False
     seconds = seen.ended - began
     in_time = seconds <= CALL_SECONDS + LATE_SECONDS
@@ -164,7 +169,7 @@ def _others(seen: Seen) -> tuple[str, bool]:
     met = [each for each in seen.beside if each[1] is None or each[1] >= seen.asked]
     wrong = next((outcome for _, ended, outcome in met if ended is not None and outcome != ANSWER), None)
     if any(ended is None for _, ended, _ in met) and seen.status is not None:
-        return "others lost", False
+        return OTHERS_LOST, False
     if wrong is not None:
         return f"others fail: {wrong.partition(':')[0]}", False
     if (seconds := longest_wait(seen)) > SLOW_SECONDS:
@@ -204,13 +209,17 @@ def watch(python: str, name: str, row: Row, double: WireDouble, program: Path | 
     double.reset()
     double.play(row.turns, name=VICTIM, by_turn=row.by_turn)
     well = tuple(Call(tool, {"call": 0, "does": "returns", "seconds": 0}) for tool in ("look", "again"))
-    double.play((Turn(calls=well, fragment=50), Turn(ANSWER, fragment=1, pause=BESIDE_SECONDS / len(ANSWER))), name=BESIDE, by_turn=True)
+    double.play(
+        (Turn(calls=well, fragment=50), Turn(ANSWER, fragment=1, pause=BESIDE_SECONDS / len(ANSWER))),
+        name=BESIDE,
+        by_turn=True,
+    )
     with tempfile.TemporaryDirectory(prefix="callboard-compared-") as place:
         folder = Path(place)
         # What is printed goes where it does in a service: into a file.
         with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
             process = subprocess.Popen(
-                [python, program or Path(__file__).with_name("compared_player.py"), name, double.base_url(Api.CHAT), folder],
+                [python, program or PLAYER, name, double.base_url(Api.CHAT), folder],
                 cwd=folder, env=environment(), stdin=subprocess.DEVNULL, stdout=out, stderr=err,
             )  # fmt: skip
         try:
@@ -222,7 +231,7 @@ def watch(python: str, name: str, row: Row, double: WireDouble, program: Path | 
 
 
 def watch_again(python: str, name: str, row: Row, double: WireDouble) -> Seen:
-    """As `watch`; where the others waited for a little, the quickest of some tries: a busy machine is slow now and then."""
+    """As `watch`; where the others waited a little, the quickest of some tries: a busy machine is slow now and then."""
     found: list[Seen] = []
     while len(found) < TRIES:
         found.append(watch(python, name, row, double))

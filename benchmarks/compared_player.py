@@ -12,7 +12,6 @@ import asyncio
 import importlib
 import os
 import resource
-import time
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +66,7 @@ class Player:
         self._over.set()
         await asyncio.wait(beside)
         self.note("settled")
-        while not (self._folder / "looked").exists():
+        while not (self._folder / "looked").exists():  # noqa: ASYNC110 - it is another process that says so
             await asyncio.sleep(PAUSE_SECONDS)
 
     async def beside(self, number: int) -> None:
