@@ -159,19 +159,18 @@ def _call(seen: Seen) -> tuple[str, bool]:
     if len(seen.started) > 1:
         return f"run ends after {len(seen.started)} calls", len(seen.started) <= MAX_STEPS
     if seen.outcome != ANSWER:
-        return f"run fails at {seconds:.1f} s: {seen.outcome.partition(':')[0]}", False
+        return f"run fails at {seconds:.1f} s", False
     if seen.sent > SENT_BYTES:
-        return f"model is sent {seen.sent / 1e6:.0f} MB", False
+        return f"model sent {seen.sent / 1e6:.0f} MB", False
     return f"answered at {seconds:.1f} s", in_time
 
 
 def _others(seen: Seen) -> tuple[str, bool]:
     met = [each for each in seen.beside if each[1] is None or each[1] >= seen.asked]
-    wrong = next((outcome for _, ended, outcome in met if ended is not None and outcome != ANSWER), None)
     if any(ended is None for _, ended, _ in met) and seen.status is not None:
         return OTHERS_LOST, False
-    if wrong is not None:
-        return f"others fail: {wrong.partition(':')[0]}", False
+    if any(ended is not None and outcome != ANSWER for _, ended, outcome in met):
+        return "others fail", False
     if (seconds := longest_wait(seen)) > SLOW_SECONDS:
         return f"others wait {seconds:.1f} s", False
     return "others answered", True
@@ -198,7 +197,7 @@ def _faults(seen: Seen) -> Iterator[str]:
     if seen.grown > GROWN_BYTES:
         yield f"grown by {seen.grown / 1e6:.0f} MB"
     if seen.printed > FLOOD_BYTES // 2:
-        yield f"{seen.printed / 1e6:.0f} MB in its output"
+        yield f"prints {seen.printed / 1e6:.0f} MB"
 
 
 # -- watching
