@@ -17,6 +17,7 @@ from callboard.protocol.testing.generator import VERSION
 from callboard.protocol.testing.observation import BESIDE, Conversation, Played, What
 from callboard.protocol.testing.observed import NOT_OBSERVED, OBSERVED, judge
 
+NOT_OBSERVED_IN: Final = "callboard.protocol.testing.observed.NOT_OBSERVED"
 _BLOCK: Final = re.compile(r"(<!-- generated: table -->\n).*?(<!-- end -->)", re.DOTALL)
 #: What a story leaves out: the conversation beside asks every few milliseconds.
 _UNTOLD: Final = (What.PING, What.PONG)
@@ -73,9 +74,8 @@ def render(surveys: Sequence[Survey], conversations: int) -> str:
     seeds = f"seeds 0 to {conversations - 1} of version {VERSION} of the generator"
     played = f"{conversations} conversations each, {seeds}, Python {platform.python_version()}: {versions}."
     told = [f"- [{number}] {note.why} ([page]({note.page}))" for number, note in enumerate(notes, start=1)]
-    reasons = {why: [rule for rule, other in NOT_OBSERVED.items() if other == why] for why in NOT_OBSERVED.values()}
-    unseen = [f"- {', '.join(rules)}: {why}." for why, rules in reasons.items()]
-    parts = [played, *rows, "Not promised:", *told, "Not seen from outside:", *unseen]
+    unseen = f"`{NOT_OBSERVED_IN}` says why these are not seen from outside: {', '.join(NOT_OBSERVED)}."
+    parts = [played, *rows, "Not promised:", *told, "", unseen]
     lines = [f"\n{part}\n" if part.endswith(":") or part is played else part for part in parts]
     return "\n".join(lines).strip() + "\n"
 
