@@ -4,9 +4,9 @@ reference. And what would be wrong with it is noticed: the same configuration, w
 from __future__ import annotations
 
 import functools
+import html
 import http.server
 import re
-import html
 import shutil
 import subprocess
 import sys
