@@ -20,6 +20,7 @@ from callboard.actors import kernel
 from callboard.actors.daemon import board_rows
 from callboard.actors.daemon.access_tokens import Scope
 from callboard.actors.daemon.api_errors import overloaded
+from callboard.actors.daemon.approval_desk import OpenApproval
 from callboard.actors.daemon.board_rows import SECTION_SCOPES, Row, Rows
 from callboard.actors.daemon.server_events import server_event
 from callboard.actors.daemon.tenants import Tenant
@@ -96,6 +97,7 @@ class BoardFeed:
         self._making: asyncio.Task[None] | None = None
         self._lock = asyncio.Lock()
         self._request_rows: dict[str, tuple[int, Row]] = {}
+        self._approval_rows: dict[str, tuple[OpenApproval, Row]] = {}
         self._offset = time.time() - kernel.LoopScheduler.now()
         self._withdrawn: tuple[float, tuple[str, ...]] = (0.0, ())
 
@@ -142,7 +144,7 @@ class BoardFeed:
         tree = tenant.runtime.tree()
         sections: dict[str, Rows] = {
             "stuck": board_rows.stuck(tenant, self._withdrawn_tools(), tree),
-            "approvals": board_rows.approvals(tenant),
+            "approvals": board_rows.approvals(tenant, self._approval_rows),
             "requests": board_rows.requests(tenant, self._request_rows),
             "actors": board_rows.actors(tree),
             "usage": board_rows.usage(tenant),

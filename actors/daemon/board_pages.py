@@ -16,7 +16,7 @@ from callboard.actors.daemon.api_errors import json_response, not_found
 from callboard.actors.daemon.board_rows import approval
 from callboard.actors.daemon.daemon import Daemon
 from callboard.actors.daemon.endpoint import Endpoint, HandleOpen, HttpCall
-from callboard.actors.daemon.native_io import path_step
+from callboard.actors.daemon.native_io import path_step, waited
 from callboard.actors.daemon.server_events import EventStream
 
 #: Nothing from elsewhere, nothing inline, in no frame (W3C Content Security Policy 3).
@@ -69,7 +69,7 @@ async def board_approval(call: HttpCall) -> Response:
     found = next((each for each in call.tenant.desk.open if each.key == key), None)
     if found is None:
         raise not_found("no such call waits for approval")
-    return json_response(approval(found, None))
+    return json_response(await waited(lambda: approval(found, None)))
 
 
 ENDPOINTS: Final = (

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from operator import itemgetter
 from typing import Final
@@ -17,7 +17,7 @@ from msgspec.structs import asdict
 from callboard.actors.daemon.access_tokens import Scope
 from callboard.actors.daemon.approval_desk import OpenApproval
 from callboard.actors.daemon.tenants import Tenant
-from callboard.actors.journal.saved_conversations import title_of
+from callboard.actors.journal.saved_conversations import shown_id, title_of
 from callboard.actors.kernel import ActorInfo
 from callboard.actors.telemetry.timelines import Mark, MarkKind, RequestTimeline
 from callboard.protocol.commands import AskApproval
@@ -137,9 +137,15 @@ def _mark(mark: Mark) -> Row:
     }
 
 
-def approvals(tenant: Tenant) -> Rows:
-    """What waits for a person, with what it would do."""
-    return {_key(each): approval(each) for each in tenant.desk.open[:MAX_APPROVALS]}
+def approvals(tenant: Tenant, rows: dict[str, tuple[OpenApproval, Row]]) -> Rows:
+    """What waits for a person, with what it would do. `rows`: made before, each once, as arguments may be large."""
+    made: dict[str, tuple[OpenApproval, Row]] = {}
+    for each in tenant.desk.open[:MAX_APPROVALS]:
+        before = rows.get(key := _key(each))
+        made[key] = before if before is not None and before[0] is each else (each, approval(each))
+    rows.clear()
+    rows.update(made)
+    return {key: row for key, (_, row) in made.items()}
 
 
 def _key(opened: OpenApproval) -> str:
@@ -179,7 +185,8 @@ def _why(asked: AskApproval) -> str:
 
 
 def _arguments_line(text: str) -> str:
-    """All of the arguments in one line: the value of a single one that is a text, else names with JSON."""
+    """The arguments in one line, all or more than MAX_LINE_CHARS of them: the value of a single one that is a text,
+    else names with JSON."""
     try:
         given = json.loads(text)
     except (ValueError, RecursionError):
@@ -188,7 +195,7 @@ def _arguments_line(text: str) -> str:
         return one_line_for_decision(text)
     values = list(given.values())
     if len(values) == 1 and isinstance(values[0], str):
-        return one_line_for_decision(values[0])
+        return one_line_for_decision(values[0][: MAX_LINE_CHARS + 1])  # an escape is not shorter than its character
     # Line feeds of the values themselves are escapes: those that are left only indent.
     shown = (f"{name_for_decision(name)}: {json_for_decision(value)}" for name, value in given.items())
     return " ".join(line.strip() for line in ", ".join(shown).split("\n"))
@@ -197,16 +204,16 @@ def _arguments_line(text: str) -> str:
 def stuck(tenant: Tenant, withdrawn: Iterable[str], tree: Iterable[ActorInfo]) -> Rows:
     """What waits or takes long, and why: approvals first, then calls against their deadlines, what waits for rate
     limits, tools that are withdrawn, what this process cannot go on with, and actors; each the oldest first."""
-    sources: tuple[Callable[[], Iterator[Row]], ...] = (
-        lambda: _approvals_waiting(tenant),
-        lambda: _late(tenant, time.time()),
-        lambda: _withdrawn(withdrawn),
-        lambda: _left(tenant),
-        lambda: _servers(tenant),
-        lambda: _vectors(tenant),
-        lambda: _busy(tree),
+    sources: tuple[Iterator[Row], ...] = (
+        _approvals_waiting(tenant),
+        *_late(tenant, time.time()),
+        _withdrawn(withdrawn),
+        _left(tenant),
+        _servers(tenant),
+        _vectors(tenant),
+        _busy(tree),
     )
-    found = (row for source in sources for row in islice(source(), MAX_STUCK))
+    found = (row for source in sources for row in islice(source, MAX_STUCK))
     return {str(row["key"]): row for row in found}
 
 
@@ -225,19 +232,19 @@ def _approvals_waiting(tenant: Tenant) -> Iterator[Row]:
         }
 
 
-def _late(tenant: Tenant, now: float) -> Iterator[Row]:
-    calls: list[tuple[float, Row]] = []
-    waits: list[tuple[float, Row]] = []
+def _late(tenant: Tenant, now: float) -> list[Iterator[Row]]:
+    """Calls against their deadlines, deferred calls and model calls that wait: each kind is a source."""
+    found: dict[str, list[tuple[float, Row]]] = {kind: [] for kind, _ in _LATE.values()}
     for line in tenant.timelines.running():
         for mark in line.open_marks:
             wait = mark.wait
             if wait is not None and wait.until > now:
                 row = _of_mark(line, mark, wait.kind.value, wait.why, wait.since)
-                waits.append((wait.since, {**row, "until": round(wait.until, 3)}))
+                found.setdefault(wait.kind.value, []).append((wait.since, {**row, "until": round(wait.until, 3)}))
             elif mark.kind in _LATE and is_late(mark, now):
-                calls.append((mark.begun_at, _of_mark(line, mark, *_LATE[mark.kind], mark.begun_at)))
-    for rows in (calls, waits):
-        yield from (row for _, row in sorted(rows, key=itemgetter(0)))
+                kind, why = _LATE[mark.kind]
+                found[kind].append((mark.begun_at, _of_mark(line, mark, kind, why, mark.begun_at)))
+    return [(row for _, row in sorted(rows, key=itemgetter(0))) for rows in found.values()]
 
 
 #: What a call that is late is shown as, and the words.
@@ -281,7 +288,7 @@ def _left(tenant: Tenant) -> Iterator[Row]:
         yield {
             "key": f"left/{each.request_id}",
             "kind": "left_open",
-            "what": each.request_id,
+            "what": shown_id(each.request_id),
             "why": for_log(each.waits_for),
             "since": round(each.begun_at, 3),
             "request_id": each.request_id,

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import httpx
 import orjson
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from support.conditions import wait_until
 from support.running_daemon import RunningDaemon, running_daemon
 from support.scripted_daemon import PLANTED_KEY, scripted_daemon
+from support.telling import CALL, LOOK
 
 from callboard.actors.daemon.access_tokens import AccessTokens, Scope
+from callboard.actors.daemon.approval_desk import ApprovalDesk
 from callboard.actors.daemon.board_feed import Snapshot, changes_of
 from callboard.actors.daemon.board_rows import (
     MAX_ABOUT_CHARS,
@@ -24,10 +31,15 @@ from callboard.actors.daemon.board_rows import (
     SECTION_SCOPES,
     Row,
     Rows,
+    approvals,
     is_late,
+    stuck,
 )
+from callboard.actors.daemon.tenants import Tenant
 from callboard.actors.journal.saved_conversations import TITLE_CHARS
-from callboard.actors.telemetry.timelines import Mark, MarkKind
+from callboard.actors.telemetry.timelines import Mark, MarkKind, ModelWait, RequestTimeline
+from callboard.protocol.commands import AskApproval, NoteKind
+from callboard.protocol.tools import Risk
 
 PROGRAM = Path(__file__).parents[2] / "support/board_daemon.py"
 ROWS = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 2)).flatmap(
@@ -189,6 +201,44 @@ def test_many_that_wait_for_a_person_leave_room_for_what_else_is_stuck(tmp_path:
 
 def _kinds(daemon: RunningDaemon) -> Counter[str]:
     return Counter(row["kind"] for row in daemon.get("/api/board").json()["sections"]["stuck"])
+
+
+def test_each_kind_of_what_is_stuck_has_room() -> None:
+    """Calls that are late leave room for deferred calls, and both for model calls that wait."""
+    at = time.time()
+    late = [Mark(n, MarkKind.TOOL, "slow", 1, f"c{n}", begun_at=at - 60) for n in range(1, MAX_STUCK + 6)]
+    wait = ModelWait(NoteKind.RETRY, "it was cut", since=at - 1, until=at + 60)
+    others = [
+        Mark(100, MarkKind.DEFERRED, "slow", 1, "d", begun_at=at - 50),
+        Mark(101, MarkKind.MODEL, "a/model", 1, "", begun_at=at - 60, wait=wait),
+        Mark(102, MarkKind.MODEL, "a/model", 1, "", begun_at=at - 60, wait=replace(wait, until=at - 30)),
+    ]
+    line = RequestTimeline("r", "a/model", at - 60, 1, marks=(*others, *late))
+    runtime = SimpleNamespace(left_open=tuple, mcp_servers=tuple, vectors=lambda: None)
+    desk, timelines = SimpleNamespace(open=()), SimpleNamespace(running=lambda: (line,))
+    tenant = cast(Tenant, SimpleNamespace(runtime=runtime, desk=desk, timelines=timelines))
+    rows = stuck(tenant, (), ()).values()
+    assert Counter(row["kind"] for row in rows) == {"deadline": MAX_STUCK, "deferred": 1, "retry": 1}
+    assert ["until" in row for row in rows if row["kind"] != "deferred"] == [False] * MAX_STUCK + [True]
+
+
+async def test_the_row_of_an_approval_is_made_once() -> None:
+    """Arguments may be large, and someone looks four times a second."""
+    desk = ApprovalDesk()
+    tenant, rows = cast(Tenant, SimpleNamespace(desk=desk)), {}
+    first = asyncio.ensure_future(desk.approve(AskApproval(CALL, LOOK, '{"x":"one"}', Risk.WRITE)))
+    await asyncio.sleep(0)
+    (before,) = approvals(tenant, rows).values()
+    assert next(iter(approvals(tenant, rows).values())) is before
+    first.cancel()
+    await asyncio.wait([first])
+    assert not approvals(tenant, rows)
+    assert not rows
+    again = asyncio.ensure_future(desk.approve(AskApproval(CALL, LOOK, '{"x":"two"}', Risk.WRITE)))
+    await asyncio.sleep(0)
+    assert [row["line"] for row in approvals(tenant, rows).values()] == ["two"]
+    again.cancel()
+    await asyncio.wait([again])
 
 
 def test_a_call_is_late_when_half_of_its_time_is_over() -> None:
