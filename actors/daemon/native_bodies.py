@@ -23,7 +23,7 @@ class StartRequest(NativeBody):
     tools: list[Name] | None = None
     """Names of tools; ["*"]: all, []: none."""
     conversation: Name | None = None
-    """The id of one to go on with, or its first characters."""
+    """The id of one to go on with, or its first characters, eight at least."""
     request_id: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,128}$")] | None = None
     """A name of the client's own: sent a second time it is refused, so that no question is asked twice."""
     timeout: Annotated[float, Field(gt=0, le=86_400)] | None = None

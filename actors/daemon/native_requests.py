@@ -79,8 +79,8 @@ def _check_mode(mode: Mode | None, runtime: Runtime) -> None:
 def conversation_of(runtime: Runtime, conversation_id: str) -> Conversation:
     """The conversation of this id, or whose id begins so, to be gone on with. Raises ApiError where there is none."""
     try:
-        with one_of_them("conversation"):
-            return runtime.journal.conversation(runtime.journal.whole_conversation_id(conversation_id))
+        with one_of_them("conversation"):  # fewer characters could be found by chance, and go on with another's
+            return runtime.journal.conversation(runtime.journal.whole_conversation_id(conversation_id, SHOWN_CHARS))
     except UsageError as error:
         if "has not ended" in str(error):
             raise ApiError(409, "conversation_is_busy", said(error), param="conversation") from None

@@ -303,9 +303,9 @@ class JournalHandle:
         """
         return whole_id(given, lambda part: {*self._ids_like("request_id", part), *also}, "request", least)
 
-    def whole_conversation_id(self, given: str) -> str:
+    def whole_conversation_id(self, given: str, least: int = MIN_CHARS) -> str:
         """Likewise, of a conversation."""
-        return whole_id(given, lambda part: self._ids_like("conversation_id", part), "conversation")
+        return whole_id(given, lambda part: self._ids_like("conversation_id", part), "conversation", least)
 
     def _ids_like(self, kind: str, part: str) -> list[str]:
         with self.reader() as reader:

@@ -476,9 +476,12 @@ def whole_id(given: str, ids_like: IdsLike, noun: str, least: int = MIN_CHARS) -
 
 
 def ids_in_journal(reader: SqlReader, kind: str, beginning: str) -> list[str]:
-    """`kind`: "request_id" or "conversation_id". The first thousand that begin so."""
+    """`kind`: "request_id" or "conversation_id". The one that is exactly so, and the first thousand that begin so and
+    are as long as those of our own: chosen ones, however many, hide none of them."""
     # A part of the text, since an order by bytes is not what each PostgreSQL's indexes have.
-    one = f"SELECT {kind} FROM {{}} WHERE substr({kind}, 1, {len(beginning)}) = ?"
+    one = (
+        f"SELECT {kind} FROM {{}} WHERE substr({kind}, 1, {len(beginning)}) = ? AND (length({kind}) = 32 OR {kind} = ?)"
+    )
     tables = _TABLES[kind]
     sql = " UNION ".join(one.format(table) for table in tables) + f" ORDER BY 1 LIMIT {_MAX_FOUND}"
-    return [from_column(row[0]) for row in reader.database.query(sql, [beginning] * len(tables))]
+    return [from_column(row[0]) for row in reader.database.query(sql, [beginning, beginning] * len(tables))]

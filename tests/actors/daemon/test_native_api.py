@@ -321,6 +321,8 @@ def test_the_first_characters_of_an_id_do_for_reading(clients: dict[str, Client]
     ann.post(f"/api/conversations/{conversation[:8]}/fork", {"at": message}, 201)
     second = ann.ended(ann.start("again", conversation=conversation[:8]))
     assert second["request"]["conversation_id"] == conversation
+    fewer = {"prompt": "again", "conversation": conversation[:7]}  # could be found by chance
+    assert ann.post("/api/requests", fewer, 404)["error"]["param"] == "conversation"
     clients["bob"].get(f"/api/conversations/{conversation[:8]}", 404)
 
 

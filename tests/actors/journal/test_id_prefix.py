@@ -23,6 +23,8 @@ ALIKE = ("abcd" + "0" * 28, "abcde" + "1" * 27)
 CONVERSATION = "c0ffee" + "2" * 26
 #: Also ids that a program has chosen.
 IDS = (*ALIKE, "abcd0", "order-12", "12345")
+#: More than are read, all before it by their order.
+CHOSEN, HIDDEN = [f"dead-{n}" for n in range(1_001)], "dead" + "4" * 28
 #: Too short, of a chosen id, or of none.
 LEFT = ("", "abc", "order-1", "order", "1234", "ABCDE", "abcd%", "____", "abcd\\", "äbcd", "\0abc")
 
@@ -43,13 +45,14 @@ def journal(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[JournalH
 
 def filled(store: SqliteJournal | PostgresJournal) -> None:
     store.open()
-    assert not any(store.commit([begin(each, conversation_id=CONVERSATION) for each in IDS]))
+    assert not any(store.commit([begin(each, conversation_id=CONVERSATION) for each in (*IDS, *CHOSEN, HIDDEN)]))
 
 
 def test_a_journal_finds_the_one_that_begins_so(journal: JournalHandle) -> None:
     assert journal.whole_request_id("abcde") == ALIKE[1]
     assert journal.whole_conversation_id("c0ff") == CONVERSATION
     assert journal.whole_request_id("c0ff") == "c0ff"  # of another kind
+    assert journal.whole_request_id("dead") == HIDDEN
     assert journal.whole_request_id("beef", also=["beef" + "3" * 28]) == "beef" + "3" * 28
     assert journal.whole_request_id("abcd0") == "abcd0"  # whole already, though another one begins so
     with pytest.raises(AmbiguousId, match=r"^2 requests begin with 'abcd' \(abcd0000…, abcde111…\): give more of the"):
