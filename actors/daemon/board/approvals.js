@@ -25,6 +25,7 @@ export function showApprovals() {
   const rows = state.sections.approvals ?? new Map();
   for (const [key, row] of rows) {
     const each = kept.get(key);
+    if (each?.gone) answers.delete(key); // it is asked again
     if (!each || each.gone || each.row !== row) kept.set(key, { row, gone: "" });
   }
   for (const [key, each] of kept) {
@@ -35,8 +36,18 @@ export function showApprovals() {
   return showGroups();
 }
 
-/** What this page has answered, by key. */
+/** What this page has answered and the daemon has taken, by key. */
 const answers = new Map();
+
+/** The feed may have told before that it has gone. */
+function wasTaken(key, words) {
+  const each = kept.get(key);
+  if (!each) return;
+  answers.set(key, words);
+  if (!each.gone) return;
+  each.gone = words;
+  showGroups();
+}
 
 /** Rows that have gone leave when nothing can be pressed in their place by mistake. */
 export function sweep() {
@@ -192,22 +203,27 @@ function approvalRow({ row: first }) {
     refuse("");
     pressableAt = Infinity;
     writeButtons();
-    answers.set(row.key, kind === "deny" ? "Denied" : "Approved");
     try {
       await post(`/api/approvals/${path}`, { answer: kind, ...(kind === "deny" ? { reason: reason.value } : {}) });
+      wasTaken(first.key, kind === "deny" ? "Denied" : "Approved");
     } catch (error) {
-      answers.delete(row.key);
       refuse(error.message);
       pressableAt = 0;
       writeButtons();
     }
   };
-  const unfold = async () => {
-    details.hidden = !details.hidden;
-    toggle.setAttribute("aria-expanded", String(!details.hidden));
+  const pause = () => {
     pressableAt = performance.now() + SETTLE_MS;
     setTimeout(writeButtons, SETTLE_MS);
     writeButtons();
+  };
+  const unfold = () => {
+    details.hidden = !details.hidden;
+    toggle.setAttribute("aria-expanded", String(!details.hidden));
+    pause();
+    readAll();
+  };
+  const readAll = async () => {
     if (details.hidden || isWhole || !row.is_cut) return;
     const asked = row;
     try {
@@ -220,7 +236,10 @@ function approvalRow({ row: first }) {
   };
   const writeDetails = (shown, isAll) => {
     isWhole = isAll;
+    const focused = document.activeElement;
+    const hasFocus = details.contains(focused);
     details.replaceChildren(...detailsOf(shown, extra));
+    if (hasFocus) (details.contains(focused) ? focused : element).focus(); // else what is typed as a reason would be keys
   };
   const writeButtons = () => {
     const settles = performance.now() < pressableAt;
@@ -244,13 +263,16 @@ function approvalRow({ row: first }) {
 
   const tick = () => write(since, gone || seconds(now() - row.since));
   const update = (next) => {
-    const isOther = next.row !== row || !line.textContent;
+    const isFirst = !line.textContent;
+    const isOther = next.row !== row || isFirst;
     row = next.row;
     gone = next.gone;
     element.classList.toggle("gone", Boolean(gone));
     if (isOther) {
       write(line, row.line || "no arguments");
       writeDetails(row, !row.is_cut);
+      if (!isFirst) pause();
+      readAll();
     }
     const words = askedOf(row.request_id);
     write(about, words ? `for “${words}”` : "");

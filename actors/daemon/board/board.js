@@ -7,7 +7,6 @@ import { setZero } from "./lanes.js";
 import { failures, list as requestList, listenToWindow, runningCount, showRequests } from "./requests.js";
 import { act, askedOf, curlButton, firstOf, fold, idButton, listenForMore, may, now, requestPath, rowsOf, state } from "./rows.js";
 
-const MAX_STACKS = 30;
 const SHORTCUTS_KEPT = "callboard.shortcuts";
 /** The daemon tells no more of one kind (MAX_STUCK and MAX_APPROVALS of board_rows.py). */
 const MOST_TOLD = 50;
@@ -224,7 +223,7 @@ function drawUsage(minutes) {
     return [rect("tokens-in", x, 100 - low, low), rect("tokens-out", x, 100 - low - high, high)];
   });
   $("#usage-chart").replaceChildren(...bars);
-  write($("#usage-axis"), shown.length ? `The last hour by minute; the highest bar is ${number(most)} tokens. Dark: in, light: out.` : "Nothing in the last hour.");
+  write($("#usage-axis"), shown.length ? `The last hour by minute; the highest bar is ${number(most)} tokens. Below: in, above: out.` : "Nothing in the last hour.");
 }
 
 function rect(kind, x, y, height) {
@@ -263,13 +262,9 @@ function letterRow(row) {
 const stack = { row: null };
 
 function runningTools() {
-  const found = [];
-  for (const row of rowsOf("requests")) {
-    if (row.ended_at !== null) continue;
-    for (const mark of row.marks) if (mark.kind === "tool" && mark.to === null) found.push({ ...mark, key: `${row.key}/${mark.number}`, request: row.key });
-    if (found.length >= MAX_STACKS) break;
-  }
-  return found.slice(0, MAX_STACKS);
+  const isOpen = (mark) => mark.kind === "tool" && mark.to === null;
+  const toolsOf = ({ key, marks }) => marks.filter(isOpen).map((mark) => ({ ...mark, key: `${key}/${mark.number}`, request: key }));
+  return rowsOf("requests").filter((row) => row.ended_at === null).flatMap(toolsOf);
 }
 
 function toolRow(row) {
@@ -278,7 +273,7 @@ function toolRow(row) {
   const { button, shown } = curlButton("GET", path, null, `the stack of ${row.name}`);
   const show = h("button", { type: "button", "aria-label": `Stack of ${row.name} in ${row.request}` }, "Stack");
   show.addEventListener("click", () => { stack.row = row; showStack(); });
-  const element = h("li", { class: "running-tool", tabindex: "-1" }, h("strong", {}, row.name), h("span", { class: "of" }, askedOf(row.request), `, step ${row.step}`), took, idButton(row.request), show, button, shown);
+  const element = h("li", { class: "running-tool", tabindex: "-1" }, h("strong", {}, row.name), h("span", { class: "of" }, askedOf(row.request), `, step ${row.step}`), took, idButton(row.request), ...(may("admin") ? [show, button, shown] : []));
   const tick = () => write(took, `${seconds(now() - row.from)}${row.deadline ? `, ${seconds(row.deadline - now())} left` : ""}`);
   return { element, tick, update: tick };
 }
@@ -290,7 +285,7 @@ async function showStack() {
   write($("#stack-of"), `${row.name}: ${askedOf(row.request)}`);
   const place = $("#stack-shown pre");
   try {
-    const found = (await get(`${requestPath(row.request)}/stack`)).calls.find((each) => each.call_id === row.call_id);
+    const found = (await get(`${requestPath(row.request)}/stack`)).calls.find((each) => each.step === row.step && each.call_id === row.call_id);
     if (stack.row === row) write(place, found ? found.stack || found.error : "The call has ended.");
   } catch (error) {
     if (stack.row === row) write(place, error.message);
@@ -334,7 +329,7 @@ const SHOW = {
   stack: () => {
     const rows = runningTools();
     $("#stack").hidden = !rows.length && $("#stack-shown").hidden;
-    count("stack", rows.length ? counted(rows.length) : "");
+    count("stack", rows.length ? number(rows.length) : "");
     return lists.tools.show(firstOf("stack", rows).map((row) => lists.tools.shown.get(row.key)?.row ?? row));
   },
   usage: showUsage,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -97,6 +98,26 @@ def size(page: Page, width: int, height: int) -> Iterator[None]:
     finally:
         assert before is not None
         page.set_viewport_size(before)
+
+
+@contextlib.contextmanager
+def held(page: Page, path: str) -> Iterator[list[Route]]:
+    """What the page asks for there does not go on by itself."""
+    routes: list[Route] = []
+
+    def hold(route: Route) -> None:
+        routes.append(route)
+
+    page.route(path, hold)
+    try:
+        yield routes
+    finally:
+        page.unroute(path)
+
+
+def wait_for_one(page: Page, routes: list[Route]) -> Route:
+    wait_until(lambda: page.evaluate("1") == 1 and bool(routes))
+    return routes[0]
 
 
 def axe(page: Page) -> None:
@@ -217,20 +238,13 @@ def test_a_request_says_who_asked_and_for_what_and_its_id_is_copied_whole(board:
 
 
 def test_it_says_that_it_loads_before_data_is_there(page: Page, daemon: RunningDaemon) -> None:
-    held: list[Route] = []
-
-    def hold(route: Route) -> None:
-        held.append(route)
-
-    page.route("**/api/board/events", hold)
-    with opened_board(page, daemon):
-        wait_until(lambda: page.evaluate("1") == 1 and bool(held))
+    with held(page, "**/api/board/events") as routes, opened_board(page, daemon):
+        first = wait_for_one(page, routes)
         for each in page.locator("#board section:visible .empty").all():
             expect(each).to_have_text("Loading…")
         assert page.locator("#board section:visible .empty").count() == 4
         axe(page)
-        held[0].continue_()
-        page.unroute("**/api/board/events")
+        first.continue_()
         expect(page.locator("#approvals .empty")).to_have_text("Nothing waits for you.")
 
 
@@ -328,6 +342,41 @@ def test_an_approval_that_was_answered_elsewhere_keeps_its_place_and_does_nothin
     wait_for_approvals(board.daemon, 0)
 
 
+def test_a_row_says_what_this_page_has_answered_only_where_it_was_taken(board: Opened) -> None:
+    """Two people decide at once: the one who came second is told so."""
+    page = board.page
+    board.ask("publish: one")
+    expect(page.locator(WAITING)).to_have_count(1)
+    with held(page, "**/api/approvals/**") as routes:
+        page.keyboard.press("a")
+        page.keyboard.press("a")
+        sent = wait_for_one(page, routes)
+        (row,) = sections(board.daemon)["approvals"]
+        assert board.daemon.post(f"/api/approvals/{row['key']}", {"answer": "deny"}).status_code == 200
+        gone = page.locator("li.approval.gone")
+        expect(gone.locator(".since")).to_have_text("No longer asked")
+        sent.continue_()
+    expect(gone.locator(".problem")).to_contain_text("no such call waits for approval")
+    expect(gone.locator(".since")).to_have_text("No longer asked")
+    board.errors.clear()  # Chromium tells of the 404
+
+
+def test_a_reason_that_is_being_written_keeps_the_focus_while_all_of_a_call_comes(board: Opened) -> None:
+    page = board.page
+    board.ask("publish: " + "word " * 2_000 + "the end")
+    row = page.locator(WAITING)
+    reason = row.get_by_role("textbox")
+    with held(page, "**/api/board/approvals/**") as routes:
+        row.locator(".toggle").click()
+        reason.press_sequentially("a bad")
+        wait_for_one(page, routes).continue_()
+    expect(row.locator(".arguments")).to_contain_text("the end")
+    expect(reason).to_be_focused()
+    page.keyboard.type(" add")
+    expect(reason).to_have_value("a bad add")
+    assert len(sections(board.daemon)["approvals"]) == 1
+
+
 def test_all_of_a_tool_are_approved_only_where_all_are_seen(board: Opened) -> None:
     page = board.page
     board.ask("publish: number {n}", 3)
@@ -374,6 +423,32 @@ def test_a_token_that_may_not_decide_sees_that_something_waits(page: Page, daemo
         axe(page)
     daemon.post("/test/end", {})
     wait_for_approvals(daemon, 0)
+
+
+def test_running_tools_are_all_counted_and_their_stacks_are_for_administrators(
+    page: Page, daemon: RunningDaemon
+) -> None:
+    mark = {
+        "kind": "tool",
+        "name": "slow",
+        "step": 1,
+        "from": 0.0,
+        "to": None,
+        "ending": "",
+        "deadline": None,
+        "text": "",
+    }
+    marks = [{**mark, "number": n, "call_id": f"c{n}"} for n in range(60)]
+    asked = {"key": "r", "asked": "much", "by": "", "about": "", "model": "", "state": "runs tools", "outcome": ""}
+    row = {**asked, "begun_at": 0.0, "ended_at": None, "reason": "", "dropped": 0, "marks": marks}
+    told = {"number": 1, "at": 60.0, "tenant": "default", "sections": {"requests": [row]}}
+    for scope, stacks in (("use", 0), ("admin", 3)):
+        with held(page, "**/api/board/events") as routes, opened_board(page, daemon), size(page, *WIDE):
+            body = f"event: board\ndata: {json.dumps({**told, 'scope': scope})}\n\n"
+            wait_for_one(page, routes).fulfill(body=body)
+            expect(page.locator("#stack .count")).to_have_text("60")
+            expect(page.locator("#tool-rows > li")).to_have_count(3)
+            expect(page.locator("#tool-rows").get_by_role("button", name=re.compile("^Stack of"))).to_have_count(stacks)
 
 
 # -- the connection
