@@ -279,7 +279,7 @@ def _of_mark(line: RequestTimeline, mark: Mark, kind: str, why: str, since: floa
 
 def _withdrawn(names: Iterable[str]) -> Iterator[Row]:
     for name in names:
-        why = "the tool broke down too often and is not offered for a while"
+        why = "it broke down too often; not offered for a while"
         yield {"key": f"withdrawn/{name}", "kind": "withdrawn", "what": name, "why": why}
 
 

@@ -33,9 +33,7 @@ function stuckRow(row) {
     row.request_id ? idButton(row.request_id) : null, button, shown,
   );
   let at = row;
-  const tick = () => {
-    write(since, at.since ? `${seconds(now() - at.since)}${rest(at)}` : "");
-  };
+  const tick = () => write(since, timesOf(at));
   const update = (next) => {
     at = next;
     write(why, next.why);
@@ -93,10 +91,11 @@ function showStuck() {
   return [...lists.stuck.shown.values()].some((each) => each.isPartial) || isPartial;
 }
 
-/** What is left of a wait, or of the time that a call has. */
-function rest({ until, deadline }) {
-  if (until) return `, goes on in ${seconds(until - now())}`;
-  return deadline ? `, ${seconds(deadline - now())} left` : "";
+/** When a wait is over; else since when it is so, and what is left of the time that a call has. */
+function timesOf({ since, until, deadline }) {
+  if (until) return `goes on in ${seconds(until - now())}`;
+  const left = deadline ? `, ${seconds(deadline - now())} left` : "";
+  return since ? `${seconds(now() - since)}${left}` : "";
 }
 
 function find(event, id) {
