@@ -159,6 +159,10 @@ def test_with_five_hundred_requests_and_21_approvals(page: Page, tmp_path: Path)
         _looked_at(page, daemon)
         with opened_board(page, daemon), size(page, *WIDE):
             _unfolds(page)
+        with opened_board(page, daemon), size(page, *PHONE):
+            page.locator("#show-tree").click()  # a table that is wider than the page
+            expect(page.locator("#actor-rows tr")).not_to_have_count(0)
+            assert page.evaluate("document.documentElement.scrollWidth") <= PHONE[0]
 
 
 def _failed(daemon: RunningDaemon) -> int:
