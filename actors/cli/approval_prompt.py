@@ -46,7 +46,7 @@ _HELP: Final = ForDecision("""\
   d  do not run it, and save a rule: it is denied unasked in this workspace
   e  run it once with other arguments: one line of JSON follows
   v  show all of it
-  Ctrl-C ends the request; `callboard rules` lists and removes what was saved
+  Ctrl-C ends the request, or is a no where its answer is whole; `callboard rules` lists and removes what was saved
 """)
 #: No RGB values: the terminal's own green, red and cyan.
 _COLOURS: Final = {"+": "\x1b[32m", "-": "\x1b[31m", "@": "\x1b[36m"}
@@ -106,13 +106,20 @@ class TerminalApprover:
         self._coloured = coloured
         self.turn = TerminalTurn()
         """What else reads the terminal takes it, too."""
+        self._lines: _Lines | None = None
+        """Of the latest question."""
+
+    def leave(self) -> None:
+        """End the input of the question that is open, as Ctrl-D does. From any thread."""
+        if self._lines is not None:
+            self._lines.end()
 
     async def answer(self, question: UserQuestion) -> str | None:
         """What the person answers to a question of the model's; None where they type nothing."""
         await self._screen.until_shown(question.tag)
         async with self.turn:
             with self._screen.held() as write:
-                typing = _Lines(sys.stdin.fileno())  # before the question is shown: its answer may come at once
+                typing = self._lines = _Lines(sys.stdin.fileno())  # before the question is shown: its answer may come at once
                 write(_asked_by_model(question))
                 typed = (await typing.next() or "").strip()
         if typed.isdecimal() and 1 <= int(typed) <= len(question.choices):
@@ -129,13 +136,13 @@ class TerminalApprover:
     async def _ask(self, question: AskApproval, write: Write) -> Approval:
         parts = list(_parts(question))
         write(self._shown(question, parts, whole=False))
-        lines = _Lines(sys.stdin.fileno())
+        lines = self._lines = _Lines(sys.stdin.fileno())
         try:
             while True:
                 write(ForDecision(wrapped(_CHOICES.rstrip(), columns_of(sys.stderr)) + " "))
                 typed = await lines.next()
                 if typed is None:
-                    write(ForDecision("\n"))
+                    write(ForDecision("\n(no answer is a no)\n"))
                     return Approval.DENY.because("no answer was given")
                 letter, _, more = typed.strip().partition(" ")
                 answer = await self._answer(letter.lower(), more.strip(), lines, write)
@@ -260,19 +267,30 @@ class _Lines:
 
     def __init__(self, terminal: int) -> None:
         self._terminal = terminal
+        self._loop = asyncio.get_running_loop()
+        self._is_ready = asyncio.Event()
+        self._is_at_end = False
         throw_away_input()
 
     async def next(self) -> str | None:
         """The next line; None at the end of the input (Ctrl-D)."""
-        loop = asyncio.get_running_loop()
-        is_ready = asyncio.Event()
-        loop.add_reader(self._terminal, is_ready.set)
+        self._is_ready.clear()
+        self._loop.add_reader(self._terminal, self._is_ready.set)
         try:
-            await is_ready.wait()
+            await self._is_ready.wait()
         finally:
-            loop.remove_reader(self._terminal)
-        data = os.read(self._terminal, _MAX_LINE_BYTES)
+            self._loop.remove_reader(self._terminal)
+        data = b"" if self._is_at_end else os.read(self._terminal, _MAX_LINE_BYTES)
         return data.decode(errors="replace") if data else None
+
+    def end(self) -> None:
+        """There is no next line. From any thread."""
+        with contextlib.suppress(RuntimeError):  # its loop is closed: the question has ended
+            self._loop.call_soon_threadsafe(self._end)
+
+    def _end(self) -> None:
+        self._is_at_end = True
+        self._is_ready.set()
 
 
 def throw_away_input() -> None:

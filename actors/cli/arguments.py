@@ -526,13 +526,15 @@ def place_of(settings: callboard.Settings) -> str | Path:
 
 
 def whole_id(given: str, ids: Iterable[str], noun: str) -> str:
-    """The one of these ids that begins with what was typed, at least MIN_ID_CHARS of it; else that itself, known or
-    not. Raises UsageError where several begin so. Of short ids: those of a journal it finds itself.
+    """The one of these ids that begins with what was typed; else that itself, known or not. Raises UsageError where
+    several begin so, and for less than MIN_ID_CHARS of one. Of short ids: those of a journal it finds itself.
     """
     known = list(ids)
     begun = [each for each in known if each.startswith(given)]
-    if given in known or len(given) < MIN_ID_CHARS or not begun:
+    if given in known or not begun:
         return given
+    if len(given) < MIN_ID_CHARS:
+        raise UsageError(f"{given!r} is too short: {MIN_ID_CHARS} characters of the id of a {noun} are needed")
     if len(begun) > 1:
         raise UsageError(f"{len(begun):,} {noun}s begin with {given!r} ({', '.join(begun)}): give more of the id")
     return begun[0]

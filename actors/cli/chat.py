@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import signal
 import sys
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
@@ -17,7 +16,7 @@ from callboard import AskOptions, CallboardError, Runtime, Settings, UsageError
 from callboard.actors.cli.approval_prompt import TerminalApprover, Unasked, approver_for
 from callboard.actors.cli.ask import Wanted, refreshed
 from callboard.actors.cli.chat_commands import ChatState, run_slash_command, so_far_shown
-from callboard.actors.cli.chat_input import ChatInput, PipeInput, TerminalInput
+from callboard.actors.cli.chat_input import ChatInput, PipeInput, TerminalInput, on_interrupt
 from callboard.actors.cli.chat_partner import AnswerEnded, ChatPartner, LocalPartner
 from callboard.actors.cli.daemon_client import DaemonPartner, daemon_token
 from callboard.actors.cli.failure import failure_of
@@ -54,7 +53,7 @@ async def _chat(options: argparse.Namespace, given: WorkspaceSetup | None) -> No
     approver = approver_for(screen)
     settings = Settings() if given is None else given.settings
     reader: ChatInput = (
-        TerminalInput(screen, settings.state_dir / "chat-history", approver.turn)
+        TerminalInput(screen, settings.state_dir / "chat-history", approver)
         if isinstance(approver, TerminalApprover)
         else PipeInput(sys.stdin.fileno())
     )
@@ -167,15 +166,11 @@ class Chat:
 @contextlib.contextmanager
 def _interrupts(task: asyncio.Future[None]) -> Iterator[list[bool]]:
     """Within: Ctrl-C cancels the task, and is noted in the list."""
-    loop = asyncio.get_running_loop()
     interrupted: list[bool] = []
 
     def interrupt() -> None:
         interrupted.append(True)
         task.cancel()
 
-    loop.add_signal_handler(signal.SIGINT, interrupt)
-    try:
+    with on_interrupt(interrupt):
         yield interrupted
-    finally:
-        loop.remove_signal_handler(signal.SIGINT)

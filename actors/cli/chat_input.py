@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -15,7 +17,7 @@ from prompt_toolkit.history import FileHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
 from callboard import UsageError
-from callboard.actors.cli.approval_prompt import TerminalTurn
+from callboard.actors.cli.approval_prompt import TerminalApprover
 from callboard.actors.cli.chat_commands import SLASH_COMMANDS
 from callboard.actors.cli.question import MAX_INPUT_BYTES
 from callboard.actors.cli.screen import Screen
@@ -34,9 +36,9 @@ class ChatInput(Protocol):
 class TerminalInput:
     """A person at a terminal. A question for approval that is still open when an answer has ended comes first."""
 
-    def __init__(self, screen: Screen, history: Path, turn: TerminalTurn) -> None:
+    def __init__(self, screen: Screen, history: Path, approver: TerminalApprover) -> None:
         self._screen = screen
-        self._turn = turn
+        self._approver = approver
         self._session: PromptSession[str] = PromptSession(
             history=FileHistory(_own_file(history)),
             completer=WordCompleter([*SLASH_COMMANDS], sentence=True),
@@ -47,11 +49,14 @@ class TerminalInput:
         )
 
     async def next(self) -> str | None:
-        """Ctrl-C drops what was typed; twice where nothing was typed, and Ctrl-D: the end."""
+        """Ctrl-C leaves the question that comes first, then drops what was typed; twice where nothing was typed, and
+        Ctrl-D: the end."""
         was_interrupted = False
         while True:
             try:
-                async with self._turn:
+                async with contextlib.AsyncExitStack() as stack:
+                    with on_interrupt(self._approver.leave):
+                        await stack.enter_async_context(self._approver.turn)
                     return await self._session.prompt_async(PROMPT)
             except EOFError:
                 return None
@@ -63,6 +68,17 @@ class TerminalInput:
                     return None
                 was_interrupted = True
                 self._screen.remark("Ctrl-C once more, or Ctrl-D, leaves")
+
+
+@contextlib.contextmanager
+def on_interrupt(run: Callable[[], object]) -> Iterator[None]:
+    """Within: what Ctrl-C does."""
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGINT, run)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
 
 
 def _keys() -> KeyBindings:

@@ -57,7 +57,7 @@ class WordWrap:
     """
 
     def __init__(self, columns: Callable[[], int | None], *, indent: str | None = None) -> None:
-        """`columns`: of the terminal, asked for each line; None: nothing is wrapped. `indent`: before each further line
+        """`columns`: of the terminal, asked wherever a line begins; None: nothing is wrapped. `indent`: before each further line
         of a text that is no Markdown; None: it is Markdown, and further lines of a list's item are indented as it is.
         """
         self._columns_now = columns
@@ -174,6 +174,7 @@ class WordWrap:
         shown = self._blanks + self._word
         self._used += width(self._blanks) + needed
         if self._used > self._columns and self._has_word and not self._is_in_word:
+            self._columns = self._columns_now() or self._columns  # it may have another width by now
             shown, self._used = f"\n{indent}{self._word}", len(indent) + needed
         if self._used > self._columns:  # of a word that goes on over several lines
             self._used = (self._used - 1) % self._columns + 1
@@ -208,7 +209,8 @@ def table(rows: Sequence[tuple[str, ...]], columns: int | None = None, cut: Coll
     if columns is not None:
         over = sum(widths) + _GAP * (len(widths) - 1) - columns
         able = [number % len(widths) for number in cut]
-        while over > 0 and (number := max(able, key=widths.__getitem__)) is not None:
+        while over > 0:
+            number = max(able, key=widths.__getitem__)
             room = widths[number] - max(_LEAST, width(rows[0][number]))
             if room <= 0:
                 return _blocks(rows, columns)

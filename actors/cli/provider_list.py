@@ -14,6 +14,7 @@ from msgspec.structs import asdict
 from callboard import Settings, UsageError
 from callboard.actors.cli.arguments import settings_of
 from callboard.actors.cli.columns import columns_of, print_wrapped, table
+from callboard.actors.cli.model_choice import PROVIDER
 from callboard.actors.cli.terminal import print_json, print_line, printable
 from callboard.actors.config_file import similar
 from callboard.actors.settings import OFFLINE_MODEL
@@ -68,20 +69,27 @@ async def run(options: argparse.Namespace, known: dict[str, object]) -> None:
 async def usable_models(settings: Settings) -> list[UsableModel]:
     """The chosen one first, then one of each provider whose key is set, what servers on this machine have, and the one
     that needs nothing."""
-    served = await asyncio.gather(*(_served(settings, provider) for provider in _LOCAL_SERVERS))
+    asking = [_served(settings, provider) for provider in _LOCAL_SERVERS]
+    if settings.base_url is not None and not settings.model:  # of that one `ask` would take a model
+        asking.insert(0, _served(settings.model_copy(update={"model": f"{PROVIDER}/"}), PROVIDER))
+    served = await asyncio.gather(*asking)
     every = [*_chosen(settings), *_with_keys(settings), *(each for found in served for each in found)]
     every.append(UsableModel(OFFLINE_MODEL, "it needs nothing: the code index answers, no model"))
     return list({each.model: each for each in reversed(every)}.values())[::-1]
 
 
 def _chosen(settings: Settings) -> Iterator[UsableModel]:
-    if settings.model and not _lacks_key(settings):
+    if settings.model and not _lacks(settings):
         yield UsableModel(settings.model, f"it is the chosen one; {_key(settings, settings.provider)}")
 
 
-def _lacks_key(settings: Settings) -> bool:
+def _lacks(settings: Settings) -> str:
+    """Why the chosen model cannot be asked; "" where it can."""
     row = ROWS.get(settings.provider)
-    return row is None or (row.key_variable != "" and not row.sign_in and not settings.key_source(row.name))
+    if row is None:
+        return f"there is no provider {settings.provider!r:.60}"
+    needs_key = row.key_variable and not row.sign_in and not settings.key_source(row.name)
+    return f"{row.key_variable} is not set" if needs_key else ""
 
 
 def _with_keys(settings: Settings) -> Iterator[UsableModel]:
@@ -109,7 +117,7 @@ async def _served(settings: Settings, provider: str) -> list[UsableModel]:
 def _how_to_get_more(settings: Settings) -> str:
     missing = [name for name in _SUGGESTED if not settings.key_source(name)]
     keys = ", ".join(f"{ROWS[name].key_variable} for {example(name)}" for name in missing)
-    chosen = f"{settings.model} is chosen, and its key is not set. " if settings.model and _lacks_key(settings) else ""
+    chosen = f"{settings.model} is chosen, but {lack}. " if settings.model and (lack := _lacks(settings)) else ""
     more = f"For others, set the key of a provider ({keys}) or start a server such as ollama. " if missing else ""
     return f"{chosen}{more}`callboard models --providers` lists all providers, `callboard models NAME` tells of one."
 
@@ -173,7 +181,7 @@ def _key(settings: Settings, provider: str) -> str:
     row = ROWS[provider]
     if source := settings.key_source(provider):
         return f"{source} is set"
-    return f"{row.key_variable} is not set" if row.key_variable else "it needs none" if not row.sign_in else "none"
+    return f"{row.key_variable} is not set" if row.key_variable else "it needs no key" if not row.sign_in else "none"
 
 
 # -- all providers

@@ -15,15 +15,14 @@ from callboard.actors.cli.columns import WordWrap, columns_of, counted, wrapped
 from callboard.actors.cli.terminal import DIM, PLAIN, YELLOW, TerminalText, print_line, printable, shows_colour
 from callboard.protocol.commands import Note, ReportFailure
 from callboard.protocol.events import ToolCallCancelled, ToolCallCompleted, ToolCallFailed, ToolCallTimedOut
-from callboard.protocol.ids import Tag
+from callboard.protocol.ids import RequestId, Tag
 from callboard.protocol.masking import ForLog, for_log
 from callboard.protocol.model import Restarted, TextDelta
 from callboard.protocol.readers import ForDecision
 
 #: Arguments longer than this are cut on the screen.
 SHOWN_ARGUMENTS_CHARS: Final = 80
-#: A question waits so long for what was said before it to be shown, which takes milliseconds; one of a request whose
-#: answer nobody is shown is asked then.
+#: A question waits at most so long for what was said before it to be shown, which takes milliseconds.
 ORDER_SECONDS: Final = 1.0
 
 
@@ -46,9 +45,11 @@ class Screen:
         self._wrap = WordWrap(lambda: columns_of(sys.stdout))
         self._at_line_start = True
         self._shown = threading.Condition(self._lock)
-        self._come_to: set[Tag | None] = set()
+        self._come_to: set[Tag] = set()
         """Calls of which something was shown."""
         self._is_answering = False
+        self._request: RequestId | None = None
+        """That is answered; None until something of it was shown."""
         self._running: dict[Tag, tuple[str, float]] = {}
         """The name of each call, and when it was sent."""
 
@@ -122,25 +123,32 @@ class Screen:
     @contextlib.contextmanager
     def answering(self) -> Iterator[None]:
         """Within: an answer is shown as it comes."""
-        self._is_answering = True
+        self._is_answering, self._request = True, None
         try:
             yield
         finally:
-            self._is_answering = False
+            with self._shown:
+                self._is_answering = False
+                self._shown.notify_all()
 
     async def until_shown(self, tag: Tag) -> None:
         """A call asks something: comes back when all that was said before the call is shown. From any loop."""
-        if self._is_answering and tag not in self._come_to:
+        if self._is_behind(tag):
             await asyncio.to_thread(self._wait_for, tag)
 
     def _wait_for(self, tag: Tag) -> None:
         with self._shown:
-            self._shown.wait_for(lambda: tag in self._come_to, ORDER_SECONDS)
+            self._shown.wait_for(lambda: not self._is_behind(tag), ORDER_SECONDS)
+
+    def _is_behind(self, tag: Tag) -> bool:
+        """Is it yet to be shown what the request that is answered has said before this call of it?"""
+        return self._is_answering and self._request in (None, tag.request_id) and tag not in self._come_to
 
     def _has_come_to(self, tag: Tag | None) -> None:
-        if tag not in self._come_to:
+        if tag is not None and tag not in self._come_to:
             with self._shown:
                 self._come_to.add(tag)
+                self._request = self._request or tag.request_id
                 self._shown.notify_all()
 
     @contextlib.contextmanager

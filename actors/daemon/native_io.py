@@ -101,7 +101,8 @@ async def known_request(call: HttpCall, least: int = MIN_CHARS) -> str:
     given, runtime = call.path("request_id"), call.tenant.runtime
     found = await waited(lambda: given if _is_known(runtime, given) else _request_like(runtime, given, least))
     if found is None:
-        raise not_found("there is no such request")
+        short = f": {least} characters of an id are needed" if len(given) < least else ""
+        raise not_found(f"there is no such request{short}")
     return found
 
 

@@ -42,6 +42,7 @@ from callboard.actors.journal.saved_conversations import (
     branches,
     conversations,
     ids_in_journal,
+    no_such,
     open_request,
     saved_conversation,
     search,
@@ -292,7 +293,7 @@ class JournalHandle:
         with self.reader() as reader:
             log = reader.request(RequestId(request_id))
         if log is None:
-            raise UsageError(f"the journal has no request {request_id!r}; `callboard journal requests` shows them")
+            raise no_such("request", request_id)
         return log
 
     def whole_request_id(self, given: str, also: Iterable[str] = (), least: int = MIN_CHARS) -> str:

@@ -27,6 +27,7 @@ from callboard.actors.journal.encoding import (
 from callboard.actors.journal.journal_database import JournalDatabase
 from callboard.actors.journal.journal_records import SetAside
 from callboard.actors.journal.journal_store import JournalReader, JournalWriter
+from callboard.actors.journal.saved_conversations import no_such
 from callboard.actors.journal.sql_reader import SqlReader
 from callboard.actors.journal.tables import (
     COMPACTIONS,
@@ -225,7 +226,7 @@ def delete_conversation(database: JournalDatabase, conversation_id: str) -> int:
         database.query(f"SELECT 1 FROM {table.name} WHERE conversation_id = ? LIMIT 1", (own,))
         for table in (CONVERSATIONS, REQUESTS, MESSAGES)
     ):
-        raise UsageError(f"the journal has no conversation {conversation_id!r}; `callboard journal list` shows them")
+        raise no_such("conversation", conversation_id)
     _empty_set_aside(database)
     return _delete_whole(database, own)
 

@@ -63,6 +63,7 @@ SHOWN_CHARS: Final = 8
 _MAX_FOUND, _MAX_NAMED = 1_000, 5
 #: As `uuid4().hex` writes them.
 _OWN: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
+_TOO_SHORT: Final = re.compile(rf"[0-9a-f]{{1,{MIN_CHARS - 1}}}", re.ASCII)
 _BEGINNING: Final = re.compile(rf"[0-9a-f]{{{MIN_CHARS},31}}", re.ASCII)
 _TABLES: Final = {
     "request_id": (REQUESTS.name, ENDS.name, OPEN),
@@ -241,7 +242,7 @@ def saved_conversation(reader: SqlReader, conversation_id: str, at: str | None =
     own, database = column(conversation_id), reader.database
     rows = {str(row[1]): row for row in database.query(f"{MESSAGES.select} {_OF_ONE}", (own,))}
     if not rows and not database.query(f"SELECT 1 FROM {CONVERSATIONS.name} {_OF_ONE}", (own,)):
-        raise UsageError(f"the journal has no conversation {conversation_id!r}; `callboard journal list` shows them")
+        raise no_such("conversation", conversation_id)
     if at is not None and column(at) not in rows:
         raise UsageError(f"no message of conversation {conversation_id!r} has the id {at!r}")
     path, requests = _path(rows, _latest_leaf(rows) if at is None else column(at))
@@ -456,6 +457,13 @@ class AmbiguousId(UsageError):
 def shown_id(whole: str) -> str:
     """As lists show it: the first characters of an id of our own, else all of it."""
     return whole[:SHOWN_CHARS] if _OWN.fullmatch(whole) else whole
+
+
+def no_such(noun: str, given: str) -> UsageError:
+    """The journal has none of this id. `noun`: "request" or "conversation"."""
+    listing = {"request": "requests", "conversation": "list"}[noun]
+    short = f": {MIN_CHARS} characters of an id are needed" if _TOO_SHORT.fullmatch(given) else ""
+    return UsageError(f"the journal has no {noun} {given!r}{short}; `callboard journal {listing}` shows them")
 
 
 def whole_id(given: str, ids_like: IdsLike, noun: str, least: int = MIN_CHARS) -> str:
