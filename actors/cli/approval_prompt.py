@@ -46,7 +46,7 @@ _HELP: Final = ForDecision("""\
   d  do not run it, and save a rule: it is denied unasked in this workspace
   e  run it once with other arguments: one line of JSON follows
   v  show all of it
-  Ctrl-C ends the request, or is a no where its answer is whole; `callboard rules` lists and removes what was saved
+  Ctrl-C ends the request, or is a no where that has ended; `callboard rules` lists and removes what was saved
 """)
 #: No RGB values: the terminal's own green, red and cyan.
 _COLOURS: Final = {"+": "\x1b[32m", "-": "\x1b[31m", "@": "\x1b[36m"}
@@ -119,7 +119,9 @@ class TerminalApprover:
         await self._screen.until_shown(question.tag)
         async with self.turn:
             with self._screen.held() as write:
-                typing = self._lines = _Lines(sys.stdin.fileno())  # before the question is shown: its answer may come at once
+                typing = self._lines = _Lines(
+                    sys.stdin.fileno()
+                )  # before the question is shown: its answer may come at once
                 write(_asked_by_model(question))
                 typed = (await typing.next() or "").strip()
         if typed.isdecimal() and 1 <= int(typed) <= len(question.choices):

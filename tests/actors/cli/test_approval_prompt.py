@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from support.own_terminal import QUESTION_PROMPT, OwnTerminal
 from support.shared_double import shared_double
 
+from callboard import Approval, AskApproval
+from callboard.actors.cli import chat_input, screen
+from callboard.actors.cli.approval_prompt import TerminalApprover
+from callboard.actors.cli.chat_input import TerminalInput
+from callboard.actors.cli.screen import Screen
 from callboard.actors.testing.wire_double import Call, Turn, WireDouble
+from callboard.protocol.commands import Note
+from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
+from callboard.protocol.tools import Risk
 
 MODEL = "openai-compatible/any"
 TOOLS = '''
@@ -198,3 +211,62 @@ def test_without_a_terminal_it_is_denied_and_said_to_person_and_model(callboard:
     assert "? note was denied: it needs approval, and there is no terminal to ask at" in result.err
     assert result.status == 0
     assert ran(callboard) == ""
+
+
+# -- when it is asked, and how it is left
+
+
+QUESTION = AskApproval(Tag(RequestId("r"), MessageId("m"), 1, CallId("c")), ToolName("note"), "{}", Risk.WRITE)
+
+
+async def test_a_question_waits_for_what_its_own_request_has_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And for nothing of another one, such as one that a tool asks, which nobody is shown."""
+    monkeypatch.setattr(screen, "ORDER_SECONDS", 3_600)
+    shown = Screen(quiet=True)
+    other = QUESTION.tag._replace(request_id=RequestId("other"))
+    with shown.answering():
+        early = asyncio.create_task(shown.until_shown(other))
+        waiting = asyncio.create_task(shown.until_shown(QUESTION.tag))
+        await asyncio.sleep(0)
+        shown.show(Note(QUESTION.tag.at_step(1), "it is looked at"))
+        await asyncio.wait_for(early, 30)
+        await asyncio.wait_for(shown.until_shown(other), 30)
+        assert not waiting.done()
+        shown.show(QUESTION)
+        await asyncio.wait_for(waiting, 30)
+        late = asyncio.create_task(shown.until_shown(QUESTION.tag.at_step(2)))
+        await asyncio.sleep(0)
+    await asyncio.wait_for(late, 30)
+
+
+async def test_ctrl_c_before_the_next_line_leaves_a_question_and_not_the_conversation(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """That of an edit whose answer has ended."""
+    on_interrupt: list[Callable[[], object]] = []
+
+    @contextmanager
+    def interruptible(run: Callable[[], object]) -> Iterator[None]:
+        on_interrupt.append(run)
+        yield
+
+    monkeypatch.setattr(chat_input, "on_interrupt", interruptible)
+    ours, theirs = os.openpty()
+    with os.fdopen(ours), os.fdopen(theirs) as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        approver = TerminalApprover(Screen(quiet=True), coloured=False)
+        reader = TerminalInput(Screen(quiet=True), tmp_path / "history", approver)
+        monkeypatch.setattr(reader, "_session", SimpleNamespace(prompt_async=lambda _: asyncio.sleep(0, "hello")))
+        approver.leave()  # no question was asked yet
+        for _ in range(2):
+            asked_about = asyncio.Event()
+            told = SimpleNamespace(flush=str, isatty=bool, write=lambda _, seen=asked_about: seen.set())
+            monkeypatch.setattr(sys, "stderr", told)
+            asking = asyncio.create_task(approver(QUESTION))
+            await asyncio.wait_for(asked_about.wait(), 30)
+            reading = asyncio.create_task(reader.next())
+            await asyncio.sleep(0)
+            on_interrupt.pop()()
+            answer = await asyncio.wait_for(asking, 30)
+            assert answer == Approval.DENY.because("no answer was given")
+            assert await asyncio.wait_for(reading, 30) == "hello"

@@ -84,6 +84,15 @@ def test_the_width_is_that_of_the_terminal_when_the_line_begins() -> None:
     assert shown + wrap.feed("one two three\n") == "one two three four\nfive\none two\nthree\n"
 
 
+def test_a_terminal_that_gets_another_width_within_a_line() -> None:
+    now = [20]
+    wrap = WordWrap(lambda: now[0])
+    shown = wrap.feed("one two three four five six ")
+    now[0] = 10
+    shown += wrap.feed("seven eight nine ten eleven twelve\n")
+    assert shown == "one two three four\nfive six seven eight\nnine ten\neleven\ntwelve\n"
+
+
 ROWS = [("NAME", "N", "WHAT IT IS"), ("read_file", "1", "Read a text file."), ("todo", "12", "中文" * 10)]
 
 

@@ -134,15 +134,15 @@ def test_a_wrong_token_and_a_place_without_a_daemon_say_what_to_do(daemon: Runni
 def test_the_command_itself_with_a_token_file(daemon: RunningDaemon, callboard: Any, tmp_path: Path) -> None:
     (tmp_path / "token").write_text(f"{TOKEN}\n")
     where = ("--url", daemon.url, "--token-file", str(tmp_path / "token"))
-    process = callboard.start("chat", *where, stdin=subprocess.PIPE)
     Person().ask(daemon.url, "one")
-    newest = daemon.get("/api/conversations").json()["conversations"][0]["id"]
-    lines = f"hello\n/tools\n/tools quick\n/open {newest}\n"
+    begun = daemon.get("/api/conversations").json()["conversations"][0]["id"][:8]
+    process = callboard.start("chat", *where, "--conversation", begun, stdin=subprocess.PIPE)
+    lines = f"hello\n/tools\n/tools quick\n/new\n/open {begun}\n"
     out, err = process.communicate(lines.encode(), timeout=50)
     assert process.returncode == 0, err
     assert out.decode().startswith("you said hello\n")
     assert "\ndangerous" in out.decode()
     assert "  asked  " in out.decode(), "in the words of `callboard tools`"
     assert "\nquick\n  risk: read\n" in out.decode()
-    assert out.decode().endswith(f"conversation: {newest[:8]}: one\n> one\nyou said one\n")
+    assert out.decode().endswith(f"a new conversation\nconversation: {begun}: one\n> hello\nyou said hello\n")
     assert TOKEN not in (out + err).decode()

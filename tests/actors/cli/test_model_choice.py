@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from support.model_server import model_server
 
 DONE, FAILED, USAGE = 0, 1, 2
@@ -31,6 +32,26 @@ def test_of_several_models_the_user_chooses(here: Any) -> None:
     assert ran.sentence == (
         f"choose one of the 2 models at {url} with --model: openai-compatible/a, openai-compatible/b"
     )
+
+
+def test_a_server_of_an_address_is_asked_what_it_has(here: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By `callboard models`, as by a question without a model."""
+    with model_server(models("a", "b\x1b[2J")) as url:
+        monkeypatch.setenv("CALLBOARD_BASE_URL", url)
+        listed = here("models").out
+    assert f"\nopenai-compatible/a  it is served at {url}\nopenai-compatible/b  it is served" in listed
+
+
+@pytest.mark.parametrize(
+    ("model", "why"),
+    [
+        ("openai/any", "OPENAI_API_KEY is not set"),
+        ("opnai/any", "there is no provider 'opnai'"),
+    ],
+)
+def test_a_chosen_model_that_cannot_be_asked(here: Any, monkeypatch: pytest.MonkeyPatch, model: str, why: str) -> None:
+    monkeypatch.setenv("CALLBOARD_MODEL", model)
+    assert f"\n{model} is chosen, but {why}. For others, " in here("models").out
 
 
 def test_a_long_list_is_cut(here: Any) -> None:

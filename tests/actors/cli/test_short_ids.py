@@ -76,7 +76,9 @@ def test_a_request_and_a_conversation_that_begin_so(here: Any, conversation: str
 @pytest.mark.parametrize("given", ["abc", "0123456789", "order-1", "f" * 32, ""])
 def test_one_that_is_unknown_is_named(here: Any, conversation: str, given: str) -> None:
     assert f"the journal has no conversation {given!r}" in here("journal", "show", given).sentence
-    assert f"the journal has no conversation {given!r}" in here("journal", "delete", given).sentence
+    refused = here("journal", "delete", given).sentence
+    assert f"the journal has no conversation {given!r}" in refused
+    assert ("4 characters of an id are needed" in refused) == (given == "abc")
 
 
 def test_a_conversation_in_a_chat(callboard: Any, conversation: str) -> None:
@@ -93,10 +95,16 @@ def test_a_conversation_in_a_chat(callboard: Any, conversation: str) -> None:
 
 @pytest.mark.parametrize(
     ("given", "found"),
-    [("12ab", "12ab34cd"), ("12ab34cd", "12ab34cd"), ("12a", "12a"), ("9999", "9999"), ("77aa", "77aa")],
+    [("12ab", "12ab34cd"), ("12ab34cd", "12ab34cd"), ("9", "9"), ("9999", "9999"), ("77aa", "77aa")],
 )
 def test_an_edit_or_a_token(given: str, found: str) -> None:
     assert whole_id(given, ["12ab34cd", "77aa0000", "77aa", "55bb0001", "55bb0002"], "edit") == found
+
+
+@pytest.mark.parametrize("given", ["", "1", "12a"])
+def test_too_little_of_an_edit_or_a_token(given: str) -> None:
+    with pytest.raises(UsageError, match=f"'{given}' is too short: 4 characters of the id of a token are needed"):
+        whole_id(given, ["12ab34cd", "77aa0000"], "token")
 
 
 def test_several_edits_that_begin_so() -> None:

@@ -313,8 +313,10 @@ def test_the_first_characters_of_an_id_do_for_reading(clients: dict[str, Client]
         assert "event: reply" in ann.http.get(f"/api/requests/{part}/events").text
         assert ann.get(f"/api/requests/{part}/stack") == {"calls": []}
         clients["bob"].get(f"/api/requests/{part}", 404)
-    ann.get(f"/api/requests/{request_id[:3]}", 404)
+    assert "4 characters of an id are needed" in ann.get(f"/api/requests/{request_id[:3]}", 404)["error"]["message"]
     conversation = str(detail["request"]["conversation_id"])
+    refused = ann.get(f"/api/conversations/{conversation[:3]}", 404)
+    assert "4 characters of an id are needed" in refused["error"]["message"]
     read = ann.get(f"/api/conversations/{conversation[:8]}")
     assert read == ann.get(f"/api/conversations/{conversation}")
     message = read["messages"][-1]["id"]
@@ -343,7 +345,8 @@ def test_what_decides_or_deletes_names_the_whole_id(ann: Client) -> None:
     (asked,) = ann.get("/api/approvals")["approvals"]
     ann.post(str(asked["url"]).replace(request_id, request_id[:8]), {"answer": "once"}, 404)
     assert ann.get("/api/approvals")["approvals"] == [asked]
-    ann.post(f"/api/requests/{request_id[:7]}/cancel", None, 404)
+    refused = ann.post(f"/api/requests/{request_id[:7]}/cancel", None, 404)
+    assert "8 characters of an id are needed" in refused["error"]["message"]
     assert ann.post(f"/api/requests/{request_id[:8]}/cancel") == {"done": True}
     detail = ann.ended(request_id)
     conversation = str(detail["request"]["conversation_id"])
