@@ -119,9 +119,8 @@ class TerminalApprover:
         await self._screen.until_shown(question.tag)
         async with self.turn:
             with self._screen.held() as write:
-                typing = self._lines = _Lines(
-                    sys.stdin.fileno()
-                )  # before the question is shown: its answer may come at once
+                # Before the question is shown: its answer may come at once.
+                typing = self._lines = _Lines(sys.stdin.fileno())
                 write(_asked_by_model(question))
                 typed = (await typing.next() or "").strip()
         if typed.isdecimal() and 1 <= int(typed) <= len(question.choices):

@@ -39,7 +39,7 @@ def test_a_server_of_an_address_is_asked_what_it_has(here: Any, monkeypatch: pyt
     with model_server(models("a", "b\x1b[2J")) as url:
         monkeypatch.setenv("CALLBOARD_BASE_URL", url)
         listed = here("models").out
-    assert f"\nopenai-compatible/a  it is served at {url}\nopenai-compatible/b  it is served" in listed
+    assert f"\nopenai-compatible/a   it is served at {url}\nopenai-compatible/b   it is served" in listed
 
 
 @pytest.mark.parametrize(
