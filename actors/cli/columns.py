@@ -58,8 +58,8 @@ class WordWrap:
 
     def __init__(self, columns: Callable[[], int | None], *, indent: str | None = None) -> None:
         """`columns`: of the terminal, asked wherever a line begins; None: nothing is wrapped. `indent`: before each
-        further line of a text that is no Markdown; None: it is Markdown, and further lines of a list's item are indented
-        as it is.
+        further line of a text that is no Markdown; None: it is Markdown, and further lines of a list's item are
+        indented as it is.
         """
         self._columns_now = columns
         self._given_indent = indent

@@ -303,7 +303,9 @@ def _refused(answer: httpx.Response) -> RuntimeFailure:
     advice = {
         401: "; check CALLBOARD_TOKEN or --token-file",
         403: "; the token may not do this",
-        404: '; a daemon with `journal = "off"` keeps nothing that has ended, and cannot be talked to in this way',
+        404: '; a daemon with `journal = "off"` keeps nothing that has ended, and cannot be talked to in this way'
+        if "/requests/" in answer.url.path
+        else "",
     }
     return RuntimeFailure(
         f"the daemon says {answer.status_code}: {message or answer.reason_phrase}{advice.get(answer.status_code, '')}"

@@ -12,6 +12,7 @@ from callboard.actors.cli.columns import counted
 from callboard.actors.cli.terminal import print_json, print_line, printable
 from callboard.actors.journal.journal_records import Recorded, RequestLog
 from callboard.actors.journal.journal_store import JournalReader
+from callboard.actors.journal.saved_conversations import no_such
 from callboard.protocol import events
 from callboard.protocol.errors import RuntimeFailure, UsageError
 from callboard.protocol.events import Event
@@ -47,7 +48,7 @@ def replay(options: argparse.Namespace, reader: JournalReader) -> None:
 def _log_of(reader: JournalReader, request_id: RequestId) -> RequestLog:
     log = reader.request(request_id)
     if log is None:
-        raise UsageError(f"the journal has no request {request_id!r:.80}; see: callboard journal requests")
+        raise no_such("request", request_id)
     if not log.records and not log.damage:
         raise UsageError(
             f"request {request_id!r:.80} has ended, and its events were compacted away; there is nothing to replay"

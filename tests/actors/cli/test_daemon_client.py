@@ -131,6 +131,16 @@ def test_a_wrong_token_and_a_place_without_a_daemon_say_what_to_do(daemon: Runni
         asyncio.run(checked("ftp://somewhere", TOKEN))
 
 
+def test_a_conversation_that_is_not_there_is_named(daemon: RunningDaemon) -> None:
+    async def opened(conversation_id: str) -> None:
+        async with DaemonPartner(daemon.url, TOKEN, Person().approve, [].append) as partner:
+            await partner.go_on_with(conversation_id)
+
+    for given, why in (("01234567", ""), ("012", ": 4 characters of an id are needed")):
+        with pytest.raises(RuntimeFailure, match=f"no conversation '{given}'{why}; [^;]* shows them$"):
+            asyncio.run(opened(given))
+
+
 def test_the_command_itself_with_a_token_file(daemon: RunningDaemon, callboard: Any, tmp_path: Path) -> None:
     (tmp_path / "token").write_text(f"{TOKEN}\n")
     where = ("--url", daemon.url, "--token-file", str(tmp_path / "token"))

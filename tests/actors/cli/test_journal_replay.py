@@ -117,5 +117,5 @@ def test_what_cannot_be_replayed_is_refused() -> None:
     with pytest.raises(UsageError, match="its events were compacted away"):
         replay(options(), Reader(replace(log(), records=())))
     absent = argparse.Namespace(request="absent", save=None, json=False)
-    with pytest.raises(UsageError, match="no request 'absent'; see: callboard journal requests"):
+    with pytest.raises(UsageError, match="no request 'absent'; `callboard journal requests` shows them"):
         replay(absent, Reader())
