@@ -135,8 +135,10 @@ async def so_far_shown(partner: ChatPartner) -> str:
     said = await partner.so_far()
     if said is None:
         return own
-    columns, lines = columns_of(sys.stdout), cleaned(said.answer).strip().split("\n")
-    told = [wrapped(f"{own}: {said.title}", columns, "  "), wrapped(f"> {printable(said.question)}", columns, "  ")]
+    # Masked before it is wrapped: a key behind its name is one no more where a line ends between them.
+    question, answer = for_log(printable(said.question)), for_log(cleaned(said.answer))
+    columns, lines = columns_of(sys.stdout), answer.strip().split("\n")
+    told = [wrapped(f"{own}: {said.title}", columns, "  "), wrapped(f"> {question}", columns, "  ")]
     if (left := len(lines) - SHOWN_LINES) > 0:
         told.append(f"({counted(left, 'line')} before these; /export has all)")
     wrap = WordWrap(lambda: columns)

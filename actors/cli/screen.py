@@ -60,8 +60,9 @@ class Screen:
                 self._say(event.text)
             case RunTool(tag, name, arguments):
                 self._running[tag] = name, time.monotonic()
+                shown = for_log(arguments[: 100 * SHOWN_ARGUMENTS_CHARS])  # half of a key does not look like one
                 cut = "..." if len(arguments) > SHOWN_ARGUMENTS_CHARS else ""
-                self.remark(f"> {name} {arguments[:SHOWN_ARGUMENTS_CHARS]}{cut}", DIM)
+                self.remark(f"> {name} {shown[:SHOWN_ARGUMENTS_CHARS]}{cut}", DIM)
             case ToolCallCompleted():
                 self.remark(f"< {self._ended(event.tag)}: {counted(len(event.content), 'character')}", DIM)
             case ToolCallFailed(failure=failure):

@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from support.file_tools import file_tools
@@ -27,15 +28,19 @@ from support.shared_double import shared_double
 from support.tracing import SpansInMemory
 
 from callboard.actors.calls.approvals import ApprovalCallback
+from callboard.actors.cli import chat_commands, chat_partner
+from callboard.actors.cli.screen import SHOWN_ARGUMENTS_CHARS, Screen
 from callboard.actors.index import CodeIndex, assemble
 from callboard.actors.models.routing import Router
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
 from callboard.actors.testing.wire_double import Answer, Api, Call, RawAnswer, Turn, WireDouble
 from callboard.actors.tools import Tool, tool
+from callboard.protocol.commands import RunTool
 from callboard.protocol.content import UserMessage
 from callboard.protocol.errors import CallboardError, ToolError, UsageError
-from callboard.protocol.masking import has_mask, mask
+from callboard.protocol.ids import MessageId, RequestId, Tag, ToolName
+from callboard.protocol.masking import for_log, has_mask, mask
 from callboard.protocol.model import ModelRequest
 from callboard.providers.adapter import HttpAnswer, WireRequest
 from callboard.providers.copilot.copilot_login import CopilotTokens, FileStore, exchange
@@ -585,3 +590,28 @@ def test_no_key_leaks(way: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
     for name in ("httpx", "httpcore", "aiohttp", "asyncio", "callboard"):
         caplog.set_level(logging.DEBUG, name)
     assert leaked(WAYS[way](Stage(tmp_path, caplog, callboard))) == []
+
+
+@pytest.mark.parametrize("columns", [None, 80, 24])
+async def test_the_last_exchange_of_a_conversation_is_masked_before_it_is_cut(
+    columns: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the lines of a terminal, and to the last of an answer's lines."""
+    monkeypatch.setattr(chat_commands, "columns_of", lambda _: columns)
+    named, long = f"here it is, password = {KEY}", PRIVATE_KEY + "\nand a line" * 28
+    for question, answer in ((named, "Thanks."), ("and?", named), ("and?", long)):
+        said = chat_partner.SoFar("a title", question, answer)
+        partner = SimpleNamespace(conversation_id="c", so_far=partial(asyncio.sleep, 0, said))
+        shown = for_log(await chat_commands.so_far_shown(cast("chat_partner.ChatPartner", partner)))
+        assert has_mask(shown)
+        assert KEY not in shown
+        assert not any(line in shown for line in PRIVATE_KEY.split("\n")[1:-1] if line)
+
+
+def test_the_arguments_of_a_call_are_masked_before_they_are_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    """Half of a key does not look like one."""
+    text = json.dumps({"text": "x" * (SHOWN_ARGUMENTS_CHARS - 30) + f" {WRITTEN}"})
+    Screen(quiet=True).show(RunTool(Tag(RequestId("r"), MessageId("m"), 1), ToolName("note"), text, 0.0, ""))
+    shown = capsys.readouterr().err
+    assert "⌧" in shown
+    assert WRITTEN[:PIECE] not in shown
