@@ -156,9 +156,10 @@ def _told(tag: Tag, status: schema.ToolCallStatus, text: str) -> Update:
 
 
 def _content(text: str) -> list[helpers.ToolCallContentVariant]:
-    cut = text[:SHOWN_RESULT_CHARS]
-    more = f"\n... {counted(len(text) - len(cut), 'more character')}" if len(text) > len(cut) else ""
-    return [helpers.tool_content(helpers.text_block(for_log(cut) + more))] if text else []
+    whole = for_log(text)  # masked before it is cut: half of a key does not look like one
+    cut = whole[:SHOWN_RESULT_CHARS]
+    more = f"\n... {counted(len(whole) - len(cut), 'more character')}" if len(whole) > len(cut) else ""
+    return [helpers.tool_content(helpers.text_block(cut + more))] if text else []
 
 
 def _object(arguments: str) -> dict[str, object]:

@@ -29,6 +29,7 @@ from support.tracing import SpansInMemory
 
 from callboard.actors.calls.approvals import ApprovalCallback
 from callboard.actors.cli import chat_commands, chat_partner
+from callboard.actors.cli.acp_updates import SHOWN_RESULT_CHARS, SessionUpdates
 from callboard.actors.cli.screen import SHOWN_ARGUMENTS_CHARS, Screen
 from callboard.actors.index import CodeIndex, assemble
 from callboard.actors.models.routing import Router
@@ -39,7 +40,8 @@ from callboard.actors.tools import Tool, tool
 from callboard.protocol.commands import RunTool
 from callboard.protocol.content import UserMessage
 from callboard.protocol.errors import CallboardError, ToolError, UsageError
-from callboard.protocol.ids import MessageId, RequestId, Tag, ToolName
+from callboard.protocol.events import ToolCallCompleted
+from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
 from callboard.protocol.masking import for_log, has_mask, mask
 from callboard.protocol.model import ModelRequest
 from callboard.providers.adapter import HttpAnswer, WireRequest
@@ -614,4 +616,13 @@ def test_the_arguments_of_a_call_are_masked_before_they_are_cut(capsys: pytest.C
     Screen(quiet=True).show(RunTool(Tag(RequestId("r"), MessageId("m"), 1), ToolName("note"), text, 0.0, ""))
     shown = capsys.readouterr().err
     assert "⌧" in shown
+    assert WRITTEN[:PIECE] not in shown
+
+
+def test_a_result_is_masked_before_it_is_cut_for_an_editor(tmp_path: Path) -> None:
+    tag = Tag(RequestId("r"), MessageId("m"), 1, CallId("c"))
+    text = "x" * (SHOWN_RESULT_CHARS - 10) + f" {WRITTEN} " + "y" * 100
+    (told,) = SessionUpdates(tmp_path, lambda _: None).of_item(ToolCallCompleted(tag, 0.0, text))
+    shown = told.model_dump_json()
+    assert "more characters" in shown
     assert WRITTEN[:PIECE] not in shown
