@@ -621,7 +621,7 @@ def test_the_arguments_of_a_call_are_masked_before_they_are_cut(capsys: pytest.C
 
 def test_a_result_is_masked_before_it_is_cut_for_an_editor(tmp_path: Path) -> None:
     tag = Tag(RequestId("r"), MessageId("m"), 1, CallId("c"))
-    text = "x" * (SHOWN_RESULT_CHARS - 10) + f" {WRITTEN} " + "y" * 100
+    text = "x" * (SHOWN_RESULT_CHARS - 20) + f" {WRITTEN} " + "y" * 100
     (told,) = SessionUpdates(tmp_path, lambda _: None).of_item(ToolCallCompleted(tag, 0.0, text))
     shown = told.model_dump_json()
     assert "more characters" in shown
