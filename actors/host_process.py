@@ -43,8 +43,9 @@ def check_for_asyncio(what: str) -> None:
         asyncio.get_running_loop()
     except RuntimeError:
         raise UsageError(
-            f"{what} needs a running asyncio event loop; without one use ask_sync() in `with Runtime(...)`, in another "
-            "async library on a thread: `await trio.to_thread.run_sync(runtime.ask_sync, text)`"
+            f"{what} needs a running asyncio event loop; without one use ask_sync() or stream_sync() in "
+            "`with Runtime(...)`, "
+            "in another async library on a thread: `await trio.to_thread.run_sync(runtime.ask_sync, text)`"
         ) from None
 
 

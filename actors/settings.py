@@ -557,7 +557,8 @@ class Settings(
         for name in ("base_url", "api_key"):
             if getattr(self, name) is not None:
                 raise UsageError(
-                    f"{name} is that of the model in the settings, which name none: give Settings(model=...) too, or "
+                    f"{name} is that of the model in the settings, which name none: give Settings(model=...) or "
+                    f"CALLBOARD_MODEL too, or "
                     f'connections={{"{provider}": Connection({name}=...)}}'
                 )
 

@@ -93,9 +93,11 @@ _METHODS: Final = _each(
         "start()": "open connect run_forever",
         "the tools are given when it is made: Runtime(tools=[...])": "add_tool register tool_plain register_tool "
         "bind_tools with_tools",
-        "the conversation goes with the question: ask(..., conversation=Conversation())": "conversation history memory "
-        "chat_history",
-        "call_tool(...)": "call_tool_sync run_tool execute invoke_tool",
+        "the conversation goes with the question: ask(..., conversation=Conversation()); one that a journal has "
+        "kept is runtime.journal.conversation(id)": "conversation history memory chat_history conversations resume "
+        "get_conversation load_conversation",
+        "the call of a tool is awaited: await runtime.call_tool(...)": "call_tool_sync",
+        "call_tool(...)": "run_tool execute invoke_tool",
         "settings.model": "model",
     }
 )

@@ -223,7 +223,10 @@ def identity_of(options: AskOptions) -> tuple[str, Conversation]:
     if conversation is None:
         return request_id, Conversation()
     if not isinstance(conversation, Conversation):
-        raise UsageError(f"conversation must be a Conversation, not {_a(conversation)}; begin one with Conversation()")
+        raise UsageError(
+            f"conversation must be a Conversation, not {_a(conversation)}; begin one with "
+            "Conversation(), or take a kept one: runtime.journal.conversation(id)"
+        )
     return request_id, conversation
 
 

@@ -51,6 +51,10 @@ class Conversation:
     )  # fmt: skip
 
     def __init__(self, messages: Sequence[Message] = ()) -> None:
+        if isinstance(messages, str):
+            raise UsageError(
+                "a Conversation begins with messages, not with a text; a kept one is runtime.journal.conversation(id)"
+            )
         self._messages = tuple(messages)
         self._ids = tuple(MessageId(f"{GIVEN}/{number}") for number in range(1, len(self._messages) + 1))
         """At least one for each message: those of a step come a moment before its messages."""

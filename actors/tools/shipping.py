@@ -85,7 +85,9 @@ def pack(
         except Exception as error:  # pickling runs __reduce__ of any class
             raise UsageError(
                 f"tool {name} cannot be shipped to a child process: {_culprit(function, error)}; "
-                "create it inside the function or at module level, or use isolation='thread'"
+                "create it inside the function, or in a module that is imported and not the "
+                "script that is started, or use "
+                "isolation='thread'"
             ) from error
 
 
