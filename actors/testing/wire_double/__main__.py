@@ -31,7 +31,8 @@ def _arguments() -> argparse.Namespace:
         "and runs until its standard input closes (unless that is /dev/null) or SIGINT or SIGTERM comes.",
     )
     parser.add_argument("--port", type=int, default=0, help="a loopback port; 0 (the default) takes any free one")
-    parser.add_argument("--script", type=Path, help="a JSON file with one script, or a list of them: {"turns": [{"text": "Hello."}]}")
+    script = 'a JSON file with one script, or a list of them: {"turns": [{"text": "Hello."}]}'
+    parser.add_argument("--script", type=Path, help=script)
     return parser.parse_args()
 
 
