@@ -158,7 +158,10 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     ours = [each for name, each in named if name.startswith("callboard") and isinstance(each, logging.Logger)]
     before = [(each, each.level, each.disabled, each.propagate) for each in (logging.root, *ours)]
     try:
-        return (yield)
+        result = yield
+        # Not where a time limit was raised in the midst of pytest: then the run ends, and cleaning up may hang.
+        faulthandler.cancel_dump_traceback_later()
+        return result
     finally:
         # A program that is run within a test may quiet the log of its process: not that of the next test.
         if logging.root.manager.disable:
@@ -167,7 +170,6 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
             if logger.level != level:
                 logger.setLevel(level)
             logger.disabled, logger.propagate = disabled, propagate
-        faulthandler.cancel_dump_traceback_later()
         if LIMIT_SECONDS in item.config.stash:
             del item.config.stash[LIMIT_SECONDS]
 
@@ -184,6 +186,7 @@ def pytest_enter_pdb() -> None:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     """The end of the zygote. Python would wait for a thread that a test has left behind, and the run would not end."""
+    faulthandler.cancel_dump_traceback_later()
     config.stash[FORKING].close()
     config.stash[HOMES].cleanup()
     if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):

@@ -111,6 +111,31 @@ def test_in_a_room(room): raise ValueError("failed")
     assert run.returncode == 1
 
 
+def test_cleaning_up_that_hangs_after_an_error_of_pytest_itself_ends_the_run(tmp_path: Path) -> None:
+    """Which a time limit becomes that is raised in the midst of it."""
+    run = run_tests(
+        tmp_path,
+        """
+class Late:
+    def pytest_runtest_logreport(self, report):
+        raise ValueError("in the midst of pytest")
+
+@pytest.fixture
+def room(pytestconfig):
+    pytestconfig.pluginmanager.register(Late())
+    yield
+    be_stuck()
+
+@pytest.mark.timeout(0.2)
+def test_in_a_room(room): pass
+""",
+        backstop_seconds=0.5,
+    )
+    assert "INTERNALERROR" in run.stdout
+    assert "in room" in run.stderr
+    assert run.returncode == 1
+
+
 def test_a_thread_left_behind_does_not_hold_the_process(tmp_path: Path) -> None:
     leaves_one = "def test_that_leaves_one(): threading.Thread(target=be_stuck).start()\n"
     run = run_tests(tmp_path, leaves_one, backstop_seconds=0.5)

@@ -183,7 +183,7 @@ def check_api(question: AskApproval) -> None:
 
 def check_board(question: AskApproval) -> None:
     desk = SimpleNamespace(open=(OpenApproval(("r", 1, "c"), question, 0.0, None),))  # type: ignore[arg-type]
-    (row,) = approvals(SimpleNamespace(desk=desk)).values()  # type: ignore[arg-type]
+    (row,) = approvals(SimpleNamespace(desk=desk), {}).values()  # type: ignore[arg-type]
     assert json.loads(str(row["arguments"])) == json.loads(question.arguments)
     assert unescaped(str(row["diff"]), "r") == question.preview
     assert [unescaped(each) for each in row["touches"]] == [f"write {each.value}" for each in question.accesses]  # type: ignore[attr-defined]
