@@ -100,7 +100,7 @@ LINK = re.compile(r'(?:href|src)="([^"]*)"')
 
 def broken_links(site: Path) -> Iterator[str]:
     """Those that lead to no file of the site, or to no place in it."""
-    pages = {path: path.read_text() for path in site.rglob("*.html") if "_static" not in path.parts}
+    pages = {path: path.read_text() for path in sorted(site.rglob("*.html")) if "_static" not in path.parts}
     for page, text in pages.items():
         for link in sorted(set(LINK.findall(text))):
             parts = urlsplit(link)
