@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 
 from botocore.credentials import EnvProvider
-from support.imports import ROOT, SOURCES, name
+from support.imports import ROOT, SOURCES, name, parsed
 from support.offenders import no_offenders, places
 
 from callboard import ErrorKind, Settings
@@ -44,7 +44,7 @@ class Message:
 
 def messages(path: Path) -> Iterator[Message]:
     passed: set[int] = set()  # docstrings, and the parts of what has been told as a whole
-    for node in ast.walk(ast.parse(path.read_text())):  # what is around a node comes before it
+    for node in ast.walk(parsed(path)):  # what is around a node comes before it
         if isinstance(node, ast.Expr):
             passed.add(id(node.value))
         elif isinstance(node, ast.JoinedStr):

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, ForwardRef
 
 import pytest
+from support.imports import parsed
 
 from callboard.actors.tools import tool
 from callboard.actors.tools.invoke import Invoker
@@ -39,7 +40,7 @@ def product_files() -> Iterator[Path]:
 
 
 def reads_annotations(file: Path) -> list[str]:
-    tree = ast.parse(file.read_text())
+    tree = parsed(file)
     found = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
     return [
         f"{file.relative_to(ROOT)}:{node.lineno}: {node.attr}"

@@ -11,13 +11,13 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from support.imports import SOURCES, imports, module_of, name
+from support.imports import SOURCES, imports, module_of, name, parsed
 
 from callboard.protocol.lazy_loading import lazy_module, lazy_names, lazy_pattern
 
 
 def calls_of(function: str, path: Path) -> Iterator[ast.Call]:
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == function:
             yield node
 

@@ -21,6 +21,7 @@ import pytest
 from msgspec import NODEFAULT, Struct
 from msgspec.structs import fields
 from pydantic import TypeAdapter, ValidationError
+from support.imports import parsed
 
 from callboard.protocol.content import Citation, Image, Replay, Text, ToolCall
 from callboard.protocol.ids import CallId, ToolName
@@ -53,7 +54,7 @@ def classes() -> tuple[tuple[str, ast.ClassDef], ...]:
             (str(path.relative_to(ROOT)), node)
             for layer in ("protocol", "providers", "actors")
             for path in sorted((ROOT / layer).rglob("*.py"))
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            for node in ast.walk(parsed(path))
             if isinstance(node, ast.ClassDef)
         )
     finally:

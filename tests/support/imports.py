@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -11,6 +12,18 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 LAYERS = ("protocol", "providers", "actors")
 SOURCES = sorted(path for layer in LAYERS for path in (ROOT / layer).rglob("*.py"))
+
+
+def parsed(path: Path) -> ast.Module:
+    """The tree of a file. Up to 3.11.4 there is a SystemError where the garbage collector runs Python code
+    in the midst of it (CPython's issue 106905)."""
+    is_collecting = gc.isenabled()
+    gc.disable()
+    try:
+        return ast.parse(path.read_text(encoding="utf-8"))
+    finally:
+        if is_collecting:
+            gc.enable()
 
 
 @dataclass(frozen=True)
@@ -57,7 +70,7 @@ def classes(path: Path) -> tuple[str, ...]:
 
 @cache  # not of the trees, which would be 170 MB
 def _read(path: Path) -> tuple[tuple[Import, ...], tuple[str, ...]]:
-    tree = ast.parse(path.read_text())
+    tree = parsed(path)
     return tuple(_below(tree, path, "", False)), tuple(
         each.name for each in tree.body if isinstance(each, ast.ClassDef)
     )

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from support.imports import parsed
 
 from callboard.actors import cli
 from callboard.actors.cli.columns import WordWrap, counted, shortened, table, width, wrapped
@@ -138,7 +139,7 @@ def test_no_message_writes_a_number_before_a_plural_itself() -> None:
     """1 answers, 1 faults: `counted` writes both."""
     offenders = []
     for path in sorted(Path(cli.__file__).parent.glob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.JoinedStr):
                 offenders += [f"{path.name}:{node.lineno} {each}" for each in _counts_in(node)]
     assert offenders == []

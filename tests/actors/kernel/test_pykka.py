@@ -15,6 +15,7 @@ from typing import Any
 
 import pykka
 import pytest
+from support.imports import parsed
 from support.offenders import no_offenders
 
 from callboard.actors.kernel import (
@@ -277,7 +278,7 @@ def test_no_private_name_of_pykka_is_imported_where_nothing_is_asked_of_its_acto
 def test_no_private_name_of_pykka_is_looked_at_when_a_module_is_loaded() -> None:
     rooms = [Path(__file__).parents[3] / room for room in ("actors", "protocol", "providers")]
     files = [path for room in rooms for path in room.rglob("*.py")]
-    no_offenders(f"{path}:{line}" for path in files for line in private_at_load(ast.parse(path.read_text())))
+    no_offenders(f"{path}:{line}" for path in files for line in private_at_load(parsed(path)))
 
 
 def private_at_load(module: ast.AST) -> Iterator[int]:

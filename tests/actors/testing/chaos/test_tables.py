@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from support.imports import SOURCES, module_of
+from support.imports import SOURCES, module_of, parsed
 
 from callboard.actors.kernel import Actor
 from callboard.actors.testing import chaos
@@ -48,7 +48,7 @@ def actors_in_the_source() -> set[str]:
         f"{module_of(path)}.{node.name}": {_name_of(base) for base in node.bases}
         for path in SOURCES
         if "testing" not in path.parts
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(parsed(path))
         if isinstance(node, ast.ClassDef)
     }
     names = {"Actor"}
