@@ -15,8 +15,8 @@ SOURCES = sorted(path for layer in LAYERS for path in (ROOT / layer).rglob("*.py
 
 
 def parsed(path: Path) -> ast.Module:
-    """The tree of a file, with the garbage collector at rest: code that it runs in the midst of this may read a tree too,
-    and before 3.11.7 the interpreter then miscounts, a SystemError (CPython's issue 106905)."""
+    """The tree of a file, with the garbage collector at rest: code that it runs in the midst of this may read a tree
+    too, and before 3.11.7 the interpreter then miscounts, a SystemError (CPython's issue 106905)."""
     is_collecting = gc.isenabled()
     gc.disable()
     try:
