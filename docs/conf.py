@@ -27,7 +27,7 @@ if (ROOT / ".dev").is_dir():  # this tree, not an installed copy
     sys.path.insert(0, str(ROOT / ".dev"))
 
 import callboard  # noqa: E402 - found by the path above
-from callboard.actors.cli.arguments import parser  # noqa: E402
+from callboard.actors.cli.arguments import parser, with_all_below  # noqa: E402
 from callboard.actors.environment import VARIABLES  # noqa: E402
 from callboard.protocol.testing.diagrams import BLOCKS  # noqa: E402
 
@@ -156,19 +156,11 @@ class CommandHelp(SphinxDirective):
     """What `callboard --help` and the help of each command print."""
 
     def run(self) -> list[nodes.Node]:
-        return [node for command in _commands(parser()) for node in self._section(command)]
+        return [node for command in with_all_below(parser()) for node in self._section(command)]
 
     def _section(self, command: argparse.ArgumentParser) -> list[nodes.Node]:
         title = nodes.rubric(text=command.prog)
         return [title, nodes.literal_block(text=command.format_help(), language="text")]
-
-
-def _commands(command: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    yield command
-    for action in command._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for each in action.choices.values():
-                yield from _commands(each)
 
 
 class CodeTable(SphinxDirective):

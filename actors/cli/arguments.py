@@ -6,7 +6,7 @@ import argparse
 import itertools
 import platform
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -96,10 +96,22 @@ class CommandParser(argparse.ArgumentParser):
         raise argparse.ArgumentError(action, f"invalid choice: {value!r} (choose from {choices}){meant}")
 
 
+def commands_below(command: argparse.ArgumentParser) -> Mapping[str, argparse.ArgumentParser]:
+    """Those that may follow it, by their names."""
+    return next((each.choices for each in command._actions if isinstance(each, argparse._SubParsersAction)), {})
+
+
+def with_all_below(command: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """The command, the commands that may follow it, and so on."""
+    yield command
+    for each in commands_below(command).values():
+        yield from with_all_below(each)
+
+
 def _command_in(words: Sequence[str], command: argparse.ArgumentParser) -> tuple[argparse.ArgumentParser, set[str]]:
     """The command that these words of a line name, from this one on, and the options that may stand in the line."""
     known = set(command._option_string_actions)
-    below = next((each.choices for each in command._actions if isinstance(each, argparse._SubParsersAction)), {})
+    below = commands_below(command)
     for number, word in enumerate(words):
         if word in below:
             found, more = _command_in(words[number + 1 :], below[word])
@@ -109,7 +121,7 @@ def _command_in(words: Sequence[str], command: argparse.ArgumentParser) -> tuple
 
 def _before_its_command(words: Sequence[str], command: argparse.ArgumentParser, known: Iterable[str]) -> str:
     """The first option that stands before the word that names its command; "" where none does."""
-    below = next((each.choices for each in command._actions if isinstance(each, argparse._SubParsersAction)), {})
+    below = commands_below(command)
     before = list(itertools.takewhile(lambda word: word not in below, words))
     if len(before) == len(words):
         return ""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import shtab
 
-from callboard.actors.cli.arguments import parser
+from callboard.actors.cli.arguments import parser, with_all_below
 from callboard.actors.cli.terminal import print_line
 
 
@@ -23,9 +23,6 @@ def run(options: argparse.Namespace, known: dict[str, object]) -> None:
 
 def _mark_paths(command: argparse.ArgumentParser) -> None:
     """Every argument that is a path is a folder, or a file where its help says so."""
-    for action in command._actions:
+    for action in (action for each in with_all_below(command) for action in each._actions):
         if action.type is Path:
             vars(action)["complete"] = shtab.FILE if action.metavar == "FILE" else shtab.DIRECTORY
-        if isinstance(action, argparse._SubParsersAction):
-            for each in action.choices.values():
-                _mark_paths(each)

@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 
 from callboard import UsageError
-from callboard.actors.cli.arguments import parser, settings_of
+from callboard.actors.cli.arguments import commands_below, parser, settings_of
 from callboard.actors.cli.serve_command import plan_of
 from callboard.actors.daemon.daemon_settings import read_plan
 from callboard.actors.settings import Settings
@@ -51,8 +51,7 @@ def file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def test_all_commands_are_here() -> None:
-    (commands,) = (each for each in parser()._actions if isinstance(each, argparse._SubParsersAction))
-    assert {each[0] for each in COMMANDS} | OTHERS == set(commands.choices)
+    assert {each[0] for each in COMMANDS} | OTHERS == set(commands_below(parser()))
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import shlex
 import shutil
 import subprocess
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 
 import callboard.actors.cli
-from callboard.actors.cli.arguments import SHELLS, parser
+from callboard.actors.cli.arguments import SHELLS, commands_below, parser
 
 
 def completed(script: str, folder: Path, *words: str) -> list[str]:
@@ -57,8 +56,7 @@ def test_bash_completes_commands_options_and_folders(scripts: dict[str, str], tm
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_every_command_and_option_is_in_each_script(scripts: dict[str, str], shell: str) -> None:
-    (chosen,) = (each for each in parser()._actions if isinstance(each, argparse._SubParsersAction))
-    for name, command in chosen.choices.items():
+    for name, command in commands_below(parser()).items():
         assert name in scripts[shell]
         for option in (text for action in command._actions for text in action.option_strings if text != "-h"):
             assert option.lstrip("-") in scripts[shell], f"{name} {option}"

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,7 @@ from support.own_terminal import QUESTION_PROMPT, OwnTerminal
 from support.shared_double import shared_double, stall
 
 from callboard import Conversation, Runtime, Settings
-from callboard.actors.cli.arguments import WrongArguments, parser
+from callboard.actors.cli.arguments import WrongArguments, parser, with_all_below
 from callboard.actors.cli.columns import width
 from callboard.actors.policy.workspace_trust import TOOLS
 from callboard.actors.testing.wire_double import Call, Turn
@@ -50,15 +48,6 @@ TEXTS = ("tools read_file", "models openai/gpt-6.1-sol", "journal search umbrell
 LONG = "Whether the umbrella that was left on the train is the blue one or the green one is what nobody can say, " * 2
 CODE = "def umbrella(colour):  # a line of code that is longer than the terminal is wide and stays as it is, all of it"
 ANSWER = f"{LONG}\n\n```python\n{CODE}\n```\n| {'a cell ' * 15}|\n\n{'这把雨伞是蓝色的。' * 12}\n"
-
-
-def commands(command: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    """It, and all below it."""
-    yield command
-    for action in command._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for each in action.choices.values():
-                yield from commands(each)
 
 
 def journal_of(folder: Path) -> str:
@@ -223,12 +212,12 @@ def sleeps_on_terminal(pid: int) -> bool:
 # -- what is typed
 
 
-ALL = [each.prog for each in commands(parser())]
+ALL = [each.prog for each in with_all_below(parser())]
 
 
 def test_the_help_of_each_command_fits_and_begins_with_what_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    for command in commands(parser()):
+    for command in with_all_below(parser()):
         lines = command.format_help().split("\n")
         assert max(map(len, lines)) <= 80, command.prog
         assert lines[0][0].isupper() and lines[0].endswith("."), command.prog  # noqa: PT018 - of one line
