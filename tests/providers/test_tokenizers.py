@@ -26,6 +26,9 @@ from callboard.providers.tokenizers import FOLDER, PIECE_CHARS, VOCABULARIES, co
 EXACT = sorted(VOCABULARIES.keys() - {"llama3"})
 #: What the encodings split texts at. The third is an e and an accent, which Qwen's makes one letter.
 PARTS = ["a", "B", "e\u0301", "1", "23", "'s", "'LL", "/", "-", "don't", "世", "한", "", "\n", "\r\n", "\t"]
+#: Characters that this Python's Unicode has. Of the others (4,657 of Unicode 15 to 17, letters, marks or digits to
+#: one of the tokenizers and to the other not yet), the two need not think the same.
+TEXTS = st.text(st.characters(exclude_categories=["Cn", "Cs"]))
 
 
 @pytest.mark.parametrize(
@@ -94,7 +97,7 @@ def test_the_vocabularies_of_openai_are_the_files_that_openai_publishes(name: st
 
 
 @pytest.mark.parametrize("encoding", EXACT)
-@given(text=st.text())
+@given(text=TEXTS)
 def test_the_count_is_that_of_another_tokenizer(encoding: str, text: str) -> None:
     count = counter_in(encoding)
     assert count is not None
@@ -120,7 +123,7 @@ def test_a_long_text_is_cut_where_that_changes_nothing(encoding: str) -> None:
     assert count(text) == exact(text, encoding)
 
 
-@given(st.text())
+@given(TEXTS)
 def test_a_text_for_llama_3_is_never_counted_too_low(text: str) -> None:
     count = counter_in("llama3")
     assert count is not None
