@@ -280,10 +280,13 @@ class ToolDispatcher(Actor[DispatcherMessage]):
         call.is_read_along, call.go_ahead, call.contract = message.is_read_along, message.go_ahead, contract
         if contract.effect is Effect.TRANSACTION and self._effects is not None:
             call.effect = self._effects.of(run)
-        if run.deadline_at <= now:
+        due = run.deadline_at
+        if due <= now:  # on its way from the session, or while this process was stopped
+            due += self.system.scheduler.frozen_since(due - contract.timeout_seconds)
+        if due <= now:
             self._end(call, Ending.TIMED_OUT)
         else:
-            self._set_timer(call, run.deadline_at)
+            self._set_timer(call, due)
         self._go_on(lane.pool)
         if call.state is CallState.QUEUED and len(lane.waiting) > self._max_queued_calls:
             why = f"{self._max_queued_calls} calls of {run.name} are waiting already"
@@ -412,7 +415,7 @@ class ToolDispatcher(Actor[DispatcherMessage]):
         if timer := self._timers.get(call):
             timer.cancel()
         call.due = due
-        self._timers[call] = self.tell_at(due, _Due(call))
+        self._timers[call] = self.tell_at(due, _Due(call), lived=True)
 
     # -- workers
 

@@ -243,10 +243,12 @@ class Actor(Generic[M]):
         """The scheduler's time in seconds."""
         return self._kernel_here().system.now()
 
-    def tell_at(self, when_seconds: float, message: M) -> Timer:
-        """Send oneself a message, on the control lane, when `now()` has reached `when_seconds`."""
+    def tell_at(self, when_seconds: float, message: M, *, lived: bool = False) -> Timer:
+        """Send oneself a message, on the control lane, when `now()` has reached `when_seconds`.
+
+        `lived`: time in which this process was stopped does not count."""
         timer = SelfTimer(self, message)
-        timer._timer = self.system.scheduler.call_at(when_seconds, timer)
+        timer._timer = self.system.scheduler.call_at(when_seconds, timer, lived=lived)
         if not self._kernel_timers:
             self._kernel_timers = set()
         self._kernel_timers.add(timer)

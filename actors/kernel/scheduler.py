@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextvars import Context
 from typing import TYPE_CHECKING, Final, Protocol, TypeVarTuple
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from .errors import AskOnLoopError, OutOfThreads, contained, logger, text_of
 from .reply import Reply
@@ -33,6 +33,13 @@ TURN_MESSAGES: Final = 64
 LOOKS_AT_CLOCK: Final = 4
 #: A handler is expected to take microseconds; at 100 ms people notice that nothing else answers.
 LIMIT_SECONDS: Final = 0.1
+#: A process that has not run for so long was stopped: by SIGSTOP, `docker pause`, a virtual machine's snapshot. Below
+#: that it is a busy machine.
+FROZEN_SECONDS: Final = 0.5
+#: Kept gaps: a timer that waits longer than for so many has seen enough of them.
+MAX_GAPS: Final = 64
+#: For what lies ready in sockets, and the few messages that it leads to, before a timer that became due meanwhile.
+READ_SECONDS: Final = 0.1
 #: What the watchdog tells goes to a mailbox: it hangs only where the machine does.
 WATCHDOG_STOP_SECONDS: Final = 1.0
 
@@ -80,8 +87,13 @@ class Scheduler(Executor, Protocol):
     def now(self) -> float:
         """Seconds on a clock that never goes back."""
 
-    def call_at(self, when_seconds: float, run: Run) -> Timer:
-        """Run when `now()` has reached `when_seconds`, never before. Any thread may call it."""
+    def call_at(self, when_seconds: float, run: Run, *, lived: bool = False) -> Timer:
+        """Run when `now()` has reached `when_seconds`, never before. Any thread may call it.
+
+        `lived`: time in which this process was stopped does not count."""
+
+    def frozen_since(self, at_seconds: float) -> float:
+        """Seconds in which this process was stopped since then, as by SIGSTOP."""
 
     def is_current(self) -> bool:
         """Whether the caller is on the thread that runs the actors."""
@@ -135,6 +147,48 @@ class DedicatedThread:
             self._guarded(run)
 
 
+# -- time in which the process was stopped --------------------------------------------------------------------
+
+
+class FrozenTime:
+    """The gaps in which this process did not run, found by looking often: 20 times a second, the watchdog does it.
+
+    Time in which it had a processor is none of them: code that holds the GIL for a second must not live longer for it.
+    """
+
+    def __init__(
+        self, now: Callable[[], float] = time.monotonic, processor_seconds: Callable[[], float] = time.process_time
+    ) -> None:
+        self._now = now
+        self._processor_seconds = processor_seconds
+        self._lock = threading.Lock()
+        self._seen: tuple[float, float] | None = None
+        self._gaps: deque[tuple[float, float]] = deque(maxlen=MAX_GAPS)
+        """When it went on, and how long it had been stopped."""
+
+    def look(self) -> float:
+        """Look at the clock; seconds of a gap that ends now, 0.0 where there is none."""
+        with self._lock:
+            seen, self._seen = self._seen, (now := self._now(), used := self._processor_seconds())
+            gap = 0.0 if seen is None else now - seen[0] - (used - seen[1])
+            if gap < FROZEN_SECONDS:
+                return 0.0
+            self._gaps.append((now, gap))
+            return gap
+
+    def forget(self) -> None:
+        """Nobody looks for a while: what comes until the next look is no gap."""
+        with self._lock:
+            self._seen = None
+
+    def since(self, at_seconds: float) -> float:
+        """Seconds that the process was stopped since then."""
+        if self._seen is None:
+            return 0.0
+        self.look()
+        return sum(min(gap, ended - at_seconds) for ended, gap in tuple(self._gaps) if ended > at_seconds)
+
+
 # -- the watchdog ---------------------------------------------------------------------------------------------
 
 
@@ -162,6 +216,7 @@ class Watchdog:
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
         self._reported: Busy | None = None
+        self.frozen = FrozenTime()
         #: Handlers reported so far.
         self.count = 0
 
@@ -170,7 +225,9 @@ class Watchdog:
 
         def main() -> None:
             while not self._ended.wait(self._limit_seconds / 2):
-                contained(lambda: self.look(busy_with(), now()), "the watchdog")
+                if not self.frozen.look():  # else nobody has held anything
+                    contained(lambda: self.look(busy_with(), now()), "the watchdog")
+            self.frozen.forget()
 
         self._thread = start_thread(main, "callboard-watchdog")
 
@@ -214,6 +271,8 @@ class LoopTimer(Struct, eq=False):
     _scheduler: "LoopScheduler"
     _when_seconds: float
     _run: Run | None
+    _lived: bool = False
+    _since_seconds: float = field(default_factory=time.monotonic)
     _handle: asyncio.TimerHandle | None = None
 
     __repr__ = object.__repr__
@@ -227,9 +286,17 @@ class LoopTimer(Struct, eq=False):
             self._handle = self._scheduler.loop.call_later(delay_seconds, self._fire, context=context)
 
     def _fire(self) -> None:
-        if self._run is not None and self._scheduler.now() < self._when_seconds:
+        if self._run is None:
+            return
+        if (now := self._scheduler.now()) >= self._when_seconds and (
+            gap := self._scheduler.frozen_since(self._since_seconds)
+        ):
+            # What became ready meanwhile comes first; and to what was stopped with us goes the time that it has lost.
+            self._since_seconds = now
+            self._when_seconds = max(now + READ_SECONDS, self._when_seconds + gap if self._lived else 0.0)
+        if now < self._when_seconds:
             self.arm()
-        elif self._run is not None:
+        else:
             run, self._run = self._run, None
             Context().run(self._scheduler.guarded, run)
 
@@ -316,6 +383,10 @@ class LoopScheduler:
             thread.join(timeout_seconds)
         return not thread.is_alive()
 
+    def frozen_since(self, at_seconds: float) -> float:
+        """Seconds in which this process was stopped since then."""
+        return self._watchdog.frozen.since(at_seconds)
+
     @property
     def held(self) -> int:
         """Handlers that have held the loop for longer than the watchdog's limit."""
@@ -363,9 +434,9 @@ class LoopScheduler:
         except RuntimeError:  # the loop is closed: nothing runs any more
             return
 
-    def call_at(self, when_seconds: float, run: Run) -> Timer:
+    def call_at(self, when_seconds: float, run: Run, *, lived: bool = False) -> Timer:
         """Run on the loop thread when `now()` has reached `when_seconds`."""
-        timer = LoopTimer(self, when_seconds, run)
+        timer = LoopTimer(self, when_seconds, run, lived)
         if self.is_current():
             timer.arm()
         else:

@@ -62,7 +62,7 @@ class Clock(Protocol):
 
     def now(self) -> float: ...
 
-    def call_at(self, when_seconds: float, run: Callable[[], None]) -> Timer: ...
+    def call_at(self, when_seconds: float, run: Callable[[], None], *, lived: bool = False) -> Timer: ...
 
 
 class CallJudge:
@@ -184,7 +184,8 @@ class JudgingApprover:
         if not tool.accesses and self._judge.saved is None:
             self._judged(opened, self._said(opened))
             return
-        opened.late = self._clock.call_at(self._clock.now() + JUDGE_SECONDS, lambda: self._is_late(opened))
+        late_at = self._clock.now() + JUDGE_SECONDS
+        opened.late = self._clock.call_at(late_at, lambda: self._is_late(opened), lived=True)
         self._threads.run(lambda: self._judged(opened, self._said(opened)))
 
     def withdraw(self, tag: Tag) -> None:

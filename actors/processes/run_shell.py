@@ -28,6 +28,8 @@ HURRIED_SECONDS: Final = 0.5
 DRAIN_SECONDS: Final = 0.2
 #: How often the processes of a command are counted.
 LOOK_SECONDS: Final = 0.05
+#: A look that comes so late shows that we were stopped, and the command with us: that time is not the command's.
+FROZEN_SECONDS: Final = 0.5
 #: More are a fork bomb, not a build. (RLIMIT_NPROC does not hold for root, and counts all processes of a user.)
 MAX_PROCESSES: Final = 512
 #: Of a command, so that what watches it has its turn when there are hundreds of its processes.
@@ -126,9 +128,11 @@ class _Watched:
 
     def wait(self, until: float) -> bool:
         """Whether the shell ends by then, without starting too many processes."""
-        look_at = 0.0
+        look_at, now = 0.0, time.monotonic()
         while self._process.poll() is None:
-            now = time.monotonic()
+            before, now = now, time.monotonic()
+            if now - before > LOOK_SECONDS + FROZEN_SECONDS:
+                until += now - before
             if now >= until:
                 return False
             if now >= look_at:

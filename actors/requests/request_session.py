@@ -546,13 +546,16 @@ class RequestSession(Actor[SessionMessage]):
         self._record(command.compacted, command.tag.request_id)
 
     def _set_timer(self, command: commands.SetTimer) -> None:
-        at, timer = self._timers.get(command.tag, (None, None))
+        at, before = self._timers.get(command.tag, (None, None))
         if at == command.at:
             return
-        if timer is not None:
-            timer.cancel()
+        if before is not None:
+            before.cancel()
         passed = events.DeadlinePassed(command.tag, command.at)
-        self._timers[command.tag] = command.at, self.tell_at(command.at, passed)
+        self._timers[command.tag] = (
+            command.at,
+            self.tell_at(command.at, passed, lived=command.tag != self._question.tag),
+        )
         self._time_of_request(command)
 
     def _clear_timer(self, command: commands.ClearTimer) -> None:

@@ -106,7 +106,7 @@ class SimulatedScheduler:
         """Make it one of the things that may run next."""
         self._ready.append(run)
 
-    def call_at(self, when_seconds: float, run: Run) -> Timer:
+    def call_at(self, when_seconds: float, run: Run, *, lived: bool = False) -> Timer:
         """Run when virtual time has reached `when_seconds`."""
         timer = SimulatedTimer(run)
         entry = (max(when_seconds, self._now), next(self._serial), timer)
@@ -115,6 +115,10 @@ class SimulatedScheduler:
         else:
             heapq.heappush(self._timers, entry)
         return timer
+
+    def frozen_since(self, at_seconds: float) -> float:
+        """A simulation is never stopped."""
+        return 0.0
 
     def is_current(self) -> bool:
         """Whether the caller is a loop actor (and not the test, nor an actor's thread)."""

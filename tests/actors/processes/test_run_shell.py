@@ -55,3 +55,26 @@ def test_a_shell_that_ends_just_after_it_was_looked_at_keeps_its_status(
 ) -> None:
     said = subprocess.check_output([sys.executable, "-c", PROGRAM, line, grace], text=True, timeout=50)
     assert json.loads(said) == [True, *ended]
+
+
+STOPPED = """
+import pathlib, sys, time, types
+from callboard.actors.processes import run_shell
+
+class Time:
+    "At one of its looks so many seconds have passed, and the command has not run in them either."
+    looks, jump_at, jump_seconds = 0, 3, float(sys.argv[1])
+    sleep = time.sleep
+    def monotonic(self):
+        self.looks += 1
+        return time.monotonic() + (self.jump_seconds if self.looks > self.jump_at else 0)
+
+run_shell.time = Time()
+end = run_shell.run("sleep 0.3; exit 3", pathlib.Path("."), {}, 20, lambda data: None)
+print(end.timed_out, end.exit_code)
+"""
+
+
+@pytest.mark.parametrize("seconds", ["0", "8", "25", "3600"])
+def test_time_in_which_all_was_stopped_is_not_the_commands(seconds: str) -> None:
+    assert subprocess.check_output([sys.executable, "-c", STOPPED, seconds], text=True, timeout=50) == "False 3\n"
