@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -15,6 +16,9 @@ from callboard.protocol.provider_options import ProviderOptions
 from callboard.protocol.server_tools import ServerToolOffer
 from callboard.protocol.tools import Decision, ToolContract, ToolDefinition
 from callboard.protocol.values import Value
+
+#: Of a tool's contract: what a request decides by whether a call may run, may run again, and may steer the model.
+JUDGED_BY: Final = ("risk", "effect", "needs_approval", "asks_because", "stages", "is_outside", "is_trusted")
 
 
 class ToolOffer(Value, frozen=True):
@@ -32,6 +36,19 @@ class ToolOffer(Value, frozen=True):
     def is_shown(self) -> bool:
         """May the model know of it? A tool that the policy denies is kept only to answer a call of it as denied."""
         return self.decision is not Decision.DENY
+
+    def changes_to(self, definition: ToolDefinition, contract: ToolContract) -> list[str]:
+        """In words: what a request has shown to its model, or judged by, and what is different now. All else of a
+        contract may change while a request runs."""
+        changed = []
+        if definition is not self.definition and definition != self.definition:
+            changed.append("its description or its parameters")
+        if contract is not self.contract:
+            for name in JUDGED_BY:
+                then, now = getattr(self.contract, name), getattr(contract, name)
+                if then != now:
+                    changed.append(f"its {name} ({then}, now {now})")
+        return changed
 
     def of_no_use(self) -> ToolOffer:
         """As it is where the tool is not offered that it belongs to (`ToolContract.only_with`)."""

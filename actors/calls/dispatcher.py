@@ -16,6 +16,7 @@ from contextvars import Context
 from pathlib import Path
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from callboard.actors import kernel
 from callboard.actors.calls import ledger as ledgers
@@ -28,6 +29,7 @@ from callboard.actors.calls.ledger import (
     EndedCalls,
     Ending,
     Happening,
+    Lane,
     LastEvent,
     Ledger,
     Outcome,
@@ -51,7 +53,7 @@ from callboard.protocol.ids import Tag, ToolName
 from callboard.protocol.limits import COMMIT_SECONDS, TOOL_GRACE_SECONDS
 from callboard.protocol.options import ToolOffer
 from callboard.protocol.policy import Mode
-from callboard.protocol.tools import Effect, FailureCode, ToolContract, ToolDefinition, ToolFailure
+from callboard.protocol.tools import Effect, FailureCode, ToolContract, ToolFailure
 
 logger = logging.getLogger("callboard.tools")
 
@@ -99,15 +101,17 @@ class DispatchCall(Struct, frozen=True):
     """The session's: the same in all its calls."""
     tool: Tool | None = None
     """One that the question has brought with it; None: the runtime's of that name."""
-    offered: ToolDefinition | None = None
+    offered: ToolOffer | None = None
     """What the model was shown of the tool, where that may have changed since."""
     go_ahead: GoAhead | None = None
     """What the tool's code has to wait for; None: nothing."""
 
 
 class ReplaceTools(Struct, frozen=True):
-    """From now on these are all the tools of this source: they come and go while the runtime runs. A request that runs
-    keeps its offers; a call of a tool that is gone, or has changed meanwhile, is refused."""
+    """From now on these are all the tools of this source: they come and go while the runtime runs. A call that has
+    begun goes on as it began; one that begins from now on, or waits, runs by the new contract. A request that runs
+    keeps its offers: its call is refused where the tool is gone, or is not what was offered (`ToolOffer.changes_to`).
+    """
 
     source: str
     tools: tuple[Tool, ...]
@@ -190,10 +194,7 @@ class ToolDispatcher(Actor[DispatcherMessage]):
 
     def on_start(self) -> None:
         """Take over what a former incarnation has left: its calls go on where they are."""
-        for entry in self._registry.entries.values():
-            kind = self._workers.kind(entry.tool.contract)
-            if kind.starts_ahead:
-                self._supervisor(messages.pool_name(entry.tool.contract), kind)
+        self._start_ahead()
         for worker, seat in self.ledger.seats.items():
             self.monitor(worker)
             self._hold(worker, seat.holds)
@@ -207,6 +208,12 @@ class ToolDispatcher(Actor[DispatcherMessage]):
                 call.effect.hand_over_again()
         self._go_on(*self.ledger.pools.values())
 
+    def _start_ahead(self) -> None:
+        for entry in self._registry.entries.values():
+            kind = self._workers.kind(entry.tool.contract)
+            if kind.starts_ahead:
+                self._supervisor(self._pool(entry.tool.contract).name, kind)
+
     # -- the way of one call: dispatch -> (queue) -> worker -> outcome
 
     @handles(OfferTools)
@@ -219,12 +226,48 @@ class ToolDispatcher(Actor[DispatcherMessage]):
 
     @handles(ReplaceTools)
     def _replace_tools(self, message: ReplaceTools) -> None:
-        for name in self._registry.replace(message.source, message.tools):
-            lane = self.ledger.lanes.get(name)
-            for _, call in tuple(lane.waiting) if lane is not None else ():
-                gone = f"{name} was taken away before the call could run"
-                self._end(call, ToolFailure(name, FailureCode.WITHDRAWN, gone))
-        self._go_on()
+        left = self._registry.replace(message.source, message.tools)
+        for tool in left:
+            self._has_left(tool)
+        self._start_ahead()
+        self._end_unwanted_pools()
+        for tool in left:
+            self._tell_replaced(tool)
+        self._go_on(*self.ledger.pools.values())
+
+    def _has_left(self, tool: Tool) -> None:
+        """It is gone, or there is another one of its name: what waits is refused, or runs as the new one says."""
+        name, entry, lane = tool.name, self._registry.entries.get(tool.name), self.ledger.lanes.get(tool.name)
+        if lane is None:
+            return
+        if entry is not None:
+            self._lane(name, entry.tool.contract)
+            return
+        for _, call in tuple(lane.waiting):
+            gone = f"{name} was taken away before the call could run"
+            self._end(call, ToolFailure(name, FailureCode.WITHDRAWN, gone))
+        self._forget_lane(lane)
+
+    def _tell_replaced(self, tool: Tool) -> None:
+        kind, pool = self._workers.kind(tool.contract), self.ledger.pools.get(messages.pool_name(tool.contract))
+        if pool is None or kind.replaced is None:
+            return
+        for child in kind.fixed_children:
+            with contextlib.suppress(kernel.NoSuchActor):
+                self.system.ref(f"{self._workers.supervisor.name}/{pool.name}/{child.id}").tell_control(
+                    kind.replaced(tool)
+                )
+
+    def _forget_lane(self, lane: Lane) -> None:
+        """Unless it is in use: what has begun counts still, should the tool come back."""
+        if lane.key not in self._registry.entries and not lane.running and not lane.waiting:
+            self.ledger.lanes.pop(lane.key, None)
+
+    def _end_unwanted_pools(self) -> None:
+        """Those that no tool needs, and no call is in: their workers, with all that they keep."""
+        wanted = {messages.pool_name(entry.tool.contract) for entry in self._registry.entries.values()}
+        for pool in self.ledger.end_unwanted(wanted):
+            kernel.stop_child(self._workers.supervisor, pool.name)
 
     @handles(DispatchCall)
     def _dispatch(self, message: DispatchCall) -> None:
@@ -237,7 +280,7 @@ class ToolDispatcher(Actor[DispatcherMessage]):
             self._refuse(message, ToolFailure(run.name, FailureCode.OVERLOADED, why))
         elif (ended := message.ended.of(run.tag)) is not None:
             reply_to.tell_control(ended)
-        elif (refusal := self._refusal(message, key := self._key(message), now)) is not None:
+        elif (refusal := self._refusal(message.run, key := self._key(message), message.offered)) is not None:
             self._refuse(message, refusal)
         else:
             try:
@@ -245,14 +288,17 @@ class ToolDispatcher(Actor[DispatcherMessage]):
             except Exception as error:  # noqa: BLE001 - our own fault costs this call, and nothing else
                 self._refuse(message, _our_fault(run.name, error))
 
-    def _refusal(self, message: DispatchCall, key: ToolKey, now: float) -> ToolFailure | None:
-        if (refusal := self._registry.refusal(key, now, message.offered)) is not None:
+    def _refusal(self, run: RunTool, key: ToolKey, offered: ToolOffer | None) -> ToolFailure | None:
+        if (refusal := self._registry.refusal(key, self.now(), offered)) is not None:
             return refusal
         contract = self._registry.entries[key].tool.contract
+        if run.hold and not contract.can_be_held:
+            why = f"{run.name} has changed since the call was allowed: the kernel cannot hold it to reading any more"
+            return ToolFailure(run.name, FailureCode.WITHDRAWN, why)
         if contract.effect is not Effect.TRANSACTION:
             return None
         fault = self._effects.fault(contract) if self._effects is not None else transaction_fault(contract)
-        return ToolFailure(message.run.name, FailureCode.WITHDRAWN, f"it was not run: {fault}") if fault else None
+        return ToolFailure(run.name, FailureCode.WITHDRAWN, f"it was not run: {fault}") if fault else None
 
     def _key(self, message: DispatchCall) -> ToolKey:
         """Of the tool that is called. One that a question brings with it is known as long as its session lives."""
@@ -270,14 +316,11 @@ class ToolDispatcher(Actor[DispatcherMessage]):
 
     def _admit(self, message: DispatchCall, key: ToolKey, now: float) -> None:
         run, ledger = message.run, self.ledger
-        lane = ledger.lanes.get(key)
         contract = self._registry.entries[key].tool.contract
-        if lane is None:
-            kind = self._workers.kind(contract)
-            pool = Pool(messages.pool_name(contract), kind.room, kind.max_workers)
-            lane = ledger.lane(key, contract.concurrency, pool)
+        lane = self._lane(key, contract)
         call = ledger.submit(run, lane, message.reply_to, message.user_text, message.asker, message.ended)
         call.is_read_along, call.go_ahead, call.contract = message.is_read_along, message.go_ahead, contract
+        call.offered = message.offered
         if contract.effect is Effect.TRANSACTION and self._effects is not None:
             call.effect = self._effects.of(run)
         due = run.deadline_at
@@ -291,6 +334,21 @@ class ToolDispatcher(Actor[DispatcherMessage]):
         if call.state is CallState.QUEUED and len(lane.waiting) > self._max_queued_calls:
             why = f"{self._max_queued_calls} calls of {run.name} are waiting already"
             self._refuse(message, ToolFailure(run.name, FailureCode.OVERLOADED, why))
+
+    def _lane(self, key: ToolKey, contract: ToolContract) -> Lane:
+        """Where calls of the tool wait. One that was made by another contract goes by this one from now on."""
+        lane = self.ledger.lanes.get(key)
+        if lane is not None and lane.contract is contract:
+            return lane
+        pool = self._pool(contract)
+        if lane is None:
+            lane = self.ledger.lane(key, contract.concurrency, pool)
+        lane.move(pool, contract)
+        return lane
+
+    def _pool(self, contract: ToolContract) -> Pool:
+        kind = self._workers.kind(contract)
+        return self.ledger.pool(messages.pool_name(contract), kind.room, kind.max_workers)
 
     def _refuse(self, message: DispatchCall, failure: ToolFailure) -> None:
         call = self.ledger.calls.get(message.run.tag)
@@ -307,6 +365,8 @@ class ToolDispatcher(Actor[DispatcherMessage]):
             if news:
                 call, event = news.popleft()
                 unfilled.append(call.lane.pool)
+                if call.pool is not None and call.pool is not call.lane.pool:
+                    unfilled.append(call.pool)  # its tool has moved since
                 self._contained(self._settle, call, event)
             elif unfilled[-1].waiting and (following := unfilled[-1].next_call()) is not None:
                 self._contained(self._give, following)
@@ -322,7 +382,11 @@ class ToolDispatcher(Actor[DispatcherMessage]):
 
     def _give(self, call: Call) -> None:
         run, key, pool = call.run, call.lane.key, call.lane.pool
-        tool = key if isinstance(key, Tool) else self._registry.entries[key].tool
+        if (refusal := self._refusal(run, key, call.offered)) is not None:  # its tool has changed while it waited
+            self._end(call, refusal)
+            return
+        tool = self._registry.entries[key].tool
+        run = self._by_contract(call, tool.contract)
         seat = pool.seat_for(call) or self._new_worker(pool, tool.contract)
         asker = call.asker if call.asker is not None else Context()
         context = ToolContext(
@@ -338,6 +402,18 @@ class ToolDispatcher(Actor[DispatcherMessage]):
         if not self.ledger.give(call, seat):
             raise AssertionError(f"it is not the turn of {run.tag}")
         seat.worker.tell_control(messages.RunCall(run, tool, context, call))
+
+    def _by_contract(self, call: Call, contract: ToolContract) -> RunTool:
+        """The call as it runs by this contract, which may not be the one that its request has planned with: then its
+        time can only become shorter."""
+        call.contract, offered = contract, call.offered
+        if offered is None or offered.contract is contract:
+            return call.run
+        due = self.now() + contract.timeout_seconds
+        if due >= call.run.deadline_at:
+            return call.run
+        self._set_timer(call, due)
+        return replace(call.run, deadline_at=due)
 
     @handles(CancelTool)
     def _cancel(self, command: CancelTool) -> None:
@@ -447,6 +523,8 @@ class ToolDispatcher(Actor[DispatcherMessage]):
         seat = self._seat(state.seat.worker)
         self._hold(seat.worker, seat.holds)
         self._go_on(seat.pool)
+        if not seat.pool.is_wanted:
+            self._end_unwanted_pools()
 
     @handles(Down)
     def _down(self, down: Down) -> None:
@@ -487,6 +565,9 @@ class ToolDispatcher(Actor[DispatcherMessage]):
             change = self._registry.judge(call.lane.key, worked=worked, now=self.now())
             if change is not None:
                 self._health_changed(change)
+        self._forget_lane(call.lane)
+        if call.pool is not None and not call.pool.is_wanted:
+            self._end_unwanted_pools()
 
     def _hold(self, worker: Ref, holds: tuple[ToolKey, ...]) -> None:
         for change in self._registry.hold(worker, holds, self.now()):

@@ -16,7 +16,7 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_left, insort
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from contextvars import Context
 from enum import Enum, StrEnum
 from types import MappingProxyType
@@ -35,6 +35,7 @@ from callboard.actors.tools.progress import CallProgress, ProgressMade, Progress
 from callboard.protocol import events, step
 from callboard.protocol.commands import RunTool
 from callboard.protocol.ids import Tag
+from callboard.protocol.options import ToolOffer
 from callboard.protocol.tools import Deferred, FailureCode, ToolContract, ToolFailure, after_effect
 
 #: Workers that a call is given to: one that five of them could not begin has something against it.
@@ -135,6 +136,8 @@ class Pool(Struct, eq=False):
     """Those that take a call now; the last used is used next, since its caches are warm."""
     waiting: dict[Lane, None] = field(default_factory=dict)
     """The tools that have calls in the queue."""
+    is_wanted: bool = True
+    """Some tool needs it. Else it ends with its last call."""
 
     def next_call(self) -> Call | None:
         """Which call runs next: of the tools that have room, the one that has waited longest."""
@@ -179,13 +182,24 @@ class Lane(Struct, eq=False):
     """The calls of one tool."""
 
     pool: Pool
+    """Where its next call runs. Those that began under a former contract may run in another one."""
     concurrency: int
     key: ToolKey
+    contract: ToolContract | None = None
+    """By which it has these."""
     running: int = 0
+    """Under former contracts, too: a tool that may run once at a time does so while it is replaced."""
     waiting: list[tuple[int, Call]] = field(default_factory=list)
     """In order of their sequence."""
     home: Seat | None = None
     """Of an async tool: the worker on whose loop its code has run, and may have something open."""
+
+    def move(self, pool: Pool, contract: ToolContract) -> None:
+        """The tool has another contract from now on, by which the calls that wait are run, too."""
+        if self.waiting:
+            del self.pool.waiting[self]
+            pool.waiting[self] = None
+        self.pool, self.concurrency, self.contract, self.home = pool, contract.concurrency, contract, None
 
 
 class Call(Struct, eq=False):
@@ -217,8 +231,12 @@ class Call(Struct, eq=False):
     """Its tool's code waits for it, once it has begun; None: there is nothing to wait for."""
     effect: CallEffect | None = None
     """What it writes, where that is committed together with its outcome."""
+    offered: ToolOffer | None = None
+    """What its model was shown of the tool, where that may have changed since."""
     contract: ToolContract | None = None
-    """Its tool's."""
+    """Its tool's, when it was given to a worker."""
+    pool: Pool | None = None
+    """That of its last worker."""
     given: int = 0
     """Workers that it was given to so far."""
     left: Seat | None = None
@@ -244,7 +262,8 @@ class Call(Struct, eq=False):
     def code_begins(self) -> None:
         """For a worker on whose loop tools may leave something open: the tool's further calls run there."""
         lane, home = self.lane, self.lane.home
-        if home is None or home.is_lost or not home.room:
+        is_there = self.seat is not None and self.seat.pool is lane.pool
+        if is_there and (home is None or home.is_lost or not home.room):
             lane.home = self.seat
 
     @property
@@ -418,7 +437,29 @@ class Ledger:
         """Calls that have ended and that no dispatcher has looked at since."""
         self.names = itertools.count(1)
         """For workers: none has the name of another."""
+        self._pools_ended: Counter[str] = Counter()
         self._sequence = itertools.count()
+
+    def pool(self, kind: str, room: int, max_workers: int) -> Pool:
+        """The pool of this kind. One that takes the place of one that ends has another name: both may be there."""
+        found = self.pools.get(kind)
+        if found is None:
+            ended = self._pools_ended[kind]
+            found = self.pools[kind] = Pool(f"{kind}-{ended + 1}" if ended else kind, room, max_workers)
+        found.is_wanted = True
+        return found
+
+    def end_unwanted(self, kinds: Container[str]) -> list[Pool]:
+        """Tools need these kinds of pools: the others that no call is in, which are forgotten."""
+        busy = {seat.pool for seat in self.seats.values() if seat.calls or seat.holds}
+        ended = []
+        for kind, pool in tuple(self.pools.items()):
+            pool.is_wanted = kind in kinds
+            if not (pool.is_wanted or pool.waiting or pool in busy):
+                del self.pools[kind]
+                self._pools_ended[kind] += 1
+                ended.append(pool)
+        return ended
 
     def lane(self, tool: ToolKey, concurrency: int, pool: Pool) -> Lane:
         """Where the calls of this tool wait. It and the pool, unless there is one of that name, are made at first."""
@@ -483,7 +524,7 @@ class Ledger:
         """The call is this worker's. False when it is not its turn."""
         if not call.enter(Happening.GIVEN):
             return False
-        call.seat = seat
+        call.seat, call.pool = seat, seat.pool
         call.given += 1
         seat.calls[call] = None
         seat.take()

@@ -22,7 +22,7 @@ from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import ToolName
 from callboard.protocol.options import ToolOffer
 from callboard.protocol.policy import Judgement, Mode, Policy, depends_on_call, staged
-from callboard.protocol.tools import Decision, FailureCode, ToolDefinition, ToolFailure
+from callboard.protocol.tools import Decision, FailureCode, ToolFailure
 
 logger = logger_of("callboard.tools")
 
@@ -174,13 +174,14 @@ class Registry:
         if risk not in self._policy.decisions and offer_of(tool, self._policy).decision is Decision.DENY:
             logger.warning("tool %s is not offered: its risk is %s, which the policy has no row for", name, risk)
 
-    def replace(self, source: str, tools: Iterable[Tool]) -> tuple[ToolName, ...]:
-        """From now on these are all the tools of a source whose tools come and go. The names that are gone.
+    def replace(self, source: str, tools: Iterable[Tool]) -> tuple[Tool, ...]:
+        """From now on these are all the tools of a source whose tools come and go. Those that are gone or replaced.
 
         A tool that stays, or comes back changed under its name, keeps its health. One whose name is another's is left
         out.
         """
         before, now = self._sources.get(source, frozenset()), {}
+        earlier = [self.entries[name].tool for name in before]
         for tool in tools:
             if tool.name in self.entries and tool.name not in before:
                 logger.warning("tool %s of %s is not offered: there is another of that name", tool.name, source)
@@ -192,11 +193,11 @@ class Registry:
                 self.add(tool)
             else:
                 self.entries[name] = replace(self._entry(tool), health=kept.health)
-        gone = tuple(name for name in before if name not in now)
-        for name in gone:
-            del self.entries[name]
+        for name in before:
+            if name not in now:
+                del self.entries[name]
         self._sources[source] = frozenset(now)
-        return gone
+        return tuple(tool for tool in earlier if now.get(tool.name) is not tool)
 
     def bring(self, tool: Tool) -> None:
         """A tool that a question has brought with it, until `forget`."""
@@ -232,17 +233,16 @@ class Registry:
         # It takes 20 us, and every request looks at all tools.
         return Entry(tool, health, offer_of(tool, self._policy) if type(self._policy) is Policy else None)
 
-    def refusal(self, key: ToolKey, now: float, offered: ToolDefinition | None = None) -> ToolFailure | None:
-        """Why a call of this tool may not start now, or None. `offered` is what the model was shown of it."""
+    def refusal(self, key: ToolKey, now: float, offered: ToolOffer | None = None) -> ToolFailure | None:
+        """Why a call of this tool may not start now, or None. `offered`: what the model was shown, and judged by."""
         entry = self.entries.get(key)
         if entry is None:
             name = name_of(key)
             return ToolFailure(name, FailureCode.UNKNOWN_TOOL, f"there is no tool {name!r}")
-        definition = entry.tool.definition
-        if offered is not None and offered is not definition and offered != definition:
+        if offered is not None and (changes := offered.changes_to(entry.tool.definition, entry.tool.contract)):
             name = name_of(key)
-            why = f"{name} has changed since this request began: it is not what you were shown any more"
-            return ToolFailure(name, FailureCode.WITHDRAWN, why)
+            why = f"{name} has changed since this request began ({', '.join(changes)})"
+            return ToolFailure(name, FailureCode.WITHDRAWN, f"{why}: it is not what you were shown any more")
         return None if entry.health.is_offered(now) else self.withdrawal(key, now)
 
     def withdrawal(self, key: ToolKey, now: float) -> ToolFailure:

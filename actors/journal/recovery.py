@@ -107,13 +107,8 @@ def _check_tool(offer: ToolOffer, tool: Tool | None, *, is_own: bool) -> None:
     if tool is None:
         whose = "the tool {!r}, which only its question had," if is_own else "the tool {!r}"
         raise CannotGoOn(f"it needs {whose.format(str(name))} and this runtime has none: start it with tools=[...]")
-    then, now = offer.contract, tool.contract
-    changed = [] if digest(tool.definition) == digest(offer.definition) else ["its description or its parameters"]
-    if then.effect is not now.effect:
-        changed.append(f"its effect ({then.effect}, now {now.effect})")
-    if then.risk is not now.risk:
-        changed.append(f"its risk ({then.risk}, now {now.risk})")
-    if changed:
+    is_same = digest(tool.definition) == digest(offer.definition)  # what JSON cannot tell apart is the same
+    if changed := offer.changes_to(offer.definition if is_same else tool.definition, tool.contract):
         raise CannotGoOn(f"the tool {str(name)!r} has changed since the request began: {', '.join(changed)}")
 
 

@@ -79,7 +79,7 @@ class _EndInit(Struct, frozen=True):
     pass
 
 
-FromWorkers = supply.Obtain | supply.Withdraw | supply.Release | supply.End | supply.WriteStack
+FromWorkers = supply.Obtain | supply.Withdraw | supply.Release | supply.End | supply.WriteStack | supply.Replaced
 SourceMessage = FromWorkers | Heard | KeeperEnded | _Tick | _ForkAhead | _LookForIdle | _Launch | _EndInit
 
 
@@ -120,6 +120,8 @@ class _Template(Struct, eq=False):
     spares: list[_Child] = field(default_factory=list)
     forking: int = 0
     timer: Timer | None = None
+    is_replaced: bool = False
+    """It goes when no call waits for it."""
 
 
 class _Place(Enum):
@@ -256,6 +258,14 @@ class ProcessSource(Actor[SourceMessage]):
         )
         return made
 
+    @handles(supply.Replaced)
+    def _replaced(self, message: supply.Replaced) -> None:
+        template = self._templates.get(ref(message.tool))
+        if template is not None:
+            template.is_replaced = True
+            if not template.waiting:
+                self._drop(template)
+
     @handles(supply.Withdraw)
     def _withdraw(self, message: supply.Withdraw) -> None:
         for template in self._templates.values():
@@ -320,7 +330,9 @@ class ProcessSource(Actor[SourceMessage]):
             self._running += 1
             child.worker.tell_control(supply.Obtained(child.ends))
             was_served = True
-        if template.waiting or not was_served:
+        if template.is_replaced and not template.waiting:
+            self._drop(template)
+        elif template.waiting or not was_served:
             self._fork_ahead(template)
         elif template.timer is None:
             template.timer = self.tell_after(FORK_AHEAD_SECONDS, _ForkAhead(template))

@@ -63,6 +63,13 @@ class Withdraw(Struct, frozen=True):
     worker: ChildUser
 
 
+class Replaced(Struct, frozen=True):
+    """There is another tool in place of this one, or none: what is kept ready for its calls ends with the last one that
+    waits here."""
+
+    tool: Tool
+
+
 class After(Enum):
     """What becomes of a child that a worker lets go of."""
 

@@ -506,7 +506,7 @@ class RequestSession(Actor[SessionMessage]):
         own, text = self._question.tools.own.get(command.name), self._question.user.text
         offer = next((each for each in self._offers or () if each.definition.name == command.name), None)
         # One of the runtime's tools may have changed since the model was shown it.
-        shown = offer.definition if own is None and offer is not None else None
+        shown = offer if own is None else None
         waits = self._ahead is not None and (offer is None or offer.contract.effect is not Effect.REPEAT)
         command = replace(command, mode=self._question.options.mode)
         go_ahead = GoAhead() if waits else None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from callboard.actors.kernel import ChildSpec
 from callboard.actors.processes.source import ProcessSource
-from callboard.actors.processes.supply import ProcessOptions
+from callboard.actors.processes.supply import ProcessOptions, Replaced
 from callboard.actors.workers.messages import KindOf, WorkerKind
 from callboard.actors.workers.process import ProcessWorker
 from callboard.actors.workers.task import MAX_LOOPS, MAX_TASKS, TaskWorker
@@ -32,7 +32,9 @@ def kinds(options: ProcessOptions, loop: asyncio.AbstractEventLoop | None = None
     callers run; None: each on the loop from which it was asked."""
     source = ChildSpec("source", lambda: ProcessSource(options), shutdown_seconds=SOURCE_SHUTDOWN_SECONDS)
     ahead, most = options.warm > 0, options.max_children
-    processes = WorkerKind(ProcessWorker, max_workers=most, fixed_children=(source,), starts_ahead=ahead)
+    processes = WorkerKind(
+        ProcessWorker, max_workers=most, fixed_children=(source,), replaced=Replaced, starts_ahead=ahead
+    )
     callers = WorkerKind(lambda reports, _pool: caller.CallerWorker(reports, loop), room=MAX_TASKS)
     by_isolation = {
         Isolation.PROCESS: processes,

@@ -125,6 +125,8 @@ class WorkerKind(Struct, frozen=True):
     """Workers alive at the same time, those that take no more calls included."""
     fixed_children: tuple[ChildSpec[Never], ...] = ()
     """Permanent children beside the workers: the actor "POOL/ID" for each, POOL being the pool's name."""
+    replaced: Callable[[Tool], object] | None = None
+    """Tells these that a tool was replaced: what they keep ready for its calls goes."""
     starts_ahead: bool = False
     """The pool is started with the dispatcher, where one of its tools is registered; else when a call needs it."""
 
