@@ -63,7 +63,7 @@ class Kind(IntEnum):
     CONTAINED = 11
     """The init process is ready. The text names its namespaces, or says why it has none."""
     READY = 12
-    """This fork server has loaded what it is for, and forks from now on."""
+    """This fork server has loaded what it is for, and forks from now on. `value`: a template's own memory, in kB."""
     UNFIT = 13
     """This fork server has loaded its tool but must not be forked; the text says why. It ends."""
     FAILED = 14

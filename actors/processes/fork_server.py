@@ -62,12 +62,14 @@ class Limits(Struct, frozen=True):
 class ForkServer:
     """The first one, or with a `tool` the template of it."""
 
-    def __init__(self, registry: int, limits: Limits, tool: Invoker | None = None) -> None:
+    def __init__(self, registry: int, limits: Limits, tool: Invoker | None = None, own_kb: int = 0) -> None:
         self._control = socket.socket(fileno=CONTROL)
         self._registry = socket.socket(fileno=registry)
         self._woken, self._waker = pair()
         self._limits = limits
         self._tool = tool
+        self._own_kb = own_kb
+        """Memory of its own."""
         self._numbers: dict[int, int] = {}
         """Number by process id, of its children."""
 
@@ -77,7 +79,7 @@ class ForkServer:
             self._serve()
 
     def _serve(self) -> None:
-        send(self._control, Message(Kind.READY, 0))
+        send(self._control, Message(Kind.READY, 0, self._own_kb))
         for number in (signal.SIGCHLD, signal.SIGTERM):
             signal.signal(number, wake)
         self._woken.setblocking(False)
@@ -188,7 +190,7 @@ class ForkServer:
         take_place(control, self._control.detach())
         for number in (signal.SIGCHLD, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
-        refusal = None
+        refusal, memory = None, _open_memory()  # before it is confined
         try:
             load = self._confine(tool)
             self._limit_signals()
@@ -205,7 +207,23 @@ class ForkServer:
             return
         gc.collect()
         gc.freeze()
-        ForkServer(self._registry.detach(), self._limits, invoker).run()
+        ForkServer(self._registry.detach(), self._limits, invoker, _own_kb(memory)).run()
+
+
+def _open_memory() -> int | None:
+    """What the kernel says of this process's memory, open; None where it does not say."""
+    with contextlib.suppress(OSError):
+        return os.open("/proc/self/smaps_rollup", os.O_RDONLY | os.O_CLOEXEC)
+    return None
+
+
+def _own_kb(memory: int | None) -> int:
+    """In kB: what no other process shares, and so what its end gives back. Not what it has in sum, which a fork shares
+    with the one that it is forked of."""
+    if memory is None:
+        return 0
+    with open(memory, encoding="ascii") as told:
+        return sum(int(line.split()[1]) for line in told if line.startswith("Private_"))
 
 
 def wake(_signal: int, _frame: object) -> None:

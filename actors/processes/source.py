@@ -12,13 +12,12 @@ import inspect
 import itertools
 import os
 from collections import deque
-from enum import Enum
 from typing import Final
 from weakref import ref
 
-from msgspec import Struct, field
+from msgspec import Struct
 
-from callboard.actors.kernel import Actor, LoopScheduler, Timer, handles, logger_of
+from callboard.actors.kernel import Actor, LoopScheduler, handles, logger_of
 from callboard.actors.processes import supply
 from callboard.actors.processes.child import could_not_load, unpack_load_error
 from callboard.actors.processes.confined import Walls, loaded_packages, pack_walls
@@ -27,9 +26,9 @@ from callboard.actors.processes.control import UNKNOWN_STATUS, Kind, Message, ho
 from callboard.actors.processes.handle import ChildEnds
 from callboard.actors.processes.launch import ChildSocket, Heard, InitProcess, KeeperEnded
 from callboard.actors.processes.spawning import why_not
+from callboard.actors.processes.templates import Child, Place, Server, State, Template, superfluous
 from callboard.actors.tools.decorator import Tool
 from callboard.protocol.errors import UsageError
-from callboard.protocol.ids import ToolName
 from callboard.protocol.tools import FailureCode, ToolFailure
 
 logger = logger_of("callboard.tools")
@@ -47,8 +46,8 @@ CLOSE_SECONDS: Final = 0.8
 #: After a child was handed out its successor is forked this much later, unless a call waits for it: forking at once
 #: would take the processor from the call.
 FORK_AHEAD_SECONDS: Final = 0.005
-#: Templates at the same time. Each costs some MB of its own; the one not used for longest goes.
-MAX_TEMPLATES: Final = 64
+#: How often it looks what was not used for a while, as a share of that time.
+LOOKS_SHARE: Final = 0.25
 #: A fork server, or an init process, that ended before it had worked is started again after this.
 START_AGAIN_SECONDS: Final = 1.0
 
@@ -64,7 +63,7 @@ class _Tick(Struct, frozen=True):
 
 
 class _ForkAhead(Struct, frozen=True):
-    template: _Template
+    template: Template
 
 
 class _LookForIdle(Struct, frozen=True):
@@ -83,75 +82,6 @@ FromWorkers = supply.Obtain | supply.Withdraw | supply.Release | supply.End | su
 SourceMessage = FromWorkers | Heard | KeeperEnded | _Tick | _ForkAhead | _LookForIdle | _Launch | _EndInit
 
 
-class _State(Enum):
-    GONE = "gone"
-    """It has no process."""
-    LOADING = "loading"
-    READY = "ready"
-    UNFIT = "unfit"
-    """It must not be forked: its children come from the first fork server and load the tool themselves."""
-
-
-class _Server(Struct, eq=False):
-    """A fork server: the first one, or the process of a template."""
-
-    number: int
-    connection: ChildSocket
-    template: _Template | None
-    ready: bool = False
-    pending: set[int] = field(default_factory=set)
-    """What it was ordered to fork and has not confirmed."""
-    ticks: int = 0
-    """Since the last receipt, or since its start until it is ready."""
-
-
-class _Template(Struct, eq=False):
-    of: ref[Tool]
-    """A tool that no one has any more, such as one that was made for a question, is not held by it."""
-    name: ToolName
-    packed: bytes
-    has_resource: bool
-    used_at: float = 0.0
-    walls: Walls | None = None
-    """What it is held to."""
-    state: _State = _State.GONE
-    server: _Server | None = None
-    waiting: deque[supply.ChildUser] = field(default_factory=deque)
-    spares: list[_Child] = field(default_factory=list)
-    forking: int = 0
-    timer: Timer | None = None
-    is_replaced: bool = False
-    """It goes when no call waits for it."""
-
-
-class _Place(Enum):
-    """Where a child is."""
-
-    FORKING = "forking"
-    SPARE = "spare"
-    TAKEN = "taken"
-    """By a worker, or its call is over and it has not ended yet: it counts as one of `max_children`."""
-    UNWANTED = "unwanted"
-    """A spare that is being ended."""
-
-
-class _Child(Struct, eq=False):
-    ends: ChildEnds
-    template: _Template
-    server: _Server
-    place: _Place = _Place.FORKING
-    worker: supply.ChildUser | None = None
-    ending: bool = False
-    killed: bool = False
-    ticks: int = 0
-    """Since it should have ended."""
-
-    @property
-    def keeps_something(self) -> bool:
-        """May it have something open that it is to close? One that a worker has is ended with its call."""
-        return self.place is _Place.SPARE and self.template.has_resource
-
-
 class ProcessSource(Actor[SourceMessage]):
     """See the module. One per process pool."""
 
@@ -163,11 +93,11 @@ class ProcessSource(Actor[SourceMessage]):
         self._contained: str | None = None
         """Its namespaces, once it has spoken."""
         self._namespaces = options.namespaces
-        self._base: _Server | None = None
-        self._servers: dict[int, _Server] = {}
-        self._templates: dict[ref[Tool], _Template] = {}
+        self._base: Server | None = None
+        self._servers: dict[int, Server] = {}
+        self._templates: dict[ref[Tool], Template] = {}
         """The last used comes last."""
-        self._children: dict[int, _Child] = {}
+        self._children: dict[int, Child] = {}
         self._running = 0
         """Children that a worker has, or has let go of and that have not ended."""
         self._ping: int | None = None
@@ -233,15 +163,15 @@ class ProcessSource(Actor[SourceMessage]):
     def _provide(self, message: supply.Obtain) -> None:
         template = self._templates.pop(ref(message.tool), None) or self._new_template(message.tool)
         self._templates[template.of] = template
+        self._later(_LookForIdle, self._options.idle_seconds * LOOKS_SHARE)
         template.used_at = self.now()
         template.waiting.append(message.worker)
         self._launch()
         self._serve(template)
 
-    def _new_template(self, tool: Tool) -> _Template:
-        self._drop_ownerless()
+    def _new_template(self, tool: Tool) -> Template:
         options = self._options
-        made = _Template(ref(tool), tool.name, tool.packed, tool.resource is not None)
+        made = Template(ref(tool), tool.name, tool.packed, tool.resource is not None)
         confinement = confinement_of(tool.contract, self._kernel, options.confine, options.workspace)
         if not confinement.is_on:
             return made
@@ -263,8 +193,7 @@ class ProcessSource(Actor[SourceMessage]):
         template = self._templates.get(ref(message.tool))
         if template is not None:
             template.is_replaced = True
-            if not template.waiting:
-                self._drop(template)
+            self._drop_superfluous()
 
     @handles(supply.Withdraw)
     def _withdraw(self, message: supply.Withdraw) -> None:
@@ -284,15 +213,15 @@ class ProcessSource(Actor[SourceMessage]):
             message.child.close()
             return
         child.worker = None
-        if message.after is supply.After.KEEP and not child.ending and not self._stopping:
+        is_sound = message.after is supply.After.KEEP and not child.ending and not self._stopping
+        if is_sound and self._is_kept(child.template):
             self._running -= 1
-            child.place = _Place.SPARE
-            self._later(_LookForIdle, self._options.idle_seconds)
+            child.place = Place.SPARE
             child.template.spares.append(child)
             self._serve_all()
             return
         self._let_end(child)
-        if message.after is not supply.After.ENDS:
+        if message.after is not supply.After.ENDS and not (is_sound and child.template.has_resource):
             self._kill(child)
         if child.template.waiting:
             self._serve(child.template)
@@ -321,18 +250,18 @@ class ProcessSource(Actor[SourceMessage]):
             if template.waiting:
                 self._serve(template)
 
-    def _serve(self, template: _Template) -> None:
+    def _serve(self, template: Template) -> None:
         """Give the calls that wait their children, and see that there are some for the next."""
         was_served = False
         while template.waiting and template.spares and self._running < self._options.max_children:
             child = template.spares.pop()
-            child.worker, child.place = template.waiting.popleft(), _Place.TAKEN
+            child.worker, child.place = template.waiting.popleft(), Place.TAKEN
             self._running += 1
             child.worker.tell_control(supply.Obtained(child.ends))
             was_served = True
-        if template.is_replaced and not template.waiting:
-            self._drop(template)
-        elif template.waiting or not was_served:
+        if template.is_replaced:
+            self._drop_superfluous()
+        if template.waiting or not was_served:
             self._fork_ahead(template)
         elif template.timer is None:
             template.timer = self.tell_after(FORK_AHEAD_SECONDS, _ForkAhead(template))
@@ -342,27 +271,29 @@ class ProcessSource(Actor[SourceMessage]):
         message.template.timer = None
         self._fork_ahead(message.template)
 
-    def _fork_ahead(self, template: _Template) -> None:
-        if template.state is _State.GONE:
+    def _fork_ahead(self, template: Template) -> None:
+        if not self._is_kept(template):
+            return
+        if template.state is State.GONE:
             self._start_template(template)
         is_used = self.now() - template.used_at < self._options.idle_seconds
         room = self._options.max_children - self._running
         wanted = min(len(template.waiting), room) + (self._options.warm if is_used else 0)
         for _ in range(wanted - len(template.spares) - template.forking):
-            server = self._base if template.state is _State.UNFIT else template.server
-            if server is None or not server.ready or template.state is _State.LOADING:
+            server = self._base if template.state is State.UNFIT else template.server
+            if server is None or not server.ready or template.state is State.LOADING:
                 return
             if not self._fork(template, server):
                 return
 
-    def _fork(self, template: _Template, server: _Server) -> bool:
+    def _fork(self, template: Template, server: Server) -> bool:
         number = next(_numbers)
         try:
             ends = ChildEnds(self._loop, number)
         except OSError as error:
             self._no_resources(template, error.strerror or str(error))
             return False
-        with_tool = template.state is _State.UNFIT
+        with_tool = template.state is State.UNFIT
         order = Message(Kind.FORK, number)
         try:
             sent = ends.hand_over(lambda theirs: _give(server.connection, order, theirs, template, with_tool=with_tool))
@@ -373,23 +304,23 @@ class ProcessSource(Actor[SourceMessage]):
         if not sent:  # it has ended, or has stopped reading: the ticks see to that
             ends.close()
         else:
-            self._children[number] = _Child(ends, template, server)
+            self._children[number] = Child(ends, template, server)
             template.forking += 1
         server.pending.add(number)
         self._later(_Tick)
         return sent
 
-    def _no_resources(self, template: _Template, why: str) -> None:
+    def _no_resources(self, template: Template, why: str) -> None:
         """The host has no descriptor, process or memory left: that costs the calls that wait for one."""
         why = f"no process could be started for the tool: {why}"
         self._refuse(template, ToolFailure(template.name, FailureCode.OVERLOADED, why))
 
-    def _refuse(self, template: _Template, failure: ToolFailure) -> None:
+    def _refuse(self, template: Template, failure: ToolFailure) -> None:
         waiting, template.waiting = template.waiting, deque()
         for worker in waiting:
             worker.tell_control(supply.NotObtained(failure))
 
-    def _start_template(self, template: _Template) -> None:
+    def _start_template(self, template: Template) -> None:
         base, number = self._base, next(_numbers)
         if base is None or not base.ready:
             return
@@ -406,42 +337,44 @@ class ProcessSource(Actor[SourceMessage]):
         if not sent:
             connection.close()
             return
-        template.state = _State.LOADING
-        template.server = self._servers[number] = _Server(number, connection, template)
-        for other in list(self._templates.values())[:-MAX_TEMPLATES]:
-            if not other.waiting:
-                self._drop(other)
+        template.state = State.LOADING
+        template.server = self._servers[number] = Server(number, connection, template)
+        template.loading_since = self.now()
+        self._drop_superfluous()
 
-    def _drop(self, template: _Template) -> None:
+    def _drop(self, template: Template) -> None:
         """End its process and its spares; calls that run in its children continue."""
         self._templates.pop(template.of, None)
         self._end_spares(template)
         if template.server is not None:
             self._order(Kind.KILL, template.server.number)
 
-    def _drop_ownerless(self) -> None:
-        """Those of tools that are gone. The object that was the tool may die on any thread, so it tells no one."""
-        for template in tuple(self._templates.values()):
-            if template.of() is None:
-                self._drop(template)
+    def _is_kept(self, template: Template) -> bool:
+        """Else it was dropped, and ends with the calls that run in its children."""
+        return self._templates.get(template.of) is template
 
-    def _end_spares(self, template: _Template) -> None:
+    def _drop_superfluous(self) -> None:
+        """The object that was a tool may die on any thread, so it tells no one: that is seen here, too."""
+        for template in superfluous(list(self._templates.values()), self.now(), self._options.idle_seconds):
+            self._drop(template)
+
+    def _end_spares(self, template: Template) -> None:
         for child in template.spares:
             end = self._let_end if child.keeps_something else self._kill
             end(child)
-            child.place = _Place.UNWANTED
+            child.place = Place.UNWANTED
         template.spares.clear()
 
     @handles(_LookForIdle)
     def _look_for_idle(self, _: _LookForIdle) -> None:
-        """A tool that was not used for a while keeps no children ready."""
+        """A tool that was not used for a while keeps no children ready, and later no template."""
         self._planned.discard(_LookForIdle)
-        self._drop_ownerless()
+        self._drop_superfluous()
         for template in self._templates.values():
             if self.now() - template.used_at >= self._options.idle_seconds:
                 self._end_spares(template)
-        if any(template.spares for template in self._templates.values()):
-            self._later(_LookForIdle, self._options.idle_seconds)
+        if self._templates:
+            self._later(_LookForIdle, self._options.idle_seconds * LOOKS_SHARE)
 
     # -- what the init process says -------------------------------------------------------------------------------
 
@@ -478,21 +411,21 @@ class ProcessSource(Actor[SourceMessage]):
         elif (child := self._children.get(said.number)) is not None:
             self._child_gone(child, said.text or how_it_ended(said.value))
 
-    def _child_gone(self, child: _Child, how: str) -> None:
+    def _child_gone(self, child: Child, how: str) -> None:
         template = child.template
         del self._children[child.ends.number]
         if child.worker is not None:
             child.worker.tell_control(supply.ChildEnded(child.ends.number, how))
         else:
             child.ends.close()
-        if child.place is _Place.TAKEN:
+        if child.place is Place.TAKEN:
             self._running -= 1
-        elif child.place is _Place.FORKING:
+        elif child.place is Place.FORKING:
             template.forking -= 1
-        elif child.place is _Place.SPARE:
+        elif child.place is Place.SPARE:
             template.spares.remove(child)
         child.server.pending.discard(child.ends.number)
-        if self._stopping and not any(each.place is _Place.SPARE and each.ending for each in self._children.values()):
+        if self._stopping and not any(each.place is Place.SPARE and each.ending for each in self._children.values()):
             self._end_init(_EndInit())
         self._serve_all()
         self._fork_ahead(template)
@@ -507,7 +440,7 @@ class ProcessSource(Actor[SourceMessage]):
             server.connection.close()
         self._servers.clear()
         for template in self._templates.values():
-            template.state, template.server = _State.GONE, None
+            template.state, template.server = State.GONE, None
         lost = list(self._children.values())
         if self._stopping:
             self.stopped()
@@ -528,7 +461,7 @@ class ProcessSource(Actor[SourceMessage]):
 
     # -- what fork servers say ------------------------------------------------------------------------------------
 
-    def _heard_of_server(self, server: _Server, said: Message) -> None:
+    def _heard_of_server(self, server: Server, said: Message) -> None:
         template = server.template
         server.ticks = 0
         if said.kind in (Kind.FORKED, Kind.NOT_FORKED):
@@ -537,7 +470,9 @@ class ProcessSource(Actor[SourceMessage]):
         elif said.kind is Kind.READY:
             server.ready = True
             if template is not None:
-                template.state = _State.READY
+                template.state = State.READY
+                template.loaded(said.value * 1024, self.now())
+                self._drop_superfluous()
                 self._fork_ahead(template)
             else:
                 for each in tuple(self._templates.values()):
@@ -548,10 +483,10 @@ class ProcessSource(Actor[SourceMessage]):
                 template.name,
                 said.text,
             )
-            template.state = _State.UNFIT
+            template.state = State.UNFIT
             self._fork_ahead(template)
         elif template is not None and said.kind is Kind.FAILED:
-            template.state, template.server = _State.GONE, None
+            template.state, template.server = State.GONE, None
             self._refuse(template, unpack_load_error(template.name, said.text))
 
     def _receipt(self, said: Message) -> None:
@@ -566,13 +501,12 @@ class ProcessSource(Actor[SourceMessage]):
             del self._children[said.number]
             child.ends.close()
             self._no_resources(template, os.strerror(said.value))
-        elif self._templates.get(template.of) is template:
-            child.place = _Place.SPARE
-            self._later(_LookForIdle, self._options.idle_seconds)
+        elif self._is_kept(template):
+            child.place = Place.SPARE
             template.spares.insert(0, child)  # one that has served before is used first, its caches are warm
             self._serve(template)
         else:
-            child.place = _Place.UNWANTED
+            child.place = Place.UNWANTED
             self._kill(child)
 
     def _server_ended(self, number: int, status: int) -> None:
@@ -592,11 +526,11 @@ class ProcessSource(Actor[SourceMessage]):
                 self._later(_Launch, START_AGAIN_SECONDS)
         elif template.server is server:
             template.server = None
-            if template.state is _State.UNFIT:
+            if template.state is State.UNFIT:
                 return
-            if template.state is _State.LOADING and status != UNKNOWN_STATUS:
+            if template.state is State.LOADING and status != UNKNOWN_STATUS:
                 self._refuse(template, could_not_load(template.name, f"its process {how_it_ended(status)}"))
-            template.state = _State.GONE
+            template.state = State.GONE
             if template.waiting:
                 self._start_template(template)
 
@@ -629,19 +563,19 @@ class ProcessSource(Actor[SourceMessage]):
         connection = ChildSocket(self._loop, number, self.ref.tell_control)
         with connection.theirs as theirs:
             self._init.send(Message(Kind.START, number), (theirs.fileno(),))
-        self._base = self._servers[number] = _Server(number, connection, None)
+        self._base = self._servers[number] = Server(number, connection, None)
 
     def _order(self, kind: Kind, number: int, value: int = 0) -> None:
         if self._init is not None and not self._init.send(Message(kind, number, value)):
             self._init.kill()  # it has not read for 200 messages
 
-    def _kill(self, child: _Child) -> None:
+    def _kill(self, child: Child) -> None:
         child.ending = child.killed = True
         child.ticks = 0
         self._order(Kind.KILL, child.ends.number)
         self._later(_Tick)
 
-    def _let_end(self, child: _Child) -> None:
+    def _let_end(self, child: Child) -> None:
         """It ends by itself when its socket is closed. Where it does not, it is killed."""
         child.ending = True
         child.ends.close()
@@ -675,7 +609,7 @@ class ProcessSource(Actor[SourceMessage]):
                 self._init.kill()
             self._later(_Tick)
 
-    def _overdue(self, child: _Child) -> None:
+    def _overdue(self, child: Child) -> None:
         """It should be gone. Its fork server does not say so, or the init process does not listen."""
         if not child.killed:
             self._kill(child)
@@ -690,7 +624,7 @@ class ProcessSource(Actor[SourceMessage]):
             self._ping, self._ping_ticks = next(_numbers), 0
             self._order(Kind.KILL, self._ping)
 
-    def _give_up(self, server: _Server, why: str) -> None:
+    def _give_up(self, server: Server, why: str) -> None:
         what = f"the template of {server.template.name}" if server.template else "the fork server of the tools"
         logger.warning("%s %s; it is replaced; running calls continue", what, why)
         self._order(Kind.KILL, server.number)
@@ -698,7 +632,7 @@ class ProcessSource(Actor[SourceMessage]):
 
 
 def _give(
-    connection: ChildSocket, order: Message, descriptors: tuple[int, ...], template: _Template, *, with_tool: bool
+    connection: ChildSocket, order: Message, descriptors: tuple[int, ...], template: Template, *, with_tool: bool
 ) -> bool:
     """Send the order, where it needs it with the packed tool. Raises OSError: out of descriptors."""
     if not with_tool:
