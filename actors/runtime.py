@@ -132,11 +132,10 @@ class Runtime(Operated):
             if ask_user is not None
             else None
         )
-        if questions is not None:
-            tools = (*tools, questions.tool)
         self._questions = questions
         self._given, self._providers = tuple(tools), providers
-        self._wiring = wiring.Wiring(self.settings, self._given, providers, loop)
+        asks = () if questions is None else (questions.tool,)
+        self._wiring = wiring.Wiring(self.settings, (*self._given, *asks), providers, loop)
         self._running: started.StartedRuntime | None = None
         self._changing = threading.Lock()
         self._dropped: weakref.finalize[[started.StartedRuntime], Runtime] | None = None
@@ -220,13 +219,17 @@ class Runtime(Operated):
         """`reload`, for code without an event loop."""
         _check_list(tools or ())
         with self._changing:
-            asks = () if self._questions is None else (self._questions.tool,)
-            given = self._given if tools is None else (*tools, *asks)
+            patience = settings.approval_timeout_seconds
+            ask = None if self._questions is None else self._questions.tool_for(patience)
+            given = self._given if tools is None else tuple(tools)
             own = self._providers if providers is None else providers
             running = self._live() if self._running is not None else None
-            self._wiring.reload(settings, given, own)
+            self._wiring.reload(settings, given if ask is None else (*given, ask), own)
             self.settings, self._given, self._providers = settings, given, own
+            if self._questions is not None and ask is not None:
+                self._questions.go_by(ask, patience)
             if running is not None:
+                running.post(running.windows.forget)
                 running.peers.dispatcher.tell_control(ReplaceTools(GIVEN, self._wiring.given_tools))
 
     async def drain(self, deadline_seconds: float) -> bool:

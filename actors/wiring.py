@@ -22,7 +22,7 @@ from callboard.actors.builtins.tool_set import ADDED_AT_START
 from callboard.actors.calls.approvals import Approver, NobodyToAsk
 from callboard.actors.calls.dispatcher import ReplaceTools
 from callboard.actors.calls.ledger import Ledger
-from callboard.actors.calls.registry import offer_of
+from callboard.actors.calls.registry import GIVEN, offer_of
 from callboard.actors.journal.opening import journal_plan
 from callboard.actors.journal.places import is_server
 from callboard.actors.journal.transactions import transaction_fault
@@ -160,8 +160,10 @@ class Wiring:
         tools: Iterable[Callable[..., object]],
         providers: OwnProviders | None = None,
         loop: asyncio.AbstractEventLoop | None = None,
+        limits: RateLimits | None = None,
     ) -> None:
-        """`loop`: where the tools of callers run; None: each on the loop from which it was asked."""
+        """`loop`: where the tools of callers run; None: each on the loop from which it was asked. `limits`: what has
+        been used of them so far; None: nothing."""
         self.settings, self._loop = settings, _checked_loop(loop)
         check_confinement(settings.confine)
         builtins = builtin_tools(workspace_of(settings)) if settings.workspace else ()
@@ -173,8 +175,8 @@ class Wiring:
         added = ADDED_AT_START if settings.workspace else ()
         self.tools = _checked([*map(as_tool, tools)], own, {CONTEXT_TOOL, *added, *(each.name for each in own)})
         self._check_tools()
-        limits = RateLimits(kernel.LoopScheduler.now, settings.rate_limits)
-        self._router = Router(settings, limits, providers)
+        self._limits = limits or RateLimits(kernel.LoopScheduler.now, settings.rate_limits)
+        self._router = Router(settings, self._limits, providers)
         self._earlier = EarlierProviders()
         """Of settings that were replaced."""
         self._models: dict[str, KnownModel] = {}
@@ -223,12 +225,15 @@ class Wiring:
         The dispatcher must be told of the tools (`given_tools`). Raises UsageError, and changes nothing then.
         """
         check_reload(self.settings, settings)
-        new = Wiring(settings, tools, own)
+        has_same_limits = settings.rate_limits == self.settings.rate_limits
+        new = Wiring(settings, tools, own, limits=self._limits if has_same_limits else None)
         with self._learning:
             earlier = self._router.providers
-            self.settings, self.tools = settings, new.tools
+            self.settings, self.tools, self._limits = settings, new.tools, new._limits
             self._router, self._models, self._last_options = new._router, new._models, None
             self.model, self._asks_for_more = new.model, new._asks_for_more
+        self._token_ratios.forget()
+        self._refusals.forget(remembers_no_tools=settings.tool_fallback is ToolFallback.RETRY_WITHOUT_TOOLS)
         self._earlier.add(earlier, own or {})
 
     @property
@@ -434,7 +439,7 @@ class Wiring:
                 self._routes, start, retry, cost, self._token_ratios, self._refusals, self._renewed
             ),
             workers=kinds(processes, self._loop),
-            tools=self.given_tools,
+            tools=(),
             approver=approver,
             policy=settings.policy,
             workspace=settings.workspace,
@@ -442,10 +447,14 @@ class Wiring:
             threads=code_actors,
             calls=calls,
             servers=self.servers.specs(approver, partial(_replace_tools, system)),
-            tools_that_change=lambda: {name: link.tools for name, link in self.servers.links.items()},
+            tools_that_change=self._tools_that_change,
             may_deny=self.saved_rules.may_deny,
             journal=self.make_journal(),
         )
+
+    def _tools_that_change(self) -> dict[str, tuple[Tool, ...]]:
+        """As they are now, also for a dispatcher that is started again: by what they come from."""
+        return {GIVEN: self.given_tools, **{name: link.tools for name, link in self.servers.links.items()}}
 
     def _code_actors(
         self, system: kernel.ActorSystem, scheduler: kernel.LoopScheduler, approver: Approver, judge: CallJudge

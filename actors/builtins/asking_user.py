@@ -82,6 +82,14 @@ class UserQuestions:
         self._changing = threading.Lock()
         self._waiting: set[tuple[asyncio.AbstractEventLoop, asyncio.Task[str | None]]] = set()
 
+    def tool_for(self, timeout_seconds: float) -> Tool:
+        """The tool with this patience, for `go_by`."""
+        return self.tool if timeout_seconds == self._timeout_seconds else ask_user_tool(self.put, timeout_seconds)
+
+    def go_by(self, tool: Tool, timeout_seconds: float) -> None:
+        """For questions from now on."""
+        self.tool, self._timeout_seconds = tool, timeout_seconds
+
     def open(self, outside: Outside) -> None:
         """From now on questions can be put."""
         self._outside = outside

@@ -202,6 +202,9 @@ class ToolDispatcher(Actor[DispatcherMessage]):
             self._keep_until_end_of(session)
             for tool in tools:
                 self._registry.bring(tool)
+        for key, lane in tuple(self.ledger.lanes.items()):
+            if (entry := self._registry.entries.get(key)) is not None:  # it may have been replaced meanwhile
+                self._lane(lane.key, entry.tool.contract)
         for call in self.ledger.calls.values():
             self._set_timer(call, call.due)
             if call.effect is not None:

@@ -12,7 +12,7 @@ NO_SCHEMA_SECONDS: Final = 3_600.0
 #: For so long a window is believed. Shorter, because a window that is too small can refuse a question: a model that was
 #: loaded with a larger one (LM Studio, Ollama) is found out by asking it.
 WINDOW_SECONDS: Final = 300.0
-#: Models remembered, of each kind of refusal: more than any settings name.
+#: Models of which something is remembered: more than any settings name.
 MAX_MODELS: Final = 1_000
 
 _T = TypeVar("_T")
@@ -31,6 +31,12 @@ class Refusals:
         """Until when it is believed."""
         self._no_schemas: dict[str, float] = {}
         self._windows: dict[str, tuple[int, float]] = {}
+
+    def forget(self, *, remembers_no_tools: bool) -> None:
+        """The names may stand for other models from now on."""
+        self._remembers_no_tools = remembers_no_tools
+        for memory in (self._no_tools, self._no_schemas, self._windows):
+            memory.clear()
 
     def learn_no_tools(self, name: str, now: float) -> None:
         """The model takes no tools."""

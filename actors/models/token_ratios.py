@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from callboard.actors.models.refusals import MAX_MODELS
 from callboard.protocol.prompt_tokens import measured_ratio
 
 #: The share of the newest measurement: after five of them, two thirds of the ratio are theirs.
@@ -27,6 +28,12 @@ class TokenRatios:
         if ratio is not None:
             known = self._ratios.get(name, ratio)
             self._ratios[name] = known + NEWEST_SHARE * (ratio - known)
+            if len(self._ratios) > MAX_MODELS:
+                del self._ratios[next(iter(self._ratios))]
+
+    def forget(self) -> None:
+        """The names may stand for other models from now on."""
+        self._ratios.clear()
 
     def ratio(self, name: str) -> float:
         """For text that the provider has not counted: at least 1, since a lower ratio holds only where it was found."""

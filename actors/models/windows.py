@@ -11,6 +11,7 @@ from typing import Final
 from msgspec import Struct
 
 from callboard.actors.models.llm_manager import Route, is_cancelled
+from callboard.actors.models.refusals import MAX_MODELS
 from callboard.protocol.errors import said
 from callboard.providers.adapter import Provider
 from callboard.providers.context_window import ask_window
@@ -60,6 +61,10 @@ class Windows:
             self._asking[name] = loop.create_task(self._find(route), name=f"the window of {name}")
         self._asking[name].add_done_callback(lambda done: None if done.cancelled() else told(done.result()))
 
+    def forget(self) -> None:
+        """The names stand for other servers from now on: they are asked again."""
+        self._found.clear()
+
     def cancel(self) -> None:
         """Ask no longer: the providers' connections are about to be closed."""
         for asking in self._asking.values():
@@ -83,6 +88,8 @@ class Windows:
             if name not in self._found:  # once
                 logger.warning("%s", window.note)
         self._found[name] = window, holds_until
+        if len(self._found) > MAX_MODELS:
+            del self._found[next(iter(self._found))]
         return window
 
 

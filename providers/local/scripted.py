@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
 from itertools import zip_longest
+from typing import Final
 
 import orjson
 from msgspec import Struct
@@ -24,6 +25,9 @@ from callboard.protocol.errors import ErrorKind
 from callboard.protocol.ids import CallId, ToolName
 from callboard.protocol.limits import STREAM_IDLE_TIMEOUT_SECONDS
 from callboard.providers.http_errors import make_error
+
+#: Requests that it keeps. Each holds its whole prompt, and a demonstration may be asked for months.
+MAX_REQUESTS: Final = 1_000
 
 
 class ScriptedCall(Struct, frozen=True):
@@ -126,7 +130,7 @@ def echo(request: model.ModelRequest) -> ScriptedTurn:
 
 
 class Scripted:
-    """Plays a script. `requests` holds what it was asked, in order."""
+    """Plays a script. `requests` holds what it was asked, in order: the newest MAX_REQUESTS."""
 
     def __init__(
         self,
@@ -142,13 +146,16 @@ class Scripted:
         self._sleep = sleep
         self._idle_timeout_seconds = idle_timeout_seconds
         self.requests: list[model.ModelRequest] = []
+        self._asked = 0
 
     def turn_for(self, request: model.ModelRequest) -> ScriptedTurn:
         """The turn that answers this request, which is recorded. Beyond the end of the script: an Error."""
+        self._asked += 1
         self.requests.append(request)
+        del self.requests[:-MAX_REQUESTS]
         turn = self._choose(request) if self._choose else next(self._turns, None)
         if turn is None:
-            said = f"The script has no turn for request {len(self.requests)}; add one."
+            said = f"The script has no turn for request {self._asked}; add one."
             return ScriptedTurn(error=make_error(ErrorKind.OTHER, said))
         return ScriptedTurn(turn) if isinstance(turn, str) else turn
 
