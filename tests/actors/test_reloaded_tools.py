@@ -9,6 +9,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from itertools import permutations
+from typing import Any
 
 import pytest
 
@@ -52,15 +53,18 @@ def where() -> str:
     return f"{os.getpid() == HOST} {kind.rstrip('0123456789')}"
 
 
-def runs_in(isolation: str, **options: object) -> Tool:
-    if isolation != "task":
-        return tool(name="f", description=TEXT, isolation=isolation, **options)(where)  # type: ignore[call-overload]
+def named_f(function: Callable[..., Any], **options: Any) -> Tool[..., Any]:
+    make: Any = tool
+    made: Tool[..., Any] = make(**{"name": "f", "description": TEXT, **options})(function)
+    return made
 
-    @tool(name="f", description=TEXT, **options)  # type: ignore[call-overload]
-    async def f() -> str:
-        return where()
 
-    return f
+async def where_async() -> str:
+    return where()
+
+
+def runs_in(isolation: str, **options: Any) -> Tool[..., Any]:
+    return named_f(where_async if isolation == "task" else where, isolation=isolation, **options)
 
 
 def below_root(runtime: Runtime) -> dict[str, ActorInfo]:
@@ -71,10 +75,10 @@ def pools(runtime: Runtime) -> set[str]:
     return {each.name.removeprefix("root/tools/") for each in below_root(runtime)["tools"].children}
 
 
-def asked(runtime: Runtime, question: str, **options: object) -> tuple[threading.Thread, list[str]]:
+def asked(runtime: Runtime, question: str, **options: Any) -> tuple[threading.Thread, list[str]]:
     """The question, on a thread, and where its answer comes."""
     answers: list[str] = []
-    thread = threading.Thread(target=lambda: answers.append(runtime.ask_sync(question, **options).text))  # type: ignore[arg-type]
+    thread = threading.Thread(target=lambda: answers.append(runtime.ask_sync(question, **options).text))
     thread.start()
     return thread, answers
 
@@ -82,13 +86,13 @@ def asked(runtime: Runtime, question: str, **options: object) -> tuple[threading
 class Gate:
     """A tool called f whose calls say that they have begun, then wait."""
 
-    def __init__(self, **options: object) -> None:
+    def __init__(self, **options: Any) -> None:
         self.let_go = threading.Event()
         self.begun = 0
         self.most = 0
         self._running = 0
         self._lock = threading.Lock()
-        self.tool: Tool = tool(name="f", description=TEXT, isolation="thread", **options)(self._run)  # type: ignore[call-overload]
+        self.tool = named_f(self._run, isolation="thread", **options)
 
     def _run(self) -> str:
         with self._lock:
@@ -178,16 +182,14 @@ def test_what_waits_for_a_tool_that_is_gone_is_refused(runtime: Runtime, until: 
     ],
 )
 def test_a_request_does_not_run_what_it_has_not_judged(
-    runtime: Runtime, until: Until, now: dict[str, object], told: str
+    runtime: Runtime, until: Until, now: dict[str, Any], told: str
 ) -> None:
     """Its next call of the tool is refused, and so is one that waits; the next request is asked with the new tool."""
     gate = Gate(concurrency=1, risk="read")
     runtime.reload_sync(SETTINGS, [gate.tool])
     thread, answers = asked(runtime, "2 again")
     until(lambda: gate.begun == 1)
-    runtime.reload_sync(
-        SETTINGS, [tool(name="f", isolation="thread", **{"description": TEXT, "risk": "read", **now})(gate._run)]
-    )  # type: ignore[call-overload]
+    runtime.reload_sync(SETTINGS, [named_f(gate._run, **{"isolation": "thread", "risk": "read", **now})])
     gate.let_go.set()
     thread.join(30)
     first, *others = answers[0].split(" | ")
@@ -235,7 +237,12 @@ def test_questions_bring_tools_of_one_name_at_the_same_time(runtime: Runtime, un
     gate.let_go.set()
     thread.join(30)
     assert answers == ["gate"], "a question keeps what it has brought"
-    until(lambda: runtime.reload_sync(SETTINGS, []) or not pools(runtime))
+
+    def are_gone() -> bool:
+        runtime.reload_sync(SETTINGS, [])
+        return not pools(runtime)
+
+    until(are_gone)
 
 
 async def test_a_tool_of_the_hosts_loop_moves_as_well() -> None:
@@ -253,7 +260,7 @@ async def test_a_tool_of_the_hosts_loop_moves_as_well() -> None:
 
 
 def test_nothing_holds_a_tool_that_was_replaced(runtime: Runtime, until: Until) -> None:
-    gone: list[weakref.ref[Tool]] = []
+    gone: list[weakref.ref[Tool[..., Any]]] = []
     for isolation in ("process", "thread", "task", "process"):
         for _ in range(3):
             replaced = runs_in(isolation)
