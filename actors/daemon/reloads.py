@@ -16,6 +16,8 @@ from callboard.actors.daemon.daemon_settings import DaemonPlan
 from callboard.actors.daemon.endpoint import Endpoint, HttpCall
 from callboard.actors.daemon.tenants import tools_of
 from callboard.actors.reloading import check_reload
+from callboard.actors.tools.decorator import Tool
+from callboard.actors.tools.tool_file import forget_modules
 from callboard.actors.wiring import Wiring
 from callboard.protocol.errors import RuntimeFailure, UsageError
 
@@ -33,11 +35,11 @@ async def reload_daemon(daemon: Daemon) -> None:
             raise RuntimeFailure(daemon.failure)
         plan = await asyncio.to_thread(daemon.read_plan)
         _check(daemon, plan)
-        # All of them first: tools that cannot be loaded and settings that no runtime takes are found here.
-        tools = await asyncio.to_thread(lambda: [tools_of(each) for each in plan.tenants])
-        for new, given in zip(plan.tenants, tools, strict=True):
-            await asyncio.to_thread(Wiring, new.settings, given)
         async with contextlib.AsyncExitStack() as undo:
+            # All of them first: tools that cannot be loaded and settings that no runtime takes are found here.
+            tools = await asyncio.to_thread(_loaded, plan, undo)
+            for new, given in zip(plan.tenants, tools, strict=True):
+                await asyncio.to_thread(Wiring, new.settings, given)
             for new, given in zip(plan.tenants, tools, strict=True):
                 tenant = daemon.tenants[new.name]
                 await tenant.runtime.reload(new.settings, given)
@@ -46,9 +48,19 @@ async def reload_daemon(daemon: Daemon) -> None:
             undo.pop_all()
         for new, given in zip(plan.tenants, tools, strict=True):
             tenant = daemon.tenants[new.name]
+            forget_modules(tenant.tools)
             tenant.plan, tenant.tools = new, given
         daemon.take(plan)
     logger.info("the configuration was read again: %s tenants", len(tools))
+
+
+def _loaded(plan: DaemonPlan, undo: contextlib.AsyncExitStack) -> list[tuple[Tool, ...]]:
+    """The tools of each tenant; `undo` forgets them. Raises UsageError."""
+    loaded = []
+    for each in plan.tenants:
+        loaded.append(tools_of(each))
+        undo.callback(forget_modules, loaded[-1])
+    return loaded
 
 
 def _check(daemon: Daemon, plan: DaemonPlan) -> None:

@@ -74,6 +74,13 @@ def tools_of_files(files: Iterable[Path], prefix: str = "") -> tuple[Tool, ...]:
     return tuple(tool for _, tool in found.values())
 
 
+def forget_modules(tools: Iterable[Tool]) -> None:
+    """Those that these were found in, now that others have taken their place: a module holds all that it has made. What
+    runs of it goes on."""
+    for name in {tool.function.__module__ for tool in tools}:
+        sys.modules.pop(name, None)
+
+
 def _run(module: ModuleType, named: str, path: Path, run: Callable[[], object]) -> ModuleType:
     """Where what ships a tool to a child process finds the module, too."""
     sys.modules[module.__name__] = module

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import sys
+import weakref
 from pathlib import Path
 
 import pytest
@@ -78,3 +81,29 @@ async def test_tenants_with_files_in_common_are_warned_of(
         await daemon.tenants.start()
         await daemon.tenants.stop()
     assert ("a workspace in common" in caplog.text) is shares
+
+
+async def test_what_the_files_of_earlier_reloads_have_made_is_let_go(tmp_path: Path) -> None:
+    before = set(sys.modules)
+    daemon = Daemon(lambda: read_plan(write_config(tmp_path, "first")))
+    ann, bob = daemon.tenants
+
+    def modules() -> list[str]:
+        return [name for name in sys.modules if name.startswith("callboard_ann_") and name not in before]
+
+    async with ann.runtime, bob.runtime:
+        gone = [weakref.ref(each) for each in ann.tools]
+        for said in ("second", "third"):
+            daemon.read_plan = lambda: read_plan(write_config(tmp_path, said))  # noqa: B023
+            await reload_daemon(daemon)
+        kept = modules()
+        daemon.tokens.path.write_text("no tokens")
+        daemon.tokens.path.chmod(0o600)
+        with pytest.raises(UsageError, match="holds no tokens of callboard"):
+            await reload_daemon(daemon)
+        assert modules() == kept == [each.function.__module__ for each in ann.tools]
+        assert [each.definition.name for each in ann.runtime.offered() if "look_" in each.definition.name] == [
+            "look_third"
+        ]
+        gc.collect()
+        assert not any(each() for each in gone)
