@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from callboard import AskApproval, Runtime, RuntimeFailure, Settings, UsageError, tool
+from callboard.actors.builtins.asking_user import UserQuestion
 from callboard.actors.testing.wire_double import Call, Turn, WireDouble
+from callboard.protocol.options import ToolFallback
 
 Until = Callable[[Callable[[], bool]], None]
 ASKS = Turn(calls=(Call("look", {"city": "Oslo"}),))
@@ -155,3 +158,58 @@ def test_with_a_journal_it_does_not_wait_for_a_person(tmp_path: Path, until: Unt
         with Runtime(given, tools=[write], approve=lambda _: True) as runtime:
             until(lambda: not runtime.open_requests())
         asking.join(30)
+
+
+def test_what_was_learned_of_a_model_is_forgotten_as_its_name_may_stand_for_another() -> None:
+    with WireDouble([SAYS]) as double, Runtime(settings(double)) as runtime:
+        wiring, name = runtime._wiring, "openai-compatible/any"
+        for _ in range(2):
+            wiring._refusals.learn_window(name, 5_000, 0.0)
+            wiring._refusals.learn_no_tools(name, 0.0)
+            wiring._token_ratios.learn(name, 30_000, 10_000)
+            learned = wiring.options_now(wiring.model, 0.0, {})
+            assert learned.context_tokens == 5_000
+            assert learned.takes_tools is (runtime.settings.tool_fallback is ToolFallback.FAIL)
+            assert learned.token_ratio > 1
+            runtime.reload_sync(settings(double, tool_fallback=ToolFallback.FAIL))
+            learned = wiring.options_now(wiring.model, 0.0, {})
+            assert (learned.context_tokens, learned.takes_tools, learned.token_ratio) == (None, True, 1.0)
+
+
+def test_a_window_is_asked_for_again_of_the_server_that_the_name_stands_for_now() -> None:
+    with WireDouble([SAYS]) as double, Runtime(settings(double)) as runtime:
+        assert runtime._running is not None
+        windows = runtime._running.windows
+        assert str(runtime.ask_sync("Rain?")) == "It rains."
+        assert windows._found
+        runtime.reload_sync(settings(double))
+        runtime.offered()  # on the loop, behind it
+        assert not windows._found
+
+
+def test_a_reload_gives_no_new_minute_of_a_limit_that_stays_as_it_is() -> None:
+    def limiter(runtime: Runtime) -> object:
+        return runtime._wiring.model.routes[0].limiter
+
+    limits = {"openai-compatible": (1.0, None)}
+    with WireDouble([SAYS]) as double, Runtime(settings(double, rate_limits=limits)) as runtime:
+        before = limiter(runtime)
+        runtime.reload_sync(settings(double, instructions="Be brief.", rate_limits=limits))
+        assert limiter(runtime) is before
+        runtime.reload_sync(settings(double, rate_limits={"openai-compatible": (2.0, None)}))
+        assert limiter(runtime) is not before
+
+
+def test_ask_user_has_the_patience_of_the_new_settings() -> None:
+    async def never(_: UserQuestion) -> str:
+        await asyncio.sleep(600)
+        return "yes"
+
+    turns = [Turn(calls=(Call("ask_user", {"question": "Well?"}),)), SAYS]
+    with WireDouble(turns) as double:
+        before = settings(double, approval_timeout_seconds=600.0)
+        with Runtime(before, ask_user=never) as runtime:
+            runtime.reload_sync(settings(double, approval_timeout_seconds=0.05), tools=[])
+            assert str(runtime.ask_sync("Rain?")) == "It rains."
+            told = next(each for each in double.traffic().bodies[1]["messages"] if each["role"] == "tool")
+            assert "timed_out" in told["content"]
