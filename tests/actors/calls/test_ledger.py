@@ -43,7 +43,7 @@ from callboard.protocol.events import (
     ToolCallTimedOut,
 )
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
-from callboard.protocol.tools import Deferred, FailureCode, ToolFailure
+from callboard.protocol.tools import Deferred, FailureCode, ToolContract, ToolFailure
 
 TOOLS = {"a": 1, "b": 2, "c": 5}
 PLACED = (CallState.RUNNING, CallState.ENDING, CallState.KILLED)
@@ -104,6 +104,29 @@ def test_a_call_that_was_stopped_before_it_could_be_deferred_has_ended() -> None
     ledger.give(call, seat)
     assert call.stop(Ending.TIMED_OUT)
     assert isinstance(call.end(Deferred(60.0), "", 5.0), ToolCallTimedOut)
+
+
+def test_what_waits_moves_with_its_tool_and_what_runs_counts_on() -> None:
+    ledger, contract = Ledger(), ToolContract(concurrency=1)
+    old, new = ledger.pool("thread", 1, 4), ledger.pool("process", 1, 4)
+    lane = ledger.lane(ToolName("a"), 1, old)
+    calls = [ledger.submit(run(number), lane, Heard()) for number in range(3)]  # type: ignore[arg-type]
+    seat = ledger.add_worker(old, SESSION)
+    assert ledger.give(calls[0], seat)
+    assert calls[0].end("late", "", 1.0, Happening.BEGUN) is None
+    lane.move(new, contract)
+    assert (old.waiting, list(new.waiting), new.next_call()) == ({}, [lane], None)
+    calls[0].code_begins()
+    assert lane.home is None, "it is open where no call of the tool comes any more"
+    assert ledger.end_unwanted({"process"}) == []
+    calls[0].end("done", "", 1.0)
+    assert new.next_call() is calls[1]
+    assert ledger.end_unwanted({"process"}) == [old]
+    again = ledger.pool("thread", 1, 4)
+    assert (old.name, again.name, again.is_wanted) == ("thread", "thread-2", True)
+    for call in calls[1:]:
+        call.end(CRASHED, "", 2.0)
+    assert not new.waiting
 
 
 def run(number: int, tool: str = "a") -> RunTool:

@@ -26,7 +26,7 @@ from callboard.protocol.tools import ToolDefinition
 from callboard.providers.adapter import Provider
 from callboard.providers.http_errors import make_error
 from callboard.providers.local.offline import CONTEXT_TOOL, MAX_LINES, TOKEN_BUDGET, Offline
-from callboard.providers.local.scripted import Scripted, ScriptedCall, ScriptedTurn, TimedBatch
+from callboard.providers.local.scripted import MAX_REQUESTS, Scripted, ScriptedCall, ScriptedTurn, TimedBatch
 from callboard.providers.response_builder import build_response
 
 QUESTION = UserMessage.of("Where is retry?")
@@ -206,3 +206,13 @@ def test_a_scripted_stream_sleeps_on_the_clock_it_was_given() -> None:
 
     ask(Scripted([ScriptedTurn("ab", chunk_chars=1, first_delay_seconds=3, delay_seconds=1)], sleep=sleep), QUESTION)
     assert slept == [3, 1, 1]
+
+
+def test_a_script_that_goes_on_for_months_keeps_its_newest_requests() -> None:
+    said = Scripted(["once"])
+    for number in range(MAX_REQUESTS + 5):
+        last = said.turn_for(ModelRequest(str(number), (QUESTION,)))
+    assert [said.requests[0].model, said.requests[-1].model] == ["5", str(MAX_REQUESTS + 4)]
+    assert len(said.requests) == MAX_REQUESTS
+    assert last.error is not None
+    assert f"request {MAX_REQUESTS + 5};" in last.error.message
