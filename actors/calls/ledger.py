@@ -199,7 +199,9 @@ class Lane(Struct, eq=False):
         if self.waiting:
             del self.pool.waiting[self]
             pool.waiting[self] = None
-        self.pool, self.concurrency, self.contract, self.home = pool, contract.concurrency, contract, None
+        if pool is not self.pool:
+            self.home = None
+        self.pool, self.concurrency, self.contract = pool, contract.concurrency, contract
 
 
 class Call(Struct, eq=False):

@@ -177,8 +177,8 @@ class Registry:
     def replace(self, source: str, tools: Iterable[Tool]) -> tuple[Tool, ...]:
         """From now on these are all the tools of a source whose tools come and go. Those that are gone or replaced.
 
-        A tool that stays, or comes back changed under its name, keeps its health. One whose name is another's is left
-        out.
+        A tool that stays, or that a server offers anew, keeps its health; one that the owner has replaced may have been
+        mended. One whose name is another's is left out.
         """
         before, now = self._sources.get(source, frozenset()), {}
         earlier = [self.entries[name].tool for name in before]
@@ -192,12 +192,19 @@ class Registry:
             if kept is None:
                 self.add(tool)
             else:
-                self.entries[name] = replace(self._entry(tool), health=kept.health)
+                self.entries[name] = self._in_place_of(kept, tool, source)
         for name in before:
             if name not in now:
                 del self.entries[name]
         self._sources[source] = frozenset(now)
         return tuple(tool for tool in earlier if now.get(tool.name) is not tool)
+
+    def _in_place_of(self, kept: Entry, tool: Tool, source: str) -> Entry:
+        entry = self._entry(tool)
+        if source != GIVEN or kept.tool is tool:
+            return replace(entry, health=kept.health)
+        entry.health.held_threads = kept.health.held_threads
+        return entry
 
     def bring(self, tool: Tool) -> None:
         """A tool that a question has brought with it, until `forget`."""

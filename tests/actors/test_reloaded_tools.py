@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from callboard import Runtime, Settings, Tool, tool
+from callboard.actors.calls.registry import FAILURE_BUDGET
 from callboard.actors.kernel import ActorInfo
 from callboard.actors.requests.direct_calls import CallResult
 from callboard.protocol.content import ToolMessage, UserMessage
@@ -286,3 +287,15 @@ def test_call_tool_goes_by_the_new_contract(runtime: Runtime) -> None:
     assert result().content == RUNS["thread"]
     runtime.reload_sync(SETTINGS, [runs_in("process")])
     assert result().content == RUNS["process"]
+
+
+def test_a_tool_that_was_withdrawn_and_is_mended_is_offered_again(runtime: Runtime) -> None:
+    def breaks() -> str:
+        os._exit(1)
+
+    runtime.reload_sync(SETTINGS, [named_f(breaks)])
+    for _ in range(FAILURE_BUDGET + 1):
+        assert "crashed" in runtime.ask_sync("1").text
+    assert not runtime.offered()
+    runtime.reload_sync(SETTINGS, [runs_in("process")])
+    assert runtime.ask_sync("1").text == RUNS["process"]
