@@ -26,7 +26,7 @@ from callboard.actors.processes.control import UNKNOWN_STATUS, Kind, Message, ho
 from callboard.actors.processes.handle import ChildEnds
 from callboard.actors.processes.launch import ChildSocket, Heard, InitProcess, KeeperEnded
 from callboard.actors.processes.spawning import why_not
-from callboard.actors.processes.templates import Child, Place, Server, State, Template, superfluous
+from callboard.actors.processes.supply import ChildPlace, ForkedChild, Server, Template, TemplateState, superfluous
 from callboard.actors.tools.decorator import Tool
 from callboard.protocol.errors import UsageError
 from callboard.protocol.tools import FailureCode, ToolFailure
@@ -97,7 +97,7 @@ class ProcessSource(Actor[SourceMessage]):
         self._servers: dict[int, Server] = {}
         self._templates: dict[ref[Tool], Template] = {}
         """The last used comes last."""
-        self._children: dict[int, Child] = {}
+        self._children: dict[int, ForkedChild] = {}
         self._running = 0
         """Children that a worker has, or has let go of and that have not ended."""
         self._ping: int | None = None
@@ -216,7 +216,7 @@ class ProcessSource(Actor[SourceMessage]):
         is_sound = message.after is supply.After.KEEP and not child.ending and not self._stopping
         if is_sound and self._is_kept(child.template):
             self._running -= 1
-            child.place = Place.SPARE
+            child.place = ChildPlace.SPARE
             child.template.spares.append(child)
             self._serve_all()
             return
@@ -255,7 +255,7 @@ class ProcessSource(Actor[SourceMessage]):
         was_served = False
         while template.waiting and template.spares and self._running < self._options.max_children:
             child = template.spares.pop()
-            child.worker, child.place = template.waiting.popleft(), Place.TAKEN
+            child.worker, child.place = template.waiting.popleft(), ChildPlace.TAKEN
             self._running += 1
             child.worker.tell_control(supply.Obtained(child.ends))
             was_served = True
@@ -274,14 +274,14 @@ class ProcessSource(Actor[SourceMessage]):
     def _fork_ahead(self, template: Template) -> None:
         if not self._is_kept(template):
             return
-        if template.state is State.GONE:
+        if template.state is TemplateState.GONE:
             self._start_template(template)
         is_used = self.now() - template.used_at < self._options.idle_seconds
         room = self._options.max_children - self._running
         wanted = min(len(template.waiting), room) + (self._options.warm if is_used else 0)
         for _ in range(wanted - len(template.spares) - template.forking):
-            server = self._base if template.state is State.UNFIT else template.server
-            if server is None or not server.ready or template.state is State.LOADING:
+            server = self._base if template.state is TemplateState.UNFIT else template.server
+            if server is None or not server.ready or template.state is TemplateState.LOADING:
                 return
             if not self._fork(template, server):
                 return
@@ -293,7 +293,7 @@ class ProcessSource(Actor[SourceMessage]):
         except OSError as error:
             self._no_resources(template, error.strerror or str(error))
             return False
-        with_tool = template.state is State.UNFIT
+        with_tool = template.state is TemplateState.UNFIT
         order = Message(Kind.FORK, number)
         try:
             sent = ends.hand_over(lambda theirs: _give(server.connection, order, theirs, template, with_tool=with_tool))
@@ -304,7 +304,7 @@ class ProcessSource(Actor[SourceMessage]):
         if not sent:  # it has ended, or has stopped reading: the ticks see to that
             ends.close()
         else:
-            self._children[number] = Child(ends, template, server)
+            self._children[number] = ForkedChild(ends, template, server)
             template.forking += 1
         server.pending.add(number)
         self._later(_Tick)
@@ -337,7 +337,7 @@ class ProcessSource(Actor[SourceMessage]):
         if not sent:
             connection.close()
             return
-        template.state = State.LOADING
+        template.state = TemplateState.LOADING
         template.server = self._servers[number] = Server(number, connection, template)
         template.loading_since = self.now()
         self._drop_superfluous()
@@ -362,7 +362,7 @@ class ProcessSource(Actor[SourceMessage]):
         for child in template.spares:
             end = self._let_end if child.keeps_something else self._kill
             end(child)
-            child.place = Place.UNWANTED
+            child.place = ChildPlace.UNWANTED
         template.spares.clear()
 
     @handles(_LookForIdle)
@@ -411,21 +411,22 @@ class ProcessSource(Actor[SourceMessage]):
         elif (child := self._children.get(said.number)) is not None:
             self._child_gone(child, said.text or how_it_ended(said.value))
 
-    def _child_gone(self, child: Child, how: str) -> None:
+    def _child_gone(self, child: ForkedChild, how: str) -> None:
         template = child.template
         del self._children[child.ends.number]
         if child.worker is not None:
             child.worker.tell_control(supply.ChildEnded(child.ends.number, how))
         else:
             child.ends.close()
-        if child.place is Place.TAKEN:
+        if child.place is ChildPlace.TAKEN:
             self._running -= 1
-        elif child.place is Place.FORKING:
+        elif child.place is ChildPlace.FORKING:
             template.forking -= 1
-        elif child.place is Place.SPARE:
+        elif child.place is ChildPlace.SPARE:
             template.spares.remove(child)
         child.server.pending.discard(child.ends.number)
-        if self._stopping and not any(each.place is Place.SPARE and each.ending for each in self._children.values()):
+        is_closing = any(each.place is ChildPlace.SPARE and each.ending for each in self._children.values())
+        if self._stopping and not is_closing:
             self._end_init(_EndInit())
         self._serve_all()
         self._fork_ahead(template)
@@ -440,7 +441,7 @@ class ProcessSource(Actor[SourceMessage]):
             server.connection.close()
         self._servers.clear()
         for template in self._templates.values():
-            template.state, template.server = State.GONE, None
+            template.state, template.server = TemplateState.GONE, None
         lost = list(self._children.values())
         if self._stopping:
             self.stopped()
@@ -470,7 +471,7 @@ class ProcessSource(Actor[SourceMessage]):
         elif said.kind is Kind.READY:
             server.ready = True
             if template is not None:
-                template.state = State.READY
+                template.state = TemplateState.READY
                 template.loaded(said.value * 1024, self.now())
                 self._drop_superfluous()
                 self._fork_ahead(template)
@@ -483,10 +484,10 @@ class ProcessSource(Actor[SourceMessage]):
                 template.name,
                 said.text,
             )
-            template.state = State.UNFIT
+            template.state = TemplateState.UNFIT
             self._fork_ahead(template)
         elif template is not None and said.kind is Kind.FAILED:
-            template.state, template.server = State.GONE, None
+            template.state, template.server = TemplateState.GONE, None
             self._refuse(template, unpack_load_error(template.name, said.text))
 
     def _receipt(self, said: Message) -> None:
@@ -502,11 +503,11 @@ class ProcessSource(Actor[SourceMessage]):
             child.ends.close()
             self._no_resources(template, os.strerror(said.value))
         elif self._is_kept(template):
-            child.place = Place.SPARE
+            child.place = ChildPlace.SPARE
             template.spares.insert(0, child)  # one that has served before is used first, its caches are warm
             self._serve(template)
         else:
-            child.place = Place.UNWANTED
+            child.place = ChildPlace.UNWANTED
             self._kill(child)
 
     def _server_ended(self, number: int, status: int) -> None:
@@ -526,11 +527,11 @@ class ProcessSource(Actor[SourceMessage]):
                 self._later(_Launch, START_AGAIN_SECONDS)
         elif template.server is server:
             template.server = None
-            if template.state is State.UNFIT:
+            if template.state is TemplateState.UNFIT:
                 return
-            if template.state is State.LOADING and status != UNKNOWN_STATUS:
+            if template.state is TemplateState.LOADING and status != UNKNOWN_STATUS:
                 self._refuse(template, could_not_load(template.name, f"its process {how_it_ended(status)}"))
-            template.state = State.GONE
+            template.state = TemplateState.GONE
             if template.waiting:
                 self._start_template(template)
 
@@ -569,13 +570,13 @@ class ProcessSource(Actor[SourceMessage]):
         if self._init is not None and not self._init.send(Message(kind, number, value)):
             self._init.kill()  # it has not read for 200 messages
 
-    def _kill(self, child: Child) -> None:
+    def _kill(self, child: ForkedChild) -> None:
         child.ending = child.killed = True
         child.ticks = 0
         self._order(Kind.KILL, child.ends.number)
         self._later(_Tick)
 
-    def _let_end(self, child: Child) -> None:
+    def _let_end(self, child: ForkedChild) -> None:
         """It ends by itself when its socket is closed. Where it does not, it is killed."""
         child.ending = True
         child.ends.close()
@@ -609,7 +610,7 @@ class ProcessSource(Actor[SourceMessage]):
                 self._init.kill()
             self._later(_Tick)
 
-    def _overdue(self, child: Child) -> None:
+    def _overdue(self, child: ForkedChild) -> None:
         """It should be gone. Its fork server does not say so, or the init process does not listen."""
         if not child.killed:
             self._kill(child)

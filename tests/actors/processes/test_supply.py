@@ -12,9 +12,9 @@ from weakref import ref
 import pytest
 
 from callboard import Runtime, Settings, Tool, tool
-from callboard.actors.processes import templates
+from callboard.actors.processes import supply
 from callboard.actors.processes.source import ProcessSource
-from callboard.actors.processes.templates import (
+from callboard.actors.processes.supply import (
     MAX_KEPT_SECONDS,
     MAX_TEMPLATES,
     MAX_TEMPLATES_BYTES,
@@ -171,7 +171,7 @@ def test_a_replaced_tool_that_still_runs_keeps_its_child_and_no_template(
 def test_a_template_counts_the_memory_of_its_own_and_the_largest_ones_do_not_stay(
     runtime: Runtime, until: Until, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(templates, "MAX_TEMPLATES_BYTES", 80 * MB)
+    monkeypatch.setattr(supply, "MAX_TEMPLATES_BYTES", 80 * MB)
     file = tmp_path / "large_templates.py"
     made = '\n@tool\ndef {0}() -> int:\n    """Say how large."""\n    return len(LARGE)\n'
     text = "from callboard import tool\nLARGE = b'x' * 50_000_000\n"
