@@ -147,8 +147,8 @@ ChildUser = Ref[Obtained | NotObtained | ChildEnded | StackWritten]
 
 # -- what the source keeps of each tool, and for how long
 
-#: Templates (processes that have loaded a tool, of which children are forked) at the same time, and the memory that they have for themselves, all together: of what is over, the one not
-#: used for longest goes. A small tool takes 3 MB, one that loads pandas 60.
+#: Templates (processes that have loaded a tool, of which children are forked) at the same time, and the memory of their
+#: own, all together: of what is over, the one not used for longest goes. A small one takes 3 MB, one with pandas 60.
 MAX_TEMPLATES: Final = 64
 MAX_TEMPLATES_BYTES: Final = 512 * 1024 * 1024
 #: Without a call it is kept for as long as its spares, or for 1,000 times as long as it took to load: loading it again
