@@ -551,11 +551,8 @@ class RequestSession(Actor[SessionMessage]):
             return
         if before is not None:
             before.cancel()
-        passed = events.DeadlinePassed(command.tag, command.at)
-        self._timers[command.tag] = (
-            command.at,
-            self.tell_at(command.at, passed, lived=command.tag != self._question.tag),
-        )
+        passed, of_calls = events.DeadlinePassed(command.tag, command.at), command.tag != self._question.tag
+        self._timers[command.tag] = command.at, self.tell_at(command.at, passed, lived=of_calls)
         self._time_of_request(command)
 
     def _clear_timer(self, command: commands.ClearTimer) -> None:
