@@ -1,4 +1,4 @@
-"""From a question to its request: what is wrong with it is found, what it needs is read, and it begins.
+"""From a question to its request: what is wrong with it is found, what it needs is read, it begins, and is kept.
 
 Reading may wait for a disk or a server: the journal knows the ids of earlier requests, the editor what became of staged
 edits, and of a model that is asked for the first time the adapter is loaded. On an event loop it is done on a thread.
@@ -7,33 +7,44 @@ edits, and of a model that is asked for the first time the adapter is loaded. On
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextvars import copy_context
-from typing import Generic, cast
+from typing import Generic, TypeVar, cast
 
 from msgspec.structs import replace
 from typing_extensions import TypeForm
 
 from callboard.actors import kernel
-from callboard.actors.journal.journal_records import Needs
+from callboard.actors.journal.journal_records import Needs, RequestLog
 from callboard.actors.journal.recovery import needs_of
 from callboard.actors.requests.asking import AskOptions, Prompt, check_names, fields_of, identity_of, user_message
+from callboard.actors.requests.backstop import Watch
 from callboard.actors.requests.client_tools import WENT_ON, CallResults
 from callboard.actors.requests.conversation import HeldAnswer
 from callboard.actors.requests.direct_calls import direct_options
 from callboard.actors.requests.output_checks import OutputChecker
 from callboard.actors.requests.outputs import output_type
-from callboard.actors.requests.replies import Answer, Question, Reply, Stream, T, outlast
+from callboard.actors.requests.replies import Answer, EventReader, Question, Reply, Stream, T, Unheld, outlast
 from callboard.actors.requests.request_feed import RequestFeed
 from callboard.actors.requests.session_messages import Subscriber
-from callboard.actors.running import StartedRequest, StartedRuntime, tag_of
+from callboard.actors.running import Beginning, StartedRequest, StartedRuntime, tag_of
 from callboard.actors.tools.context import context_of_asker
 from callboard.actors.wiring import Asked, Wiring
-from callboard.protocol.content import ToolCall
+from callboard.protocol.content import ToolCall, UserMessage
 from callboard.protocol.errors import RuntimeFailure, UsageError
+from callboard.protocol.events import RequestStarted
 from callboard.protocol.ids import RequestId
+
+R = TypeVar("R")
+Follow = Callable[[Answer[object], Subscriber], RequestFeed]
+"""Makes the feed of a request. The second also hears of it."""
+
+
+class IdTaken(UsageError):
+    """Another request has this id."""
 
 
 class NewRequest(Generic[T]):
@@ -102,9 +113,11 @@ class NewRequest(Generic[T]):
             before.wait_until_over()
         form, conversation, request_id = self._form, self._conversation, self.answer.tag.request_id
         asked = self._wiring.asked(self._user, self._options, self._at, form.spec if form is not None else None)
-        records = self._running.records
+        running, records = self._running, self._running.records
+        if self._given_id and request_id in running.requests:
+            raise IdTaken(f"a request with the id {request_id!r} is running; choose another")
         if self._given_id and records is not None and records.request(request_id) is not None:
-            raise UsageError(f"the journal has a request with the id {request_id!r} already; choose another")
+            raise IdTaken(f"the journal has a request with the id {request_id!r} already; choose another")
         if isinstance(self._prompt, CallResults):
             asked = replace(asked, added=conversation.going_on(self._prompt))
         elif conversation.open_turn is not None:
@@ -129,10 +142,11 @@ class NewRequest(Generic[T]):
         reading = asyncio.ensure_future(asyncio.to_thread(self.ready))
         try:
             await asyncio.shield(reading)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, GeneratorExit) as left:
             # The thread cannot be interrupted: what it takes is given back when it is done.
             reading.add_done_callback(self._give_back)
-            await outlast(reading)
+            if isinstance(left, asyncio.CancelledError):
+                await outlast(reading)
             raise
 
     def _give_back(self, reading: asyncio.Future[None]) -> None:
@@ -171,12 +185,22 @@ class NewRequest(Generic[T]):
         if why is not None:
             self._running.cancel(request_id, why)
 
-    def start(self, subscriber: Subscriber, feed: RequestFeed | None = None, *, is_waiting: bool = False) -> None:
+    def start(
+        self,
+        subscriber: Subscriber,
+        feed: RequestFeed | None = None,
+        *,
+        is_waiting: bool = False,
+        beginning: Beginning | None = None,
+    ) -> None:
         """Start its session. `is_waiting`: this thread will wait for the answer, with the event loop that runs on it.
         Raises RuntimeFailure, and UsageError for an id that has a request running."""
         running, answer, asked, conversation = self._running, self.answer, self._asked, self._conversation
         direct = self._direct
         assert asked is not None
+        reader = subscriber if isinstance(subscriber, EventReader) else None
+        if reader is not None:
+            subscriber = Unheld(reader)
         if direct is not None:
             asked = replace(asked, options=direct_options(asked.options))
         question = Question(
@@ -205,30 +229,110 @@ class NewRequest(Generic[T]):
             self._check_room()  # others have begun since
             begun_at = time.time() - running.system.now() + asked.at
             running.begin(
-                StartedRequest(running, question, asked.model, answer, subscriber, begun_at, needs, feed=feed)
+                StartedRequest(
+                    running, question, asked.model, answer, subscriber, begun_at, needs, feed=feed, beginning=beginning
+                )
             )
         except BaseException as error:
             conversation.release()
             if isinstance(error, kernel.NameTaken):
                 request_id = answer.tag.request_id
-                raise UsageError(f"a request with the id {request_id!r} is running; choose another") from None
+                raise IdTaken(f"a request with the id {request_id!r} is running; choose another") from None
             if isinstance(error, kernel.ActorDeadError):
                 raise running.failure or RuntimeFailure("this runtime is stopping") from error
             raise
+        if reader is not None:
+            reader.has_begun = True
+
+    # -- one that no one waits for
+
+    async def begun(self, follow: Follow) -> str:
+        """Start it with a feed; its id, once it is kept. Where another has the id and the same question, that one's.
+
+        Where the waiting task is cancelled, so is the request: no one knows of it. Raises IdTaken for the id of another
+        question, and what it ended with, where it did not begin."""
+        try:
+            await self.ready_async()
+            own: Beginning | None = self._begin(follow)
+            beginning = own
+        except IdTaken as taken:
+            own, beginning = None, await asyncio.to_thread(self._asked_again, taken)
+        if beginning is not None:
+            watch = Watch(beginning.answer.backstop, beginning.answer.expire)
+            try:
+                await (beginning.known if own is None else self._unless_cancelled(beginning.known))
+            finally:
+                watch.cancel()
+        return self._id_of(beginning)
+
+    def begun_sync(self, follow: Follow) -> str:
+        """`begun`, for code without an event loop."""
+        try:
+            self.ready()
+            own: Beginning | None = self._begin(follow)
+            beginning = own
+        except IdTaken as taken:
+            own, beginning = None, self._asked_again(taken)
+        if beginning is not None:
+            with contextlib.nullcontext() if own is None else self._unless_interrupted():
+                while not beginning.known.wait(beginning.answer.backstop.look_seconds):
+                    beginning.answer.look()
+        return self._id_of(beginning)
+
+    def _begin(self, follow: Follow) -> Beginning:
+        beginning = Beginning(cast("Answer[object]", self.answer))
+        feed = follow(beginning.answer, beginning)
+        self.start(feed, feed=feed, beginning=beginning)
+        if self._running.outbox is None:
+            beginning.counts()
+        return beginning
+
+    def _asked_again(self, taken: IdTaken) -> Beginning | None:
+        """Of the request that has the id; None where it is kept. Raises `taken` where its question is another one."""
+        running, request_id = self._running, self.answer.tag.request_id
+        opened = running.requests.get(request_id)
+        beginning = opened.beginning if opened is not None else None
+        if opened is not None and (beginning is not None or running.records is None):
+            user: UserMessage | None = opened.question.user
+        else:
+            log = running.records.written_request(request_id) if running.records is not None else None
+            user = _question_of(log) if log is not None else None
+        if user != self._user:
+            raise taken
+        return beginning
+
+    def _id_of(self, beginning: Beginning | None) -> str:
+        if beginning is not None and not beginning.has_begun:
+            beginning.answer.future.result()
+        return self.answer.tag.request_id
+
+    # -- its end
 
     async def ended(self) -> Reply[T]:
         """Wait for its end. Where the waiting task is cancelled, so is the request, and it is over when that raises."""
+        return await self._unless_cancelled(self.answer.wait_async())
+
+    def ended_sync(self) -> Reply[T]:
+        """`ended`, for code without an event loop: Ctrl-C, and whatever else a signal handler raises, cancels it."""
+        with self._unless_interrupted():
+            return self.answer.wait()
+
+    async def _unless_cancelled(self, waiting: Awaitable[R]) -> R:
         try:
-            return await self.answer.wait_async()
+            return await waiting
         except asyncio.CancelledError:
             self._cancel()
             await self.answer.until_over()
             raise
+        except GeneratorExit:  # its coroutine was dropped or closed, and may not wait: on any thread, in the midst of
+            self.answer.is_left = True  # anything, as garbage is collected
+            self.answer.later(self._cancel)
+            raise
 
-    def ended_sync(self) -> Reply[T]:
-        """`ended`, for code without an event loop: Ctrl-C, and whatever else a signal handler raises, cancels it."""
+    @contextlib.contextmanager
+    def _unless_interrupted(self) -> Iterator[None]:
         try:
-            return self.answer.wait()
+            yield
         except BaseException:
             self._cancel()
             self.answer.wait_until_over()
@@ -236,6 +340,13 @@ class NewRequest(Generic[T]):
 
     def _cancel(self) -> None:
         self._running.cancel(self.answer.tag.request_id, "cancelled by the caller")
+
+
+def _question_of(log: RequestLog) -> UserMessage | None:
+    """What it was asked with; None where that is not known."""
+    if log.records and isinstance(started := log.records[0].event, RequestStarted):
+        return started.user
+    return next((each for _, each in log.messages if isinstance(each, UserMessage)), None)
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

@@ -28,7 +28,7 @@ from callboard.actors.requests.ended_feeds import EndedFeeds, process_name
 from callboard.actors.requests.open_requests import OpenRequest, OpenState, waits_for
 from callboard.actors.requests.output_checks import CheckThreads
 from callboard.actors.requests.outside import OutsideCalls
-from callboard.actors.requests.replies import Answer, Question, T
+from callboard.actors.requests.replies import Answer, Question, Seen, T
 from callboard.actors.requests.request_feed import RequestFeed
 from callboard.actors.requests.request_session import RequestSession
 from callboard.actors.requests.session_messages import ReadWork, SessionMessage, Subscriber
@@ -39,8 +39,8 @@ from callboard.actors.telemetry.telemetry import ReadMetrics, RequestLost
 from callboard.actors.topology import SESSION_CAPACITY, addresses_of, build, start_servers
 from callboard.actors.wiring import KnownModel, Wiring
 from callboard.protocol.direct_call import DirectCall
-from callboard.protocol.errors import CallboardError, RuntimeFailure, said
-from callboard.protocol.events import CancelRequested, NoticeCame
+from callboard.protocol.errors import CallboardError, OutcomeUnknown, RuntimeFailure, said
+from callboard.protocol.events import CancelRequested, NoticeCame, RequestStarted
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag
 from callboard.protocol.machine import Session
 
@@ -178,6 +178,7 @@ class StartedRuntime:
         spec = kernel.ChildSpec(str(request_id), opened.make_session, restart=temporary, capacity=capacity)
         self.sessions[request_id] = ref = opened.ref = kernel.start_child(self._supervisor, spec)
         self.requests[request_id] = cast("StartedRequest[object]", opened)
+        answer.is_kept = self.outbox is not None
         if question.options.compaction is not None:
             self.conversations[request_id] = answer.conversation
         self.system.watch(ref, opened.ended)
@@ -212,15 +213,17 @@ class StartedRuntime:
         return RuntimeFailure(self.why_ended) if self.why_ended else None
 
     @contextlib.contextmanager
-    def asking(self) -> Iterator[None]:
-        """Around what is asked of the tree: that it has ended meanwhile, or does not answer, is a RuntimeFailure."""
+    def asking(self, *, changes: bool = False) -> Iterator[None]:
+        """Around what is asked of the tree: that it has ended meanwhile, or does not answer, is a RuntimeFailure;
+        OutcomeUnknown for what `changes` something, and may still do so."""
         try:
             yield
         except (kernel.KernelError, CallboardError) as error:
             if (failure := self.failure) is not None:
                 raise failure from error
             if isinstance(error, _UNANSWERED):
-                raise RuntimeFailure(f"callboard did not answer: {said(error)}") from error
+                kind = OutcomeUnknown if changes and isinstance(error, kernel.AskTimeout) else RuntimeFailure
+                raise kind(f"callboard did not answer: {said(error)}") from error
             raise
 
     def _gives_up(self, failure: kernel.IntensityExceeded) -> None:
@@ -283,6 +286,31 @@ class StartedRuntime:
             logger.warning("some actors did not stop within %s s and were killed", SHUTDOWN_SECONDS)
 
 
+class Beginning:
+    """Hears of a request with its answer, and says when it has begun: once the journal has it."""
+
+    def __init__(self, answer: Answer[object]) -> None:
+        self.answer = answer
+        self.has_begun = False
+        self.known = AskReply[None]()
+        """It has begun, or has ended without."""
+        answer.future.on_done(self._over)
+
+    def __call__(self, seen: Seen) -> None:
+        """The session's side."""
+        self.answer(seen)
+        if isinstance(seen, RequestStarted):
+            self.counts()
+
+    def counts(self) -> None:
+        """It has begun."""
+        self.has_begun = True
+        self._over()
+
+    def _over(self) -> None:
+        self.known.answer(None)
+
+
 class StartedRequest(Struct, Generic[T], eq=False):
     """One request, from its question to its answer. One object, where closures and partials would be twenty: those that
     are open take a share of every collection of garbage."""
@@ -300,6 +328,8 @@ class StartedRequest(Struct, Generic[T], eq=False):
     ref: kernel.Ref[SessionMessage] | None = None
     feed: RequestFeed | None = None
     """Where it is followed, or may be."""
+    beginning: Beginning | None = None
+    """Of one that no one waits for."""
 
     def make_session(self) -> RequestSession:
         running, question, model, direct = self.running, self.question, self.model, self.needs.direct

@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final, Self, Unpack, cast, overload
 
 from typing_extensions import TypeForm
@@ -356,17 +356,33 @@ class Runtime(Operated):
         new.start(stream, is_waiting=True)
         return stream
 
-    def start_request(self, prompt: Prompt, *, output: TypeForm[T] | None = None, **options: Unpack[AskOptions]) -> str:
-        """Begin a request that no one waits for, and return its id: for `follow`, `result` and `cancel`.
+    @_asked
+    def start_request(
+        self, prompt: Prompt, *, output: TypeForm[T] | None = None, **options: Unpack[AskOptions]
+    ) -> Awaitable[str]:
+        """Begin a request that no one waits for: `request_id = await runtime.start_request(prompt)`, for `follow`,
+        `result` and `cancel`. It goes on without any follower.
 
-        Raises a UsageError as `ask` does. It goes on without any follower.
+        The id comes once the journal has the request, so that a process that is killed then loses none; without a
+        journal, once it is accepted. Where no event loop runs there is nothing to await: it is `start_request_sync`.
+        With the `request_id` and the question of a request that was begun before, it gives that id, and begins none.
+
+        Raises what is wrong with the question, as `ask` does; OutcomeUnknown, with the `request_id`, where the request
+        may have begun or begin later. Any other RuntimeFailure says that it did not and will not. Cancelling the
+        waiting task cancels the request.
         """
+        if asyncio._get_running_loop() is None:
+            return cast("Awaitable[str]", self.start_request_sync(prompt, output=output, **options))
         new = self._new_request(prompt, options, output)
-        new.ready()
-        answer = new.answer
-        feed = following.Following(self._live(), self._outputs).feed(cast("Answer[object]", answer), answer)
-        new.start(feed, feed=feed)
-        return answer.tag.request_id
+        return new.begun(following.Following(self._live(), self._outputs).feed)
+
+    @_asked
+    def start_request_sync(
+        self, prompt: Prompt, *, output: TypeForm[T] | None = None, **options: Unpack[AskOptions]
+    ) -> str:
+        """`start_request`, for code without an event loop: it waits."""
+        new = self._new_request(prompt, options, output)
+        return new.begun_sync(following.Following(self._live(), self._outputs).feed)
 
     def follow(self, request_id: str, after: str = "") -> AsyncIterator[Followed]:
         """Read along any request of this runtime or its journal, running or ended: `async for each in
@@ -393,7 +409,7 @@ class Runtime(Operated):
         Raises UsageError, and the call stays open, for a result that is not of the type that the tool declares, cannot
         be written as JSON or is larger than a result may be. It waits for callboard's loop, mostly less than 1 ms.
         Where there is a journal, it waits until the result is durable in it, one that comes early until the tool has
-        returned; RuntimeFailure when that is not known within 10 s, or the result could not be written.
+        returned; OutcomeUnknown when that is not known within 10 s, or the result could not be written.
         """
         return self._live().outside.complete(started.tag_of_call(request_id, step, call_id), result)
 
@@ -563,7 +579,7 @@ class Runtime(Operated):
         running = self._live()
         if self._wiring.edits is None:
             raise UsageError("there are no edits: this runtime has no workspace (Settings(workspace=...))")
-        with running.asking():
+        with running.asking(changes=True):
             yield self._wiring.edits
 
     @property

@@ -6,6 +6,7 @@
     |- ProviderError     the model API; `kind` says what happened, `retryable` whether trying again can help
     |- ToolError         a tool; raised by tools themselves to tell the model what went wrong
     '- RuntimeFailure    callboard itself: a deadline passed, an actor was lost, a queue was full
+       '- OutcomeUnknown no refusal: what was asked for may have been done, or be done later
 
 `retryable` is a fact of the class or the kind, never of the wording of a message.
 """
@@ -124,6 +125,18 @@ class ToolError(CallboardError):
 
 class RuntimeFailure(CallboardError):
     """callboard could not finish: the request's deadline, limits, a lost actor, a full queue."""
+
+
+class OutcomeUnknown(RuntimeFailure):
+    """No refusal: what was asked for may have been done, or be done later. Other RuntimeFailures say that it was not.
+
+    Asking again with the same id (`request_id`, or that of the call) does nothing twice.
+    """
+
+    def __init__(self, message: str, request_id: str = "") -> None:
+        super().__init__(message)
+        self.request_id = request_id
+        """Of a request that may have begun; "" where it is about something else."""
 
 
 #: What can be done about an error that the session has tried to get round, and could not.

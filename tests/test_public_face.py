@@ -14,7 +14,7 @@ FRONT = """
     CallResults CallboardError Catalog ClientTool CodeFence Compaction Connection Conversation Decision Deferred
     Document ErrorKind Followed FollowerTooSlow GeminiOptions Image
     MalformedFence McpServer Metrics Mode ModelCallFailed ModelInfo OpenAIOptions OpenRequest OpenRouterOptions
-    OpenState Origin Outcome Output PartialOutput PendingCall Policy Prices Proposal ProposalState Reply
+    OpenState Origin Outcome OutcomeUnknown Output PartialOutput PendingCall Policy Prices Proposal ProposalState Reply
     RequestEnded RequestLogFilter Risk Rule RunTool Runtime RuntimeFailure Sampling Settings StepReport Stream
     SyncStream TextDelta Tool ToolCallCompleted ToolCallDeferred ToolCallFailed ToolContext ToolError ToolProgressed
     Trust UsageError UserQuestion Video __version__ ask_sync freeze_support json_schema stream_sync tool

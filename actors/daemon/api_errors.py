@@ -14,13 +14,15 @@ from msgspec import Struct
 from starlette.responses import Response
 
 from callboard.actors.daemon.json_bytes import json_bytes
-from callboard.protocol.errors import ErrorKind, ProviderError, RuntimeFailure, UsageError, said
+from callboard.protocol.errors import ErrorKind, OutcomeUnknown, ProviderError, RuntimeFailure, UsageError, said
 from callboard.protocol.masking import for_log
 
 #: A client that is refused for want of room may try again after this time.
 RETRY_SECONDS: Final = 1
 #: One that comes while the daemon stops, to be started again.
 DRAIN_RETRY_SECONDS: Final = 5
+#: On an answer that would be the same again, for OpenAI's and Anthropic's clients, which try twice more by themselves.
+NO_RETRY: Final[Mapping[str, str]] = {"x-should-retry": "false"}
 #: Of every answer that does not say otherwise: it is no page, whatever it looks like, and no cache keeps it.
 SAFE_HEADERS: Final[Mapping[str, str]] = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 
@@ -53,6 +55,12 @@ def bad_field(param: str, message: str) -> ApiError:
 def not_found(what: str) -> ApiError:
     """There is no such thing, or it belongs to another tenant: the answer is the same."""
     return ApiError(404, "not_found", what)
+
+
+def goes_on_later(request_id: str) -> ApiError:
+    """The daemon stops, and goes on with the request when it is back: no refusal, and not to be asked again."""
+    told = f"the server is stopping, and goes on with the request when it is back: GET /api/requests/{request_id}"
+    return ApiError(504, "unknown", told, headers=NO_RETRY)
 
 
 def overloaded(message: str, retry_after_seconds: float = RETRY_SECONDS) -> ApiError:
@@ -97,6 +105,8 @@ def error_of(error: BaseException) -> ApiError:
             return ApiError(row.status, row.code, said(error), headers=headers)
         case UsageError():
             return ApiError(400, "invalid_request", said(error))
+        case OutcomeUnknown():
+            return ApiError(504, "unknown", said(error), headers=NO_RETRY)
         case RuntimeFailure() if str(error).startswith("draining"):
             return ApiError(503, "draining", said(error), headers={"Retry-After": str(DRAIN_RETRY_SECONDS)})
         case RuntimeFailure() if str(error).startswith("overloaded"):

@@ -19,7 +19,7 @@ from starlette.responses import Response
 from typing_extensions import TypeForm
 
 from callboard.actors.daemon.answer_pieces import AnswerStream, Piece, pieces_of
-from callboard.actors.daemon.api_errors import Api, ApiError, error_of, json_response
+from callboard.actors.daemon.api_errors import NO_RETRY, Api, ApiError, error_of, goes_on_later, json_response
 from callboard.actors.daemon.asked_question import asked_of
 from callboard.actors.daemon.chat_answers import joined_text
 from callboard.actors.daemon.client_question import AnswerFormat, ClientQuestion
@@ -29,7 +29,7 @@ from callboard.actors.daemon.model_names import shown_name
 from callboard.actors.daemon.recorded_turns import turn_of
 from callboard.actors.daemon.server_events import EventStream
 from callboard.actors.requests.json_schema import json_schema
-from callboard.actors.requests.replies import ModelCallFailed, Reply, RequestEnded, Stream
+from callboard.actors.requests.replies import STOPPING, SUSPENDED, ModelCallFailed, Reply, RequestEnded, Stream
 from callboard.protocol.commands import CallOutside, Outcome
 from callboard.protocol.content import Citation
 from callboard.protocol.model import FinishReason, Usage
@@ -39,8 +39,6 @@ logger = logging.getLogger("callboard.daemon")
 #: An error within this time is an HTTP status; one that comes later is an event of the stream. Most errors of providers
 #: come within seconds, and clients and proxies wait longer than this for the first byte.
 STATUS_SECONDS: Final = 10.0
-#: On an answer that would be the same again, for OpenAI's and Anthropic's clients, which try twice more by themselves.
-NO_RETRY: Final[Mapping[str, str]] = {"x-should-retry": "false"}
 
 Fields = dict[str, object]
 
@@ -308,7 +306,9 @@ def failure_of(error: Exception, api: StatelessApi) -> ApiError:
     """What went wrong, for this API's clients."""
     if isinstance(error, RequestEnded):
         status, code = _ENDS.get(error.reply.outcome, (502, "no_answer"))
-        if "the runtime is stopping" in str(error):
+        if SUSPENDED in error.reply.reason:
+            return goes_on_later(error.reply.request_id)
+        if STOPPING in error.reply.reason:
             return ApiError(503, "stopping", "the server is stopping; ask again")
         return ApiError(status, code, str(error), headers=NO_RETRY)
     found = error_of(error)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
 from urllib.parse import quote
 
 from msgspec.structs import asdict
@@ -25,6 +25,10 @@ class Started(NativeAnswer):
     """The request that was begun."""
 
     request_id: str
+    state: Literal["started", "unknown"]
+    """"unknown": it may have begun, or begin later. Sent again with this `request_id`, it is not begun twice."""
+    message: str
+    """Why that is not known; else ""."""
 
 
 class WasDone(NativeAnswer):

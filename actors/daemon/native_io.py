@@ -99,14 +99,15 @@ async def known_request(call: HttpCall, least: int = MIN_CHARS) -> str:
     """The request of the path, by its id or by the first characters of it, at least so many. Raises ApiError where this
     tenant has no such request, running or recorded, and where several begin so."""
     given, runtime = call.path("request_id"), call.tenant.runtime
-    found = await waited(lambda: given if _is_known(runtime, given) else _request_like(runtime, given, least))
+    found = await waited(lambda: given if is_known(runtime, given) else _request_like(runtime, given, least))
     if found is None:
         short = f": {least} characters of an id are needed" if len(given) < least else ""
         raise not_found(f"there is no such request{short}")
     return found
 
 
-def _is_known(runtime: Runtime, request_id: str) -> bool:
+def is_known(runtime: Runtime, request_id: str) -> bool:
+    """Is there a request of this id, running or recorded? It waits for the journal."""
     if runtime.open_request(request_id) is not None:
         return True
     if runtime.settings.journal is None:

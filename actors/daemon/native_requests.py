@@ -10,7 +10,6 @@ from starlette.responses import Response
 from callboard.actors.daemon.access_tokens import Scope
 from callboard.actors.daemon.api_errors import Api, ApiError, error_body, error_of, json_response
 from callboard.actors.daemon.endpoint import Endpoint, HttpCall
-from callboard.actors.daemon.kept_requests import until_kept
 from callboard.actors.daemon.model_names import unknown_model
 from callboard.actors.daemon.native_answers import (
     ReplyShown,
@@ -23,7 +22,7 @@ from callboard.actors.daemon.native_answers import (
     WasDone,
 )
 from callboard.actors.daemon.native_bodies import CancelRequest, FollowQuery, RequestsQuery, StartRequest
-from callboard.actors.daemon.native_io import answered, body_as, known_request, one_of_them, query_as, waited
+from callboard.actors.daemon.native_io import answered, body_as, is_known, known_request, one_of_them, query_as, waited
 from callboard.actors.daemon.server_events import EventStream, server_event
 from callboard.actors.daemon.stream_json import event_data, event_name
 from callboard.actors.journal.journal_handle import RequestInfo
@@ -33,7 +32,7 @@ from callboard.actors.requests.conversation import Conversation
 from callboard.actors.requests.replies import ModelCallFailed, RequestEnded
 from callboard.actors.requests.request_feed import Followed
 from callboard.actors.runtime import Runtime
-from callboard.protocol.errors import CallboardError, RuntimeFailure, UsageError, said
+from callboard.protocol.errors import CallboardError, OutcomeUnknown, RuntimeFailure, UsageError, said
 from callboard.protocol.masking import for_log
 from callboard.protocol.policy import Mode
 from callboard.protocol.states import CallState
@@ -57,15 +56,16 @@ async def start(call: HttpCall) -> Response:
         raise unknown_model("")
     if body.model is not None:
         options["model"] = call.daemon.settings.models.get(body.model, body.model)
-    if body.conversation is not None:
+    asked_again = body.request_id is not None and await waited(lambda: is_known(runtime, body.request_id or ""))
+    if body.conversation is not None and not asked_again:
         options["conversation"] = await waited(lambda: conversation_of(runtime, body.conversation or ""))
-
-    def begun() -> str:
-        request_id = runtime.start_request(body.prompt, **options)
-        until_kept(runtime, request_id)
-        return request_id
-
-    return answered(Started(request_id=await waited(begun)), 202)
+    try:
+        started = Started(request_id=await runtime.start_request(body.prompt, **options), state="started", message="")
+    except OutcomeUnknown as unknown:
+        if not unknown.request_id:
+            raise
+        started = Started(request_id=unknown.request_id, state="unknown", message=for_log(said(unknown)))
+    return answered(started, 202)
 
 
 def _check_mode(mode: Mode | None, runtime: Runtime) -> None:

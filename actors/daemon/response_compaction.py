@@ -17,11 +17,11 @@ from msgspec import Struct
 from pydantic import Field
 from starlette.responses import Response
 
-from callboard.actors.daemon.api_errors import ApiError, bad_field, json_response
+from callboard.actors.daemon.api_errors import NO_RETRY, ApiError, bad_field, json_response
 from callboard.actors.daemon.asked_question import asked_of, with_own_turns
 from callboard.actors.daemon.body_models import ApiBody, ModelField, parsed, read_body
 from callboard.actors.daemon.chat_completions import CHAT
-from callboard.actors.daemon.client_answer import NO_RETRY, refusal_of, unless_gone
+from callboard.actors.daemon.client_answer import refusal_of, unless_gone
 from callboard.actors.daemon.client_question import ClientQuestion, ordered_messages
 from callboard.actors.daemon.endpoint import HttpCall
 from callboard.actors.daemon.model_names import model_of, window_of

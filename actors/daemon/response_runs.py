@@ -7,10 +7,8 @@ import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from typing_extensions import TypeForm
-
 from callboard.actors.daemon.api_errors import ApiError, error_fields
-from callboard.actors.daemon.asked_question import AskedQuestion, asked_of
+from callboard.actors.daemon.asked_question import asked_of
 from callboard.actors.daemon.chat_completions import CHAT
 from callboard.actors.daemon.client_answer import failure_of, form_of, text_of
 from callboard.actors.daemon.client_question import AnswerFormat, ClientQuestion
@@ -24,8 +22,9 @@ from callboard.actors.daemon.responses_stream import ResponseStream
 from callboard.actors.daemon.server_events import server_event
 from callboard.actors.daemon.tenants import Tenant
 from callboard.actors.requests.conversation import Conversation
-from callboard.actors.requests.replies import ModelCallFailed, Reply, RequestEnded
+from callboard.actors.requests.replies import STOPPING, ModelCallFailed, Reply, RequestEnded
 from callboard.protocol.commands import Outcome
+from callboard.protocol.errors import OutcomeUnknown
 
 logger = logging.getLogger("callboard.daemon")
 
@@ -39,7 +38,7 @@ class ResponseLeft(Exception):
 
 
 async def begin(call: HttpCall, question: ClientQuestion, record: ResponseRecord) -> None:
-    """Ask, and attend. Raises ApiError and what `ask` raises, and then nothing is kept."""
+    """Ask, and attend. Raises ApiError and what `start_request` raises; then nothing is kept, unless it may have begun."""
     tenant = call.tenant
     asked = await asked_of(call, question, record.request_id)
     form = form_of(question.output) if question.output is not None else None
@@ -47,24 +46,12 @@ async def begin(call: HttpCall, question: ClientQuestion, record: ResponseRecord
     if is_stored:
         await asyncio.to_thread(tenant.responses.add, record)
     try:
-        await _start(tenant, asked, form)
-    except BaseException:
-        if is_stored:
+        await tenant.runtime.start_request(asked.prompt, output=form, **asked.options)
+    except BaseException as error:
+        if is_stored and not isinstance(error, OutcomeUnknown):
             await asyncio.to_thread(tenant.responses.remove, record.request_id)
         raise
     attend(tenant, record, asked.conversation)
-
-
-async def _start(tenant: Tenant, asked: AskedQuestion, form: TypeForm[object] | None) -> None:
-    runtime = tenant.runtime
-    starting = asyncio.ensure_future(
-        asyncio.to_thread(lambda: runtime.start_request(asked.prompt, output=form, **asked.options))
-    )
-    try:
-        await asyncio.shield(starting)
-    except asyncio.CancelledError:  # the thread cannot be interrupted: what it begins ends at once
-        starting.add_done_callback(lambda _: runtime.cancel(asked.options["request_id"], "the client left"))
-        raise
 
 
 def attend(tenant: Tenant, record: ResponseRecord, conversation: Conversation | None) -> asyncio.Task[AttendedResponse]:
@@ -127,7 +114,7 @@ async def events_of(tenant: Tenant, record: ResponseRecord, made: RepliedStream)
                 for event in made.feed(item):
                     yield event
     except (RequestEnded, ModelCallFailed) as error:
-        if "the runtime is stopping" in str(error):
+        if STOPPING in error.reply.reason:
             raise ResponseLeft from None
         made.reply = error.reply
         made.error = failure_of(error, CHAT)

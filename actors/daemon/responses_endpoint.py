@@ -11,12 +11,11 @@ from typing import Final
 
 from starlette.responses import Response
 
-from callboard.actors.daemon.api_errors import Api, ApiError, bad_field, json_response
+from callboard.actors.daemon.api_errors import Api, ApiError, bad_field, goes_on_later, json_response
 from callboard.actors.daemon.chat_completions import CHAT
 from callboard.actors.daemon.client_answer import refusal_of
 from callboard.actors.daemon.client_question import ClientQuestion, checked_messages
 from callboard.actors.daemon.endpoint import Endpoint, HttpCall
-from callboard.actors.daemon.kept_requests import until_kept
 from callboard.actors.daemon.model_names import shown_name
 from callboard.actors.daemon.response_compaction import CompactBody, compact
 from callboard.actors.daemon.response_history import history_until, input_messages, record_of, request_id_of
@@ -69,8 +68,6 @@ async def _created(call: HttpCall, read: ResponsesBody, request_id: str, headers
         question.output is not None,
     )
     await begin(call, question, record)
-    if read.background:
-        await asyncio.to_thread(until_kept, call.tenant.runtime, request_id)
     if read.stream:
         events = sent_events(call.tenant, record)
         source = events if read.background else _cancelled_when_left(call, request_id, events)
@@ -109,7 +106,7 @@ async def _whole(call: HttpCall, request_id: str) -> Fields:
             raise ApiError(499, "client_left", "the client left before the answer had come")
         found = task.result()
     except ResponseLeft:
-        raise ApiError(503, "stopping", "the server is stopping; ask again") from None
+        raise goes_on_later(request_id) from None
     finally:
         gone.cancel()
         await asyncio.gather(gone, return_exceptions=True)

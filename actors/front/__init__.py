@@ -28,7 +28,8 @@
   model's.
 - To catch: `CallboardError` is the base of all errors. `UsageError`: an argument or a setting was wrong.
   `ModelCallFailed`: the model gave no answer; its `kind`, an `ErrorKind`, says why. `RequestEnded`: the request was
-  cancelled, ran out of time or passed a limit. `RuntimeFailure`: its base, for other failures of callboard itself.
+  cancelled, ran out of time or passed a limit. `RuntimeFailure`: its base, for other failures of callboard itself; an
+  `OutcomeUnknown` among them is no refusal: what was asked for may still happen.
 - To match in a stream: `TextDelta`, `PartialOutput`, `RunTool`, `ToolProgressed`, `ToolCallDeferred`,
   `ToolCallCompleted`, `ToolCallFailed`, and the `Reply` at its end. Less common events are in
   `callboard.protocol.model`, `.events` and `.commands`.
@@ -72,7 +73,14 @@ if TYPE_CHECKING:
     from callboard.protocol.commands import AskApproval, Outcome, RunTool
     from callboard.protocol.compaction import Compaction
     from callboard.protocol.content import Audio, Document, Image, Video
-    from callboard.protocol.errors import CallboardError, ErrorKind, RuntimeFailure, ToolError, UsageError
+    from callboard.protocol.errors import (
+        CallboardError,
+        ErrorKind,
+        OutcomeUnknown,
+        RuntimeFailure,
+        ToolError,
+        UsageError,
+    )
     from callboard.protocol.events import ToolCallCompleted, ToolCallDeferred, ToolCallFailed
     from callboard.protocol.model import Sampling, TextDelta
     from callboard.protocol.policy import Mode, Policy, Rule, Trust
@@ -93,7 +101,7 @@ __all__ = [
     "CallResult", "CallResults", "CallboardError", "Catalog", "ClientTool", "CodeFence", "Compaction", "Connection",
     "Conversation", "Decision", "Deferred", "Document", "ErrorKind", "Followed", "FollowerTooSlow", "GeminiOptions",
     "Image", "MalformedFence", "McpServer", "Metrics", "Mode", "ModelCallFailed", "ModelInfo", "OpenAIOptions",
-    "OpenRequest", "OpenRouterOptions", "OpenState", "Origin", "Outcome", "Output", "PartialOutput", "PendingCall",
+    "OpenRequest", "OpenRouterOptions", "OpenState", "Origin", "Outcome", "OutcomeUnknown", "Output", "PartialOutput", "PendingCall",
     "Policy", "Prices", "Proposal", "ProposalState", "Reply", "RequestEnded", "RequestLogFilter", "Risk", "Rule",
     "RunTool", "Runtime", "RuntimeFailure", "Sampling", "Settings", "StepReport", "Stream", "SyncStream", "TextDelta",
     "Tool", "ToolCallCompleted", "ToolCallDeferred", "ToolCallFailed", "ToolContext", "ToolError", "ToolProgressed",
@@ -133,7 +141,14 @@ if not TYPE_CHECKING:  # a type checker that saw this function would accept ever
             "callboard.protocol.commands": ("AskApproval", "Outcome", "RunTool"),
             "callboard.protocol.compaction": ("Compaction",),
             "callboard.protocol.content": ("Audio", "Document", "Image", "Video"),
-            "callboard.protocol.errors": ("CallboardError", "ErrorKind", "RuntimeFailure", "ToolError", "UsageError"),
+            "callboard.protocol.errors": (
+                "CallboardError",
+                "ErrorKind",
+                "OutcomeUnknown",
+                "RuntimeFailure",
+                "ToolError",
+                "UsageError",
+            ),
             "callboard.protocol.events": ("ToolCallCompleted", "ToolCallDeferred", "ToolCallFailed"),
             "callboard.protocol.model": ("Sampling", "TextDelta"),
             "callboard.protocol.policy": ("Mode", "Policy", "Rule", "Trust"),

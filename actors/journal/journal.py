@@ -15,7 +15,13 @@ from typing import Final, Generic, TypeVar, cast
 from msgspec import Struct
 
 from callboard.actors.journal.journal_records import RequestEnd, Write
-from callboard.actors.journal.journal_store import ChangeRefused, JournalFailed, JournalLost, JournalWriter
+from callboard.actors.journal.journal_store import (
+    ChangeRefused,
+    JournalFailed,
+    JournalLost,
+    JournalUnsure,
+    JournalWriter,
+)
 from callboard.actors.journal.outbox import (
     AppendWrite,
     CommitEffect,
@@ -39,7 +45,7 @@ from callboard.actors.kernel import (
 )
 from callboard.actors.telemetry.notices import JournalCommitted, JournalUnwritten
 from callboard.actors.telemetry.telemetry import TelemetryMessage
-from callboard.protocol.errors import CallboardError, RuntimeFailure, said
+from callboard.protocol.errors import CallboardError, OutcomeUnknown, RuntimeFailure, said
 from callboard.protocol.ids import RequestId
 
 logger = logger_of("callboard")
@@ -245,7 +251,7 @@ class Journal(Actor[JournalMessage]):
         except JournalLost as error:
             self._lost(batch, said(error))
         except CallboardError as error:
-            self._fail(batch, said(error))
+            self._fail(batch, said(error), is_certain=not isinstance(error, OutcomeUnknown))
         except Exception as error:  # noqa: BLE001 - our fault, in one of them: the others go on
             self._crashed(marks, batch, error)
         else:
@@ -280,10 +286,11 @@ class Journal(Actor[JournalMessage]):
             each.reply_to.tell_control(EffectCommitted(each.change.tag, why))
         else:
             self._outbox.remember_failed(each.change.request_id, None)
-            self._tell_failed([each], said(why))
+            self._tell_failed([each], said(why), is_certain=True)
 
-    def _fail(self, batch: Sequence[HandedOver], why: str) -> None:
-        """Nothing of it was written: their requests end, and the journal says so as soon as it can be written."""
+    def _fail(self, batch: Sequence[HandedOver], why: str, *, is_certain: bool = False) -> None:
+        """Nothing of it was written: their requests end, and the journal says so as soon as it can be written.
+        `is_certain`: else some of it may have been."""
         self._note_failure(why)
         for each in batch:
             if isinstance(each, AppendWrite):
@@ -291,12 +298,12 @@ class Journal(Actor[JournalMessage]):
                 ended = change.ends if change.ends is not None and each.reply_to is None else None
                 end = ended or RequestEnd(now, None, failure=why)
                 self._outbox.remember_failed(change.request_id, Write(change.request_id, change.number, (), ends=end))
-        self._tell_failed(batch, why)
+        self._tell_failed(batch, why, is_certain=is_certain)
         if self._retry is None and self._outbox.marks(1):
             seconds = RETRY_SECONDS[min(self._failures, len(RETRY_SECONDS)) - 1]
             self._retry = self.tell_after(seconds, WriteAgain())
 
-    def _tell_failed(self, batch: Sequence[HandedOver], why: str) -> None:
+    def _tell_failed(self, batch: Sequence[HandedOver], why: str, *, is_certain: bool = False) -> None:
         told: dict[RequestId, None] = {}
         for each in batch:
             if isinstance(each, CommitEffect):
@@ -306,7 +313,7 @@ class Journal(Actor[JournalMessage]):
             self._outbox.sessions.pop(request_id, None)
             if each.reply_to is not None and request_id not in told:
                 told[request_id] = None
-                each.reply_to.tell_control(NotWritten(request_id, why))
+                each.reply_to.tell_control(NotWritten(request_id, why, is_certain))
 
     def _crashed(self, marks: Sequence[Write], batch: Sequence[HandedOver], error: Exception) -> None:
         """One change is what our code cannot write: each is tried alone, and its request ends where it is the one."""
@@ -358,13 +365,19 @@ class Journal(Actor[JournalMessage]):
 
 
 def run_on_store(
-    journal: Ref[JournalMessage], run: Callable[[JournalWriter], R], timeout_seconds: float = STORE_SECONDS
+    journal: Ref[JournalMessage],
+    run: Callable[[JournalWriter], R],
+    timeout_seconds: float = STORE_SECONDS,
+    *,
+    changes: bool = False,
 ) -> R:
-    """The function's result, run by the Journal actor. Blocks; raises what it raises, and JournalFailed."""
+    """The function's result, run by the Journal actor. Blocks; raises what it raises, and JournalFailed; JournalUnsure
+    for one that `changes` something, and may still do so."""
     try:
         found = journal.ask(OnStore(run), timeout_seconds)
     except (ActorDeadError, AskTimeout, MailboxFull) as error:
-        raise JournalFailed(f"the journal does not answer: {error}") from error
+        kind = JournalUnsure if changes and not isinstance(error, MailboxFull) else JournalFailed
+        raise kind(f"the journal does not answer: {error}") from error
     return found.result()
 
 

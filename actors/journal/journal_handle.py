@@ -114,7 +114,7 @@ class RunningJournal:
         return run_on_store(self._journal, lambda writer: writer.reader())
 
     def change(self, run: Callable[[JournalWriter], R]) -> R:
-        return run_on_store(self._journal, run)
+        return run_on_store(self._journal, run, changes=True)
 
     def forgotten(self) -> None:
         """Conversations that go on write all of their messages again: those that are there are there once."""
@@ -141,7 +141,8 @@ class JournalHandle:
     those that take long, as `await asyncio.to_thread(journal.search, "umbrella")`.
 
     They raise UsageError for what is asked wrongly, and JournalFailed (a RuntimeFailure) where the disk or the server
-    does not answer. Times are wall-clock seconds; where they are asked for, a datetime does as well.
+    does not answer; one that changes something, OutcomeUnknown where it may be done all the same. Times are wall-clock
+    seconds; where they are asked for, a datetime does as well.
     """
 
     def __init__(self, access: JournalAccess) -> None:

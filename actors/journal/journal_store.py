@@ -6,18 +6,22 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from callboard.actors.journal.journal_records import Change, OpenReport, RequestLog, SetAside
-from callboard.protocol.errors import RuntimeFailure
+from callboard.protocol.errors import OutcomeUnknown, RuntimeFailure
 from callboard.protocol.ids import RequestId
 
 
 class JournalFailed(RuntimeFailure):
-    """Nothing of a batch was written, or it is not known whether it was. The message says why and what to do.
+    """Nothing of a batch was written. The message says why and what to do.
 
     Writing again can help: a full disk has room again, a server comes back.
     """
 
 
-class JournalLost(JournalFailed):
+class JournalUnsure(JournalFailed, OutcomeUnknown):
+    """It is not known whether it was written: the commit was under way."""
+
+
+class JournalLost(JournalUnsure):
     """Another process has taken over what this one had: it may write no more under its name."""
 
 
@@ -38,7 +42,8 @@ class JournalWriter(Protocol):
         """Write all of it, durable when this returns, in order; for each change None, or why it alone was refused.
 
         A Write that is there already is written once. Raises JournalFailed: then nothing of the batch counts as
-        written, and it may be given again. Raises JournalLost: then it must not.
+        written, and it may be given again; JournalUnsure where it may be there all the same. Raises JournalLost: then
+        it must not.
         """
         ...
 

@@ -40,6 +40,8 @@ class NotWritten(Struct, frozen=True):
 
     request_id: RequestId
     why: str
+    is_certain: bool = False
+    """Else it may be in the journal."""
 
 
 class EffectCommitted(Struct, frozen=True):

@@ -18,7 +18,7 @@ import psycopg
 from psycopg import abc, conninfo, pq, sql
 
 from callboard.actors.journal.journal_database import StatementRefused
-from callboard.actors.journal.journal_store import JournalFailed
+from callboard.actors.journal.journal_store import JournalFailed, JournalUnsure
 from callboard.actors.journal.places import shown_place
 from callboard.actors.journal.sqlite_database import Durability
 from callboard.actors.journal.tables import TABLES, Row, Table
@@ -169,8 +169,13 @@ class PostgresDatabase:
             raise
 
     def commit(self) -> None:
-        with self._told() as connection:
-            told = connection.execute(b"COMMIT").statusmessage
+        try:
+            with self._told() as connection:
+                told = connection.execute(b"COMMIT").statusmessage
+        except JournalFailed as error:
+            if self._connection is None:  # no answer came: the server may have done it
+                raise JournalUnsure(str(error)) from error.__cause__
+            raise
         if told != "COMMIT":  # of a transaction that has failed, COMMIT is a ROLLBACK
             raise JournalFailed(
                 f"the journal at {shown_place(self.url)} failed: the server answered a COMMIT by {told}"

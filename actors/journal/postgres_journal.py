@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 from callboard.actors.journal.encoding import from_column
 from callboard.actors.journal.journal_database import JournalDatabase, StatementRefused
 from callboard.actors.journal.journal_records import Change, OpenReport
-from callboard.actors.journal.journal_store import ChangeRefused, JournalFailed, JournalLost
+from callboard.actors.journal.journal_store import ChangeRefused, JournalFailed, JournalLost, JournalUnsure
 from callboard.actors.journal.leases import LEASE_SECONDS, OWNERS, OWNERS_TABLE, Lease
 from callboard.actors.journal.places import shown_place
 from callboard.actors.journal.postgres_calls import CallConnections
@@ -163,13 +163,17 @@ class PostgresJournal:
         seconds = PATIENCE_SECONDS if seconds is None else seconds
         give_up_at = time.monotonic() + (0.0 if self._has_failed else seconds)
         pause = PAUSE_SECONDS
+        is_unsure = False
         while True:
             try:
                 result = attempt()
             except JournalLost:
                 raise
-            except JournalFailed:
+            except JournalFailed as error:
+                is_unsure = is_unsure or isinstance(error, JournalUnsure)  # of any attempt
                 self._has_failed = time.monotonic() + pause > give_up_at
+                if self._has_failed and is_unsure and not isinstance(error, JournalUnsure):
+                    raise JournalUnsure(str(error)) from error.__cause__
                 if self._has_failed:
                     raise
                 time.sleep(pause)

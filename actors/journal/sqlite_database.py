@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from callboard.actors import sqlite_log
 from callboard.actors.journal.journal_database import StatementRefused
-from callboard.actors.journal.journal_store import JournalFailed
+from callboard.actors.journal.journal_store import JournalFailed, JournalUnsure
 from callboard.actors.journal.tables import FORMAT, Row, schema
 
 Durability = Literal["power", "process"]
@@ -140,8 +140,13 @@ class SqliteDatabase:
             self._connection.execute(self._begin)
 
     def commit(self) -> None:
-        with self._told:
-            self._connection.execute("COMMIT")
+        try:
+            with self._told:
+                self._connection.execute("COMMIT")
+        except JournalFailed as error:
+            if getattr(error.__cause__, "sqlite_errorcode", 0) & _PRIMARY == sqlite3.SQLITE_IOERR:
+                raise JournalUnsure(str(error)) from error.__cause__  # its last page may be on the disk
+            raise
 
     def rollback(self) -> None:
         # After some errors, such as a full disk, SQLite has rolled back itself:

@@ -19,7 +19,7 @@ LOOK_SECONDS: Final = 60.0
 #: The loop has let so many looks pass: one may come at the moment in which a process that was stopped goes on.
 LOST_AFTER: Final = 2
 
-Post = Callable[[Callable[[], None]], object]
+Post = Callable[[Callable[[], object]], object]
 """Runs something on callboard's loop; raises RuntimeError where that has ended."""
 
 

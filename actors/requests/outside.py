@@ -25,7 +25,7 @@ from callboard.actors.kernel.reply import Reply
 from callboard.actors.tools.decorator import Tool
 from callboard.actors.tools.invoke import shortened
 from callboard.actors.tools.progress import CallProgress
-from callboard.protocol.errors import RuntimeFailure, UsageError
+from callboard.protocol.errors import OutcomeUnknown, RuntimeFailure, UsageError
 from callboard.protocol.ids import RequestId, Tag, ToolName
 from callboard.protocol.tools import Deferred, FailureCode, ToolFailure
 
@@ -116,9 +116,10 @@ class OutsideCalls:
         try:
             return taken.get(timeout=ANSWER_SECONDS)
         except AskTimeout as error:
-            raise RuntimeFailure(
+            raise OutcomeUnknown(
                 f"the result for a call of {message.tag.request_id} was taken, and was not durable in time: the tool "
-                "has not returned yet, or the journal is slow"
+                "has not returned yet, or the journal is slow; given again, it counts once",
+                message.tag.request_id,
             ) from error
 
     def _ask(self, tag: Tag, message: Asks[A]) -> A | None:
@@ -133,4 +134,7 @@ class OutsideCalls:
         except (Rejected, ActorDeadError):
             return None
         except (AskTimeout, MailboxFull) as error:
-            raise RuntimeFailure(f"the request {tag.request_id} did not say in time whether it takes this") from error
+            told = f"the request {tag.request_id} did not say in time whether it takes this"
+            if isinstance(message, ResolveCall) and isinstance(error, AskTimeout):
+                raise OutcomeUnknown(f"{told}; given again, it counts once", tag.request_id) from error
+            raise RuntimeFailure(told) from error

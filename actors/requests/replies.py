@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
+import weakref
 from collections.abc import (
     AsyncGenerator,
     AsyncIterable,
@@ -31,7 +32,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from typing_extensions import TypeVar
 
-from callboard.actors.kernel import Down, ExitReason
+from callboard.actors.kernel import DependencyLost, Down, ExitReason
 from callboard.actors.kernel import reply as on_loop
 from callboard.actors.models.llm_manager import Route
 from callboard.actors.requests.backstop import Backstop, Post, Watch
@@ -65,7 +66,7 @@ from callboard.protocol.content import (
     ToolCall,
     UserMessage,
 )
-from callboard.protocol.errors import ProviderError, RuntimeFailure, UsageError, said, with_advice
+from callboard.protocol.errors import OutcomeUnknown, ProviderError, RuntimeFailure, UsageError, said, with_advice
 from callboard.protocol.events import (
     CALL_FAILS,
     Event,
@@ -95,10 +96,17 @@ OVER_SECONDS: Final = 5.0
 MAX_FAILURES: Final = 100
 #: What a reader of a stream may leave unread, in bytes of memory: some hundred full answers.
 MAX_UNREAD_BYTES: Final = 16 * 1024 * 1024
+#: Why a request ends whose reader does not read on.
+LEFT: Final = "its reader has left"
 #: An event without its texts, in bytes.
 _EVENT_BYTES: Final = 200
 STOPPING: Final = "the runtime is stopping"
 """Why a request was cancelled whose runtime stops."""
+MAY_GO_ON: Final = (
+    "the journal may have it all the same, and a later start may go on with it: ask again with request_id={0!r}, which "
+    "does nothing twice, or look with result({0!r})"
+)
+"""Of a request that ends here, and may not have ended in the journal."""
 SUSPENDED: Final = f"{STOPPING}; the request is kept in the journal, and a runtime that starts with it goes on with it"
 """Likewise, where there is a journal: the request has not ended there."""
 
@@ -231,6 +239,15 @@ class RequestEnded(RuntimeFailure):
         super().__init__(reply.reason or f"the request ended: {reply.outcome}")
 
 
+class Unwritten(DependencyLost, RuntimeFailure):
+    """What the request did could not be written to the journal."""
+
+    def __init__(self, message: str, ids: Mapping[str, object], *, is_certain: bool = False) -> None:
+        """`is_certain`: the journal has nothing of the request. Else a later process may go on with it."""
+        super().__init__(message, ids)
+        self.is_certain = is_certain
+
+
 class ModelCallFailed(ProviderError):
     """The model could not be asked. `reply` holds what there was before."""
 
@@ -279,6 +296,9 @@ class Answer(Generic[T]):
         self.conversation = conversation
         self.tag = tag
         self.backstop = Backstop(timeout_seconds, post)
+        self._post = post
+        self.is_kept = False
+        """There is a journal: a later process goes on with what this one leaves open."""
         self.is_left = False
         """Its asker waits no longer: it was cancelled, or soon will be."""
         self._once = Lock()
@@ -305,9 +325,10 @@ class Answer(Generic[T]):
         """The session has ended, and so its name is free: settle. True if its request ended without a Finish."""
         end = self._finish
         if end is None and why_tree_ended:
-            self._settle(RuntimeFailure(f"the request has no answer: {why_tree_ended}"))
+            self._settle(self._no_answer(why_tree_ended, may_go_on=self.is_kept))
         elif end is None and isinstance(down.error, RuntimeFailure):
-            self._settle(RuntimeFailure(f"the request has no answer: {said(down.error)}"))
+            may_go_on = isinstance(down.error, Unwritten) and not down.error.is_certain
+            self._settle(self._no_answer(said(down.error), may_go_on=may_go_on))
         elif end is None and (down.error is not None or down.reason is ExitReason.KILLED):
             why = down.reason.value if down.error is None else said(down.error)
             self._settle(RuntimeFailure(f"the request has no answer, since its session was lost: {why}"))
@@ -317,6 +338,12 @@ class Answer(Generic[T]):
                 end = replace(end, reason=f"{end.reason}: {why_tree_ended}")
             self._settle(self._reply(end))
         return self._finish is None
+
+    def _no_answer(self, why: str, *, may_go_on: bool) -> RuntimeFailure:
+        told, request_id = f"the request has no answer: {why}", self.tag.request_id
+        if not may_go_on:
+            return RuntimeFailure(told)
+        return OutcomeUnknown(f"{told}; {MAY_GO_ON.format(request_id)}", request_id)
 
     def _reply(self, end: Finish) -> Reply[T]:
         self.conversation.leave_open(end.open_turn)
@@ -342,7 +369,8 @@ class Answer(Generic[T]):
     def expire(self) -> None:
         """The backstop: nothing has ended the request in time."""
         late = "the request has no answer long after its deadline, or while it only waited: "
-        self._settle(RuntimeFailure(late + "callboard's loop is blocked, or its actors were lost"))
+        late += "callboard's loop is blocked, or its actors were lost"
+        self._settle(OutcomeUnknown(late, self.tag.request_id))
 
     def _settle(self, end: Reply[T] | RuntimeFailure) -> None:
         if not self._once.acquire(blocking=False):
@@ -358,6 +386,13 @@ class Answer(Generic[T]):
         """The request does not begin: its asker gets this."""
         if self._once.acquire(blocking=False):
             self.future.fail(error)
+
+    def later(self, run: Callable[[], object]) -> None:
+        """Run it on callboard's loop, if that still runs. For code that may take no lock, since the collection of
+        garbage calls it."""
+        if self._post is not None:
+            with contextlib.suppress(RuntimeError):
+                self._post(run)
 
     def wait(self) -> Reply[T]:
         """Block until the request has ended. Raises what it ended with."""
@@ -429,6 +464,17 @@ class EventReader(Generic[T]):
         self._unread_bytes = 0
         self._given_up = False
         self._is_read = False
+        self.has_begun = False
+        """Its request has, and so ends with it."""
+
+    def __del__(self) -> None:
+        self.drop()
+
+    def drop(self) -> None:
+        """Nothing can read it any more. Takes no lock: garbage is collected on any thread, in the midst of anything."""
+        if self.has_begun and not (self._given_up or self.answer.future.done):
+            self._given_up = self.answer.is_left = True
+            self.answer.later(partial(self._cancel, self.request_id, LEFT))
 
     def __call__(self, seen: Seen) -> None:
         """The session's side, on the loop thread."""
@@ -486,6 +532,23 @@ class EventReader(Generic[T]):
             self._cancel(self.request_id, why)
 
 
+class Unheld(Generic[T]):
+    """The session's way to a reader: only its program holds that, so that the request ends when it is dropped."""
+
+    __slots__ = ("_answer", "_reader")
+
+    def __init__(self, reader: EventReader[T]) -> None:
+        self._answer, self._reader = reader.answer, weakref.ref(reader)
+
+    def __call__(self, seen: Seen) -> None:
+        (self._reader() or self._answer)(seen)
+
+    def notify(self) -> None:
+        """The request has ended."""
+        if (reader := self._reader()) is not None:
+            reader._notify()
+
+
 class Stream(EventReader[T], AsyncIterable[StreamItem[T]]):
     """One request's events, as they happen, and its Reply last. Iterate it once, on the loop it was made on.
 
@@ -500,7 +563,7 @@ class Stream(EventReader[T], AsyncIterable[StreamItem[T]]):
         self._watch = Watch(answer.backstop, answer.expire)
         self.beginning: asyncio.Task[None] | None = None
         """Which begins the request, where something has to be read before."""
-        answer.future.on_done(self._notify)
+        answer.future.on_done(Unheld(self).notify)
 
     def _notify(self) -> None:
         if self._is_waking:  # a wake-up costs a system call, and the one that is under way finds this too
@@ -519,10 +582,10 @@ class Stream(EventReader[T], AsyncIterable[StreamItem[T]]):
 
     def texts(self) -> StreamIterator[str]:
         """Only the pieces of the model's text. After a restart (`Restarted`) the text comes again from its start."""
-        return StreamIterator(self._texts(), self.answer)
+        return StreamIterator(self._texts(), self)
 
     def __aiter__(self) -> StreamIterator[StreamItem[T]]:
-        return StreamIterator(self._items(), self.answer)
+        return StreamIterator(self._items(), self)
 
     async def _texts(self) -> AsyncGenerator[str, None]:
         async with aclosing(self._items()) as items:
@@ -548,29 +611,33 @@ class Stream(EventReader[T], AsyncIterable[StreamItem[T]]):
             for item in self._end():
                 yield item
         finally:
-            self._give_up("its reader has left")
+            self._give_up(LEFT)
             await self.answer.until_over()
 
 
 class StreamIterator(AsyncIterator[Item]):
     """What is read of a Stream: `async for`, and `aclose` to leave it and wait for the end of its request.
 
-    Where the loop over it is left early, an async generator is closed in some later turn of the event loop; this object
-    goes at once, so that who asks next in the conversation waits for the end and is not refused.
+    Where the loop over it is left early, an async generator is closed in some later turn of the event loop, or never
+    where that stands still; this object goes at once, and the request with it. Who asks next in the conversation waits
+    for the end and is not refused.
     """
 
-    def __init__(self, items: AsyncGenerator[Item, None], answer: Answer[Any]) -> None:
+    def __init__(self, items: AsyncGenerator[Item, None], reader: EventReader[Any]) -> None:
         self._items = items
-        self._answer = answer
+        self._reader = reader
+        self._has_begun = False
 
     def __anext__(self) -> Coroutine[object, object, Item]:
+        self._has_begun = True
         return self._items.__anext__()
 
     async def aclose(self) -> None:
         await self._items.aclose()
 
     def __del__(self) -> None:
-        self._answer.is_left = True
+        if self._has_begun:
+            self._reader.drop()
 
 
 class SyncEvents(Iterable[StreamItem[T]]):
@@ -592,7 +659,7 @@ class SyncStream(EventReader[T], SyncEvents[T]):
         self._wake = ThreadEvent()
         self._thread_id = 0
         """Of the thread that reads."""
-        answer.future.on_done(self._notify)
+        answer.future.on_done(Unheld(self).notify)
 
     def _notify(self) -> None:
         self._wake.set()
@@ -610,7 +677,7 @@ class SyncStream(EventReader[T], SyncEvents[T]):
                 yield from self._take()
             yield from self._end()
         finally:
-            self._give_up("its reader has left")
+            self._give_up(LEFT)
             if get_ident() == self._thread_id:  # garbage is collected on any thread, also on callboard's own
                 self.answer.wait_until_over()
 

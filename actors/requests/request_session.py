@@ -30,7 +30,7 @@ from callboard.actors.models.windows import FindWindow, Window
 from callboard.actors.requests.open_requests import OpenWork, pending, state_of
 from callboard.actors.requests.output_checks import ChecksAnswers
 from callboard.actors.requests.outside import CalledTool, FindCall, ReportProgress, ResolveCall
-from callboard.actors.requests.replies import STOPPING, SUSPENDED, Question, Seen
+from callboard.actors.requests.replies import STOPPING, SUSPENDED, Question, Seen, Unwritten
 from callboard.actors.requests.session_messages import (
     ALWAYS_SHOWN,
     BEGINS_WORK,
@@ -49,10 +49,9 @@ from callboard.actors.requests.session_messages import (
     Stop,
     Subscriber,
     TakenUp,
-    Unwritten,
     WindowFound,
 )
-from callboard.actors.requests.write_ahead import WRITTEN_WITHIN_SECONDS, WriteAhead
+from callboard.actors.requests.write_ahead import LATE, WRITTEN_WITHIN_SECONDS, WriteAhead
 from callboard.actors.telemetry.notices import PeerLost
 from callboard.actors.telemetry.spans import BeginSpans, Work
 from callboard.actors.telemetry.telemetry import SessionTrace, ends_work
@@ -420,7 +419,8 @@ class RequestSession(Actor[SessionMessage]):
         """The Journal says in the journal that the request has ended, as soon as it can."""
         if self._ahead is not None:
             self._ahead.close()
-        self._unwritten(f"what it did could not be written to the journal: {message.why}")
+        why = f"what it did could not be written to the journal: {message.why}"
+        self._unwritten(why, is_certain=message.is_certain and not self._acted_on)
 
     @handles(LookForWrites)
     def _look_whether_late(self, message: LookForWrites) -> None:
@@ -430,15 +430,14 @@ class RequestSession(Actor[SessionMessage]):
         if not self._ahead.is_late(self.now()):
             self._look_for_writes()
         elif message.is_second:
-            late = f"the journal did not write for {WRITTEN_WITHIN_SECONDS:g} s; its disk or server does not answer"
-            self._unwritten(late)
+            self._unwritten(LATE)
         else:  # the machine may have slept in the middle of a commit: that goes on now
             self._looks_for_writes = True
             self.tell_after(SECOND_LOOK_SECONDS, LookForWrites(is_second=True))
 
-    def _unwritten(self, why: str) -> None:
+    def _unwritten(self, why: str, *, is_certain: bool = False) -> None:
         self._fault = why
-        raise Unwritten(why, self._question.tag.shown())
+        raise Unwritten(why, self._question.tag.shown(), is_certain=is_certain)
 
     def _look_for_writes(self) -> None:
         """One timer at a time: most writes are durable long before."""

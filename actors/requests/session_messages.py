@@ -11,7 +11,7 @@ from callboard.actors.calls import dispatcher
 from callboard.actors.calls.approvals import SeekApproval
 from callboard.actors.calls.dispatcher import DispatchCall, StopsTold, ToolsOffered
 from callboard.actors.journal.outbox import NotWritten, Written
-from callboard.actors.kernel import Asks, DependencyLost, Down, Ref
+from callboard.actors.kernel import Asks, Down, Ref
 from callboard.actors.models.llm_manager import LlmMessage, StartModel
 from callboard.actors.models.windows import Window
 from callboard.actors.requests.open_requests import OpenWork
@@ -23,7 +23,6 @@ from callboard.protocol import commands, events
 from callboard.protocol.commands import Command
 from callboard.protocol.compaction import Compacted
 from callboard.protocol.content import Message, ToolCall
-from callboard.protocol.errors import RuntimeFailure
 from callboard.protocol.events import Event, ToolCallEnd
 from callboard.protocol.ids import RequestId, Tag
 from callboard.protocol.model import CallPurpose
@@ -108,10 +107,6 @@ SessionMessage = (
     AnswersChecked | Event | ToolsOffered | WindowFound | StopsTold | Down | ProgressMade | OutsideMessage | Written
     | NotWritten | LookForWrites | GoOn | ReadWork | ReadAlong
 )  # fmt: skip
-
-
-class Unwritten(DependencyLost, RuntimeFailure):
-    """What the request did could not be written to the journal."""
 
 
 class SessionLike(Protocol):

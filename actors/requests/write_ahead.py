@@ -24,7 +24,7 @@ from callboard.protocol.command_lines import led_to
 from callboard.protocol.commands import CallModel, Command, Finish, Note, RecordCompaction, RecordStep, ReportFailure
 from callboard.protocol.compaction import Compacted
 from callboard.protocol.content import Message
-from callboard.protocol.errors import RuntimeFailure
+from callboard.protocol.errors import OutcomeUnknown
 from callboard.protocol.events import (
     CALL_FAILS,
     ApprovalDenied,
@@ -44,6 +44,7 @@ from callboard.protocol.tools import ToolFailure
 #: A commit takes milliseconds, and a restart of the journal's actor some seconds. After this long its disk or server
 #: does not answer, and what waits for it ends with an error.
 WRITTEN_WITHIN_SECONDS: Final = 30.0
+LATE: Final = f"the journal did not write for {WRITTEN_WITHIN_SECONDS:g} s; its disk or server does not answer"
 #: What the end of a request tells of.
 _NOTED: Final = frozenset({Note, *CALL_FAILS, ReportFailure, ModelFailed})
 #: Events after which what holds a call has nothing more to do for it, or something else.
@@ -226,7 +227,7 @@ class WriteAhead:
         """The session ends without a Finish: say in the journal that its request has ended, and to all who wait."""
         for each in self._held:
             if each.confirms is not None:
-                each.confirms.fail(RuntimeFailure(why))
+                each.confirms.fail(OutcomeUnknown(why, self._request_id))
         if not self._is_closed:
             self._is_closed = True
             end = self._end(self._outbox.wall_clock(), None, why)

@@ -8,8 +8,8 @@ from typing import Final
 from msgspec.structs import replace
 
 from callboard.actors.kernel import Down, Ref
-from callboard.actors.requests.replies import Answer, Seen
-from callboard.actors.requests.session_messages import ReplayedSession, Unwritten
+from callboard.actors.requests.replies import Answer, Seen, Unwritten
+from callboard.actors.requests.session_messages import ReplayedSession
 from callboard.actors.testing.simulated_world import World
 from callboard.actors.testing.written_ahead import Applied
 from callboard.actors.tools.progress import ToolProgressed

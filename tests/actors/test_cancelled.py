@@ -199,7 +199,7 @@ async def by_leaving_texts(runtime: Runtime, question: str, conversation: Conver
 
 
 async def by_its_id(runtime: Runtime, question: str, conversation: Conversation) -> None:
-    request_id = runtime.start_request(question, conversation=conversation)
+    request_id = await runtime.start_request(question, conversation=conversation)
     await until_open(runtime)
     assert runtime.cancel(request_id, "the user pressed stop")
 
@@ -232,7 +232,7 @@ def test_who_does_not_wait_for_the_end_can_ask_at_once_nevertheless(runtime: Run
 
 def test_a_request_that_was_not_cancelled_keeps_its_conversation(runtime: Runtime) -> None:
     conversation = Conversation()
-    request_id = runtime.start_request("by_task", conversation=conversation)
+    request_id = runtime.start_request_sync("by_task", conversation=conversation)
     with pytest.raises(UsageError, match="has a request running"):
         runtime.ask_sync("next", conversation=conversation)
     runtime.cancel(request_id)

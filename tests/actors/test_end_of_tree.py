@@ -114,6 +114,7 @@ ARGUMENTS: Final[dict[str, tuple[object, ...]]] = {
     "stream": ("Hello?",),
     "stream_sync": ("Hello?",),
     "start_request": ("Hello?",),
+    "start_request_sync": ("Hello?",),
     "follow": ("r",),
     "result": ("r",),
     "result_sync": ("r",),

@@ -79,7 +79,7 @@ def seen(items: list[Followed]) -> tuple[str, list[str]]:
 def test_the_ids_are_ordered_and_each_is_where_one_can_go_on(tmp_path: Path) -> None:
     async def followed(journal: Path | None) -> None:
         async with Runtime(settings_with(journal), [twice]) as runtime:
-            request_id = runtime.start_request("what is it?")
+            request_id = await runtime.start_request("what is it?")
             items = await all_of(runtime, request_id)
             assert isinstance(items[-1].item, Reply)
             assert items[-1].item.text == "It is 2."
@@ -96,7 +96,7 @@ def test_the_ids_are_ordered_and_each_is_where_one_can_go_on(tmp_path: Path) -> 
 def test_what_the_journal_gives_is_what_was_seen_live_from_each_id_on(tmp_path: Path) -> None:
     async def followed() -> None:
         async with Runtime(settings_with(tmp_path / "journal.db"), [twice]) as runtime:
-            request_id = runtime.start_request("what is it?")
+            request_id = await runtime.start_request("what is it?")
             live = await all_of(runtime, request_id)
             forget_feeds(runtime)
             recorded = await all_of(runtime, request_id)
@@ -115,7 +115,7 @@ def test_what_the_journal_gives_is_what_was_seen_live_from_each_id_on(tmp_path: 
 def test_many_follow_a_request_that_runs_and_leaving_does_not_end_it() -> None:
     async def followed() -> None:
         async with Runtime(settings_with(None), [twice]) as runtime:
-            request_id = runtime.start_request("what is it?")
+            request_id = await runtime.start_request("what is it?")
             async for first in runtime.follow(request_id):
                 assert first.id
                 break
@@ -187,7 +187,7 @@ def test_a_follower_that_reads_too_little_is_cut_and_the_request_goes_on(monkeyp
 
         asks, talks = ScriptedTurn("", calls=(ScriptedCall("wait", {}),)), ScriptedTurn("word " * 5_000, chunk_chars=5)
         async with Runtime(Settings(model="scripted/x", script=[asks, talks]), tools=[wait]) as runtime:
-            request_id = runtime.start_request("talk")
+            request_id = await runtime.start_request("talk")
             follower = runtime.follow(request_id)
             first = await anext(follower)
             may_talk.set()
@@ -216,7 +216,7 @@ def test_a_request_that_ends_without_an_answer_raises_what_ask_raises(tmp_path: 
             journal=tmp_path / "j.db",
         )
         async with Runtime(never) as runtime:
-            request_id = runtime.start_request("?")
+            request_id = await runtime.start_request("?")
             follower = runtime.follow(request_id)
             await anext(follower)
             assert runtime.cancel(request_id)
@@ -260,7 +260,7 @@ async def main():
     is_first = not os.path.exists(f"{folder}/journal.db")
     async with Runtime(settings_with(Path(f"{folder}/journal.db")), [twice]) as runtime:
         if is_first:
-            runtime.start_request("what is it?", request_id="r1")
+            await runtime.start_request("what is it?", request_id="r1")
         read = 0
         async for each in runtime.follow("r1", after):
             print(json.dumps(line(each)), flush=True)

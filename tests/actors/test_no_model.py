@@ -67,7 +67,7 @@ ASKS: dict[str, Callable[..., object]] = {
     "ask_sync": lambda runtime, **options: runtime.ask_sync("hi", **options),
     "stream": lambda runtime, **options: asyncio.run(streamed(runtime, **options)),
     "stream_sync": lambda runtime, **options: list(runtime.stream_sync("hi", **options)),
-    "start_request": lambda runtime, **options: runtime.start_request("hi", **options),
+    "start_request": lambda runtime, **options: runtime.start_request_sync("hi", **options),
 }
 
 

@@ -36,7 +36,7 @@ def left_open(path: Path) -> str:
     answers = ["first", SLOW]
     with Runtime(Settings(model="scripted/model", script=answers, journal=str(path))) as runtime:
         runtime.ask_sync("What is first?", metadata={"user": "ada"})
-        request_id = runtime.start_request("What is second?")
+        request_id = runtime.start_request_sync("What is second?")
         wait_until(lambda: any(each.step == 1 for each in runtime.open_requests()))
     return request_id
 

@@ -180,11 +180,11 @@ async def by_stream(runtime: Runtime) -> None:
 
 
 async def by_start_request(runtime: Runtime) -> None:
-    await runtime.result(runtime.start_request("go"))
+    await runtime.result(await runtime.start_request("go"))
 
 
 async def by_follow(runtime: Runtime) -> None:
-    async for _ in runtime.follow(runtime.start_request("go")):
+    async for _ in runtime.follow(await runtime.start_request("go")):
         pass
 
 
