@@ -30,7 +30,7 @@ from callboard.actors.requests.outputs import output_type
 from callboard.actors.requests.replies import Answer, EventReader, Question, Reply, Stream, T, Unheld, outlast
 from callboard.actors.requests.request_feed import RequestFeed
 from callboard.actors.requests.session_messages import Subscriber
-from callboard.actors.running import Beginning, StartedRequest, StartedRuntime, tag_of
+from callboard.actors.running import Acceptance, StartedRequest, StartedRuntime, tag_of
 from callboard.actors.tools.context import context_of_asker
 from callboard.actors.wiring import Asked, Wiring
 from callboard.protocol.content import ToolCall, UserMessage
@@ -191,7 +191,7 @@ class NewRequest(Generic[T]):
         feed: RequestFeed | None = None,
         *,
         is_waiting: bool = False,
-        beginning: Beginning | None = None,
+        acceptance: Acceptance | None = None,
     ) -> None:
         """Start its session. `is_waiting`: this thread will wait for the answer, with the event loop that runs on it.
         Raises RuntimeFailure, and UsageError for an id that has a request running."""
@@ -230,7 +230,15 @@ class NewRequest(Generic[T]):
             begun_at = time.time() - running.system.now() + asked.at
             running.begin(
                 StartedRequest(
-                    running, question, asked.model, answer, subscriber, begun_at, needs, feed=feed, beginning=beginning
+                    running,
+                    question,
+                    asked.model,
+                    answer,
+                    subscriber,
+                    begun_at,
+                    needs,
+                    feed=feed,
+                    acceptance=acceptance,
                 )
             )
         except BaseException as error:
@@ -253,57 +261,57 @@ class NewRequest(Generic[T]):
         question, and what it ended with, where it did not begin."""
         try:
             await self.ready_async()
-            own: Beginning | None = self._begin(follow)
-            beginning = own
+            own: Acceptance | None = self._begin(follow)
+            acceptance = own
         except IdTaken as taken:
-            own, beginning = None, await asyncio.to_thread(self._asked_again, taken)
-        if beginning is not None:
-            watch = Watch(beginning.answer.backstop, beginning.answer.expire)
+            own, acceptance = None, await asyncio.to_thread(self._asked_again, taken)
+        if acceptance is not None:
+            watch = Watch(acceptance.answer.backstop, acceptance.answer.expire)
             try:
-                await (beginning.known if own is None else self._unless_cancelled(beginning.known))
+                await (acceptance.known if own is None else self._unless_cancelled(acceptance.known))
             finally:
                 watch.cancel()
-        return self._id_of(beginning)
+        return self._id_of(acceptance)
 
     def begun_sync(self, follow: Follow) -> str:
         """`begun`, for code without an event loop."""
         try:
             self.ready()
-            own: Beginning | None = self._begin(follow)
-            beginning = own
+            own: Acceptance | None = self._begin(follow)
+            acceptance = own
         except IdTaken as taken:
-            own, beginning = None, self._asked_again(taken)
-        if beginning is not None:
+            own, acceptance = None, self._asked_again(taken)
+        if acceptance is not None:
             with contextlib.nullcontext() if own is None else self._unless_interrupted():
-                while not beginning.known.wait(beginning.answer.backstop.look_seconds):
-                    beginning.answer.look()
-        return self._id_of(beginning)
+                while not acceptance.known.wait(acceptance.answer.backstop.look_seconds):
+                    acceptance.answer.look()
+        return self._id_of(acceptance)
 
-    def _begin(self, follow: Follow) -> Beginning:
-        beginning = Beginning(cast("Answer[object]", self.answer))
-        feed = follow(beginning.answer, beginning)
-        self.start(feed, feed=feed, beginning=beginning)
+    def _begin(self, follow: Follow) -> Acceptance:
+        acceptance = Acceptance(cast("Answer[object]", self.answer))
+        feed = follow(acceptance.answer, acceptance)
+        self.start(feed, feed=feed, acceptance=acceptance)
         if self._running.outbox is None:
-            beginning.counts()
-        return beginning
+            acceptance.counts()
+        return acceptance
 
-    def _asked_again(self, taken: IdTaken) -> Beginning | None:
+    def _asked_again(self, taken: IdTaken) -> Acceptance | None:
         """Of the request that has the id; None where it is kept. Raises `taken` where its question is another one."""
         running, request_id = self._running, self.answer.tag.request_id
         opened = running.requests.get(request_id)
-        beginning = opened.beginning if opened is not None else None
-        if opened is not None and (beginning is not None or running.records is None):
+        acceptance = opened.acceptance if opened is not None else None
+        if opened is not None and (acceptance is not None or running.records is None):
             user: UserMessage | None = opened.question.user
         else:
             log = running.records.written_request(request_id) if running.records is not None else None
             user = _question_of(log) if log is not None else None
         if user != self._user:
             raise taken
-        return beginning
+        return acceptance
 
-    def _id_of(self, beginning: Beginning | None) -> str:
-        if beginning is not None and not beginning.has_begun:
-            beginning.answer.future.result()
+    def _id_of(self, acceptance: Acceptance | None) -> str:
+        if acceptance is not None and not acceptance.has_begun:
+            acceptance.answer.future.result()
         return self.answer.tag.request_id
 
     # -- its end

@@ -286,7 +286,7 @@ class StartedRuntime:
             logger.warning("some actors did not stop within %s s and were killed", SHUTDOWN_SECONDS)
 
 
-class Beginning:
+class Acceptance:
     """Hears of a request with its answer, and says when it has begun: once the journal has it."""
 
     def __init__(self, answer: Answer[object]) -> None:
@@ -328,7 +328,7 @@ class StartedRequest(Struct, Generic[T], eq=False):
     ref: kernel.Ref[SessionMessage] | None = None
     feed: RequestFeed | None = None
     """Where it is followed, or may be."""
-    beginning: Beginning | None = None
+    acceptance: Acceptance | None = None
     """Of one that no one waits for."""
 
     def make_session(self) -> RequestSession:

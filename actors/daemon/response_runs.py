@@ -38,7 +38,7 @@ class ResponseLeft(Exception):
 
 
 async def begin(call: HttpCall, question: ClientQuestion, record: ResponseRecord) -> None:
-    """Ask, and attend. Raises ApiError and what `start_request` raises; then nothing is kept, unless it may have begun."""
+    """Ask, and attend. Raises what `start_request` raises; then nothing is kept, unless the request may have begun."""
     tenant = call.tenant
     asked = await asked_of(call, question, record.request_id)
     form = form_of(question.output) if question.output is not None else None
