@@ -228,19 +228,9 @@ class NewRequest(Generic[T]):
         try:
             self._check_room()  # others have begun since
             begun_at = time.time() - running.system.now() + asked.at
-            running.begin(
-                StartedRequest(
-                    running,
-                    question,
-                    asked.model,
-                    answer,
-                    subscriber,
-                    begun_at,
-                    needs,
-                    feed=feed,
-                    acceptance=acceptance,
-                )
-            )
+            opened = StartedRequest(running, question, asked.model, answer, subscriber, begun_at, needs, feed=feed)
+            opened.acceptance = acceptance
+            running.begin(opened)
         except BaseException as error:
             conversation.release()
             if isinstance(error, kernel.NameTaken):

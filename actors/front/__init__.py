@@ -104,9 +104,9 @@ __all__ = [
     "OpenRequest", "OpenRouterOptions", "OpenState", "Origin", "Outcome", "OutcomeUnknown", "Output", "PartialOutput",
     "PendingCall", "Policy", "Prices", "Proposal", "ProposalState", "Reply", "RequestEnded", "RequestLogFilter", "Risk",
     "Rule", "RunTool", "Runtime", "RuntimeFailure", "Sampling", "Settings", "StepReport", "Stream", "SyncStream",
-    "TextDelta", "Tool", "ToolCallCompleted", "ToolCallDeferred", "ToolCallFailed", "ToolContext", "ToolError", "ToolProgressed",
-    "Trust", "UsageError", "UserQuestion", "Video", "__version__", "ask_sync", "freeze_support", "json_schema",
-    "stream_sync", "tool",
+    "TextDelta", "Tool", "ToolCallCompleted", "ToolCallDeferred", "ToolCallFailed", "ToolContext", "ToolError",
+    "ToolProgressed", "Trust", "UsageError", "UserQuestion", "Video", "__version__", "ask_sync", "freeze_support",
+    "json_schema", "stream_sync", "tool",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # a type checker that saw this function would accept every name

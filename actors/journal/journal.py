@@ -251,7 +251,7 @@ class Journal(Actor[JournalMessage]):
         except JournalLost as error:
             self._lost(batch, said(error))
         except CallboardError as error:
-            self._fail(batch, said(error), is_certain=not isinstance(error, OutcomeUnknown))
+            self._fail(batch, said(error), is_unsure=isinstance(error, OutcomeUnknown) or self._outbox.tries > 1)
         except Exception as error:  # noqa: BLE001 - our fault, in one of them: the others go on
             self._crashed(marks, batch, error)
         else:
@@ -286,11 +286,11 @@ class Journal(Actor[JournalMessage]):
             each.reply_to.tell_control(EffectCommitted(each.change.tag, why))
         else:
             self._outbox.remember_failed(each.change.request_id, None)
-            self._tell_failed([each], said(why), is_certain=True)
+            self._tell_failed([each], said(why), is_unsure=False)
 
-    def _fail(self, batch: Sequence[HandedOver], why: str, *, is_certain: bool = False) -> None:
+    def _fail(self, batch: Sequence[HandedOver], why: str, *, is_unsure: bool = True) -> None:
         """Nothing of it was written: their requests end, and the journal says so as soon as it can be written.
-        `is_certain`: else some of it may have been."""
+        `is_unsure`: some of it may have been."""
         self._note_failure(why)
         for each in batch:
             if isinstance(each, AppendWrite):
@@ -298,12 +298,12 @@ class Journal(Actor[JournalMessage]):
                 ended = change.ends if change.ends is not None and each.reply_to is None else None
                 end = ended or RequestEnd(now, None, failure=why)
                 self._outbox.remember_failed(change.request_id, Write(change.request_id, change.number, (), ends=end))
-        self._tell_failed(batch, why, is_certain=is_certain)
+        self._tell_failed(batch, why, is_unsure=is_unsure)
         if self._retry is None and self._outbox.marks(1):
             seconds = RETRY_SECONDS[min(self._failures, len(RETRY_SECONDS)) - 1]
             self._retry = self.tell_after(seconds, WriteAgain())
 
-    def _tell_failed(self, batch: Sequence[HandedOver], why: str, *, is_certain: bool = False) -> None:
+    def _tell_failed(self, batch: Sequence[HandedOver], why: str, *, is_unsure: bool = True) -> None:
         told: dict[RequestId, None] = {}
         for each in batch:
             if isinstance(each, CommitEffect):
@@ -313,7 +313,7 @@ class Journal(Actor[JournalMessage]):
             self._outbox.sessions.pop(request_id, None)
             if each.reply_to is not None and request_id not in told:
                 told[request_id] = None
-                each.reply_to.tell_control(NotWritten(request_id, why, is_certain))
+                each.reply_to.tell_control(NotWritten(request_id, why, is_unsure))
 
     def _crashed(self, marks: Sequence[Write], batch: Sequence[HandedOver], error: Exception) -> None:
         """One change is what our code cannot write: each is tried alone, and its request ends where it is the one."""
@@ -321,7 +321,7 @@ class Journal(Actor[JournalMessage]):
             logger.error("the journal could not write a change: %s", said(error), exc_info=error)
             for mark in marks:
                 self._outbox.drop_mark(mark)
-            self._fail(batch, f"internal_error: {said(error)}")
+            self._fail(batch, f"internal_error: {said(error)}", is_unsure=False)
             return
         for mark in marks:
             self._write((mark,), ())
@@ -341,7 +341,7 @@ class Journal(Actor[JournalMessage]):
         self._tell_failed([each for each in batch if isinstance(each, CommitEffect)], why)
         for request_id, session in sessions.items():
             self._outbox.remember_failed(request_id, None)
-            session.tell_control(NotWritten(request_id, why))
+            session.tell_control(NotWritten(request_id, why, is_unsure=True))
 
     def _note_failure(self, why: str) -> None:
         self._failures += 1

@@ -40,8 +40,8 @@ class NotWritten(Struct, frozen=True):
 
     request_id: RequestId
     why: str
-    is_certain: bool = False
-    """Else it may be in the journal."""
+    is_unsure: bool = False
+    """It may be in the journal all the same."""
 
 
 class EffectCommitted(Struct, frozen=True):

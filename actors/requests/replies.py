@@ -242,10 +242,10 @@ class RequestEnded(RuntimeFailure):
 class Unwritten(DependencyLost, RuntimeFailure):
     """What the request did could not be written to the journal."""
 
-    def __init__(self, message: str, ids: Mapping[str, object], *, is_certain: bool = False) -> None:
-        """`is_certain`: the journal has nothing of the request. Else a later process may go on with it."""
+    def __init__(self, message: str, ids: Mapping[str, object], *, may_go_on: bool) -> None:
+        """`may_go_on`: a later process may, as the journal has something of the request, perhaps."""
         super().__init__(message, ids)
-        self.is_certain = is_certain
+        self.may_go_on = may_go_on
 
 
 class ModelCallFailed(ProviderError):
@@ -327,7 +327,7 @@ class Answer(Generic[T]):
         if end is None and why_tree_ended:
             self._settle(self._no_answer(why_tree_ended, may_go_on=self.is_kept))
         elif end is None and isinstance(down.error, RuntimeFailure):
-            may_go_on = isinstance(down.error, Unwritten) and not down.error.is_certain
+            may_go_on = isinstance(down.error, Unwritten) and down.error.may_go_on
             self._settle(self._no_answer(said(down.error), may_go_on=may_go_on))
         elif end is None and (down.error is not None or down.reason is ExitReason.KILLED):
             why = down.reason.value if down.error is None else said(down.error)

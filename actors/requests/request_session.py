@@ -420,7 +420,7 @@ class RequestSession(Actor[SessionMessage]):
         if self._ahead is not None:
             self._ahead.close()
         why = f"what it did could not be written to the journal: {message.why}"
-        self._unwritten(why, is_certain=message.is_certain and not self._acted_on)
+        self._unwritten(why, may_go_on=message.is_unsure or self._acted_on > 0)
 
     @handles(LookForWrites)
     def _look_whether_late(self, message: LookForWrites) -> None:
@@ -435,9 +435,9 @@ class RequestSession(Actor[SessionMessage]):
             self._looks_for_writes = True
             self.tell_after(SECOND_LOOK_SECONDS, LookForWrites(is_second=True))
 
-    def _unwritten(self, why: str, *, is_certain: bool = False) -> None:
+    def _unwritten(self, why: str, *, may_go_on: bool = True) -> None:
         self._fault = why
-        raise Unwritten(why, self._question.tag.shown(), is_certain=is_certain)
+        raise Unwritten(why, self._question.tag.shown(), may_go_on=may_go_on)
 
     def _look_for_writes(self) -> None:
         """One timer at a time: most writes are durable long before."""
