@@ -144,8 +144,8 @@ class SqliteDatabase:
             with self._told:
                 self._connection.execute("COMMIT")
         except JournalFailed as error:
-            if getattr(error.__cause__, "sqlite_errorcode", 0) & _PRIMARY == sqlite3.SQLITE_IOERR:
-                raise JournalUnsure(str(error)) from error.__cause__  # its last page may be on the disk
+            if getattr(error.__cause__, "sqlite_errorcode", None) == sqlite3.SQLITE_IOERR_FSYNC:
+                raise JournalUnsure(str(error)) from error.__cause__  # all of it was written, and may be on the disk
             raise
 
     def rollback(self) -> None:

@@ -44,8 +44,11 @@ def test_requests_end_with_one_clear_error_and_it_goes_on_when_there_is_room(
     said = found(tmp_path, way)
     assert said["before"] == "done"
     assert len(said["meanwhile"]) == 6
+    assert said["caught"].startswith("OutcomeUnknown: "), (
+        "it had begun: until its end is written, a start goes on with it"
+    )
     for error in (said["caught"], *said["meanwhile"]):
-        assert error.startswith("RuntimeFailure: ")
+        assert error.startswith("RuntimeFailure: ") == (error != said["caught"])
         assert error.count("could not be written") == 1
         assert f"{tmp_path}/journal.sqlite" in error
         assert why in error
