@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from callboard.protocol import limits
+from callboard.protocol.commands import NoteKind
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.events import ModelFailed, ModelLost, ModelNoted
 
+#: Notes that say why there is no answer yet.
+_TELLS_WHY: Final = frozenset({NoteKind.RETRY, NoteKind.FALLBACK, NoteKind.RATE_LIMIT})
 #: Of a model that is known to take no tools, or no schema, its holder says so without asking it.
 _SAID_UNASKED: Final = frozenset({ErrorKind.TOOLS_UNSUPPORTED, ErrorKind.SCHEMA_UNSUPPORTED})
 
@@ -27,6 +30,8 @@ class Attempts:
         self._waits_until_at = 0.0
         """What the model call waits for is over then."""
         self._has_cut_harder = False
+        self._failures: dict[str, str] = {}
+        """What its tries have failed with so far, each once."""
 
     @property
     def left(self) -> int:
@@ -46,6 +51,22 @@ class Attempts:
         """It has sent so many requests by now, and may wait before the next."""
         self._sent_now = max(self._sent_now, event.requests)
         self._waits_until_at = event.until_at
+        if event.kind in _TELLS_WHY:
+            self._has_failed(event.text)
+
+    def asked_again(self, reason: str) -> str:
+        """What is told of a step that is asked again."""
+        self._has_failed(reason)
+        return f"Step asked again after {self.sent} of {self.most} requests: {reason}"
+
+    def _has_failed(self, told: str) -> None:
+        why = told.partition("; ")[0].rstrip(".")
+        self._failures[why.partition(" after ")[0]] = why  # the latest of each model
+
+    @property
+    def failures(self) -> str:
+        """For the reason of a request that ends before a try has succeeded; "" where none has failed."""
+        return "".join(f"; {each}" for each in self._failures.values())
 
     def ended(self, requests: int, least: int = 1) -> None:
         """It took so many requests, at least those that it was known to have taken."""
@@ -67,11 +88,11 @@ class Attempts:
         self.losses = losses
         return self.may_ask_again and losses <= limits.MAX_MODEL_LOSSES
 
-    def begins_again_at(self, at: float) -> float:
+    def begins_again_at(self, at: float, losses: int) -> float:
         """After a pause that grows with each loss in a row: what was lost needs time to come back. A wait that was
         under way, such as for a rate limit, is not cut short."""
         pauses = limits.MODEL_LOST_PAUSES_SECONDS
-        return max(at + pauses[min(self.losses, len(pauses)) - 1], self._waits_until_at)
+        return max(at + pauses[min(losses, len(pauses)) - 1], self._waits_until_at)
 
     def may_cut_harder(self) -> bool:
         """Once a step: a second refusal of the same prompt says that our count cannot be relied on."""
@@ -81,3 +102,4 @@ class Attempts:
     def end_step(self) -> None:
         """A turn counts: the next model call is another step's."""
         self.sent, self.losses, self._has_cut_harder = 0, 0, False
+        self._failures.clear()

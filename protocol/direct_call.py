@@ -79,6 +79,10 @@ class DirectCall:
         """As `Session.loss_event`: the call is lost, since no model is ever asked."""
         return self._session.loss_event(at)
 
+    def asks_again_at(self, at: float) -> float:
+        """As `Session.asks_again_at`."""
+        return self._session.asks_again_at(at)
+
     def to_journal(self, event: Event) -> tuple[Event, ...]:
         """As `Session.to_journal`. The model's answers are not among them: this class gives them again."""
         return self._session.to_journal(event)

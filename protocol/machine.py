@@ -182,9 +182,11 @@ class Session:
         """After a crash, this session's open work is lost: the event that says so; None when it had none."""
         if self.state is RequestState.CALLING_MODEL:
             return events.ModelLost(self.step, at, with_process=True)
-        if self.state is RequestState.RUNNING_TOOLS:
-            return events.ToolsLost(self.step, at)
-        return None
+        return events.ToolsLost(self.step, at) if self.state is RequestState.RUNNING_TOOLS else None
+
+    def asks_again_at(self, at: float) -> float:
+        """When a model call that was lost then is asked again; until it is, its loss need not count."""
+        return self._attempts.begins_again_at(at, self._attempts.losses + 1)
 
     # Whose event is it?
 
@@ -249,7 +251,8 @@ class Session:
         deadline_at = self._clock.deadline_at(event.at)
         if event.at < deadline_at - limits.CLOCK_TOLERANCE_SECONDS:
             return [] if self._clock.is_halted else [commands.SetTimer(self.tag, deadline_at)]
-        self._end(Outcome.TIMED_OUT, f"the request's deadline of {self._options.timeout_seconds:g} s passed.")
+        told = f"deadline of {self._options.timeout_seconds:g} s passed{self._attempts.failures}."
+        self._end(Outcome.TIMED_OUT, f"the request's {told}")
         return self._let_go(event)
 
     # The model.
@@ -376,11 +379,8 @@ class Session:
         return self._told_left_out(event.error.notes) + self._model_error(event.error, event.at, event.model)
 
     def _model_lost(self, event: events.ModelLost) -> list[Command]:
-        """Ask again, after a pause (attempts.py).
-
-        A request that is beside one that crashes the holder of all model calls must outlive that, so it is asked again
-        as often as any step is. The one at fault must not be: for it, and it alone, ModelFailed says `internal_error`.
-        """
+        # A request beside one that crashes the holder of all model calls must outlive that, so it is asked again as
+        # often as any step is. The one at fault must not be: for it alone, ModelFailed says `internal_error`.
         self._check_step(event)
         attempts = self._attempts
         may_ask_again = attempts.lost(event)
@@ -393,7 +393,7 @@ class Session:
             if self._purpose is CallPurpose.SUMMARY:
                 return self._summary_failed(told)
             return self._end(Outcome.FAILED, f"{ErrorKind.INTERNAL}: {told}")
-        not_before_at = attempts.begins_again_at(event.at)
+        not_before_at = attempts.begins_again_at(event.at, attempts.losses)
         told = f"the model call was lost; it is asked again after {not_before_at - event.at:.4g} s."
         return self._ask_again(told, not_before_at)
 
@@ -499,8 +499,7 @@ class Session:
             self._due = self._aside.request, not_before_at
         else:
             self._plan_next(again=True, not_before_at=not_before_at)
-        told = f"Step asked again after {self._attempts.sent} of {self._attempts.most} requests: {reason}"
-        return [commands.Note(self.step, told, NoteKind.ASKED_AGAIN)]
+        return [commands.Note(self.step, self._attempts.asked_again(reason), NoteKind.ASKED_AGAIN)]
 
     # The calls of a step.
 

@@ -119,6 +119,11 @@ class Write(Struct, frozen=True):
     """Of the conversation, from now on."""
     ends: RequestEnd | None = None
 
+    @property
+    def only_goes_on(self) -> bool:
+        """It says no more than that a request which was taken up goes on."""
+        return not self.events and self.ends is None
+
 
 class Statement(Struct, frozen=True):
     """One statement that a tool wants to be committed with the outcome of its call."""

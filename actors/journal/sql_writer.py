@@ -142,6 +142,8 @@ class SqlWriter:
         begun = [column(each.request_id) for each in writes if each.begins is not None]
         if begun:
             self._database.execute_many(BEGIN_OPEN, [(each, self._owner, each) for each in begun])
+        if going_on := [column(each.request_id) for each in writes if each.only_goes_on]:
+            self._database.execute_many(FORGET_TAKINGS, [(each,) for each in going_on])
         ended = [column(each.request_id) for each in writes if each.ends is not None]
         if ended:
             self._database.execute_many(END_OPEN, [(each,) for each in ended])

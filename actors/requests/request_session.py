@@ -66,7 +66,6 @@ from callboard.protocol.limits import MAX_CALL_SENDS, PROGRESS_PAUSE_SECONDS
 from callboard.protocol.machine import Session
 from callboard.protocol.options import ToolOffer
 from callboard.protocol.output import OUTPUT_TOOL, Checked, answers_in, named_apart
-from callboard.protocol.states import CallState
 from callboard.protocol.tools import Effect, FailureCode, ToolFailure
 
 logger = logger_of("callboard")
@@ -124,7 +123,7 @@ class RequestSession(Actor[SessionMessage]):
         self._checker = question.checker
         self._output_tool = OUTPUT_TOOL
         self._window = Window(question.options.context_tokens) if find_window is None else None
-        self._has_started = False
+        self._has_started, self._lost_step = False, question.tag
         self._acted_on = taken_up.number if taken_up is not None else 0
         """So many events, without ModelStreamed: the place in the request's feed."""
         self._has_cancelled = False
@@ -202,22 +201,23 @@ class RequestSession(Actor[SessionMessage]):
         self._offers, self._window = started.tools, Window(started.options.context_tokens)
         if started.options.output is not None:
             self._output_tool = started.options.output.tool_name
-        if session.has_recorded:
-            self._unrecorded = ()
-        for tag, state in session.calls.items():
-            if state is CallState.DEFERRED:
-                self._deferred[tag] = session.call_of(tag).name
-        timer = next((each for each in session.resume_commands() if isinstance(each, commands.SetTimer)), None)
-        self._show(timer or commands.ClearTimer(self._question.tag))  # its asker waits no longer than its time
-        if timer is not None:
-            self._set_timer(timer)
+        self._unrecorded = () if session.has_recorded else self._unrecorded
+        self._deferred.update(taken_up.deferred)
+        self._show(taken_up.timer or commands.ClearTimer(self._question.tag))  # its asker waits no longer than its time
+        if taken_up.timer is not None:
+            self._set_timer(taken_up.timer)
         step = session.step
         for outcome in taken_up.outcomes:
             with suppress(Rejected):  # it is among the events already
                 self._apply(outcome)
         lost = session.loss_event(self.now())
         if lost is not None and session.step == step:  # else the outcomes have ended the step that was lost
-            self._apply(lost)
+            if isinstance(lost, events.ModelLost) and self._ahead is not None:
+                self._lost_step = step  # it counts when the model is asked again, and not where nobody comes to that
+                self._ahead.goes_on()
+                self.tell_at(session.asks_again_at(lost.at), lost)
+            else:
+                self._apply(lost)
 
     @handles(ReadWork)
     def _work(self, _: ReadWork) -> OpenWork:
@@ -292,7 +292,7 @@ class RequestSession(Actor[SessionMessage]):
         self._trace.observe(PeerLost(self._question.tag, down.ref.name, down.reason.value))
         self._tell_telemetry()
         is_manager = down.ref is self._peers.llm_manager
-        if is_manager and self._has_started:
+        if is_manager and self._has_started and self._session.step != self._lost_step:
             step = self._session.step
             if self._ahead is not None and self._ahead.holds_model_call(step):
                 return  # the next one will be sent it

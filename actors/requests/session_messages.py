@@ -24,7 +24,7 @@ from callboard.protocol.commands import Command
 from callboard.protocol.compaction import Compacted
 from callboard.protocol.content import Message, ToolCall
 from callboard.protocol.events import Event, ToolCallEnd
-from callboard.protocol.ids import RequestId, Tag
+from callboard.protocol.ids import RequestId, Tag, ToolName
 from callboard.protocol.model import CallPurpose
 from callboard.protocol.states import CallState, RequestState
 
@@ -141,6 +141,8 @@ class ReplayedSession(SessionLike, Protocol):
 
     def loss_event(self, at: float) -> Event | None: ...
 
+    def asks_again_at(self, at: float) -> float: ...
+
 
 class TakenUp(Struct, frozen=True):
     """What the session of a request goes on with that was open in a journal."""
@@ -151,3 +153,14 @@ class TakenUp(Struct, frozen=True):
     """Of calls with the effect `transaction`, as they were committed; what is among the events already is ignored."""
     number: int = 0
     """So many events it has acted on, without ModelStreamed."""
+
+    @property
+    def timer(self) -> commands.SetTimer | None:
+        """Of the request, where its time runs."""
+        return next((each for each in self.session.resume_commands() if isinstance(each, commands.SetTimer)), None)
+
+    @property
+    def deferred(self) -> dict[Tag, ToolName]:
+        """The calls whose results come from outside."""
+        of_call, calls = self.session.call_of, self.session.calls
+        return {tag: of_call(tag).name for tag, state in calls.items() if state is CallState.DEFERRED}

@@ -167,6 +167,10 @@ class WriteAhead:
         self._is_closed = ends is not None
         return (lambda: self._conversation.is_in_journal(outbox.name)) if messages else None
 
+    def goes_on(self) -> None:
+        """It was taken up, and waits: that its process ends meanwhile is no fault of its own."""
+        self._outbox.hand_over(AppendWrite(Write(self._request_id, self._written + 1, ()), self._reply_to))
+
     def _beginning(self, started: RequestStarted, begun_at: float) -> Beginning:
         question = self._question
         return Beginning(

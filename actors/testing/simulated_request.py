@@ -254,6 +254,10 @@ class RecordedSession(ReplayedSession):
         """As the session's own."""
         return self._session.loss_event(at)
 
+    def asks_again_at(self, at: float) -> float:
+        """As the session's own."""
+        return self._session.asks_again_at(at)
+
     @property
     def step(self) -> Tag:
         """The session's present step."""
