@@ -51,7 +51,7 @@ from callboard.actors.requests.session_messages import (
     TakenUp,
     WindowFound,
 )
-from callboard.actors.requests.write_ahead import LATE, WRITTEN_WITHIN_SECONDS, WriteAhead
+from callboard.actors.requests.write_ahead import LATE, SECOND_LOOK_SECONDS, WRITTEN_WITHIN_SECONDS, WriteAhead
 from callboard.actors.telemetry.notices import PeerLost
 from callboard.actors.telemetry.spans import BeginSpans, Work
 from callboard.actors.telemetry.telemetry import SessionTrace, ends_work
@@ -71,8 +71,6 @@ from callboard.protocol.tools import Effect, FailureCode, ToolFailure
 logger = logger_of("callboard")
 #: For the dispatcher to say that the tools of a cancelled request were asked to stop; then it is answered anyway.
 STOPS_TOLD_SECONDS = 1.0
-#: Between the two looks that find the journal late before its request ends.
-SECOND_LOOK_SECONDS = 5.0
 
 
 class RequestSession(Actor[SessionMessage]):
@@ -92,11 +90,8 @@ class RequestSession(Actor[SessionMessage]):
     ) -> None:
         """`find_window`: where the options leave open how many tokens the model takes; `begin_spans`: where tracing is
         installed; `ahead`: where there is a journal; `taken_up`: of a request that was open there."""
-        self._question = question
-        self._peers = peers
-        self._subscriber = subscriber
-        self._is_read_along = question.is_read_along
-        self._record = record
+        self._question, self._is_read_along = question, question.is_read_along
+        self._peers, self._subscriber, self._record = peers, subscriber, record
         self._taken_up = taken_up
         self._session = make_session() if taken_up is None else taken_up.session
         self._ahead = ahead
@@ -120,10 +115,11 @@ class RequestSession(Actor[SessionMessage]):
         self._offer_requests = 0
         self._offers: tuple[ToolOffer, ...] | None = None
         self._find_window = find_window
-        self._checker = question.checker
-        self._output_tool = OUTPUT_TOOL
+        self._checker, self._output_tool = question.checker, OUTPUT_TOOL
         self._window = Window(question.options.context_tokens) if find_window is None else None
-        self._has_started, self._lost_step = False, question.tag
+        self._has_started = False
+        self._lost: events.ModelLost | None = None
+        """It counts when the model is asked again, so that a process that never comes to that makes no loss of it."""
         self._acted_on = taken_up.number if taken_up is not None else 0
         """So many events, without ModelStreamed: the place in the request's feed."""
         self._has_cancelled = False
@@ -213,9 +209,9 @@ class RequestSession(Actor[SessionMessage]):
         lost = session.loss_event(self.now())
         if lost is not None and session.step == step:  # else the outcomes have ended the step that was lost
             if isinstance(lost, events.ModelLost) and self._ahead is not None:
-                self._lost_step = step  # it counts when the model is asked again, and not where nobody comes to that
+                self._lost, at = lost, session.asks_again_at(lost.at)
+                self._timers[step] = at, self.tell_at(at, lost)
                 self._ahead.goes_on()
-                self.tell_at(session.asks_again_at(lost.at), lost)
             else:
                 self._apply(lost)
 
@@ -253,6 +249,12 @@ class RequestSession(Actor[SessionMessage]):
     @handles(*get_args(Event))
     def _happened(self, event: Event) -> bool | Reply[bool]:
         """True, or what says later that it is durable: for those who ask."""
+        if (lost := self._lost) is not None:  # at its time, or before what else happens
+            self._lost = None
+            self._timers.pop(lost.tag)[1].cancel()
+            self._apply(lost)
+            if event is lost:
+                return True
         of_request = not self._has_started and event.tag == self._question.tag
         if of_request and isinstance(event, events.CancelRequested | events.DeadlinePassed):
             self._start((), Window(None))  # only what has begun can end
@@ -292,7 +294,7 @@ class RequestSession(Actor[SessionMessage]):
         self._trace.observe(PeerLost(self._question.tag, down.ref.name, down.reason.value))
         self._tell_telemetry()
         is_manager = down.ref is self._peers.llm_manager
-        if is_manager and self._has_started and self._session.step != self._lost_step:
+        if is_manager and self._has_started and self._lost is None:
             step = self._session.step
             if self._ahead is not None and self._ahead.holds_model_call(step):
                 return  # the next one will be sent it
@@ -677,8 +679,7 @@ class RequestSession(Actor[SessionMessage]):
     def _end(self, finish: commands.Finish) -> None:
         self._is_waiting = False
         self._show(finish)
-        end = self.stopped if self._is_stopping else self.stop
-        end()
+        (self.stopped if self._is_stopping else self.stop)()
 
 
 _CARRIERS: Final[Mapping[type[Command], Callable[..., None]]] = {

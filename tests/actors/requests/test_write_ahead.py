@@ -30,9 +30,9 @@ from callboard.actors.models.llm_manager import StartModel
 from callboard.actors.requests.conversation import Conversation
 from callboard.actors.requests.outside import ResolveCall
 from callboard.actors.requests.replies import STOPPING, SUSPENDED, Question
-from callboard.actors.requests.request_session import SECOND_LOOK_SECONDS, RequestSession
+from callboard.actors.requests.request_session import RequestSession
 from callboard.actors.requests.session_messages import Peers, Record
-from callboard.actors.requests.write_ahead import WRITTEN_WITHIN_SECONDS, WriteAhead
+from callboard.actors.requests.write_ahead import SECOND_LOOK_SECONDS, WRITTEN_WITHIN_SECONDS, WriteAhead
 from callboard.actors.testing.simulation import SimulatedScheduler
 from callboard.protocol.commands import (
     CancelTool,

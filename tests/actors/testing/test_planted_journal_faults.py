@@ -105,7 +105,7 @@ def gives_the_go_ahead_at_once(patch: Patch) -> None:
 
 
 def forgets_to_say_that_it_failed(patch: Patch) -> None:
-    patch.setattr(Journal, "_tell_failed", lambda self, batch, why: None)
+    patch.setattr(Journal, "_tell_failed", lambda self, batch, why, **_: None)
 
 
 def never_says_that_failed_requests_have_ended(patch: Patch) -> None:
