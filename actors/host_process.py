@@ -49,6 +49,15 @@ def check_for_asyncio(what: str) -> None:
         ) from None
 
 
+def check_may_wait(what: str, instead: str) -> None:
+    """Raises UsageError on an event loop of callboard's own, where `what` would wait for what it keeps from running."""
+    if not getattr(asyncio._get_running_loop(), "is_of_host", True):
+        raise UsageError(
+            f"{what} waits, and holds the event loop of callboard's own on which this code runs: use {instead}, or run "
+            "it on a thread: `await asyncio.to_thread(...)`"
+        )
+
+
 def check_for_threads() -> None:
     """Raises UsageError where a library of green threads has replaced what callboard's own threads are made of.
 

@@ -21,7 +21,7 @@ from callboard.actors import kernel
 from callboard.actors.calls.dispatcher import ReadOffers, ReplaceTools
 from callboard.actors.calls.registry import GIVEN
 from callboard.actors.edits.proposals import DecideEdits
-from callboard.actors.host_process import check_for_asyncio, check_for_threads, end_dropped
+from callboard.actors.host_process import check_for_asyncio, check_for_threads, check_may_wait, end_dropped
 from callboard.actors.operating import Operated
 from callboard.actors.requests.asking import AskOptions, Prompt
 from callboard.actors.requests.direct_calls import (
@@ -242,6 +242,7 @@ class Runtime(Operated):
 
     def drain_sync(self, deadline_seconds: float) -> bool:
         """`drain`, for code without an event loop."""
+        check_may_wait("drain_sync", "`await runtime.drain(...)`")
         return self._live().drain(deadline_seconds)
 
     @property
@@ -318,6 +319,7 @@ class Runtime(Operated):
         self, prompt: Prompt, *, output: TypeForm[T] | None = None, **options: Unpack[AskOptions]
     ) -> Reply[T] | Reply:
         """`ask`, for code without an event loop. Ctrl-C while it waits cancels the request."""
+        check_may_wait("ask_sync", "`await runtime.ask(...)`")
         new = self._new_request(prompt, options, output)
         new.ready()
         new.start(new.answer, is_waiting=True)
@@ -350,6 +352,7 @@ class Runtime(Operated):
     ) -> SyncStream[T] | SyncStream:
         """`stream`, for code without an event loop: `for event in runtime.stream_sync(prompt)`. Leaving the loop early
         and Ctrl-C cancel the request."""
+        check_may_wait("stream_sync", "`async for ... in runtime.stream(...)`")
         new = self._new_request(prompt, options, output)
         new.ready()
         stream = SyncStream(new.answer, self._live().cancel)
@@ -381,6 +384,7 @@ class Runtime(Operated):
         self, prompt: Prompt, *, output: TypeForm[T] | None = None, **options: Unpack[AskOptions]
     ) -> str:
         """`start_request`, for code without an event loop: it waits."""
+        check_may_wait("start_request_sync", "`await runtime.start_request(...)`")
         new = self._new_request(prompt, options, output)
         return new.begun_sync(following.Following(self._live(), self._outputs).feed)
 
@@ -455,6 +459,7 @@ class Runtime(Operated):
 
     def result_sync(self, request_id: str) -> Reply[object]:
         """`result`, for code without an event loop."""
+        check_may_wait("result_sync", "`await runtime.result(...)`")
         answer = self._answer_of(request_id)
         return answer.wait() if answer is not None else self._recorded(request_id)
 

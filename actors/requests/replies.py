@@ -15,7 +15,6 @@ from collections.abc import (
     AsyncIterable,
     AsyncIterator,
     Callable,
-    Coroutine,
     Iterable,
     Iterator,
     Mapping,
@@ -628,9 +627,9 @@ class StreamIterator(AsyncIterator[Item]):
         self._reader = reader
         self._has_begun = False
 
-    def __anext__(self) -> Coroutine[object, object, Item]:
+    async def __anext__(self) -> Item:  # a coroutine, which holds this object: `await anext(aiter(stream))`
         self._has_begun = True
-        return self._items.__anext__()
+        return await self._items.__anext__()
 
     async def aclose(self) -> None:
         await self._items.aclose()
