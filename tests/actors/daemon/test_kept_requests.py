@@ -1,4 +1,4 @@
-"""An id that the daemon has given out is known to the next one, whenever this one was killed; a refusal is a refusal."""
+"""An id that the daemon has given out is known to the next one; what it refuses does not run."""
 
 from __future__ import annotations
 
