@@ -51,7 +51,13 @@ from callboard.actors.requests.session_messages import (
     TakenUp,
     WindowFound,
 )
-from callboard.actors.requests.write_ahead import LATE, SECOND_LOOK_SECONDS, WRITTEN_WITHIN_SECONDS, WriteAhead
+from callboard.actors.requests.write_ahead import (
+    LATE,
+    SECOND_LOOK_SECONDS,
+    UNWRITTEN,
+    WRITTEN_WITHIN_SECONDS,
+    WriteAhead,
+)
 from callboard.actors.telemetry.notices import PeerLost
 from callboard.actors.telemetry.spans import BeginSpans, Work
 from callboard.actors.telemetry.telemetry import SessionTrace, ends_work
@@ -122,13 +128,11 @@ class RequestSession(Actor[SessionMessage]):
         """It counts when the model is asked again, so that a process that never comes to that makes no loss of it."""
         self._acted_on = taken_up.number if taken_up is not None else 0
         """So many events, without ModelStreamed: the place in the request's feed."""
-        self._has_cancelled = False
         self._clock_turned: commands.SetTimer | commands.ClearTimer | None = None
         """Of the request, by what was applied last: its asker has to know."""
         self._finish: commands.Finish | None = None
-        self._is_waiting = False
-        """The request has finished, and its tools are being told to stop."""
-        self._is_stopping = False
+        self._has_cancelled = self._is_stopping = self._is_waiting = False
+        """Of the last: the request has finished, and its tools are being told to stop."""
 
     # -- life
 
@@ -421,8 +425,7 @@ class RequestSession(Actor[SessionMessage]):
         """The Journal says in the journal that the request has ended, as soon as it can."""
         if self._ahead is not None:
             self._ahead.close()
-        why = f"what it did could not be written to the journal: {message.why}"
-        self._unwritten(why, may_go_on=message.is_unsure or self._acted_on > 0)
+        self._unwritten(UNWRITTEN + message.why, may_go_on=message.is_unsure or self._acted_on > 0)
 
     @handles(LookForWrites)
     def _look_whether_late(self, message: LookForWrites) -> None:
