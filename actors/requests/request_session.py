@@ -51,13 +51,7 @@ from callboard.actors.requests.session_messages import (
     TakenUp,
     WindowFound,
 )
-from callboard.actors.requests.write_ahead import (
-    LATE,
-    SECOND_LOOK_SECONDS,
-    UNWRITTEN,
-    WRITTEN_WITHIN_SECONDS,
-    WriteAhead,
-)
+from callboard.actors.requests.write_ahead import LATE, SECOND_LOOK_SECONDS, WRITTEN_WITHIN_SECONDS, WriteAhead
 from callboard.actors.telemetry.notices import PeerLost
 from callboard.actors.telemetry.spans import BeginSpans, Work
 from callboard.actors.telemetry.telemetry import SessionTrace, ends_work
@@ -120,8 +114,7 @@ class RequestSession(Actor[SessionMessage]):
         """Of the calls that were shown to make progress."""
         self._offer_requests = 0
         self._offers: tuple[ToolOffer, ...] | None = None
-        self._find_window = find_window
-        self._checker, self._output_tool = question.checker, OUTPUT_TOOL
+        self._find_window, self._checker, self._output_tool = find_window, question.checker, OUTPUT_TOOL
         self._window = Window(question.options.context_tokens) if find_window is None else None
         self._has_started = False
         self._lost: events.ModelLost | None = None
@@ -425,7 +418,8 @@ class RequestSession(Actor[SessionMessage]):
         """The Journal says in the journal that the request has ended, as soon as it can."""
         if self._ahead is not None:
             self._ahead.close()
-        self._unwritten(UNWRITTEN + message.why, may_go_on=message.is_unsure or self._acted_on > 0)
+        why = f"what it did could not be written to the journal: {message.why}"
+        self._unwritten(why, may_go_on=message.is_unsure or self._acted_on > 0)
 
     @handles(LookForWrites)
     def _look_whether_late(self, message: LookForWrites) -> None:

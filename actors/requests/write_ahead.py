@@ -44,7 +44,6 @@ from callboard.protocol.tools import ToolFailure
 #: A commit takes milliseconds, and a restart of the journal's actor some seconds. After this long its disk or server
 #: does not answer, and what waits for it ends with an error.
 WRITTEN_WITHIN_SECONDS: Final = 30.0
-UNWRITTEN: Final = "what it did could not be written to the journal: "
 #: Between the two looks that find the journal late before its request ends.
 SECOND_LOOK_SECONDS: Final = 5.0
 LATE: Final = f"the journal did not write for {WRITTEN_WITHIN_SECONDS:g} s; its disk or server does not answer"

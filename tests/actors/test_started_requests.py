@@ -389,7 +389,7 @@ def test_what_waits_is_refused_on_a_loop_of_callboards_own(tmp_path: Path) -> No
         return "asked"
 
     def model(request: ModelRequest) -> ScriptedTurn:
-        if isinstance(request.messages[-1], ToolMessage) or request.messages[-1].text == "inner":  # type: ignore[union-attr]
+        if isinstance(request.messages[-1], ToolMessage) or request.messages[-1].text == "inner":
             return ScriptedTurn("done")
         return ScriptedTurn(calls=(ScriptedCall("asks", {}),))
 
