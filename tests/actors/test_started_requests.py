@@ -422,3 +422,17 @@ async def test_a_request_out_of_time_says_what_its_tries_failed_with() -> None:
         told = r"deadline of 3 s passed; scripted/m failed \(overloaded, status 503\) after 1 of 4 requests\.$"
         with pytest.raises(RequestEnded, match=told):
             await runtime.ask("q", timeout=3.0)
+
+
+def test_restarts_that_never_come_to_ask_the_model_are_no_lost_calls(tmp_path: Path, model: Model) -> None:
+    """Neither the 32 calls that may be lost nor the 10 starts that may come to nothing."""
+    settings = Settings(model="scripted/m", script=model, journal=tmp_path / "journal.db")
+    with Runtime(settings) as runtime:
+        runtime.start_request_sync("wait", request_id="r")
+        wait_until(lambda: model.asked)
+    for _ in range(40):
+        with Runtime(settings):
+            pass  # stopped within the pause before a lost call is asked again
+    answers = Settings(model="scripted/m", script=["done"], journal=tmp_path / "journal.db")
+    with Runtime(answers) as runtime:
+        assert runtime.result_sync("r").text == "done"
