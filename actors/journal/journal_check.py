@@ -26,7 +26,7 @@ from callboard.actors.journal.journal_database import StatementRefused
 from callboard.actors.journal.journal_records import SetAside
 from callboard.actors.journal.salvage import salvage
 from callboard.actors.journal.sqlite_database import JournalDamaged
-from callboard.actors.journal.sqlite_file import prepared, real_path
+from callboard.actors.journal.sqlite_file import header_fault, prepared, real_path
 from callboard.actors.journal.sqlite_journal import SqliteReader
 from callboard.actors.journal.tables import (
     COMPACTIONS,
@@ -39,6 +39,7 @@ from callboard.actors.journal.tables import (
     SET_ASIDE,
     TABLES,
 )
+from callboard.actors.journal.wal_frames import log_fault
 from callboard.protocol.errors import UsageError
 
 _READ: Final[Mapping[str, Callable[[Sequence[object]], object]]] = {
@@ -81,6 +82,8 @@ def verify(path: str | Path) -> Report:
     real = real_path(str(path))
     if not real.exists():
         raise UsageError(f"there is no journal {real}; name one that is there")
+    if why := header_fault(real) or log_fault(real):
+        return Report(real, faults=(why,))
     try:
         reader = SqliteReader(real)
     except JournalDamaged as error:

@@ -1,18 +1,21 @@
 """A new journal from what is sound in a damaged one.
 
-Nothing is guessed: a record is taken over when its checksum is right, also when other parts of the file are damaged.
-The indexes say which records there were. A request of which a record is lost, or may be, is not gone on with: it ends
-with an error that says so. The damaged file is moved aside, and kept.
+Nothing is guessed: a record is taken over when its checksum is right, also when other parts of the file are damaged,
+and from an older version of a page where the latest is lost. The indexes say which records there were, and so do the
+numbers of the rows. A request of which a record is lost, or may be, is not gone on with: it ends with an error that
+says so. The damaged file is moved aside, and kept, with its log.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -23,14 +26,16 @@ from callboard.actors.journal.file_lock import FILE_MODE
 from callboard.actors.journal.journal_database import StatementRefused
 from callboard.actors.journal.journal_records import SetAside
 from callboard.actors.journal.journal_store import JournalFailed
-from callboard.actors.journal.sqlite_database import OWN_PREFIX, SqliteDatabase, make_tables
-from callboard.actors.journal.sqlite_pages import Found, Pages, Record, of_file
+from callboard.actors.journal.sqlite_database import OWN_PREFIX, Durability, SqliteDatabase, make_tables
+from callboard.actors.journal.sqlite_pages import Found, FoundRow, Pages, Record, of_file
 from callboard.actors.journal.tables import (
     CONVERSATIONS,
     ENDS,
     EVENTS,
     FORMAT,
+    MESSAGES,
     META,
+    OFFERS,
     OPEN,
     OUTCOMES,
     REQUESTS,
@@ -42,12 +47,15 @@ from callboard.actors.journal.tables import (
 from callboard.actors.opened_folders import attributes, give
 from callboard.protocol.errors import UsageError
 
-#: Commits behind a damaged one in the log. One may be a commit that a power cut has interrupted: nothing was built on
-#: it. Of two, the first had been reported as durable before the second began.
-MOST_UNFINISHED_COMMITS: Final = 1
 _KINDS: Final = {"TEXT": str, "INTEGER": int, "REAL": float, "BLOB": bytes}
 #: Each row of these has a key that says which request it is of, and whether a row is lost.
-_WITNESSED: Final = (REQUESTS, EVENTS, ENDS, OUTCOMES)
+_WITNESSED: Final = (REQUESTS, EVENTS, MESSAGES, ENDS, OUTCOMES)
+#: Of these a row may be lost without a trace, and its request would go on as if it had never been: what it began would
+#: be done twice. The others follow from the events, which are compared with them when a request is taken up.
+_DOUBTED: Final = (EVENTS, OUTCOMES)
+_WRITTEN_AT: Final = {EVENTS.name: "written_at", OUTCOMES.name: "committed_at"}
+#: What a power cut takes with durability="process" was written in these last seconds, or not much before.
+IDLE_SECONDS: Final = 5.0
 _BATCH: Final = 500
 _OPEN_WITHOUT_OWNER: Final = f"INSERT INTO {OPEN} (request_id, owner) VALUES (?, '')"
 _MADE_BY: Final = (
@@ -56,18 +64,62 @@ _MADE_BY: Final = (
 )
 
 
+class _Doubt(Struct, frozen=True):
+    """Rows of a table may be lost that nothing names."""
+
+    until: float
+    """None was written later."""
+    since: float
+    """A request whose last event is older than this has lost none."""
+
+
 class _Saved(Struct):
     """What is sound, and what is known to be lost."""
 
     rows: dict[str, dict[Row, Row]] = field(default_factory=lambda: defaultdict(dict))
     """By the name of the table and by key."""
+    numbers: dict[str, dict[Row, int]] = field(default_factory=lambda: defaultdict(dict))
+    """Which row of its table each is."""
     damaged: list[tuple[Table, Row]] = field(default_factory=list)
     lost: dict[str, int] = field(default_factory=Counter)
     """How many records each request has lost, by its id as it is written."""
-    doubts: list[str] = field(default_factory=list)
-    """Why records may be lost of any request."""
+    doubts: dict[str, _Doubt] = field(default_factory=dict)
+    """By the name of the table."""
     foreign: tuple[str, ...] = ()
     """Tables that are not the journal's: those of tools."""
+
+    def add(self, table: Table, found: FoundRow) -> None:
+        row = _restored(table, found.record)
+        key = _key(table, row)
+        self.rows[table.name].setdefault(key, row)
+        self.numbers[table.name].setdefault(key, found.number)
+
+    def last_event(self) -> dict[str, float]:
+        """When the last event of each request was written that is there."""
+        last: dict[str, float] = {}
+        for row in self.rows[EVENTS.name].values():
+            last[str(row[0])] = max(_number(row[2]), last.get(str(row[0]), -math.inf))
+        return last
+
+    def in_doubt(self, request_ids: Iterable[str]) -> set[str]:
+        """Those of which a record may be lost that nothing names."""
+        last = self.last_event()
+        found: set[str] = set()
+        for name, doubt in self.doubts.items():
+            found |= {
+                each
+                for each in request_ids
+                if doubt.since <= last.get(each, math.inf) < doubt.until
+                and (name != OUTCOMES.name or self._may_have_outcomes(each))
+            }
+        return found
+
+    def _may_have_outcomes(self, request_id: str) -> bool:
+        """Was it offered a tool with the effect `transaction`, as far as one can see?"""
+        row = self.rows[REQUESTS.name].get((request_id,))
+        offer = self.rows[OFFERS.name].get((row[4],)) if row is not None else None
+        data = offer[1] if offer is not None else None
+        return not isinstance(data, bytes) or b'"transaction"' in data
 
 
 def damaged_path(path: Path, now: float) -> Path:
@@ -86,6 +138,10 @@ def _part_path(path: Path) -> Path:
 
 def _ready_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.salvaged")
+
+
+def _pages_path(path: Path) -> Path:
+    return path.with_name(f"{path.name}.salvage-pages")
 
 
 def beside(path: Path) -> tuple[Path, ...]:
@@ -114,34 +170,31 @@ def other_format(path: Path, found: object) -> UsageError:
     )
 
 
-def salvage(path: Path, why: str, now: float) -> list[str]:
-    """Replace the journal, which no one may have open, by a new one. What was found, a line each."""
+def salvage(path: Path, why: str, now: float, durability: Durability = "power") -> list[str]:
+    """Replace the journal, which no one may have open, by a new one. What was found, a line each.
+
+    With the durability "process" a power cut may have taken what was written last out of the log: a request that had
+    waited for longer is not doubted for that.
+    """
     pages = of_file(path)
-    found = pages.scan()
-    saved = _sort_out(pages, found)
+    saved = _Evidence(pages).sorted_out(durability)
     for row in saved.rows[META.name].values():
         if row[0] == "format" and row[1] != str(FORMAT):
             raise other_format(path, row[1])
     part, ready = _part_path(path), _ready_path(path)
     remove_database(part)
+    aside = damaged_path(path, now)
     os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE))
-    copied = _write(part, path, saved, now)
+    told = _write(part, path, pages, saved, f"the journal was damaged ({why}): it is kept as {aside.name}", now)
     for each in beside(part):
         with contextlib.suppress(FileNotFoundError):
             each.unlink()
     with part.open("rb") as file:  # where root saves it, who has written the journal goes on with it
         give(file.fileno(), attributes(path.stat()))
     part.replace(ready)
-    aside = finish(path, now)
+    finish(path, now)
     records = sum(len(saved.rows[table.name]) for table in TABLES if table not in (META, SET_ASIDE))
-    notes = [f"the journal {path} was damaged ({why}): it was moved to {aside}; sound records saved: {records:,}"]
-    if saved.damaged:
-        notes.append(f"damaged records set aside: {len(saved.damaged):,}")
-    if saved.lost:
-        notes.append(f"requests with lost records: {len(saved.lost):,}; those that had not ended are not gone on with")
-    if saved.doubts:
-        notes.append(f"requests that had not ended are not gone on with: {'; '.join(saved.doubts)}")
-    return notes + copied
+    return [f"the journal {path} was damaged ({why}): it was moved to {aside}; sound records saved: {records:,}", *told]
 
 
 def finish(path: Path, now: float) -> Path | None:
@@ -149,6 +202,7 @@ def finish(path: Path, now: float) -> Path | None:
     ready = _ready_path(path)
     if not ready.exists():
         remove_database(_part_path(path))
+        remove_database(_pages_path(path))
         return None
     aside = damaged_path(path, now)
     for each, ending in zip((path, *beside(path)), ("", "-wal", "-shm", "-journal"), strict=True):
@@ -171,32 +225,193 @@ def sync_folder(path: Path) -> None:
 # -- what is there
 
 
-def _sort_out(pages: Pages, found: Found) -> _Saved:
-    saved = _Saved()
-    roots = {
-        (str(kind), str(name)): root
-        for _, record in found.rows
-        if len(record) == 5 and isinstance(root := record[3], int)
-        for kind, name in [record[:2]]
-        if kind in ("table", "index") and record[1] is not None
+class _Tree(Struct):
+    """A table and the index of its keys, and what is known of the two."""
+
+    table: Table
+    keys: dict[Row, int]
+    """By the index: the number of each row."""
+    is_whole: bool
+    """All rows of the table can be read: what else an index names is no row any more."""
+    is_complete: bool
+    """No row is lost that neither names."""
+    has_last: bool
+    """Its latest rows are there."""
+
+
+class _Evidence:
+    """What the pages say: which rows there are, and which there were."""
+
+    def __init__(self, pages: Pages) -> None:
+        self.pages, self.found = pages, pages.scan()
+        self.saved = _Saved()
+        self._roots = _roots(self.found)
+        own = (OWN_PREFIX, "sqlite_")
+        self.saved.foreign = tuple(name for kind, name in self._roots if kind == "table" and not name.startswith(own))
+        self._below_roots: set[int] = set().union(*(self.found.below(root)[0] for root in self._roots.values()))
+        self._unsound: set[int] = set()
+        self._pages_of: dict[str, set[int]] = defaultdict(set)
+        self._take_rows()
+        self._trees = [self._tree(table) for table in TABLES if table is not META]
+
+    def sorted_out(self, durability: Durability) -> _Saved:
+        saved = self.saved
+        self._add_others()
+        for tree in self._trees:
+            if tree.table in _WITNESSED and not tree.is_whole:
+                self._look_for_lost(tree)
+        saved.damaged = [(table, row) for table, row in saved.damaged if _key(table, row) not in saved.rows[table.name]]
+        known = {row[0] for row in saved.rows[CONVERSATIONS.name].values()}
+        for row in list(saved.rows[REQUESTS.name].values()):
+            if row[1] not in known:  # it follows from its requests
+                saved.rows[CONVERSATIONS.name].setdefault(row[1:2], CONVERSATIONS.row(*row[1:3]))
+        since = self._lost_since() - IDLE_SECONDS if durability == "process" and self._only_log() else -math.inf
+        for tree in self._trees:
+            if tree.table in _DOUBTED and not tree.is_complete:
+                saved.doubts[tree.table.name] = _Doubt(self._until(tree), since)
+        return saved
+
+    def _take_rows(self) -> None:
+        found, saved = self.found, self.saved
+        elsewhere: set[int] = set()
+        for name in saved.foreign:
+            elsewhere |= found.below(self._roots["table", name])[0]
+        for row in found.rows:
+            table = _table_of(row.record)
+            if table is not None:
+                self._pages_of[table.name].add(row.page)
+                saved.add(table, row)
+            elif row.page not in elsewhere and not _is_of_schema(row.record):
+                self._unsound.add(row.page)
+                if (shape := _table_like(row.record)) is not None:
+                    saved.damaged.append((shape, _restored(shape, row.record)))
+
+    def _tree(self, table: Table) -> _Tree:
+        found, pages, name = self.found, self.pages, table.name
+        others = set().union(*(each for other, each in self._pages_of.items() if other != name))
+        bad = self._unsound | pages.stale | others
+        root = self._roots.get(("table", name), 0)
+        own, is_whole = found.below(root)
+        is_whole = is_whole and not own & bad and self._pages_of[name] <= own
+        index, is_index_whole = found.below(self._roots.get(("index", f"sqlite_autoindex_{name}_1"), 0))
+        keys, fits = self._keys(table, index)
+        is_index_whole = is_index_whole and fits and not index & pages.stale
+        is_index_whole = is_index_whole and self.saved.numbers[name].items() <= keys.items()
+        # A lost page, of which it is not known which one it was, was not both the table's and the index's; two may be.
+        is_complete = (is_whole or is_index_whole, is_whole and is_index_whole, False)[min(len(pages.unknown), 2)]
+        way = found.last_of(root)
+        has_last = all(each in found.children and each not in bad for each in way)
+        has_last = has_last and pages.place_of(way[-1]) >= max(pages.unknown, default=-1)
+        return _Tree(table, keys, is_whole and not pages.unknown and not is_index_whole, is_complete, has_last)
+
+    def _keys(self, table: Table, index: set[int]) -> tuple[dict[Row, int], bool]:
+        """Also of pages that are below nothing; and does all that is below the root of the index fit it?"""
+        kinds = [_KINDS[table.columns[name].split()[0]] for name in table.key]
+        numbers = self.saved.numbers[table.name].items()
+        keys: dict[Row, int] = {}
+        fits = True
+        for page, records in self.found.keys.items():
+            of_page = dict(filter(None, (_key_of(record, kinds) for record in records)))
+            if page in index:
+                fits = fits and len(of_page) == len(records)
+            elif page in self._below_roots or len(of_page) < len(records) or not of_page.items() & numbers:
+                continue
+            keys |= of_page
+        return keys, fits
+
+    def _add_others(self) -> None:
+        """Rows that only other versions of pages have: where an index names them, or what came later is lost."""
+        rows = self.saved.rows
+        missing = {tree.table.name: tree.keys.keys() - rows[tree.table.name].keys() for tree in self._trees}
+        if not self.pages.log.lost and not any(missing.values()):
+            return
+        for row, is_latest in self.pages.others():
+            table = _table_of(row.record)
+            if table is not None:
+                is_missing = _key(table, _restored(table, row.record)) in missing.get(table.name, ())
+                if is_latest or is_missing:
+                    self.saved.add(table, row)
+
+    def _look_for_lost(self, tree: _Tree) -> None:
+        saved = self.saved
+        begun = saved.rows[REQUESTS.name]
+        for key in tree.keys.keys() - saved.rows[tree.table.name].keys():
+            request_id = str(key[0])
+            if tree.table is MESSAGES:  # the id of a message begins with that of the request which has added it
+                parts = str(key[1]).split("/")
+                above = ("/".join(parts[:end]) for end in range(len(parts) - 1, 0, -1))
+                request_id = next((each for each in above if (each,) in begun), "")
+            if request_id:
+                saved.lost[request_id] += 1
+
+    # -- rows of which there is no trace
+
+    def _until(self, tree: _Tree) -> float:
+        """When the last row was written, at the latest, that may be lost though nothing names it.
+
+        The rows of a table are numbered as they are added. A number that neither a row nor the index has was a row that
+        is lost, or was deleted; it was written before the next one.
+        """
+        if not tree.has_last:
+            return math.inf
+        name = tree.table.name
+        place = list(tree.table.columns).index(_WRITTEN_AT[name])
+        numbers = self.saved.numbers[name]
+        times = {numbers[key]: _number(row[place]) for key, row in self.saved.rows[name].items()}
+        known = sorted({0, *times, *tree.keys.values()})
+        behind = [after for before, after in pairwise(known) if after > before + 1]
+        if not behind:
+            return -math.inf
+        return next((times[each] for each in known if each >= behind[-1] and each in times), math.inf)
+
+    def _lost_since(self) -> float:
+        """When the last event was written that the log has before its first lost frame, or the file."""
+        for rows in self.pages.in_log_before(min(self.pages.log.lost)):
+            if times := _times(rows):
+                return max(times)
+        return max(_times([row for row in self.found.rows if self.pages.place_of(row.page) < 0]), default=-math.inf)
+
+    def _only_log(self) -> bool:
+        """Is the log damaged, and nothing in the file?"""
+        pages, found = self.pages, self.found
+        in_file = [page for page in range(1, pages.pages_in_file + 1) if pages.place_of(page) < 0]
+        return bool(pages.log.lost) and not any(
+            page in self._unsound or (page in self._below_roots and page not in found.children) for page in in_file
+        )
+
+
+def _roots(found: Found) -> dict[tuple[str, str], int]:
+    """The root of each table and index, by kind and name: from the rows of SQLite's own table of them."""
+    return {
+        (str(row.record[0]), str(row.record[1])): root
+        for row in found.rows
+        if _is_of_schema(row.record) and isinstance(root := row.record[3], int)
     }
-    own = (OWN_PREFIX, "sqlite_")
-    saved.foreign = tuple(name for kind, name in roots if kind == "table" and not name.startswith(own))
-    elsewhere: set[int] = set()
-    for name in saved.foreign:
-        elsewhere |= found.below(roots["table", name])[0]
-    for number, record in found.rows:
-        table = _table_of(record)
-        if table is not None:
-            row = _restored(table, record)
-            saved.rows[table.name].setdefault(_key(table, row), row)
-        elif number not in elsewhere and (shape := _table_like(record)) is not None:
-            saved.damaged.append((shape, _restored(shape, record)))
-    for table in _WITNESSED:
-        _look_for_lost(table, roots.get(("index", f"sqlite_autoindex_{table.name}_1")), found, saved)
-    if pages.wal.lost_commits > MOST_UNFINISHED_COMMITS:
-        saved.doubts.append(f"{pages.wal.lost_commits} commits at the end of its log are lost")
-    return saved
+
+
+def _is_of_schema(record: Record) -> bool:
+    """Is it a row of SQLite's own table of tables and indexes?"""
+    return len(record) == 5 and record[0] in ("table", "index") and record[1] is not None
+
+
+def _key_of(record: Record, kinds: Sequence[type[object]]) -> tuple[Row, int] | None:
+    """The key of a row and its number, from a record of its index."""
+    *values, number = record
+    key = tuple(
+        float(each) if kind is float and isinstance(each, int) else each
+        for each, kind in zip(values, kinds, strict=False)
+    )
+    fits = len(values) == len(kinds) and all(map(isinstance, key, kinds))
+    return (key, number) if fits and isinstance(number, int) else None
+
+
+def _times(rows: Iterable[FoundRow]) -> list[float]:
+    """When those of them that are events were written."""
+    return [_number(row.record[2]) for row in rows if _table_of(row.record) is EVENTS]
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, int | float) else -math.inf
 
 
 def _table_of(record: Record) -> Table | None:
@@ -234,45 +449,41 @@ def _key(table: Table, row: Row) -> Row:
     return tuple(value for name, value in zip(table.columns, row[:-1], strict=True) if name in table.key)
 
 
-def _look_for_lost(table: Table, root: int | None, found: Found, saved: _Saved) -> None:
-    pages, is_whole = found.below(root) if root else (set[int](), False)
-    sound = saved.rows[table.name]
-    keys = [record for number in pages for record in found.keys.get(number, ())]
-    names = list(table.columns)[: len(table.key)]
-    kinds = [_KINDS[table.columns[name].split()[0]] for name in names]
-    for key in keys:
-        if len(key) != len(kinds) + 1 or not all(
-            isinstance(value, kind) for value, kind in zip(key[:-1], kinds, strict=True)
-        ):
-            is_whole = False
-        elif key[:-1] not in sound:
-            saved.lost[str(key[0])] += 1
-    if not is_whole:
-        saved.doubts.append(f"the index of {table.name} is damaged, so it is not known which records are lost")
-
-
 # -- the new one
 
 
-def _write(part: Path, old: Path, saved: _Saved, now: float) -> list[str]:
+def _write(part: Path, old: Path, pages: Pages, saved: _Saved, why: str, now: float) -> list[str]:
+    """What is to be told of it."""
+    still_open = _still_open(saved)
+    ended_by_doubt = saved.in_doubt(still_open) - saved.lost.keys()
+    rows = list(_set_aside(saved, ended_by_doubt, now))
+    if pages.log.fault or not rows:
+        rows.append(SET_ASIDE.row(now, "the journal", why, None, "", None))
     database = SqliteDatabase(part)
     try:
         database.begin()
         make_tables(database)
         for table in TABLES:
-            rows = list(saved.rows[table.name].values())
-            for at in range(0, len(rows), _BATCH):
-                database.execute_many(table.insert, rows[at : at + _BATCH])
+            found = list(saved.rows[table.name].values())
+            for at in range(0, len(found), _BATCH):
+                database.execute_many(table.insert, found[at : at + _BATCH])
         made = {"format": str(FORMAT), "made_at": repr(now), "journal": uuid.uuid4().hex}
         database.execute_many(META.insert, [META.row(*each) for each in made.items()])
-        still_open = _still_open(saved)
         database.execute_many(_OPEN_WITHOUT_OWNER, [(each,) for each in still_open])
-        database.execute_many(SET_ASIDE.insert, list(_set_aside(saved, still_open, now)))
-        notes = _copy_foreign(database, old, saved.foreign)
+        database.execute_many(SET_ASIDE.insert, rows)
+        notes = _copy_foreign(database, old, pages, saved.foreign)
         database.commit()
         database.checkpoint()
     finally:
         database.close()
+    if saved.damaged:
+        notes.append(f"damaged records set aside: {len(saved.damaged):,}")
+    if saved.lost:
+        notes.append(f"requests with lost records: {len(saved.lost):,}; those that had not ended are not gone on with")
+    if ended_by_doubt:
+        notes.append(
+            f"requests that had not ended, and may have lost records: {len(ended_by_doubt):,}; they are not gone on with"
+        )
     return notes
 
 
@@ -283,31 +494,36 @@ def _still_open(saved: _Saved) -> list[str]:
     return sorted(known - ended)
 
 
-def _set_aside(saved: _Saved, still_open: Sequence[str], now: float) -> Iterator[Row]:
+def _set_aside(saved: _Saved, in_doubt: Iterable[str], now: float) -> Iterator[Row]:
     for number, (table, row) in enumerate(saved.damaged, start=1):
         found = SetAside(f"damaged record {number}, of {table.name}: {_key(table, row)}", "its checksum is wrong", now)
         data = row[-2]
         yield set_aside_row(found, data if isinstance(data, bytes) else None)
-    doubt = "; ".join(saved.doubts)
-    for each in sorted(saved.lost.keys() | (set(still_open) if doubt else set())):
-        if each in saved.lost:
-            told = f"{saved.lost[each]} of its records are lost: the journal was damaged"
-        else:
-            told = f"records of it may be lost: the journal was damaged ({doubt})"
+    for each in sorted(saved.lost):
+        told = f"{saved.lost[each]} of its records are lost: the journal was damaged"
+        yield SET_ASIDE.row(now, f"request {each}", told, each, "", None)
+    for each in sorted(in_doubt):
+        told = "records of it may be lost: the journal was damaged, and nothing of it tells what came behind"
         yield SET_ASIDE.row(now, f"request {each}", told, each, "", None)
 
 
-def _copy_foreign(database: SqliteDatabase, old: Path, names: Sequence[str]) -> list[str]:
+def _copy_foreign(database: SqliteDatabase, old: Path, pages: Pages, names: Sequence[str]) -> list[str]:
     """The tables of tools, as far as SQLite reads them: they have no checksums."""
     if not names:
         return []
+    whole = _pages_path(old)
     try:
-        with contextlib.closing(SqliteDatabase(old, reads_only=True)) as source:
+        remove_database(whole)
+        with open(os.open(whole, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, FILE_MODE), "wb") as file:
+            file.writelines(pages.whole_file())
+        with contextlib.closing(SqliteDatabase(whole, reads_only=True)) as source:
             # Nothing is written to it: this lets SQLite read the rest of a schema of which a line is damaged.
             source.execute("PRAGMA writable_schema = ON")
             return [note for name in names if (note := _copy_table(database, source, name))]
     except JournalFailed as error:
         return [f"the tables of tools ({', '.join(names)}) could not be saved: {error}"]
+    finally:
+        remove_database(whole)
 
 
 def _copy_table(database: SqliteDatabase, source: SqliteDatabase, name: str) -> str:

@@ -17,7 +17,6 @@ from callboard.actors.journal.file_lock import FILE_MODE, FileLock, cannot_use
 from callboard.actors.journal.journal_database import StatementRefused
 from callboard.actors.journal.journal_store import JournalFailed
 from callboard.actors.journal.salvage import (
-    MOST_UNFINISHED_COMMITS,
     finish,
     has_records,
     other_format,
@@ -33,8 +32,9 @@ from callboard.actors.journal.sqlite_database import (
     SqliteDatabase,
     make_tables,
 )
-from callboard.actors.journal.sqlite_pages import HEADER_BYTES, PAGE_BYTES, lost_commits
-from callboard.actors.journal.tables import FORMAT, META, OPEN, OPEN_REQUESTS, SET_ASIDE, TABLES, UPGRADES
+from callboard.actors.journal.sqlite_pages import HEADER_BYTES
+from callboard.actors.journal.tables import FORMAT, META, OPEN, SET_ASIDE, TABLES, UPGRADES
+from callboard.actors.journal.wal_frames import PAGE_BYTES, Log, log_of
 from callboard.protocol.errors import UsageError
 
 #: In a path: the process that opens it.
@@ -45,6 +45,16 @@ _LOOK_SECONDS: Final = 1.0
 _MAGIC: Final = b"SQLite format 3\x00"
 #: The first pages of a journal have its first rows, those of META: without any there it is another program's file.
 _LOOK_FOR_RECORDS_PAGES: Final = 2_000
+#: What the header of each journal has in these places: the size of its pages, how it is read and written (2: with a
+#: log), the shares of a page; the kind of its schema, its encoding (https://www.sqlite.org/fileformat2.html, 1.3).
+_FIXED: Final = (
+    (16, b"\x10\x00\x02\x02\x00\x40\x20\x20", b"\x10\x00\x01\x01\x00\x40\x20\x20"),
+    (44, b"\0\0\0\4", b"\0\0\0\4"),
+    (56, b"\0\0\0\1", b"\0\0\0\1"),
+)
+_HEADER_FAULT: Final = "its header is damaged"
+#: Of a commit that may not have been finished.
+_MOST_KEPT_BYTES: Final = 1 << 20
 
 
 def real_path(given: str) -> Path:
@@ -74,6 +84,9 @@ def real_path(given: str) -> Path:
 def prepared(path: Path, durability: Durability, now: float) -> tuple[SqliteDatabase, list[str]]:
     """The connection that writes, to a journal that is there, whole and of our format; and what was done for that.
 
+    SQLite gives up what is behind the first damaged frame of a log, and writes over it: so it is opened for writing
+    only when nothing is wrong with any file.
+
     The caller has its lock, and nothing of this process has the file open: to read it as we do here and close it would
     end the locks of SQLite's that the process has on it (https://www.sqlite.org/howtocorrupt.html, "Posix advisory
     locks canceled by a separate thread doing close()"). Raises UsageError, JournalFailed.
@@ -82,39 +95,50 @@ def prepared(path: Path, durability: Durability, now: float) -> tuple[SqliteData
         aside = finish(path, now)
         notes = [f"an earlier process had begun to repair {path}: the damaged one is {aside}"] if aside else []
         is_new = _is_new(path)
-        if not is_new and (why := header_fault(path)):
-            notes += salvage(path, why, now)
+        log = log_of(path)
+        why = log.fault if is_new else header_fault(path) or log.fault or _fault(path)
         path.chmod(FILE_MODE)  # now that it is known to be ours
-        return _opened(path, durability, now, notes, is_new=is_new), notes
+        if why:
+            notes += salvage(path, why, now, durability)
+            log = Log()
+        database = SqliteDatabase(path, durability=durability)
+        try:
+            notes += _set_up(database, now, log)
+        except BaseException:
+            database.close()
+            raise
+        return database, notes
     except OSError as error:
         raise cannot_use(path, error) from error
 
 
-def _opened(path: Path, durability: Durability, now: float, notes: list[str], *, is_new: bool) -> SqliteDatabase:
-    why = ""
+def _fault(path: Path) -> str:
+    """What SQLite, or a checksum, says is wrong with the file; "" when nothing is, or there is nothing in it yet."""
     try:
-        database = SqliteDatabase(path, durability=durability)
-    except JournalDamaged as error:
-        why = str(error.__cause__ or error)
-    else:
-        try:
-            why = _set_up(database, now, notes, is_new=is_new)
-        except BaseException:
-            database.close()
-            raise
-        if not why:
-            return database
-        database.close()
-    notes += salvage(path, why, now)
-    return SqliteDatabase(path, durability=durability)
+        # A transaction of the making that was broken off can only be rolled back by one that writes.
+        reads_only = not path.with_name(f"{path.name}-journal").exists()
+        with contextlib.closing(SqliteDatabase(path, reads_only=reads_only)) as database:
+            if not database.query("SELECT 1 FROM sqlite_master"):
+                return ""
+            if (why := database.fault() or _format_fault(database)) or _format_of(database) != FORMAT:
+                return why
+            return database.schema_fault() or record_fault(database)
+    except (JournalDamaged, StatementRefused) as error:
+        return str(error.__cause__ or error)
 
 
-def _set_up(database: SqliteDatabase, now: float, notes: list[str], *, is_new: bool) -> str:
-    """What is wrong with the file; "" when nothing is, or now not any more."""
-    lost = lost_commits(database.path.with_name(f"{database.path.name}-wal"), database.frames())
-    if is_new or not database.query("SELECT 1 FROM sqlite_master"):
-        if lost:
-            return f"its log is damaged: {lost} commits are lost"
+def record_fault(database: SqliteDatabase) -> str:
+    """The first table with a record of which the checksum is wrong; "" when none is."""
+    for table in TABLES:
+        for row in database.each(table.select):
+            if not is_sound(table, row):
+                return f"a record in {table.name} is damaged"
+    return ""
+
+
+def _set_up(database: SqliteDatabase, now: float, log: Log) -> list[str]:
+    """Make the tables, or bring them up to our format. What is to be said of the end of the log."""
+    if not database.query("SELECT 1 FROM sqlite_master"):
         with _transaction(database):
             make_tables(database)
             made = {"format": str(FORMAT), "made_at": repr(now), "journal": uuid.uuid4().hex}
@@ -122,44 +146,35 @@ def _set_up(database: SqliteDatabase, now: float, notes: list[str], *, is_new: b
         # Now: the header of the file itself says whose it is, also when it is next looked at after a kill.
         database.checkpoint()
         sync_folder(database.path)
-        return ""
-    if why := database.fault():
-        return why
-    try:
-        if why := _format_fault(database) or database.schema_fault():
-            return why
-    except StatementRefused as error:
-        return str(error)
-    if lost:
-        notes.append(_cut(database, lost, now))
-    return ""
-
-
-def _cut(database: SqliteDatabase, lost: int, now: float) -> str:
-    """The end of the log is damaged: SQLite goes on with what was before. Say so, and where events may be missing."""
-    told = f"the end of the log of {database.path} was damaged and is cut off: {lost} commits"
-    if lost <= MOST_UNFINISHED_COMMITS:
-        return f"{told}; it had not been finished when the machine stopped"
-    why = f"records of it may be lost: the end of the journal's log was damaged ({lost} commits)"
-    with _transaction(database):
-        rows = [
-            SET_ASIDE.row(now, f"request {request_id}", why, str(request_id), "", None)
-            for (request_id,) in database.query(OPEN_REQUESTS)
-        ]
-        database.execute_many(SET_ASIDE.insert, rows)
-    return f"{told}; the {len(rows)} requests that had not ended are not gone on with"
+        return []
+    _upgrade(database)
+    if log.torn:
+        with _transaction(database):
+            row = SET_ASIDE.row(now, "the end of the journal's log", log.tail, None, "", log.torn[:_MOST_KEPT_BYTES])
+            database.execute(SET_ASIDE.insert, row)
+    return [f"the end of the log of {database.path}: {log.tail}"] if log.tail else []
 
 
 def _format_fault(database: SqliteDatabase) -> str:
-    """Bring a journal of an older format up to ours. What is wrong with the record of its format; "" when nothing is.
-    Raises UsageError for another format."""
+    """What is wrong with the record of its format; "" when nothing is. Raises UsageError for another format."""
     rows = database.query(f"{META.select} WHERE name = 'format'")
     if not rows or not is_sound(META, rows[0]):
         return "the record of its format is damaged"
-    number = int(str(rows[0][1]))
+    number = str(rows[0][1])
+    if number not in {str(each) for each in (FORMAT, *UPGRADES)}:
+        raise other_format(database.path, number)
+    return ""
+
+
+def _format_of(database: SqliteDatabase) -> int:
+    ((_, number, _),) = database.query(f"{META.select} WHERE name = 'format'")
+    return int(str(number))
+
+
+def _upgrade(database: SqliteDatabase) -> None:
+    """Bring a journal of an older format up to ours."""
+    number = _format_of(database)
     while number != FORMAT:
-        if number not in UPGRADES:
-            raise other_format(database.path, number)
         with _transaction(database):
             for statement in UPGRADES[number]:
                 database.execute(statement)
@@ -170,7 +185,6 @@ def _format_fault(database: SqliteDatabase) -> str:
     if ids != [(APPLICATION_ID, FORMAT)]:
         database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         database.execute(f"PRAGMA user_version = {FORMAT}")
-    return ""
 
 
 @contextlib.contextmanager
@@ -202,11 +216,11 @@ def header_fault(path: Path) -> str:
     is_sqlite = header.startswith(_MAGIC)
     application = int.from_bytes(header[68:72], "big")
     if is_sqlite and application == APPLICATION_ID:
-        return ""
+        return "" if all(header[at : at + len(one)] in (one, other) for at, one, other in _FIXED) else _HEADER_FAULT
     if is_sqlite and application == 0 and path.stat().st_size <= PAGE_BYTES and _is_ours(path):
         return ""  # the making of it was interrupted
     if has_records(path, _LOOK_FOR_RECORDS_PAGES):
-        return "its header is damaged"
+        return _HEADER_FAULT
     kind = "a database of another program" if is_sqlite else "not a journal"
     raise UsageError(f"{path} is {kind}, or nothing of it is sound: choose another path for the journal")
 
@@ -236,7 +250,9 @@ def moved_aside(given: str, path: Path) -> list[Path]:
 # -- a file for each process
 
 
-def merge_files_of_dead(given: str, own: Path, database: SqliteDatabase, now: float) -> list[str]:
+def merge_files_of_dead(
+    given: str, own: Path, database: SqliteDatabase, durability: Durability, now: float
+) -> list[str]:
     """Copy the rows of files of the same pattern whose processes have ended, and remove those files.
 
     Each journal has an id of its own, which is written together with its rows: when a process dies between copying and
@@ -252,7 +268,7 @@ def merge_files_of_dead(given: str, own: Path, database: SqliteDatabase, now: fl
             continue
         try:
             if path.exists():
-                notes += _merge(path, database, now)
+                notes += _merge(path, database, durability, now)
         except (UsageError, JournalFailed) as error:
             notes.append(f"the journal of a process that has ended cannot be taken over: {error}")
             lock.release()
@@ -261,8 +277,8 @@ def merge_files_of_dead(given: str, own: Path, database: SqliteDatabase, now: fl
     return notes
 
 
-def _merge(path: Path, database: SqliteDatabase, now: float) -> list[str]:
-    dead, notes = prepared(path, "power", now)
+def _merge(path: Path, database: SqliteDatabase, durability: Durability, now: float) -> list[str]:
+    dead, notes = prepared(path, durability, now)
     try:
         ((journal,),) = dead.query(f"SELECT value FROM {META.name} WHERE name = 'journal'")
         mark = META.row(f"merged {journal}", str(path))

@@ -78,7 +78,7 @@ class SqliteJournal:
     def _open(self) -> list[str]:
         self._database, notes = prepared(self.path, self._durability, self._wall_clock())
         if PID_MARK in self._given:
-            notes += merge_files_of_dead(self._given, self.path, self._database, self._wall_clock())
+            notes += merge_files_of_dead(self._given, self.path, self._database, self._durability, self._wall_clock())
         self._writer = SqlWriter(self._database, uuid.uuid4().hex, wall_clock=self._wall_clock)
         return notes
 

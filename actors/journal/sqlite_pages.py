@@ -7,23 +7,16 @@ here follow. Only what the journal's own files have is known: pages of 4,096 byt
 from __future__ import annotations
 
 import struct
-from collections import Counter
+from collections.abc import Iterator
 from contextlib import suppress
-from itertools import groupby
 from pathlib import Path
 from typing import Final
 
 from msgspec import Struct, field
 
-#: SQLite's default, and what a journal is made with.
-PAGE_BYTES: Final = 4_096
+from callboard.actors.journal.wal_frames import PAGE_BYTES, Log, log_of
+
 HEADER_BYTES: Final = 100
-WAL_HEADER_BYTES: Final = 32
-FRAME_HEADER_BYTES: Final = 24
-FRAME_BYTES: Final = FRAME_HEADER_BYTES + PAGE_BYTES
-_WAL_MAGIC: Final = {0x377F0682: "<", 0x377F0683: ">"}
-#: Frames of so many earlier turns may stand behind the last one. Of random bytes one in 65,536 looks like theirs.
-_EARLIER_TURNS: Final = 1 << 16
 _INDEX_INTERIOR, _TABLE_INTERIOR, _INDEX_LEAF, _TABLE_LEAF = 2, 5, 10, 13
 #: The bytes of a record that a page of a table, or of an index, takes at the most, and the least that it keeps of more.
 _MAX_TABLE_LOCAL: Final = PAGE_BYTES - 35
@@ -42,28 +35,29 @@ class _Unreadable(Exception):
     """What is at this place is no cell, record or page of this kind."""
 
 
-class Wal(Struct):
-    """What the write-ahead log adds to the file."""
+class FoundRow(Struct, frozen=True):
+    """A row, by the page that it is on and its number in its table."""
 
-    pages: dict[int, bytes] = field(default_factory=dict)
-    """By number, as of the last commit that is whole."""
-    lost_commits: int = 0
-    """Commits behind the last whole one, which SQLite does not see. Frames that no turn of the log has written count as
-    one where they stand together."""
+    page: int
+    number: int
+    record: Record
 
 
 class Found(Struct):
     """All that the pages hold, in no order."""
 
-    rows: list[tuple[int, Record]] = field(default_factory=list)
-    """Of any table, with the page that each is on."""
+    rows: list[FoundRow] = field(default_factory=list)
+    """Of any table."""
     keys: dict[int, list[Record]] = field(default_factory=dict)
     """Of any index, by page; the last value of each is the number of the row."""
     children: dict[int, list[int]] = field(default_factory=dict)
-    """The pages below each, of those pages of tables and indexes that can be read whole."""
+    """The pages below each, of those pages of tables and indexes that can be read whole; the last one first."""
+
+    indexes: set[int] = field(default_factory=set)
+    """Those of the pages that are of an index."""
 
     def below(self, root: int) -> tuple[set[int], bool]:
-        """The pages of the table or index with this root; and were all of them read whole?"""
+        """The pages of the table or index with this root; and were all of them read whole, and all of one kind?"""
         seen: set[int] = set()
         level, is_whole = [root], True
         while level:
@@ -73,130 +67,98 @@ class Found(Struct):
             seen.add(number)
             is_whole = is_whole and number in self.children
             level += self.children.get(number, ())
-        return seen, is_whole
+        return seen, is_whole and (seen <= self.indexes or not seen & self.indexes)
 
-
-def read_wal(data: bytes) -> Wal:
-    """The frames up to the last commit before the first frame that is damaged."""
-    wal = Wal()
-    if len(data) < WAL_HEADER_BYTES + FRAME_HEADER_BYTES:
-        return wal
-    order = _WAL_MAGIC.get(int.from_bytes(data[:4], "big"))
-    sound = _header_sum(data[:WAL_HEADER_BYTES])
-    check, is_sound = sound or (0, 0), sound is not None
-    # Without a sound header, the salts of the first frame.
-    salts = data[16:24] if is_sound else data[WAL_HEADER_BYTES + 8 : WAL_HEADER_BYTES + 16]
-    uncommitted: dict[int, bytes] = {}
-    unsound: list[bytes] = []
-    for at in range(WAL_HEADER_BYTES, len(data) - FRAME_HEADER_BYTES + 1, FRAME_BYTES):
-        head, page = data[at : at + FRAME_HEADER_BYTES], data[at + FRAME_HEADER_BYTES : at + FRAME_BYTES]
-        if head[8:16] != salts:
-            is_sound = False  # damaged, or of an earlier turn of the log
-            unsound.append(head)
-            continue
-        number, commit = struct.unpack(">II", head[:8])
-        if is_sound and order and len(page) == PAGE_BYTES:
-            check = _sum(order, page, _sum(order, head[:8], check))
-            is_sound = check == struct.unpack(">II", head[16:24])
-        else:
-            is_sound = False
-        if not is_sound:
-            unsound.append(head)
-            continue
-        uncommitted[number] = page
-        if commit:
-            wal.pages |= uncommitted
-            uncommitted = {}
-    wal.lost_commits = _commits_among(unsound, salts)
-    return wal
-
-
-def _header_sum(header: bytes) -> tuple[int, int] | None:
-    """The checksums that those of the first frame begin with; None for a header that is damaged."""
-    order = _WAL_MAGIC.get(int.from_bytes(header[:4], "big"))
-    if order is None or len(header) < WAL_HEADER_BYTES:
-        return None
-    sums = _sum(order, header[:24], (0, 0))
-    return sums if sums == struct.unpack(">II", header[24:32]) else None
-
-
-def _sum(order: str, data: bytes, start: tuple[int, int]) -> tuple[int, int]:
-    first, second = start
-    words = struct.unpack(f"{order}{len(data) // 4}I", data)
-    for one, other in zip(words[::2], words[1::2], strict=True):
-        first = (first + one + second) & 0xFFFFFFFF
-        second = (second + other + first) & 0xFFFFFFFF
-    return first, second
-
-
-def lost_commits(path: Path, frames_seen: int) -> int:
-    """The commits in a log behind the frames that SQLite takes for sound: cheap, since it reads only their heads."""
-    try:
-        with path.open("rb") as file:
-            header = file.read(WAL_HEADER_BYTES)
-            salts = header[16:24] if _header_sum(header) else b""
-            heads: list[bytes] = []
-            at = WAL_HEADER_BYTES + frames_seen * FRAME_BYTES
-            while True:
-                file.seek(at)
-                head = file.read(FRAME_HEADER_BYTES)
-                if len(head) < FRAME_HEADER_BYTES:
-                    break
-                heads.append(head)
-                at += FRAME_BYTES
-    except FileNotFoundError:
-        return 0
-    if salts:
-        return _commits_among(heads, salts)
-    # Without a sound header it is not known which turn of the log is the last: the one with the most.
-    return max(Counter(head[8:16] for head in heads if _is_commit(head)).values(), default=0)
-
-
-def _commits_among(heads: list[bytes], salts: bytes) -> int:
-    """Of the frames behind the sound ones, in their order: see `Wal.lost_commits`."""
-    of_last_turn = sum(_is_commit(head) for head in heads if head[8:16] == salts)
-    return of_last_turn + sum(is_of_none for is_of_none, _ in groupby(heads, lambda head: _is_of_no_turn(head, salts)))
-
-
-def _is_commit(head: bytes) -> bool:
-    return head[4:8] != bytes(4)
-
-
-def _is_of_no_turn(head: bytes, salts: bytes) -> bool:
-    """Of a frame behind the sound ones: is it neither of the last turn of the log, which has these salts, nor of an
-    earlier one? Each turn has its first salt one above that of the turn before, and draws the other
-    (https://www.sqlite.org/walformat.html)."""
-    turns = int.from_bytes(salts[:4], "big") - int.from_bytes(head[8:12], "big") & 0xFFFFFFFF
-    return head[8:16] != salts and (not 0 < turns < _EARLIER_TURNS or head[12:16] == salts[4:])
+    def last_of(self, root: int) -> list[int]:
+        """The way from the root to the last page; up to one that cannot be read."""
+        way = [root]
+        while (children := self.children.get(way[-1])) and children[0] not in way:
+            way.append(children[0])
+        return way
 
 
 class Pages:
-    """The pages of a file and its log."""
+    """The pages of a file and its log: the latest version of each that is proved."""
 
-    def __init__(self, database: bytes, wal: Wal) -> None:
+    def __init__(self, database: bytes, log: Log) -> None:
         self._database = database
-        self.wal = wal
-        self.count = max(-(-len(database) // PAGE_BYTES), max(wal.pages, default=0))
+        self.log = log
+        self._latest = {frame.page: place for place, frame in sorted(log.frames.items())}
+        sizes = [frame.pages for _, frame in sorted(log.frames.items()) if frame.pages]
+        self.count = sizes[-1] if sizes else -(-len(database) // PAGE_BYTES)
+        self.stale = {
+            number for place, lost in log.lost.items() for number in lost.pages if self.place_of(number) < place
+        }
+        """Those of which the latest version is lost."""
+        self.unknown = [place for place, lost in log.lost.items() if not lost.pages]
+        """The places in the log of lost versions of any page."""
+
+    def place_of(self, number: int) -> int:
+        """Where in the log the latest version of a page is; -1: in the file."""
+        return self._latest.get(number, -1)
 
     def page(self, number: int) -> bytes:
         """Shorter than a page where the file ends in it; nothing where there is none."""
-        found = self.wal.pages.get(number)
-        if found is not None:
-            return found
+        place = self._latest.get(number)
+        return self._in_file(number) if place is None else self.log.frames[place].data
+
+    def _in_file(self, number: int) -> bytes:
         return self._database[(number - 1) * PAGE_BYTES : number * PAGE_BYTES] if number > 0 else b""
+
+    def others(self) -> Iterator[tuple[FoundRow, bool]]:
+        """Rows on other versions of pages; and are they of a version that came later than the one which `page` gives?
+        Those of a page that is stale count as such too."""
+        found = Found()
+        for lost in self.log.lost.values():
+            self._read(lost.pages[0] if lost.pages else 0, lost.data, found)
+        yield from ((row, True) for row in found.rows)
+        found = Found()
+        for frame in self.log.earlier:
+            self._read(frame.page, frame.data, found)
+        for place, frame in self.log.frames.items():
+            if self._latest[frame.page] != place:
+                self._read(frame.page, frame.data, found)
+        for number in self._latest:
+            self._read(number, self._in_file(number), found)
+        yield from ((row, row.page in self.stale) for row in found.rows)
+
+    def in_log_before(self, end: int) -> Iterator[list[FoundRow]]:
+        """The rows on each page that the log has before this place, from the last one back."""
+        for place in range(end - 1, -1, -1):
+            found = Found()
+            if (frame := self.log.frames.get(place)) is not None:
+                self._read(frame.page, frame.data, found)
+            yield found.rows
+
+    @property
+    def pages_in_file(self) -> int:
+        """Whole ones."""
+        return len(self._database) // PAGE_BYTES
+
+    def whole_file(self) -> Iterator[bytes]:
+        """The pages in order, as a file without a log; zeros where there is none."""
+        first = self.page(1).ljust(PAGE_BYTES, b"\0")
+        yield first[:28] + self.count.to_bytes(4, "big") + first[32:]
+        for number in range(2, self.count + 1):
+            yield self.page(number).ljust(PAGE_BYTES, b"\0")
 
     def scan(self, limit: int | None = None) -> Found:
         """Read every page, or the first `limit`."""
         found = Found()
         for number in range(1, min(self.count, limit or self.count) + 1):
-            # Pages of other kinds hold no rows: free ones, those that a long row goes on in, pointer maps.
-            with suppress(_Unreadable):
-                self._read_page(number, self.page(number), found)
+            self._read(number, self.page(number), found)
         return found
+
+    def _read(self, number: int, page: bytes, found: Found) -> None:
+        # Pages of other kinds hold no rows: free ones, those that a long row goes on in, pointer maps.
+        with suppress(_Unreadable):
+            self._read_page(number, page, found)
 
     def _read_page(self, number: int, page: bytes, found: Found) -> None:
         kind, places, right = _cells_of(number, page)
-        records: list[Record] = []
+        if kind in (_INDEX_INTERIOR, _INDEX_LEAF):
+            found.indexes.add(number)
+        records: list[tuple[int, Record]] = []
         children = [right] if right else []
         is_whole = True
         for at in places:
@@ -204,27 +166,30 @@ class Pages:
                 if right:
                     children.append(int.from_bytes(page[at : at + 4], "big"))
                 if kind != _TABLE_INTERIOR:
-                    records.append(_record(self._payload(page, at, kind)))
+                    own, payload = self._payload(page, at, kind)
+                    records.append((own, _record(payload)))
             except (_Unreadable, IndexError, UnicodeDecodeError):
                 is_whole = False
         if is_whole:
             found.children[number] = children
         if kind == _TABLE_LEAF:
-            found.rows += [(number, each) for each in records]
+            found.rows += [FoundRow(number, own, record) for own, record in records]
         elif records:
-            found.keys[number] = records
+            found.keys[number] = [record for _, record in records]
 
-    def _payload(self, page: bytes, at: int, kind: int) -> bytes:
+    def _payload(self, page: bytes, at: int, kind: int) -> tuple[int, bytes]:
+        """The number of the row, of a table, and what is in it."""
+        own = 0
         if kind == _INDEX_INTERIOR:
             at += 4
         size, at = _varint(page, at)
         if kind == _TABLE_LEAF:
-            _, at = _varint(page, at)
+            own, at = _varint(page, at)
         most = _MAX_TABLE_LOCAL if kind == _TABLE_LEAF else _MAX_INDEX_LOCAL
         if size <= most:
             if at + size > PAGE_BYTES:
                 raise _Unreadable
-            return page[at : at + size]
+            return own, page[at : at + size]
         local = _MIN_LOCAL + (size - _MIN_LOCAL) % (PAGE_BYTES - 4)
         local = local if local <= most else _MIN_LOCAL
         if at + local + 4 > PAGE_BYTES or size > self.count * PAGE_BYTES:
@@ -239,7 +204,7 @@ class Pages:
             parts.append(more[4 : 4 + rest])
             rest -= PAGE_BYTES - 4
             following = int.from_bytes(more[:4], "big")
-        return b"".join(parts)
+        return own, b"".join(parts)
 
 
 def _cells_of(number: int, page: bytes) -> tuple[int, tuple[int, ...], int]:
@@ -302,5 +267,4 @@ def _value(kind: int, data: bytes) -> Cell:
 
 def of_file(path: Path) -> Pages:
     """The pages of the file and of its log beside it."""
-    log = path.with_name(f"{path.name}-wal")
-    return Pages(path.read_bytes(), read_wal(log.read_bytes() if log.exists() else b""))
+    return Pages(path.read_bytes(), log_of(path))

@@ -22,7 +22,7 @@ from callboard.actors.journal.journal_check import repair, verify
 from callboard.actors.journal.journal_store import JournalFailed, JournalReader
 from callboard.actors.journal.salvage import salvage
 from callboard.actors.journal.sqlite_journal import SqliteJournal
-from callboard.actors.journal.sqlite_pages import FRAME_BYTES, FRAME_HEADER_BYTES
+from callboard.actors.journal.wal_frames import FRAME_BYTES, FRAME_HEADER_BYTES
 from callboard.actors.journal.tables import META
 from callboard.protocol.errors import UsageError
 
