@@ -13,6 +13,7 @@ import math
 import os
 import time
 import uuid
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
@@ -21,7 +22,7 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from callboard.actors.journal.encoding import set_aside_row
+from callboard.actors.journal.encoding import DamagedRecord, read_event, read_tools, set_aside_row
 from callboard.actors.journal.file_lock import FILE_MODE
 from callboard.actors.journal.journal_database import StatementRefused
 from callboard.actors.journal.journal_records import SetAside
@@ -46,6 +47,8 @@ from callboard.actors.journal.tables import (
 )
 from callboard.actors.opened_folders import attributes, give
 from callboard.protocol.errors import UsageError
+from callboard.protocol.events import ModelResponded, ToolCallEnd, ToolCallStarted
+from callboard.protocol.tools import Effect
 
 _KINDS: Final = {"TEXT": str, "INTEGER": int, "REAL": float, "BLOB": bytes}
 #: Each row of these has a key that says which request it is of, and whether a row is lost.
@@ -56,21 +59,13 @@ _DOUBTED: Final = (EVENTS, OUTCOMES)
 _WRITTEN_AT: Final = {EVENTS.name: "written_at", OUTCOMES.name: "committed_at"}
 #: What a power cut takes with durability="process" was written in these last seconds, or not much before.
 IDLE_SECONDS: Final = 5.0
+_NO_NUMBER: Final = 1 << 62
 _BATCH: Final = 500
 _OPEN_WITHOUT_OWNER: Final = f"INSERT INTO {OPEN} (request_id, owner) VALUES (?, '')"
 _MADE_BY: Final = (
     "SELECT sql FROM sqlite_master WHERE tbl_name = ? AND type IN ('table', 'index') AND sql IS NOT NULL"
     " ORDER BY type = 'index'"
 )
-
-
-class _Doubt(Struct, frozen=True):
-    """Rows of a table may be lost that nothing names."""
-
-    until: float
-    """None was written later."""
-    since: float
-    """A request whose last event is older than this has lost none."""
 
 
 class _Saved(Struct):
@@ -83,8 +78,8 @@ class _Saved(Struct):
     damaged: list[tuple[Table, Row]] = field(default_factory=list)
     lost: dict[str, int] = field(default_factory=Counter)
     """How many records each request has lost, by its id as it is written."""
-    doubts: dict[str, _Doubt] = field(default_factory=dict)
-    """By the name of the table."""
+    in_doubt: set[str] = field(default_factory=set)
+    """Of these requests, which had not ended, records may be lost that nothing names."""
     foreign: tuple[str, ...] = ()
     """Tables that are not the journal's: those of tools."""
 
@@ -94,32 +89,39 @@ class _Saved(Struct):
         self.rows[table.name].setdefault(key, row)
         self.numbers[table.name].setdefault(key, found.number)
 
-    def last_event(self) -> dict[str, float]:
-        """When the last event of each request was written that is there."""
-        last: dict[str, float] = {}
-        for row in self.rows[EVENTS.name].values():
-            last[str(row[0])] = max(_number(row[2]), last.get(str(row[0]), -math.inf))
+    def still_open(self) -> list[str]:
+        """The requests that have not ended, as far as one can see."""
+        begun = {str(row[0]) for table in (REQUESTS, EVENTS) for row in self.rows[table.name].values()}
+        return sorted((begun | self.lost.keys()) - {str(key[0]) for key in self.rows[ENDS.name]})
+
+    def last_events(self) -> dict[str, tuple[int, float]]:
+        """The number of the last event of each request that is there, and when it was written."""
+        last: dict[str, tuple[int, float]] = {}
+        for (request_id, number), row in self.rows[EVENTS.name].items():
+            if isinstance(number, int):
+                last[str(request_id)] = max((number, _number(row[2])), last.get(str(request_id), (0, 0.0)))
         return last
 
-    def in_doubt(self, request_ids: Iterable[str]) -> set[str]:
-        """Those of which a record may be lost that nothing names."""
-        last = self.last_event()
-        found: set[str] = set()
-        for name, doubt in self.doubts.items():
-            found |= {
-                each
-                for each in request_ids
-                if doubt.since <= last.get(each, math.inf) < doubt.until
-                and (name != OUTCOMES.name or self._may_have_outcomes(each))
-            }
-        return found
-
-    def _may_have_outcomes(self, request_id: str) -> bool:
-        """Was it offered a tool with the effect `transaction`, as far as one can see?"""
+    def may_lack_outcome(self, request_id: str) -> bool:
+        """Has a call with the effect `transaction` begun of which no event tells the end, as far as one can see?"""
         row = self.rows[REQUESTS.name].get((request_id,))
         offer = self.rows[OFFERS.name].get((row[4],)) if row is not None else None
-        data = offer[1] if offer is not None else None
-        return not isinstance(data, bytes) or b'"transaction"' in data
+        events = [row for row in self.rows[EVENTS.name].values() if row[0] == request_id]
+        try:
+            tools = () if offer is None else read_tools(offer)
+            told = [read_event(each).event for each in events]
+        except DamagedRecord:
+            return True
+        others = {each.definition.name for each in tools if each.contract.effect is not Effect.TRANSACTION}
+        named = {
+            (event.tag.step, call.call_id): call.name
+            for event in told
+            if isinstance(event, ModelResponded)
+            for call in event.response.tool_calls
+        }
+        ended = {(event.tag.step, event.tag.call_id) for event in told if isinstance(event, ToolCallEnd)}
+        begun = {(event.tag.step, event.tag.call_id) for event in told if isinstance(event, ToolCallStarted)}
+        return any(named.get(each) not in others for each in begun - ended)
 
 
 def damaged_path(path: Path, now: float) -> Path:
@@ -158,8 +160,7 @@ def remove_database(path: Path) -> None:
 
 def has_records(path: Path, limit: int | None = None) -> bool:
     """Is there a record of a journal in this file, also when the file is damaged? Looks at its first `limit` pages."""
-    found = of_file(path).scan(limit)
-    return any(_table_of(record) is not None for _, record in found.rows)
+    return any(_table_of(row.record) is not None for row in of_file(path).scan(limit).rows)
 
 
 def other_format(path: Path, found: object) -> UsageError:
@@ -237,6 +238,10 @@ class _Tree(Struct):
     """No row is lost that neither names."""
     has_last: bool
     """Its latest rows are there."""
+    index: int
+    """The root of the index,"""
+    pages: set[int]
+    """and its pages that have no keys of others."""
 
 
 class _Evidence:
@@ -249,6 +254,7 @@ class _Evidence:
         own = (OWN_PREFIX, "sqlite_")
         self.saved.foreign = tuple(name for kind, name in self._roots if kind == "table" and not name.startswith(own))
         self._below_roots: set[int] = set().union(*(self.found.below(root)[0] for root in self._roots.values()))
+        self._parents = {each: page for page, below in self.found.children.items() for each in below}
         self._unsound: set[int] = set()
         self._pages_of: dict[str, set[int]] = defaultdict(set)
         self._take_rows()
@@ -265,10 +271,7 @@ class _Evidence:
         for row in list(saved.rows[REQUESTS.name].values()):
             if row[1] not in known:  # it follows from its requests
                 saved.rows[CONVERSATIONS.name].setdefault(row[1:2], CONVERSATIONS.row(*row[1:3]))
-        since = self._lost_since() - IDLE_SECONDS if durability == "process" and self._only_log() else -math.inf
-        for tree in self._trees:
-            if tree.table in _DOUBTED and not tree.is_complete:
-                saved.doubts[tree.table.name] = _Doubt(self._until(tree), since)
+        saved.in_doubt = self._in_doubt(durability) - saved.lost.keys()
         return saved
 
     def _take_rows(self) -> None:
@@ -290,34 +293,47 @@ class _Evidence:
         found, pages, name = self.found, self.pages, table.name
         others = set().union(*(each for other, each in self._pages_of.items() if other != name))
         bad = self._unsound | pages.stale | others
-        root = self._roots.get(("table", name), 0)
+        root = self._roots.get(("table", name)) or self._top(self._pages_of[name])
         own, is_whole = found.below(root)
         is_whole = is_whole and not own & bad and self._pages_of[name] <= own
-        index, is_index_whole = found.below(self._roots.get(("index", f"sqlite_autoindex_{name}_1"), 0))
-        keys, fits = self._keys(table, index)
-        is_index_whole = is_index_whole and fits and not index & pages.stale
+        index_root = self._roots.get(("index", f"sqlite_autoindex_{name}_1"), 0)
+        index, is_index_whole = found.below(index_root)
+        keys, foreign = self._keys(table, index)
+        is_index_whole = is_index_whole and not foreign and not index & pages.stale
         is_index_whole = is_index_whole and self.saved.numbers[name].items() <= keys.items()
         # A lost page, of which it is not known which one it was, was not both the table's and the index's; two may be.
         is_complete = (is_whole or is_index_whole, is_whole and is_index_whole, False)[min(len(pages.unknown), 2)]
         way = found.last_of(root)
         has_last = all(each in found.children and each not in bad for each in way)
         has_last = has_last and pages.place_of(way[-1]) >= max(pages.unknown, default=-1)
-        return _Tree(table, keys, is_whole and not pages.unknown and not is_index_whole, is_complete, has_last)
+        is_whole = is_whole and not pages.unknown and not is_index_whole
+        return _Tree(table, keys, is_whole, is_complete, has_last, index_root, index - foreign)
 
-    def _keys(self, table: Table, index: set[int]) -> tuple[dict[Row, int], bool]:
-        """Also of pages that are below nothing; and does all that is below the root of the index fit it?"""
+    def _top(self, pages: set[int]) -> int:
+        """The root of a table of which the name is lost: the one page that all of these are below; else 0."""
+        tops = {self._parents.get(page, page) for page in pages}
+        while tops != pages:
+            pages, tops = tops, {self._parents.get(page, page) for page in tops}
+        top = pages.pop() if len(pages) == 1 else 0
+        return top if self.found.children.get(top) else 0  # a page with rows may be all that is left of it
+
+    def _keys(self, table: Table, index: set[int]) -> tuple[dict[Row, int], set[int]]:
+        """Also of pages that are below nothing; and those pages of the index that have keys of other tables."""
         kinds = [_KINDS[table.columns[name].split()[0]] for name in table.key]
-        numbers = self.saved.numbers[table.name].items()
+        numbers = self.saved.numbers[table.name]
+        keys_of = {number: key for key, number in numbers.items()}
         keys: dict[Row, int] = {}
-        fits = True
+        foreign: set[int] = set()
         for page, records in self.found.keys.items():
             of_page = dict(filter(None, (_key_of(record, kinds) for record in records)))
-            if page in index:
-                fits = fits and len(of_page) == len(records)
-            elif page in self._below_roots or len(of_page) < len(records) or not of_page.items() & numbers:
-                continue
-            keys |= of_page
-        return keys, fits
+            right = sum(numbers.get(key) == number for key, number in of_page.items())
+            wrong = sum(keys_of.get(number, key) != key for key, number in of_page.items())
+            is_of_table = page in index or (page not in self._below_roots and right and len(of_page) == len(records))
+            if is_of_table and wrong <= right:  # else a page of another index has got there
+                keys |= of_page
+            if page in index and (len(of_page) < len(records) or wrong):
+                foreign.add(page)
+        return keys, foreign
 
     def _add_others(self) -> None:
         """Rows that only other versions of pages have: where an index names them, or what came later is lost."""
@@ -346,12 +362,54 @@ class _Evidence:
 
     # -- rows of which there is no trace
 
+    def _in_doubt(self, durability: Durability) -> set[str]:
+        """The open requests that may have lost a row of which there is no trace."""
+        saved = self.saved
+        trees = {tree.table.name: (tree, self._until(tree)) for tree in self._trees if tree.table in _DOUBTED}
+        since = self._lost_since() - IDLE_SECONDS if durability == "process" and self._only_log() else -math.inf
+        last = saved.last_events()
+        found: set[str] = set()
+        for each in saved.still_open():
+            number, at = last.get(each, (0, math.inf))
+            (events, events_until), (outcomes, outcomes_until) = trees[EVENTS.name], trees[OUTCOMES.name]
+            may_lack = (at < events_until and not self._names_all(events, (each, number + 1), (each, _NO_NUMBER))) or (
+                at < outcomes_until
+                and saved.may_lack_outcome(each)
+                and not self._names_all(outcomes, (each, 0), (each, _NO_NUMBER))
+            )
+            if may_lack and at >= since:
+                found.add(each)
+        return found
+
+    def _names_all(self, tree: _Tree, first: Row, last: Row) -> bool:
+        """Is the index sound where keys from the first to the last of these are, or would be?"""
+        return all(self._is_sound_at(tree, key) for key in (first, last))
+
+    def _is_sound_at(self, tree: _Tree, key: Row) -> bool:
+        page, seen = tree.index, set[int]()
+        while page not in seen:
+            seen.add(page)
+            below, keys = self.found.children.get(page), self.found.keys.get(page, [])
+            if below is None or page in self.pages.stale or page not in tree.pages:
+                return False
+            if self.pages.place_of(page) < max(self.pages.unknown, default=-1):
+                return False
+            if not below:
+                return True
+            if len(below) != len(keys) + 1:
+                return False
+            place = bisect_right([each[: len(key)] for each in keys], key)
+            page = (*below[1:], below[0])[place]
+        return False
+
     def _until(self, tree: _Tree) -> float:
         """When the last row was written, at the latest, that may be lost though nothing names it.
 
         The rows of a table are numbered as they are added. A number that neither a row nor the index has was a row that
         is lost, or was deleted; it was written before the next one.
         """
+        if tree.is_complete:
+            return -math.inf
         if not tree.has_last:
             return math.inf
         name = tree.table.name
@@ -454,9 +512,7 @@ def _key(table: Table, row: Row) -> Row:
 
 def _write(part: Path, old: Path, pages: Pages, saved: _Saved, why: str, now: float) -> list[str]:
     """What is to be told of it."""
-    still_open = _still_open(saved)
-    ended_by_doubt = saved.in_doubt(still_open) - saved.lost.keys()
-    rows = list(_set_aside(saved, ended_by_doubt, now))
+    rows = list(_set_aside(saved, now))
     if pages.log.fault or not rows:
         rows.append(SET_ASIDE.row(now, "the journal", why, None, "", None))
     database = SqliteDatabase(part)
@@ -469,7 +525,7 @@ def _write(part: Path, old: Path, pages: Pages, saved: _Saved, why: str, now: fl
                 database.execute_many(table.insert, found[at : at + _BATCH])
         made = {"format": str(FORMAT), "made_at": repr(now), "journal": uuid.uuid4().hex}
         database.execute_many(META.insert, [META.row(*each) for each in made.items()])
-        database.execute_many(_OPEN_WITHOUT_OWNER, [(each,) for each in still_open])
+        database.execute_many(_OPEN_WITHOUT_OWNER, [(each,) for each in saved.still_open()])
         database.execute_many(SET_ASIDE.insert, rows)
         notes = _copy_foreign(database, old, pages, saved.foreign)
         database.commit()
@@ -480,21 +536,13 @@ def _write(part: Path, old: Path, pages: Pages, saved: _Saved, why: str, now: fl
         notes.append(f"damaged records set aside: {len(saved.damaged):,}")
     if saved.lost:
         notes.append(f"requests with lost records: {len(saved.lost):,}; those that had not ended are not gone on with")
-    if ended_by_doubt:
-        notes.append(
-            f"requests that had not ended, and may have lost records: {len(ended_by_doubt):,}; they are not gone on with"
-        )
+    if saved.in_doubt:
+        doubted = f"{len(saved.in_doubt):,}; they are not gone on with"
+        notes.append(f"requests that had not ended and may have lost records: {doubted}")
     return notes
 
 
-def _still_open(saved: _Saved) -> list[str]:
-    begun = {str(row[0]) for table in (REQUESTS, EVENTS) for row in saved.rows[table.name].values()}
-    known = begun | saved.lost.keys()
-    ended = {str(row[0]) for row in saved.rows[ENDS.name].values()}
-    return sorted(known - ended)
-
-
-def _set_aside(saved: _Saved, in_doubt: Iterable[str], now: float) -> Iterator[Row]:
+def _set_aside(saved: _Saved, now: float) -> Iterator[Row]:
     for number, (table, row) in enumerate(saved.damaged, start=1):
         found = SetAside(f"damaged record {number}, of {table.name}: {_key(table, row)}", "its checksum is wrong", now)
         data = row[-2]
@@ -502,7 +550,7 @@ def _set_aside(saved: _Saved, in_doubt: Iterable[str], now: float) -> Iterator[R
     for each in sorted(saved.lost):
         told = f"{saved.lost[each]} of its records are lost: the journal was damaged"
         yield SET_ASIDE.row(now, f"request {each}", told, each, "", None)
-    for each in sorted(in_doubt):
+    for each in sorted(saved.in_doubt):
         told = "records of it may be lost: the journal was damaged, and nothing of it tells what came behind"
         yield SET_ASIDE.row(now, f"request {each}", told, each, "", None)
 

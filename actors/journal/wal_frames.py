@@ -206,9 +206,9 @@ def _finished(index: bytes) -> tuple[int, bytes] | None:
     if len(index) < _INDEX_BYTES or own != other:
         return None
     _, _, _, is_made, _, _, frames, *_, first, second = _INDEX.unpack(own)
-    if not is_made or sums("=", own[:-8], (0, 0)) != (first, second) or _INDEX_COPIED.unpack(copied)[0] >= frames:
+    if not is_made or sums("=", own[:-8], (0, 0)) != (first, second):
         return None
-    return frames, own[32:40]
+    return None if _INDEX_COPIED.unpack(copied)[0] >= frames else (frames, own[32:40])
 
 
 # -- proofs
