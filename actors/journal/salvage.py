@@ -80,6 +80,8 @@ class _Saved(Struct):
     """How many records each request has lost, by its id as it is written."""
     in_doubt: set[str] = field(default_factory=set)
     """Of these requests, which had not ended, records may be lost that nothing names."""
+    unnamed: list[str] = field(default_factory=list)
+    """The tables in which records may be lost that nothing names."""
     foreign: tuple[str, ...] = ()
     """Tables that are not the journal's: those of tools."""
 
@@ -271,6 +273,7 @@ class _Evidence:
         for row in list(saved.rows[REQUESTS.name].values()):
             if row[1] not in known:  # it follows from its requests
                 saved.rows[CONVERSATIONS.name].setdefault(row[1:2], CONVERSATIONS.row(*row[1:3]))
+        saved.unnamed = [tree.table.name for tree in self._trees if not tree.is_complete]
         saved.in_doubt = self._in_doubt(durability) - saved.lost.keys()
         return saved
 
@@ -513,8 +516,9 @@ def _key(table: Table, row: Row) -> Row:
 def _write(part: Path, old: Path, pages: Pages, saved: _Saved, why: str, now: float) -> list[str]:
     """What is to be told of it."""
     rows = list(_set_aside(saved, now))
-    if pages.log.fault or not rows:
-        rows.append(SET_ASIDE.row(now, "the journal", why, None, "", None))
+    if pages.log.fault or saved.unnamed or not rows:
+        unnamed = f"; records of which nothing tells may be lost: {', '.join(saved.unnamed)}" if saved.unnamed else ""
+        rows.append(SET_ASIDE.row(now, "the journal", why + unnamed, None, "", None))
     database = SqliteDatabase(part)
     try:
         database.begin()
@@ -528,6 +532,8 @@ def _write(part: Path, old: Path, pages: Pages, saved: _Saved, why: str, now: fl
         database.execute_many(_OPEN_WITHOUT_OWNER, [(each,) for each in saved.still_open()])
         database.execute_many(SET_ASIDE.insert, rows)
         notes = _copy_foreign(database, old, pages, saved.foreign)
+        for note in notes:
+            database.execute(SET_ASIDE.insert, SET_ASIDE.row(now, "a table of a tool", note, None, "", None))
         database.commit()
         database.checkpoint()
     finally:

@@ -124,7 +124,8 @@ def test_a_damaged_file_is_refused_or_repaired(
 def test_an_end_of_the_log_that_no_turn_has_written_is_reported(
     made: tuple[Path, Made], tmp_path: Path, what: str, byte: int
 ) -> None:
-    """The last commit is lost with it, whose frame does not say any more that it was one. Found by the property."""
+    """The last commit is lost with it, whose frame does not say any more that it was one. Found by the property. Where
+    only the salts are damaged, the frame is proved by its checksum."""
     folder, _ = made
     path = tmp_path / "journal"
     shutil.copy(folder / "killed", path)
@@ -140,7 +141,9 @@ def test_an_end_of_the_log_that_no_turn_has_written_is_reported(
     journal = SqliteJournal(path)
     (told,) = journal.open().notes
     journal.close()
-    assert "the end of the log" in told
+    assert ("its log is damaged" if "salt" in what else "the end of the log") in told
+    (why,) = set_aside(path)
+    assert "its log is damaged" in why or why in told
     again = SqliteJournal(path)
     assert again.open().notes == ()
     again.close()
@@ -179,6 +182,18 @@ def replaced(path: Path, old: bytes, new: bytes) -> None:
     path.write_bytes(data.replace(old, new, 1))
 
 
+def set_aside(path: Path) -> list[str]:
+    """Why, of what was set aside."""
+    journal = SqliteJournal(path)
+    journal.open()
+    reader = journal.reader()
+    try:
+        return [each.why for each in reader.set_aside()]
+    finally:
+        reader.close()
+        journal.close()
+
+
 def damages(path: Path) -> dict[str, str]:
     """Of the requests that have any."""
     journal = SqliteJournal(path)
@@ -194,11 +209,12 @@ def damages(path: Path) -> dict[str, str]:
 
 def test_a_changed_letter_in_a_record_is_found_and_only_its_request_is_damaged(copy: Path) -> None:
     replaced(copy, b'"text":"xxxxxxxxxx"', b'"text":"xxxxxyxxxx"')
-    (which,) = damages(copy)
-    assert "the checksum of a row in callboard_events differs" in damages(copy)[which]
     (fault, *_) = verify(copy).faults
-    assert which in fault
+    assert "the checksum of a row in callboard_events differs" in fault
     report = repair(copy)
+    (which,) = damages(copy)
+    assert which in fault
+    assert damages(copy)[which].startswith("1 of its records are lost")
     assert [each.why for each in report.set_aside if each.request_id is None] == ["its checksum is wrong"]
     assert list(damages(copy)) == [which]
     assert repair(copy).repaired == ()
@@ -274,30 +290,32 @@ def test_a_commit_that_was_cut_off_is_reported_and_costs_no_request(made: tuple[
     journal = SqliteJournal(path)
     (told,) = journal.open().notes
     journal.close()
-    assert "is cut off: 1 commits; it had not been finished" in told
+    assert "the end of the log" in told
+    assert "its last commit is not whole: it had not been finished when its process ended, or was damaged since" in told
     assert damages(path) == {}
 
 
-def test_commits_that_others_were_built_on_are_not_taken_for_unfinished(
-    made: tuple[Path, Made], tmp_path: Path
-) -> None:
+def test_what_is_behind_a_damaged_frame_is_saved(made: tuple[Path, Made], tmp_path: Path) -> None:
     path, log = tmp_path / "journal", tmp_path / "journal-wal"
     shutil.copy(made[0] / "killed", path)
     data = bytearray((made[0] / "killed-wal").read_bytes())
-    data[len(data) * 9 // 10] ^= 1
+    data[len(data) // 2] ^= 1
     log.write_bytes(data)
+    (fault,) = verify(path).faults
+    assert "its log is damaged at its frame" in fault
     journal = SqliteJournal(path)
-    (told,) = journal.open().notes
+    told, *more = journal.open().notes
+    assert fault in told
     reader = journal.reader()
-    still_open = reader.open_requests()
-    assert still_open
-    assert f"the {len(still_open)} requests that had not ended are not gone on with" in told
-    for which in still_open:
-        found = reader.request(which)
-        assert found is not None
-        assert "the end of the journal's log was damaged" in found.damage
+    check(reader, made[1], was_reported=True, may_be_older=False)
+    logs = {which: reader.request(which) for which in made[1].events}
+    whole = [which for which, found in logs.items() if found is not None and not found.damage]
+    assert len(whole) >= REQUESTS - 1, "one page is lost, at the most"
     reader.close()
     journal.close()
+    (aside,) = tmp_path.glob("journal.damaged-*Z")
+    assert Path(f"{aside}-wal").read_bytes() == data
+    assert aside.name in set_aside(path)[0]
 
 
 def test_a_journal_copied_without_its_log_is_an_earlier_one(made: tuple[Path, Made], tmp_path: Path) -> None:
