@@ -77,6 +77,11 @@ class Operated:
             found = opened.described() if opened is not None else None
         return found if found is not None else running.left_open.get(RequestId(request_id))
 
+    def journal_damage(self) -> str:
+        """What this process found damaged of its journal when it opened it, and set aside; "" where nothing was."""
+        outbox = self._live().outbox
+        return outbox.damage if outbox is not None else ""
+
     def left_open(self) -> tuple[OpenRequest, ...]:
         """Of `open_requests`, those of earlier processes that this runtime cannot go on with, and what is missing."""
         return tuple(self._live().left_open.values())

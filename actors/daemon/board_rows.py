@@ -209,6 +209,7 @@ def stuck(tenant: Tenant, withdrawn: Iterable[str], tree: Iterable[ActorInfo]) -
         *_late(tenant, time.time()),
         _withdrawn(withdrawn),
         _left(tenant),
+        _journal(tenant),
         _servers(tenant),
         _vectors(tenant),
         _busy(tree),
@@ -293,6 +294,11 @@ def _left(tenant: Tenant) -> Iterator[Row]:
             "since": round(each.begun_at, 3),
             "request_id": each.request_id,
         }
+
+
+def _journal(tenant: Tenant) -> Iterator[Row]:
+    if damage := tenant.runtime.journal_damage():
+        yield {"key": "journal", "kind": "journal", "what": "damage of the journal", "why": for_log(damage)}
 
 
 def _servers(tenant: Tenant) -> Iterator[Row]:

@@ -43,7 +43,7 @@ from callboard.actors.kernel import (
     handles,
     logger_of,
 )
-from callboard.actors.telemetry.notices import JournalCommitted, JournalUnwritten
+from callboard.actors.telemetry.notices import JournalCommitted, JournalDamageFound, JournalUnwritten
 from callboard.actors.telemetry.telemetry import TelemetryMessage
 from callboard.protocol.errors import CallboardError, OutcomeUnknown, RuntimeFailure, said
 from callboard.protocol.ids import RequestId
@@ -154,6 +154,9 @@ class Journal(Actor[JournalMessage]):
             self._writer = writer
             for note in report.notes:
                 logger.warning("journal: %s", note, extra={"event": "journal.opened"})
+            if report.set_aside:
+                self._outbox.damage = "; ".join(report.notes)
+                self._tell(JournalDamageFound())
             self._renew()
         return self._writer
 
@@ -355,7 +358,7 @@ class Journal(Actor[JournalMessage]):
             logger.warning("the journal is written again", extra={"event": "journal.recovered"})
         self._outbox.failure, self._failures = "", 0
 
-    def _tell(self, what: JournalCommitted | JournalUnwritten) -> None:
+    def _tell(self, what: JournalCommitted | JournalDamageFound | JournalUnwritten) -> None:
         if self._telemetry is None:
             return
         try:

@@ -205,3 +205,5 @@ class OpenReport(Struct, frozen=True):
 
     notes: tuple[str, ...] = ()
     """A damaged file that was moved aside, what was saved of it, files of dead processes that were merged ..."""
+    set_aside: int = 0
+    """Records that this has added to those that were set aside."""

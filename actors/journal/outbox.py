@@ -85,6 +85,8 @@ class Outbox:
         """How often the oldest batch was begun without an end: it may be what makes the actor crash."""
         self.failure = ""
         """Why the last batch was not written; "" when it was."""
+        self.damage = ""
+        """What the store found damaged when it was opened, and set aside."""
         self.sessions: dict[RequestId, Ref[Written | NotWritten]] = {}
         """Those whose requests have begun in the journal and not ended."""
         self.taken_up: Callable[[tuple[RequestId, ...]], object] | None = None

@@ -29,7 +29,7 @@ from callboard.actors.journal.sqlite_file import (
     prepared,
     real_path,
 )
-from callboard.actors.journal.tables import FORMAT
+from callboard.actors.journal.tables import FORMAT, SET_ASIDE
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import RequestId
 
@@ -65,7 +65,8 @@ class SqliteJournal:
                 f"{PID_MARK} in the path for a file of each process, or use PostgreSQL"
             )
         try:
-            notes = self._open()
+            now = self._wall_clock()
+            notes = self._open(now)
         except UsageError:
             self._lock.remove()  # nothing of ours stays beside another program's file
             self.close()
@@ -73,12 +74,17 @@ class SqliteJournal:
         except BaseException:
             self.close()
             raise
-        return OpenReport(tuple(notes))
+        return OpenReport(tuple(notes), self._set_aside_at(now))
 
-    def _open(self) -> list[str]:
-        self._database, notes = prepared(self.path, self._durability, self._wall_clock())
+    def _set_aside_at(self, now: float) -> int:
+        ((count,),) = self._file().query(f"SELECT COUNT(*) FROM {SET_ASIDE.name} WHERE found_at = ?", (now,))
+        assert isinstance(count, int)
+        return count
+
+    def _open(self, now: float) -> list[str]:
+        self._database, notes = prepared(self.path, self._durability, now)
         if PID_MARK in self._given:
-            notes += merge_files_of_dead(self._given, self.path, self._database, self._durability, self._wall_clock())
+            notes += merge_files_of_dead(self._given, self.path, self._database, self._durability, now)
         self._writer = SqlWriter(self._database, uuid.uuid4().hex, wall_clock=self._wall_clock)
         return notes
 

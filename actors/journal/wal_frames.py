@@ -25,6 +25,7 @@ FRAME_BYTES: Final = FRAME_HEADER_BYTES + PAGE_BYTES
 #: interrupted: nothing was built on it. Of two, the first had been reported as durable before the second began.
 MOST_UNFINISHED_COMMITS: Final = 1
 _WAL_MAGIC: Final = {0x377F0682: "<", 0x377F0683: ">"}
+_UNFINISHED: Final = "had not been finished when its process ended"
 #: Frames of so many earlier turns may stand behind the last one. Of random bytes one in 65,536 looks like theirs.
 _EARLIER_TURNS: Final = 1 << 16
 _MASK: Final = 0xFFFFFFFF
@@ -161,7 +162,7 @@ def _frame(raw: _Raw) -> Frame:
 
 
 def _without_frames(header: bytes, finished: tuple[int, bytes] | None) -> Log:
-    """A log that is empty, or gone. Its index says whether it should be: an emptied one has none in its index either."""
+    """A log that is empty, or gone: its index says which, since an emptied one has none there either."""
     if finished is None or (len(header) == WAL_HEADER_BYTES and header[16:24] != finished[1]):
         return Log()
     frames = finished[0]
@@ -304,9 +305,9 @@ def _look_at_end(log: Log, raws: Sequence[_Raw], salts: bytes, end: int, finishe
     if _commits_among([raw.head for _, raw in torn], salts) > MOST_UNFINISHED_COMMITS:
         return torn[-1][0] + 1
     if behind:
-        log.tail = "its last commit had not been finished when its process ended: nothing was built on it"
+        log.tail = f"its last commit {_UNFINISHED}: nothing was built on it"
     if torn and finished != end:
-        log.tail = "its last commit is not whole: it had not been finished when its process ended, or was damaged since"
+        log.tail = f"its last commit is not whole: it {_UNFINISHED}, or was damaged since"
         log.torn = b"".join(raw.head + raw.data for _, raw in torn)
     return end
 

@@ -175,6 +175,9 @@ JOURNAL_SECONDS = _seconds("callboard.journal.commit.duration", "", "From the be
 JOURNAL_FAILED = _counter(
     "callboard.journal.failed", "{failure}", "", "Times that the journal could not be written; its requests have ended."
 )
+JOURNAL_DAMAGED = _counter(
+    "callboard.journal.damaged", "{start}", "", "Times that a journal was damaged when it was opened, and set aside."
+)
 WORKERS = _gauge("callboard.workers", "{worker}", "pool", "Workers that are alive.")
 ACTORS = _gauge("callboard.actor.alive", "{actor}", "", "Actors that are alive.")
 MAILBOX = _gauge("callboard.mailbox.depth", "{message}", "actor", "Messages that wait for a permanent actor.")

@@ -69,6 +69,10 @@ class JournalUnwritten(Struct, frozen=True):
     """The journal could not be written, and the requests of that batch have ended."""
 
 
+class JournalDamageFound(Struct, frozen=True):
+    """The journal was damaged when it was opened: what is sound was saved, and the rest set aside."""
+
+
 class TracingFailed(Struct, frozen=True):
     """The host's tracing raised when a span was to begin: the work goes on without."""
 
@@ -87,7 +91,7 @@ InRequest = (
     | ToolStopped
 )
 """What is about a request, or a piece of its work."""
-InRuntime = ToolWithdrawn | ToolRestored | EmbedderFailed | JournalUnwritten
+InRuntime = ToolWithdrawn | ToolRestored | EmbedderFailed | JournalUnwritten | JournalDamageFound
 """What is about no request."""
 Noticed = InRequest | InRuntime
 
@@ -279,6 +283,9 @@ NOTICES: Final[Mapping[type, NoticeRule]] = MappingProxyType(
         ),
         JournalUnwritten: NoticeRule(
             "journal.failed", ((metrics.JOURNAL_FAILED, ()),), None, "the journal is not written", _no_fields
+        ),
+        JournalDamageFound: NoticeRule(
+            "journal.opened", ((metrics.JOURNAL_DAMAGED, ()),), None, "the journal was damaged", _no_fields
         ),
     }
 )

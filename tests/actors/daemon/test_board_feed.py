@@ -214,7 +214,7 @@ def test_each_kind_of_what_is_stuck_has_room() -> None:
         Mark(102, MarkKind.MODEL, "a/model", 1, "", begun_at=at - 60, wait=replace(wait, until=at - 30)),
     ]
     line = RequestTimeline("r", "a/model", at - 60, 1, marks=(*others, *late))
-    runtime = SimpleNamespace(left_open=tuple, mcp_servers=tuple, vectors=lambda: None)
+    runtime = SimpleNamespace(left_open=tuple, journal_damage=str, mcp_servers=tuple, vectors=lambda: None)
     desk, timelines = SimpleNamespace(open=()), SimpleNamespace(running=lambda: (line,))
     tenant = cast(Tenant, SimpleNamespace(runtime=runtime, desk=desk, timelines=timelines))
     rows = stuck(tenant, (), ()).values()

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from callboard.actors.journal.journal_check import verify
+
 #: Asks where it is the first, and ends by SIGKILL at a place; the next goes on, and says what came of it.
 PROGRAM = '''
 import os, signal, sys
@@ -77,3 +79,38 @@ def test_the_next_process_goes_on(tmp_path: Path, place: str, effect: str, answe
     again = run(tmp_path, place, effect)
     assert again.stdout.splitlines()[0] == "[]", "it has ended"
     assert again.stdout.splitlines()[1:] == later.stdout.splitlines()[1:]
+
+
+ASKS = """
+import os, signal, sys
+from callboard import Runtime, Settings
+from callboard.providers.local.scripted import ScriptedTurn
+
+settings = Settings(model="scripted/x", journal=f"{sys.argv[1]}/journal.db", script=lambda request: ScriptedTurn("done"))
+with Runtime(settings) as runtime:
+    if sys.argv[2:]:
+        known = [runtime.result_sync(f"r{number}").text for number in range(12)]
+        print(known.count("done"), len(list(runtime.journal.set_aside())), runtime.metrics().count("callboard.journal.damaged"))
+        print(runtime.journal_damage())
+    else:
+        for number in range(12):
+            runtime.ask_sync("?", request_id=f"r{number}")
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_one_bit_of_the_log_costs_no_answer_and_is_told(tmp_path: Path) -> None:
+    """By verify before, and by the next start: what it set aside, a metric, what the board shows."""
+    program = [sys.executable, "-c", ASKS, str(tmp_path)]
+    subprocess.run(program, timeout=60, check=False)
+    log = tmp_path / "journal.db-wal"
+    data = bytearray(log.read_bytes())
+    data[len(data) // 4] ^= 1
+    log.write_bytes(data)
+    (fault,) = verify(tmp_path / "journal.db").faults
+    assert "its log is damaged at its frame" in fault
+    told = subprocess.run([*program, "again"], capture_output=True, text=True, timeout=60, check=True).stdout
+    known, damage = told.splitlines()
+    assert known == "12 1 1"
+    assert fault in damage
+    assert next(tmp_path.glob("journal.db.damaged-*-wal")).read_bytes() == data
