@@ -187,13 +187,17 @@ def salvage(path: Path, why: str, now: float, durability: Durability = "power") 
     part, ready = _part_path(path), _ready_path(path)
     remove_database(part)
     aside = damaged_path(path, now)
-    os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE))
-    told = _write(part, path, pages, saved, f"the journal was damaged ({why}): it is kept as {aside.name}", now)
-    for each in beside(part):
-        with contextlib.suppress(FileNotFoundError):
-            each.unlink()
-    with part.open("rb") as file:  # where root saves it, who has written the journal goes on with it
-        give(file.fileno(), attributes(path.stat()))
+    try:
+        os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE))
+        told = _write(part, path, pages, saved, f"the journal was damaged ({why}): it is kept as {aside.name}", now)
+        for each in beside(part):
+            with contextlib.suppress(FileNotFoundError):
+                each.unlink()
+        with part.open("rb") as file:  # where root saves it, who has written the journal goes on with it
+            give(file.fileno(), attributes(path.stat()))
+    except BaseException:
+        remove_database(part)  # where the disk is full it needs the room
+        raise
     part.replace(ready)
     finish(path, now)
     records = sum(len(saved.rows[table.name]) for table in TABLES if table not in (META, SET_ASIDE))

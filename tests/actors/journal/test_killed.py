@@ -86,11 +86,12 @@ import os, signal, sys
 from callboard import Runtime, Settings
 from callboard.providers.local.scripted import ScriptedTurn
 
-settings = Settings(model="scripted/x", journal=f"{sys.argv[1]}/journal.db", script=lambda request: ScriptedTurn("done"))
+settings = Settings(model="scripted/x", journal=f"{sys.argv[1]}/journal.db", script=lambda _: ScriptedTurn("done"))
 with Runtime(settings) as runtime:
     if sys.argv[2:]:
         known = [runtime.result_sync(f"r{number}").text for number in range(12)]
-        print(known.count("done"), len(list(runtime.journal.set_aside())), runtime.metrics().count("callboard.journal.damaged"))
+        aside = list(runtime.journal.set_aside())
+        print(known.count("done"), len(aside), runtime.metrics().count("callboard.journal.damaged"))
         print(runtime.journal_damage())
     else:
         for number in range(12):
