@@ -213,14 +213,12 @@ def test_a_damaged_one_is_set_aside_and_named(filled: Path, journal: JournalHand
     ids = journal.conversation(info.id).ids
     with closing(SqliteDatabase(filled)) as database:
         database.execute(f"UPDATE {MESSAGES.name} SET data = ? WHERE message_id = ?", (b"{}", ids[2]))
-    for _ in range(2):
-        with pytest.raises(
-            RuntimeFailure, match=f"conversation '{info.id}' is damaged and was set aside: the checksum"
-        ):
+    # To set it aside opens the file for writing, which finds the record itself, and salvages the others.
+    for why in ("the checksum", f"message '{ids[2]}' is missing"):
+        with pytest.raises(RuntimeFailure, match=f"conversation '{info.id}' is damaged and was set aside: {why}"):
             journal.conversation(info.id)
-    (aside,) = journal.set_aside()
-    assert info.id in aside.what
-    assert "checksum" in aside.why
+    aside = [each.why for each in journal.set_aside() if info.id in each.what]
+    assert any("checksum" in each for each in aside)
     assert len(journal.conversation(info.id, at=ids[1]).messages) == 2
     assert "blue" in journal.search("blue")[0].snippet, "the sound ones are still found"
 
