@@ -38,7 +38,7 @@ _INDEX_BYTES: Final = 2 * _INDEX.size + _INDEX_COPIED.size
 Sums = tuple[int, int]
 
 
-class Frame(Struct, frozen=True):
+class LogFrame(Struct, frozen=True):
     """One page as a commit has written it."""
 
     page: int
@@ -59,11 +59,11 @@ class LostFrame(Struct, frozen=True):
 class Log(Struct):
     """What a log adds to its file. Places are counted from 0."""
 
-    frames: dict[int, Frame] = field(default_factory=dict)
+    frames: dict[int, LogFrame] = field(default_factory=dict)
     """By place: what is proved of the last turn of the log, up to its last commit."""
     lost: dict[int, LostFrame] = field(default_factory=dict)
     """The other places before that, and what of damage, rather than of a commit that was not finished, is behind it."""
-    earlier: tuple[Frame, ...] = ()
+    earlier: tuple[LogFrame, ...] = ()
     """Of turns before: all of it had been copied into the file when the last turn began."""
     fault: str = ""
     """What is wrong with it. A commit at its end that was not finished is no fault."""
@@ -162,8 +162,8 @@ def _raws(data: bytes) -> Iterator[_Raw]:
         yield _Raw(head, data[at + FRAME_HEADER_BYTES : at + FRAME_BYTES], page, pages)
 
 
-def _frame(raw: _Raw) -> Frame:
-    return Frame(raw.page, raw.pages, raw.data)
+def _frame(raw: _Raw) -> LogFrame:
+    return LogFrame(raw.page, raw.pages, raw.data)
 
 
 def _without_frames(header: bytes, finished: tuple[int, bytes] | None) -> Log:
