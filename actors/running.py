@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from callboard.actors import kernel
 from callboard.actors.calls.approvals import ApprovalCallback, Approver, CallbackApprover, NobodyToAsk
 from callboard.actors.journal.journal_records import Needs
+from callboard.actors.journal.outbox import Outbox
 from callboard.actors.journal.records_of_runtime import JournalRecords
 from callboard.actors.journal.recovery import Rebuilt
 from callboard.actors.kernel.reply import Reply as AskReply
@@ -151,6 +152,7 @@ class StartedRuntime:
         approver = JudgingApprover(judge, behind, scheduler)
         begun.callback(approver.close)
         self.system = kernel.ActorSystem(scheduler, dead_letters_kept=DEAD_LETTERS_KEPT)
+        self.outbox: Outbox | None = None
         begun.callback(self._stop_actors)
         plan = replace(wiring.plan(self.system, scheduler, approver, judge), gives_up=self._gives_up)
         self.outbox = plan.journal.outbox if plan.journal is not None else None
@@ -203,6 +205,8 @@ class StartedRuntime:
         """The runtime stops now: what waits for its requests waits no longer."""
         with self._ending:
             self._is_stopping = True
+        if self.outbox is not None:
+            self.outbox.taken_up = None
         self.has_none.set()
 
     # -- the end of the tree

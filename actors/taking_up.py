@@ -61,15 +61,24 @@ class TakingUp:
         self._outputs = outputs
         self._questions = questions
         self._fails = wiring.settings.on_crash == "fail"
+        self._in_hand: set[RequestId] = set()
+        """Those that are being taken up."""
 
     def at_start(self) -> None:
         """Those that earlier processes have left. Raises JournalFailed where they cannot be read."""
+        self._outbox.here = self._here
         self._each(self._records.take_up())
         # Of processes that end while this one runs, where several share a journal.
         self._outbox.taken_up = self._later
 
+    def _here(self) -> frozenset[RequestId]:
+        # In this order: they go from the first to one of the others.
+        in_hand, running = frozenset(self._in_hand), self._running
+        return in_hand | frozenset(running.left_open) | frozenset(running.sessions)
+
     def _later(self, found: tuple[RequestId, ...]) -> None:
         """Called on the journal's thread, which must not wait for itself."""
+        self._in_hand.update(found)
         threading.Thread(target=self._all, args=(found,), name="callboard-taking-up", daemon=True).start()
 
     def _all(self, found: tuple[RequestId, ...]) -> None:
@@ -77,7 +86,9 @@ class TakingUp:
             self._each(found)
         except (RuntimeFailure, kernel.KernelError) as error:
             # The runtime stops, or the journal does not answer: they are open there, and the next start has them.
-            logger.warning("requests of an ended process could not be taken up: %s", said(error))
+            logger.warning("requests of an ended process could not be taken up yet: %s", said(error))
+        finally:
+            self._in_hand.difference_update(found)
 
     def _each(self, found: tuple[RequestId, ...]) -> None:
         for request_id in in_turn(found, self._takings_up):

@@ -9,7 +9,7 @@ any other. So it goes on when a disk has room again. That those requests have en
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final, Generic, TypeVar, cast
 
 from msgspec import Struct
@@ -196,16 +196,28 @@ class Journal(Actor[JournalMessage]):
     @handles(RenewLease)
     def _renew_lease(self, _: RenewLease) -> None:
         try:
-            writer = self._opened()
+            self._opened()
             self._renew()
-            if self._outbox.taken_up is not None and (found := writer.take_up()):
-                self._outbox.taken_up(found)
+            self._take_up()
         except JournalLost as error:
             self._lost((), said(error))
             self._set_renewal(RENEW_AGAIN_SECONDS)
         except CallboardError as error:
             self._note_failure(said(error))
             self._set_renewal(RENEW_AGAIN_SECONDS)
+
+    def _take_up(self) -> None:
+        """Go on with requests of processes that have ended, and with those of ours that nothing here goes on with."""
+        outbox = self._outbox
+        before = outbox.here()  # whatever has ended before this has its end written next
+        while batch := outbox.look(MAX_BATCH):
+            self._commit_batch(batch)
+
+        def idle(open_ones: Collection[RequestId]) -> frozenset[RequestId]:
+            return frozenset(each for each in open_ones if not outbox.is_failed(each)) - before - outbox.here()
+
+        if outbox.taken_up is not None and (found := self._opened().take_up(idle)):
+            outbox.taken_up(found)
 
     def _renew(self) -> None:
         assert self._writer is not None

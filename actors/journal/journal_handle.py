@@ -330,7 +330,7 @@ class JournalHandle:
         """
         which = UsageFilter(_seconds(since), _seconds(until), model, tool, conversation_id)
         with self.reader() as reader:
-            return usage_report(reader, by, which)
+            return reader.patiently(lambda: usage_report(reader, by, which))
 
     def set_aside(self) -> list[SetAside]:
         """Records and conversations that could not be read, since the journal was made."""

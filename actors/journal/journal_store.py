@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Protocol
 
 from callboard.actors.journal.journal_records import Change, OpenReport, RequestLog, SetAside
@@ -30,6 +30,10 @@ class ChangeRefused(RuntimeFailure):
     written once is there already."""
 
 
+Idle = Callable[[Collection[RequestId]], frozenset[RequestId]]
+"""Which of these open requests nothing in this process goes on with."""
+
+
 class JournalWriter(Protocol):
     """Owned by one thread. What is not a CallboardError is a fault of ours."""
 
@@ -47,9 +51,13 @@ class JournalWriter(Protocol):
         """
         ...
 
-    def take_up(self) -> tuple[RequestId, ...]:
+    def take_up(self, idle: Idle | None = None) -> tuple[RequestId, ...]:
         """The open requests that are ours from now on and were not before: of earlier processes of this journal that
-        have ended. Each is counted as taken up once more."""
+        have ended. Each is counted as taken up once more.
+
+        With `idle` also those that are ours already, where others share the journal, and of which it says twice in a
+        row that nothing here goes on with them: what became of taking them up was not heard, or came to nothing.
+        """
         ...
 
     def forget_takings(self, request_ids: Sequence[RequestId]) -> None:
@@ -89,6 +97,10 @@ class JournalReader(Protocol):
 
     def set_aside(self) -> Iterator[SetAside]:
         """What could not be read, since the journal was made."""
+        ...
+
+    def give_up(self) -> None:
+        """From any thread: who reads waits for a server no longer. It is closed next."""
         ...
 
     def close(self) -> None: ...

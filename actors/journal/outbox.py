@@ -91,6 +91,8 @@ class Outbox:
         """Those whose requests have begun in the journal and not ended."""
         self.taken_up: Callable[[tuple[RequestId, ...]], object] | None = None
         """Goes on with requests of processes that have ended, where that is set. Called on the journal's thread."""
+        self.here: Callable[[], frozenset[RequestId]] = frozenset
+        """What this process has in hand of the journal's open requests; asked on the journal's thread."""
         self._capacity = capacity
         self._waiting: deque[HandedOver] = deque()
         self._is_awake = False

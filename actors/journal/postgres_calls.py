@@ -15,7 +15,7 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Final, NoReturn
 
@@ -27,7 +27,15 @@ from callboard.actors.journal import postgres_database
 from callboard.actors.journal.encoding import outcome_row
 from callboard.actors.journal.journal_store import JournalFailed, JournalLost
 from callboard.actors.journal.leases import OWNERS
-from callboard.actors.journal.postgres_database import ANSWER_SECONDS, SCHEMA, in_its_words, milliseconds, said
+from callboard.actors.journal.postgres_database import (
+    ANSWER_SECONDS,
+    LOCK_SECONDS,
+    SCHEMA,
+    STATEMENT_SECONDS,
+    in_its_words,
+    milliseconds,
+    said,
+)
 from callboard.actors.journal.tables import OUTCOMES
 from callboard.protocol.errors import RuntimeFailure, UsageError
 from callboard.protocol.events import ToolCallEnd
@@ -37,6 +45,9 @@ from callboard.protocol.ids import Tag
 MAX_CONNECTIONS: Final = 16
 #: After its deadline a call has this long to be ended by us, before the server ends its transaction.
 GRACE_SECONDS: Final = 2.0
+#: The end of a call holds the row of its owner, so that nobody takes over meanwhile. Of a process that is stopped there
+#: the server ends the transaction after so long, whatever the tool may take.
+END_IDLE_SECONDS: Final = 5.0
 #: For an answer to whether a commit whose own answer was lost was carried out.
 RESOLVE_SECONDS: Final = 10.0
 #: Between two attempts to ask for it.
@@ -54,8 +65,33 @@ FROM unnest(current_schemas(false)) WITH ORDINALITY AS visible(name, place)
 WHERE name <> '{SCHEMA}' HAVING '{SCHEMA}' = ANY (current_schemas(false))"""
 _MARKED: Final = "SELECT current_setting('callboard.effect_id', true)"
 _PROVE: Final = f"SELECT token FROM {SCHEMA}.{OWNERS} WHERE token = ? FOR KEY SHARE"
+#: What is to be checked at the commit is checked before: the server does not count how long a commit takes.
+_CHECK: Final = "SET CONSTRAINTS ALL IMMEDIATE"
+#: Each transaction says whose it is, so that those of dead owners can be found and ended.
+_CALLS: Final = 723_900_114
+_SAY_WHOSE: Final = f"SELECT pg_advisory_xact_lock_shared({_CALLS}, ?)"
+END_CALLS_OF_DEAD: Final = f"""
+SELECT pg_terminate_backend(l.pid) FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
+WHERE l.locktype = 'advisory' AND l.classid = {_CALLS} AND l.objsubid = 2 AND a.datname = current_database()
+    AND a.usename = current_user AND NOT EXISTS (SELECT 1 FROM {OWNERS} w WHERE w.token = l.objid::bigint)"""
 #: Waits where another transaction is about to insert a row with the same key; leaves ours out where it has.
 _INSERT: Final = f"{OUTCOMES.insert.replace(OUTCOMES.name, f'{SCHEMA}.{OUTCOMES.name}')} RETURNING 1"
+
+
+#: From the tool's last statement on.
+_AT_THE_END: Final = {
+    "idle_in_transaction_session_timeout": milliseconds(END_IDLE_SECONDS),
+    "statement_timeout": milliseconds(STATEMENT_SECONDS),
+    "lock_timeout": milliseconds(LOCK_SECONDS),
+    # With any durability: an outcome that is told must not be forgotten while its effect is counted on.
+    "synchronous_commit": "on",
+}
+
+
+def _set(given: Mapping[str, str]) -> tuple[str, Sequence[object]]:
+    """Settings that end with the transaction."""
+    calls = ", ".join("set_config(?, ?, true)" for _ in given)
+    return f"SELECT {calls}", [text for pair in given.items() for text in pair]
 
 
 class NotCommitted(RuntimeFailure):
@@ -136,9 +172,9 @@ class CallTransaction(Struct, frozen=True):
         }
         if server_version >= 170_000:
             given["transaction_timeout"] = limit
-        calls = ", ".join("set_config(?, ?, true)" for _ in given)
-        yield f"SELECT {calls}", [text for pair in given.items() for text in pair]
+        yield _set(given)
         yield _SEARCH_PATH, ()
+        yield _SAY_WHOSE, (self.token,)
 
     def finish(self, outcome: ToolCallEnd) -> Script:
         """All but the commit itself. Raises UsageError for a tool that has ended the transaction."""
@@ -148,10 +184,13 @@ class CallTransaction(Struct, frozen=True):
                 "the tool has ended its transaction itself (COMMIT or ROLLBACK): what it committed has no outcome with "
                 'it, so it may happen twice; leave that out, or declare the tool with effect="once"'
             )
-        if not (yield _PROVE, (self.token,)):
-            raise JournalLost("another process has taken over this request; what the call wrote is rolled back")
+        yield _set(_AT_THE_END)
+        yield _CHECK, ()
         if not (yield self._insert(outcome)):
             raise NotCommitted("this call has been committed before, by another process; it is rolled back")
+        # Last: what is before may wait for others, and until the commit nobody can take over.
+        if not (yield _PROVE, (self.token,)):
+            raise JournalLost("another process has taken over this request; what the call wrote is rolled back")
 
     def resolve(self, outcome: ToolCallEnd, why: Exception) -> None:
         """Find out what became of a commit whose answer was lost: a row with the same key can only be inserted where
@@ -199,8 +238,8 @@ class ThreadCall:
 
     def commit(self, outcome: ToolCallEnd) -> None:
         """Raises NotCommitted, CommitUnknown, JournalLost, and UsageError where the tool has ended the transaction."""
-        self.run(self._rules.finish(outcome))
         self.connection.answer_seconds = ANSWER_SECONDS
+        self.run(self._rules.finish(outcome))
         try:
             self.connection.execute(b"COMMIT")
         except psycopg.Error as error:
@@ -235,7 +274,11 @@ class TaskCall:
 
     async def commit(self, outcome: ToolCallEnd) -> None:
         """As ThreadCall's. Cancelled while the server commits, it first waits for that."""
-        await self.run(self._rules.finish(outcome))
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await self.run(self._rules.finish(outcome))
+        except TimeoutError:
+            raise NotCommitted(f"the call is rolled back: no answer from its server for {ANSWER_SECONDS:g} s") from None
         committing = asyncio.ensure_future(self._commit(outcome))
         try:
             await asyncio.shield(committing)

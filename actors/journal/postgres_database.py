@@ -6,9 +6,11 @@ the database otherwise holds.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import socket
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -20,7 +22,6 @@ from psycopg import abc, conninfo, pq, sql
 from callboard.actors.journal.journal_database import StatementRefused
 from callboard.actors.journal.journal_store import JournalFailed, JournalUnsure
 from callboard.actors.journal.places import shown_place
-from callboard.actors.journal.sqlite_database import Durability
 from callboard.actors.journal.tables import TABLES, Row, Table
 from callboard.protocol.errors import UsageError
 
@@ -44,6 +45,13 @@ IDLE_SECONDS: Final = 2.0
 #: For an answer of the server, where the network loses what is sent: statement_timeout is the server's own and does
 #: not help there.
 ANSWER_SECONDS: Final = 10.0
+#: A connection that was idle for longer is asked first whether it is still there, and has so long to answer: what is
+#: between has forgotten it (NAT, a pooler, a firewall), or the server is a new one.
+IDLE_UNASKED_SECONDS: Final = 1.0
+PING_SECONDS: Final = 3.0
+#: What was sent and not received for so long is lost, by TCP's own count (Linux), and silence is looked into.
+_TCP: Final = {"keepalives_idle": 10, "keepalives_interval": 3, "keepalives_count": 3}
+_UNRECEIVED_SECONDS: Final = 5.0
 #: Two processes that make the tables at the same time make them one after the other.
 SCHEMA_LOCK: Final = "SELECT pg_advisory_xact_lock(7239001146001)"
 
@@ -61,15 +69,25 @@ _REMEDY: Final = (
 )
 #: Who starts callboard has to change something: waiting does not help.
 _SETUP: Final = frozenset({"42501"})
-#: `off` loses the last commits when the server or its machine crashes, and never a half of one (postgresql.org,
-#: "Asynchronous Commit").
-_SYNCHRONOUS: Final[dict[Durability, str]] = {"power": "on", "process": "off"}
+#: Of a server that starts, stops or is no primary yet, and of one that has no connection left: the classes "Connection
+#: Exception" and "Operator Intervention" but for a statement that took too long.
+_PASSING: Final = ("08", "57P", "25006", "53300")
 #: The statement is not to be carried out as it is; all other errors are the server's or the network's.
 _REFUSALS: Final = (psycopg.DataError, psycopg.IntegrityError, psycopg.ProgrammingError, psycopg.NotSupportedError)
 _KNOWN: Final = frozenset({pq.TransactionStatus.IDLE, pq.TransactionStatus.INTRANS, pq.TransactionStatus.INERROR})
 BEGIN_WRITING: Final = "BEGIN"
+#: Its commit is not waited for until it is on the disk: a crash of the server or its machine forgets the last of them,
+#: and never a half of one (postgresql.org, "Asynchronous Commit").
+BEGIN_LAZILY: Final = "BEGIN; SET LOCAL synchronous_commit TO off"
 #: All that a reader sees is of one moment.
 BEGIN_READING: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+
+
+class ServerFailed(JournalFailed):
+    """The server, or what is between, does not do its part."""
+
+    is_passing: bool | None = None
+    """Does it end, start or take no writes yet, so that waiting helps? None: it was not reached (`is_away`)."""
 
 
 class PostgresConnection(psycopg.Connection[tuple[object, ...]]):
@@ -80,6 +98,12 @@ class PostgresConnection(psycopg.Connection[tuple[object, ...]]):
     def wait(self, gen: abc.PQGen[R], interval: float = 0.1, timeout: float | None = None) -> R:
         """As psycopg's, which without a timeout has none."""
         return super().wait(gen, interval, self.answer_seconds if timeout is None else timeout)
+
+    def ping(self, seconds: float) -> None:
+        """Raises psycopg.Error where nothing answers within that time."""
+        kept, self.answer_seconds = self.answer_seconds, seconds
+        self.execute(b"SELECT 1")
+        self.answer_seconds = kept
 
 
 def check_url(url: str) -> None:
@@ -98,30 +122,44 @@ def who_we_are() -> str:
     return f"{platform.node() or socket.gethostname()}:{os.getpid()}"
 
 
-def connect(
-    url: str, *, durability: Durability = "power", statement_seconds: float = STATEMENT_SECONDS
-) -> PostgresConnection:
+def connect(url: str, *, statement_seconds: float = STATEMENT_SECONDS) -> PostgresConnection:
     """A connection that commits each statement, in the schema of the journal. Raises UsageError, JournalFailed."""
     with told(url):
-        connection = PostgresConnection.connect(with_defaults(url), autocommit=True)
+        try:
+            unreceived = int(_UNRECEIVED_SECONDS * 1000)
+            connection = PostgresConnection.connect(with_defaults(url, tcp_user_timeout=unreceived), autocommit=True)
+        except psycopg.Error as error:
+            raise ServerFailed(_failed(url, error)) from None
     try:
         with told(url):
-            _set_up(connection, durability, statement_seconds)
+            _set_up(connection, statement_seconds)
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def with_defaults(url: str) -> str:
+def is_away(url: str) -> bool:
+    """Why no connection was made: is the server not there yet, rather than that it does not take us?
+
+    psycopg knows no SQLSTATE of that, and the server's words are of its language; libpq asks without a password.
+    """
+    if conninfo.conninfo_to_dict(url).get("target_session_attrs") is not None:
+        return True
+    return pq.PGconn.ping(with_defaults(url).encode()) in {pq.Ping.REJECT, pq.Ping.NO_RESPONSE}
+
+
+def with_defaults(url: str, **more: int) -> str:
     """With what neither the URL nor libpq's variables (PGCONNECT_TIMEOUT ...) say."""
     given = conninfo.conninfo_to_dict(url).keys()
     by_variable = {option.keyword.decode() for option in pq.Conninfo.get_defaults() if option.val is not None}
-    defaults: dict[str, str | int] = {"connect_timeout": CONNECT_SECONDS, "application_name": "callboard"}
+    defaults: dict[str, str | int] = {
+        "connect_timeout": CONNECT_SECONDS, "application_name": "callboard", **_TCP, **more
+    }  # fmt: skip
     return conninfo.make_conninfo(url, **{k: v for k, v in defaults.items() if k not in given | by_variable})
 
 
-def _set_up(connection: PostgresConnection, durability: Durability, statement_seconds: float) -> None:
+def _set_up(connection: PostgresConnection, statement_seconds: float) -> None:
     connection.answer_seconds = statement_seconds + ANSWER_SECONDS - STATEMENT_SECONDS
     version = connection.info.server_version // 10_000
     if version < OLDEST_SERVER:
@@ -132,8 +170,11 @@ def _set_up(connection: PostgresConnection, durability: Durability, statement_se
         "search_path": SCHEMA,
         "statement_timeout": milliseconds(statement_seconds),
         "lock_timeout": milliseconds(LOCK_SECONDS),
-        "idle_in_transaction_session_timeout": milliseconds(IDLE_SECONDS),
-        "synchronous_commit": _SYNCHRONOUS[durability],
+        # A reader locks nothing that others wait for, and what it has read may be taken slowly.
+        "idle_in_transaction_session_timeout": milliseconds(
+            IDLE_SECONDS if statement_seconds <= STATEMENT_SECONDS else statement_seconds
+        ),
+        "synchronous_commit": "on",
         "timezone": "UTC",
     }
     names = sql.SQL(", ").join(
@@ -150,18 +191,26 @@ def milliseconds(seconds: float) -> str:
 class PostgresDatabase:
     """One connection, made when it is first used and again when it was lost. `Database` says what its methods do."""
 
-    def __init__(
-        self, url: str, *, begin: str, durability: Durability = "power", statement_seconds: float = STATEMENT_SECONDS
-    ) -> None:
-        """`begin`: BEGIN_WRITING or BEGIN_READING."""
+    def __init__(self, url: str, *, begin: str, statement_seconds: float = STATEMENT_SECONDS) -> None:
         self.url = url
+        self.begins_by = begin
+        """BEGIN_WRITING, BEGIN_LAZILY or BEGIN_READING."""
         self.prove: Callable[[], object] = lambda: None
         """Called first in each transaction: raises JournalLost for a writer that may write no more."""
-        self._begin, self._durability, self._statement_seconds = begin, durability, statement_seconds
+        self.connected: Callable[[], object] = lambda: None
+        """Called when a connection was made, before it is used for anything else."""
+        self._statement_seconds = statement_seconds
         self._connection: PostgresConnection | None = None
+        self._used_at = 0.0
+
+    @property
+    def is_in_transaction(self) -> bool:
+        """Has what was read before to be of the same moment as what comes?"""
+        connection = self._connection
+        return connection is not None and connection.info.transaction_status != pq.TransactionStatus.IDLE
 
     def begin(self) -> None:
-        self.execute(self._begin)
+        self.execute(self.begins_by)
         try:
             self.prove()
         except BaseException:
@@ -223,21 +272,51 @@ class PostgresDatabase:
         if connection is not None:
             connection.close()
 
+    def cut(self) -> None:
+        """From any thread: who waits for an answer is told that there is none."""
+        connection = self._connection
+        with contextlib.suppress(OSError, psycopg.Error):  # it has ended meanwhile
+            if connection is not None:
+                with socket.socket(fileno=os.dup(connection.fileno())) as its:
+                    its.shutdown(socket.SHUT_RDWR)
+
     @contextmanager
     def _told(self) -> Iterator[PostgresConnection]:
-        connection = self._connection
-        if connection is None or connection.closed:
-            connection = self._connection = connect(
-                self.url, durability=self._durability, statement_seconds=self._statement_seconds
-            )
+        connection = self._answering() or self._connect()
         try:
             with told(self.url):
                 yield connection
-        except JournalFailed:
-            # Whether the transaction goes on is not known where the answer did not come.
-            if connection.info.transaction_status not in _KNOWN:
+        except ServerFailed as error:
+            # Whether the transaction goes on is not known where the answer did not come; and one that takes no writes
+            # any more is a standby, or was one: another may answer at the same address.
+            if error.is_passing or connection.info.transaction_status not in _KNOWN:
                 self.close()
             raise
+        finally:
+            self._used_at = time.monotonic()
+
+    def _answering(self) -> PostgresConnection | None:
+        """The connection from before, where it is still there."""
+        connection = self._connection
+        if connection is None or connection.closed:
+            return None
+        if time.monotonic() - self._used_at > IDLE_UNASKED_SECONDS and not self.is_in_transaction:
+            try:
+                connection.ping(PING_SECONDS)
+            except psycopg.Error:
+                self.close()
+                return None
+        return connection
+
+    def _connect(self) -> PostgresConnection:
+        connection = self._connection = connect(self.url, statement_seconds=self._statement_seconds)
+        self._used_at = time.monotonic()
+        try:
+            self.connected()
+        except BaseException:
+            self.close()
+            raise
+        return connection
 
 
 def _in_bulk(table: Table) -> bytes:
@@ -271,8 +350,16 @@ def told(url: str) -> Iterator[None]:
         # Not `from error`: an error of psycopg's holds the connection's parameters, its password among them.
         if remedy is None and isinstance(error, _REFUSALS):
             raise StatementRefused(f"the server refuses the statement: {said(error)}") from None
-        message = f"the journal at {shown_place(url)} failed: {said(error)}; {remedy or _REMEDY}"
-        raise (UsageError if state in _SETUP else JournalFailed)(message) from None
+        if state in _SETUP:
+            raise UsageError(_failed(url, error)) from None
+        failed = ServerFailed(_failed(url, error))
+        failed.is_passing = state.startswith(_PASSING)
+        raise failed from None
+
+
+def _failed(url: str, error: psycopg.Error) -> str:
+    remedy = _REMEDIES.get(error.sqlstate or "", _REMEDY)
+    return f"the journal at {shown_place(url)} failed: {said(error)}; {remedy}"
 
 
 def said(error: Exception) -> str:

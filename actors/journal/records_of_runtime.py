@@ -50,6 +50,8 @@ class JournalRecords:
 
     def close(self) -> None:
         """Read no more."""
+        if (reader := self._reader) is not None:
+            reader.give_up()
         with self._reading:
             reader, self._reader = self._reader, None
         if reader is not None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -47,6 +48,8 @@ from callboard.protocol.content import Message
 from callboard.protocol.events import RequestStarted
 from callboard.protocol.ids import MessageId, RequestId
 
+R = TypeVar("R")
+
 
 class _Found(Struct):
     """What has been read of a request so far."""
@@ -73,8 +76,19 @@ class SqlReader:
 
     def request(self, request_id: RequestId) -> RequestLog | None:
         """As `JournalReader.request`."""
-        with self.one_moment():
-            return self.read_request(request_id)
+
+        def read() -> RequestLog | None:
+            with self.one_moment():
+                return self.read_request(request_id)
+
+        return self.patiently(read)
+
+    def patiently(self, read: Callable[[], R]) -> R:
+        """What it reads, all of it again where a server was away for a moment."""
+        return read()
+
+    def give_up(self) -> None:
+        """As `JournalReader.give_up`."""
 
     def open_requests(self) -> tuple[RequestId, ...]:
         """As `JournalReader.open_requests`."""

@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 from callboard.actors.journal.file_lock import FileLock, holder, lock_path
 from callboard.actors.journal.journal_database import JournalDatabase
 from callboard.actors.journal.journal_records import Change, OpenReport
-from callboard.actors.journal.journal_store import ChangeRefused, JournalFailed, JournalReader
+from callboard.actors.journal.journal_store import ChangeRefused, Idle, JournalFailed, JournalReader
 from callboard.actors.journal.salvage import remove_database
 from callboard.actors.journal.sql_reader import SqlReader
 from callboard.actors.journal.sql_writer import SqlWriter
@@ -91,7 +91,7 @@ class SqliteJournal:
     def commit(self, batch: Sequence[Change]) -> Sequence[ChangeRefused | None]:
         return self._opened().commit(batch)
 
-    def take_up(self) -> tuple[RequestId, ...]:
+    def take_up(self, idle: Idle | None = None) -> tuple[RequestId, ...]:
         return self._opened().take_up()
 
     def forget_takings(self, request_ids: Sequence[RequestId]) -> None:

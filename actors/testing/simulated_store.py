@@ -30,7 +30,7 @@ from callboard.actors.journal.journal_records import (
     Write,
     own_messages,
 )
-from callboard.actors.journal.journal_store import ChangeRefused, JournalFailed
+from callboard.actors.journal.journal_store import ChangeRefused, Idle, JournalFailed
 from callboard.actors.testing.faults import JournalFaults, Remains
 from callboard.protocol.codec import decode_event, encode_event
 from callboard.protocol.compaction import Compacted
@@ -307,7 +307,7 @@ class SimulatedWriter:
                 disk.happened.append((disk.seconds, f"the journal cannot be written: {os.strerror(code)}"))
                 raise JournalFailed(_told(code, advice))
 
-    def take_up(self) -> tuple[RequestId, ...]:
+    def take_up(self, idle: Idle | None = None) -> tuple[RequestId, ...]:
         """See JournalWriter."""
         requests = self._disk.requests
         taken = tuple(each for each in _open(self._disk) if requests[each].owner != self._number)
@@ -402,6 +402,9 @@ class SimulatedReader:
     def set_aside(self) -> Iterator[SetAside]:
         """See JournalReader."""
         return iter(tuple(self._disk.set_aside))
+
+    def give_up(self) -> None:
+        """It waits for nothing."""
 
     def close(self) -> None:
         """It holds nothing."""

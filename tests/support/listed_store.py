@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from callboard.actors.journal.journal_records import Change, OpenReport
-from callboard.actors.journal.journal_store import ChangeRefused
+from callboard.actors.journal.journal_store import ChangeRefused, Idle
 from callboard.protocol.ids import RequestId
 
 
@@ -58,7 +58,7 @@ class ListedWriter:
         store.commits.append(tuple(change for change, why in zip(batch, refused, strict=True) if why is None))
         return refused
 
-    def take_up(self) -> tuple[RequestId, ...]:
+    def take_up(self, idle: Idle | None = None) -> tuple[RequestId, ...]:
         found, self._store.taken_up = self._store.taken_up, ()
         return found
 

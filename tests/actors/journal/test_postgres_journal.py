@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import signal
+import socket
+import struct
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, closing
+from typing import Any
 
 import psycopg
 import pytest
@@ -14,13 +19,20 @@ from support.store_contract import NewStore, StoreContract
 from support.tcp_proxy import TcpProxy
 
 from callboard.actors.journal import postgres_database
-from callboard.actors.journal.journal_records import Beginning, Write
+from callboard.actors.journal.journal_database import JournalDatabase
+from callboard.actors.journal.journal_records import Beginning, NewMessage, RequestEnd, Write
 from callboard.actors.journal.journal_store import JournalFailed, JournalLost
 from callboard.actors.journal.postgres_journal import PostgresJournal, PostgresReader
-from callboard.actors.journal.tables import OFFERS
+from callboard.actors.journal.saved_conversations import Filter, conversations, search
+from callboard.actors.journal.sql_reader import SqlReader
+from callboard.actors.journal.tables import ENDS, EVENTS, OFFERS, OPEN, REQUESTS
+from callboard.actors.journal.usage_report import UsageFilter, usage_report
+from callboard.protocol.content import UserMessage
 from callboard.protocol.errors import UsageError
-from callboard.protocol.events import CancelRequested
-from callboard.protocol.ids import MessageId, RequestId, Tag
+from callboard.protocol.events import CancelRequested, RequestStarted
+from callboard.protocol.ids import MessageId, RequestId, Tag, ToolName
+from callboard.protocol.options import RequestOptions, ToolOffer
+from callboard.protocol.tools import ToolDefinition
 
 #: A lease that does not end within a test, and one that has ended when the server has answered.
 LONG, SHORT = 3_600.0, 0.001
@@ -370,3 +382,274 @@ def test_an_unfinished_transaction_of_a_stopped_process_is_ended_by_the_server(u
             pause.wait(0.05)
     stopped.commit([begins("r")])
     assert numbers(url, "r") == [1]
+
+
+# -- a server that ends connections, is away, or forgets
+
+
+def end_all_connections(url: str) -> None:
+    """As a restart, an administrator and a pooler do."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+
+
+READS: dict[str, Callable[[SqlReader], object]] = {
+    "request": lambda reader: getattr(reader.request(RequestId("r")), "request_id", None),
+    "open requests": lambda reader: reader.open_requests(),
+    "set aside": lambda reader: list(reader.set_aside()),
+    "conversations": lambda reader: conversations(reader, Filter(None, None, "", {}), 9, None),
+    "search": lambda reader: search(reader, "nothing", Filter(None, None, "", {}), 9),
+    "usage": lambda reader: reader.patiently(lambda: usage_report(reader, ("day",), UsageFilter(None, None))),
+}
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+def test_what_is_read_on_a_connection_that_has_ended_is_read_again(
+    url: str, start: Start, read: Callable[[SqlReader], object]
+) -> None:
+    start().commit([begins("r")])
+    with closing(PostgresReader(url)) as reader:
+        before = read(reader)
+        end_all_connections(url)
+        assert read(reader) == before
+
+
+def test_a_connection_that_ends_in_the_middle_of_a_moment_has_all_of_it_read_again(
+    url: str, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start().commit([begins("r"), goes_on("r", 2)])
+    read_events, cuts = SqlReader._read_events, [1]
+
+    def cut_first(self: SqlReader, *given: Any) -> str:
+        if cuts:
+            cuts.pop()
+            end_all_connections(url)
+        return read_events(self, *given)
+
+    monkeypatch.setattr(SqlReader, "_read_events", cut_first)
+    assert numbers(url, "r") == [1, 2]
+
+
+def test_a_connection_that_was_forgotten_on_the_way_is_found_so_before_it_is_used(
+    url: str, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_database, "IDLE_UNASKED_SECONDS", 0.0)
+    monkeypatch.setattr(postgres_database, "PING_SECONDS", 0.2)
+    start().commit([begins("r")])
+    with TcpProxy(shared_server().port) as proxy:
+        reader = PostgresReader(url.replace(f":{shared_server().port}/", f":{proxy.port}/"))
+        with closing(reader):
+            assert reader.open_requests() == ("r",)
+            proxy.cut()
+            mending = threading.Thread(target=lambda: (proxy.lost.wait(20), proxy.mend()))
+            mending.start()
+            assert reader.open_requests() == ("r",)
+            mending.join(20)
+
+
+def test_who_reads_waits_no_longer_when_it_is_given_up() -> None:
+    reader = PostgresReader("postgresql://callboard@127.0.0.1:1/none")
+    ended: list[Exception] = []
+
+    def read() -> None:
+        try:
+            reader._patience(reader.open_requests, LONG)
+        except JournalFailed as error:
+            ended.append(error)
+
+    reading = threading.Thread(target=read)
+    reading.start()
+    reader.give_up()
+    reading.join(20)
+    assert len(ended) == 1
+
+
+class NotYet:
+    """A server that answers everyone as PostgreSQL does while it starts, in another language."""
+
+    def __enter__(self) -> NotYet:
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listening.getsockname()[1]
+        self.refused = threading.Event()
+        threading.Thread(target=self._serve, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listening.close()
+
+    def _serve(self) -> None:
+        fields = b"SFATAL\0VFATAL\0C57P03\0Mdas Datenbanksystem startet\0\0"
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self._listening.accept()
+                with connection, contextlib.suppress(OSError):
+                    while (asked := connection.recv(1024)) and len(asked) == 8:  # for TLS, or GSSAPI
+                        connection.sendall(b"N")
+                    connection.sendall(b"E" + struct.pack(">I", len(fields) + 4) + fields)
+                    self.refused.set()
+
+
+def test_a_start_waits_for_a_server_that_starts_and_says_so_once(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    with NotYet() as not_yet:
+        both = url.replace(f"@127.0.0.1:{shared_server().port}/", f"@127.0.0.1:{not_yet.port}/")
+        writer = PostgresJournal(both, start_seconds=60.0)
+
+        def become_ready() -> None:
+            not_yet.refused.wait(20)
+            writer._database.url = url
+
+        ready = threading.Thread(target=become_ready)
+        ready.start()
+        writer.open()
+        ready.join(20)
+        writer.close()
+    told = [record.getMessage() for record in caplog.records if "waiting up to" in record.getMessage()]
+    assert len(told) == 1
+    assert "waiting up to 60 s for its server" in told[0]
+    assert "das Datenbanksystem startet" in told[0]
+
+
+def test_a_start_waits_for_a_standby_that_becomes_the_primary(url: str) -> None:
+    with psycopg.connect(url, autocommit=True) as connection:
+        name = url.rpartition("/")[2]
+        connection.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on".encode())
+        connection.execute("SET default_transaction_read_only = off")
+        writer, told = PostgresJournal(url, start_seconds=60.0), threading.Event()
+        with_note = logging.Handler()
+        with_note.emit = lambda record: told.set()  # type: ignore[method-assign]
+        logging.getLogger("callboard").addHandler(with_note)
+        opening = threading.Thread(target=writer.open)
+        opening.start()
+        assert told.wait(20)
+        connection.execute(f"ALTER DATABASE {name} RESET default_transaction_read_only".encode())
+        opening.join(20)
+        logging.getLogger("callboard").removeHandler(with_note)
+    assert writer.token
+    writer.close()
+
+
+def test_a_start_that_has_waited_says_for_how_long(url: str) -> None:
+    away = url.replace(f":{shared_server().port}/", ":1/")
+    with pytest.raises(JournalFailed, match=r"refused.*\(waited 0 s for it to start\)"):
+        PostgresJournal(away, start_seconds=0.0).open()
+
+
+def everything_is_idle(open_ones: Collection[RequestId]) -> frozenset[RequestId]:
+    return frozenset(open_ones)
+
+
+def test_what_is_ours_and_does_not_run_here_is_found_at_the_second_look(url: str, start: Start) -> None:
+    """Such as what was taken over in a commit whose answer was lost."""
+    dead, writer = start(), start()
+    dead.commit([begins("r"), begins("s")])
+    dead.close()
+    writer.commit([begins("here")])
+    assert writer.take_up() == ("r", "s")
+    assert writer.take_up(everything_is_idle) == ()
+
+    def idle(open_ones: Collection[RequestId]) -> frozenset[RequestId]:
+        return frozenset(open_ones) - {"here"}
+
+    assert set(writer.take_up(idle)) == {"r", "s"}
+    assert writer.take_up(idle) == (), "a look later again"
+    with closing(PostgresReader(url)) as reader:
+        log = reader.request(RequestId("r"))
+    assert log is not None
+    assert log.takings_up == 2
+
+
+@pytest.fixture(scope="module")
+def forgetful() -> Iterator[PostgresServer]:
+    """A server that writes nothing to its disk for ten seconds but what is waited for."""
+    with PostgresServer("wal_writer_delay = 10s", "checkpoint_timeout = 1h") as server:
+        yield server
+
+
+def test_what_a_crash_of_the_server_forgets_is_written_again_in_order(
+    forgetful: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("callboard.actors.journal.postgres_journal.SYNC_SECONDS", LONG)
+    message = NewMessage(MessageId("m1"), None, UserMessage.of("r"))
+    offer = ToolOffer(ToolDefinition(ToolName("pay"), "pay"))
+    asked = RequestStarted(
+        Tag(RequestId("r"), MessageId("m")), 1.0, (), UserMessage.of("r"), RequestOptions("scripted/x"), (offer,)
+    )
+    begun = Beginning("conversation", None, 1.0, "scripted/x")
+    with forgetful.database() as own:
+        writer = PostgresJournal(own, durability="process", lease_seconds=LONG)
+        writer.open()
+        writer.commit([begins("synced")])
+        forgotten = [
+            Write(RequestId("r"), 1, (asked,), (message,), begins=begun, conversation_id="conversation"),
+            Write(RequestId("synced"), 2, (), ends=RequestEnd(2.0, None, failure="ended")),
+            begins("ended at once"),
+            Write(RequestId("ended at once"), 2, (), ends=RequestEnd(2.0, None, failure="ended")),
+        ]
+        assert writer.commit(forgotten) == [None] * 4
+        assert writer.commit([goes_on("r", 2)]) == [None]
+        token = writer.token
+        forgetful.stop(signal.SIGQUIT)
+        forgetful.start()
+        with psycopg.connect(own) as connection:
+            there = connection.execute("SELECT request_id FROM callboard.callboard_requests").fetchall()
+        assert there == [("synced",)], "the test has lost nothing"
+        assert writer.commit([goes_on("r", 3)]) == [None]
+        assert writer.token == token
+        with closing(PostgresReader(own)) as reader:
+            assert reader.open_requests() == ("r",)
+            log, ended = reader.request(RequestId("r")), reader.request(RequestId("ended at once"))
+        assert log is not None
+        assert log.damage == ""
+        assert [each.number for each in log.records] == [1, 2, 3]
+        assert log.messages == ((MessageId("m1"), UserMessage.of("r")),)
+        assert isinstance(log.records[0].event, RequestStarted)
+        assert log.records[0].event.tools == (offer,)
+        assert ended is not None
+        assert ended.end is not None
+        writer.close()
+
+
+def test_what_is_deleted_does_not_come_back_after_a_crash(
+    forgetful: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("callboard.actors.journal.postgres_journal.SYNC_SECONDS", LONG)
+    with forgetful.database() as own:
+        writer = PostgresJournal(own, durability="process", lease_seconds=LONG)
+        writer.open()
+        writer.commit([begins("synced")])
+        writer.commit([begins("r"), Write(RequestId("r"), 2, (), ends=RequestEnd(2.0, None, failure="ended"))])
+        writer.change(lambda database: delete_requests(database))
+        forgetful.stop(signal.SIGQUIT)
+        forgetful.start()
+        writer.commit([goes_on("synced", 2)])
+        with closing(PostgresReader(own)) as reader:
+            assert reader.request(RequestId("r")) is None
+        writer.close()
+
+
+def delete_requests(database: JournalDatabase) -> None:
+    for table in (EVENTS.name, ENDS.name, OPEN, REQUESTS.name):
+        database.execute(f"DELETE FROM {table} WHERE request_id = ?", ("r",))
+
+
+def test_a_request_of_which_something_is_forgotten_for_good_ends_and_has_no_gap(url: str, start: Start) -> None:
+    """As after a failover to a server that had not been told everything."""
+    writer = start()
+    writer.commit([begins("r"), goes_on("r", 2), goes_on("r", 3), begins("sound")])
+    with psycopg.connect(url) as connection:
+        connection.execute("DELETE FROM callboard.callboard_events WHERE request_id = 'r' AND number > 1")
+    end_all_connections(url)
+    refused, sound = writer.commit([goes_on("r", 4), goes_on("sound", 2)])
+    assert "the database has forgotten event 2 of this request" in str(refused)
+    assert sound is None
+    assert numbers(url, "sound") == [1, 2]
+    with closing(PostgresReader(url)) as reader:
+        log = reader.request(RequestId("r"))
+        assert reader.open_requests() == ("sound",)
+    assert log is not None
+    assert [record.number for record in log.records] == [1]
+    assert log.end is not None
+    assert "has forgotten event 2" in log.end.failure
