@@ -7,6 +7,7 @@ new owner, with a new token, and can begin new ones.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -38,7 +39,7 @@ from callboard.actors.journal.sql_reader import SqlReader
 from callboard.actors.journal.sql_writer import SqlWriter
 from callboard.actors.journal.sqlite_database import Durability
 from callboard.actors.journal.tables import EVENTS, FORMAT, META, OPEN, REQUESTS, TAKE, TAKINGS, UPGRADES, schema
-from callboard.protocol.errors import UsageError
+from callboard.protocol.errors import CallboardError, UsageError
 from callboard.protocol.ids import RequestId
 
 logger = logging.getLogger("callboard")
@@ -280,8 +281,11 @@ class PostgresJournal:
             database.rollback()
             raise
         self._were_idle = were_idle
-        if taken:  # a tool of a stopped process may have locked rows that the same call needs now
-            database.query(END_CALLS_OF_DEAD)
+        if taken:
+            # A tool of a stopped process may have locked rows that the same call needs now. Where this user may not end
+            # its transaction, its time does.
+            with contextlib.suppress(CallboardError):
+                database.query(END_CALLS_OF_DEAD)
         return tuple(RequestId(from_column(request_id)) for request_id in taken)
 
     def forget_takings(self, request_ids: Sequence[RequestId]) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import psycopg
@@ -13,11 +15,12 @@ from support.postgres_server import new_database, shared_server
 from support.tcp_proxy import TcpProxy
 
 from callboard.actors.journal import postgres_calls, postgres_database
+from callboard.actors.journal.journal_records import Beginning, Write
 from callboard.actors.journal.journal_store import JournalLost
 from callboard.actors.journal.postgres_calls import CallConnections, CommitUnknown, NotCommitted, ThreadCall
 from callboard.actors.journal.postgres_journal import PostgresJournal
 from callboard.protocol.errors import UsageError
-from callboard.protocol.events import ToolCallCompleted
+from callboard.protocol.events import CancelRequested, ToolCallCompleted
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag
 
 TAG = Tag(RequestId("r"), MessageId("m"), 1, CallId("c"))
@@ -59,6 +62,11 @@ def place() -> Iterator[Place]:
         writer.open()
         yield Place(url, writer)
         writer.close()
+
+
+def begins(request_id: str) -> Write:
+    event = CancelRequested(Tag(RequestId(request_id), MessageId("m")), 1.0, "why")
+    return Write(RequestId(request_id), 1, (event,), begins=Beginning("conversation", None, 1.0, "scripted/x"))
 
 
 def run_call(calls: CallConnections) -> None:
@@ -275,6 +283,95 @@ def test_the_server_ends_a_transaction_of_a_process_that_was_stopped(
         with pytest.raises(NotCommitted):
             call.commit(DONE)
     assert place.counts() == (0, 0)
+
+
+def begin_to_end(place: Place, running: ExitStack) -> ThreadCall:
+    """A call of a tool that may take an hour, whose process is stopped between its outcome and its commit."""
+    call = running.enter_context(place.connections().of_thread(TAG, KEY, 3_600.0))
+    call.connection.execute(ROW_OF, ("x",))
+    call.run(call._rules.finish(DONE))
+    return call
+
+
+def test_a_process_that_is_stopped_at_the_end_of_a_call_is_taken_over_within_seconds(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(postgres_calls._AT_THE_END, "idle_in_transaction_session_timeout", "300ms")
+    other = PostgresJournal(place.url, lease_seconds=3_600.0)
+    other.open()
+    with ExitStack() as running:
+        call = begin_to_end(place, running)
+        place.rows("UPDATE callboard_owners SET lease_until = '-infinity', lease = '0 s' WHERE token = ?",
+                   (place.writer.token,))  # fmt: skip
+        owners = "SELECT token FROM callboard_owners"
+        give_up_at = time.monotonic() + 30
+        while (place.writer.token,) in place.rows(owners):
+            assert time.monotonic() < give_up_at
+            other.take_up()
+        with pytest.raises(NotCommitted):
+            call._rules.resolve(DONE, RuntimeError("the process was stopped"))
+    assert place.counts() == (0, 0)
+    other.close()
+
+
+def test_what_a_tool_of_a_dead_process_has_locked_is_free_when_it_is_taken_over(place: Place) -> None:
+    """Its host is gone without a word, and its calls may take an hour."""
+    place.rows("INSERT INTO public.effects VALUES ('theirs')")
+    place.writer.commit([begins("r")])
+    other = PostgresJournal(place.url, lease_seconds=3_600.0)
+    other.open()
+    with place.connections().of_thread(TAG, KEY, 3_600.0) as call:
+        call.connection.execute("UPDATE public.effects SET what = 'x'")
+        place.rows("DELETE FROM callboard_owners WHERE token = ?", (place.writer.token,))
+        assert other.take_up() == ("r",)
+        place.rows("UPDATE public.effects SET what = 'ours'")
+        with pytest.raises(NotCommitted):
+            call.commit(DONE)
+    assert place.rows("SELECT what FROM public.effects") == [("ours",)]
+    other.close()
+
+
+def test_calls_of_living_processes_go_on_when_another_is_taken_over(place: Place) -> None:
+    dead, other = (PostgresJournal(place.url, lease_seconds=3_600.0) for _ in range(2))
+    dead.open()
+    other.open()
+    dead.commit([begins("r")])
+    dead.close()
+    with place.connections().of_thread(TAG, KEY, SECONDS) as call:
+        call.connection.execute(ROW_OF, ("x",))
+        assert other.take_up() == ("r",)
+        call.commit(DONE)
+    assert place.counts() == (1, 1)
+    other.close()
+
+
+def test_what_a_commit_would_have_to_check_is_checked_before_the_owner_is_held(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server does not count how long a commit takes."""
+    monkeypatch.setitem(postgres_calls._AT_THE_END, "statement_timeout", "100ms")
+    place.rows(
+        "CREATE FUNCTION public.slow() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$ BEGIN PERFORM pg_sleep(3600); RETURN NULL; END $$"
+    )
+    place.rows(
+        "CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON public.effects DEFERRABLE INITIALLY DEFERRED"
+        " FOR EACH ROW EXECUTE FUNCTION public.slow()"
+    )
+    with place.connections().of_thread(TAG, KEY, SECONDS) as call:
+        call.connection.execute(ROW_OF, ("x",))
+        with pytest.raises(NotCommitted, match="statement timeout"):
+            call.commit(DONE)
+    assert place.counts() == (0, 0)
+
+
+def test_an_effect_is_on_the_disk_when_it_is_told_whatever_the_database_is_set_to(place: Place) -> None:
+    name = place.url.rpartition("/")[2]
+    place.rows(f"ALTER DATABASE {name} SET synchronous_commit = off")
+    with place.connections().of_thread(TAG, KEY, SECONDS) as call:
+        assert call.connection.execute("SHOW synchronous_commit").fetchall() == [("off",)]
+        call.run(call._rules.finish(DONE))
+        assert call.connection.execute("SHOW synchronous_commit").fetchall() == [("on",)]
 
 
 @pytest.fixture

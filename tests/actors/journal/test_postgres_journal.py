@@ -583,7 +583,7 @@ def test_what_a_crash_of_the_server_forgets_is_written_again_in_order(
         writer.open()
         writer.commit([begins("synced")])
         forgotten = [
-            Write(RequestId("r"), 1, (asked,), (message,), begins=begun, conversation_id="conversation"),
+            Write(RequestId("r"), 1, (asked,), messages=(message,), begins=begun, conversation_id="conversation"),
             Write(RequestId("synced"), 2, (), ends=RequestEnd(2.0, None, failure="ended")),
             begins("ended at once"),
             Write(RequestId("ended at once"), 2, (), ends=RequestEnd(2.0, None, failure="ended")),

@@ -17,9 +17,10 @@ import sys
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 
@@ -29,9 +30,14 @@ from support import sharing_daemon
 from support.postgres_server import PostgresServer, new_database
 from support.sharing_daemon import EFFECTS_FILE, KINDS, STEPS, key, model, once, repeat, request_ids, transaction
 
-from callboard import Runtime, Settings
+from callboard import RequestEnded, Runtime, Settings, UsageError
+from callboard.actors.journal import postgres_journal
+from callboard.actors.journal.journal_store import JournalFailed
 from callboard.actors.journal.postgres_journal import PostgresJournal, PostgresReader
+from callboard.actors.journal.records_of_runtime import JournalRecords
 from callboard.protocol.ids import RequestId
+from callboard.protocol.model import ModelRequest
+from callboard.providers.local.scripted import ScriptedTurn
 
 LEASE_SECONDS = 1.5
 REQUESTS = 6
@@ -237,3 +243,100 @@ def test_a_restart_of_the_server_in_the_middle_costs_no_request(tmp_path: Path) 
     effects = Counter((tmp_path / EFFECTS_FILE).read_text().splitlines())
     assert set(effects.values()) == {1}
     assert len(effects) == REQUESTS * STEPS * 2
+
+
+@pytest.fixture
+def short_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which a test can wait for."""
+    monkeypatch.setattr(postgres_journal, "PostgresJournal", partial(PostgresJournal, lease_seconds=LEASE_SECONDS))
+
+
+def end_connections(url: str) -> None:
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+
+
+def test_all_that_is_asked_of_a_runtime_is_read_after_its_connections_have_ended(url: str) -> None:
+    async def all_of_it() -> list[object]:
+        found: list[object] = []
+        async with Runtime(Settings(model="scripted/model", script=lambda _: ScriptedTurn("done"), journal=url)) as run:
+            await run.ask("r", request_id="r")
+            end_connections(url)
+            found.append((await run.result("r")).text)
+            end_connections(url)
+            found.append([each async for each in run.follow("r")][-1].item.text)
+            end_connections(url)
+            found.append((await run.ask("s", request_id="s")).text)
+            end_connections(url)
+            with pytest.raises(UsageError, match="has a request with the id"):
+                await run.ask("r", request_id="r")
+            journal = run.journal
+            reads: list[Callable[[], object]] = [
+                lambda: len(journal.conversations()), lambda: len(journal.requests()),
+                lambda: journal.request("r").request_id, lambda: journal.usage().total.requests,
+                lambda: len(journal.conversation(journal.request("r").begins.conversation_id).messages),
+                lambda: journal.set_aside(),
+            ]  # fmt: skip
+            for read in reads:
+                end_connections(url)
+                found.append(read())
+            return found
+
+    assert asyncio.run(all_of_it()) == ["done", "done", "done", 2, 2, "r", 2, 2, []]
+
+
+@pytest.mark.usefixtures("short_lease")
+def test_a_request_that_was_taken_into_our_name_and_could_not_be_read_is_run_at_a_later_renewal(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, failures = JournalRecords.request, [1]
+    asked, failed = threading.Event(), threading.Event()
+
+    def fails_once(self: JournalRecords, request_id: RequestId) -> object:
+        if asked.is_set() and failures:
+            failures.pop()
+            failed.set()
+            raise JournalFailed("the server is away for longer than anybody waits")
+        return read(self, request_id)
+
+    def turn(_: ModelRequest) -> ScriptedTurn:
+        if asked.is_set():
+            return ScriptedTurn("done")
+        asked.set()
+        return ScriptedTurn("never", first_delay_seconds=3_600.0)
+
+    async def left_and_taken_up() -> None:
+        settings = Settings(model="scripted/model", script=turn, journal=url, request_timeout_seconds=120.0)
+        async with Runtime(settings) as second:
+            async with Runtime(settings) as first:
+                left = asyncio.create_task(first.ask("r", request_id="r"))
+                await asyncio.to_thread(asked.wait, PATIENCE_SECONDS)
+                monkeypatch.setattr(JournalRecords, "request", fails_once)
+            with pytest.raises(RequestEnded):
+                await left
+            await asyncio.to_thread(until, url, ENDED_OF, (1, "r"))
+            assert failed.is_set()
+            assert (await second.result("r")).text == "done"
+
+    asyncio.run(left_and_taken_up())
+
+
+@pytest.mark.usefixtures("short_lease")
+def test_requests_that_run_here_are_not_taken_up_again_at_renewals(url: str) -> None:
+    """Many that begin and end while it is looked for such as nobody runs."""
+    settings = Settings(model="scripted/model", script=lambda _: ScriptedTurn("done"), journal=url)
+
+    async def ask_on() -> None:
+        async with Runtime(settings) as runtime:
+            give_up_at = time.monotonic() + 4 * LEASE_SECONDS
+            number = 0
+            while time.monotonic() < give_up_at:
+                number += 10
+                await asyncio.gather(*(runtime.ask("?", request_id=f"r{number + each}") for each in range(10)))
+
+    asyncio.run(ask_on())
+    with psycopg.connect(url) as connection:
+        assert connection.execute("SELECT * FROM callboard.callboard_takings").fetchall() == []
