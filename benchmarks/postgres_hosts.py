@@ -1,7 +1,7 @@
 """Two hosts on one PostgreSQL, and everything between and around them is disturbed while they work.
 
     python benchmarks/postgres_hosts.py                 # 30 minutes on a server of its own
-    python benchmarks/postgres_hosts.py URL --minutes 5 # a database of its own, which is emptied; no crash of its server
+    python benchmarks/postgres_hosts.py URL --minutes 5 # a database of its own, which is emptied; its server stays up
     python benchmarks/postgres_hosts.py --durability process
 
 Each host asks all the time the load of crashes.py: steps with calls of each effect, and an answer. Meanwhile, one after
@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
+import os
 import random
 import shutil
 import signal
@@ -26,11 +27,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
 
+import crash_callboard
+import crash_load
 import orjson
 import psycopg
 from crash_callboard import Start, asked
@@ -45,18 +48,23 @@ from callboard.actors.journal.leases import LEASE_SECONDS
 from callboard.actors.requests.recorded_reply import recorded_reply
 from callboard.protocol.errors import CallboardError
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from support.postgres_server import PostgresServer
 from support.tcp_proxy import TcpProxy
 
-#: Of each host; what it has open is held to a number, so that the load of a slow machine does not grow.
+#: Of each host, some at once; what it has open is held to a number, so that the load of a slow machine does not grow.
 ASKED_A_SECOND = 3.0
+MOST_AT_ONCE = 6
 MOST_OPEN = 20
+#: A disturbance shall find calls of the model and of tools in the middle: a request takes a second.
+MODEL_SECONDS = 0.15
+TOOL_SECONDS = 0.1
 #: Between two disturbances: the next one must not meet what the last one has left undone. With durability="process" a
 #: host may lose what it was told in the last second before its server crashed, if it dies before it is connected again.
 PAUSE_SECONDS: Final = (2.0, 8.0)
+#: For a host whose input has ended, as a deploy does it.
+EXIT_SECONDS: Final = 40.0
 #: Longer than what any disturbance may cost a request.
 STUCK_SECONDS: Final = 75.0
 LOCKED: Final = ("callboard_events", "callboard_open", "callboard_owners", "callboard_outcomes")
@@ -72,6 +80,8 @@ SHOWN_FAULTS = 12
 
 async def host(start: Start) -> None:
     """Asks what it is told to on its standard input, until that ends."""
+    crash_callboard.MODEL_SECONDS = MODEL_SECONDS
+    crash_callboard.TOOL_SECONDS = crash_load.TOOL_SECONDS = TOOL_SECONDS
     async with start.runtime() as runtime:
         report(ready=True)
         asking: set[asyncio.Task[None]] = set()
@@ -97,15 +107,16 @@ class Host:
         self._ids = itertools.count()
         self._open: set[str] = set()
         self.process: subprocess.Popen[bytes] | None = None
+        self._changing = threading.Lock()
         self._hearing: threading.Thread | None = None
 
     def start(self) -> None:
-        with self._log.open("ab") as log:
+        with self._changing, self._log.open("ab") as log:
             self.process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
-        self._open.clear()
-        self._told.starts += 1
-        self._hearing = threading.Thread(target=self._hear, args=(self.process,), daemon=True)
-        self._hearing.start()
+            self._open.clear()
+            self._told.starts += 1
+            self._hearing = threading.Thread(target=self._hear, args=(self.process,), daemon=True)
+            self._hearing.start()
 
     def _hear(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None
@@ -116,42 +127,34 @@ class Host:
             self._open.discard(said.get("ended") or said.get("left"))
 
     def ask(self) -> None:
-        if self.process is None or self.process.stdin is None or len(self._open) >= MOST_OPEN:
-            return
-        request_id = f"{self.name}{next(self._ids):06}"
-        self._open.add(request_id)
-        try:
-            self.process.stdin.write(f"{request_id}\n".encode())
-            self.process.stdin.flush()
-        except OSError:  # it was killed this moment
-            self._open.discard(request_id)
+        with self._changing:
+            if self.process is None or self.process.stdin is None or len(self._open) >= MOST_OPEN:
+                return
+            request_id = f"{self.name}{next(self._ids):06}"
+            self._open.add(request_id)
+            with suppress(OSError):  # it has ended this moment
+                self.process.stdin.write(f"{request_id}\n".encode())
+                self.process.stdin.flush()
 
-    def kill(self) -> None:
-        process = self.process
-        if process is not None:
-            process.kill()
-            self._bury(process)
-
-    def end(self) -> None:
-        """As a deploy does."""
-        process = self.process
-        if process is None or process.stdin is None:
+    def end(self, how: Callable[[subprocess.Popen[bytes]], object]) -> None:
+        with self._changing:
+            process, self.process = self.process, None
+        if process is None:
             return
-        process.stdin.close()
+        how(process)
+        assert process.stdin is not None
+        with suppress(OSError):
+            process.stdin.close()
         try:
-            process.wait(40)
+            process.wait(EXIT_SECONDS)
         except subprocess.TimeoutExpired:
             self._told.left_behind += 1
             process.kill()
-        self._bury(process)
-
-    def _bury(self, process: subprocess.Popen[bytes]) -> None:
-        process.wait()
+            process.wait()
         assert self._hearing is not None
         assert process.stdout is not None
-        self._hearing.join(20)
+        self._hearing.join(EXIT_SECONDS)
         process.stdout.close()
-        self.process = None
 
 
 # -- the disturbances
@@ -168,6 +171,7 @@ class Run:
         self.faults: list[str] = []
         self.done = Counter[str]()
         self._options = options
+        self._is_calm = threading.Event()
 
     @contextmanager
     def started(self, folder: Path, told: Told) -> Iterator[None]:
@@ -181,29 +185,38 @@ class Run:
                 self.proxies.append(proxy)
                 self.hosts.append(Host(name, command, told, folder / f"{name}.log"))
                 self.hosts[-1].start()
+            loading = threading.Thread(target=self._load, daemon=True)
+            loading.start()
             try:
                 yield
             finally:
+                self._is_calm.set()
+                loading.join(EXIT_SECONDS)
                 for each in self.hosts:
-                    each.end()
+                    each.end(lambda _: None)
 
     def between(self, least: float, most: float) -> None:
         """The load goes on meanwhile."""
-        self.load_until(time.monotonic() + self.chosen.uniform(least, most))
+        time.sleep(self.chosen.uniform(least, most))
 
-    def load_until(self, until: float) -> None:
-        while time.monotonic() < until:
+    def _load(self) -> None:
+        chosen = random.Random(self.chosen.random())
+        mean = (1 + MOST_AT_ONCE) / 2 / ASKED_A_SECOND
+        while not self._is_calm.wait(chosen.uniform(0, 2 * mean)):
             for each in self.hosts:
-                if each.process is not None and each.process.poll() is not None:
-                    self.faults.append(f"host {each.name} has ended by itself: {each.process.returncode}")
-                    each.kill()
-                    each.start()
-                each.ask()
-            time.sleep(1 / ASKED_A_SECOND)
+                for _ in range(chosen.randint(1, MOST_AT_ONCE)):
+                    each.ask()
+
+    def find_ended(self) -> None:
+        for each in self.hosts:
+            if each.process is not None and each.process.poll() is not None:
+                self.faults.append(f"host {each.name} has ended by itself: {each.process.returncode}")
+                each.end(lambda _: None)
+                each.start()
 
     def kill_a_host(self) -> None:
         each = self.chosen.choice(self.hosts)
-        each.kill()
+        each.end(subprocess.Popen.kill)
         self.between(0, self.lease + 5)
         each.start()
 
@@ -216,6 +229,16 @@ class Run:
 
     def crash_the_server(self) -> None:
         self._server_away(self.chosen.choice((signal.SIGQUIT, signal.SIGKILL)))
+
+    def kill_a_backend(self) -> None:
+        """The server ends all connections then, and recovers as after a crash, without a restart."""
+        with psycopg.connect(self.url) as connection:
+            found = connection.execute(
+                "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            ).fetchall()
+        if found:
+            with suppress(ProcessLookupError):
+                os.kill(self.chosen.choice(found)[0], signal.SIGKILL)
 
     def restart_the_server(self) -> None:
         self._server_away(signal.SIGINT)
@@ -267,7 +290,7 @@ class Run:
             self.lock_a_table,
         ]  # fmt: skip
         if self.server is not None:
-            kinds += [self.crash_the_server, self.restart_the_server]
+            kinds += [self.crash_the_server, self.restart_the_server, self.kill_a_backend]
         order: list[Callable[[], None]] = []
         while time.monotonic() < until:
             self.between(*PAUSE_SECONDS)
@@ -277,6 +300,7 @@ class Run:
             print(f"  {time.strftime('%H:%M:%S')} {kind.__name__}", file=sys.stderr, flush=True)
             kind()
             self.done[kind.__name__] += 1
+            self.find_ended()
             self.find_stuck()
 
     def find_stuck(self) -> None:
@@ -288,6 +312,7 @@ class Run:
 
     def calm_down(self) -> None:
         """Nothing more is asked; all that is open has to end."""
+        self._is_calm.set()
         give_up_at = time.monotonic() + STUCK_SECONDS
         with psycopg.connect(self.url, autocommit=True) as connection:
             while left := connection.execute(OPEN.encode()).fetchall()[0][0]:
@@ -313,7 +338,8 @@ def judged(run: Run, folder: Path, told: Told) -> Verdict:
         if log.end is None:
             continue
         try:
-            told.ended[request_id].add(recorded_reply(log, log.end, {}).text)
+            text = recorded_reply(log, log.end, {}).text
+            told.ended[request_id].add(text)
         except CallboardError as error:
             told.failed[request_id].add(str(error))
     told.has_all = True

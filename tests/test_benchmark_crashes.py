@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from support.postgres_server import NoPostgres, binaries
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "benchmarks" / "crashes.py"
@@ -49,6 +50,26 @@ def test_after_30_kills_every_request_has_ended_and_no_promise_is_broken() -> No
     assert (never, once, transaction, blocking, missing) == (0, 0, 0, 0, 0)
     assert repeat >= 0  # what its author has allowed
     assert figures["points"][1] > 0
+
+
+@pytest.mark.timeout(180 * TIMES)
+@pytest.mark.deep
+def test_two_hosts_on_postgres_lose_and_double_nothing_while_all_around_them_is_disturbed() -> None:
+    """A few of the disturbances (CALLBOARD_DEEP: each of them), with a lease that a test can wait for."""
+    try:
+        binaries()
+    except NoPostgres as missing:
+        if os.environ.get("CALLBOARD_WITHOUT_POSTGRES"):
+            pytest.skip(str(missing))
+        raise
+    script = str(SCRIPT.with_name("postgres_hosts.py"))
+    command = [sys.executable, script, "--minutes", str(0.25 * TIMES), "--lease-seconds", "3"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=170 * TIMES, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    (row,) = re.findall(r"^ *two hosts +(\d[\d ]+)$", ran.stdout, re.M)
+    requests, _, never, _, once, transaction, blocking, missing_effects = (int(each) for each in row.split())
+    assert requests > 0
+    assert (never, once, transaction, blocking, missing_effects) == (0, 0, 0, 0, 0)
 
 
 # -- the checker

@@ -45,10 +45,11 @@ IDLE_SECONDS: Final = 2.0
 #: For an answer of the server, where the network loses what is sent: statement_timeout is the server's own and does
 #: not help there.
 ANSWER_SECONDS: Final = 10.0
-#: A connection that was idle for longer is asked first whether it is still there, and has so long to answer: what is
-#: between has forgotten it (NAT, a pooler, a firewall), or the server is a new one.
+#: For an answer to what is no work at all, such as BEGIN.
+PROMPT_SECONDS: Final = 3.0
+#: A connection that was idle for longer is asked first whether it is still there: what is between may have forgotten it
+#: (NAT, a pooler, a firewall), or the server is a new one.
 IDLE_UNASKED_SECONDS: Final = 1.0
-PING_SECONDS: Final = 3.0
 #: What was sent and not received for so long is lost, by TCP's own count (Linux), and silence is looked into.
 _TCP: Final = {"keepalives_idle": 10, "keepalives_interval": 3, "keepalives_count": 3}
 _UNRECEIVED_SECONDS: Final = 5.0
@@ -99,11 +100,13 @@ class PostgresConnection(psycopg.Connection[tuple[object, ...]]):
         """As psycopg's, which without a timeout has none."""
         return super().wait(gen, interval, self.answer_seconds if timeout is None else timeout)
 
-    def ping(self, seconds: float) -> None:
-        """Raises psycopg.Error where nothing answers within that time."""
-        kept, self.answer_seconds = self.answer_seconds, seconds
-        self.execute(b"SELECT 1")
-        self.answer_seconds = kept
+    def ask(self, statement: bytes) -> None:
+        """For one that is no work for the server, and no reason to wait for others."""
+        kept, self.answer_seconds = self.answer_seconds, PROMPT_SECONDS
+        try:
+            self.execute(statement)
+        finally:
+            self.answer_seconds = kept
 
 
 def check_url(url: str) -> None:
@@ -210,7 +213,9 @@ class PostgresDatabase:
         return connection is not None and connection.info.transaction_status != pq.TransactionStatus.IDLE
 
     def begin(self) -> None:
-        self.execute(self.begins_by)
+        begins_by = self.begins_by.encode()
+        with self._told() as connection:
+            connection.ask(begins_by)
         try:
             self.prove()
         except BaseException:
@@ -302,7 +307,7 @@ class PostgresDatabase:
             return None
         if time.monotonic() - self._used_at > IDLE_UNASKED_SECONDS and not self.is_in_transaction:
             try:
-                connection.ping(PING_SECONDS)
+                connection.ask(b"SELECT 1")
             except psycopg.Error:
                 self.close()
                 return None

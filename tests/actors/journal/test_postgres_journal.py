@@ -437,7 +437,7 @@ def test_a_connection_that_was_forgotten_on_the_way_is_found_so_before_it_is_use
     url: str, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres_database, "IDLE_UNASKED_SECONDS", 0.0)
-    monkeypatch.setattr(postgres_database, "PING_SECONDS", 0.2)
+    monkeypatch.setattr(postgres_database, "PROMPT_SECONDS", 0.2)
     start().commit([begins("r")])
     with TcpProxy(shared_server().port) as proxy:
         reader = PostgresReader(url.replace(f":{shared_server().port}/", f":{proxy.port}/"))
