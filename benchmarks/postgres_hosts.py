@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import crash_callboard
 import crash_load
@@ -65,6 +65,8 @@ TOOL_SECONDS = 0.1
 PAUSE_SECONDS: Final = (2.0, 8.0)
 #: For a host whose input has ended, as a deploy does it.
 EXIT_SECONDS: Final = 40.0
+#: A server that has crashed recovers first.
+UP_WITHIN_SECONDS: Final = 60.0
 #: Longer than what any disturbance may cost a request.
 STUCK_SECONDS: Final = 75.0
 LOCKED: Final = ("callboard_events", "callboard_open", "callboard_owners", "callboard_outcomes")
@@ -80,8 +82,8 @@ SHOWN_FAULTS = 12
 
 async def host(start: Start) -> None:
     """Asks what it is told to on its standard input, until that ends."""
-    crash_callboard.MODEL_SECONDS = MODEL_SECONDS
-    crash_callboard.TOOL_SECONDS = crash_load.TOOL_SECONDS = TOOL_SECONDS
+    vars(crash_callboard).update(MODEL_SECONDS=MODEL_SECONDS, TOOL_SECONDS=TOOL_SECONDS)
+    vars(crash_load).update(TOOL_SECONDS=TOOL_SECONDS)
     async with start.runtime() as runtime:
         report(ready=True)
         asking: set[asyncio.Task[None]] = set()
@@ -103,15 +105,17 @@ class Host:
 
     def __init__(self, name: str, command: list[str], told: Told, log: Path) -> None:
         self.name = name
-        self._command, self._told, self._log = command, told, log
+        self._command, self._told, self.log = command, told, log
         self._ids = itertools.count()
         self._open: set[str] = set()
         self.process: subprocess.Popen[bytes] | None = None
         self._changing = threading.Lock()
+        self.is_ready = threading.Event()
+        """It has been, once: the tables are made."""
         self._hearing: threading.Thread | None = None
 
     def start(self) -> None:
-        with self._changing, self._log.open("ab") as log:
+        with self._changing, self.log.open("ab") as log:
             self.process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
             self._open.clear()
             self._told.starts += 1
@@ -125,6 +129,8 @@ class Host:
             if said.get("event") not in NOT_WRITTEN:
                 self._told.hear(said)
             self._open.discard(said.get("ended") or said.get("left"))
+            if "ready" in said:
+                self.is_ready.set()
 
     def ask(self) -> None:
         with self._changing:
@@ -175,7 +181,7 @@ class Run:
 
     @contextmanager
     def started(self, folder: Path, told: Told) -> Iterator[None]:
-        port = psycopg.conninfo.conninfo_to_dict(self.url).get("port", "5432")
+        port = str(psycopg.conninfo.conninfo_to_dict(self.url).get("port") or 5432)
         with ExitStack() as stack:
             for name in "ab":
                 proxy = stack.enter_context(TcpProxy(int(port)))
@@ -185,6 +191,9 @@ class Run:
                 self.proxies.append(proxy)
                 self.hosts.append(Host(name, command, told, folder / f"{name}.log"))
                 self.hosts[-1].start()
+            for each in self.hosts:
+                if not each.is_ready.wait(EXIT_SECONDS):
+                    raise SystemExit(f"host {each.name} does not start: {each.log.read_text()}")
             loading = threading.Thread(target=self._load, daemon=True)
             loading.start()
             try:
@@ -232,7 +241,7 @@ class Run:
 
     def kill_a_backend(self) -> None:
         """The server ends all connections then, and recovers as after a crash, without a restart."""
-        with psycopg.connect(self.url) as connection:
+        with connected(self.url) as connection:
             found = connection.execute(
                 "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
             ).fetchall()
@@ -249,7 +258,8 @@ class Run:
         self.between(0, 8)
         for number in range(20):
             try:
-                return self.server.start()
+                self.server.start()
+                return
             except AssertionError:  # processes of the one that was killed hold its memory still
                 self.server.stop()
                 if number == 19:
@@ -275,12 +285,12 @@ class Run:
             proxy.mend()
 
     def lock_a_table(self) -> None:
-        with psycopg.connect(self.url) as connection:
+        with connected(self.url, autocommit=False) as connection:
             connection.execute(f"LOCK TABLE callboard.{self.chosen.choice(LOCKED)} IN ACCESS EXCLUSIVE MODE".encode())
             self.between(0.5, 8)
 
     def _execute(self, statement: str) -> None:
-        with psycopg.connect(self.url, autocommit=True) as connection:
+        with connected(self.url) as connection:
             connection.execute(statement.encode())
 
     def disturb(self, until: float) -> None:
@@ -304,7 +314,7 @@ class Run:
             self.find_stuck()
 
     def find_stuck(self) -> None:
-        with psycopg.connect(self.url, autocommit=True) as connection:
+        with connected(self.url) as connection:
             for request_id, at in connection.execute(STUCK, (time.time() - STUCK_SECONDS,)).fetchall():
                 told = f"nobody runs {request_id}: nothing has happened since {time.strftime('%X', time.localtime(at))}"
                 if told not in self.faults:
@@ -314,12 +324,24 @@ class Run:
         """Nothing more is asked; all that is open has to end."""
         self._is_calm.set()
         give_up_at = time.monotonic() + STUCK_SECONDS
-        with psycopg.connect(self.url, autocommit=True) as connection:
+        with connected(self.url) as connection:
             while left := connection.execute(OPEN.encode()).fetchall()[0][0]:
                 if time.monotonic() > give_up_at:
                     self.faults.append(f"{left} requests have not ended {STUCK_SECONDS:g} s after the last disturbance")
                     return
                 time.sleep(0.5)
+
+
+def connected(url: str, *, autocommit: bool = True) -> psycopg.Connection[tuple[Any, ...]]:
+    """As soon as the server is up again."""
+    give_up_at = time.monotonic() + UP_WITHIN_SECONDS
+    while True:
+        try:
+            return psycopg.connect(url, autocommit=autocommit, connect_timeout=5)
+        except psycopg.OperationalError:
+            if time.monotonic() > give_up_at:
+                raise
+            time.sleep(0.2)
 
 
 def as_url(given: str) -> str:
@@ -330,7 +352,7 @@ def as_url(given: str) -> str:
 
 def judged(run: Run, folder: Path, told: Told) -> Verdict:
     journal = PostgresJournal(run.url)
-    with psycopg.connect(run.url) as connection:
+    with connected(run.url) as connection:
         there = {row[0] for row in connection.execute("SELECT request_id FROM callboard.callboard_requests")}
     ids = sorted(there | told.ended.keys() | {shown[0] for shown in told.shown})
     logs = journal.logs(folder, ids)

@@ -63,13 +63,13 @@ _SEARCH_PATH: Final = f"""
 SELECT set_config('search_path', coalesce(string_agg(quote_ident(name), ', ' ORDER BY place), 'public'), true)
 FROM unnest(current_schemas(false)) WITH ORDINALITY AS visible(name, place)
 WHERE name <> '{SCHEMA}' HAVING '{SCHEMA}' = ANY (current_schemas(false))"""
-_MARKED: Final = "SELECT current_setting('callboard.effect_id', true)"
+_MARKED: Final = "current_setting('callboard.effect_id', true)"
 _PROVE: Final = f"SELECT token FROM {SCHEMA}.{OWNERS} WHERE token = ? FOR KEY SHARE"
 #: What is to be checked at the commit is checked before: the server does not count how long a commit takes.
 _CHECK: Final = "SET CONSTRAINTS ALL IMMEDIATE"
 #: Each transaction says whose it is, so that those of dead owners can be found and ended.
 _CALLS: Final = 723_900_114
-_SAY_WHOSE: Final = f"SELECT pg_advisory_xact_lock_shared({_CALLS}, ?)"
+_SAY_WHOSE: Final = f"pg_advisory_xact_lock_shared({_CALLS}, ?)"
 END_CALLS_OF_DEAD: Final = f"""
 SELECT pg_terminate_backend(l.pid) FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
 WHERE l.locktype = 'advisory' AND l.classid = {_CALLS} AND l.objsubid = 2 AND a.datname = current_database()
@@ -90,8 +90,7 @@ _AT_THE_END: Final = {
 
 def _set(given: Mapping[str, str]) -> tuple[str, Sequence[object]]:
     """Settings that end with the transaction."""
-    calls = ", ".join("set_config(?, ?, true)" for _ in given)
-    return f"SELECT {calls}", [text for pair in given.items() for text in pair]
+    return ", ".join("set_config(?, ?, true)" for _ in given), [text for pair in given.items() for text in pair]
 
 
 class NotCommitted(RuntimeFailure):
@@ -172,19 +171,19 @@ class CallTransaction(Struct, frozen=True):
         }
         if server_version >= 170_000:
             given["transaction_timeout"] = limit
-        yield _set(given)
+        settings, values = _set(given)
+        yield f"SELECT {_SAY_WHOSE}, {settings}", (self.token, *values)
         yield _SEARCH_PATH, ()
-        yield _SAY_WHOSE, (self.token,)
 
     def finish(self, outcome: ToolCallEnd) -> Script:
         """All but the commit itself. Raises UsageError for a tool that has ended the transaction."""
-        [(marked,)] = yield _MARKED, ()
+        settings, values = _set(_AT_THE_END)
+        [(marked, *_)] = yield f"SELECT {_MARKED}, {settings}", values
         if marked != self.effect_id:
             raise UsageError(
                 "the tool has ended its transaction itself (COMMIT or ROLLBACK): what it committed has no outcome with "
                 'it, so it may happen twice; leave that out, or declare the tool with effect="once"'
             )
-        yield _set(_AT_THE_END)
         yield _CHECK, ()
         if not (yield self._insert(outcome)):
             raise NotCommitted("this call has been committed before, by another process; it is rolled back")
