@@ -48,6 +48,9 @@ GRACE_SECONDS: Final = 2.0
 #: The end of a call holds the row of its owner, so that nobody takes over meanwhile. Of a process that is stopped there
 #: the server ends the transaction after so long, whatever the tool may take.
 END_IDLE_SECONDS: Final = 5.0
+#: For a connection to be had while the server is away: as long as the journal's own reads and writes.
+CONNECT_PATIENCE_SECONDS: Final = 6.0
+CONNECT_PAUSE_SECONDS: Final = 0.2
 #: For an answer to whether a commit whose own answer was lost was carried out.
 RESOLVE_SECONDS: Final = 10.0
 #: Between two attempts to ask for it.
@@ -313,7 +316,7 @@ class CallConnections:
             raise NotCommitted(f"all {MAX_CONNECTIONS} connections to the database are taken by other calls")
         try:
             with _told():
-                connection = ThreadConnection.connect(postgres_database.with_defaults(self._url))
+                connection = self._connected(_pauses(seconds))
             rules = self._rules(tag, effect_id)
             call = ThreadCall(rules, connection)
             try:
@@ -331,7 +334,7 @@ class CallConnections:
             free = self._free_on.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(MAX_CONNECTIONS))
         async with free:
             with _told():
-                connection = await TaskConnection.connect(postgres_database.with_defaults(self._url))
+                connection = await self._connected_async(_pauses(seconds))
             rules = self._rules(tag, effect_id)
             try:
                 call = TaskCall(rules, connection)
@@ -340,8 +343,33 @@ class CallConnections:
             finally:
                 await connection.end()
 
+    def _connected(self, pauses: Iterator[float]) -> ThreadConnection:
+        while True:
+            try:
+                return ThreadConnection.connect(postgres_database.with_defaults(self._url))
+            except psycopg.Error:
+                if (pause := next(pauses, None)) is None:
+                    raise
+            time.sleep(pause)
+
+    async def _connected_async(self, pauses: Iterator[float]) -> TaskConnection:
+        while True:
+            try:
+                return await TaskConnection.connect(postgres_database.with_defaults(self._url))
+            except psycopg.Error:
+                if (pause := next(pauses, None)) is None:
+                    raise
+            await asyncio.sleep(pause)
+
     def _rules(self, tag: Tag, effect_id: str) -> CallTransaction:
         return CallTransaction(self._url, tag, effect_id, self._token())
+
+
+def _pauses(seconds: float) -> Iterator[float]:
+    """Before each further attempt to connect: nothing has happened yet, and a server is started again in seconds."""
+    give_up_at = time.monotonic() + min(seconds, CONNECT_PATIENCE_SECONDS)
+    while time.monotonic() < give_up_at:
+        yield CONNECT_PAUSE_SECONDS
 
 
 @contextmanager

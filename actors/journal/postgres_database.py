@@ -88,7 +88,8 @@ class ServerFailed(JournalFailed):
     """The server, or what is between, does not do its part."""
 
     is_passing: bool | None = None
-    """Does it end, start or take no writes yet, so that waiting helps? None: it was not reached (`is_away`)."""
+    """Was the connection lost, or does the server end, start or take no writes yet, so that waiting helps? None: no
+    connection was made, and `is_away` asks why."""
 
 
 class PostgresConnection(psycopg.Connection[tuple[object, ...]]):
@@ -358,7 +359,7 @@ def told(url: str) -> Iterator[None]:
         if state in _SETUP:
             raise UsageError(_failed(url, error)) from None
         failed = ServerFailed(_failed(url, error))
-        failed.is_passing = state.startswith(_PASSING)
+        failed.is_passing = not state or state.startswith(_PASSING)
         raise failed from None
 
 

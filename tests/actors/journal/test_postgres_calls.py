@@ -365,6 +365,34 @@ def test_what_a_commit_would_have_to_check_is_checked_before_the_owner_is_held(
     assert place.counts() == (0, 0)
 
 
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_call_waits_for_a_server_that_takes_no_connections_for_a_moment(
+    place: Place, monkeypatch: pytest.MonkeyPatch, is_async: bool
+) -> None:
+    name = place.url.rpartition("/")[2].encode()
+
+    def allow(said: bytes) -> None:
+        with psycopg.connect(shared_server().url(), autocommit=True) as connection:
+            connection.execute(b"ALTER DATABASE " + name + b" ALLOW_CONNECTIONS " + said)
+
+    def pauses(seconds: float) -> Iterator[float]:
+        allow(b"true")
+        yield 0.0
+
+    async def run_async() -> None:
+        async with place.connections().of_task(TAG, KEY, SECONDS) as call:
+            await call.connection.execute(ROW_OF, ("x",))
+            await call.commit(DONE)
+
+    monkeypatch.setattr(postgres_calls, "_pauses", pauses)
+    allow(b"false")
+    if is_async:
+        asyncio.run(run_async())
+    else:
+        run_call(place.connections())
+    assert place.counts() == (1, 1)
+
+
 def test_an_effect_is_on_the_disk_when_it_is_told_whatever_the_database_is_set_to(place: Place) -> None:
     name = place.url.rpartition("/")[2]
     place.rows(f"ALTER DATABASE {name} SET synchronous_commit = off")

@@ -256,7 +256,7 @@ def test_a_server_that_cannot_be_used_is_told_without_the_password(
     url: str, wrong: Callable[[str], str], told: str
 ) -> None:
     with pytest.raises(JournalFailed, match=told) as failed:
-        PostgresJournal(wrong(url)).open()
+        PostgresJournal(wrong(url), start_seconds=0.0).open()
     assert PASSWORD not in str(failed.value)
     assert "postgresql://callboard:***@127.0.0.1" in str(failed.value)
 
