@@ -173,7 +173,10 @@ def outcome_of(log: RequestLog, call: str) -> str:
             return type(event).__name__
     for _, message in log.messages:  # the session itself has ended it
         if isinstance(message, ToolMessage) and message.call_id == call:
-            return str(orjson.loads(message.content)["code"])
+            try:
+                return str(orjson.loads(message.content)["code"])
+            except (ValueError, TypeError, KeyError):  # a result, whose event is lost
+                return "told without an event"
     return "open"
 
 
