@@ -177,6 +177,8 @@ def outcome_of(log: RequestLog, call: str) -> str:
                 return str(orjson.loads(message.content)["code"])
             except (ValueError, TypeError, KeyError):  # a result, whose event is lost
                 return "told without an event"
+    if any(each.tag.call_id == call and isinstance(each.outcome, ToolCallCompleted) for each in log.outcomes):
+        return "done"  # committed with its effect, before its request ended since its events could not be written
     return "open"
 
 
