@@ -154,13 +154,17 @@ class PostgresJournal:
 
     def open(self) -> OpenReport:
         seconds = PATIENCE_SECONDS if self._start_seconds is None else self._start_seconds
-        give_up_at, is_told = time.monotonic() + seconds, False
+        give_up_at, is_told, is_there = time.monotonic() + seconds, False, False
         while True:
             try:
                 self._open()
             except ServerFailed as error:
-                if not (is_away(self._database.url) if error.is_passing is None else error.is_passing):
+                helps = is_away(self._database.url) if error.is_passing is None else error.is_passing
+                if not helps and is_there:
                     raise
+                is_there = not helps
+                if is_there:  # once more: it may have started between the two questions
+                    continue
                 if time.monotonic() + LONGEST_PAUSE_SECONDS > give_up_at:
                     raise JournalFailed(f"{error} (waited {seconds:g} s for it to start)") from None
                 if not is_told:

@@ -473,7 +473,6 @@ class NotYet:
     def __enter__(self) -> NotYet:
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port = self._listening.getsockname()[1]
-        self.refused = threading.Event()
         threading.Thread(target=self._serve, daemon=True).start()
         return self
 
@@ -489,44 +488,63 @@ class NotYet:
                     while (asked := connection.recv(1024)) and len(asked) == 8:  # for TLS, or GSSAPI
                         connection.sendall(b"N")
                     connection.sendall(b"E" + struct.pack(">I", len(fields) + 4) + fields)
-                    self.refused.set()
 
 
-def test_a_start_waits_for_a_server_that_starts_and_says_so_once(url: str, caplog: pytest.LogCaptureFixture) -> None:
+@contextlib.contextmanager
+def when_waiting(ready: Callable[[], object]) -> Iterator[list[str]]:
+    """Do this as soon as it is said that the server is waited for; what is said."""
+    told: list[str] = []
+
+    def hear(record: logging.LogRecord) -> None:
+        if "waiting up to" in record.getMessage():
+            told.append(record.getMessage())
+            ready()
+
+    handler = logging.Handler()
+    handler.emit = hear  # type: ignore[method-assign]
+    logging.getLogger("callboard").addHandler(handler)
+    try:
+        yield told
+    finally:
+        logging.getLogger("callboard").removeHandler(handler)
+
+
+def test_a_start_waits_for_a_server_that_starts_and_says_so_once(url: str) -> None:
     with NotYet() as not_yet:
-        both = url.replace(f"@127.0.0.1:{shared_server().port}/", f"@127.0.0.1:{not_yet.port}/")
-        writer = PostgresJournal(both, start_seconds=60.0)
-
-        def become_ready() -> None:
-            not_yet.refused.wait(20)
-            writer._database.url = url
-
-        ready = threading.Thread(target=become_ready)
-        ready.start()
-        writer.open()
-        ready.join(20)
+        writer = PostgresJournal(url.replace(f":{shared_server().port}/", f":{not_yet.port}/"), start_seconds=60.0)
+        with when_waiting(lambda: setattr(writer._database, "url", url)) as told:
+            writer.open()
         writer.close()
-    told = [record.getMessage() for record in caplog.records if "waiting up to" in record.getMessage()]
     assert len(told) == 1
     assert "waiting up to 60 s for its server" in told[0]
     assert "das Datenbanksystem startet" in told[0]
 
 
+def test_a_server_that_has_started_between_the_two_questions_is_no_reason_not_to_start(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with NotYet() as not_yet:
+        writer = PostgresJournal(url.replace(f":{shared_server().port}/", f":{not_yet.port}/"), start_seconds=60.0)
+
+        def is_away(_: str) -> bool:
+            writer._database.url = url
+            return postgres_database.is_away(url)
+
+        monkeypatch.setattr("callboard.actors.journal.postgres_journal.is_away", is_away)
+        writer.open()
+        writer.close()
+
+
 def test_a_start_waits_for_a_standby_that_becomes_the_primary(url: str) -> None:
+    name = url.rpartition("/")[2]
     with psycopg.connect(url, autocommit=True) as connection:
-        name = url.rpartition("/")[2]
         connection.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on".encode())
         connection.execute("SET default_transaction_read_only = off")
-        writer, told = PostgresJournal(url, start_seconds=60.0), threading.Event()
-        with_note = logging.Handler()
-        with_note.emit = lambda record: told.set()  # type: ignore[method-assign]
-        logging.getLogger("callboard").addHandler(with_note)
-        opening = threading.Thread(target=writer.open)
-        opening.start()
-        assert told.wait(20)
-        connection.execute(f"ALTER DATABASE {name} RESET default_transaction_read_only".encode())
-        opening.join(20)
-        logging.getLogger("callboard").removeHandler(with_note)
+        promote = f"ALTER DATABASE {name} RESET default_transaction_read_only".encode()
+        writer = PostgresJournal(url, start_seconds=60.0)
+        with when_waiting(lambda: connection.execute(promote)) as told:
+            writer.open()
+    assert len(told) == 1
     assert writer.token
     writer.close()
 
