@@ -158,8 +158,10 @@ class PostgresJournal:
         while True:
             try:
                 self._open()
-            except ServerFailed as error:
-                helps = is_away(self._database.url) if error.is_passing is None else error.is_passing
+            except JournalFailed as error:
+                helps = error.is_passing if isinstance(error, ServerFailed) else True  # a commit without an answer
+                if helps is None:
+                    helps = is_away(self._database.url)
                 if not helps and is_there:
                     raise
                 is_there = not helps
