@@ -171,8 +171,10 @@ def how_it_ended(status: int) -> str:
     """A wait status in words: "was killed by SIGSEGV", "exited with status 1"."""
     if status == UNKNOWN_STATUS:
         return "ended, it is not known how"
-    if not os.WIFSIGNALED(status):
+    if os.WIFEXITED(status):
         return f"exited with status {os.waitstatus_to_exitcode(status)} (os._exit?)"
+    if not os.WIFSIGNALED(status):  # no end; what a template sends may be its tool's
+        return f"ended, with a status that is none ({status})"
     number = os.WTERMSIG(status)
     try:
         name = signal.Signals(number).name

@@ -34,7 +34,7 @@ from callboard.actors.processes.child import (
     watching_generators,
 )
 from callboard.actors.processes.control import Kind, Message, pair, receive, send
-from callboard.actors.processes.linux import inherit_orphans, signal_only_own
+from callboard.actors.processes.linux import inherit_orphans, reaped, signal_only_own
 from callboard.actors.tools.invoke import Invoker
 from callboard.actors.tools.shipping import unpack
 
@@ -103,12 +103,11 @@ class ForkServer:
     def _reap(self) -> bool:
         """Whether one of them has found that this template is not to be used any more."""
         is_outdated = False
-        with contextlib.suppress(ChildProcessError):
-            while (waited := os.waitpid(-1, os.WNOHANG))[0]:
-                if (number := self._numbers.pop(waited[0], None)) is not None:
-                    confined.forget_child(waited[0])
-                    send(self._registry, Message(Kind.EXITED, number, waited[1]))
-                    is_outdated |= os.waitstatus_to_exitcode(waited[1]) == LOST_COVER
+        for pid, status in reaped():
+            if (number := self._numbers.pop(pid, None)) is not None:
+                confined.forget_child(pid)
+                send(self._registry, Message(Kind.EXITED, number, status))
+                is_outdated |= os.waitstatus_to_exitcode(status) == LOST_COVER
         return is_outdated and self._tool is not None
 
     def _fork(self, order: Message, descriptors: list[int]) -> None:

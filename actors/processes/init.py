@@ -42,6 +42,7 @@ from callboard.actors.processes.linux import (
     kill_each,
     look_at,
     processes,
+    reaped,
 )
 
 #: Orphans that do not die of SIGKILL at once (they are in an uninterruptible system call) are looked for this often.
@@ -288,11 +289,10 @@ class Init:
                 self._ended(each, UNKNOWN_STATUS)
 
     def _reap(self) -> None:
-        with contextlib.suppress(ChildProcessError):
-            while (waited := os.waitpid(-1, os.WNOHANG))[0]:
-                self._read_registry()  # a fork server reports a child before the child can become ours
-                if (number := self._numbers.get(waited[0])) is not None:
-                    self._ended(number, waited[1])
+        for pid, status in reaped():
+            self._read_registry()  # a fork server reports a child before the child can become ours
+            if (number := self._numbers.get(pid)) is not None:
+                self._ended(number, status)
 
     def _sweep(self) -> None:
         """Kill what the dead have left us. Orphans of the living are with them: each child is a subreaper itself."""

@@ -29,6 +29,7 @@ from callboard.actors.processes.linux import (
     mount_own,
     set_read_only,
     signal_only_own,
+    wait_for_end,
 )
 from callboard.actors.processes.spawning import interpreter, why_not
 from callboard.protocol.errors import UsageError
@@ -100,7 +101,7 @@ def _keep(init: int, host: int, scratch: str) -> NoReturn:
     poll.poll()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.kill(init, signal.SIGKILL)  # all in its namespace end with it; without one, what it leaves falls to us
-    _, status = os.waitpid(init, 0)
+    status = wait_for_end(init)
     kill_all()
     shutil.rmtree(scratch, ignore_errors=True)
     os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
@@ -193,4 +194,4 @@ def _try() -> None:
         sys.stdout.write("True\n")
         sys.stdout.flush()
         os._exit(0)
-    os.waitpid(pid, 0)
+    wait_for_end(pid)

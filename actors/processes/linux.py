@@ -10,7 +10,7 @@ import signal
 import struct
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Final, NamedTuple
 
@@ -157,15 +157,38 @@ def kill_each(pids: Iterable[int]) -> set[int]:
     return foreign
 
 
+def reaped() -> Iterator[tuple[int, int]]:
+    """The children of this process that have ended by now, with their wait status: each is taken off the kernel's list.
+
+    Only an end is one: a child that lets itself be traced (PTRACE_TRACEME) has its stops reported here too, asked or
+    not, and goes on being a child.
+    """
+    with contextlib.suppress(ChildProcessError):
+        while (waited := os.waitpid(-1, os.WNOHANG))[0]:
+            if is_end(waited[1]):
+                yield waited
+
+
+def is_end(status: int) -> bool:
+    """Does this wait status say that the process has ended, and not that it has stopped or goes on?"""
+    return os.WIFEXITED(status) or os.WIFSIGNALED(status)
+
+
+def wait_for_end(pid: int) -> int:
+    """The wait status with which this child ends."""
+    while not is_end(status := os.waitpid(pid, 0)[1]):
+        pass
+    return status
+
+
 def kill_all() -> None:
     """Kill and reap the children of this subreaper, and what comes to it from them, for 2 s at most."""
     until = time.monotonic() + KILL_ALL_SECONDS
     while (left := children()) and time.monotonic() < until:
         if kill_each(left) == left:
             return
-        with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
+        for _ in reaped():
+            pass
         time.sleep(LOOK_AGAIN_SECONDS)
 
 
@@ -218,7 +241,7 @@ def leave_for_namespaces() -> str:
         os.write(write_end, b"x")
     finally:
         os.close(write_end)
-        _, status = os.waitpid(helper, 0)
+        status = wait_for_end(helper)
     if status:
         raise PermissionError("the ids of its user namespace may not be mapped")
     checked(libc().unshare(_CLONE_NEWPID | _CLONE_NEWNS | _CLONE_NEWIPC))

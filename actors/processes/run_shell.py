@@ -36,6 +36,8 @@ MAX_PROCESSES: Final = 512
 NICENESS: Final = 5
 #: One read of the output.
 READ_BYTES: Final = 65_536
+#: What `waitid` tells of a process that has ended.
+_ENDS: Final = (os.CLD_EXITED, os.CLD_KILLED, os.CLD_DUMPED)
 #: So often is looked for processes that are left, and those that are found are killed.
 MAX_SWEEPS: Final = 200
 
@@ -129,7 +131,7 @@ class _Watched:
     def wait(self, until: float) -> bool:
         """Whether the shell ends by then, without starting too many processes."""
         look_at, now = 0.0, time.monotonic()
-        while self._process.poll() is None:
+        while not self._has_ended():
             before, now = now, time.monotonic()
             if now - before > LOOK_SECONDS + FROZEN_SECONDS:
                 until += now - before
@@ -142,6 +144,12 @@ class _Watched:
                     return False
             self._read(min(look_at, until) - now)
         return True
+
+    def _has_ended(self) -> bool:
+        """Has the shell? What Popen.poll takes for an end may be a stop, of a shell that lets itself be traced."""
+        ready = select.poll()
+        ready.register(self._pidfd, select.POLLIN)
+        return bool(ready.poll(0)) and self._process.poll() is not None
 
     def _read(self, seconds: float) -> bool:
         """Hand on what is printed within this time, or return at the end of the shell. False: nothing was printed."""
@@ -166,7 +174,7 @@ class _Watched:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGTERM)
         until = time.monotonic() + seconds
-        while self._process.poll() is None and (now := time.monotonic()) < until:
+        while not self._has_ended() and (now := time.monotonic()) < until:
             self._read(until - now)
 
     def drain(self) -> None:
@@ -203,11 +211,13 @@ class _Watched:
 
     def _reap(self) -> None:
         with contextlib.suppress(ChildProcessError):
-            while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
-                if ended.si_pid == self._process.pid and self._process.returncode is None:
+            while (found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
+                if found.si_code not in _ENDS:  # of one that lets itself be traced: a stop, which is told once
+                    os.waitid(os.P_PID, found.si_pid, os.WSTOPPED | os.WNOHANG)
+                elif found.si_pid == self._process.pid and self._process.returncode is None:
                     self._process.poll()  # who takes the status of the shell keeps it
                 else:
-                    os.waitpid(ended.si_pid, 0)
+                    os.waitpid(found.si_pid, 0)
 
 
 def _group_of(pid: int) -> int:
