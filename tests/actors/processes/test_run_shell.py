@@ -78,3 +78,19 @@ print(end.timed_out, end.exit_code)
 @pytest.mark.parametrize("seconds", ["0", "8", "25", "3600"])
 def test_time_in_which_all_was_stopped_is_not_the_commands(seconds: str) -> None:
     assert subprocess.check_output([sys.executable, "-c", STOPPED, seconds], text=True, timeout=50) == "False 3\n"
+
+
+TRACED = """
+import ctypes, json, os, pathlib, sys, threading
+from callboard.actors.processes import run_shell
+stop = "import ctypes, os; ctypes.CDLL(None).ptrace(0, 0, 0, 0); print('stops', flush=True); os.kill(os.getpid(), 19)"
+line = f"exec {sys.executable} -c {json.dumps(stop)}"
+run_shell._Watched.end_politely.__defaults__ = (0.1,)
+end = run_shell.run(line, pathlib.Path("."), {}, 3, lambda data: None)
+print(json.dumps([end.timed_out, end.signal, end.exit_code]))
+"""
+
+
+def test_a_shell_that_becomes_a_program_which_is_traced_and_stops_has_not_ended() -> None:
+    said = subprocess.check_output([sys.executable, "-c", TRACED], text=True, timeout=50)
+    assert json.loads(said) in ([True, "SIGKILL", None], [True, "SIGTERM", None])

@@ -294,6 +294,35 @@ def spin() -> None:
         pass
 
 
+def be_traced() -> None:
+    """Of the template, which then is told of each stop (PTRACE_TRACEME)."""
+    assert ctypes.CDLL(None).ptrace(0, 0, 0, 0) == 0
+
+
+def stop_traced() -> None:
+    be_traced()
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def signal_traced() -> None:
+    be_traced()
+    os.kill(os.getpid(), signal.SIGUSR1)
+
+
+def stop_child() -> None:
+    if os.fork() == 0:
+        say(f"pid {os.getpid()}")
+        stop_traced()
+        os._exit(0)
+
+
+def stop_by_child() -> None:
+    above = os.getpid()
+    if os.fork() == 0:
+        say(f"pid {os.getpid()}")
+        assert ctypes.CDLL(None).ptrace(16, above, 0, 0) == 0  # PTRACE_ATTACH
+
+
 #: How a tool may hang, and how many processes are hanging then. Whoever comes back sleeps.
 HANGS: dict[str, tuple[Callable[[], object], int]] = {
     "spins": (spin, 1),
@@ -303,6 +332,10 @@ HANGS: dict[str, tuple[Callable[[], object], int]] = {
     "blocks all signals": (lambda: signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals()), 1),
     "catches everything": (catch_everything, 1),
     "stops itself": (lambda: os.kill(os.getpid(), signal.SIGSTOP), 1),
+    "is traced and stops": (stop_traced, 1),
+    "is traced and gets a signal": (signal_traced, 1),
+    "a child of it is traced and stops": (stop_child, 2),
+    "a child of it stops it": (stop_by_child, 2),
     "child of a child": (lambda: shell(new_session=False), 3),
     "child in a session of its own": (lambda: shell(new_session=True), 3),
     "daemon": (daemon, 2),
@@ -325,6 +358,46 @@ def test_a_hung_call_ends_at_its_deadline_with_all_it_started(stage: ToolStage, 
     )
     pids = pids_in(call.wait().output)
     assert all(is_gone(pid) for pid in pids), "gone when the outcome is told, not later"
+
+
+@tool
+def wait_for(path: str) -> str:
+    while not os.path.exists(path):
+        time.sleep(0.01)
+    return "undisturbed"
+
+
+@pytest.mark.parametrize("how", [each for each in HANGS if "stop" in each or "traced" in each])
+def test_a_stop_is_no_end_and_nothing_to_the_calls_of_others(stage: ToolStage, tmp_path: Path, how: str) -> None:
+    beside = [stage.start(wait_for, json.dumps({"path": str(tmp_path / "go")}), 60) for _ in range(3)]
+    timed_out_while_hanging(
+        lambda seconds: stage.start(hang, json.dumps({"how": how}), seconds),
+        lambda call: len(pids_in(call.wait().output)) == HANGS[how][1],
+    )
+    (tmp_path / "go").touch()
+    assert [getattr(call.wait(), "content", None) for call in beside] == ["undisturbed"] * 3
+
+
+def test_a_template_that_is_traced_and_stops_is_one_tool_that_does_not_load(
+    stage: ToolStage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "stops_when_loaded.py").write_text(
+        "import ctypes, os, sys\n"
+        "def stops(): return 1\n"
+        "if not hasattr(sys, 'is_host'):\n"
+        "    ctypes.CDLL(None).ptrace(0, 0, 0, 0)\n"
+        "    os.kill(os.getpid(), 19)\n"
+    )
+    monkeypatch.setattr(sys, "is_host", True, raising=False)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    beside = stage.start(wait_for, json.dumps({"path": str(tmp_path / "go")}), 60)
+    with ToolStage(options()) as other:  # its processes import from the path that is set now
+        calm = other.start(wait_for, json.dumps({"path": str(tmp_path / "go")}), 60)
+        stopped = other.start(tool(importlib.import_module("stops_when_loaded").stops), "{}", 2.0)
+        assert isinstance(stopped.wait(), ToolCallTimedOut)
+        (tmp_path / "go").touch()
+        assert isinstance(calm.wait(), ToolCallCompleted)
+    assert isinstance(beside.wait(), ToolCallCompleted)
 
 
 def test_an_argument_validator_that_hangs_is_ended_too(stage: ToolStage) -> None:
