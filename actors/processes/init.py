@@ -16,11 +16,13 @@ import os
 import select
 import signal
 import socket
+import sys
 import time
 from collections import Counter
 from collections.abc import Mapping
 from typing import Final, NoReturn
 
+from callboard.actors.processes import seccomp
 from callboard.actors.processes.child import STACK_SIGNAL, rehearse
 from callboard.actors.processes.control import (
     UNKNOWN_STATUS,
@@ -41,6 +43,7 @@ from callboard.actors.processes.linux import (
     kill_all,
     kill_each,
     look_at,
+    look_at_thread,
     processes,
     reaped,
 )
@@ -61,14 +64,24 @@ STACK_BYTES: Final = 8_000
 class Init:
     """One runs per process pool."""
 
-    def __init__(self, runtime: socket.socket, limits: Limits, stacks: int, proc: int | None, most: int) -> None:
+    def __init__(
+        self,
+        runtime: socket.socket,
+        limits: Limits,
+        stacks: int,
+        proc: int | None,
+        most: int,
+        questions: int = -1,
+    ) -> None:
         """`stacks`: the reading end of the pipe into which children write down where their code is; `proc`: an open
-        /proc of its own namespace, where it has one; `most`: processes that a call may have."""
+        /proc of its own namespace, where it has one; `most`: processes that a call may have; `questions`: where tools
+        ask whether they may change another process (seccomp.py)."""
         self._runtime = runtime
         self._limits = limits
         self._stacks = stacks
         self._proc = proc
         self._most = most
+        self._questions = questions
         self._stack = b""
         """What has come of the one that was asked for last."""
         self._registry, self._theirs = pair()
@@ -95,6 +108,8 @@ class Init:
         for end in (self._runtime, self._registry, self._woken):
             end.setblocking(False)
             poll.register(end, select.POLLIN)
+        if self._questions >= 0:
+            poll.register(self._questions, select.POLLIN)
         self._waker.setblocking(False)
         signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
         send_if_heard(self._runtime, Message(Kind.CONTAINED, 0, 0, namespaces))
@@ -105,6 +120,8 @@ class Init:
             if self._woken.fileno() in ready:
                 self._woken.recv(4096)
             self._read_registry()
+            if self._questions in ready and (question := seccomp.asked(self._questions)) is not None:
+                seccomp.answer(self._questions, question, may=self._may_change(question))
             self._reap()
             self._sweep()
             if self._runtime.fileno() in ready:
@@ -146,8 +163,9 @@ class Init:
             for end in (self._runtime, self._registry, self._woken, self._waker):
                 os.close(end.detach())
             os.close(self._stacks)
-            if self._proc is not None:
-                os.close(self._proc)
+            for descriptor in (self._proc, self._questions):
+                if descriptor is not None and descriptor >= 0:
+                    os.close(descriptor)
             take_place(control, CONTROL)
             os.setsid()
             ForkServer(self._theirs.detach(), self._limits).run()
@@ -167,6 +185,27 @@ class Init:
             return
         except PermissionError:
             send_if_heard(self._runtime, Message(Kind.NOT_SIGNALLED, message.number))
+
+    def _may_change(self, question: seccomp.Question) -> bool:
+        """Limits, processors, priority or memory: of its own call's processes, and of none else."""
+        asks = look_at_thread(question.thread, self._proc)
+        changed = look_at_thread(question.process, self._proc) if question.process else asks
+        if asks is None or asks.depth:  # in a namespace of its own making it sees its own alone, by other numbers
+            return True
+        if changed is None:  # the kernel says that there is no such process; of a group others may be there
+            return not question.is_group
+        if asks.process == changed.process:
+            return True
+        call = self._call_of(asks.process)
+        return call is not None and call == self._call_of(changed.process)
+
+    def _call_of(self, pid: int) -> int | None:
+        """The number of that of ours which it is or is below."""
+        for _ in range(self._most):
+            if pid in self._numbers or (found := look_at_thread(pid, self._proc)) is None:
+                break
+            pid = found.parent
+        return self._numbers.get(pid)
 
     def _tell_stack(self, number: int, *, begins: bool) -> None:
         """A process whose tool has taken the handler for the signal away would die of it: it is spared."""
@@ -326,6 +365,16 @@ def _exists(pid: int) -> bool:
     return True
 
 
+def _fence() -> int:
+    if not seccomp.is_supported():
+        return -1
+    try:
+        return seccomp.fence_others()
+    except OSError as error:
+        sys.stderr.write(f"tools are not kept from changing limits and priorities of each other: {error}\n")
+        return -1
+
+
 def main(runtime: int, namespaces: str, proc: int | None, memory_bytes: int, scratch: str, most: int) -> None:
     """Run as the init process: in the interpreter that launch.py starts, after keeper.py has made the namespaces."""
     rehearse()
@@ -342,7 +391,7 @@ def main(runtime: int, namespaces: str, proc: int | None, memory_bytes: int, scr
         for descriptor in (stacks, writes):
             os.set_blocking(descriptor, False)  # a dump that finds it full is cut, and never waits
         limits = Limits(memory_bytes, bool(namespaces), scratch, places, writes)
-        Init(end, limits, stacks, proc, most).run(namespaces)
+        Init(end, limits, stacks, proc, most, _fence()).run(namespaces)
         signal.set_wakeup_fd(-1)
     if not namespaces:
         kill_all()

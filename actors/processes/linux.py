@@ -53,6 +53,7 @@ _CAUGHT: Final = re.compile(rb"^SigCgt:\s*([0-9a-f]+)$", re.MULTILINE)
 _PROCESS: Final = re.compile(
     rb"^State:\s*(\w).*?^PPid:\s*(\d+)$.*?^NSpgid:\s*(\d+).*?^NSsid:\s*(\d+)", re.MULTILINE | re.DOTALL
 )
+_THREAD: Final = re.compile(rb"^Tgid:\s*(\d+)$.*?^PPid:\s*(\d+)$.*?^NSpid:\s*([\d\s]+?)$", re.MULTILINE | re.DOTALL)
 #: In kB; since Linux 4.5.
 _SHARED: Final = re.compile(rb"^RssShmem:\s*(\d+) kB$", re.MULTILINE)
 #: Since then, each PID namespace has a limit of its own; before, this setting was the whole machine's.
@@ -121,6 +122,22 @@ def look_at(pid: int, proc: int | None = None) -> Process | None:
         return None
     shared = _SHARED.search(status)
     return Process(int(found[2]), int(found[3]), int(found[4]), int(shared[1]) * 1024 if shared else 0)
+
+
+class Thread(NamedTuple):
+    """Where a thread belongs."""
+
+    process: int
+    parent: int
+    """Of the process."""
+    depth: int
+    """PID namespaces that it is in, below that of the /proc in which it is looked at."""
+
+
+def look_at_thread(thread: int, proc: int | None = None) -> Thread | None:
+    """A thread, or the first one of a process, by its id; None when it has ended."""
+    found = _THREAD.search(_status(thread, proc))
+    return None if found is None else Thread(int(found[1]), int(found[2]), len(found[3].split()) - 1)
 
 
 def catches(pid: int, number: int, proc: int | None = None) -> bool:

@@ -1,14 +1,21 @@
-"""A filter of system calls for confined tools: what Landlock does not govern, and what a tool never needs.
+"""Filters of system calls: one for confined tools, of what Landlock does not govern and a tool never needs, and one for
+all processes below the init process.
 
-Most of what a tool may not do is refused by name, with an error that it can handle; what an attack alone would use
-(32-bit system calls, which have numbers of their own) ends the process. Calls newer than the tables below do not exist
-for a confined tool: the C library then uses older ones.
+Of that for all: no tool may change the limits, the processors, the priority or the memory of another call's processes.
+What it does to itself (0) is allowed at once; where it names a process by its number, the init process is asked, which
+knows whose that is. To confined tools, and on kernels where it cannot be asked, a number is refused.
+
+Of that for confined tools: most of what a tool may not do is refused by name, with an error that it can handle; what an
+attack alone would use (32-bit system calls, which have numbers of their own) ends the process. Calls newer than the
+tables below do not exist for a confined tool: the C library then uses older ones.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
+import fcntl
 import os
 import platform
 import struct
@@ -23,8 +30,11 @@ from callboard.actors.processes.linux import checked, libc, no_new_privileges
 # linux/seccomp.h, linux/filter.h, linux/audit.h
 _PR_SET_SECCOMP: Final = 22
 _MODE_FILTER: Final = 2
+_SET_FILTER: Final = 1
+_NEW_LISTENER: Final = 1 << 3
 _ALLOW: Final = 0x7FFF0000
 _ERRNO: Final = 0x00050000
+_ASK: Final = 0x7FC00000
 _KILL_PROCESS: Final = 0x80000000
 _LOAD: Final = 0x20
 """A word of the call's data: its number at 0, the architecture at 4, the arguments from 16 on, low half first."""
@@ -37,6 +47,9 @@ _MAX_INSTRUCTIONS: Final = 4_096
 
 #: By `platform.machine()`: the audit architecture, and the column of the table below.
 _MACHINES: Final[Mapping[str, tuple[int, int]]] = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
+#: The same of their 32-bit programs, in the columns of `_OF_OTHERS`; and the number of `seccomp` itself.
+_MACHINES_OF_32_BITS: Final[Mapping[str, tuple[int, int]]] = {"x86_64": (0x40000003, 2), "aarch64": (0x40000028, 3)}
+_SECCOMP: Final[Mapping[str, int]] = {"x86_64": 317, "aarch64": 277}
 #: x32's numbers have this bit; the numbers above the last that is known (file_setattr, Linux 6.17) are newer calls.
 _X32_BIT: Final = 0x40000000
 _LAST_KNOWN: Final = 469
@@ -95,10 +108,25 @@ _SHARED: Final = """
 #: What is looked at closer, by its arguments.
 _ARGUMENTS: Final = """
     socket 41 198  socketpair 53 199  sendto 44 206  clone 56 220  unshare 272 97  clone3 435 435  ioctl 16 29
-    prlimit64 302 261  setpriority 141 140  ioprio_set 251 30  sched_setaffinity 203 122  sched_setparam 142 118
-    sched_setscheduler 144 119  sched_setattr 314 274  personality 135 92  mknod 133 -1  mknodat 259 33
+    personality 135 92  mknod 133 -1  mknodat 259 33
 """
-_NUMBERS: Final = _numbers(
+#: By name: which argument is a process, and the number on x86_64, aarch64, and for their 32-bit programs (i386, ARM).
+_OF_OTHERS: Final[Mapping[str, tuple[int, tuple[int, int, int, int]]]] = {
+    "prlimit64": (0, (302, 261, 340, 369)),
+    "setpriority": (1, (141, 140, 97, 97)),
+    "ioprio_set": (1, (251, 30, 289, 314)),
+    "sched_setaffinity": (0, (203, 122, 241, 241)),
+    "sched_setparam": (0, (142, 118, 154, 154)),
+    "sched_setscheduler": (0, (144, 119, 156, 156)),
+    "sched_setattr": (0, (314, 274, 351, 380)),
+
+    "ptrace": (1, (101, 117, 26, 26)),
+    "process_vm_readv": (0, (310, 270, 347, 376)),
+    "process_vm_writev": (0, (311, 271, 348, 377)),
+    "migrate_pages": (0, (256, 238, 294, 400)),
+    "move_pages": (0, (279, 239, 317, 344)),
+}  # fmt: skip
+_NUMBERS: Final = {name: (numbers[0], numbers[1]) for name, (_, numbers) in _OF_OTHERS.items()} | _numbers(
     _OTHERS + _AROUND + _MOUNTS + _MACHINE + _METADATA + _UNFILED_PROGRAMS + _CONNECTIONS + _SHARED + _ARGUMENTS
 )
 
@@ -112,14 +140,25 @@ _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 #: linux/fs.h: FS_IOC_SETFLAGS, FS_IOC32_SETFLAGS, FS_IOC_FSSETXATTR, FS_IOC_SETVERSION, FS_IOC32_SETVERSION; a file
 #: that is only read takes them.
 _SET_FLAGS: Final = (0x40086602, 0x40046602, 0x401C5820, 0x40087602, 0x40047602)
-#: Of setpriority and ioprio_set: one process.
-_ONE_PROCESS, _ONE_PROCESS_IO = 0, 1
+#: The first argument, where the second is a process and where it is a process group. Else: all of a user.
+_PROCESS_AND_GROUP: Final[Mapping[str, tuple[int, int]]] = {"setpriority": (0, 1), "ioprio_set": (1, 2)}
+#: Of ptrace: what makes another process one's own. What comes after it needs it.
+_ATTACH, _SEIZE = 16, 0x4206
+#: What the init process is asked, and what it answers: id, thread, flags, then the call as a filter sees it (number,
+#: architecture, place, arguments); id, result, error, flags.
+_QUESTION: Final = struct.Struct("=QIIiIQ6Q")
+_ANSWER: Final = struct.Struct("=QqiI")
+_RECEIVE: Final = 0xC0502100
+_SEND: Final = 0xC0182101
+_GO_ON: Final = 1
+_LOW: Final = 0xFFFFFFFF
 _DEVICES: Final = (0x2000, 0x6000)
 _FILE_KIND: Final = 0xF000
 _ASK_PERSONALITY: Final = 0xFFFFFFFF
 
 Instruction = tuple[int, int, int, int]
 """Code, jump if true, jump if false, operand."""
+_INSTRUCTION: Final = struct.Struct("=HBBI")
 
 
 class CallsAllowed(Struct, frozen=True):
@@ -142,17 +181,124 @@ def is_known_machine() -> bool:
 
 def install(allowed: CallsAllowed) -> None:
     """Set the filter for this process and all its descendants. Raises OSError; it cannot be taken back."""
-    filled = assembled(allowed)
-    code = ctypes.create_string_buffer(filled)
-    header = struct.pack("HxxxxxxP", len(filled) // struct.calcsize("HBBI"), ctypes.addressof(code))
+    code, header = _for_kernel(assembled(allowed))
     no_new_privileges()
     checked(libc().prctl(_PR_SET_SECCOMP, _MODE_FILTER, ctypes.c_char_p(header), 0, 0))
+    del code  # it was read until here
+
+
+def _for_kernel(filled: bytes) -> tuple[object, bytes]:
+    """What holds the instructions, and what points to them."""
+    code = ctypes.create_string_buffer(filled)
+    return code, struct.pack("HxxxxxxP", len(filled) // _INSTRUCTION.size, ctypes.addressof(code))
+
+
+def fence_others() -> int:
+    """Set the filter for all, for this process and all its descendants. Returns the descriptor on which those that name
+    a process by its number ask whether they may (`asked`); -1 where the kernel cannot ask: they may not then.
+
+    A process without CAP_SYS_ADMIN gives up set-user-id programs with it. Raises OSError.
+    """
+    for action in (_ASK, _refuse(errno.EPERM)):
+        listener = _set_for_all(action)
+        if listener < 0 and ctypes.get_errno() == errno.EACCES:
+            no_new_privileges()
+            listener = _set_for_all(action)
+        if listener >= 0:
+            return listener if action == _ASK else -1
+    raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def _set_for_all(action: int) -> int:
+    machine = platform.machine()
+    code, header = _for_kernel(_assemble(program_for_all(machine, action)))
+    flags = _NEW_LISTENER if action == _ASK else 0
+    result: int = libc().syscall(_SECCOMP[machine], _SET_FILTER, flags, ctypes.c_char_p(header))
+    del code  # it was read until here
+    return result
+
+
+class Question(Struct, frozen=True):
+    """A thread below waits in a system call until it hears whether it may do this to another process."""
+
+    number: int
+    thread: int
+    process: int
+    is_group: bool
+    """All of the process group with this number."""
+
+
+def asked(listener: int) -> Question | None:
+    """The next question; None where who asked has ended. Not to be called before the descriptor is readable."""
+    data = bytearray(_QUESTION.size)
+    try:
+        fcntl.ioctl(listener, _RECEIVE, data)
+    except (FileNotFoundError, InterruptedError):
+        return None
+    number, thread, _, call, architecture, _, *arguments = _QUESTION.unpack(data)
+    name = _names(platform.machine())[architecture, call]
+    kind, process = arguments[0] & _LOW, arguments[_OF_OTHERS[name][0]] & _LOW
+    return Question(number, thread, process, is_group=kind == _PROCESS_AND_GROUP.get(name, (0, -1))[1])
+
+
+def answer(listener: int, question: Question, *, may: bool) -> None:
+    """Let the system call go on, or fail with EPERM."""
+    data = _ANSWER.pack(question.number, 0, 0 if may else -errno.EPERM, _GO_ON if may else 0)
+    with contextlib.suppress(FileNotFoundError):  # it has ended meanwhile
+        fcntl.ioctl(listener, _SEND, data)
+
+
+@cache
+def _names(machine: str) -> Mapping[tuple[int, int], str]:
+    """By architecture and number of the call."""
+    columns = (_MACHINES[machine], _MACHINES_OF_32_BITS[machine])
+    return {(of, numbers[column]): name for of, column in columns for name, (_, numbers) in _OF_OTHERS.items()}
+
+
+def program_for_all(machine: str, action: int) -> tuple[Instruction, ...]:
+    """The filter for all: what becomes of a call that names another process is `action`."""
+    found: list[Instruction] = [(_LOAD, 0, 0, 4)]
+    for architecture, column in (_MACHINES[machine], _MACHINES_OF_32_BITS[machine]):
+        body: list[Instruction] = [(_LOAD, 0, 0, 0)]
+        if machine == "x86_64":
+            body += [(_IF_ANY_BIT, 0, 1, _X32_BIT), _end(_refuse(errno.ENOSYS))]
+        for name, rule in (
+            *_limits_of_others(action, has_groups=True),
+            *(_memory_of_others(action) if action == _ASK else ()),
+        ):
+            body += [(_IF_EQUAL, 0, len(rule), _OF_OTHERS[name][1][column]), *rule]
+        body.append(_end(_ALLOW))
+        found += [(_IF_EQUAL, 0, len(body), architecture), *body]
+    return (*found, _end(_refuse(errno.ENOSYS)))
+
+
+def _limits_of_others(action: int, *, has_groups: bool) -> Iterable[tuple[str, list[Instruction]]]:
+    # Those of another process may be read: there is nothing new in them.
+    own: list[Instruction] = [(_LOAD, 0, 0, 16), (_IF_EQUAL, 0, 1, 0), _end(_ALLOW)]
+    yield "prlimit64", [*own, *_only_if_zero(2, action)]
+    for name, (process, group) in _PROCESS_AND_GROUP.items():
+        kinds = _is_among((process, group) if has_groups else (process,))
+        yield name, [*_argument(0), *kinds, _end(_refuse(errno.EPERM)), *_only_if_zero(1, action)]
+    for name in ("sched_setaffinity", "sched_setparam", "sched_setscheduler", "sched_setattr"):
+        yield name, _only_if_zero(0, action)
+
+
+def _memory_of_others(action: int) -> Iterable[tuple[str, list[Instruction]]]:
+    yield "ptrace", [*_argument(0), *_is_among((_ATTACH, _SEIZE)), _end(_ALLOW), _end(action)]
+    for name in ("process_vm_readv", "process_vm_writev"):
+        yield name, [_end(action)]
+    for name in ("migrate_pages", "move_pages"):
+        yield name, _only_if_zero(0, action)
 
 
 @cache
 def assembled(allowed: CallsAllowed) -> bytes:
     """The filter for this machine, as the kernel takes it. Made once a process and its forks: it takes 1 ms."""
-    return b"".join(struct.pack("HBBI", *each) for each in program(allowed, platform.machine()))
+    return _assemble(program(allowed, platform.machine()))
+
+
+def _assemble(instructions: Iterable[Instruction]) -> bytes:
+    return b"".join(_INSTRUCTION.pack(*each) for each in instructions)
 
 
 def program(allowed: CallsAllowed, machine: str) -> tuple[Instruction, ...]:
@@ -199,15 +345,11 @@ def _looked_at(allowed: CallsAllowed) -> Iterable[tuple[str, list[Instruction]]]
     # One of a pair of datagram sockets could be sent to any address; those of the other types cannot.
     yield "socketpair", _all_of((0, None, (_AF_UNIX,)), (1, _TYPE_MASK, (_STREAM, _PACKETS)), errno.EACCES)
     if not allowed.connections:
-        yield "sendto", _only_if_zero(4, errno.EACCES)
+        yield "sendto", _only_if_zero(4, _refuse(errno.EACCES))
     yield "clone", _no_bits(0, _NEW_NAMESPACES)
     yield "unshare", _no_bits(0, _NEW_NAMESPACES | _NEW_TIME)
     yield "ioctl", _none_of(1, None, (_TIOCSTI, _TIOCLINUX, *(() if allowed.metadata else _SET_FLAGS)))
-    yield "prlimit64", _only_own_limits()
-    yield "setpriority", _all_of((0, None, (_ONE_PROCESS,)), (1, None, (0,)), errno.EPERM)
-    yield "ioprio_set", _all_of((0, None, (_ONE_PROCESS_IO,)), (1, None, (0,)), errno.EPERM)
-    for name in ("sched_setaffinity", "sched_setparam", "sched_setscheduler", "sched_setattr"):
-        yield name, _only_if_zero(0, errno.EPERM)
+    yield from _limits_of_others(_refuse(errno.EPERM), has_groups=False)
     yield "personality", _one_of(0, None, (0, _ASK_PERSONALITY), errno.EPERM)
     yield "mknod", _none_of(1, _FILE_KIND, _DEVICES)
     yield "mknodat", _none_of(2, _FILE_KIND, _DEVICES)
@@ -248,18 +390,15 @@ def _no_bits(number: int, bits: int) -> list[Instruction]:
     return [*_argument(number), (_IF_ANY_BIT, 1, 0, bits), _end(_ALLOW), _end(_ERRNO | errno.EPERM)]
 
 
-def _only_if_zero(number: int, error: int) -> list[Instruction]:
-    """Both halves of it."""
+def _only_if_zero(number: int, action: int) -> list[Instruction]:
+    """Both halves of it; else `action`."""
     low, high = 16 + 8 * number, 20 + 8 * number
-    refuse = _end(_ERRNO | error)
-    return [(_LOAD, 0, 0, low), (_IF_EQUAL, 1, 0, 0), refuse, (_LOAD, 0, 0, high), (_IF_EQUAL, 1, 0, 0), refuse,
-            _end(_ALLOW)]  # fmt: skip
+    return [(_LOAD, 0, 0, low), (_IF_EQUAL, 1, 0, 0), _end(action), (_LOAD, 0, 0, high), (_IF_EQUAL, 1, 0, 0),
+            _end(action), _end(_ALLOW)]  # fmt: skip
 
 
-def _only_own_limits() -> list[Instruction]:
-    """`prlimit64` of another process may be read (there is nothing new), and set by none."""
-    own = [(_LOAD, 0, 0, 16), (_IF_EQUAL, 0, 1, 0), _end(_ALLOW)]
-    return [*own, *_only_if_zero(2, errno.EPERM)]
+def _refuse(error: int) -> int:
+    return _ERRNO | error
 
 
 def refused_by_name() -> tuple[str, ...]:

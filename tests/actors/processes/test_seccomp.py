@@ -8,7 +8,7 @@ import struct
 
 import pytest
 
-from callboard.actors.processes.seccomp import CallsAllowed, program, refused_by_name
+from callboard.actors.processes.seccomp import CallsAllowed, Instruction, program, program_for_all, refused_by_name
 
 X86, ARM = 0xC000003E, 0xC00000B7
 ALLOWED, KILLED = 0x7FFF0000, 0x80000000
@@ -18,10 +18,13 @@ ALL = CallsAllowed(connections=True, unfiled_programs=True, metadata=True, share
 
 
 def verdict(allowed: CallsAllowed, machine: str, architecture: int, number: int, *arguments: int) -> int:
-    """What the kernel would do with this call."""
+    """What the kernel would do with this call of a confined tool."""
+    return run(program(allowed, machine), architecture, number, *arguments)
+
+
+def run(instructions: tuple[Instruction, ...], architecture: int, number: int, *arguments: int) -> int:
     padded = (*arguments, 0, 0, 0, 0, 0, 0)[:6]
     data = struct.pack("=IIQ6Q", number, architecture, 0, *padded)
-    instructions = program(allowed, machine)
     at = value = 0
     while True:
         code, yes, no, operand = instructions[at]
@@ -125,3 +128,55 @@ def test_calls_of_32_bits_end_the_process(machine: str, architecture: int, numbe
 def test_no_call_is_refused_and_looked_at() -> None:
     assert {"ptrace", "mount", "bpf", "setns"} <= set(refused_by_name())
     assert not {"socket", "clone", "ioctl"} & set(refused_by_name())
+
+
+# -- of the filter for all
+
+ASKED = 0x7FC00000
+I386, ARM_32 = 0x40000003, 0x40000028
+
+#: A call, its numbers on x86_64, aarch64, i386 and 32-bit ARM, its arguments, and what becomes of it.
+CASES_FOR_ALL = {
+    "read": ((0, 63, 3, 3), (1,), ALLOWED),
+    "its own limits": ((302, 261, 340, 369), (0, 7, 1 << 40), ALLOWED),
+    "reading another's limits": ((302, 261, 340, 369), (7, 7, 0), ALLOWED),
+    "another's limits": ((302, 261, 340, 369), (7, 7, 1 << 40), ASKED),
+    "its own priority": ((141, 140, 97, 97), (0, 0, 5), ALLOWED),
+    "that of its group": ((141, 140, 97, 97), (1, 0, 5), ALLOWED),
+    "another's priority": ((141, 140, 97, 97), (0, 7, 5), ASKED),
+    "that of another group": ((141, 140, 97, 97), (1, 7, 5), ASKED),
+    "that of all of its user": ((141, 140, 97, 97), (2, 0, 5), refused(errno.EPERM)),
+    "its own turn at the disk": ((251, 30, 289, 314), (1, 0, 5), ALLOWED),
+    "another's turn at the disk": ((251, 30, 289, 314), (1, 7, 5), ASKED),
+    "that of all of its user at the disk": ((251, 30, 289, 314), (3, 0, 5), refused(errno.EPERM)),
+    "its own processors": ((203, 122, 241, 241), (0, 8, 1), ALLOWED),
+    "another's processors": ((203, 122, 241, 241), (7, 8, 1), ASKED),
+    "another's processors, with bits that the kernel ignores": ((203, 122, 241, 241), (1 << 32 | 7, 8, 1), ASKED),
+    "another's parameters": ((142, 118, 154, 154), (7, 1), ASKED),
+    "another's scheduler": ((144, 119, 156, 156), (7, 5, 1), ASKED),
+    "another's attributes": ((314, 274, 351, 380), (7, 1), ASKED),
+    "being traced": ((101, 117, 26, 26), (0, 0), ALLOWED),
+    "tracing another": ((101, 117, 26, 26), (16, 7), ASKED),
+    "seizing another": ((101, 117, 26, 26), (0x4206, 7), ASKED),
+    "writing another's memory": ((311, 271, 348, 377), (7,), ASKED),
+    "moving another's pages": ((279, 239, 317, 344), (7,), ASKED),
+    "moving its own pages": ((279, 239, 317, 344), (0,), ALLOWED),
+}
+
+
+@pytest.mark.parametrize(
+    ("machine", "architecture", "column"),
+    [("x86_64", X86, 0), ("aarch64", ARM, 1), ("x86_64", I386, 2), ("aarch64", ARM_32, 3)],
+    ids=["x86_64", "aarch64", "i386", "arm"],
+)
+@pytest.mark.parametrize("name", list(CASES_FOR_ALL))
+def test_who_changes_another_process_is_asked_for(name: str, machine: str, architecture: int, column: int) -> None:
+    numbers, arguments, expected = CASES_FOR_ALL[name]
+    assert run(program_for_all(machine, ASKED), architecture, numbers[column], *arguments) == expected
+
+
+def test_where_the_kernel_cannot_ask_limits_of_others_are_refused_and_tracing_is_not() -> None:
+    cannot_ask = program_for_all("x86_64", refused(errno.EPERM))
+    assert run(cannot_ask, X86, 203, 7) == refused(errno.EPERM)
+    assert run(cannot_ask, X86, 101, 16, 7) == ALLOWED
+    assert run(cannot_ask, X86, 0x40000000 | 203, 7) == refused(errno.ENOSYS), "by a number of x32"

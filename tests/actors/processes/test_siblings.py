@@ -5,10 +5,15 @@ No bomb here grows without an end: each starts a fixed number of processes, and 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import importlib
 import json
 import os
+import resource
+import struct
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -58,6 +63,141 @@ def stage(mark: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ToolS
 
 def at_each_risk(function: Callable[..., object]) -> list[Tool]:
     return [tool(risk=risk, name=f"{function.__name__}_{risk}")(function) for risk in RISKS]
+
+
+# -- what they change of each other
+
+
+def wait_in_group(begun: str) -> dict[str, int]:
+    """And what it is left with, when it may go on. Beside it a process in a group whose first one has ended."""
+    leader = subprocess.Popen(["/bin/sh", "-c", "sleep 100 >&- & echo $!"], stdout=-1, start_new_session=True)
+    assert leader.stdout is not None
+    left = int(leader.stdout.read())
+    leader.wait()
+    Path(f"{begun}.new").write_text(json.dumps({"process": os.getpid(), "group": leader.pid}))
+    os.rename(f"{begun}.new", begun)
+    while not os.path.exists(f"{begun}.end"):
+        time.sleep(0.01)
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return {"files": files, "nice": os.getpriority(0, 0), "of group": os.getpriority(0, left),
+            "processors": len(os.sched_getaffinity(0)), "policy": os.sched_getscheduler(0)}  # fmt: skip
+
+
+def number_of_call(name: str) -> int:
+    numbers = {"ioprio_set": (251, 30), "sched_setattr": (314, 274), "move_pages": (279, 239)}
+    return numbers[name][os.uname().machine == "aarch64"]
+
+
+def change(process: int, group: int) -> dict[str, str]:
+    """All that may be tried on a process; what was not refused with EPERM is told."""
+    libc, memory = ctypes.CDLL(None, use_errno=True), ctypes.create_string_buffer(64)
+
+    def call(function: Callable[..., int], *arguments: object) -> None:
+        if function(*arguments) < 0:
+            raise OSError(ctypes.get_errno(), "")
+
+    part = struct.pack("PN", ctypes.addressof(memory), 8)
+    tries: dict[str, Callable[[], object]] = {
+        "limits": lambda: resource.prlimit(process, resource.RLIMIT_NOFILE, (5, 5)),
+        "processors": lambda: os.sched_setaffinity(process, {0}),
+        "processors of the one that it was forked of": lambda: os.sched_setaffinity(os.getppid(), {0}),
+        "policy": lambda: os.sched_setscheduler(process, os.SCHED_IDLE, os.sched_param(0)),
+        "parameters": lambda: os.sched_setparam(process, os.sched_param(0)),
+        "attributes": lambda: call(libc.syscall, number_of_call("sched_setattr"), process, memory, 0),
+        "priority": lambda: os.setpriority(os.PRIO_PROCESS, process, 19),
+        "priority of the init process": lambda: os.setpriority(os.PRIO_PROCESS, 1, 19),
+        "priority of a group": lambda: os.setpriority(os.PRIO_PGRP, process, 19),
+        "priority of a group without its first": lambda: os.setpriority(os.PRIO_PGRP, group, 19),
+        "priority of all of the user": lambda: os.setpriority(os.PRIO_USER, 0, 19),
+        "turn at the disk": lambda: call(libc.syscall, number_of_call("ioprio_set"), 1, process, 3 << 13),
+        "turn of all of the user": lambda: call(libc.syscall, number_of_call("ioprio_set"), 3, os.getuid(), 3 << 13),
+        "trace": lambda: call(libc.ptrace, 16, process, 0, 0),
+        "memory": lambda: call(libc.process_vm_writev, process, part, 1, part, 1, 0),
+        "pages": lambda: call(libc.syscall, number_of_call("move_pages"), process, 0, 0, 0, 0, 0),
+    }
+    found = {}
+    for name, attempt in tries.items():
+        try:
+            found[name] = f"done: {attempt()}"
+        except PermissionError:
+            continue
+        except OSError as error:
+            found[name] = repr(error)
+    said = subprocess.run(["renice", "-n", "19", "-p", str(process)], capture_output=True, check=False)
+    return found if said.returncode else {**found, "renice": "done"}
+
+
+def change_own() -> list[str]:
+    """Nothing of this is refused to a tool that is not confined."""
+    own, more = os.getpid(), threading.Event()
+    thread = threading.Thread(target=more.wait)
+    thread.start()
+    below = subprocess.Popen(["sleep", "100"], start_new_session=True)
+    processors = os.sched_getaffinity(0)
+    resource.prlimit(own, resource.RLIMIT_NOFILE, resource.getrlimit(resource.RLIMIT_NOFILE))
+    resource.prlimit(below.pid, resource.RLIMIT_NOFILE, (50, 50))
+    for pid in (0, own, thread.native_id, below.pid):
+        assert pid is not None
+        os.sched_setaffinity(pid, processors)
+        os.setpriority(os.PRIO_PROCESS, pid, 5)
+    os.setpriority(os.PRIO_PGRP, 0, 6)
+    os.setpriority(os.PRIO_PGRP, below.pid, 7)
+    found = [str(os.getpriority(os.PRIO_PROCESS, below.pid))]
+    below.kill()
+    below.wait()
+    more.set()
+    thread.join()
+    with contextlib.suppress(ProcessLookupError):  # as it is said anywhere
+        os.sched_setaffinity(below.pid, processors)
+        found.append("a process that has ended was changed")
+    said = subprocess.check_output(
+        ["/bin/sh", "-c", "nice -n 3 nice; sleep 9 & renice -n 9 -p $! >&2; nice"], text=True
+    )
+    return [*found, *said.split()]
+
+
+@pytest.mark.parametrize("risk", RISKS)
+def test_nothing_of_a_process_of_another_call_can_be_changed(stage: ToolStage, tmp_path: Path, risk: str) -> None:
+    begun = tmp_path / "begun"
+    call = stage.start(tool(wait_in_group), json.dumps({"begun": str(begun)}), 60)
+    wait_until(begun.exists)
+    event = stage.call(tool(risk=risk, name=f"change_{risk}")(change), **json.loads(begun.read_text()))
+    Path(f"{begun}.end").touch()
+    left = call.wait()
+    assert isinstance(event, ToolCallCompleted), event
+    assert json.loads(event.content) == {}
+    assert isinstance(left, ToolCallCompleted), left
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    processors = len(os.sched_getaffinity(0))
+    assert json.loads(left.content) == {
+        "files": files, "nice": 0, "of group": 0, "processors": processors, "policy": os.SCHED_OTHER
+    }  # fmt: skip
+
+
+def test_what_is_its_own_a_tool_may_change_by_number_too(stage: ToolStage) -> None:
+    event = stage.call(tool(change_own))
+    assert isinstance(event, ToolCallCompleted), event
+    assert json.loads(event.content) == ["7", "9", "6"]
+
+
+def test_a_module_that_is_loaded_cannot_change_the_limits_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "hostile_when_loaded.py").write_text(
+        "import os\n"
+        "try: os.setpriority(os.PRIO_PROCESS, os.getppid(), 19)\n"
+        "except PermissionError: said = 'refused'\n"
+        "except ProcessLookupError: said = 'in the host'\n"
+        "else: said = 'done'\n"
+        "def tell() -> str: return said\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(os, "setpriority", lambda *_: None)  # here, in the host, it may
+    tell = tool(importlib.import_module("hostile_when_loaded").tell)
+    with ToolStage(ProcessOptions()) as own:
+        event = own.call(tell)
+    assert isinstance(event, ToolCallCompleted), event
+    assert event.content == "refused"
 
 
 # -- what they see of each other
