@@ -19,8 +19,9 @@ from msgspec import Struct, field
 
 from .errors import AskOnLoopError, OutOfThreads, contained, logger, text_of
 from .reply import Reply
+from .steady_loop import SteadyLoop
 
-EventLoop = asyncio.SelectorEventLoop
+EventLoop = SteadyLoop
 if not TYPE_CHECKING:
     with contextlib.suppress(ImportError):  # without the extra `uvloop` asyncio's own loop does the same, slower
         from uvloop import Loop as EventLoop
