@@ -10,10 +10,11 @@ import os
 import queue
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable
 from contextvars import Context
-from typing import TYPE_CHECKING, Final, Protocol, TypeVarTuple
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVarTuple
 
 from msgspec import Struct, field
 
@@ -127,13 +128,17 @@ class DedicatedThread:
     """The thread of one actor that may block."""
 
     def __init__(self, name: str, guarded: Callable[[Run], object]) -> None:
-        self._todo: queue.SimpleQueue[Run | None] = queue.SimpleQueue()
+        self._name = name
+        self._todo: deque[Run | None] = deque()
+        self._woken: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._is_over = False
         self._guarded = guarded
         self._thread = start_thread(self._main, name)
 
     def call_soon(self, run: Run) -> None:
         """Run on this thread."""
-        self._todo.put(run)
+        self._todo.append(run)
+        self._woken.put(None)
 
     def is_current(self) -> bool:
         """Whether the caller is on it."""
@@ -141,11 +146,25 @@ class DedicatedThread:
 
     def close(self) -> None:
         """End the thread after what was given to it so far."""
-        self._todo.put(None)
+        self._todo.append(None)
+        self._woken.put(None)
 
     def _main(self) -> None:
-        while (run := self._todo.get()) is not None:
-            self._guarded(run)
+        while not self._is_over:
+            try:
+                self._serve()
+            except BaseException as error:  # noqa: BLE001 - raised from another thread, in no code of ours
+                logger.error("an exception of another thread struck %s; it goes on", self._name, exc_info=error)
+
+    def _serve(self) -> None:
+        while not self._is_over:
+            if not self._todo:
+                self._woken.get()
+            elif (run := self._todo[0]) is None:
+                self._is_over = True
+            else:
+                self._guarded(run)
+                self._todo.popleft()  # behind it: a turn that comes twice finds nothing to do, one that is lost hangs
 
 
 # -- time in which the process was stopped --------------------------------------------------------------------
@@ -337,6 +356,7 @@ class LoopScheduler:
         self.loop: asyncio.AbstractEventLoop = loop
         self._wake = super(_LoopWithoutContext, loop).call_soon_threadsafe  # without a detour, on the hot path
         self._post = loop.call_soon
+        loop.set_exception_handler(self._struck)
         #: What runs now, for the watchdog.
         self.running: object = None
         #: What `now()` was when that began, or up to LOOKS_AT_CLOCK turns before.
@@ -349,6 +369,8 @@ class LoopScheduler:
         self.timer_context = Context()
         self._ready: deque[Run] = deque()
         self._pump_posted = False
+        self._taken: Run | None = None
+        """A turn that has not begun, and is in no queue."""
         self._stopping = False
         self._is_forked = False
         self._thread: threading.Thread | None = None
@@ -466,8 +488,10 @@ class LoopScheduler:
         until = at + TURN_SECONDS
         ran = 0
         while ready:
-            self.running = run = ready.popleft()
+            self.running = run = self._taken = ready[0]
+            ready.popleft()
             try:
+                self._taken = None
                 run()
             except BaseException as error:  # noqa: BLE001 - contained here, the next turn is another actor's
                 self._escape(run, error)
@@ -494,12 +518,31 @@ class LoopScheduler:
             except BaseException as error:  # noqa: BLE001
                 # A task that raises SystemExit or KeyboardInterrupt makes asyncio leave run_forever.
                 self._escape(self.loop, error)
+                self._go_on(error)
         self._close_loop()
         self._thread_id = None  # the number of a thread that has ended goes to another
 
     def _escape(self, what: object, error: BaseException) -> None:
         self.escaped += 1
         logger.error("%s: an exception escaped %s; the loop goes on", self._name, text_of(what), exc_info=error)
+
+    def _struck(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        loop.default_exception_handler(context)
+        self.escaped += 1
+        self._go_on(context.get("exception"))
+
+    def _go_on(self, error: BaseException | None) -> None:
+        """After an exception that another thread has raised in this one (PyThreadState_SetAsyncExc), or that a callback
+        of others let escape: what it has struck may have been marked, and not done."""
+        if self._taken is not None:
+            self._ready.appendleft(self._taken)
+            self._taken = None
+        for frame, _ in traceback.walk_tb(error.__traceback__ if error is not None else None):
+            if isinstance(timer := frame.f_locals.get("self"), LoopTimer):
+                timer.arm()  # unless it was cancelled, or has run
+        self._asked_at = self._suspect = None
+        self._pump_posted = True
+        self._post(self._pump, context=self._context)
 
     def _close_loop(self) -> None:
         tasks = asyncio.all_tasks(self.loop)
