@@ -317,8 +317,9 @@ class LoopTimer(Struct, eq=False):
         if now < self._when_seconds:
             self.arm()
         else:
-            run, self._run = self._run, None
-            Context().run(self._scheduler.guarded, run)
+            context, guarded, run = Context(), self._scheduler.guarded, self._run
+            self._run = None  # as in `_pump`
+            context.run(guarded, run)
 
     def cancel(self) -> None:
         """Do not run it."""
@@ -480,6 +481,8 @@ class LoopScheduler:
         """Run one callback; an exception that escapes it is logged and counted, and the loop goes on."""
         if not contained(run, self._name):
             self.escaped += 1
+            if self.is_current():
+                self._go_on(None)
 
     def _pump(self) -> None:
         context = self._context
@@ -491,7 +494,7 @@ class LoopScheduler:
             self.running = run = self._taken = ready[0]
             ready.popleft()
             try:
-                self._taken = None
+                self._taken = None  # from here to its begin there is no instruction at which an exception can strike
                 run()
             except BaseException as error:  # noqa: BLE001 - contained here, the next turn is another actor's
                 self._escape(run, error)

@@ -116,7 +116,8 @@ class ServerProcess:
         return f"{what}{said}"
 
     def _command(self) -> list[str]:
-        """As it is started: on Linux by way of some lines that have it killed when our thread ends, however it ends."""
+        """As it is started: on Linux by way of some lines that have it killed when our thread ends, however it ends,
+        and before us where memory runs out."""
         command = shutil.which(self._server.command, path=self._environment.get("PATH"))
         if command is None:
             raise UsageError(f"there is no command {self._server.command!r}; install it, or name it with its path")
@@ -161,9 +162,10 @@ class ServerProcess:
 #: PR_SET_PDEATHSIG counts from the thread that forks, and outlives exec.
 _LAUNCH: Final = """\
 import os, signal
-from callboard.actors.processes.linux import die_with_parent
+from callboard.actors.processes.linux import die_with_parent, make_expendable
 parent = os.getppid()
 die_with_parent(signal.SIGKILL)
+make_expendable()
 if os.getppid() == parent:
     os.execv(sys.argv[1], sys.argv[1:])
 """

@@ -42,8 +42,10 @@ from callboard.actors.processes.linux import (
     children_of,
     kill_all,
     kill_each,
+    kills_for_memory,
     look_at,
     look_at_thread,
+    make_expendable,
     processes,
     reaped,
 )
@@ -57,6 +59,16 @@ LOOK_SECONDS: Final = 0.1
 MAX_CALL_PROCESSES: Final = 1_024
 #: What has more is killed at once, for as long as this; the rest when its child has ended.
 KILL_SECONDS: Final = 2.0
+#: Of the way to be the first that is killed where memory runs out: children have all of it. A template serves many
+#: calls; with half of all memory on its account it goes before the host, and after its children.
+EXPENDABLE_TEMPLATE: Final = 0.5
+#: What is killed so long after the kernel has killed something for want of memory is taken for that: the end of a
+#: process with gigabytes takes a while.
+OUT_OF_MEMORY_SECONDS: Final = 5.0
+OUT_OF_MEMORY: Final = (
+    "was killed by the kernel, which had run out of memory (of the machine, or of its container's limit): have it take "
+    "less at a time, run fewer at once (concurrency), or give it more"
+)
 #: Of a stack: with the rest, one message (control.py) takes it. The outermost of a hundred frames may be missing.
 STACK_BYTES: Final = 8_000
 
@@ -96,6 +108,8 @@ class Init:
         self._look_at = 0.0
         self._exited: dict[int, int] = {}
         """Wait status by number, of those that are not reported yet: what they have left is not all gone."""
+        self._kills_for_memory = kills_for_memory()
+        self._out_of_memory_at = -OUT_OF_MEMORY_SECONDS
         self._reasons: dict[int, str] = {}
         """By number, why we have killed it."""
         self._foreign: set[int] = set()
@@ -231,7 +245,15 @@ class Init:
         except BlockingIOError:
             return b""
 
+    def _has_run_out_of_memory(self) -> bool:
+        """A short while ago."""
+        kills, now = kills_for_memory(), time.monotonic()
+        if kills > self._kills_for_memory:
+            self._kills_for_memory, self._out_of_memory_at = kills, now
+        return now - self._out_of_memory_at < OUT_OF_MEMORY_SECONDS
+
     def _look(self) -> None:
+        self._has_run_out_of_memory()
         seen = self._below()
         self._limit_shared_memory(seen)
         callers = self._callers(seen)
@@ -309,7 +331,9 @@ class Init:
                     self._ended(message.number, message.value)
                 else:
                     self._register(message.number, message.value, int(message.text))
-                    if message.kind is Kind.FORK:
+                    is_child = message.kind is Kind.FORK
+                    make_expendable(message.value, 1.0 if is_child else EXPENDABLE_TEMPLATE, self._proc)
+                    if is_child:
                         self._children.add(message.number)
 
     def _ended(self, number: int, status: int) -> None:
@@ -318,6 +342,8 @@ class Init:
         if pid is None:
             return
         self._exited[number] = status
+        if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL and self._has_run_out_of_memory():
+            self._reasons.setdefault(number, OUT_OF_MEMORY)
         del self._numbers[pid], self._forked_by[number]
         if number in self._children:
             self._children.remove(number)

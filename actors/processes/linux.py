@@ -161,6 +161,47 @@ def _status(pid: int, proc: int | None) -> bytes:
         os.close(status)
 
 
+#: Of `oom_score_adj`: what a process that its maker can do without is killed before, at most. A share of all memory in
+#: thousandths is added to what it has taken.
+_MOST_EXPENDABLE: Final = 1_000
+
+
+def make_expendable(pid: int | None = None, share: float = 1.0, proc: int | None = None) -> None:
+    """Where memory runs out, have the kernel kill this process (None: our own) before those that started it. `share`:
+    of the way from its present score to the greatest. It is never lowered."""
+    name = f"{'self' if pid is None else pid}/oom_score_adj"
+    with contextlib.suppress(OSError, ValueError):  # it has ended, or is another user's
+        score = os.open(f"/proc/{name}" if proc is None else name, os.O_RDWR, dir_fd=proc)
+        try:
+            present = int(os.read(score, 16))
+            os.pwrite(score, str(present + round((_MOST_EXPENDABLE - present) * share)).encode(), 0)
+        finally:
+            os.close(score)
+
+
+def kills_for_memory() -> int:
+    """Processes of our control group (on a machine without: of all) that the kernel has killed since memory ran out."""
+    try:
+        with open(_counter_of_kills()) as events:
+            return next(int(line.split()[1]) for line in events if line.startswith("oom_kill "))
+    except (OSError, StopIteration):
+        return 0
+
+
+@cache
+def _counter_of_kills() -> str:
+    """Of version 2, of version 1, or of the machine."""
+    places = []
+    with contextlib.suppress(OSError), open("/proc/self/cgroup") as groups:
+        for line in groups:
+            _, controllers, path = line.rstrip("\n").split(":", 2)
+            if controllers == "memory":
+                places.append(f"/sys/fs/cgroup/memory{path}/memory.oom_control")
+            elif not controllers:
+                places.append(f"/sys/fs/cgroup{path}/memory.events")
+    return next((place for place in places if os.path.exists(place)), "/proc/vmstat")
+
+
 def kill_each(pids: Iterable[int]) -> set[int]:
     """SIGKILL to each of these processes. Returns those of other users, which we may not signal."""
     foreign = set()

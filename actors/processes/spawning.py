@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Final
 
 from callboard.actors.processes.control import LENGTH
-from callboard.actors.processes.linux import IS_LINUX
+from callboard.actors.processes.linux import IS_LINUX, make_expendable
 
 #: One read or write of a pipe; its default capacity.
 PIPE_BYTES: Final = 65_536
@@ -88,7 +88,10 @@ class Helper:
     def __init__(self, main: Callable[[], None], *, quiet: bool = False) -> None:
         """Start `main`, a function of a module, in a new interpreter. Raises OSError: there is none to be had."""
         self._process = subprocess.Popen(
-            interpreter(f"from {main.__module__} import {main.__name__}\n{main.__name__}()"),
+            interpreter(
+                f"from {make_expendable.__module__} import make_expendable\nmake_expendable()\n"
+                f"from {main.__module__} import {main.__name__}\n{main.__name__}()"
+            ),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL if quiet else None,

@@ -26,9 +26,9 @@ from msgspec.structs import replace
 
 from callboard.actors.calls.ledger import CallReports, Ending
 from callboard.actors.kernel import Actor, Ref, Timer, handles, logger_of
-from callboard.actors.kernel.scheduler import EventLoop
+from callboard.actors.kernel.steady_loop import SteadyLoop
 from callboard.actors.tools.context import context_of
-from callboard.actors.tools.invoke import LOOP_ADVICE, Result
+from callboard.actors.tools.invoke import LOOP_ADVICE, Result, text_of
 from callboard.actors.workers.call_stacks import ReadStack, frames_of_task, frames_of_thread
 from callboard.actors.workers.messages import NO_RESOURCES, BeginCode, KillCall, RunCall, StopCall, ToWorker
 from callboard.protocol.ids import Tag
@@ -140,7 +140,7 @@ class _ResourceTask(asyncio.Task[None]):
         return super().cancel(msg)
 
 
-class SharedLoop(EventLoop):
+class SharedLoop(SteadyLoop):
     """What all async tools run on. A lock, an event or a future of asyncio's that other threads share with a tool wakes
     the tool from there: asyncio's own loops would not notice before something else wakes them."""
 
@@ -172,11 +172,13 @@ class ToolLoop:
         self._worker = worker
         self._loop = SharedLoop()
         self._stop: Callable[[], None] = self._loop.stop
+        self._loop.set_exception_handler(self._struck)
         _fence(self._loop)
         self._resources: resources.LoopResources | None = None
         """What tools keep open here."""
-        self._orders: deque[Job | None] = deque()
-        """For the next wake-up. A job the first time: start it. Again: cancel it. None: is there a reason to go on?"""
+        self._orders: deque[tuple[Job | None, bool]] = deque()
+        """For the next wake-up: start this job, or cancel it. No job: is there a reason to go on? Each may be obeyed
+        twice."""
         self._is_woken = False
         self._batches = 0
         self._jobs: set[Job] = set()
@@ -203,11 +205,11 @@ class ToolLoop:
     def start(self, job: Job) -> None:
         """Begin its code, once the loop is woken."""
         self._unbegun[job] = None
-        self._orders.append(job)
+        self._orders.append((job, False))
 
-    def send(self, job: Job | None) -> None:
-        """An order, at once."""
-        self._orders.append(job)
+    def cancel(self, job: Job | None) -> None:
+        """Cancel it, at once. None: look whether there is a reason to go on."""
+        self._orders.append((job, True))
         self.wake()
 
     def wake(self) -> None:
@@ -246,12 +248,12 @@ class ToolLoop:
     def give_up(self) -> None:
         """No call will come any more; end when there is none left."""
         self._is_given_up = True
-        self.send(None)
+        self.cancel(None)
 
     def end(self) -> None:
         """End now, with all that runs."""
         self._is_stopping = True
-        self.send(None)
+        self.cancel(None)
 
     def abandon(self, job: Job) -> None:
         """Do not wait for it. Raise CallEnded in its code, if that is what holds the thread at this moment."""
@@ -264,11 +266,11 @@ class ToolLoop:
     def _main(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._loop.thread_id = threading.get_ident()
-        while not self._is_over:  # a tool may raise through the loop
+        while not self._is_over:
             try:
-                self._loop.run_forever()
-            except BaseException:
-                logger.warning("an exception left the event loop of the async tools; it goes on", exc_info=True)
+                self._run_until_over()
+            except BaseException as error:  # noqa: BLE001 - raised from another thread, as below
+                logger.warning("an exception struck the thread of the async tools; it goes on: %s", text_of(error))
         for name in FENCED:
             vars(self._loop).pop(name, None)
         try:
@@ -280,30 +282,58 @@ class ToolLoop:
             self._loop.close()
             self._worker.tell_control(_LoopGone())
 
+    def _run_until_over(self) -> None:
+        while not self._is_over:  # a tool may raise through the loop
+            try:
+                self._loop.run_forever()
+            except BaseException:
+                logger.warning("an exception left the event loop of the async tools; it goes on", exc_info=True)
+                self._go_on()
+
+    def _struck(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        loop.default_exception_handler(context)
+        self._loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        """An exception has left a callback, perhaps one of ours before it had done all: do what it has left out."""
+        self._obey_all()
+        for job in tuple(self._jobs):
+            if job.task is not None and job.task.done():
+                self._done(job, job.task)
+
     def _obey_all(self) -> None:
         self._is_woken = False  # before the first look: who sends after it will wake us again
         self._batches += 1
-        with contextlib.suppress(IndexError):
-            while True:
-                self._obey(self._orders.popleft())
+        while self._orders:
+            self._obey(*self._orders[0])
+            self._orders.popleft()
 
-    def _obey(self, job: Job | None) -> None:
+    def _obey(self, job: Job | None, is_cancelled: bool) -> None:
         if job is None:
             self._stop_if_done()
-        elif job.task is not None:
+        elif is_cancelled and job.task is not None:
             job.is_stopping = True
             job.task.cancel()
-        elif job in self._unbegun:
-            context = context_of(job.call.record.asker)
-            context.run(_job_of_context.set, job)
-            job.task = ToolTask(self._run(job), loop=self._loop, context=context)
+        elif not is_cancelled and (job.task is not None or job in self._unbegun):
+            if (task := job.task) is None:
+                context = context_of(job.call.record.asker)
+                context.run(_job_of_context.set, job)
+                task = ToolTask(self._run(job), loop=self._loop, context=context)
+            self._keep(job, task)
+
+    def _keep(self, job: Job, task: ToolTask[Result]) -> None:
+        """As its task, which tells of its end. Again: nothing."""
+        job.task = task
+        if job not in self._jobs:
+            task.add_done_callback(partial(self._done, job), context=Context())
             self._jobs.add(job)
-            job.task.add_done_callback(partial(self._done, job), context=Context())
 
     async def _run(self, job: Job) -> Result:
-        call = job.call
-        if self._unbegun.pop(job, job) is job:
-            return job.failed()  # it was taken away meanwhile, and runs elsewhere
+        call, task = job.call, asyncio.current_task()
+        if job.task is None and isinstance(task, ToolTask):  # an exception struck who had just made it
+            self._keep(job, task)
+        if job.task is not task or self._unbegun.pop(job, job) is job:
+            return job.failed()  # it was taken away meanwhile, and runs elsewhere; or it was made twice
         self._begun += 1
         call.record.code_begins()
         try:
@@ -321,7 +351,6 @@ class ToolLoop:
             _job_of_context.set(None)  # this context is the task's: as in forget_job
 
     def _done(self, job: Job, task: asyncio.Task[Result]) -> None:
-        self._jobs.discard(job)
         self._unbegun.pop(job, None)
         if job.task is not None:
             job.task.forget_job()
@@ -331,6 +360,7 @@ class ToolLoop:
         if job.is_cancelled_by_others and not isinstance(result, str):
             result = job.failed()
         self._worker.tell_control(_Finished(job, result))
+        self._jobs.discard(job)  # last: until then it is told once more after an exception in between
         self._stop_if_done()
 
     def _stop_if_done(self) -> None:
@@ -477,7 +507,7 @@ class TaskWorker(Actor[ToWorker | ReadStack | _Finished | _LoopGone | _Wake | _L
             del self._jobs[message.tag]
             self._reports.give_back(job.call.record, "its loop was blocked")
         else:
-            self._loop.send(job)
+            self._loop.cancel(job)
 
     @handles(KillCall)
     def _kill(self, message: KillCall) -> None:

@@ -241,7 +241,9 @@ def _main(desk: _Desk, worker: Ref[_Returned | _Closed]) -> None:
 
 def _lost(call: RunCall) -> ToolFailure:
     name = call.run.name
-    why = f"an exception that was raised from another thread struck as {name} ended: whether it had its effect is unknown"
+    why = (
+        f"an exception that was raised from another thread struck as {name} ended: whether it had its effect is unknown"
+    )
     return ToolFailure(name, FailureCode.CRASHED, why)
 
 

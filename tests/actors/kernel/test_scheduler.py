@@ -1,15 +1,24 @@
 """The loop thread: it survives what is thrown at it, wakes once a burst, and its watchdog sees who holds it."""
 
 import asyncio
+import itertools
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextvars import Context
 from functools import partial
+from types import FrameType
 from typing import Any
 
-from callboard.actors.kernel import Actor, ActorSystem, Held, LoopScheduler, Watchdog
+import pytest
+from support.strikes import Strike
+
+from callboard.actors.kernel import Actor, ActorSystem, Held, LoopScheduler, Watchdog, handles
+from callboard.actors.kernel import scheduler as scheduler_file
+from callboard.actors.kernel.scheduler import DedicatedThread
+from callboard.actors.kernel.steady_loop import SteadyLoop
 
 Until = Callable[[Callable[[], bool]], None]
 
@@ -212,3 +221,96 @@ def test_the_watchdog_reports_a_handler_at_its_limit_and_once() -> None:
         watchdog.look(("actor", "str", 12.0), seconds)
         assert len(held) == reports, seconds
     assert held == [Held("actor", "str", 1.0), Held("actor", "str", 1.5)]
+
+
+# -- exceptions that another thread raises in ours
+
+LOOP_FILES = ("kernel/scheduler.py", "kernel/steady_loop.py", "asyncio/base_events.py", "asyncio/selector_events.py",
+              "asyncio/events.py", "/selectors.py")  # fmt: skip
+
+
+def of_loop(frame: FrameType) -> bool:
+    """Not within a turn: what strikes an actor is its crash."""
+    code = frame.f_code
+    return code.co_filename.endswith(LOOP_FILES) and code.co_name not in ("call_soon", "guarded")
+
+
+class LoopOfAsyncio(SteadyLoop):
+    """As without uvloop."""
+
+    is_of_host = False
+
+    def call_soon_threadsafe(self, callback: Any, *args: Any, context: Context | None = None) -> asyncio.Handle:
+        return super().call_soon_threadsafe(callback, *args, context=context or Context())
+
+
+class Struck(Actor[str]):
+    """Its timer fires after its answer."""
+
+    def __init__(self, arm: Callable[[], None]) -> None:
+        self.arm = arm
+        self.fired = 0
+
+    @handles(str)
+    def _answer(self, word: str) -> int:
+        if word == "strike":
+            self.tell_after(0.001, "fired")
+            self.arm()
+        elif word == "over":
+            sys.settrace(None)
+        self.fired += word == "fired"
+        return self.fired
+
+
+@pytest.mark.parametrize("loop", [scheduler_file._LoopWithoutContext, LoopOfAsyncio])
+def test_an_exception_that_strikes_the_loop_loses_neither_turn_nor_timer(
+    loop: type, monkeypatch: pytest.MonkeyPatch, until: Until
+) -> None:
+    """At each point at which CPython looks for one."""
+    monkeypatch.setattr(scheduler_file, "_LoopWithoutContext", loop)
+    strike = Strike(0, of_loop, lambda _: False)
+    scheduler = LoopScheduler("struck").start()
+    system = ActorSystem(scheduler)
+    actor = system.spawn(lambda: Struck(lambda: strike.arm()), "actor")
+    for at in itertools.count():
+        strike = Strike(at, of_loop, lambda _: False)
+        before = actor.ask("strike", 20)
+        until(lambda before=before: actor.ask("look", 20) > before)
+        actor.ask("over", 20)
+        if not strike.has_struck:
+            break
+    assert at > 10, "there are more points"
+    assert scheduler.escaped >= at
+    system.shutdown(5)
+    assert scheduler.stop(5)
+
+
+class Blocking(Actor[str]):
+    """On a thread of its own."""
+
+    def __init__(self, arm: Callable[[], None]) -> None:
+        self.arm = arm
+
+    @handles(str)
+    def _answer(self, word: str) -> str:
+        if word == "strike":
+            self.arm()
+        elif word == "over":
+            sys.settrace(None)
+        return word
+
+
+def of_thread(frame: FrameType) -> bool:
+    """Between turns, as above."""
+    return frame.f_code in (DedicatedThread._main.__code__, DedicatedThread._serve.__code__)
+
+
+def test_an_exception_that_strikes_the_thread_of_an_actor_loses_no_turn(scheduler: LoopScheduler) -> None:
+    strike = Strike(0, of_thread, lambda _: False)
+    actor = ActorSystem(scheduler).spawn(lambda: Blocking(lambda: strike.arm()), "actor", runs_on="thread")
+    for at in itertools.count():
+        strike = Strike(at, of_thread, lambda _: False)
+        assert [actor.ask(word, 20) for word in ("strike", "look", "over")] == ["strike", "look", "over"]
+        if not strike.has_struck:
+            break
+    assert at > 3, "there are more points"

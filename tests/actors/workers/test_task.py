@@ -5,16 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import ctypes
 import gc
+import itertools
 import json
+import logging
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
 import pytest
 from support.patience import timed_out_while_hanging
+from support.strikes import Late, Strike
 
 from callboard.actors.testing.tool_stage import ToolStage
 from callboard.actors.tools import Tool, tool
@@ -808,3 +814,69 @@ def test_a_call_runs_in_a_copy_of_its_askers_context(stage: ToolStage, isolation
     assert [content_of(call.wait()) for call in calls] == [f"asker {number}" for number in range(20)] * 2
     assert [context[WHO] for context in askers] == [f"asker {number}" for number in range(20)]
     assert content_of(stage.call(look)) == "nobody"
+
+
+# -- exceptions that come when their call is over
+
+
+def of_loop(frame: FrameType) -> bool:
+    """Not of the kernel's mailboxes (tests/actors/kernel/ is for them), and not of the call that is begun next."""
+    of = frame.f_code.co_filename
+    return "/tests/" not in of and ("/kernel/" not in of or of.endswith("steady_loop.py"))
+
+
+@pytest.fixture
+def unheard() -> Iterator[None]:
+    """Nothing keeps what is logged: coroutines of tasks that were struck while they were made go at once."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
+        logging.disable()
+        yield
+        logging.disable(logging.NOTSET)
+        gc.collect()
+
+
+@pytest.mark.usefixtures("unheard")
+def test_an_exception_that_strikes_the_loop_between_two_calls_costs_neither(stage: ToolStage) -> None:
+    """At each point at which CPython looks for one: from the end of a call's code to the begin of the next one's."""
+    strike = Strike(0, of_loop, lambda frame: frame.f_code.co_name == "_run")
+
+    @tool
+    async def over() -> str:
+        strike.arm()
+        return "over"
+
+    @tool
+    async def innocent() -> str:
+        sys.settrace(None)
+        return "innocent"
+
+    found = []
+    for at in itertools.count():
+        strike = Strike(at, of_loop, lambda frame: frame.f_code.co_name == "_run")
+        events = [stage.call(over), stage.call(innocent)]
+        if not strike.has_struck:
+            break
+        if not isinstance(events[1], ToolCallCompleted):
+            found.append((strike.where, events))
+    assert not found
+    assert at > 50, "there are more points"
+
+
+def test_an_exception_that_strikes_the_loop_is_nothing_to_calls_that_wait_on_it(stage: ToolStage, until: Until) -> None:
+    idents: list[int] = []
+
+    @tool
+    async def wait_for_turn(seconds: float) -> str:
+        idents.append(threading.get_ident())
+        await asyncio.sleep(seconds)
+        await asyncio.get_running_loop().run_in_executor(None, time.sleep, 0)
+        return "undisturbed"
+
+    calls = [stage.start(wait_for_turn, json.dumps({"seconds": 0.5 + at / 100}), 30) for at in range(60)]
+    until(lambda: len(idents) == 60)
+    for _ in range(20):
+        until(lambda: sys._current_frames()[idents[0]].f_code.co_name == "select")
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(idents[0]), ctypes.py_object(Late))
+        assert content_of(stage.call(add, a=1, b=2)) == 3, "it wakes the loop"
+    assert [content_of(call.wait()) for call in calls] == ["undisturbed"] * 60
