@@ -151,6 +151,8 @@ def enter(walls: Walls, scratch: str, found: int, *, has_mounts: bool) -> None:
     `scratch` is a folder for this pool; `found` a file in which secret places are shared with other templates.
     """
     rights, paths = walls.confinement.rights, walls.confinement.paths
+    with contextlib.suppress(FileExistsError):  # who clears /tmp of what is old may have taken it away
+        os.mkdir(scratch, 0o700)
     has_mounts = has_mounts and _has_made_view(walls, scratch, found)
     if walls.is_required and not has_mounts:
         raise PermissionError("confine is required, and the kernel gives the tool no mounts of its own")

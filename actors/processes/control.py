@@ -60,6 +60,8 @@ class Kind(IntEnum):
     TEMPLATE = 6
     """Fork a fork server with this control socket, and load this tool in it. To the init process: as above."""
 
+    STARTED = 10
+    """It is Python that was started, and it runs our code. The first word, before anything of ours is loaded."""
     CONTAINED = 11
     """The init process is ready. The text names its namespaces, or says why it has none."""
     READY = 12
@@ -94,12 +96,17 @@ class Message(NamedTuple):
 
 def send(end: socket.socket, message: Message, descriptors: tuple[int, ...] = ()) -> None:
     """Raises OSError: the other side has ended, or (BlockingIOError) does not read."""
-    kind, number, value, text = message
-    data = _MESSAGE.pack(kind, number, value) + text.encode(errors="replace")[: _MESSAGE_BYTES - _MESSAGE.size]
+    data = packed(message)
     if descriptors:
         socket.send_fds(end, [data], descriptors)
     else:
         end.send(data)
+
+
+def packed(message: Message) -> bytes:
+    """As it is sent."""
+    kind, number, value, text = message
+    return _MESSAGE.pack(kind, number, value) + text.encode(errors="replace")[: _MESSAGE_BYTES - _MESSAGE.size]
 
 
 def send_if_heard(end: socket.socket, message: Message) -> None:

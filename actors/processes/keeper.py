@@ -5,6 +5,7 @@ It waits for the runtime's end, also by kill -9, and then kills the init process
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import shutil
@@ -36,6 +37,12 @@ from callboard.protocol.errors import UsageError
 
 #: Exit status where the kernel refuses namespaces; stderr says why. The runtime starts another without.
 REFUSED: Final = 77
+#: The same where the host has no process or memory left: the runtime tries again.
+SHORT: Final = 79
+#: What the host may have again in a moment.
+SHORTAGES: Final = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOBUFS})
+#: Exit status where its folder could not be made; stderr says why.
+NO_FOLDER: Final = 78
 #: For the trial of `containment`.
 TRY_SECONDS: Final = 10.0
 
@@ -59,7 +66,13 @@ def enter(
     try:
         entered = leave_for_namespaces() if namespaces else ""
         inherit_orphans()
+    except OSError as error:
+        _refuse(error)
+    try:
         os.mkdir(scratch, 0o700)
+    except OSError as error:
+        _refuse(error, NO_FOLDER)
+    try:
         pid = os.fork()
     except OSError as error:
         _refuse(error)
@@ -85,10 +98,12 @@ def enter(
     return entered, proc
 
 
-def _refuse(error: OSError) -> NoReturn:
+def _refuse(error: OSError, status: int = REFUSED) -> NoReturn:
+    if error.errno in SHORTAGES:
+        status = SHORT  # else tools would do without namespaces for a moment's lack of processes
     sys.stderr.write(f"{error}\n")
     sys.stderr.flush()
-    os._exit(REFUSED)
+    os._exit(status)
 
 
 def _keep(init: int, host: int, scratch: str) -> NoReturn:

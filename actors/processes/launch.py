@@ -21,10 +21,10 @@ from typing import Final
 from msgspec import Struct
 
 from callboard.actors.kernel import OutOfThreads, start_thread
-from callboard.actors.processes.control import Kind, Message, hear, pair, send, waiting
+from callboard.actors.processes.control import Kind, Message, hear, packed, pair, send, waiting
 from callboard.actors.processes.init import MAX_CALL_PROCESSES, main
-from callboard.actors.processes.keeper import REFUSED, enter
-from callboard.actors.processes.spawning import PIPE_BYTES, interpreter
+from callboard.actors.processes.keeper import NO_FOLDER, REFUSED, SHORT, SHORTAGES, enter
+from callboard.actors.processes.spawning import PIPE_BYTES, interpreter, why_no_folder, why_not_started
 
 #: All that children get of our environment: where things are and which language and time zone. Keys stay with us.
 ENVIRONMENT: Final = frozenset(
@@ -35,6 +35,10 @@ ENVIRONMENT: Final = frozenset(
 PREFIXES: Final = ("LC_", "_PYI_")
 #: From the order to end until they are killed: the init process gives itself 2 s, and kinds.py the source 3 s.
 CLOSE_SECONDS: Final = 2.5
+#: Where something is missing on this machine, calls are told so for this long, then one tries again; twice as long
+#: after each time, up to the most.
+MISSING_SECONDS: Final = 1.0
+MOST_MISSING_SECONDS: Final = 30.0
 #: Between two looks whether the loop that is to have a started process is closed.
 LOOK_SECONDS: Final = 0.1
 #: Between two reads of stderr: at most 6 MB/s of what a module prints while it is loaded.
@@ -56,6 +60,25 @@ class Heard(Struct, frozen=True):
     message: Message | None
 
 
+class Missing:
+    """What is missing on this machine, so that no process can be started for tools: that is told at once, and nothing
+    is tried for a while, which is twice as long each time."""
+
+    def __init__(self) -> None:
+        self._why = ""
+        self._until = 0.0
+        self._seconds = MISSING_SECONDS
+
+    def note(self, why: str, now: float) -> None:
+        """It has just been found out."""
+        self._why, self._until = why, now + self._seconds
+        self._seconds = min(2 * self._seconds, MOST_MISSING_SECONDS)
+
+    def why(self, now: float) -> str:
+        """What it is, and what to do; "" when it is time to try again, or nothing is."""
+        return self._why if now < self._until else ""
+
+
 class KeeperEnded(Struct, frozen=True):
     """The keeper, and so everything below it, has ended."""
 
@@ -64,6 +87,8 @@ class KeeperEnded(Struct, frozen=True):
     refused: bool
     """The kernel does not give it namespaces."""
     why: str
+    is_missing_something: bool = False
+    """It was never ready, for want of something on this machine: it will not be until `why` is mended."""
 
 
 class ChildSocket:
@@ -97,6 +122,12 @@ class ChildSocket:
         self._ours.close()
         self.theirs.close()
 
+    def read_left(self) -> None:
+        """Post what has come, of a process that has ended."""
+        with contextlib.suppress(BlockingIOError):
+            while (message := hear(self._ours)) is not None:
+                self._post(Heard(self._number, message))
+
     def _readable(self) -> None:
         try:
             message = hear(self._ours)
@@ -123,16 +154,18 @@ class InitProcess:
         self._loop = loop
         self._post = post
         self.number = number
-        self._connection = ChildSocket(loop, number, post)
+        self._connection = ChildSocket(loop, number, self._heard)
         self._process: subprocess.Popen[bytes] | None = None
         self._pidfd = -1
         self._killed = False
+        self._has_begun = self._is_ready = False
         self._complaint = b""
         self._pause: asyncio.TimerHandle | None = None
         control = self._connection.theirs.fileno()
-        scratch = f"{tempfile.gettempdir()}/callboard-{secrets.token_hex(8)}"
+        scratch = f"{_folder()}/callboard-{secrets.token_hex(8)}"
         # The shared memory of all tools of a pool is bounded as the memory of one process is.
         code = (
+            f"import os\nos.write({control}, {packed(Message(Kind.STARTED, 0))})\n"
             f"from {enter.__module__} import enter\n"
             f"names, proc = enter({control}, {os.getpid()}, {namespaces}, {memory_bytes}, {scratch!r})\n"
             f"from {main.__module__} import main\n"
@@ -147,6 +180,18 @@ class InitProcess:
             theirs.close()
             self._connection.close()
             raise OSError(errno.EAGAIN, str(error)) from error
+
+    def _heard(self, heard: Heard) -> None:
+        if heard.message is not None:
+            self._has_begun |= heard.message.kind is Kind.STARTED
+            self._is_ready |= heard.message.kind is Kind.CONTAINED
+        self._post(heard)
+
+    def expect_python(self) -> None:
+        """So much time has passed that Python would have begun: what has not is another program, and is ended."""
+        if not self._has_begun and self._process is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
 
     def send(self, message: Message, descriptors: tuple[int, ...] = ()) -> bool:
         """False when it does not listen."""
@@ -195,7 +240,9 @@ class InitProcess:
         taken.set()
         if isinstance(process, OSError):
             self._connection.close()
-            self._post(KeeperEnded(self.number, refused=False, why=f"it could not be started: {process}"))
+            short = process.errno in SHORTAGES
+            why = process.strerror or str(process) if short else why_not_started(process, False, "")
+            self._post(KeeperEnded(self.number, refused=False, why=why, is_missing_something=not short))
             return
         self._process = process
         self._pidfd = os.pidfd_open(process.pid)
@@ -232,6 +279,7 @@ class InitProcess:
         assert process.stderr is not None
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
+        self._connection.read_left()
         self._connection.close()
         if self._pause is not None:
             self._pause.cancel()
@@ -240,6 +288,19 @@ class InitProcess:
             self._loop.remove_reader(stderr.fileno())
             self._read_complaint(stderr.fileno())
         words = self._complaint.decode(errors="replace").strip()
-        self._post(
-            KeeperEnded(self.number, status == REFUSED, words if status == REFUSED else f"status {status}; {words}")
-        )
+        is_missing_something = not self._is_ready and not self._killed and status not in (REFUSED, SHORT)
+        if not is_missing_something:
+            why = words if status in (REFUSED, SHORT) else f"status {status}; {words}"
+        elif status == NO_FOLDER:
+            why = why_no_folder(words)
+        else:
+            why = why_not_started(status, self._has_begun, words)
+        self._post(KeeperEnded(self.number, status == REFUSED, why, is_missing_something))
+
+
+def _folder() -> str:
+    """For temporary files. Raises OSError where there is none."""
+    try:
+        return tempfile.gettempdir()
+    except FileNotFoundError as error:
+        raise FileNotFoundError(errno.ENOENT, why_no_folder(error.strerror)) from error

@@ -24,7 +24,7 @@ from callboard.actors.processes.confined import Walls, loaded_packages, pack_wal
 from callboard.actors.processes.confinement import Confine, confinement_of, kernel_support
 from callboard.actors.processes.control import UNKNOWN_STATUS, Kind, Message, how_it_ended
 from callboard.actors.processes.handle import ChildEnds
-from callboard.actors.processes.launch import ChildSocket, Heard, InitProcess, KeeperEnded
+from callboard.actors.processes.launch import SHORTAGES, ChildSocket, Heard, InitProcess, KeeperEnded, Missing
 from callboard.actors.processes.spawning import why_not
 from callboard.actors.processes.supply import ChildPlace, ForkedChild, Server, Template, TemplateState, superfluous
 from callboard.actors.tools.decorator import Tool
@@ -50,6 +50,11 @@ FORK_AHEAD_SECONDS: Final = 0.005
 LOOKS_SHARE: Final = 0.25
 #: A fork server, or an init process, that ended before it had worked is started again after this.
 START_AGAIN_SECONDS: Final = 1.0
+
+#: A process of ours that is no Python is given this many ticks to be one; it takes 0.02 s at rest.
+PYTHON_TICKS: Final = 50
+#: For the model.
+MISSING_HINT: Final = "The call was not run. Do not send it again: go on without it, and tell the user what is missing."
 
 #: Never the same twice in this process, so that a source that was started again mistakes none.
 _numbers: Final = itertools.count(1)
@@ -105,6 +110,8 @@ class ProcessSource(Actor[SourceMessage]):
         self._ping_ticks = 0
         self._planned: set[type] = set()
         """The messages to ourselves that a timer holds."""
+        self._missing = Missing()
+        self._init_ticks = 0
         self._stopping = False
 
     def on_start(self) -> None:
@@ -166,6 +173,9 @@ class ProcessSource(Actor[SourceMessage]):
         self._later(_LookForIdle, self._options.idle_seconds * LOOKS_SHARE)
         template.used_at = self.now()
         template.waiting.append(message.worker)
+        if missing := self._missing.why(self.now()):
+            self._fail_all(missing)
+            return
         self._launch()
         self._serve(template)
 
@@ -315,6 +325,17 @@ class ProcessSource(Actor[SourceMessage]):
         why = f"no process could be started for the tool: {why}"
         self._refuse(template, ToolFailure(template.name, FailureCode.OVERLOADED, why))
 
+    def _fail_all(self, missing: str) -> None:
+        """Nothing helps but that somebody mends it: that is told at once, and no process is started meanwhile."""
+        for template in self._templates.values():
+            why = f"no process could be started for the tool: {missing}"
+            self._refuse(template, ToolFailure(template.name, FailureCode.INTERNAL_ERROR, why, retry_hint=MISSING_HINT))
+
+    def _lacks(self, missing: str) -> None:
+        logger.error("the processes of tools cannot be started: %s", missing)
+        self._missing.note(missing, self.now())
+        self._fail_all(missing)
+
     def _refuse(self, template: Template, failure: ToolFailure) -> None:
         waiting, template.waiting = template.waiting, deque()
         for worker in waiting:
@@ -390,7 +411,7 @@ class ProcessSource(Actor[SourceMessage]):
 
     def _heard_of_init(self, said: Message) -> None:
         if said.kind is Kind.CONTAINED:
-            self._contained = said.text
+            self._contained, self._missing = said.text, Missing()
             logger.info("tools run in %s", f"namespaces of their own: {said.text}" if said.text else "no namespaces")
         elif said.kind is Kind.NOT_FORKED:
             for template in self._templates.values():
@@ -449,11 +470,13 @@ class ProcessSource(Actor[SourceMessage]):
         if message.refused and self._namespaces:
             logger.info("tools run in no namespaces of their own, the kernel refuses them: %s", message.why)
             self._namespaces = False
-        else:
+        elif not message.is_missing_something:
             logger.error("the init process of the tools is lost: %s", message.why)
         for child in lost:
             self._child_gone(child, "ended with the init process of the tools, which was lost")
-        if message.refused or has_worked is not None:
+        if message.is_missing_something:
+            self._lacks(message.why)
+        elif message.refused or has_worked is not None:
             self._launch()
         else:
             for template in self._templates.values():
@@ -540,7 +563,8 @@ class ProcessSource(Actor[SourceMessage]):
     @handles(_Launch)
     def _launch_again(self, _: _Launch) -> None:
         self._planned.discard(_Launch)
-        self._launch()
+        if any(template.waiting for template in self._templates.values()):
+            self._launch()
 
     def _launch(self) -> None:
         """See that there is an init process, and a fork server below it."""
@@ -549,14 +573,20 @@ class ProcessSource(Actor[SourceMessage]):
         options, post = self._options, self.ref.tell_control
         try:
             if self._init is None:
+                self._init_ticks = 0
+                self._later(_Tick)
                 self._init = InitProcess(
                     self._loop, next(_numbers), options.memory_bytes, options.environment, self._namespaces, post
                 )
             if self._base is None:
                 self._start_base()
         except OSError as error:
+            why = error.strerror or str(error)
+            if error.errno not in SHORTAGES:
+                self._lacks(why)
+                return
             for template in self._templates.values():
-                self._no_resources(template, error.strerror or str(error))
+                self._no_resources(template, why)
 
     def _start_base(self) -> None:
         assert self._init is not None
@@ -603,6 +633,11 @@ class ProcessSource(Actor[SourceMessage]):
                 if child.ticks % OVERDUE_TICKS == 0:
                     self._overdue(child)
                 self._later(_Tick)
+        if self._init is not None and self._contained is None:
+            self._init_ticks += 1
+            if self._init_ticks >= PYTHON_TICKS:
+                self._init.expect_python()
+            self._later(_Tick)
         if self._ping is not None:
             self._ping_ticks += 1
             if self._ping_ticks >= SILENT_TICKS and self._init is not None:

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -70,13 +71,45 @@ _NOT_SUPPORTED: Final = (
 )
 
 
+_REMEDY: Final = "give the tool isolation='thread', or make it an `async def`"
+_MEND: Final = f"set it to the Python that callboard is installed in; or {_REMEDY}"
+
+
+def why_not_started(status: int | OSError, has_begun: bool, words: str) -> str:
+    """What is missing where the processes of tools have ended before they were ready, and what to do. `status`: how
+    that ended, or why it was not started; `has_begun`: it was Python and ran our code; `words`: of its stderr."""
+    if isinstance(status, OSError):
+        return f"sys.executable ({sys.executable}) could not be started: {status.strerror or status}; {_MEND}"
+    said = f"; it wrote: {words[-_WORDS:]}" if words else ""
+    if not has_begun:
+        return f"sys.executable ({sys.executable}) does not start Python (status {status}){said}; {_MEND}"
+    last = words.rpartition("\n")[2] or f"status {status}"
+    return (
+        f"a new Python ({sys.executable}) cannot load callboard: {last[-_WORDS:]}; mend the installation, and after an "
+        f"upgrade start this program again; or {_REMEDY}"
+    )
+
+
+def why_no_folder(words: str) -> str:
+    """The same where there is no folder for temporary files."""
+    return (
+        f"no folder for temporary files: {words}; make it again, with room and writable, or start with another TMPDIR"
+    )
+
+
+#: Of what a process that does not start has written, in an error.
+_WORDS: Final = 300
+
+
 def why_not() -> str:
     """Why there can be no process isolation here, and what to do; empty where there can."""
-    remedy = "give the tool isolation='thread', or make it an `async def`"
+    remedy = _REMEDY
     if not IS_LINUX:
         return f"process isolation needs Linux, this is {sys.platform}: {remedy}"
     if not sys.executable:
         return f"process isolation needs sys.executable, which is empty in this embedded interpreter: {remedy}"
+    if shutil.which(sys.executable) is None:
+        return f"process isolation starts sys.executable, and there is no program {sys.executable}: {_MEND}"
     if is_frozen() and not _CALLED.is_set():
         return f"{_NOT_SUPPORTED}; or {remedy}"
     return ""
