@@ -125,7 +125,7 @@ class ChildSocket:
     def read_left(self) -> None:
         """Post what has come, of a process that has ended."""
         with contextlib.suppress(BlockingIOError):
-            while (message := hear(self._ours)) is not None:
+            while self._ours.fileno() >= 0 and (message := hear(self._ours)) is not None:
                 self._post(Heard(self._number, message))
 
     def _readable(self) -> None:
