@@ -73,7 +73,7 @@ class SteadyLoop(asyncio.SelectorEventLoop):
         while timers and timers[0].when() < due:
             handle = self._taken = timers[0]
             heapq.heappop(timers)
-            handle._scheduled = False
+            handle._scheduled = False  # type: ignore[attr-defined]
             self._ready.append(handle)
             self._taken = None
 
@@ -81,13 +81,13 @@ class SteadyLoop(asyncio.SelectorEventLoop):
         timers = self._scheduled
         if self._timer_cancelled_count > max(_MANY_CANCELLED, len(timers) // 2):
             for each in timers:
-                each._scheduled = not each._cancelled
-            kept = [each for each in timers if each._scheduled]
+                each._scheduled = not each._cancelled  # type: ignore[attr-defined]
+            kept = [each for each in timers if not each._cancelled]
             heapq.heapify(kept)
             self._scheduled, self._timer_cancelled_count = kept, 0
             return
         while timers and timers[0]._cancelled:
-            timers[0]._scheduled = False
+            timers[0]._scheduled = False  # type: ignore[attr-defined]
             heapq.heappop(timers)
             self._timer_cancelled_count -= 1
 

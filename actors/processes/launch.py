@@ -165,7 +165,7 @@ class InitProcess:
         scratch = f"{_folder()}/callboard-{secrets.token_hex(8)}"
         # The shared memory of all tools of a pool is bounded as the memory of one process is.
         code = (
-            f"import os\nos.write({control}, {packed(Message(Kind.STARTED, 0))})\n"
+            f"import os\nos.write({control}, {packed(Message(Kind.STARTED, 0))!r})\n"
             f"from {enter.__module__} import enter\n"
             f"names, proc = enter({control}, {os.getpid()}, {namespaces}, {memory_bytes}, {scratch!r})\n"
             f"from {main.__module__} import main\n"
@@ -303,4 +303,4 @@ def _folder() -> str:
     try:
         return tempfile.gettempdir()
     except FileNotFoundError as error:
-        raise FileNotFoundError(errno.ENOENT, why_no_folder(error.strerror)) from error
+        raise FileNotFoundError(errno.ENOENT, why_no_folder(error.strerror or str(error))) from error

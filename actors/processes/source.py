@@ -24,7 +24,8 @@ from callboard.actors.processes.confined import Walls, loaded_packages, pack_wal
 from callboard.actors.processes.confinement import Confine, confinement_of, kernel_support
 from callboard.actors.processes.control import UNKNOWN_STATUS, Kind, Message, how_it_ended
 from callboard.actors.processes.handle import ChildEnds
-from callboard.actors.processes.launch import SHORTAGES, ChildSocket, Heard, InitProcess, KeeperEnded, Missing
+from callboard.actors.processes.keeper import SHORTAGES
+from callboard.actors.processes.launch import ChildSocket, Heard, InitProcess, KeeperEnded, Missing
 from callboard.actors.processes.spawning import why_not
 from callboard.actors.processes.supply import ChildPlace, ForkedChild, Server, Template, TemplateState, superfluous
 from callboard.actors.tools.decorator import Tool
