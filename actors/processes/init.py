@@ -200,7 +200,7 @@ class Init:
         except PermissionError:
             send_if_heard(self._runtime, Message(Kind.NOT_SIGNALLED, message.number))
 
-    def _may_change(self, question: seccomp.Question) -> bool:
+    def _may_change(self, question: seccomp.ChangeAsked) -> bool:
         """Limits, processors, priority or memory: of its own call's processes, and of none else."""
         asks = look_at_thread(question.thread, self._proc)
         changed = look_at_thread(question.process, self._proc) if question.process else asks

@@ -218,7 +218,7 @@ def _set_for_all(action: int) -> int:
     return result
 
 
-class Question(Struct, frozen=True):
+class ChangeAsked(Struct, frozen=True):
     """A thread below waits in a system call until it hears whether it may do this to another process."""
 
     number: int
@@ -228,7 +228,7 @@ class Question(Struct, frozen=True):
     """All of the process group with this number."""
 
 
-def asked(listener: int) -> Question | None:
+def asked(listener: int) -> ChangeAsked | None:
     """The next question; None where who asked has ended. Not to be called before the descriptor is readable."""
     data = bytearray(_QUESTION.size)
     try:
@@ -238,10 +238,10 @@ def asked(listener: int) -> Question | None:
     number, thread, _, call, architecture, _, *arguments = _QUESTION.unpack(data)
     name = _names(platform.machine())[architecture, call]
     kind, process = arguments[0] & _LOW, arguments[_OF_OTHERS[name][0]] & _LOW
-    return Question(number, thread, process, is_group=kind == _PROCESS_AND_GROUP.get(name, (0, -1))[1])
+    return ChangeAsked(number, thread, process, is_group=kind == _PROCESS_AND_GROUP.get(name, (0, -1))[1])
 
 
-def answer(listener: int, question: Question, *, may: bool) -> None:
+def answer(listener: int, question: ChangeAsked, *, may: bool) -> None:
     """Let the system call go on, or fail with EPERM."""
     data = _ANSWER.pack(question.number, 0, 0 if may else -errno.EPERM, _GO_ON if may else 0)
     with contextlib.suppress(FileNotFoundError):  # it has ended meanwhile

@@ -26,7 +26,7 @@ from msgspec.structs import replace
 
 from callboard.actors.calls.ledger import CallReports, Ending
 from callboard.actors.kernel import Actor, Ref, Timer, handles, logger_of
-from callboard.actors.kernel.steady_loop import SteadyLoop
+from callboard.actors.kernel.scheduler import SteadyLoop
 from callboard.actors.tools.context import context_of
 from callboard.actors.tools.invoke import LOOP_ADVICE, Result, text_of
 from callboard.actors.workers.call_stacks import ReadStack, frames_of_task, frames_of_thread

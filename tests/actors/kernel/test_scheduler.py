@@ -17,8 +17,7 @@ from support.strikes import Strike
 
 from callboard.actors.kernel import Actor, ActorSystem, Held, LoopScheduler, Watchdog, handles
 from callboard.actors.kernel import scheduler as scheduler_file
-from callboard.actors.kernel.scheduler import DedicatedThread
-from callboard.actors.kernel.steady_loop import SteadyLoop
+from callboard.actors.kernel.scheduler import DedicatedThread, SteadyLoop
 
 Until = Callable[[Callable[[], bool]], None]
 
@@ -225,7 +224,7 @@ def test_the_watchdog_reports_a_handler_at_its_limit_and_once() -> None:
 
 # -- exceptions that another thread raises in ours
 
-LOOP_FILES = ("kernel/scheduler.py", "kernel/steady_loop.py", "asyncio/base_events.py", "asyncio/selector_events.py",
+LOOP_FILES = ("kernel/scheduler.py", "asyncio/base_events.py", "asyncio/selector_events.py",
               "asyncio/events.py", "/selectors.py")  # fmt: skip
 
 

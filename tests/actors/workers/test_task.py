@@ -822,7 +822,7 @@ def test_a_call_runs_in_a_copy_of_its_askers_context(stage: ToolStage, isolation
 def of_loop(frame: FrameType) -> bool:
     """Not of the kernel's mailboxes (tests/actors/kernel/ is for them), and not of the call that is begun next."""
     of = frame.f_code.co_filename
-    return "/tests/" not in of and ("/kernel/" not in of or of.endswith("steady_loop.py"))
+    return "/tests/" not in of and ("/kernel/" not in of or frame.f_code.co_qualname.startswith("SteadyLoop"))
 
 
 @pytest.fixture
