@@ -239,7 +239,9 @@ class LoopOfAsyncio(SteadyLoop):
 
     is_of_host = False
 
-    def call_soon_threadsafe(self, callback: Any, *args: Any, context: Context | None = None) -> asyncio.Handle:
+    def call_soon_threadsafe(  # type: ignore[override]
+        self, callback: Any, *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
         return super().call_soon_threadsafe(callback, *args, context=context or Context())
 
 
@@ -274,7 +276,7 @@ def test_an_exception_that_strikes_the_loop_loses_neither_turn_nor_timer(
     for at in itertools.count():
         strike = Strike(at, of_loop, lambda _: False)
         before = actor.ask("strike", 20)
-        until(lambda before=before: actor.ask("look", 20) > before)
+        until(partial(has_fired, actor, before))
         actor.ask("over", 20)
         if not strike.has_struck:
             break
@@ -282,6 +284,10 @@ def test_an_exception_that_strikes_the_loop_loses_neither_turn_nor_timer(
     assert scheduler.escaped >= at
     system.shutdown(5)
     assert scheduler.stop(5)
+
+
+def has_fired(actor: Any, before: Any) -> bool:
+    return bool(actor.ask("look", 20) > before)
 
 
 class Blocking(Actor[str]):

@@ -7,6 +7,7 @@ import itertools
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import FrameType
 
 import pytest
@@ -18,6 +19,7 @@ from callboard.actors.testing.tool_stage import ToolStage
 from callboard.actors.tools import tool
 from callboard.actors.workers import thread
 from callboard.actors.workers.kinds import THREADS
+from callboard.actors.workers.messages import RunCall
 from callboard.protocol.events import ToolCallCancelled, ToolCallCompleted, ToolCallFailed, ToolCallTimedOut
 from callboard.protocol.tools import FailureCode
 
@@ -148,7 +150,7 @@ def test_one_that_really_comes_from_another_thread_costs_no_innocent(stage_of_on
         event = stage_of_one.call(identify)
         assert isinstance(event, ToolCallCompleted)
         ident = int(event.content)
-        until(lambda ident=ident: sys._current_frames()[ident].f_code.co_name == "wait")
+        until(partial(waits, ident))
         raised = ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(Late))
         assert raised == 1, "the thread is there"
         events.append(event)
@@ -171,7 +173,11 @@ def test_a_thread_that_has_died_is_replaced(stage_of_one: ToolStage, until: Unti
     assert threads[0] is not threads[1]
 
 
-def wait_for_order(desk: thread._Desk) -> tuple[int, thread.RunCall]:
+def waits(ident: int) -> bool:
+    return sys._current_frames()[ident].f_code.co_name == "wait"
+
+
+def wait_for_order(desk: thread._Desk) -> tuple[int, RunCall]:
     while desk.order is None:
         desk.wait()
     return desk.order
