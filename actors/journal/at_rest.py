@@ -74,22 +74,14 @@ def journal_at(place: str | Path, *, makes: bool = False) -> JournalAtRest:
 def _in_file(path: Path, *, makes: bool) -> JournalAtRest:
     if PID in path.name:
         raise UsageError(f"{path} is a file for each process: name one of them")
-    is_new = makes and not path.exists()
-    if not is_new and not path.is_file():
-        raise UsageError(f"there is no journal {path}; name one that is there, or ask first")
-    from callboard.actors.journal import sqlite_journal  # noqa: PLC0415 - only where there is a journal
+    from callboard.actors.journal import looking, sqlite_journal  # noqa: PLC0415 - only where there is a journal
 
-    def reader() -> JournalReader:
-        opened = sqlite_journal.SqliteReader(path)
-        try:
-            opened.check()
-        except BaseException:
-            opened.close()
-            raise
-        return opened
-
+    is_there = looking.is_there(path)
+    is_new = makes and not is_there and not path.exists()
+    if not is_new and not is_there:
+        raise looking.no_journal(path)
     return JournalAtRest(
-        reader,
+        lambda: sqlite_journal.SqliteReader.looking(path),
         lambda: sqlite_journal.SqliteJournal(path),
         is_checked_when_opened=True,
         remove=(lambda: sqlite_journal.remove_journal(path)) if is_new else None,

@@ -20,13 +20,19 @@ _MAX_PID_CHARS: Final = 20
 
 #: The disk's fault and not that of who has chosen the path: it may work later.
 _OF_THE_DISK: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE})
+#: What to do, where it is not another folder that is needed.
+_CURES: Final = {
+    errno.EISDIR: "move what is there away, or choose another path",
+    errno.ELOOP: "move the link away, or choose another path",
+}
 
 
 def cannot_use(path: Path, error: OSError) -> UsageError | JournalFailed:
     """Why a file of the journal cannot be used, as the error to raise."""
     if error.errno in _OF_THE_DISK:
         return JournalFailed(f"the journal cannot use {path}: {error.strerror}: make room, or move the journal")
-    return UsageError(f"the journal cannot use {path}: {error.strerror}: choose a path in a folder that can be written")
+    cure = _CURES.get(error.errno or 0, "choose a path in a folder that can be written")
+    return UsageError(f"the journal cannot use {path}: {error.strerror}: {cure}")
 
 
 def lock_path(path: Path) -> Path:
@@ -81,6 +87,11 @@ class FileLock:
             raise
         return cls(path, descriptor)
 
+    @staticmethod
+    def is_of_this_process(path: Path) -> bool:
+        """Has this process the lock of the journal `path`?"""
+        return any(each.path == path for each in list(_HELD))
+
     def remove(self) -> None:
         """Together with its file: for a journal that is gone."""
         with contextlib.suppress(FileNotFoundError):
@@ -112,12 +123,23 @@ def _in_forked_child() -> None:
 os.register_at_fork(after_in_child=_in_forked_child)
 
 
+def has_living_holder(path: Path) -> bool:
+    """Does the process run that had this journal last? Not asked is whether it has it still, or is another of its id:
+    to try the lock would be in the way of one that starts."""
+    pid = _written_pid(path)
+    return pid.isdecimal() and Path(f"/proc/{pid}").exists()
+
+
+def _written_pid(path: Path) -> str:
+    try:
+        return lock_path(path).read_text(encoding="ascii")[:_MAX_PID_CHARS]
+    except (OSError, UnicodeError):
+        return ""
+
+
 def holder(path: Path) -> str:
     """Who has the lock of this journal, in words."""
-    try:
-        pid = lock_path(path).read_text(encoding="ascii")[:_MAX_PID_CHARS]
-    except (OSError, UnicodeError):
-        pid = ""
+    pid = _written_pid(path)
     if not pid.isdecimal():
         return "another process"
     return "this very process" if int(pid) == os.getpid() else f"process {pid}"

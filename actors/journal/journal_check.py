@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -21,9 +22,10 @@ from callboard.actors.journal.encoding import (
     read_set_aside,
     read_tools,
 )
-from callboard.actors.journal.file_lock import FileLock, holder
+from callboard.actors.journal.file_lock import FileLock, has_living_holder, holder
 from callboard.actors.journal.journal_database import StatementRefused
 from callboard.actors.journal.journal_records import SetAside
+from callboard.actors.journal.looking import is_there, no_journal, stamp
 from callboard.actors.journal.salvage import salvage
 from callboard.actors.journal.sqlite_database import JournalDamaged
 from callboard.actors.journal.sqlite_file import header_fault, prepared, real_path
@@ -39,7 +41,7 @@ from callboard.actors.journal.tables import (
     SET_ASIDE,
     TABLES,
 )
-from callboard.actors.journal.wal_frames import log_fault
+from callboard.actors.journal.wal_frames import log_of
 from callboard.protocol.errors import UsageError
 
 _READ: Final[Mapping[str, Callable[[Sequence[object]], object]]] = {
@@ -52,6 +54,8 @@ _READ: Final[Mapping[str, Callable[[Sequence[object]], object]]] = {
     OUTCOMES.name: read_outcome,
     SET_ASIDE.name: read_set_aside,
 }
+#: What seems damaged may have been written to meanwhile: then it is looked at again.
+_TRIES: Final = 3
 
 
 class Report(Struct, frozen=True):
@@ -79,22 +83,40 @@ def verify(path: str | Path) -> Report:
     Raises UsageError where there is no such file, and for that of another program; JournalFailed where it cannot be
     opened, though it is not damaged.
     """
-    real = real_path(str(path))
-    if not real.exists():
-        raise UsageError(f"there is no journal {real}; name one that is there")
-    if why := header_fault(real) or log_fault(real):
+    real = _found(path)
+    for _ in range(_TRIES):
+        was = stamp(real)
+        report = _looked_at(real)
+        if report.is_sound or stamp(real) == was:
+            break
+    return report
+
+
+def check_log(path: Path) -> None:
+    """Raises JournalDamaged where commits of a log that no process is at are damaged or gone: SQLite would read an older
+    state, without a word. A log of 16 MB takes a second."""
+    if path.is_file() and not has_living_holder(path):
+        was, why = stamp(path), log_of(path).fault
+        if why and stamp(path) == was:
+            raise JournalDamaged(path, why)
+
+
+def _found(path: str | Path) -> Path:
+    if not is_there(Path(path).expanduser()):
+        raise no_journal(Path(path))
+    return real_path(str(path))
+
+
+def _looked_at(real: Path) -> Report:
+    if not FileLock.is_of_this_process(real) and (why := header_fault(real) or log_of(real).fault):
         return Report(real, faults=(why,))
     try:
-        reader = SqliteReader(real)
+        with closing(SqliteReader.looking(real)) as reader:
+            return _checked(real, reader)
     except JournalDamaged as error:
-        return Report(real, faults=(str(error.__cause__ or error),))
-    try:
-        reader.check_program()
-        return _checked(real, reader)
-    except (JournalDamaged, StatementRefused) as error:
-        return Report(real, faults=(str(error.__cause__ or error),))
-    finally:
-        reader.close()
+        return Report(real, faults=(error.why,))
+    except StatementRefused as error:
+        return Report(real, faults=(str(error),))
 
 
 def _checked(path: Path, reader: SqliteReader) -> Report:
@@ -127,9 +149,7 @@ def repair(path: str | Path, *, wall_clock: Callable[[], float] = time.time) -> 
     Raises UsageError where there is no journal or a process writes it; JournalFailed where the disk does not do its
     part.
     """
-    real = real_path(str(path))
-    if not real.exists():
-        raise UsageError(f"there is no journal {real}; name one that is there")
+    real = _found(path)
     lock = FileLock.taken(real)
     if lock is None:
         raise UsageError(f"the journal {real} is in use by {holder(real)}: end it first")

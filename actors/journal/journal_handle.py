@@ -184,8 +184,8 @@ class JournalHandle:
         request running, and from a branch that another process has begun.
 
         What is read is checked. Raises UsageError where there is no such conversation or message, where a request of it
-        has not ended, and for a place between a call and its result; RuntimeFailure for one that is damaged: it is set
-        aside (`set_aside`), and the message says why.
+        has not ended, and for a place between a call and its result; RuntimeFailure for one that is damaged, with
+        the reason: a runtime's own journal sets it aside (`set_aside`).
         """
         with self.reader() as reader:
             if at is None and (running := open_request(reader, conversation_id)) is not None:
@@ -196,10 +196,13 @@ class JournalHandle:
             try:
                 saved = saved_conversation(reader, conversation_id, at)
             except DamagedRecord as error:
-                self._set_aside(conversation_id, str(error))
+                aside = ""
+                if self._access.name:  # who looks at a journal at rest changes nothing in it
+                    self._set_aside(conversation_id, str(error))
+                    aside = " and was set aside"
                 raise RuntimeFailure(
-                    f"conversation {conversation_id!r} is damaged and was set aside: {error}; fork it at a message "
-                    "before that (`at=`), or delete it"
+                    f"conversation {conversation_id!r} is damaged{aside}: {error}; fork it at a message before that "
+                    "(`at=`), or delete it"
                 ) from error
         made = Conversation.from_saved(saved)
         if at is not None:
@@ -387,7 +390,7 @@ class JournalHandle:
         return self._access.change(lambda writer: cleaning(writer).change(run))
 
     def _set_aside(self, conversation_id: str, why: str) -> None:
-        """Once. Where another process has the journal, its report is what the caller reads."""
+        """Once."""
         what = set_aside_name(column(conversation_id))
         try:
             self._changed(lambda database: keep_apart(database, SetAside(what, why, time.time())))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Literal
@@ -64,9 +64,8 @@ _ADVICE: Final = {
     sqlite3.SQLITE_LOCKED: "another program holds a lock on it: end that program",
     sqlite3.SQLITE_PROTOCOL: "another program holds a lock on it: end that program",
     sqlite3.SQLITE_NOMEM: "there is no memory left",
-    sqlite3.SQLITE_CORRUPT: "the file is damaged: a new start, or `callboard journal repair`, saves what is sound",
-    sqlite3.SQLITE_NOTADB: "the file is damaged: a new start, or `callboard journal repair`, saves what is sound",
 }
+_REPAIR: Final = "a new start, or `callboard journal repair`, saves what is sound"
 _DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _PRIMARY: Final = 0xFF
 _MOST_FAULTS: Final = 3
@@ -74,27 +73,41 @@ _SCHEMA_NOW: Final = "SELECT sql FROM sqlite_master WHERE sql IS NOT NULL AND na
 
 
 class JournalDamaged(JournalFailed):
-    """SQLite has found the file damaged: what is sound in it can be saved."""
+    """The file was found damaged: what is sound in it can be saved. `why` is what is wrong, in a few words."""
+
+    def __init__(self, path: Path, why: str) -> None:
+        super().__init__(f"the journal {path} is damaged ({why}): {_REPAIR}")
+        self.why = why
 
 
 class SqliteDatabase:
     """One connection to the file. `JournalDatabase` says what its methods do."""
 
-    def __init__(self, path: Path, *, durability: Durability = "power", reads_only: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        durability: Durability = "power",
+        reads_only: bool = False,
+        uri: str = "",
+        is_changed: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`uri`: what is read, and no more than that, in place of the path. `is_changed`: has somebody written to a
+        file that is read as one that nobody writes to?"""
         self.path = path
-        self._told = _Told(path)
+        self._told = _Told(path, is_changed)
         self._durability: Durability = durability
-        self._reads_only = reads_only
-        self._begin = "BEGIN" if reads_only else "BEGIN IMMEDIATE"
+        self._reads_only = reads_only or bool(uri)
+        self._uri = uri or f"file:{quote(str(path))}?mode={'ro' if reads_only else 'rw'}"
+        self._begin = "BEGIN" if self._reads_only else "BEGIN IMMEDIATE"
         self._connection = self._connected()
         #: Could a transaction not be rolled back? Then the connection is made again before it is used again.
         self._is_stuck = False
 
     def _connected(self) -> sqlite3.Connection:
-        mode = "ro" if self._reads_only else "rw"
         with self._told:
             connection = sqlite3.connect(
-                f"file:{quote(str(self.path))}?mode={mode}",
+                self._uri,
                 uri=True,
                 timeout=sqlite_log.BUSY_SECONDS,
                 isolation_level=None,
@@ -244,10 +257,10 @@ class _Told:
     """A context in which SQLite's errors become those of `JournalDatabase`. A class, and one for each connection: a
     generator costs 1 us at each of some seven statements of a commit."""
 
-    __slots__ = ("_path",)
+    __slots__ = ("_is_changed", "_path")
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, is_changed: Callable[[], bool]) -> None:
+        self._path, self._is_changed = path, is_changed
 
     def __enter__(self) -> None:
         return
@@ -259,9 +272,12 @@ class _Told:
         primary = code & _PRIMARY if isinstance(code, int) else None
         if isinstance(error, UnicodeDecodeError):  # what SQLite says of the damage holds a name that is damaged
             primary = sqlite3.SQLITE_CORRUPT
+        if self._is_changed():
+            raise JournalFailed(f"the journal {self._path} was written to while it was read: look again") from error
+        if primary in _DAMAGED:
+            raise JournalDamaged(self._path, str(error)) from error
         if primary not in _ADVICE:
             raise StatementRefused(f"the database refuses the statement: {error}") from error
-        kind = JournalDamaged if primary in _DAMAGED else JournalFailed
-        name = getattr(error, "sqlite_errorname", "SQLITE_CORRUPT")
+        name = getattr(error, "sqlite_errorname", "")
         told = f"the journal {self._path} cannot be read or written ({name}: {error}): {_ADVICE[primary]}"
-        raise kind(told) from error
+        raise JournalFailed(told) from error

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import sqlite3
 import stat
 import uuid
 from collections.abc import Iterator
@@ -16,7 +15,9 @@ from callboard.actors.journal.encoding import is_sound
 from callboard.actors.journal.file_lock import FILE_MODE, FileLock, cannot_use
 from callboard.actors.journal.journal_database import StatementRefused
 from callboard.actors.journal.journal_store import JournalFailed
+from callboard.actors.journal.looking import looked_at
 from callboard.actors.journal.salvage import (
+    beside,
     finish,
     has_records,
     other_format,
@@ -40,8 +41,6 @@ from callboard.protocol.errors import UsageError
 #: In a path: the process that opens it.
 PID_MARK: Final = "{pid}"
 _FOLDER_MODE: Final = 0o700
-#: For the lock of another program on a file that may be its own.
-_LOOK_SECONDS: Final = 1.0
 _MAGIC: Final = b"SQLite format 3\x00"
 #: The first pages of a journal have its first rows, those of META: without any there it is another program's file.
 _LOOK_FOR_RECORDS_PAGES: Final = 2_000
@@ -91,7 +90,11 @@ def prepared(path: Path, durability: Durability, now: float) -> tuple[SqliteData
     end the locks of SQLite's that the process has on it (https://www.sqlite.org/howtocorrupt.html, "Posix advisory
     locks canceled by a separate thread doing close()"). Raises UsageError, JournalFailed.
     """
+    was_there = path.exists()
     try:
+        for each in beside(path):
+            if os.path.lexists(each) and not each.is_file():
+                raise UsageError(f"{each} is not a regular file, and SQLite needs one there: move it away")
         aside = finish(path, now)
         notes = [f"an earlier process had begun to repair {path}: the damaged one is {aside}"] if aside else []
         is_new = _is_new(path)
@@ -108,6 +111,10 @@ def prepared(path: Path, durability: Durability, now: float) -> tuple[SqliteData
             database.close()
             raise
         return database, notes
+    except UsageError:
+        if not was_there:
+            path.unlink(missing_ok=True)
+        raise
     except OSError as error:
         raise cannot_use(path, error) from error
 
@@ -115,16 +122,19 @@ def prepared(path: Path, durability: Durability, now: float) -> tuple[SqliteData
 def _fault(path: Path) -> str:
     """What SQLite, or a checksum, says is wrong with the file; "" when nothing is, or there is nothing in it yet."""
     try:
-        # A transaction of the making that was broken off can only be rolled back by one that writes.
-        reads_only = not path.with_name(f"{path.name}-journal").exists()
-        with contextlib.closing(SqliteDatabase(path, reads_only=reads_only)) as database:
+        with contextlib.closing(looked_at(path)) as database:
             if not database.query("SELECT 1 FROM sqlite_master"):
                 return ""
-            if (why := database.fault() or _format_fault(database)) or _format_of(database) != FORMAT:
+            if why := database.fault():
                 return why
-            return database.schema_fault() or record_fault(database)
-    except (JournalDamaged, StatementRefused) as error:
-        return str(error.__cause__ or error)
+            found = format_of(database)
+            if found not in {str(each) for each in (FORMAT, *UPGRADES)}:
+                raise other_format(path, found)
+            return "" if found != str(FORMAT) else database.schema_fault() or record_fault(database)
+    except JournalDamaged as error:
+        return error.why
+    except StatementRefused as error:
+        return str(error)
 
 
 def record_fault(database: SqliteDatabase) -> str:
@@ -155,25 +165,21 @@ def _set_up(database: SqliteDatabase, now: float, log: Log) -> list[str]:
     return [f"the end of the log of {database.path}: {log.tail}"] if log.tail else []
 
 
-def _format_fault(database: SqliteDatabase) -> str:
-    """What is wrong with the record of its format; "" when nothing is. Raises UsageError for another format."""
-    rows = database.query(f"{META.select} WHERE name = 'format'")
+def format_of(database: SqliteDatabase) -> str:
+    """The record of its format, which is a number if nobody has written another thing. Raises JournalDamaged where it
+    cannot be read."""
+    try:
+        rows = database.query(f"{META.select} WHERE name = 'format'")
+    except StatementRefused as error:
+        raise JournalDamaged(database.path, str(error)) from error
     if not rows or not is_sound(META, rows[0]):
-        return "the record of its format is damaged"
-    number = str(rows[0][1])
-    if number not in {str(each) for each in (FORMAT, *UPGRADES)}:
-        raise other_format(database.path, number)
-    return ""
-
-
-def _format_of(database: SqliteDatabase) -> int:
-    ((_, number, _),) = database.query(f"{META.select} WHERE name = 'format'")
-    return int(str(number))
+        raise JournalDamaged(database.path, "the record of its format is damaged")
+    return str(rows[0][1])
 
 
 def _upgrade(database: SqliteDatabase) -> None:
     """Bring a journal of an older format up to ours."""
-    number = _format_of(database)
+    number = int(format_of(database))
     while number != FORMAT:
         with _transaction(database):
             for statement in UPGRADES[number]:
@@ -211,7 +217,8 @@ def header_fault(path: Path) -> str:
 
     As with `prepared`, this process may not have the file open as a journal.
     """
-    with path.open("rb") as file:
+    header = b""
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
         header = file.read(HEADER_BYTES)
     is_sqlite = header.startswith(_MAGIC)
     application = int.from_bytes(header[68:72], "big")
@@ -226,18 +233,11 @@ def header_fault(path: Path) -> str:
 
 
 def _is_ours(path: Path) -> bool:
-    """Is it, with its log, a journal or an empty database?
-
-    Opened for writing, as SQLite itself may have to complete what a process began that was killed: a file with a log or
-    a rollback journal, and without the index of the log, cannot be opened for reading alone
-    (https://www.sqlite.org/wal.html, "Read-Only Databases").
-    """
-    try:
-        with contextlib.closing(sqlite3.connect(path, timeout=_LOOK_SECONDS)) as database:
-            ((application,),) = database.execute("PRAGMA application_id")
-            return application == APPLICATION_ID or database.execute("SELECT 1 FROM sqlite_master").fetchone() is None
-    except sqlite3.Error:
-        return False
+    """Is it, with its log, a journal or an empty database? It may be another program's: nothing of it is changed."""
+    with contextlib.suppress(JournalFailed, StatementRefused), contextlib.closing(looked_at(path)) as database:
+        is_empty = not database.query("SELECT 1 FROM sqlite_master")
+        return is_empty or database.query("PRAGMA application_id") == [(APPLICATION_ID,)]
+    return False
 
 
 def moved_aside(given: str, path: Path) -> list[Path]:

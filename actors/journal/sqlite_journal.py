@@ -17,12 +17,14 @@ from callboard.actors.journal.file_lock import FileLock, holder, lock_path
 from callboard.actors.journal.journal_database import JournalDatabase
 from callboard.actors.journal.journal_records import Change, OpenReport
 from callboard.actors.journal.journal_store import ChangeRefused, Idle, JournalFailed, JournalReader
-from callboard.actors.journal.salvage import remove_database
+from callboard.actors.journal.looking import looked_at
+from callboard.actors.journal.salvage import other_format, remove_database
 from callboard.actors.journal.sql_reader import SqlReader
 from callboard.actors.journal.sql_writer import SqlWriter
 from callboard.actors.journal.sqlite_database import APPLICATION_ID, Durability, JournalDamaged, SqliteDatabase
 from callboard.actors.journal.sqlite_file import (
     PID_MARK,
+    format_of,
     header_fault,
     merge_files_of_dead,
     moved_aside,
@@ -163,35 +165,45 @@ class SqliteJournal:
 class SqliteReader(SqlReader):
     """`JournalReader` for a file."""
 
-    def __init__(self, path: Path) -> None:
-        self._file = SqliteDatabase(path, reads_only=True)
+    def __init__(self, path: Path, file: SqliteDatabase | None = None) -> None:
+        """Of the journal of this process, or of one that `file` reads."""
+        self._file = file or SqliteDatabase(path, reads_only=True)
         super().__init__(self._file)
+
+    @classmethod
+    def looking(cls, path: Path) -> SqliteReader:
+        """Of any journal file, of which nothing is changed. Raises UsageError for the file of another program, and for
+        a format that this callboard does not read; JournalFailed where it cannot be read, JournalDamaged among them."""
+        is_ours = FileLock.is_of_this_process(path.resolve())
+        try:
+            reader = cls(path, None if is_ours else looked_at(path))
+        except JournalDamaged:
+            header_fault(path)
+            raise
+        try:
+            reader._check()
+        except BaseException:
+            reader.close()
+            raise
+        return reader
 
     @property
     def database(self) -> SqliteDatabase:
         return self._file
 
-    def check(self) -> None:
-        """Raises UsageError for the file of another program, and for a format that this callboard does not read."""
-        self.check_program()
-        ((number,),) = self._file.query("PRAGMA user_version")
-        if number != FORMAT:
-            raise UsageError(f"the journal {self._file.path} has the format {number}; this callboard reads {FORMAT}")
-
-    def check_program(self) -> None:
-        """Raises UsageError for the file of another program, JournalDamaged for one of ours that cannot be read."""
+    def _check(self) -> None:
         path = self._file.path
         try:
-            if self._file.query("PRAGMA application_id") == [(APPLICATION_ID,)]:
-                return
+            if self._file.query("PRAGMA application_id") != [(APPLICATION_ID,)]:
+                if why := header_fault(path):
+                    raise JournalDamaged(path, why)
+                raise UsageError(f"{path} is an empty database, not a journal: a runtime that starts makes one of it")
+            found = format_of(self._file)
         except JournalDamaged:
             header_fault(path)
             raise
-        if why := header_fault(path):
-            raise JournalDamaged(
-                f"the journal {path} is damaged: {why}; `callboard journal repair` saves what is sound"
-            )
-        raise UsageError(f"{path} is an empty database, not a journal")
+        if found != str(FORMAT):
+            raise other_format(path, found)
 
     def close(self) -> None:
         self._file.close()

@@ -267,4 +267,4 @@ def _value(kind: int, data: bytes) -> Cell:
 
 def of_file(path: Path) -> Pages:
     """The pages of the file and of its log beside it."""
-    return Pages(path.read_bytes(), log_of(path, with_earlier=True))
+    return Pages(path.read_bytes() if path.exists() else b"", log_of(path, with_earlier=True))

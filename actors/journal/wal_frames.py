@@ -99,27 +99,26 @@ class _Raw(Struct):
 
 
 def log_of(path: Path, *, with_earlier: bool = False) -> Log:
-    """The log beside the file `path`; the frames of earlier turns only where they are asked for, or it is damaged."""
-    index, log = (path.with_name(f"{path.name}{ending}") for ending in ("-shm", "-wal"))
-    return read_log(_read(log), _read(index, _INDEX_BYTES), with_earlier=with_earlier)
+    """The log beside the file `path`; the frames of earlier turns only where they are asked for, or it is damaged.
 
-
-def log_fault(path: Path) -> str:
-    """What is wrong with the log beside the file `path`; "" when nothing is. Nothing is changed.
-
-    Also while a process writes it: what is only half written is not found in the same way twice.
+    Nothing is changed. The index is read first: a process that writes meanwhile has written no frame later than it says.
     """
-    told, again = log_of(path).fault, ""
-    while told != again and told:
-        told, again = log_of(path).fault, told
-    return told
+    index, log = (path.with_name(f"{path.name}{ending}") for ending in ("-shm", "-wal"))
+    finished = _read(index, _INDEX_BYTES)
+    return read_log(_read(log), finished, with_earlier=with_earlier)
+
+
+def is_log_header(header: bytes) -> bool:
+    """Is this the beginning of a log, and sound? Else SQLite takes the log for an empty one."""
+    magic = _WAL_MAGIC.get(int.from_bytes(header[:4], "big"))
+    return magic is not None and len(header) == WAL_HEADER_BYTES and _header_sum(magic, header) == _header_stored(header)
 
 
 def _read(path: Path, size: int = -1) -> bytes:
     try:
         with path.open("rb") as file:
             return file.read(size)
-    except FileNotFoundError:
+    except (FileNotFoundError, IsADirectoryError):
         return b""
 
 

@@ -96,7 +96,7 @@ def test_damage_is_named_and_the_status_says_so(here: Any, filled: str) -> None:
     assert verified.status == 1
     assert "checksum" in verified.out
     assert "callboard journal repair" in verified.sentence
-    assert "is damaged and was set aside" in here("journal", "show", filled).sentence
+    assert "is damaged: the checksum" in here("journal", "show", filled).sentence
 
 
 def test_what_was_exported_makes_a_new_journal(here: Any, filled: str) -> None:
