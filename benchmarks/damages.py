@@ -5,9 +5,9 @@
     python benchmarks/damages.py --only 123            # one of them again, with all that was said
 
 Hosts ask some dozen requests, eight at a time, each with a charge that may happen once, in journals that are
-checkpointed often, seldom or not at all; each is killed by SIGKILL at a random moment. What they were told is durable is what they
-have reported into a pipe: a charge that runs (its request is durable then), and an answer. Each damage hits a copy of
-the main file or of the log: bits, cuts, zeros, pages exchanged. A process of its own looks at it (verify), starts a
+checkpointed often, seldom or not at all; each is killed by SIGKILL at a random moment. What they were told is durable
+is what they have reported into a pipe: a charge that runs (its request is durable then), and an answer. Each damage
+hits a copy of the main file or of the log: bits, cuts, zeros, pages exchanged. A process of its own looks at it (verify), starts a
 runtime with it, and another copy is repaired and started with.
 
 Counted, without the journal's own code: requests that are unknown or differ, and whether anything told of it (a row

@@ -25,7 +25,7 @@ from callboard.actors.journal.encoding import (
 from callboard.actors.journal.file_lock import FileLock, has_living_holder, holder
 from callboard.actors.journal.journal_database import StatementRefused
 from callboard.actors.journal.journal_records import SetAside
-from callboard.actors.journal.looking import is_there, no_journal, stamp
+from callboard.actors.journal.looking import cannot_look, is_there, no_journal, stamp
 from callboard.actors.journal.salvage import salvage
 from callboard.actors.journal.sqlite_database import JournalDamaged
 from callboard.actors.journal.sqlite_file import header_fault, prepared, real_path
@@ -93,12 +93,15 @@ def verify(path: str | Path) -> Report:
 
 
 def check_log(path: Path) -> None:
-    """Raises JournalDamaged where commits of a log that no process is at are damaged or gone: SQLite would read an older
-    state, without a word. A log of 16 MB takes a second."""
-    if path.is_file() and not has_living_holder(path):
-        was, why = stamp(path), log_of(path).fault
-        if why and stamp(path) == was:
-            raise JournalDamaged(path, why)
+    """Raises JournalDamaged where commits of a log that no process is at are damaged or gone: SQLite would read an
+    older state, without a word. A log of 16 MB takes a second."""
+    try:
+        if is_there(path) and not has_living_holder(path):
+            was, why = stamp(path), log_of(path).fault
+            if why and stamp(path) == was:
+                raise JournalDamaged(path, why)
+    except OSError as error:
+        raise cannot_look(path, error) from error
 
 
 def _found(path: str | Path) -> Path:
@@ -108,15 +111,17 @@ def _found(path: str | Path) -> Path:
 
 
 def _looked_at(real: Path) -> Report:
-    if not FileLock.is_of_this_process(real) and (why := header_fault(real) or log_of(real).fault):
-        return Report(real, faults=(why,))
     try:
+        if not FileLock.is_of_this_process(real) and (why := header_fault(real) or log_of(real).fault):
+            return Report(real, faults=(why,))
         with closing(SqliteReader.looking(real)) as reader:
             return _checked(real, reader)
     except JournalDamaged as error:
         return Report(real, faults=(error.why,))
     except StatementRefused as error:
         return Report(real, faults=(str(error),))
+    except OSError as error:
+        raise cannot_look(real, error) from error
 
 
 def _checked(path: Path, reader: SqliteReader) -> Report:

@@ -30,7 +30,7 @@ def is_there(path: Path) -> bool:
     try:
         return path.is_file() or _size(_beside(path, "-wal")) > 0
     except OSError as error:
-        raise _cannot_look(path, error) from error
+        raise cannot_look(path, error) from error
 
 
 def no_journal(path: Path) -> UsageError:
@@ -63,10 +63,11 @@ def looked_at(path: Path) -> SqliteDatabase:
         was = stamp(path)
         return SqliteDatabase(path, uri=f"{_uri(path)}&immutable=1", is_changed=lambda: stamp(path) != was)
     except OSError as error:
-        raise _cannot_look(path, error) from error
+        raise cannot_look(path, error) from error
 
 
-def _cannot_look(path: Path, error: OSError) -> UsageError | JournalFailed:
+def cannot_look(path: Path, error: OSError) -> UsageError | JournalFailed:
+    """Why a journal cannot be looked at, as the error to raise."""
     if isinstance(error, PermissionError):
         return UsageError(f"the journal {path} cannot be read: {error.strerror}: look at its owner and mode")
     return cannot_use(path, error)

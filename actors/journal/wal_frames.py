@@ -111,7 +111,9 @@ def log_of(path: Path, *, with_earlier: bool = False) -> Log:
 def is_log_header(header: bytes) -> bool:
     """Is this the beginning of a log, and sound? Else SQLite takes the log for an empty one."""
     magic = _WAL_MAGIC.get(int.from_bytes(header[:4], "big"))
-    return magic is not None and len(header) == WAL_HEADER_BYTES and _header_sum(magic, header) == _header_stored(header)
+    return (
+        magic is not None and len(header) == WAL_HEADER_BYTES and _header_sum(magic, header) == _header_stored(header)
+    )
 
 
 def _read(path: Path, size: int = -1) -> bytes:
