@@ -2,13 +2,14 @@
 
     python benchmarks/damages.py                       # 1,000 damages, some minutes
     python benchmarks/damages.py --damages 50 --seed 7
-    python benchmarks/damages.py --only 123            # one of them again, with all that was said
+    python benchmarks/damages.py --keep /tmp/faults
 
 Hosts ask some dozen requests, eight at a time, each with a charge that may happen once, in journals that are
 checkpointed often, seldom or not at all; each is killed by SIGKILL at a random moment. What they were told is durable
 is what they have reported into a pipe: a charge that runs (its request is durable then), and an answer. Each damage
-hits a copy of the main file or of the log: bits, cuts, zeros, pages exchanged. A process of its own looks at it (verify), starts a
-runtime with it, and another copy is repaired and started with.
+hits a copy of the main file or of the log: bits, cuts, zeros, pages exchanged. A process of its own looks at it
+(verify), starts a runtime with it, and repairs another copy and starts with that. Hosts are not killed at the same
+moment twice: `--keep FOLDER` keeps each journal with a fault as it was damaged, and with what was said of it.
 
 Counted, without the journal's own code: requests that are unknown or differ, and whether anything told of it (a row
 that was set aside, or a refusal); ends without a way out (a start, a verify or a repair that fails, or hangs); charges
@@ -42,7 +43,7 @@ from callboard import Runtime, Settings, tool
 from callboard.actors import wiring  # noqa: F401 - loaded before processes are forked, which saves each of them 0.4 s
 from callboard.actors.journal import journal_check, sqlite_database
 from callboard.protocol.content import ToolMessage, UserMessage
-from callboard.protocol.errors import CallboardError
+from callboard.protocol.errors import CallboardError, UsageError
 from callboard.protocol.model import ModelRequest
 from callboard.providers.local.scripted import ScriptedCall, ScriptedTurn
 
@@ -300,6 +301,8 @@ def started(path: Path, known: Sequence[str], charged: list[str]) -> tuple[dict[
         for each in known:
             try:
                 found[each] = runtime.result_sync(each).text
+            except UsageError as error:
+                found[each] = f"unknown: {error}"
             except CallboardError as error:
                 found[each] = f"error: {error}"
         return found, [f"{each.what}: {each.why}" for each in runtime.journal.set_aside()]
@@ -338,51 +341,68 @@ class Verdict:
 
     count: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
-    last: Ending | None = None
-
-    def fault(self, kind: str, said: str) -> None:
-        self.count[kind] += 1
-        self.faults.append(f"{kind}: {said}")
+    keep: Path | None = None
+    """Where journals with faults are kept."""
 
 
 FAULTS = ("silent losses", "silent in verify", "without a way out", "charged twice")
 
 
-def judge(verdict: Verdict, journal: Journal, done: Damage, work: Path, which: str, ending: Ending | None) -> None:
-    shutil.rmtree(work)
-    said, verdict.last = f"{which}: {done.told}", ending
+def judge(verdict: Verdict, journal: Journal, done: Damage, work: Path, ending: Ending | None) -> None:
+    """What became of one damage, in this folder, which is removed."""
+    faults: list[tuple[str, str]] = []
     verdict.count["damages"] += 1
     if ending is None:
-        verdict.fault("without a way out", f"{said}: it hangs or dies")
-        return
+        faults.append(("without a way out", "it hangs or dies"))
+    else:
+        faults += found_faults(journal, ending)
+        count_undamaged(verdict.count, journal, done, ending)
+    for kind, said in faults:
+        verdict.count[kind] += 1
+        verdict.faults.append(f"{kind}: {work.name}: {done.told}: {said}")
+    if faults and verdict.keep is not None:
+        kept = copies(journal, done, verdict.keep / work.name)[0].parent
+        told = {
+            "damage": done.told,
+            "faults": faults,
+            "charged": sorted(journal.charged),
+            "ending": ending and asdict(ending),
+        }
+        (kept / "told.json").write_text(json.dumps(told, indent=1))
+    shutil.rmtree(work)
+
+
+def found_faults(journal: Journal, ending: Ending) -> Iterator[tuple[str, str]]:
+    """By kind, with what was said."""
     if ending.refused or ending.repaired:
-        verdict.fault("without a way out", f"{said}: {ending.refused or ending.repaired}")
-    for each in set(ending.charged) & journal.charged:
-        verdict.fault("charged twice", f"{said}: {each}")
-    hit = damaged_requests(journal, done)
+        yield "without a way out", ending.refused or ending.repaired
+    for each in sorted(set(ending.charged) & journal.charged):
+        yield "charged twice", each
     for known, aside in ((ending.started, ending.aside), (ending.after_repair, ending.aside_after_repair)):
-        if not known:
-            continue
-        lost = {each for each in journal.charged if not _is_known(journal, each, known[each])}
+        lost = sorted(each for each in known if not _is_known(each, known[each]))
         if lost and not aside:
-            verdict.fault("silent losses", f"{said}: {sorted(lost)[:3]} of {len(lost)}: {known[min(lost)]}")
+            yield "silent losses", f"{len(lost)}, first {lost[0]}: {known[lost[0]]:.80}"
         if lost and not ending.verified:
-            verdict.fault("silent in verify", f"{said}: {sorted(lost)[:3]} of {len(lost)}")
-        told = {each for each in journal.charged if known[each].startswith("error: ")} - lost
-        verdict.count["lost, and told"] += len(lost) if aside else 0
-        verdict.count["ended with an error that tells"] += len(told)
-        for each in journal.charged - hit:
-            is_open = "open" if each not in journal.answered else "answered"
-            verdict.count[f"undamaged {is_open}"] += 1
-            verdict.count[f"undamaged {is_open} saved"] += each not in lost and (is_open == "open" or each not in told)
-            verdict.count["undamaged open gone on with"] += is_open == "open" and each not in lost | told
+            yield "silent in verify", f"{len(lost)}, first {lost[0]}: {known[lost[0]]:.80}"
 
 
-def _is_known(journal: Journal, request_id: str, told: str) -> bool:
+def count_undamaged(count: Counter[str], journal: Journal, done: Damage, ending: Ending) -> None:
+    hit = damaged_requests(journal, done)
+    for known in (ending.started, ending.after_repair):
+        for each, told in known.items():
+            kind = "answered" if each in journal.answered else "open"
+            is_error, is_lost = told.startswith("error: "), not _is_known(each, told)
+            count["lost, and told"] += is_lost
+            count["ended with an error that tells"] += is_error and not is_lost
+            if each not in hit:
+                count[f"undamaged {kind}"] += 1
+                count[f"undamaged {kind} saved"] += not is_lost and not (is_error and kind == "answered")
+                count["undamaged open gone on with"] += kind == "open" and not is_error
+
+
+def _is_known(request_id: str, told: str) -> bool:
     """With its answer, or with an error that says what became of it."""
-    if told.startswith("error: "):
-        return "the journal has no request" not in told and "unknown" not in told.lower()
-    return told == answer(request_id)
+    return told.startswith("error: ") or told == answer(request_id)
 
 
 def shown(verdict: Verdict, seconds: float) -> str:
@@ -413,31 +433,28 @@ def a_folder() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def run(damages: Sequence[int], seed: int, hosts: int = HOSTS, show: Callable[[str], object] = print) -> Verdict:
-    """Journals of killed hosts, and these damages of them."""
-    verdict, children, moments = Verdict(), Children(), random.Random(seed)
+def run(
+    damages: int, seed: int, hosts: int = HOSTS, keep: Path | None = None, show: Callable[[str], object] = print
+) -> Verdict:
+    """Journals of killed hosts, and so many damages of them."""
+    verdict, children, moments = Verdict(keep=keep), Children(), random.Random(seed)
     with a_folder() as folder:
         journals = [
             killed_host(folder / f"host{each}", CHECKPOINT_PAGES[each % 4], moments.randint(*KILLED_AFTER))
             for each in range(hosts)
         ]
         show(f"{hosts} killed hosts: {sum(len(each.answered) for each in journals):,} answers")
-        for number in damages:
-            journal = journals[number % hosts]
+        for number in range(damages):
+            journal, work = journals[number % hosts], folder / f"damage{number}"
             done = damage(journal, random.Random(f"{seed} {number}"))
-            work = folder / f"damage{number}"
-            work.mkdir()
             go = partial(gone_through, copies(journal, done, work), sorted(journal.charged))
-            which = f"--seed {seed} --only {number}"
-            children.begin(go, work / "told", partial(judge, verdict, journal, done, work, which))
-            if len(damages) == 1:
-                children.wait()
-                show(f"{done.told}\ndamaged: {sorted(damaged_requests(journal, done))}\n{verdict.last}")
+            children.begin(go, work / "told", partial(judge, verdict, journal, done, work))
         children.wait()
     return verdict
 
 
 def copies(journal: Journal, done: Damage, work: Path) -> list[Path]:
+    work.mkdir(parents=True, exist_ok=True)
     return [journal.written_to(work / each, done.main, done.log) for each in ("started", "repaired")]
 
 
@@ -446,12 +463,11 @@ def main() -> int:
     parser.add_argument("--damages", type=int, default=1_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--hosts", type=int, default=HOSTS)
-    parser.add_argument("--only", type=int, help="one damage, by its number")
+    parser.add_argument("--keep", type=Path, help="a folder for journals with faults")
     options = parser.parse_args()
     began = time.monotonic()
     settings(Path(NAME))  # likewise
-    which = range(options.damages) if options.only is None else [options.only]
-    verdict = run(which, options.seed, options.hosts)
+    verdict = run(options.damages, options.seed, options.hosts, options.keep)
     print(shown(verdict, time.monotonic() - began))
     return 0 if is_good(verdict) else 1
 
