@@ -33,10 +33,10 @@ class Damage:
 
 
 def kill_one_at(path: Path) -> None:
-    """Fill a journal that checkpoints every 100 pages, as one under load does every 4,000, and die."""
+    """Fill a journal that checkpoints every 40 pages, as one under load does every 4,000, and die."""
     journal = SqliteJournal(path)
     journal.open()
-    journal._file().query("PRAGMA wal_autocheckpoint = 100")
+    journal._file().query("PRAGMA wal_autocheckpoint = 40")
     fill(journal)
     os.kill(os.getpid(), signal.SIGKILL)
 

@@ -28,8 +28,8 @@ from callboard.protocol.ids import RequestId
 from .conftest import Ran, RunHere
 
 READING = (
-    ("list",), ("list", "--text", "hello"), ("requests",), ("show", "request-0003"), ("show", CONVERSATION),
-    ("search", "hello"), ("usage",), ("export",), ("verify",), ("verify", "--json"),
+    ("list",), ("requests",), ("show", "request-0003"), ("show", CONVERSATION), ("search", "hello"), ("usage",),
+    ("export",), ("verify",),
 )  # fmt: skip
 #: One of these is in each sentence: what can be done.
 ADVICE = (
