@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from support.damaged_files import fill
+from support.damaged_files import REQUESTS, fill
 
 from callboard.actors.journal.sqlite_journal import SqliteJournal
 from callboard.actors.journal.tables import META
@@ -33,11 +33,12 @@ class Damage:
 
 
 def kill_one_at(path: Path) -> None:
-    """Fill a journal that checkpoints every 40 pages, as one under load does every 4,000, and die."""
+    """Fill a journal, two thirds of it with a checkpoint every 40 pages, as one under load has every 4,000, and die."""
     journal = SqliteJournal(path)
     journal.open()
-    journal._file().query("PRAGMA wal_autocheckpoint = 40")
-    fill(journal)
+    for pages, requests in ((40, REQUESTS * 2 // 3), (0, REQUESTS)):
+        journal._file().query(f"PRAGMA wal_autocheckpoint = {pages}")
+        fill(journal, requests)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
