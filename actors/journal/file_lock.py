@@ -48,8 +48,10 @@ class FileLock:
     unlock it; LOCK_UN does, for all who have it (flock(2)).
     """
 
-    def __init__(self, path: Path, descriptor: int) -> None:
+    def __init__(self, path: Path, descriptor: int, *, was_used: bool = False) -> None:
         self.path = path
+        self.was_used: Final = was_used
+        """Had a process this journal before?"""
         self._descriptor = descriptor
         _HELD.add(self)
 
@@ -70,7 +72,8 @@ class FileLock:
             if not _is_same(descriptor, beside):
                 os.close(descriptor)
                 return None
-            if not _is_lock(os.pread(descriptor, _MAX_PID_CHARS + 1, 0)):
+            before = os.pread(descriptor, _MAX_PID_CHARS + 1, 0)
+            if not _is_lock(before):
                 raise UsageError(
                     f"the journal cannot be locked: {beside} is a file of another program: choose another path"
                 )
@@ -85,7 +88,7 @@ class FileLock:
         except BaseException:
             os.close(descriptor)
             raise
-        return cls(path, descriptor)
+        return cls(path, descriptor, was_used=bool(before))
 
     @staticmethod
     def is_of_this_process(path: Path) -> bool:

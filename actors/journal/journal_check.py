@@ -159,7 +159,7 @@ def repair(path: str | Path, *, wall_clock: Callable[[], float] = time.time) -> 
     if lock is None:
         raise UsageError(f"the journal {real} is in use by {holder(real)}: end it first")
     try:
-        database, notes = prepared(real, "power", wall_clock())
+        database, notes = prepared(real, "power", wall_clock(), was_used=lock.was_used)
         database.close()
         before = verify(real)
         damaged = [fault for fault in before.faults if not fault.startswith("request ")]

@@ -51,6 +51,7 @@ _FIXED: Final = (
     (44, b"\0\0\0\4", b"\0\0\0\4"),
     (56, b"\0\0\0\1", b"\0\0\0\1"),
 )
+_EMPTIED: Final = "it is empty: the process before had just begun it, or what it held is gone"
 _HEADER_FAULT: Final = "its header is damaged"
 #: Of a commit that may not have been finished.
 _MOST_KEPT_BYTES: Final = 1 << 20
@@ -80,11 +81,13 @@ def real_path(given: str) -> Path:
     return path
 
 
-def prepared(path: Path, durability: Durability, now: float) -> tuple[SqliteDatabase, list[str]]:
+def prepared(
+    path: Path, durability: Durability, now: float, *, was_used: bool = False
+) -> tuple[SqliteDatabase, list[str]]:
     """The connection that writes, to a journal that is there, whole and of our format; and what was done for that.
 
     SQLite gives up what is behind the first damaged frame of a log, and writes over it: so it is opened for writing
-    only when nothing is wrong with any file.
+    only when nothing is wrong with any file. `was_used`: a process had it before.
 
     The caller has its lock, and nothing of this process has the file open: to read it as we do here and close it would
     end the locks of SQLite's that the process has on it (https://www.sqlite.org/howtocorrupt.html, "Posix advisory
@@ -99,7 +102,9 @@ def prepared(path: Path, durability: Durability, now: float) -> tuple[SqliteData
         notes = [f"an earlier process had begun to repair {path}: the damaged one is {aside}"] if aside else []
         is_new = _is_new(path)
         log = log_of(path)
-        why = log.fault if is_new else header_fault(path) or log.fault or _fault(path)
+        why = log.fault or (_EMPTIED if was_there and was_used else "")
+        if not is_new:
+            why = header_fault(path) or log.fault or _fault(path)
         path.chmod(FILE_MODE)  # now that it is known to be ours
         if why:
             notes += salvage(path, why, now, durability)

@@ -84,7 +84,8 @@ class SqliteJournal:
         return count
 
     def _open(self, now: float) -> list[str]:
-        self._database, notes = prepared(self.path, self._durability, now)
+        assert self._lock is not None
+        self._database, notes = prepared(self.path, self._durability, now, was_used=self._lock.was_used)
         if PID_MARK in self._given:
             notes += merge_files_of_dead(self._given, self.path, self._database, self._durability, now)
         self._writer = SqlWriter(self._database, uuid.uuid4().hex, wall_clock=self._wall_clock)
