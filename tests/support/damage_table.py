@@ -34,7 +34,7 @@ class Damage:
 
 def kill_one_at(path: Path) -> None:
     """Fill a journal, two thirds of it with a checkpoint every 40 pages, as one under load has every 4,000, and die."""
-    journal = SqliteJournal(path)
+    journal = SqliteJournal(path, durability="process")
     journal.open()
     for pages, requests in ((40, REQUESTS * 2 // 3), (0, REQUESTS)):
         journal._file().query(f"PRAGMA wal_autocheckpoint = {pages}")
@@ -149,7 +149,7 @@ def _theirs(path: Path) -> None:
 
 def _log_of_another(path: Path) -> None:
     other = path.with_name("other")
-    journal = SqliteJournal(other)
+    journal = SqliteJournal(other, durability="process")
     journal.open()
     fill(journal, 3)
     _beside(path, "-wal").write_bytes(_beside(other, "-wal").read_bytes())

@@ -50,7 +50,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Made]:
     done = subprocess.run([sys.executable, "-c", kill], cwd=folder, env=ENVIRONMENT, timeout=60, check=False)
     assert done.returncode == -signal.SIGKILL
     assert {each.name for each in folder.iterdir()} == {NAME, f"{NAME}-wal", f"{NAME}-shm", f"{NAME}.lock"}
-    with closing(SqliteJournal(tmp_path_factory.mktemp("again") / NAME)) as again:
+    with closing(SqliteJournal(tmp_path_factory.mktemp("again") / NAME, durability="process")) as again:
         again.open()
         return folder, fill(again)
 
@@ -83,7 +83,7 @@ def says_what_to_do(sentence: str) -> None:
 def opened_with(path: Path, made: Made, damage: str) -> None:
     """A start goes on with what is there, or says in one sentence why not and leaves all as it was."""
     before, refused = files(path.parent), ""
-    with closing(SqliteJournal(path)) as journal:
+    with closing(SqliteJournal(path, durability="process")) as journal:
         try:
             notes = journal.open().notes
         except CallboardError as error:
@@ -177,7 +177,7 @@ def test_a_journal_in_use_is_read_whole_and_stays_as_it_is(here: RunHere, tmp_pa
     path = tmp_path / "used" / NAME
     hold = (
         "import sys; from support.damaged_files import fill; from callboard.actors.journal.sqlite_journal import *\n"
-        f"journal = SqliteJournal({str(path)!r}); journal.open()\n"
+        f"journal = SqliteJournal({str(path)!r}, durability='process'); journal.open()\n"
         "for count in (6, 24): fill(journal, count); print(count, flush=True); sys.stdin.readline()"
     )
     with subprocess.Popen(
@@ -188,7 +188,7 @@ def test_a_journal_in_use_is_read_whole_and_stays_as_it_is(here: RunHere, tmp_pa
         for count in (6, 24):
             assert child.stdout.readline() == f"{count}\n"
             before = files(path.parent)
-            with closing(SqliteJournal(tmp_path / f"again{count}")) as again:
+            with closing(SqliteJournal(tmp_path / f"again{count}", durability="process")) as again:
                 again.open()
                 assert all_is_told(here, path, fill(again, count))
             for command in READING:
