@@ -117,7 +117,8 @@ def host(folder: Path, pages: int, pipe: int) -> None:
     def report(what: str, request_id: str) -> None:
         os.write(pipe, f"{what} {request_id}\n".encode())
 
-    sqlite_database._CHECKPOINT_PAGES = pages  # type: ignore[misc] - a small journal with checkpoints
+    # A small journal with checkpoints.
+    sqlite_database._CHECKPOINT_PAGES = pages  # type: ignore[misc]
 
     async def ask(runtime: Runtime, numbers: Iterator[int]) -> None:
         for number in numbers:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from callboard.actors.journal.journal_store import JournalReader, JournalWriter
-from callboard.actors.journal.places import PID, checked_place
+from callboard.actors.journal.places import PID, checked_place, is_there, no_journal
 from callboard.protocol.errors import UsageError, missing_extra
 
 R = TypeVar("R")
@@ -74,12 +74,12 @@ def journal_at(place: str | Path, *, makes: bool = False) -> JournalAtRest:
 def _in_file(path: Path, *, makes: bool) -> JournalAtRest:
     if PID in path.name:
         raise UsageError(f"{path} is a file for each process: name one of them")
-    from callboard.actors.journal import looking, sqlite_journal  # noqa: PLC0415 - only where there is a journal
+    found = is_there(path)
+    is_new = makes and not found and not path.exists()
+    if not is_new and not found:
+        raise no_journal(path)
+    from callboard.actors.journal import sqlite_journal  # noqa: PLC0415 - only where there is a journal
 
-    is_there = looking.is_there(path)
-    is_new = makes and not is_there and not path.exists()
-    if not is_new and not is_there:
-        raise looking.no_journal(path)
     return JournalAtRest(
         lambda: sqlite_journal.SqliteReader.looking(path),
         lambda: sqlite_journal.SqliteJournal(path),

@@ -25,7 +25,8 @@ from callboard.actors.journal.encoding import (
 from callboard.actors.journal.file_lock import FileLock, has_living_holder, holder
 from callboard.actors.journal.journal_database import StatementRefused
 from callboard.actors.journal.journal_records import SetAside
-from callboard.actors.journal.looking import cannot_look, is_there, no_journal, stamp
+from callboard.actors.journal.looking import cannot_look, stamp
+from callboard.actors.journal.places import is_there, no_journal
 from callboard.actors.journal.salvage import salvage
 from callboard.actors.journal.sqlite_database import JournalDamaged
 from callboard.actors.journal.sqlite_file import header_fault, prepared, real_path

@@ -25,19 +25,6 @@ _TRIES: Final = 3
 Stamp = tuple[tuple[int, int, int] | None, ...]
 
 
-def is_there(path: Path) -> bool:
-    """Is there a journal file, or at least a log of one? Raises UsageError where that cannot be seen."""
-    try:
-        return path.is_file() or _size(_beside(path, "-wal")) > 0
-    except OSError as error:
-        raise cannot_look(path, error) from error
-
-
-def no_journal(path: Path) -> UsageError:
-    """The error where none is there."""
-    return UsageError(f"there is no journal {path}; name one that is there, or ask first")
-
-
 def looked_at(path: Path) -> SqliteDatabase:
     """A connection that reads, beside another process that writes too; this one has not the file open.
 

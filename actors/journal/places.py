@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
+from callboard.protocol.errors import UsageError
+
 #: In the path of a file: the id of the process that opens it, so that each process of a prefork host has its own.
 PID: Final = "{pid}"
 #: The two schemes that PostgreSQL's own clients read (libpq, "Connection URIs").
@@ -58,6 +60,20 @@ def file_patterns(place: str | Path | None, folder: Path) -> Iterator[str]:
     if path is not None and path.is_relative_to(folder):
         name = re.sub(r"([\\*?\[\]! #])", r"\\\1", path.relative_to(folder).as_posix())
         yield "/" + name.replace(PID, "*") + "*"
+
+
+def is_there(path: Path) -> bool:
+    """Is there a journal file, or at least the log of one? Raises UsageError where that cannot be seen."""
+    try:
+        log = path.with_name(f"{path.name}-wal")
+        return path.is_file() or (log.is_file() and log.stat().st_size > 0)
+    except OSError as error:
+        raise UsageError(f"the journal {path} cannot be read: {error.strerror}: look at its owner and mode") from error
+
+
+def no_journal(path: Path) -> UsageError:
+    """The error where none is there."""
+    return UsageError(f"there is no journal {path}; name one that is there, or ask first")
 
 
 def _checked_path(given: str | Path) -> Path:
