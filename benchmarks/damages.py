@@ -39,7 +39,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 
-from callboard import Runtime, Settings, tool
+from callboard import Runtime, Settings, Trust, tool
 from callboard.actors import wiring  # noqa: F401 - loaded before processes are forked, which saves each of them 0.4 s
 from callboard.actors.journal import journal_check, sqlite_database
 from callboard.protocol.content import ToolMessage, UserMessage
@@ -77,10 +77,10 @@ def model(request: ModelRequest) -> ScriptedTurn:
 
 
 def settings(path: Path) -> Settings:
-    return Settings(model="scripted/m", script=model, journal=path, durability="process", trust="careful")
+    return Settings(model="scripted/m", script=model, journal=path, durability="process", trust=Trust.CAREFUL)
 
 
-def charger(report: Callable[[str, str], object]) -> object:
+def charger(report: Callable[[str, str], object]) -> Callable[..., object]:
     @tool(effect="once", risk="read", concurrency=AT_ONCE)
     async def charge(what: str) -> str:
         """Charge for it."""
@@ -155,8 +155,8 @@ def killed_host(folder: Path, pages: int, answers: int) -> Journal:
     if not is_killed:
         os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    found = [(folder / f"{NAME}{ending}").read_bytes() for ending in ("", "-wal", "-shm", ".lock")]
-    journal = Journal(*found)
+    main, log, index, lock = ((folder / f"{NAME}{ending}").read_bytes() for ending in ("", "-wal", "-shm", ".lock"))
+    journal = Journal(main, log, index, lock)
     for line in told.decode().splitlines():
         what, _, request_id = line.partition(" ")
         (journal.answered if what == "answered" else journal.charged).add(request_id)

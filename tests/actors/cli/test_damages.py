@@ -167,9 +167,11 @@ def all_is_told(here: RunHere, path: Path, made: Made) -> bool:
     requests = json.loads(here("journal", "requests", "--json", "--limit", "100", "--journal", str(path)).out)
     ended = {each["request_id"] for each in requests if each["ended_at"] is not None}
     told = {each["request_id"] for each in requests}
-    return (told, ended) == (set(made.events), made.ended) and here(
-        "journal", "verify", "--journal", str(path)
-    ).status == 0
+    return (
+        told == set(made.events)
+        and ended == set(made.ended)
+        and here("journal", "verify", "--journal", str(path)).status == 0
+    )
 
 
 def test_a_journal_in_use_is_read_whole_and_stays_as_it_is(here: RunHere, tmp_path: Path) -> None:
