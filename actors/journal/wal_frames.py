@@ -101,7 +101,7 @@ class _Raw(Struct):
 def log_of(path: Path, *, with_earlier: bool = False) -> Log:
     """The log beside the file `path`; the frames of earlier turns only where they are asked for, or it is damaged.
 
-    Nothing is changed. The index is read first: a process that writes meanwhile has written no frame later than it says.
+    Nothing is changed. The index is read first: who writes meanwhile has written all frames that it tells of.
     """
     index, log = (path.with_name(f"{path.name}{ending}") for ending in ("-shm", "-wal"))
     finished = _read(index, _INDEX_BYTES)
@@ -142,6 +142,8 @@ def read_log(data: bytes, index: bytes = b"", *, with_earlier: bool = True) -> L
     if _prove(raws, order, header) < len(raws) and not with_earlier:
         return read_log(data, index)
     salts = header[16:24] if sound else next((raw.salts for raw in raws if raw.before is not None), header[16:24])
+    if sound and finished is not None and _is_of_another(salts, finished[1]):
+        return _gone(finished[0], "its log is another journal's")
     _prove_moved(raws, order, header)
     placed, earlier = _placed(raws, salts)
     end = 1 + max((place for place, raw in placed.items() if raw.pages), default=-1)
@@ -171,8 +173,17 @@ def _without_frames(header: bytes, finished: tuple[int, bytes] | None) -> Log:
     """A log that is empty, or gone: its index says which, since an emptied one has none there either."""
     if finished is None or (len(header) == WAL_HEADER_BYTES and header[16:24] != finished[1]):
         return Log()
-    frames = finished[0]
-    return Log(lost=dict.fromkeys(range(frames), LostFrame()), fault=f"its log is gone: it had {frames} frames")
+    return _gone(finished[0], "its log is gone")
+
+
+def _gone(frames: int, why: str) -> Log:
+    return Log(lost=dict.fromkeys(range(frames), LostFrame()), fault=f"{why}: its own had {frames} frames")
+
+
+def _is_of_another(salts: bytes, own: bytes) -> bool:
+    """Neither an earlier nor a later turn of the log that its index tells of? See `_is_of_no_turn`."""
+    turns = int.from_bytes(salts[:4], "big") - int.from_bytes(own[:4], "big") & _MASK
+    return min(turns, _MASK + 1 - turns) >= _EARLIER_TURNS
 
 
 # -- checksums
