@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from callboard.actors.journal.encoding import (
     DamagedRecord,
@@ -112,15 +113,17 @@ def _found(path: str | Path) -> Path:
 
 
 def _looked_at(real: Path) -> Report:
+    faults: tuple[str, ...] = ()
     try:
-        if not FileLock.is_of_this_process(real) and (why := header_fault(real) or log_of(real).fault):
-            return Report(real, faults=(why,))
+        if not FileLock.is_of_this_process(real):
+            faults = tuple(filter(None, (header_fault(real), log_of(real).fault)))
         with closing(SqliteReader.looking(real)) as reader:
-            return _checked(real, reader)
+            found = _checked(real, reader)
+            return replace(found, faults=(*faults, *found.faults))
     except JournalDamaged as error:
-        return Report(real, faults=(error.why,))
+        return Report(real, faults=tuple(dict.fromkeys((*faults, error.why))))
     except StatementRefused as error:
-        return Report(real, faults=(str(error),))
+        return Report(real, faults=(*faults, str(error)))
     except OSError as error:
         raise cannot_look(real, error) from error
 
