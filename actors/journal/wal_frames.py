@@ -147,10 +147,10 @@ def read_log(data: bytes, index: bytes = b"", *, with_earlier: bool = True) -> L
     _prove_moved(raws, order, header)
     placed, earlier = _placed(raws, salts)
     end = 1 + max((place for place, raw in placed.items() if raw.pages), default=-1)
-    frames = {place: _frame(raw) for place, raw in sorted(placed.items()) if place < end}
-    log = Log(frames, earlier=tuple(map(_frame, earlier)))
+    log = Log(earlier=tuple(map(_frame, earlier)))
     plain = _seen_by_sqlite(raws, salts) if sound else 0
     end = _look_at_end(log, raws, salts, end, None if finished is None or finished[1] != salts else finished[0])
+    frames = log.frames = {place: _frame(raw) for place, raw in sorted(placed.items()) if place < end}
     for place in sorted(set(range(end)) - frames.keys()):
         is_there = place < len(raws) and raws[place].salts == salts
         log.lost[place] = _lost_frame(raws, place, order, header) if is_there else LostFrame()
