@@ -133,8 +133,10 @@ class StartedRuntime:
                 """End everything that was begun, in reverse order, also where some of it fails."""
         except (kernel.StartFailed, kernel.OutOfThreads, OSError) as error:  # OSError: no more descriptors to be had
             cause = error.cause if isinstance(error, kernel.StartFailed) else None
+            if isinstance(cause, CallboardError):
+                raise cause from cause.__cause__  # what the system or the database has said
             failure = RuntimeFailure(f"the runtime could not start, and nothing of it is left running: {said(error)}")
-            raise cause if isinstance(cause, CallboardError) else failure from error
+            raise failure from error
 
     def _start(self, begun: contextlib.ExitStack, wiring: Wiring, approve: ApprovalCallback | None) -> None:
         begun.callback(self._settle, None)
@@ -156,6 +158,8 @@ class StartedRuntime:
         begun.callback(self._stop_actors)
         plan = replace(wiring.plan(self.system, scheduler, approver, judge), gives_up=self._gives_up)
         self.outbox = plan.journal.outbox if plan.journal is not None else None
+        if self.outbox is not None:
+            self.outbox.ends_runtime = self._journal_gone
         build(self.system, plan)
         self.system.watch(self.system.ref("root"), self._root_ended)
         if wiring.edits is not None:
@@ -236,6 +240,11 @@ class StartedRuntime:
     def _root_ended(self, down: kernel.Down) -> None:
         why = f": {said(down.error)}" if down.error is not None else ""
         self._tree_ends(f"the actor above all others has ended ({down.reason.value}{why})")
+
+    def _journal_gone(self, why: str) -> None:
+        """Nothing can be promised any more: all that runs ends, with this reason."""
+        self._tree_ends(why)
+        self.system.ref("root").stop()
 
     def _tree_ends(self, why: str) -> None:
         """Once. What waits for it hears it on a thread of its own: a callback may stop this runtime, which waits for

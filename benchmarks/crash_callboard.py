@@ -35,7 +35,7 @@ from crash_load import (
 )
 
 from callboard import Reply, Runtime, Settings, ToolContext, UsageError, tool
-from callboard.actors.journal import journal_store
+from callboard.actors.journal import journal_store, sqlite_database
 from callboard.actors.requests import write_ahead
 from callboard.protocol.content import AssistantMessage, UserMessage
 from callboard.protocol.errors import CallboardError
@@ -124,6 +124,8 @@ class Start:
     """Does `blocking` run in child processes? They make a start three times as dear."""
     counts_points: bool = False
     """Report at the end how often each line was reached."""
+    checkpoint_pages: int = 0
+    """Of SQLite's log, which is written into the file so often; 0 as it is."""
 
     def runtime(self) -> Runtime:
         on_postgres = self.journal.startswith("postgres")
@@ -143,6 +145,8 @@ class Start:
 
 def run(start: Start) -> None:
     """Until all have ended, or until it is killed."""
+    if start.checkpoint_pages:
+        sqlite_database._CHECKPOINT_PAGES = start.checkpoint_pages
     points = Points(start.point) if start.point is not None or start.counts_points else None
     report(begun=True)
     asyncio.run(everything(start))

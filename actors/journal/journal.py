@@ -18,6 +18,7 @@ from callboard.actors.journal.journal_records import RequestEnd, Write
 from callboard.actors.journal.journal_store import (
     ChangeRefused,
     JournalFailed,
+    JournalGone,
     JournalLost,
     JournalUnsure,
     JournalWriter,
@@ -148,6 +149,8 @@ class Journal(Actor[JournalMessage]):
         return True
 
     def _opened(self) -> JournalWriter:
+        if self._outbox.gone:
+            raise JournalGone(self._outbox.gone)
         if self._writer is None:
             writer = self._make_writer()
             report = writer.open()
@@ -196,11 +199,12 @@ class Journal(Actor[JournalMessage]):
     @handles(RenewLease)
     def _renew_lease(self, _: RenewLease) -> None:
         try:
-            self._opened()
+            writer = self._opened()
             self._renew()
-            self._take_up()
+            if writer.is_shared:
+                self._take_up()
         except JournalLost as error:
-            self._lost((), said(error))
+            self._lost((), error)
             self._set_renewal(RENEW_AGAIN_SECONDS)
         except CallboardError as error:
             self._note_failure(said(error))
@@ -264,8 +268,9 @@ class Journal(Actor[JournalMessage]):
             if not writer.may_act():
                 self._renew()  # what is written may be acted on when the lease is surely ours
         except JournalLost as error:
-            self._lost(batch, said(error))
+            self._lost(batch, error)
         except CallboardError as error:
+            self._outbox.error = error
             self._fail(batch, said(error), is_unsure=isinstance(error, OutcomeUnknown) or self._outbox.tries > 1)
         except Exception as error:  # noqa: BLE001 - our fault, in one of them: the others go on
             self._crashed(marks, batch, error)
@@ -344,8 +349,13 @@ class Journal(Actor[JournalMessage]):
             if not self._is_void(each):
                 self._write((), (each,))
 
-    def _lost(self, batch: Sequence[HandedOver], why: str) -> None:
-        """Another process goes on with all requests that had begun: they end here, unmarked. New ones can begin."""
+    def _lost(self, batch: Sequence[HandedOver], error: JournalLost) -> None:
+        """Another process goes on with all requests that had begun: they end here, unmarked. New ones can begin, unless
+        there is no journal any more."""
+        why = said(error)
+        self._outbox.error = error
+        if isinstance(error, JournalGone):
+            self._outbox.failure = why  # the end of the runtime says it
         self._note_failure(why)
         self._close()
         sessions = dict(self._outbox.sessions)
@@ -357,6 +367,9 @@ class Journal(Actor[JournalMessage]):
         for request_id, session in sessions.items():
             self._outbox.remember_failed(request_id, None)
             session.tell_control(NotWritten(request_id, why, is_unsure=True))
+        if isinstance(error, JournalGone) and not self._outbox.gone:
+            self._outbox.gone = why
+            self._outbox.ends_runtime(why)
 
     def _note_failure(self, why: str) -> None:
         self._failures += 1
@@ -368,7 +381,7 @@ class Journal(Actor[JournalMessage]):
     def _has_recovered(self) -> None:
         if self._outbox.failure:
             logger.warning("the journal is written again", extra={"event": "journal.recovered"})
-        self._outbox.failure, self._failures = "", 0
+        self._outbox.failure, self._outbox.error, self._failures = "", None, 0
 
     def _tell(self, what: JournalCommitted | JournalDamageFound | JournalUnwritten) -> None:
         if self._telemetry is None:

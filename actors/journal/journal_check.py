@@ -23,10 +23,11 @@ from callboard.actors.journal.encoding import (
     read_set_aside,
     read_tools,
 )
-from callboard.actors.journal.file_lock import FileLock, has_living_holder, holder
+from callboard.actors.journal.file_lock import FileLock, LastWritten, has_living_holder, holder, last_written
 from callboard.actors.journal.journal_database import StatementRefused
 from callboard.actors.journal.journal_records import SetAside
 from callboard.actors.journal.looking import cannot_look, stamp
+from callboard.actors.journal.own_files import LOG_IS_SHORT, is_as_left, lost_end
 from callboard.actors.journal.places import is_there, no_journal
 from callboard.actors.journal.salvage import salvage
 from callboard.actors.journal.sqlite_database import JournalDamaged
@@ -117,8 +118,10 @@ def _looked_at(real: Path) -> Report:
     try:
         if not FileLock.is_of_this_process(real):
             faults = tuple(filter(None, (header_fault(real), log_of(real).fault)))
+        left = last_written(real)  # before what it is looked for in
+        left = left if is_as_left(real, left) and not faults else None
         with closing(SqliteReader.looking(real)) as reader:
-            found = _checked(real, reader)
+            found = _checked(real, reader, left)
             return replace(found, faults=(*faults, *found.faults))
     except JournalDamaged as error:
         return Report(real, faults=tuple(dict.fromkeys((*faults, error.why))))
@@ -128,11 +131,13 @@ def _looked_at(real: Path) -> Report:
         raise cannot_look(real, error) from error
 
 
-def _checked(path: Path, reader: SqliteReader) -> Report:
+def _checked(path: Path, reader: SqliteReader, left: LastWritten | None) -> Report:
     faults: list[str] = []
     records: dict[str, int] = {}
     if fault := reader.database.fault() or reader.database.schema_fault():
         faults.append(fault)
+    if lost := lost_end(reader.database, left):
+        faults.append(f"{LOG_IS_SHORT}: {lost}")
     for table in TABLES:
         records[table.name] = 0
         for row in reader.database.each(table.select):
@@ -163,7 +168,7 @@ def repair(path: str | Path, *, wall_clock: Callable[[], float] = time.time) -> 
     if lock is None:
         raise UsageError(f"the journal {real} is in use by {holder(real)}: end it first")
     try:
-        database, notes = prepared(real, "power", wall_clock(), was_used=lock.was_used)
+        database, notes = prepared(lock, "power", wall_clock())
         database.close()
         before = verify(real)
         damaged = [fault for fault in before.faults if not fault.startswith("request ")]
@@ -172,7 +177,7 @@ def repair(path: str | Path, *, wall_clock: Callable[[], float] = time.time) -> 
         after = verify(real)
         return Report(after.path, after.records, after.open_requests, after.faults, after.set_aside, tuple(notes))
     except UsageError:
-        lock.remove()
+        lock.give_up()
         raise
     finally:
         lock.release()

@@ -25,6 +25,11 @@ class JournalLost(JournalUnsure):
     """Another process has taken over what this one had: it may write no more under its name."""
 
 
+class JournalGone(JournalLost):
+    """Its files are not those any more that this process opened: the runtime ends, and opens no others in their
+    place."""
+
+
 class ChangeRefused(RuntimeFailure):
     """One change cannot be written, and the rest of its batch was: a statement of a tool failed, or what was to be
     written once is there already."""
@@ -37,6 +42,11 @@ Idle = Callable[[Collection[RequestId]], frozenset[RequestId]]
 class JournalWriter(Protocol):
     """Owned by one thread. What is not a CallboardError is a fault of ours."""
 
+    @property
+    def is_shared(self) -> bool:
+        """Do other processes write to it too? Then requests of those that end are looked for."""
+        ...
+
     def open(self) -> OpenReport:
         """Before anything else: lock, make what is missing, check, repair. Raises UsageError for what is no journal, of
         another version, or owned by another process; JournalFailed where the disk or the server does not answer."""
@@ -47,7 +57,7 @@ class JournalWriter(Protocol):
 
         A Write that is there already is written once. Raises JournalFailed: then nothing of the batch counts as
         written, and it may be given again; JournalUnsure where it may be there all the same. Raises JournalLost: then
-        it must not.
+        it must not; JournalGone: all there was is over.
         """
         ...
 
@@ -65,7 +75,8 @@ class JournalWriter(Protocol):
         ...
 
     def renew(self) -> float | None:
-        """Prove that we are alive; the seconds after which to do so again, None where no one else could write.
+        """Prove that we are alive, or see that all is ours still; the seconds after which to do so again, None where
+        there is no need.
 
         Raises as `commit`.
         """

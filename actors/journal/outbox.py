@@ -87,6 +87,12 @@ class Outbox:
         """Why the last batch was not written; "" when it was."""
         self.damage = ""
         """What the store found damaged when it was opened, and set aside."""
+        self.error: Exception | None = None
+        """What was raised then."""
+        self.gone = ""
+        """Why there is no journal any more; "" while there is one."""
+        self.ends_runtime: Callable[[str], object] = lambda why: None
+        """Ends it for this reason: its journal has gone. Called on the journal's thread."""
         self.sessions: dict[RequestId, Ref[Written | NotWritten]] = {}
         """Those whose requests have begun in the journal and not ended."""
         self.taken_up: Callable[[tuple[RequestId, ...]], object] | None = None

@@ -118,6 +118,8 @@ class Patience:
 class PostgresJournal:
     """`JournalWriter` says what its methods do."""
 
+    is_shared: Final = True
+
     def __init__(
         self,
         url: str,

@@ -437,10 +437,10 @@ class _Evidence:
         return max(_times([row for row in self.found.rows if self.pages.place_of(row.page) < 0]), default=-math.inf)
 
     def _only_log(self) -> bool:
-        """Is the log damaged, and nothing in the file?"""
+        """Is a part of the log damaged, and nothing in the file?"""
         pages, found = self.pages, self.found
         in_file = [page for page in range(1, pages.pages_in_file + 1) if pages.place_of(page) < 0]
-        return bool(pages.log.lost) and not any(
+        return bool(pages.log.lost and pages.log.frames) and not any(
             page in self._unsound or (page in self._below_roots and page not in found.children) for page in in_file
         )
 

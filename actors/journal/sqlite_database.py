@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -56,7 +57,9 @@ _ABOUT_TABLE_SECOND: Final = frozenset(
 #: By the primary result code (https://www.sqlite.org/rescode.html): what to do.
 _ADVICE: Final = {
     sqlite3.SQLITE_FULL: "the disk, or its quota, is full: make room, or move the journal",
-    sqlite3.SQLITE_IOERR: "the disk reports an error: look at the system log, and move the journal to a sound disk",
+    sqlite3.SQLITE_IOERR: (
+        "the disk reports an error, or a quota is used up: look at the system log, and move the journal to a sound disk"
+    ),
     sqlite3.SQLITE_READONLY: "the file or its folder cannot be written: make it writable, or move the journal",
     sqlite3.SQLITE_CANTOPEN: "a file of it cannot be opened: look at the folder, its mode and the number of open files",
     sqlite3.SQLITE_PERM: "a file of it may not be opened: look at its owner and mode",
@@ -66,6 +69,8 @@ _ADVICE: Final = {
     sqlite3.SQLITE_NOMEM: "there is no memory left",
 }
 _REPAIR: Final = "a new start, or `callboard journal repair`, saves what is sound"
+#: Here SQLite does not say what the system has said.
+_OF_FILE_SYSTEM: Final = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN})
 _DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _PRIMARY: Final = 0xFF
 _MOST_FAULTS: Final = 3
@@ -253,6 +258,17 @@ def _may_tool(action: int, first: str | None, second: str | None, _database: str
     return sqlite3.SQLITE_OK
 
 
+def _advice_by_look(path: Path) -> str:
+    """What can be seen of the place where the journal is; "" when that says nothing."""
+    try:
+        is_read_only = os.statvfs(path.parent).f_flag & os.ST_RDONLY
+    except OSError as error:
+        return f"its folder cannot be used ({error.strerror}): put it back, or move the journal"
+    if is_read_only:
+        return "its file system is read-only now: look at the system log, make it writable, or move the journal"
+    return ""
+
+
 class _Told:
     """A context in which SQLite's errors become those of `JournalDatabase`. A class, and one for each connection: a
     generator costs 1 us at each of some seven statements of a commit."""
@@ -279,5 +295,6 @@ class _Told:
         if primary not in _ADVICE:
             raise StatementRefused(f"the database refuses the statement: {error}") from error
         name = getattr(error, "sqlite_errorname", "")
-        told = f"the journal {self._path} cannot be read or written ({name}: {error}): {_ADVICE[primary]}"
+        advice = (primary in _OF_FILE_SYSTEM and _advice_by_look(self._path)) or _ADVICE[primary]
+        told = f"the journal {self._path} cannot be read or written ({name}: {error}): {advice}"
         raise JournalFailed(told) from error

@@ -7,7 +7,7 @@ import os
 import re
 import stat
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +16,7 @@ from callboard.actors.journal.file_lock import FILE_MODE, FileLock, cannot_use
 from callboard.actors.journal.journal_database import StatementRefused
 from callboard.actors.journal.journal_store import JournalFailed
 from callboard.actors.journal.looking import looked_at
+from callboard.actors.journal.own_files import end_looked_for, is_as_left
 from callboard.actors.journal.salvage import (
     beside,
     finish,
@@ -81,20 +82,19 @@ def real_path(given: str) -> Path:
     return path
 
 
-def prepared(
-    path: Path, durability: Durability, now: float, *, was_used: bool = False
-) -> tuple[SqliteDatabase, list[str]]:
+def prepared(lock: FileLock, durability: Durability, now: float) -> tuple[SqliteDatabase, list[str]]:
     """The connection that writes, to a journal that is there, whole and of our format; and what was done for that.
 
     SQLite gives up what is behind the first damaged frame of a log, and writes over it: so it is opened for writing
-    only when nothing is wrong with any file. `was_used`: a process had it before.
+    only when nothing is wrong with any file.
 
-    The caller has its lock, and nothing of this process has the file open: to read it as we do here and close it would
+    Nothing of this process has the file open: to read it as we do here and close it would
     end the locks of SQLite's that the process has on it (https://www.sqlite.org/howtocorrupt.html, "Posix advisory
     locks canceled by a separate thread doing close()"). Raises UsageError, JournalFailed.
     """
-    was_there = path.exists()
+    path, was_there = lock.path, lock.path.exists()
     try:
+        as_left = is_as_left(path, lock.left)
         for each in beside(path):
             if os.path.lexists(each) and not each.is_file():
                 raise UsageError(f"{each} is not a regular file, and SQLite needs one there: move it away")
@@ -102,16 +102,21 @@ def prepared(
         notes = [f"an earlier process had begun to repair {path}: the damaged one is {aside}"] if aside else []
         is_new = _is_new(path)
         log = log_of(path)
-        why = log.fault or (_EMPTIED if was_there and was_used else "")
+        why = log.fault or (_EMPTIED if was_there and lock.left is not None else "")
         if not is_new:
             why = header_fault(path) or log.fault or _fault(path)
         path.chmod(FILE_MODE)  # now that it is known to be ours
+        is_told = bool(log.lost) or bool(why and not as_left)
+        log_is_there = bool(log.frames)
         if why:
             notes += salvage(path, why, now, durability)
             log = Log()
         database = SqliteDatabase(path, durability=durability)
         try:
             notes += _set_up(database, now, log)
+            if not is_told:
+                notes += end_looked_for(database, lock, now, as_left=as_left, log_is_there=log_is_there)
+            lock.forget()
         except BaseException:
             database.close()
             raise
@@ -229,7 +234,7 @@ def header_fault(path: Path) -> str:
     application = int.from_bytes(header[68:72], "big")
     if is_sqlite and application == APPLICATION_ID:
         return "" if all(header[at : at + len(one)] in (one, other) for at, one, other in _FIXED) else _HEADER_FAULT
-    if is_sqlite and application == 0 and path.stat().st_size <= PAGE_BYTES and _is_ours(path):
+    if is_sqlite and application == 0 and _is_ours(path):
         return ""  # the making of it was interrupted
     if has_records(path, _LOOK_FOR_RECORDS_PAGES):
         return _HEADER_FAULT
@@ -240,7 +245,7 @@ def header_fault(path: Path) -> str:
 def _is_ours(path: Path) -> bool:
     """Is it, with its log, a journal or an empty database? It may be another program's: nothing of it is changed."""
     with contextlib.suppress(JournalFailed, StatementRefused), contextlib.closing(looked_at(path)) as database:
-        is_empty = not database.query("SELECT 1 FROM sqlite_master")
+        is_empty = path.stat().st_size <= PAGE_BYTES and not database.query("SELECT 1 FROM sqlite_master")
         return is_empty or database.query("PRAGMA application_id") == [(APPLICATION_ID,)]
     return False
 
@@ -273,7 +278,7 @@ def merge_files_of_dead(
             continue
         try:
             if path.exists():
-                notes += _merge(path, database, durability, now)
+                notes += _merge(lock, database, durability, now)
         except (UsageError, JournalFailed) as error:
             notes.append(f"the journal of a process that has ended cannot be taken over: {error}")
             lock.release()
@@ -282,12 +287,16 @@ def merge_files_of_dead(
     return notes
 
 
-def _merge(path: Path, database: SqliteDatabase, durability: Durability, now: float) -> list[str]:
-    dead, notes = prepared(path, durability, now)
+def _merge(lock: FileLock, database: SqliteDatabase, durability: Durability, now: float) -> list[str]:
+    path = lock.path
+    dead, notes = prepared(lock, durability, now)
     try:
+        of_tools = [str(row[0]) for row in dead.query(_TABLES_OF_TOOLS, (f"{OWN_PREFIX}%",))]
         ((journal,),) = dead.query(f"SELECT value FROM {META.name} WHERE name = 'journal'")
-        mark = META.row(f"merged {journal}", str(path))
-        if not database.query(f"SELECT 1 FROM {META.name} WHERE name = ?", mark[:1]):
+        mark = f"merged {journal}"
+        done = database.query(f"SELECT value FROM {META.name} WHERE name = ?", (mark,))
+        why = "" if done == [(_WITH_TOOLS,)] else "whether their rows were copied is not known"
+        if not done:
             with _transaction(database):
                 for table in TABLES:
                     if table is not META:
@@ -295,21 +304,59 @@ def _merge(path: Path, database: SqliteDatabase, durability: Durability, now: fl
                             database.execute(table.insert, row)
                 for row in dead.each(f"SELECT request_id FROM {OPEN}"):
                     database.execute(_OPEN_FOR_ANY, row)
-                database.execute(META.insert, mark)
+                why = _copy_of_tools(dead, database, of_tools)
+                database.execute(META.insert, META.row(mark, str(path) if why else _WITH_TOOLS))
             notes.append(f"the journal {path} of a process that has ended was taken over")
-        others = [str(row[0]) for row in dead.query(_TABLES_OF_TOOLS, (f"{OWN_PREFIX}%",))]
     finally:
         dead.close()
-    if others:
+    if of_tools and why:
         aside = path.with_name(f"{path.name}.merged")
         path.replace(aside)
-        notes.append(f"it has tables of tools ({', '.join(others)}), which stay in {aside}")
+        notes.append(f"it has tables of tools ({', '.join(of_tools)}), which stay in {aside}: {why}")
     else:
         remove_database(path)
     return notes
+
+
+def _copy_of_tools(dead: SqliteDatabase, database: SqliteDatabase, names: Sequence[str]) -> str:
+    """Add the rows of tools' tables to ours of the same name, all or none; why none were, "" when all were."""
+    database.execute("SAVEPOINT callboard_tools")
+    try:
+        for name in names:
+            _copy_table(dead, database, name)
+        # What fires on rows has fired for these: their traces are rows that are copied too.
+        if dead.query(_TRIGGERS) or database.query(_TRIGGERS):
+            raise StatementRefused("there are triggers or views")
+    except StatementRefused as error:
+        database.execute("ROLLBACK TO callboard_tools")
+        database.execute("RELEASE callboard_tools")
+        return str(error)
+    database.execute("RELEASE callboard_tools")
+    return ""
+
+
+def _copy_table(dead: SqliteDatabase, database: SqliteDatabase, name: str) -> None:
+    """Raises StatementRefused, also where the two tables are not made alike."""
+    made, made_here = (each.query(_MADE_BY, (name,)) for each in (dead, database))
+    if not made_here:
+        for (sql,) in made:
+            database.execute(str(sql))
+    elif made != made_here:
+        raise StatementRefused(f"the table {name} is another one here")
+    quoted = '"' + name.replace('"', '""') + '"'
+    for row in dead.each(f"SELECT * FROM {quoted}"):
+        database.execute(f"INSERT INTO {quoted} VALUES ({', '.join('?' * len(row))})", row)
 
 
 _OPEN_FOR_ANY: Final = f"INSERT INTO {OPEN} (request_id, owner) VALUES (?, '') ON CONFLICT DO NOTHING"
 _TABLES_OF_TOOLS: Final = (
     "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE ? AND name NOT LIKE 'sqlite%'"
 )
+#: What was merged whole.
+_WITH_TOOLS: Final = "with its tables of tools"
+#: The table, then its indexes.
+_MADE_BY: Final = (
+    "SELECT sql FROM sqlite_master WHERE tbl_name = ? AND type IN ('table', 'index') AND sql IS NOT NULL"
+    " ORDER BY type = 'index', name"
+)
+_TRIGGERS: Final = "SELECT name FROM sqlite_master WHERE type NOT IN ('table', 'index')"

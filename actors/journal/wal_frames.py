@@ -141,7 +141,8 @@ def read_log(data: bytes, index: bytes = b"", *, with_earlier: bool = True) -> L
     order = magic or max(_WAL_MAGIC.values(), key=lambda each: _prove(raws, each, header))
     if _prove(raws, order, header) < len(raws) and not with_earlier:
         return read_log(data, index)
-    salts = header[16:24] if sound else next((raw.salts for raw in raws if raw.before is not None), header[16:24])
+    told = header[16:24] if sound or finished is None else finished[1]
+    salts = told if sound else next((raw.salts for raw in raws if raw.before is not None), told)
     if sound and finished is not None and _is_of_another(salts, finished[1]):
         return _gone(finished[0], "its log is another journal's")
     _prove_moved(raws, order, header)
@@ -347,9 +348,12 @@ def _is_of_last(raw: _Raw, salts: bytes) -> bool:
 
 def _commits_among(heads: list[bytes], salts: bytes) -> int:
     """Of the frames behind the sound ones, in their order. Those that no turn has written count as one, however many
-    stand together: it is not known what was there."""
-    of_last_turn = sum(head[4:8] != bytes(4) for head in heads if head[8:16] == salts)
-    return of_last_turn + sum(is_of_none for is_of_none, _ in groupby(heads, lambda head: _is_of_no_turn(head, salts)))
+    stand together: it is not known what was there. Zeros are room that the file had got, and that was not written when
+    the power went: of the commit that is there, if there is one."""
+    written = [head for head in heads if head.strip(b"\0")]
+    of_last_turn = sum(head[4:8] != bytes(4) for head in written if head[8:16] == salts)
+    groups = groupby(written, lambda head: _is_of_no_turn(head, salts))
+    return of_last_turn + sum(is_of_none for is_of_none, _ in groups) or int(len(written) < len(heads))
 
 
 def _is_of_no_turn(head: bytes, salts: bytes) -> bool:

@@ -327,7 +327,9 @@ class Answer(Generic[T]):
             self._settle(self._no_answer(why_tree_ended, may_go_on=self.is_kept))
         elif end is None and isinstance(down.error, RuntimeFailure):
             may_go_on = isinstance(down.error, Unwritten) and down.error.may_go_on
-            self._settle(self._no_answer(said(down.error), may_go_on=may_go_on))
+            failure = self._no_answer(said(down.error), may_go_on=may_go_on)
+            failure.__cause__ = down.error.__cause__ or down.error
+            self._settle(failure)
         elif end is None and (down.error is not None or down.reason is ExitReason.KILLED):
             why = down.reason.value if down.error is None else said(down.error)
             self._settle(RuntimeFailure(f"the request has no answer, since its session was lost: {why}"))

@@ -436,7 +436,8 @@ class RequestSession(Actor[SessionMessage]):
 
     def _unwritten(self, why: str, *, may_go_on: bool = True) -> None:
         self._fault = why
-        raise Unwritten(why, self._question.tag.shown(), may_go_on=may_go_on)
+        cause = self._ahead.error if self._ahead else None
+        raise Unwritten(why, self._question.tag.shown(), may_go_on=may_go_on) from cause
 
     def _look_for_writes(self) -> None:
         """One timer at a time: most writes are durable long before."""

@@ -104,6 +104,11 @@ class WriteAhead:
         if ids:
             self._parent = ids[-1]
 
+    @property
+    def error(self) -> Exception | None:
+        """What the last write of any request failed with; None when it was written."""
+        return self._outbox.error
+
     def begin(self, reply_to: Ref[Written | NotWritten]) -> None:
         """The session runs: this is its address."""
         self._reply_to = reply_to

@@ -246,6 +246,8 @@ _REMAINS: Final[dict[Remains, Callable[[Sequence[Change], random.Random], Sequen
 class SimulatedWriter:
     """One process's JournalWriter on a disk."""
 
+    is_shared: Final = False
+
     def __init__(self, disk: SimulatedDisk) -> None:
         self._disk = disk
         self._number = 0

@@ -53,6 +53,7 @@ def test_requests_end_with_one_clear_error_and_it_goes_on_when_there_is_room(
         assert f"{tmp_path}/journal.sqlite" in error
         assert why in error
         assert advice in error
+        assert error.endswith(" <- JournalFailed <- OperationalError")
     assert said["after"] == "done"
 
 
@@ -74,5 +75,6 @@ def test_a_read_only_disk_is_a_clear_error_at_the_start_and_leaves_nothing_runni
     assert said["meanwhile"].startswith("UsageError: ")
     assert f"{tmp_path}/journal.sqlite" in said["meanwhile"]
     assert "ead-only" in said["meanwhile"]
+    assert said["meanwhile"].endswith(" <- OSError")
     assert said["threads"] == []
     assert (said["before"], said["after"], said["end of before"]) == ("done", "done", "answered")

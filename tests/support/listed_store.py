@@ -40,6 +40,8 @@ class ListedStore:
 class ListedWriter:
     """A JournalWriter of it."""
 
+    is_shared = True
+
     def __init__(self, store: ListedStore) -> None:
         self._store = store
         self._is_open = False

@@ -58,11 +58,14 @@ def model(request: ModelRequest) -> ScriptedTurn:
 
 
 def told(ask: Callable[[], object]) -> str:
-    """The answer, or the error and its kind."""
+    """The answer, or the error and its kind, and the kinds of its causes."""
     try:
         return str(ask())
     except CallboardError as error:
-        return f"{type(error).__name__}: {error}"
+        text, cause = f"{type(error).__name__}: {error}", error.__cause__
+        while cause is not None:
+            text, cause = f"{text} <- {type(cause).__name__}", cause.__cause__
+        return text
 
 
 def runtime(journal: Path) -> Runtime:

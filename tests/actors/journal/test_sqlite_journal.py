@@ -106,6 +106,27 @@ def test_a_second_opener_in_another_process_is_told_who_has_it(holder: Holder) -
         repair(holder.path)
 
 
+def test_a_second_opener_is_refused_also_where_the_lock_file_is_gone(holder: Holder, tmp_path: Path) -> None:
+    path, elsewhere = holder.path, tmp_path / "elsewhere"
+    os.kill(holder.process.pid, signal.SIGSTOP)  # it would end by itself within a second
+    file_lock.lock_path(path).unlink()
+    for _ in range(2):
+        with pytest.raises(UsageError, match="in use by another process"):
+            SqliteJournal(path).open()
+    with pytest.raises(UsageError, match="in use by another process"):
+        repair(path)
+    path.rename(elsewhere)
+    with pytest.raises(UsageError, match="in use by another process"):
+        SqliteJournal(elsewhere).open()
+    with pytest.raises(UsageError, match="in use by another process"):  # a new file, with the log of the other
+        SqliteJournal(path).open()
+    elsewhere.rename(path)
+    holder.kill()
+    journal, _ = opened(path)
+    assert journal.take_up() == (request_id("theirs"),)
+    journal.close()
+
+
 def test_what_a_killed_process_has_written_is_there_and_its_lock_is_not(holder: Holder) -> None:
     holder.kill()
     journal, report = opened(holder.path)
@@ -181,8 +202,8 @@ def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
         ("absent/deeper/journal", "there is no folder"),
         ("folder", "not a regular file"),
         ("file/journal", "there is no folder"),
-        ("nul\0", "cannot use"),
-        ("loop", "cannot use"),
+        ("nul\0", "cannot be used"),
+        ("loop", "cannot be used"),
         ("pipe", "not a regular file"),
     ],
 )
@@ -333,13 +354,42 @@ def test_a_file_of_a_dead_process_that_is_not_a_journal_is_left_alone(tmp_path: 
     journal.close()
 
 
-def test_tables_of_tools_in_a_file_of_a_dead_process_are_kept(tmp_path: Path) -> None:
-    journal, _ = opened(tmp_path / "journal-1")
-    journal.commit([begin("a"), an_effect("a", Statement(ORDERS))])
-    journal.close()
+def test_rows_of_tools_in_files_of_dead_processes_are_taken_over_too(tmp_path: Path) -> None:
+    for name in ("1", "2", "3"):
+        journal, _ = opened(tmp_path / f"journal-{name}")
+        statements = (Statement(ORDERS), Statement("INSERT INTO orders VALUES (?, 1.5, 1)", (f"of {name}",)))
+        journal.commit([begin(name), an_effect(name, *statements)])
+        journal.close()
+    copy = (tmp_path / "journal-1").read_bytes()
+    for _ in range(2):  # the second time as if it had not been removed
+        (tmp_path / "journal-1").write_bytes(copy)
+        journal, _ = opened(tmp_path / "journal-{pid}")
+        with closing(sqlite3.connect(journal.path)) as database:
+            assert sorted(database.execute("SELECT name FROM orders")) == [("of 1",), ("of 2",), ("of 3",)]
+        journal.close()
+    assert not any((tmp_path / f"journal-{name}").exists() for name in ("1", "2", "3"))
+    assert not list(tmp_path.glob("*.merged"))
+
+
+@pytest.mark.parametrize(
+    ("here", "there"),
+    [
+        (ORDERS, "CREATE TABLE orders (other)"),
+        ("CREATE TABLE n (id INTEGER PRIMARY KEY); INSERT INTO n VALUES (1)",) * 2,
+        (ORDERS, f"{ORDERS}; CREATE TRIGGER t AFTER INSERT ON orders BEGIN DELETE FROM orders; END"),
+    ],
+    ids=["made in another way", "same keys", "a trigger"],
+)
+def test_tables_of_tools_that_cannot_be_taken_over_are_kept(tmp_path: Path, here: str, there: str) -> None:
+    for name, made in (("1", here), ("2", there)):
+        opened(tmp_path / f"journal-{name}")[0].close()
+        with closing(sqlite3.connect(tmp_path / f"journal-{name}")) as database:
+            database.executescript(made)
     journal, report = opened(tmp_path / "journal-{pid}")
-    assert "tables of tools (orders)" in report.notes[-1]
-    assert (tmp_path / "journal-1.merged").exists()
+    assert [each.name for each in tmp_path.glob("*.merged")] == ["journal-2.merged"]
+    assert "tables of tools" in report.notes[-1]
+    with closing(sqlite3.connect(tmp_path / "journal-2.merged")) as database:
+        assert database.execute("SELECT name FROM sqlite_master WHERE name IN ('orders', 'n')").fetchall()
     journal.close()
 
 
@@ -406,7 +456,7 @@ def test_a_statement_that_may_not_be_changes_nothing_and_the_rest_is_written(
         [begin("a"), an_effect("a", Statement("CREATE TABLE orders (name TEXT UNIQUE, amount INTEGER)"),
                                Statement("INSERT INTO orders VALUES ('there', 0)"))]
     )  # fmt: skip
-    insert = Statement("INSERT INTO orders VALUES (?, 1)", ("half",))
+    insert = Statement("INSERT INTO orders VALUES (?, 1.5, 1)", ("half",))
     good = an_effect("a", Statement("INSERT INTO orders VALUES ('good', 1)"), call="good")
     refused = journal.commit(
         [good, Write(request_id("a"), 2, (ANSWER,)), an_effect("a", insert, Statement(sql), call="bad"), begin("b")]
