@@ -55,6 +55,9 @@ SECTORS = (512, 4_096)
 SHARES = (0.0, 0.3, 0.7, 0.97, 1.0)
 #: What only another process needs, or what SQLite makes anew.
 NOT_KEPT = ("-shm",)
+#: The machine was started again since: its lock file says that to the next process.
+BOOT = Path("/proc/sys/kernel/random/boot_id")
+ANOTHER_BOOT = b"00000000-0000-0000-0000-000000000000"
 CALLS = "pwrite64,write,ftruncate,fdatasync,fsync,openat,unlink,rename"
 #: What "process" does not promise: the last moments.
 ALLOWED_WITHOUT_SYNC = ("was shown ", "calls of `once` had more", "calls of `blocking` had more")
@@ -234,7 +237,8 @@ class Disk:
                 file = now
             if file is None or name.endswith(NOT_KEPT):
                 continue
-            (folder / name).write_bytes(file.as_read() if name == EFFECTS_FILE else file.after_a_cut(chance))
+            content = file.as_read() if name == EFFECTS_FILE else file.after_a_cut(chance)
+            (folder / name).write_bytes(content.replace(BOOT.read_bytes().strip(), ANOTHER_BOOT))
 
 
 # -- one recording

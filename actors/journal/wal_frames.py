@@ -351,7 +351,8 @@ def _commits_among(heads: list[bytes], salts: bytes) -> int:
     stand together: it is not known what was there. Zeros are room that the file had got, and that was not written when
     the power went: of the commit that is there, if there is one."""
     written = [head for head in heads if head.strip(b"\0")]
-    of_last_turn = sum(head[4:8] != bytes(4) for head in written if head[8:16] == salts)
+    own = [head[4:8] != bytes(4) for head in written if head[8:16] == salts]
+    of_last_turn = sum(own) + (any(own) and not own[-1])  # behind a commit there is another one, which was begun
     groups = groupby(written, lambda head: _is_of_no_turn(head, salts))
     return of_last_turn + sum(is_of_none for is_of_none, _ in groups) or int(len(written) < len(heads))
 

@@ -323,16 +323,17 @@ def test_what_is_behind_a_damaged_frame_is_saved(made: tuple[Path, Made], tmp_pa
 def test_a_request_that_had_waited_before_a_power_cut_goes_on_where_the_log_need_not_be_whole(
     tmp_path: Path, durability: Durability
 ) -> None:
-    """The newest pages of the log reach the disk in any order: some of the last ones are not there, and no index."""
+    """The newest pages of the log reach the disk in any order: some of the last ones are not there, and no index. What
+    had been written says the lock file."""
     clock = [1_000.0]
-    live = SqliteJournal(tmp_path / "live", durability=durability, wall_clock=lambda: clock[0])
+    live = SqliteJournal(tmp_path / "live", durability=durability, wall_clock=lambda: clock[0], clock=lambda: clock[0])
     live.open()
     live.commit([begin("waits", at=1_000.0)])
     for number in range(60):
         clock[0] = 2_000.0 + number
         live.commit([begin(f"works-{number}", at=clock[0])])
     path, log = tmp_path / "journal", tmp_path / "journal-wal"
-    for ending in ("", "-wal"):
+    for ending in ("", "-wal", ".lock"):
         shutil.copy(tmp_path / f"live{ending}", tmp_path / f"journal{ending}")
     live.close()
     data = bytearray(log.read_bytes())
