@@ -147,12 +147,15 @@ def read_log(data: bytes, index: bytes = b"", *, with_earlier: bool = True) -> L
         return _gone(finished[0], "its log is another journal's")
     _prove_moved(raws, order, header)
     placed, earlier = _placed(raws, salts)
-    end = 1 + max((place for place, raw in placed.items() if raw.pages), default=-1)
-    log = Log(earlier=tuple(map(_frame, earlier)))
     plain = _seen_by_sqlite(raws, salts) if sound else 0
-    end = _look_at_end(log, raws, salts, end, None if finished is None or finished[1] != salts else finished[0])
-    frames = log.frames = {place: _frame(raw) for place, raw in sorted(placed.items()) if place < end}
-    for place in sorted(set(range(end)) - frames.keys()):
+    finished_frames = None if finished is None or finished[1] != salts else finished[0]
+    end = 1 + max((place for place, raw in placed.items() if raw.pages), default=-1)
+    if sound and (finished_frames or 0) <= plain and _is_unfinished(raws[plain:], range(plain, end), placed, salts):
+        end = plain
+    log = Log(earlier=tuple(map(_frame, earlier)))
+    end = _look_at_end(log, raws, salts, end, finished_frames)
+    log.frames = {place: _frame(raw) for place, raw in sorted(placed.items()) if place < end}
+    for place in sorted(set(range(end)) - log.frames.keys()):
         is_there = place < len(raws) and raws[place].salts == salts
         log.lost[place] = _lost_frame(raws, place, order, header) if is_there else LostFrame()
     _tell(log, plain, is_sound=sound)
@@ -314,6 +317,17 @@ def _seen_by_sqlite(raws: Sequence[_Raw], salts: bytes) -> int:
     return end
 
 
+def _is_unfinished(behind: Sequence[_Raw], places: range, placed: dict[int, _Raw], salts: bytes) -> bool:
+    """Is what is behind the frames that SQLite sees one commit, of which a power cut has left the end, and not all?"""
+    proved = [placed[place] for place in places if place in placed]
+    own = {id(raw) for raw in behind[: len(places)]}
+    is_at_its_place = all(id(raw) in own for raw in proved)  # what was moved, a power cut has not moved
+    commits = sum(raw.pages > 0 for raw in proved)
+    others = [raw.head for raw in behind if raw.before is None]
+    is_one = commits + _commits_among(others, salts) <= MOST_UNFINISHED_COMMITS
+    return len(proved) < len(places) and is_at_its_place and is_one
+
+
 def _look_at_end(log: Log, raws: Sequence[_Raw], salts: bytes, end: int, finished: int | None) -> int:
     """Up to which place there were commits; what is behind is not, or may not be, a finished one."""
     behind = [(place, raw) for place, raw in enumerate(raws) if place >= end and _is_of_last(raw, salts)]
@@ -326,7 +340,7 @@ def _look_at_end(log: Log, raws: Sequence[_Raw], salts: bytes, end: int, finishe
         log.tail = f"its last commit {_UNFINISHED}: nothing was built on it"
     if torn and finished != end:
         log.tail = f"its last commit is not whole: it {_UNFINISHED}, or was damaged since"
-        log.torn = b"".join(raw.head + raw.data for _, raw in torn)
+        log.torn = b"".join(raw.head + raw.data for _, raw in behind)
     return end
 
 
@@ -349,12 +363,13 @@ def _is_of_last(raw: _Raw, salts: bytes) -> bool:
 def _commits_among(heads: list[bytes], salts: bytes) -> int:
     """Of the frames behind the sound ones, in their order. Those that no turn has written count as one, however many
     stand together: it is not known what was there. Zeros are room that the file had got, and that was not written when
-    the power went: of the commit that is there, if there is one."""
+    the power went."""
     written = [head for head in heads if head.strip(b"\0")]
     own = [head[4:8] != bytes(4) for head in written if head[8:16] == salts]
     of_last_turn = sum(own) + (any(own) and not own[-1])  # behind a commit there is another one, which was begun
-    groups = groupby(written, lambda head: _is_of_no_turn(head, salts))
-    return of_last_turn + sum(is_of_none for is_of_none, _ in groups) or int(len(written) < len(heads))
+    return of_last_turn + sum(
+        is_of_none for is_of_none, _ in groupby(written, lambda head: _is_of_no_turn(head, salts))
+    )
 
 
 def _is_of_no_turn(head: bytes, salts: bytes) -> bool:
