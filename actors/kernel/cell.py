@@ -7,9 +7,10 @@ incarnation's life happens on its executor; a kill comes from elsewhere, and to 
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from typing import Final, Never
 
 from msgspec import Struct
@@ -18,7 +19,7 @@ from . import errors
 from .accounts import ActorInfo, DeadLetterReason, Statistics
 from .actor import Actor, Handler
 from .errors import DependencyLost, Rejected, logger, text_of
-from .mailbox import NOTHING, WAKE, Mailbox
+from .mailbox import LATE, NOTHING, WAKE, Mailbox, Signal
 from .ref import Down, Monitor, Ref, System
 from .reply import Ask, Reply
 from .restart import ExitReason, Restart, wants_restart
@@ -33,14 +34,6 @@ class State(Enum):
     STOPPING = "stopping"
     WAITING = "waiting"
     DEAD = "dead"
-
-
-class Signal(Enum):
-    """The kernel's own control messages. HALT: stop, but keep the cell. FINISH: end the stop that was put off."""
-
-    STOP = "stop"
-    HALT = "halt"
-    FINISH = "finish"
 
 
 class ChildStarted(Struct, frozen=True):
@@ -89,6 +82,8 @@ class Cell:
     children: dict[str, "Cell"] = field(default_factory=lambda: _NO_CHILDREN)
     """By name, in order of their start. Read it under `system.lock`."""
     _handler_of: Callable[[type], Handler | None] = field(init=False)
+    _under_way: Sequence[bool] = ()
+    """The turn that another thread than the actors' has scheduled; empty once it has begun."""
     _keep: bool = False
     _epoch: int = 0
     """Incarnations ended; tells a late handler that its time is over."""
@@ -105,11 +100,28 @@ class Cell:
 
     # -- turns ------------------------------------------------------------------------------------------------
 
+    def wake(self) -> None:
+        """Schedule a turn. On the actors' own thread that is marked before; what interrupts another one between mark
+        and deed would leave the mark alone, and no turn would ever come. There it is marked behind, on an object of
+        this turn: it may have begun by then."""
+        if self.system.scheduler.may_mark():
+            self.mailbox.awake = True
+            self.executor.call_soon(self.run)
+        elif not self._under_way:
+            under_way = [True]
+            self.executor.call_soon(partial(self._woken, under_way))
+            self._under_way = under_way
+
+    def _woken(self, under_way: list[bool]) -> None:
+        under_way.clear()
+        self.run()
+
     def run(self) -> None:
         """One turn: the scheduler calls it whenever there is work."""
         actor = self.actor or self._begin(self._epoch)
         if actor is None:
             return
+        self.mailbox.awake = True
         system, epoch = self.system, self._epoch
         take, handler_of = self.mailbox.take, self._handler_of
         left = system.turn_messages
@@ -233,7 +245,7 @@ class Cell:
             self._keep = False
             self._error = None if kept else error
             self.state = State.WAITING
-        self.mailbox.hold(drop=Signal)
+        self.mailbox.hold()
         if actor is not None:
             actor._kernel_leave(self)
         # Without their supervisor nothing looks after its children. Those that will be started again keep their cells.
@@ -281,6 +293,11 @@ class Cell:
         """Something was sent after the end."""
         self.bury(item, DeadLetterReason.NOT_ALIVE)
 
+    def sweep(self) -> None:
+        """Something has come in the moment of the end."""
+        for item in self.mailbox.close():
+            self.lost(item)
+
     def bury(self, item: object, reason: DeadLetterReason, error: BaseException | None = None) -> None:
         """Make a dead letter of something that will not be handled; its asker gets `error` or ActorDeadError."""
         self._note_dead(item, reason, error)
@@ -297,7 +314,7 @@ class Cell:
     def after_fork(self) -> None:
         """In the child of a fork: nothing runs there that could handle a message."""
         self.state, self.actor = State.DEAD, None
-        self.mailbox.after_fork()
+        self.mailbox.close()
 
     # -- what others ask of it --------------------------------------------------------------------------------
 
@@ -312,6 +329,7 @@ class Cell:
         return True
 
     def _launch(self) -> None:
+        self._under_way = ()  # of a thread that was given up
         self.executor.call_soon(self.run)
 
     def ask_to_stop(self, *, keep: bool = False, answer: Callable[[bool], object] | None = None) -> None:
@@ -329,8 +347,11 @@ class Cell:
         self._signal(Signal.FINISH)
 
     def _signal(self, signal: Signal) -> None:
-        if self.mailbox.put_control(signal, counted=False) is WAKE:
-            self.executor.call_soon(self.run)
+        outcome = self.mailbox.put_control(signal)
+        if outcome is WAKE:
+            self.wake()
+        elif outcome is LATE:
+            self.sweep()
 
     def watch(self, notify: Callable[[Down], object], held_by: set[Monitor] | None = None) -> Monitor:
         """Set a monitor; it fires at once when the actor is dead."""
@@ -479,6 +500,8 @@ class ThreadCell(Cell):
             epoch, actor = self._epoch, self.actor
         _here.cell = self
         actor = actor or self._begin(epoch)
+        if actor is not None:
+            self.mailbox.awake = True
         left = self.system.turn_messages
         while actor is not None and left:
             item = self._next(epoch)

@@ -1,13 +1,14 @@
 """The bounded, two-lane mailbox of one actor.
 
-One lock makes put and close atomic: a late ask is either taken, and answered at the latest when the closed mailbox is
-emptied, or refused at once. The consumer hardly ever takes that lock, since appending to and popping from a list are
-atomic. The user lane is two lists (a queue made of two stacks): an empty deque costs 624 bytes, two empty lists 112.
+No lock: a producer may be a host's thread, in which an exception of a signal handler can come between any two
+instructions, and what it held then would be held for good. Appending to a list and popping from it are one step each;
+all that is counted or marked is done by the consumer. A put that closing has overtaken says so (LATE): what is left
+then is taken out once more, so that each ask is answered. The user lane is two lists (a queue made of two stacks): an
+empty deque costs 624 bytes, two empty lists 112.
 """
 
-from collections import deque
+import contextlib
 from enum import Enum
-from threading import Lock
 from typing import Final
 
 #: Messages a mailbox holds by default: at 2 us a message, 20 ms of work on the loop.
@@ -15,12 +16,23 @@ CAPACITY: Final = 10_000
 
 
 class Put(Enum):
-    """How a put ended. WAKE: queued, and the consumer sleeps, so that the producer has to schedule it."""
+    """How a put ended. WAKE: queued, and the consumer sleeps, so that the producer has to schedule it. LATE: queued, and
+    closed in the same moment, so that the producer has to `close` it again."""
 
     QUEUED = "queued"
     WAKE = "wake"
     FULL = "full"
     CLOSED = "closed"
+    LATE = "late"
+
+
+class Signal(Enum):
+    """The kernel's own control messages, which are not counted. HALT: stop, but keep the cell. FINISH: end the stop that
+    was put off."""
+
+    STOP = "stop"
+    HALT = "halt"
+    FINISH = "finish"
 
 
 class _Nothing(Enum):
@@ -30,33 +42,38 @@ class _Nothing(Enum):
 #: What `take` returns when the mailbox is empty and its consumer has been put to sleep.
 NOTHING: Final = _Nothing.NOTHING
 
-#: Up to here pop(0) on a list is cheaper than the lock (0.12 us) it takes to swap the lists.
+#: Up to here pop(0) on a list is cheaper than moving all to the other one.
 FEW: Final = 16
 
-QUEUED, WAKE, FULL, CLOSED = Put.QUEUED, Put.WAKE, Put.FULL, Put.CLOSED
+QUEUED, WAKE, FULL, CLOSED, LATE = Put.QUEUED, Put.WAKE, Put.FULL, Put.CLOSED, Put.LATE
 
 
 class Mailbox:
     """Messages on their way to one actor. `put*` from any thread, `take` from the one consumer."""
 
-    __slots__ = ("_awake", "_closed", "_control", "_incoming", "_lock", "_outgoing", "accepted", "capacity", "refused")
+    __slots__ = ("_closed", "_control", "_incoming", "_outgoing", "_taken", "awake", "capacity", "refused")
 
     def __init__(self, capacity: int = CAPACITY) -> None:
         if capacity < 1:
             raise ValueError(f"a mailbox holds at least one message, got capacity {capacity}")
-        self._lock = Lock()
         self._incoming: list[object] = []
         self._outgoing: list[object] = []  # in reverse, so that pop() yields the oldest
-        self._control: deque[object] | None = None
-        self._awake = True  # until its actor has started, there is no consumer to schedule
+        self._control: list[object] = []
+        #: No put has to schedule the consumer. Until its actor has started, there is none.
+        self.awake = True
         self._closed = False
+        self._taken = 0
         self.capacity = capacity
-        self.accepted = 0
         self.refused = 0
 
     def __len__(self) -> int:
         """Messages that wait, both lanes."""
-        return len(self._incoming) + len(self._outgoing) + len(self._control or ())
+        return len(self._incoming) + len(self._outgoing) + len(self._control)
+
+    @property
+    def accepted(self) -> int:
+        """Messages that were taken in so far, without signals."""
+        return self._taken + len(self) - sum(type(item) is Signal for item in tuple(self._control))
 
     @property
     def is_open(self) -> bool:
@@ -65,91 +82,86 @@ class Mailbox:
 
     def put(self, item: object) -> Put:
         """Add to the user lane, unless full or closed."""
-        with self._lock:
-            if self._closed:
-                return CLOSED
-            incoming = self._incoming
-            if len(incoming) + len(self._outgoing) >= self.capacity:
-                self.refused += 1
-                return FULL
-            incoming.append(item)
-            self.accepted += 1
-            if self._awake:
-                return QUEUED
-            self._awake = True
-            return WAKE
+        if self._closed:
+            return CLOSED
+        incoming = self._incoming
+        if len(incoming) + len(self._outgoing) >= self.capacity:
+            self.refused += 1
+            return FULL
+        incoming.append(item)
+        if self._closed:
+            return LATE
+        return QUEUED if self.awake else WAKE
 
-    def put_control(self, item: object, *, counted: bool = True) -> Put:
-        """Add to the control lane, which user traffic never fills; `counted` for statistics, unless a kernel signal."""
-        with self._lock:
-            if self._closed:
-                return CLOSED
-            if self._control is None:
-                self._control = deque()
-            self._control.append(item)
-            self.accepted += counted
-            if self._awake:
-                return QUEUED
-            self._awake = True
-            return WAKE
+    def put_control(self, item: object) -> Put:
+        """Add to the control lane, which user traffic never fills."""
+        if self._closed:
+            return CLOSED
+        self._control.append(item)
+        if self._closed:
+            return LATE
+        return QUEUED if self.awake else WAKE
 
     def take(self) -> object:
         """Next item for the consumer, control lane first; NOTHING when empty, then the next put returns WAKE."""
         while True:
             if self._control:
-                return self._control.popleft()
+                item = self._control.pop(0)
+                self._taken += type(item) is not Signal
+                return item
             if self._outgoing:
+                self._taken += 1
                 return self._outgoing.pop()
             incoming = self._incoming
             if incoming:
                 if len(incoming) <= FEW:
-                    return incoming.pop(0)  # producers only append, so this needs no lock
-                with self._lock:
-                    self._outgoing, self._incoming = self._incoming, self._outgoing
-                self._outgoing.reverse()
+                    self._taken += 1
+                    return incoming.pop(0)
+                moved = incoming[:]  # producers only append, so that these are the first ones also in the next step
+                del incoming[: len(moved)]
+                moved.reverse()
+                self._outgoing = moved
                 continue
-            self._awake = False  # as in sleep()
-            if not (self._incoming or self._control):
+            if self.sleep():
                 return NOTHING
-            self._awake = True
 
     def sleep(self) -> bool:
         """The consumer's turn is over: True when nothing waits, then the next put returns WAKE.
 
-        No lock: a producer adds and then looks at `_awake`, the consumer the other way round, so that one sees the
-        other. At worst both do, and the consumer has a turn with nothing to do.
+        A producer adds and then looks at `awake`, the consumer the other way round, so that one sees the other. At
+        worst both do, and the consumer has a turn with nothing to do.
         """
-        self._awake = False
+        self.awake = False
         if self._incoming or self._control or self._outgoing:
-            self._awake = True
+            self.awake = True
             return False
         return True
 
     def peek(self) -> object:
         """The item `take` would return; NOTHING when empty. For traces of the simulation only."""
-        with self._lock:
-            if self._control:
-                return self._control[0]
-            if self._outgoing:
-                return self._outgoing[-1]
-            return self._incoming[0] if self._incoming else NOTHING
+        if self._control:
+            return self._control[0]
+        if self._outgoing:
+            return self._outgoing[-1]
+        return self._incoming[0] if self._incoming else NOTHING
 
-    def hold(self, drop: type) -> None:
-        """Without a consumer: keep messages, let no put schedule it, and drop control items of type `drop`."""
-        with self._lock:
-            self._awake = True
-            if self._control:
-                self._control = deque(item for item in self._control if type(item) is not drop)
+    def hold(self) -> None:
+        """Without a consumer: keep messages, let no put schedule it, and drop signals."""
+        self.awake = True
+        for item in tuple(self._control):
+            if type(item) is Signal:
+                self._control.remove(item)
 
     def close(self) -> list[object]:
-        """Take no more and hand over what was waiting, control lane first. Closing twice yields nothing."""
-        with self._lock:
-            self._closed = True
-            left = [*(self._control or ()), *reversed(self._outgoing), *self._incoming]
-            self._control, self._outgoing, self._incoming = None, [], []
+        """Take no more and hand over what was waiting, control lane first. Closing again yields what came late, which
+        does not count as accepted."""
+        is_first = not self._closed
+        self._closed = True
+        left: list[object] = []
+        for lane, at in ((self._control, 0), (self._outgoing, -1), (self._incoming, 0)):
+            while lane:  # one by one: two threads may do this at a time, and a producer may add
+                with contextlib.suppress(IndexError):  # the other one was first
+                    left.append(lane.pop(at))
+        if is_first:
+            self._taken += sum(type(item) is not Signal for item in left)
         return left
-
-    def after_fork(self) -> None:
-        """In the child of a fork: a thread that is not there may hold the lock, and no consumer is left."""
-        self._lock = Lock()
-        self.close()

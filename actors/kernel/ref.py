@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from .accounts import DeadLetters, Statistics
 from .errors import MailboxFull, contained
-from .mailbox import FULL, QUEUED, WAKE, Mailbox
+from .mailbox import FULL, LATE, QUEUED, WAKE, Mailbox
 from .reply import Answer, Ask, Asks, AsyncReply, Reply
 from .restart import ExitReason
 from .scheduler import Executor, Scheduler
@@ -61,7 +61,9 @@ class Place(Protocol):
     def children(self) -> "Mapping[str, Place]": ...
 
     def run(self) -> None: ...
+    def wake(self) -> None: ...
     def lost(self, item: object) -> None: ...
+    def sweep(self) -> None: ...
     def ask(self, message: object, timeout_seconds: float) -> object: ...
     def ask_to_stop(self, *, keep: bool = False, answer: Callable[[bool], object] | None = None) -> None: ...
     def finish_stopping(self) -> None: ...
@@ -87,10 +89,12 @@ class Ref(pykka.ActorRef[Any], Generic[M]):
         cell = self._cell
         outcome = cell.mailbox.put(message)
         if outcome is WAKE:
-            cell.executor.call_soon(cell.run)
+            cell.wake()
         elif outcome is FULL:
             waiting, most = len(cell.mailbox), cell.mailbox.capacity
             raise MailboxFull(f"{cell.name} is overloaded: {waiting} messages wait, it takes {most}")
+        elif outcome is LATE:
+            cell.sweep()
         elif outcome is not QUEUED:
             cell.lost(message)
 
@@ -99,7 +103,9 @@ class Ref(pykka.ActorRef[Any], Generic[M]):
         cell = self._cell
         outcome = cell.mailbox.put_control(message)
         if outcome is WAKE:
-            cell.executor.call_soon(cell.run)
+            cell.wake()
+        elif outcome is LATE:
+            cell.sweep()
         elif outcome is not QUEUED:
             cell.lost(message)
 

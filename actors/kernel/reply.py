@@ -56,7 +56,8 @@ class Ask(Struct, eq=False):
 class Reply(ReplyTo, pykka.Future[_Result]):
     """The answer to a blocking ask; usable as a Pykka future (`get`, `map`, `join` ...), and awaited on any loop.
 
-    A held lock is the whole waiting mechanism: 0.1 us to make, against 2 us for the Condition of pykka.ThreadingFuture.
+    Each waiter has a lock that the answer opens: 0.1 us to make, against 2 us for the Condition of
+    pykka.ThreadingFuture, and what interrupts one waiter takes nothing from the others.
     """
 
     _get_hook: Any = None
@@ -65,41 +66,43 @@ class Reply(ReplyTo, pykka.Future[_Result]):
         """`block_until` waits as `wait` does, but under a simulation in virtual time."""
         self._block_until = block_until or Reply.wait
         self._once = Lock()  # taken by the first answer
-        self._gate = Lock()
-        self._gate.acquire()
-        self._callbacks: list[Callable[[], object]] = []
-
-    @property
-    def done(self) -> bool:
+        self.done = False
         """Whether an answer is there."""
-        return not self._gate.locked()
+        self._callbacks: list[Callable[[], object]] = []
 
     def _end(self, value: object, error: BaseException | None) -> None:
         if self._once.acquire(blocking=False):
             self._value, self._error = value, error
-            self._gate.release()
+            self.done = True
             while self._callbacks:
-                self._call_back()
+                with contextlib.suppress(IndexError):  # a thread that has added one has taken it back
+                    contained(self._callbacks.pop(0), "an answered ask")
 
     def on_done(self, callback: Callable[[], object]) -> None:
         """Call once when answered, at once if it is. Any thread may add a callback."""
         self._callbacks.append(callback)
-        if self.done:
-            self._call_back()
+        if self.done and self._take_back(callback):  # its own alone: another's would be lost with this thread
+            contained(callback, "an answered ask")
 
-    def _call_back(self) -> None:
+    def _take_back(self, callback: Callable[[], object]) -> bool:
+        """False where the thread that answers has it."""
         try:
-            callback = self._callbacks.pop(0)
-        except IndexError:  # the thread that answers has called it
-            return
-        contained(callback, "an answered ask")
+            self._callbacks.remove(callback)
+        except ValueError:
+            return False
+        return True
 
     def wait(self, timeout_seconds: float | None) -> bool:
         """Block this thread, really; False when the time is over first."""
-        opened = self._gate.acquire(timeout=-1 if timeout_seconds is None else max(0.0, timeout_seconds))
-        if opened:
-            self._gate.release()
-        return opened
+        if self.done:
+            return True
+        gate = Lock()
+        gate.acquire()
+        opens = gate.release
+        self.on_done(opens)
+        if not gate.acquire(timeout=-1 if timeout_seconds is None else max(0.0, timeout_seconds)):
+            self._take_back(opens)
+        return self.done
 
     def result(self) -> _Result:
         """The answer, once there; raises what the actor failed with."""
@@ -111,7 +114,7 @@ class Reply(ReplyTo, pykka.Future[_Result]):
         """Wait for the answer (Pykka's interface). Raises AskTimeout after `timeout` seconds."""
         if self._get_hook is not None:
             return super().get(timeout=timeout)
-        if self._gate.locked() and not self._block_until(self, timeout):
+        if not self.done and not self._block_until(self, timeout):
             raise AskTimeout(f"no answer within {timeout} seconds")
         return self.result()
 

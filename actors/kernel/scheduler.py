@@ -96,6 +96,9 @@ class Scheduler(Executor, Protocol):
     def is_current(self) -> bool:
         """Whether the caller is on the thread that runs the actors."""
 
+    def may_mark(self) -> bool:
+        """Whether nothing can interrupt the calling thread between two steps, so that a mark is followed by its deed."""
+
     def own_thread(self, name: str) -> OwnThread:
         """A new thread for one actor. Raises OutOfThreads."""
 
@@ -438,6 +441,10 @@ class LoopScheduler:
     What is posted goes into a deque of our own, and the loop is woken once for all posts that come before it wakes up:
     one write to its self-pipe for a burst, no asyncio handle an actor turn. Actors, timers and tasks begin in an empty
     context: that of the code which tells, asks or sets a timer does not reach them.
+
+    An exception may come between any two instructions of a host's thread (a signal handler's, Ctrl-C). There a post is
+    one append, then a wake-up that may be repeated, and only then the mark that one is under way. What was appended and
+    not followed by a wake-up is found by the watchdog, within half its limit.
     """
 
     turn_messages = TURN_MESSAGES
@@ -461,7 +468,10 @@ class LoopScheduler:
         #: What timers wait in: it stays empty, since each runs in a new one. Few timers of those that are set ever do.
         self.timer_context = Context()
         self._ready: deque[Run] = deque()
+        #: By the loop thread, which nothing interrupts.
         self._pump_posted = False
+        #: The wake-up that another thread has made last; emptied when it has come.
+        self._under_way: list[bool] = []
         self._taken: Run | None = None
         """A turn that has not begun, and is in no queue."""
         self._stopping = False
@@ -510,7 +520,8 @@ class LoopScheduler:
 
     def busy_with(self) -> Busy | None:
         """For the watchdog: the cell that runs, or the task that it saw twice while the loop got to no callback."""
-        of_cell = getattr(getattr(self.running, "__self__", None), "busy_with", None)
+        run = getattr(self.running, "func", self.running)  # of a partial
+        of_cell = getattr(getattr(run, "__self__", None), "busy_with", None)
         busy: Busy | None = of_cell and of_cell()
         if busy is not None:
             return busy
@@ -526,6 +537,8 @@ class LoopScheduler:
 
     def _answer(self) -> None:
         self._asked_at = self._suspect = None
+        if self._ready and not self._pump_posted:
+            self._pump()
 
     def after_fork(self) -> None:
         """In the child of a fork: the loop and its sockets belong to the parent, so that nothing may touch them."""
@@ -537,18 +550,29 @@ class LoopScheduler:
         """Whether the caller is on the loop thread."""
         return threading.get_ident() == self._thread_id
 
+    may_mark = is_current
+
     def call_soon(self, run: Run) -> None:
         """Run on the loop thread. Ignored once the scheduler has stopped."""
         self._ready.append(run)
-        if self._pump_posted:
+        if self._pump_posted or self._under_way:
             return
-        self._pump_posted = True
-        # On the loop itself no wake-up is needed, which would be a write to its self-pipe and a read of it.
-        post = self._post if threading.get_ident() == self._thread_id else self._wake
         try:
-            post(self._pump, context=self._context)
+            if threading.get_ident() == self._thread_id:
+                # No wake-up is needed, which would be a write to the loop's self-pipe and a read of it.
+                self._pump_posted = True
+                self._post(self._pump, context=self._context)
+            else:
+                under_way = [True]
+                self._wake(self._woken, under_way, context=self._context)
+                self._under_way = under_way
         except RuntimeError:  # the loop is closed: nothing runs any more
             return
+
+    def _woken(self, under_way: list[bool]) -> None:
+        under_way.clear()  # before the look: what comes after it needs a wake-up of its own
+        if not self._pump_posted:
+            self._pump()
 
     def call_at(self, when_seconds: float, run: Run, *, lived: bool = False) -> Timer:
         """Run on the loop thread when `now()` has reached `when_seconds`."""
@@ -577,6 +601,7 @@ class LoopScheduler:
                 self._go_on(None)
 
     def _pump(self) -> None:
+        self._pump_posted = True
         context = self._context
         ready, now = self._ready, self.now
         self.turn_began = at = now()
@@ -600,7 +625,7 @@ class LoopScheduler:
                 break
         self.running = None
         self._pump_posted = False
-        if ready and not self._pump_posted:  # cut short, or posted in between
+        if ready:  # cut short, or posted in between
             self._pump_posted = True
             self._post(self._pump, context=self._context)
 
@@ -636,6 +661,7 @@ class LoopScheduler:
             if isinstance(timer := frame.f_locals.get("self"), LoopTimer):
                 timer.arm()  # unless it was cancelled, or has run
         self._asked_at = self._suspect = None
+        self._under_way = []
         self._pump_posted = True
         self._post(self._pump, context=self._context)
 

@@ -124,6 +124,10 @@ class SimulatedScheduler:
         """Whether the caller is a loop actor (and not the test, nor an actor's thread)."""
         return self._running and threading.get_ident() == self._driver
 
+    def may_mark(self) -> bool:
+        """Nothing interrupts a simulated thread."""
+        return True
+
     def own_thread(self, name: str) -> OwnThread:
         """A simulated thread."""
         thread = BatonThread(name, self)

@@ -6,13 +6,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from callboard.actors.kernel.mailbox import NOTHING, Mailbox, Put
+from callboard.actors.kernel.mailbox import NOTHING, Mailbox, Put, Signal
 
 CAPACITY = 4
-
-
-class Signal:
-    pass
 
 
 class MailboxMachine(RuleBasedStateMachine):
@@ -35,7 +31,6 @@ class MailboxMachine(RuleBasedStateMachine):
         else:
             assert outcome is (Put.QUEUED if self.awake else Put.WAKE)
             self.user.append(item)
-            self.awake = True
             self.sent += 1
 
     @rule(item=st.integers())
@@ -46,8 +41,11 @@ class MailboxMachine(RuleBasedStateMachine):
         else:
             assert outcome is (Put.QUEUED if self.awake else Put.WAKE)
             self.control.append(item)
-            self.awake = True
             self.sent += 1
+
+    @rule()
+    def wake(self) -> None:
+        self.awake = self.mailbox.awake = True
 
     @precondition(lambda self: self.awake and not self.closed)
     @rule()
@@ -67,8 +65,8 @@ class MailboxMachine(RuleBasedStateMachine):
 
     @rule()
     def hold(self) -> None:
-        self.mailbox.put_control(Signal(), counted=False)
-        self.mailbox.hold(drop=Signal)
+        self.mailbox.put_control(Signal.STOP)
+        self.mailbox.hold()
         self.awake = True
 
     @rule()
