@@ -16,8 +16,8 @@ CAPACITY: Final = 10_000
 
 
 class Put(Enum):
-    """How a put ended. WAKE: queued, and the consumer sleeps, so that the producer has to schedule it. LATE: queued, and
-    closed in the same moment, so that the producer has to `close` it again."""
+    """How a put ended. WAKE: queued, and the consumer sleeps, so that the producer has to schedule it. LATE: queued,
+    and closed in the same moment, so that the producer has to `close` it again."""
 
     QUEUED = "queued"
     WAKE = "wake"
@@ -27,8 +27,8 @@ class Put(Enum):
 
 
 class Signal(Enum):
-    """The kernel's own control messages, which are not counted. HALT: stop, but keep the cell. FINISH: end the stop that
-    was put off."""
+    """The kernel's own control messages, which are not counted. HALT: stop, but keep the cell. FINISH: end the stop
+    that was put off."""
 
     STOP = "stop"
     HALT = "halt"

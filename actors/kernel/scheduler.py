@@ -97,7 +97,7 @@ class Scheduler(Executor, Protocol):
         """Whether the caller is on the thread that runs the actors."""
 
     def may_mark(self) -> bool:
-        """Whether nothing can interrupt the calling thread between two steps, so that a mark is followed by its deed."""
+        """Whether nothing can interrupt the calling thread between two steps: a mark is followed by its deed."""
 
     def own_thread(self, name: str) -> OwnThread:
         """A new thread for one actor. Raises OutOfThreads."""
