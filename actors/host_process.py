@@ -8,12 +8,28 @@ import os
 import queue
 import threading
 import warnings
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from contextvars import copy_context
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
+from callboard.actors.kernel.reply import Reply
 from callboard.protocol.errors import UsageError
 
 if TYPE_CHECKING:
     from callboard.actors.running import StartedRuntime
+
+R = TypeVar("R")
+P = ParamSpec("P")
+
+
+class _Hosted(Protocol):
+    """What has a runtime that runs, or not."""
+
+    _running: StartedRuntime | None
+
+
+S = TypeVar("S", bound=_Hosted)
 
 #: Libraries of green threads that replace parts of the standard library: how to keep those that callboard needs.
 GREEN_THREADS: Final = {
@@ -35,6 +51,47 @@ def end_dropped(running: StartedRuntime) -> None:
             threading.Thread(target=running.close, name="callboard-close").start()
         else:
             running.close()
+
+
+def start_apart(run: Callable[[], object]) -> None:
+    """Begin it on a new thread of callboard's own, in one step. Where the host can start no more threads it is done
+    here."""
+    try:
+        _thread.start_new_thread(run, ())
+    except RuntimeError:
+        run()
+
+
+def apart(run: Callable[[], R]) -> R:
+    """Its result, of a thread of callboard's own.
+
+    An exception that comes here, out of a signal handler, ends the waiting alone: what `run` marks and holds, it also
+    undoes and lets go of.
+    """
+    reply = Reply[R]()
+    start_apart(partial(_answer, reply, partial(copy_context().run, run)))
+    reply.wait(None)
+    return reply.result()
+
+
+def _answer(reply: Reply[R], run: Callable[[], R]) -> None:
+    try:
+        reply.answer(run())
+    except BaseException as error:  # noqa: BLE001 - the waiting thread gets it
+        reply.fail(error)
+
+
+def from_host(call: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
+    """For what a host calls and waits for: it is done `apart`, unless it is asked for on callboard's own loop."""
+
+    @wraps(call)
+    def called(own: S, *args: P.args, **options: P.kwargs) -> R:
+        running = own._running
+        if running is not None and running.system.scheduler.is_current():
+            return call(own, *args, **options)
+        return apart(partial(call, own, *args, **options))
+
+    return called
 
 
 def check_for_asyncio(what: str) -> None:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, InvalidStateError
 from functools import partial
-from typing import Final, Generic, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -44,6 +44,9 @@ from callboard.protocol.errors import CallboardError, OutcomeUnknown, RuntimeFai
 from callboard.protocol.events import CancelRequested, NoticeCame, RequestStarted
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag
 from callboard.protocol.machine import Session
+
+if TYPE_CHECKING:
+    from callboard.actors.new_request import NewRequest
 
 logger = logging.getLogger("callboard")
 
@@ -109,8 +112,10 @@ class StartedRuntime:
         self.sessions: dict[RequestId, kernel.Ref[SessionMessage]] = {}
         self.requests: dict[RequestId, StartedRequest[object]] = {}
         """Those that have not ended."""
-        self.beginning: dict[RequestId, str | None] = {}
-        """Streams that are read for before their requests begin; why each is cancelled, where it is."""
+        self.beginning: dict[NewRequest[Any], None] = {}
+        """Those that are about to begin."""
+        self.is_over = False
+        """Its loop has ended."""
         self.is_draining = False
         """No new requests are taken."""
         self._is_stopping = False
@@ -140,6 +145,7 @@ class StartedRuntime:
 
     def _start(self, begun: contextlib.ExitStack, wiring: Wiring, approve: ApprovalCallback | None) -> None:
         begun.callback(self._settle, None)
+        begun.callback(self._loop_ended)
         scheduler = kernel.LoopScheduler("callboard")
         begun.callback(scheduler.stop, SHUTDOWN_SECONDS)
         scheduler.start()
@@ -189,21 +195,32 @@ class StartedRuntime:
             self.conversations[request_id] = answer.conversation
         self.system.watch(ref, opened.ended)
 
+    def _loop_ended(self) -> None:
+        self.is_over = True
+        self.refuse_beginning()
+
+    def refuse_beginning(self) -> None:
+        """Its loop has ended, and begins nothing more."""
+        for new in tuple(self.beginning):
+            self.beginning.pop(new, None)
+            new.answer.refuse(self.failure or RuntimeFailure("this runtime is stopping"))
+
     def drain(self, deadline_seconds: float) -> bool:
         """See `Runtime.drain`. Blocks."""
         self.is_draining = True
         until = time.monotonic() + deadline_seconds
         while (left := until - time.monotonic()) > 0:
-            if not self.requests or self._is_stopping:
+            if not (self.requests or self.beginning) or self._is_stopping:
                 break
             self.has_none.wait(min(left, DRAIN_LOOK_SECONDS))
+            self.has_none.clear()
             with self.asking():
                 open_ones = [opened.described() for opened in tuple(self.requests.values())]
             if self.outbox is not None and all(each is None or each.state is OpenState.WAITING for each in open_ones):
                 break
         if (failure := self.failure) is not None:
             raise failure
-        return not self.requests
+        return not (self.requests or self.beginning)
 
     def end_drain(self) -> None:
         """The runtime stops now: what waits for its requests waits no longer."""
@@ -270,16 +287,20 @@ class StartedRuntime:
             return self.peers.telemetry.ask(ReadMetrics(self.system.now()), METRICS_TIMEOUT_SECONDS)
 
     def cancel(self, request_id: RequestId, reason: str) -> bool:
-        if request_id in self.beginning:
-            self.beginning[request_id] = reason
-        ref = self.sessions.get(request_id)
-        if ref is None:
-            return request_id in self.beginning
-        self.beginning.pop(request_id, None)  # it has begun meanwhile
+        """From any thread, in the midst of anything."""
+        beginning = [new for new in tuple(self.beginning) if new.request_id == request_id]
+        for new in beginning:
+            new.why_cancelled, new.answer.is_left = reason, True
         if (opened := self.requests.get(request_id)) is not None:
             opened.answer.is_left = True
-        ref.tell_control(CancelRequested(tag_of(request_id), self.system.now(), reason))
+        if not beginning and request_id not in self.sessions:
+            return False
+        self.system.scheduler.call_soon(partial(self._cancel, request_id, reason))
         return True
+
+    def _cancel(self, request_id: RequestId, reason: str) -> None:
+        if (ref := self.sessions.get(request_id)) is not None:
+            ref.tell_control(CancelRequested(tag_of(request_id), self.system.now(), reason))
 
     def tell_model(self, request_id: str, text: str) -> bool:
         """Give the model of a running request something to read; False where it does not run, or is about to end."""

@@ -306,9 +306,7 @@ class Runtime(Operated):
         """
         check_for_asyncio("await runtime.ask(...)")
         new = self._new_request(prompt, options, output)
-        await new.ready_async()
-        new.start(new.answer)
-        return await new.ended()
+        return await new.ended(new.answer)
 
     @overload
     def ask_sync(self, prompt: Prompt, **options: Unpack[AskOptions]) -> Reply: ...
@@ -321,8 +319,6 @@ class Runtime(Operated):
         """`ask`, for code without an event loop. Ctrl-C while it waits cancels the request."""
         check_may_wait("ask_sync", "`await runtime.ask(...)`")
         new = self._new_request(prompt, options, output)
-        new.ready()
-        new.start(new.answer, is_waiting=True)
         return new.ended_sync()
 
     @overload
@@ -353,11 +349,7 @@ class Runtime(Operated):
         """`stream`, for code without an event loop: `for event in runtime.stream_sync(prompt)`. Leaving the loop early
         and Ctrl-C cancel the request."""
         check_may_wait("stream_sync", "`async for ... in runtime.stream(...)`")
-        new = self._new_request(prompt, options, output)
-        new.ready()
-        stream = SyncStream(new.answer, self._live().cancel)
-        new.start(stream, is_waiting=True)
-        return stream
+        return self._new_request(prompt, options, output).begin_stream_sync(self._live().cancel)
 
     @_asked
     def start_request(
@@ -515,13 +507,11 @@ class Runtime(Operated):
         said = said_with(call, options)
         new = new_request.NewRequest[str](self._live(), self._wiring, f"Call {call.name}.", said, direct=call)
         answer = new.answer
-        await new.ready_async()
         shown: Subscriber = answer
         if on_progress is not None:
             shown = ProgressListener(answer, on_progress, asyncio.get_running_loop())
-        new.start(shown)
         try:
-            return result_of(call.name, await new.ended())
+            return result_of(call.name, await new.ended(shown))
         except RequestEnded as ended:
             return result_of(call.name, ended.reply, ended)
 

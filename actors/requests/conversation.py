@@ -21,6 +21,7 @@ from callboard.protocol.ids import MessageId, RequestId
 
 #: Requests' messages are named after them; these are of a conversation that was begun with messages.
 GIVEN: Final = "given"
+_TAKEN: Final = "this conversation has a request running; await its end, or start another conversation"
 
 
 class HeldAnswer(Protocol):
@@ -215,6 +216,14 @@ class Conversation:
 
         Raises UsageError while another one runs, and when no provider would accept it.
         """
+        self.check_free()
+        if not self._taken.acquire(blocking=False):
+            raise UsageError(_TAKEN)
+        self._holder, self._recorded, self._answer = request_id, recorded, answer
+        self._name = self._ids[-1].rpartition("/")[0] if recorded else ""
+
+    def check_free(self) -> None:
+        """Raise what `take` would raise now."""
         if not self._is_checked:  # what is recorded later is legal
             for position, message in enumerate(self._messages):
                 if not isinstance(message, Message):
@@ -224,10 +233,8 @@ class Conversation:
             if faults := "; ".join(history_faults(self._messages)[:3]):
                 raise UsageError(f"no provider would accept this conversation: {faults}; correct its messages")
             self._is_checked = True
-        if not self._taken.acquire(blocking=False):
-            raise UsageError("this conversation has a request running; await its end, or start another conversation")
-        self._holder, self._recorded, self._answer = request_id, recorded, answer
-        self._name = self._ids[-1].rpartition("/")[0] if recorded else ""
+        if self._taken.locked():
+            raise UsageError(_TAKEN)
 
     def release(self) -> None:
         """The request has ended."""

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import sys
 import weakref
+from collections import deque
 from collections.abc import (
     AsyncGenerator,
     AsyncIterable,
@@ -23,7 +24,6 @@ from contextlib import aclosing
 from contextvars import Context
 from functools import partial
 from sys import getsizeof
-from threading import Event as ThreadEvent
 from threading import Lock, get_ident
 from typing import TYPE_CHECKING, Any, Final, Generic, cast
 
@@ -459,12 +459,15 @@ class EventReader(Generic[T]):
         self.request_id = answer.tag.request_id
         self.answer = answer
         self._cancel = cancel
-        self._lock = Lock()
         self._partials = None if answer.checker is None else PartialReader(answer.checker.output)
-        self._unread: list[StreamItem[T]] = []
-        self._unread_bytes = 0
+        self._unread: deque[tuple[tuple[StreamItem[T], ...], int]] = deque()
+        """What has come together, and the bytes of all that has come up to it. The session adds, the reader takes away:
+        one step each, without a lock, in which the reader's thread could be interrupted."""
+        self._came_bytes = 0
+        self._read_bytes = 0
         self._given_up = False
-        self._is_read = False
+        self._reading = Lock()
+        """Held for good by the first reader."""
         self.has_begun = False
         """Its request has, and so ends with it."""
 
@@ -486,12 +489,11 @@ class EventReader(Generic[T]):
             items = (seen,) if isinstance(seen, Shown) else ()
         if not items or self._given_up:
             return
-        with self._lock:
-            if isinstance(seen, ToolProgressed):
-                self._forget_progress(seen.tag)
-            self._unread.extend(items)
-            self._unread_bytes += sum(map(size_of, items))
-        if self._unread_bytes > MAX_UNREAD_BYTES:
+        if isinstance(seen, ToolProgressed):
+            self._forget_progress(seen.tag)
+        self._came_bytes += sum(map(size_of, items))
+        self._unread.append((items, self._came_bytes))
+        if self._came_bytes - self._read_bytes > MAX_UNREAD_BYTES:
             self._give_up(f"its reader has left {MAX_UNREAD_BYTES / 1024**2:g} MiB of its events unread")
         self._notify()
 
@@ -501,21 +503,24 @@ class EventReader(Generic[T]):
 
     def _forget_progress(self, tag: Tag) -> None:
         """Of a call, the latest is enough for one who reads seldom."""
-        last = self._unread[-1] if self._unread else None
-        if isinstance(last, ToolProgressed) and last.tag == tag:
-            self._unread_bytes -= size_of(self._unread.pop())
+        with contextlib.suppress(IndexError):  # it was read meanwhile
+            last = self._unread[-1][0][-1]
+            if isinstance(last, ToolProgressed) and last.tag == tag:
+                self._unread.pop()
+                self._came_bytes -= size_of(last)
 
     def _begin_reading(self) -> None:
         """Raise UsageError where it was read before: its events are gone, and a second reader would wait for them."""
-        with self._lock:
-            is_second, self._is_read = self._is_read, True
-        if is_second:
+        if not self._reading.acquire(blocking=False):
             raise UsageError("this stream was read before; read it once, with texts() or without, or ask again")
 
     def _take(self) -> Iterable[StreamItem[T]]:
         """What was not read yet."""
-        with self._lock:
-            items, self._unread, self._unread_bytes = self._unread, [], 0
+        items: list[StreamItem[T]] = []
+        for _ in range(len(self._unread)):
+            with contextlib.suppress(IndexError):  # the session has replaced it by what comes next
+                came, self._read_bytes = self._unread.popleft()
+                items += came
         return items if self._partials is None else self._partials.follow(items)
 
     def _end(self) -> Iterator[StreamItem[T]]:
@@ -562,8 +567,6 @@ class Stream(EventReader[T], AsyncIterable[StreamItem[T]]):
         self._wake = asyncio.Event()
         self._is_waking = False
         self._watch = Watch(answer.backstop, answer.expire)
-        self.beginning: asyncio.Task[None] | None = None
-        """Which begins the request, where something has to be read before."""
         answer.future.on_done(Unheld(self).notify)
 
     def _notify(self) -> None:
@@ -657,13 +660,16 @@ class SyncStream(EventReader[T], SyncEvents[T]):
 
     def __init__(self, answer: Answer[T], cancel: Callable[[RequestId, str], object]) -> None:
         super().__init__(answer, cancel)
-        self._wake = ThreadEvent()
+        self._wake = Lock()  # not an Event, which is several steps: held until there is something to read
+        self._wake.acquire()
         self._thread_id = 0
         """Of the thread that reads."""
         answer.future.on_done(Unheld(self).notify)
 
     def _notify(self) -> None:
-        self._wake.set()
+        if self._wake.locked():
+            with contextlib.suppress(RuntimeError):  # two threads notify
+                self._wake.release()
 
     def __iter__(self) -> Iterator[StreamItem[T]]:
         self._begin_reading()
@@ -671,9 +677,8 @@ class SyncStream(EventReader[T], SyncEvents[T]):
         try:
             ended = False
             while not ended:
-                if not self._wake.wait(self.answer.backstop.look_seconds):
+                if not self._wake.acquire(timeout=self.answer.backstop.look_seconds):
                     self.answer.look()
-                self._wake.clear()
                 ended = self.answer.future.done
                 yield from self._take()
             yield from self._end()
