@@ -170,7 +170,7 @@ class NewRequest(Generic[T]):
                 for known, text in self._wiring.edits.untold(conversation.requests).items():
                     conversation.told(text, f"edits/{known}")
         except BaseException:
-            conversation.release()
+            conversation.release(self.request_id)
             raise
 
     # -- its beginning
@@ -199,7 +199,7 @@ class NewRequest(Generic[T]):
             return
         self._is_entering = True
         try:
-            if not self._is_left:
+            if not (self._is_left or self.answer.future.done):
                 if self._asked is None:
                     self._check()
                 self._take()
@@ -295,7 +295,7 @@ class NewRequest(Generic[T]):
             opened.acceptance = self._acceptance
             running.begin(opened)
         except BaseException as error:
-            conversation.release()
+            conversation.release(self.request_id)
             if isinstance(error, kernel.NameTaken):
                 request_id = answer.tag.request_id
                 raise IdTaken(f"a request with the id {request_id!r} is running; choose another") from None

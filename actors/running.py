@@ -54,6 +54,8 @@ logger = logging.getLogger("callboard")
 START_SECONDS: Final = 30.0
 #: Everything must have stopped by then; what has not is killed.
 SHUTDOWN_SECONDS: Final = 10.0
+#: What was posted to the loop is done within milliseconds; a wait this long means that something holds it.
+POSTED_SECONDS: Final = 1.0
 #: For finding causes; a late result may hold a megabyte, so these are some hundred at the most.
 DEAD_LETTERS_KEPT: Final = 256
 #: A session takes a message within milliseconds; one that holds the loop must not hold the editor of files for long.
@@ -316,6 +318,9 @@ class StartedRuntime:
 
     def _stop_actors(self) -> None:
         self.end_drain()
+        posted = AskReply[None]()  # what was asked before ends as all that runs does
+        self.system.scheduler.call_soon(partial(posted.answer, None))
+        posted.wait(POSTED_SECONDS)
         if not self.system.shutdown(SHUTDOWN_SECONDS):
             logger.warning("some actors did not stop within %s s and were killed", SHUTDOWN_SECONDS)
 

@@ -236,8 +236,10 @@ class Conversation:
         if self._taken.locked():
             raise UsageError(_TAKEN)
 
-    def release(self) -> None:
-        """The request has ended."""
+    def release(self, request_id: RequestId | None = None) -> None:
+        """The request has ended. Does nothing for one that does not have the conversation."""
+        if request_id not in (None, self._holder):
+            return
         self._holder = self._answer = None
         self._taken.release()
 

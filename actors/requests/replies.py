@@ -376,7 +376,7 @@ class Answer(Generic[T]):
     def _settle(self, end: Reply[T] | RuntimeFailure) -> None:
         if not self._once.acquire(blocking=False):
             return
-        self.conversation.release()
+        self.conversation.release(self.tag.request_id)
         error = end if isinstance(end, RuntimeFailure) else error_of(end, self._model_error)
         if error is not None:
             self.future.fail(error)

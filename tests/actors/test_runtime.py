@@ -759,4 +759,4 @@ async def test_why_a_session_died_is_told_though_it_died_before_anyone_watched_i
         monkeypatch.setattr(RequestSession, "on_start", dies)
         monkeypatch.setattr(ActorSystem, "watch", watched_late)
         with pytest.raises(RuntimeFailure, match="there is no room"):
-            await runtime.ask("x")
+            await runtime.ask("x", model="scripted/another")  # which is found, and so asked, beside the loop
