@@ -43,8 +43,9 @@ def end_dropped(running: StartedRuntime) -> None:
     if running.process_id != os.getpid():
         return  # the exit of a fork, which has none of the threads
     try:
-        dropped = "a Runtime was dropped without stop(); use it as `with Runtime(...) as runtime:`"
-        warnings.warn(dropped, ResourceWarning, stacklevel=2)
+        if not running.is_stopping:
+            dropped = "a Runtime was dropped without stop(); use it as `with Runtime(...) as runtime:`"
+            warnings.warn(dropped, ResourceWarning, stacklevel=2)
     finally:
         if threading.main_thread().is_alive():
             # Not here: garbage is collected on any thread, also on the one that close() waits for.
@@ -54,11 +55,21 @@ def end_dropped(running: StartedRuntime) -> None:
 
 
 def start_apart(run: Callable[[], object]) -> None:
-    """Begin it on a new thread of callboard's own, in one step. Where the host can start no more threads it is done
-    here."""
+    """Begin it on a new thread of callboard's own. Where the host can start no more threads it is done here.
+
+    One step for this thread, which Thread.start() is not: interrupted, it could keep a lock of `threading`. It begins
+    a thread that begins the other, since one that is no Thread stays among `threading.enumerate()` for good.
+    """
     try:
-        _thread.start_new_thread(run, ())
+        _thread.start_new_thread(_start_thread, (run,))
     except RuntimeError:
+        run()
+
+
+def _start_thread(run: Callable[[], object]) -> None:
+    try:
+        threading.Thread(target=run, name="callboard-apart", daemon=True).start()
+    except RuntimeError:  # no more threads to be had
         run()
 
 

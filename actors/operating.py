@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final
 
 from callboard.actors import kernel
+from callboard.actors.host_process import from_host
 from callboard.actors.requests.outside import ReportProgress, ResolveCall
 from callboard.actors.telemetry import extras
 from callboard.actors.telemetry.metrics import Metrics
@@ -66,6 +67,8 @@ _SENT_AGAIN: Final = (
 class Operated:
     """The part of a Runtime that its operator uses."""
 
+    _running: StartedRuntime | None
+
     def _live(self) -> StartedRuntime:
         raise NotImplementedError
 
@@ -90,6 +93,7 @@ class Operated:
         """Has a request of this id begun here, and not ended? It waits for nothing."""
         return RequestId(request_id) in self._live().requests
 
+    @from_host
     def restart_actor(self, path: str) -> None:
         """Stop the actor of this path, such as "root/rag" (`tree` shows them), and start it again; returns when it
         runs. What it worked on ends as when it crashes. Raises UsageError where there is none, and for one that cannot
@@ -98,6 +102,7 @@ class Operated:
         with running.asking():
             restart_actor(running, path)
 
+    @from_host
     def kill_actor(self, path: str) -> None:
         """End the actor of this path at once, as a crash would: its supervisor starts it again, or (of a worker) its
         call ends. A request is cancelled. Raises UsageError where there is none, and for `root` and `root/sessions`."""
@@ -105,6 +110,7 @@ class Operated:
         with running.asking():
             kill_actor(running, path)
 
+    @from_host
     def replay_dead_letter(self, number: int) -> kernel.DeadLetter:
         """Send the message of one of `dead_letters` (its `serial`) again, once, to the actor that has the name now.
 
@@ -120,6 +126,7 @@ class Operated:
         """May the message of this dead letter be sent again?"""
         return may_be_replayed(letter)
 
+    @from_host
     def stack_of(self, request_id: str, step: int, call_id: str) -> str:
         """Where the code of a running tool is now: its frames by file, line and function, of a tool in a process as
         Python's faulthandler writes them. The call goes on as it was; but C code of a tool in a process that sleeps or
@@ -159,14 +166,17 @@ class Operated:
         except CallboardError:  # it does not run, or no more
             return Metrics()
 
+    @from_host
     def tree(self) -> tuple[kernel.ActorInfo, ...]:
         """Every actor: state, mailbox depth, restarts, the message it is at and for how long."""
         return self._live().system.tree()
 
+    @from_host
     def statistics(self) -> kernel.Statistics:
         """Message counts; at rest, sent = handled + dead-lettered + queued."""
         return self._live().system.statistics()
 
+    @from_host
     def dead_letters(self) -> tuple[kernel.DeadLetter, ...]:
         """The latest messages that no actor handled, with the reason."""
         return self._live().system.dead_letters.list()

@@ -120,7 +120,8 @@ class StartedRuntime:
         """Its loop has ended."""
         self.is_draining = False
         """No new requests are taken."""
-        self._is_stopping = False
+        self.is_stopping = False
+        self._closing = threading.Lock()
         self.failed = Failed()
         self.why_ended = ""
         """Of a tree that has ended by itself."""
@@ -136,14 +137,20 @@ class StartedRuntime:
             with contextlib.ExitStack() as begun:  # what fails here ends what has begun before it
                 self._start(begun, wiring, approve)
                 begin_work(self, begun)
-                self.close = begun.pop_all().close
-                """End everything that was begun, in reverse order, also where some of it fails."""
+                self._begun = begun.pop_all()
         except (kernel.StartFailed, kernel.OutOfThreads, OSError) as error:  # OSError: no more descriptors to be had
             cause = error.cause if isinstance(error, kernel.StartFailed) else None
             if isinstance(cause, CallboardError):
                 raise cause from cause.__cause__  # what the system or the database has said
             failure = RuntimeFailure(f"the runtime could not start, and nothing of it is left running: {said(error)}")
             raise failure from error
+
+    def close(self) -> None:
+        """End everything that was begun, in reverse order, also where some of it fails. Another thread that does so
+        waits for the one that was first."""
+        self.end_drain()
+        with self._closing:
+            self._begun.close()
 
     def _start(self, begun: contextlib.ExitStack, wiring: Wiring, approve: ApprovalCallback | None) -> None:
         begun.callback(self._settle, None)
@@ -212,7 +219,7 @@ class StartedRuntime:
         self.is_draining = True
         until = time.monotonic() + deadline_seconds
         while (left := until - time.monotonic()) > 0:
-            if not (self.requests or self.beginning) or self._is_stopping:
+            if not (self.requests or self.beginning) or self.is_stopping:
                 break
             self.has_none.wait(min(left, DRAIN_LOOK_SECONDS))
             self.has_none.clear()
@@ -227,7 +234,7 @@ class StartedRuntime:
     def end_drain(self) -> None:
         """The runtime stops now: what waits for its requests waits no longer."""
         with self._ending:
-            self._is_stopping = True
+            self.is_stopping = True
         if self.outbox is not None:
             self.outbox.taken_up = None
         self.has_none.set()
@@ -269,7 +276,7 @@ class StartedRuntime:
         """Once. What waits for it hears it on a thread of its own: a callback may stop this runtime, which waits for
         the loop that this is called on."""
         with self._ending:
-            if self._is_stopping or self.why_ended:
+            if self.is_stopping or self.why_ended:
                 return
             self.why_ended = f"this runtime has ended by itself, since {why}; call stop() and then start()"
         logger.error("%s", self.why_ended)
@@ -348,6 +355,13 @@ class Acceptance:
 
     def _over(self) -> None:
         self.known.answer(None)
+
+
+class Start(Struct, eq=False):
+    """One call of `Runtime.start`, and what came of it."""
+
+    is_wanted: bool = True
+    running: StartedRuntime | None = None
 
 
 class StartedRequest(Struct, Generic[T], eq=False):

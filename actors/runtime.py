@@ -13,6 +13,7 @@ import os
 import threading
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Final, Self, Unpack, cast, overload
 
 from typing_extensions import TypeForm
@@ -21,7 +22,15 @@ from callboard.actors import kernel
 from callboard.actors.calls.dispatcher import ReadOffers, ReplaceTools
 from callboard.actors.calls.registry import GIVEN
 from callboard.actors.edits.proposals import DecideEdits
-from callboard.actors.host_process import check_for_asyncio, check_for_threads, check_may_wait, end_dropped
+from callboard.actors.host_process import (
+    apart,
+    check_for_asyncio,
+    check_for_threads,
+    check_may_wait,
+    end_dropped,
+    from_host,
+    start_apart,
+)
 from callboard.actors.operating import Operated
 from callboard.actors.requests.asking import AskOptions, Prompt
 from callboard.actors.requests.direct_calls import (
@@ -154,17 +163,32 @@ class Runtime(Operated):
 
         Raises UsageError when it runs already and where gevent or eventlet has replaced the threads, and what kept an
         actor from starting (RuntimeFailure, where it is no error of callboard's own); then nothing is left running.
-        RuntimeFailure also where its tree has ended by itself (`failed`): call `stop` before.
+        RuntimeFailure also where its tree has ended by itself (`failed`): call `stop` before; and where it was stopped
+        meanwhile. What a signal handler raises (Ctrl-C) ends it: nothing is left, and it may be called again.
         """
+        start = started.Start()
+        try:
+            apart(partial(self._start, start))
+        except BaseException:
+            start.is_wanted = False
+            apart(partial(self._stop, start))
+            raise
+        if self._running is not start.running:
+            raise RuntimeFailure("this runtime was stopped while it started")
+        return self
+
+    def _start(self, start: started.Start) -> None:
         with self._changing:
+            if not start.is_wanted:
+                return
             if self._running is not None:
                 self._live()  # says so where it runs in another process
                 raise UsageError("this runtime is running already")
             check_for_threads()
             load_now(following, new_request, taking_up, topology)  # here, and not on an event loop that asks
-            self._running = running = started.StartedRuntime(self._wiring, self._approve, self._begin_work)
+            running = started.StartedRuntime(self._wiring, self._approve, self._begin_work)
+            self._running = start.running = running
             self._dropped = weakref.finalize(self, end_dropped, running)
-        return self
 
     def _begin_work(self, running: started.StartedRuntime, begun: contextlib.ExitStack) -> None:
         """What the tree is there for: the user can be asked, and what was open in the journal goes on."""
@@ -183,16 +207,34 @@ class Runtime(Operated):
         Requests that are open end with RequestEnded ("the runtime is stopping"); where there is a journal they stay
         open in it, and the next start goes on with them. Does nothing in a fork of the process
         that has started it: threads are not forked.
+
+        A signal handler may call it, whatever the thread that it interrupts does: `start` and `ask_sync` then raise
+        RuntimeFailure, another `stop` ends with this one. Where it is itself interrupted, it goes on without being
+        waited for. Raises UsageError on callboard's own loop, which it waits for.
         """
-        if self._running is not None and self._running.process_id != os.getpid():
+        running = self._running
+        if running is not None and running.process_id != os.getpid():
             return
+        if running is not None and running.system.scheduler.is_current():
+            raise UsageError("stop() waits for the loop that this runs on: `await asyncio.to_thread(runtime.stop)`")
+        try:
+            apart(self._stop)
+        except BaseException:
+            start_apart(self._stop)
+            raise
+
+    def _stop(self, start: started.Start | None = None) -> None:
+        """`start`: only what that has started."""
         with self._changing:
-            running, self._running = self._running, None
-            if running is not None:
-                if self._dropped is not None:
-                    self._dropped.detach()
-                running.end_drain()
+            running = self._running
+            if running is None or (start is not None and start.running is not running):
+                return
+            dropped, self._running = self._dropped, None
+            try:
                 running.close()
+            finally:
+                if dropped is not None:
+                    dropped.detach()
 
     async def reload(
         self,
@@ -209,6 +251,7 @@ class Runtime(Operated):
         """
         await asyncio.to_thread(self.reload_sync, settings, tools, providers=providers)
 
+    @from_host
     def reload_sync(
         self,
         settings: Settings,
@@ -240,6 +283,7 @@ class Runtime(Operated):
         """
         return await asyncio.to_thread(self.drain_sync, deadline_seconds)
 
+    @from_host
     def drain_sync(self, deadline_seconds: float) -> bool:
         """`drain`, for code without an event loop."""
         check_may_wait("drain_sync", "`await runtime.drain(...)`")
@@ -277,9 +321,16 @@ class Runtime(Operated):
             if not starting.cancelled() and starting.exception() is None:
                 await asyncio.to_thread(self.stop)
             raise
+        except (KeyboardInterrupt, SystemExit):  # or of any other kind that a signal handler raises on this thread
+            starting.add_done_callback(lambda _: start_apart(self._stop))
+            raise
 
     async def __aexit__(self, *_: object) -> None:
-        await asyncio.shield(asyncio.to_thread(self.stop))
+        try:
+            await asyncio.shield(asyncio.to_thread(self.stop))
+        except BaseException:
+            start_apart(self._stop)
+            raise
 
     # -- requests
 
@@ -459,6 +510,7 @@ class Runtime(Operated):
         opened = self._live().requests.get(RequestId(request_id))
         return opened.answer if opened is not None else None
 
+    @from_host
     def _recorded(self, request_id: str) -> Reply[object]:
         running = self._live()
         if running.records is None:
