@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable
 from contextvars import copy_context
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 from callboard.actors.kernel.reply import Reply
 from callboard.protocol.errors import UsageError
@@ -22,14 +22,6 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 P = ParamSpec("P")
 
-
-class _Hosted(Protocol):
-    """What has a runtime that runs, or not."""
-
-    _running: StartedRuntime | None
-
-
-S = TypeVar("S", bound=_Hosted)
 
 #: Libraries of green threads that replace parts of the standard library: how to keep those that callboard needs.
 GREEN_THREADS: Final = {
@@ -92,15 +84,13 @@ def _answer(reply: Reply[R], run: Callable[[], R]) -> None:
         reply.fail(error)
 
 
-def from_host(call: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
-    """For what a host calls and waits for: it is done `apart`, unless it is asked for on callboard's own loop."""
+def from_host(call: Callable[P, R]) -> Callable[P, R]:
+    """For what a host calls and waits for: it is done `apart`, unless it is asked for on a loop of callboard's own."""
 
     @wraps(call)
-    def called(own: S, *args: P.args, **options: P.kwargs) -> R:
-        running = own._running
-        if running is not None and running.system.scheduler.is_current():
-            return call(own, *args, **options)
-        return apart(partial(call, own, *args, **options))
+    def called(*args: P.args, **options: P.kwargs) -> R:
+        run = partial(call, *args, **options)
+        return apart(run) if getattr(asyncio._get_running_loop(), "is_of_host", True) else run()
 
     return called
 

@@ -67,8 +67,6 @@ _SENT_AGAIN: Final = (
 class Operated:
     """The part of a Runtime that its operator uses."""
 
-    _running: StartedRuntime | None
-
     def _live(self) -> StartedRuntime:
         raise NotImplementedError
 

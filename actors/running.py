@@ -360,6 +360,7 @@ class Acceptance:
 class Start(Struct, eq=False):
     """One call of `Runtime.start`, and what came of it."""
 
+    turn: int
     is_wanted: bool = True
     running: StartedRuntime | None = None
 

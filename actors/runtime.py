@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import os
 import threading
@@ -18,19 +19,11 @@ from typing import TYPE_CHECKING, Final, Self, Unpack, cast, overload
 
 from typing_extensions import TypeForm
 
-from callboard.actors import kernel
+from callboard.actors import host_process, kernel
 from callboard.actors.calls.dispatcher import ReadOffers, ReplaceTools
 from callboard.actors.calls.registry import GIVEN
 from callboard.actors.edits.proposals import DecideEdits
-from callboard.actors.host_process import (
-    apart,
-    check_for_asyncio,
-    check_for_threads,
-    check_may_wait,
-    end_dropped,
-    from_host,
-    start_apart,
-)
+from callboard.actors.host_process import apart, check_for_asyncio, check_may_wait, from_host, start_apart
 from callboard.actors.operating import Operated
 from callboard.actors.requests.asking import AskOptions, Prompt
 from callboard.actors.requests.direct_calls import (
@@ -136,17 +129,18 @@ class Runtime(Operated):
         self.settings = settings
         self._outputs = by_title(outputs)
         self._approve = approve
-        questions = (
-            asking_user.UserQuestions(ask_user, self.settings.approval_timeout_seconds)
-            if ask_user is not None
-            else None
-        )
+        questions = None
+        if ask_user is not None:
+            questions = asking_user.UserQuestions(ask_user, settings.approval_timeout_seconds)
         self._questions = questions
         self._given, self._providers = tuple(tools), providers
         asks = () if questions is None else (questions.tool,)
         self._wiring = wiring.Wiring(self.settings, (*self._given, *asks), providers, loop)
         self._running: started.StartedRuntime | None = None
         self._changing = threading.Lock()
+        self._turns = itertools.count(1)
+        """Of starts and stops, in the order in which they are asked for."""
+        self._started_in = 0
         self._dropped: weakref.finalize[[started.StartedRuntime], Runtime] | None = None
 
     if not TYPE_CHECKING:  # a type checker that saw it would accept every name
@@ -166,12 +160,13 @@ class Runtime(Operated):
         RuntimeFailure also where its tree has ended by itself (`failed`): call `stop` before; and where it was stopped
         meanwhile. What a signal handler raises (Ctrl-C) ends it: nothing is left, and it may be called again.
         """
-        start = started.Start()
+        host_process.check_for_threads()
+        start = started.Start(next(self._turns))
         try:
             apart(partial(self._start, start))
         except BaseException:
             start.is_wanted = False
-            apart(partial(self._stop, start))
+            apart(partial(self._stop, range(start.turn, start.turn + 1)))
             raise
         if self._running is not start.running:
             raise RuntimeFailure("this runtime was stopped while it started")
@@ -184,11 +179,11 @@ class Runtime(Operated):
             if self._running is not None:
                 self._live()  # says so where it runs in another process
                 raise UsageError("this runtime is running already")
-            check_for_threads()
             load_now(following, new_request, taking_up, topology)  # here, and not on an event loop that asks
             running = started.StartedRuntime(self._wiring, self._approve, self._begin_work)
             self._running = start.running = running
-            self._dropped = weakref.finalize(self, end_dropped, running)
+            self._started_in = start.turn
+            self._dropped = weakref.finalize(self, host_process.end_dropped, running)
 
     def _begin_work(self, running: started.StartedRuntime, begun: contextlib.ExitStack) -> None:
         """What the tree is there for: the user can be asked, and what was open in the journal goes on."""
@@ -205,8 +200,8 @@ class Runtime(Operated):
         """Cancel what runs, stop the tree in reverse order of its start, and end the thread.
 
         Requests that are open end with RequestEnded ("the runtime is stopping"); where there is a journal they stay
-        open in it, and the next start goes on with them. Does nothing in a fork of the process
-        that has started it: threads are not forked.
+        open in it, and the next start goes on with them. Does nothing in a fork of the process that has started it:
+        threads are not forked.
 
         A signal handler may call it, whatever the thread that it interrupts does: `start` and `ask_sync` then raise
         RuntimeFailure, another `stop` ends with this one. Where it is itself interrupted, it goes on without being
@@ -215,21 +210,20 @@ class Runtime(Operated):
         running = self._running
         if running is not None and running.process_id != os.getpid():
             return
-        if running is not None and running.system.scheduler.is_current():
-            raise UsageError("stop() waits for the loop that this runs on: `await asyncio.to_thread(runtime.stop)`")
+        check_may_wait("stop", "`await asyncio.to_thread(runtime.stop)`")
+        stop = partial(self._stop, range(next(self._turns)))
         try:
-            apart(self._stop)
+            apart(stop)
         except BaseException:
-            start_apart(self._stop)
+            start_apart(stop)
             raise
 
-    def _stop(self, start: started.Start | None = None) -> None:
-        """`start`: only what that has started."""
+    def _stop(self, turns: range) -> None:
+        """What was started in these: a `stop` that was interrupted may come behind a later `start`."""
         with self._changing:
-            running = self._running
-            if running is None or (start is not None and start.running is not running):
+            if self._running is None or self._started_in not in turns:
                 return
-            dropped, self._running = self._dropped, None
+            running, self._running, dropped = self._running, None, self._dropped
             try:
                 running.close()
             finally:
@@ -322,14 +316,14 @@ class Runtime(Operated):
                 await asyncio.to_thread(self.stop)
             raise
         except (KeyboardInterrupt, SystemExit):  # or of any other kind that a signal handler raises on this thread
-            starting.add_done_callback(lambda _: start_apart(self._stop))
+            starting.add_done_callback(lambda _: start_apart(partial(self._stop, range(next(self._turns)))))
             raise
 
     async def __aexit__(self, *_: object) -> None:
         try:
             await asyncio.shield(asyncio.to_thread(self.stop))
         except BaseException:
-            start_apart(self._stop)
+            start_apart(partial(self._stop, range(next(self._turns))))
             raise
 
     # -- requests

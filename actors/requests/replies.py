@@ -455,6 +455,9 @@ def _set(waiter: asyncio.Future[None]) -> None:
 class EventReader(Generic[T]):
     """One request's events on their way to its reader, who may leave MAX_UNREAD_BYTES of them unread."""
 
+    has_begun = False
+    """Its request has, and so ends with it."""
+
     def __init__(self, answer: Answer[T], cancel: Callable[[RequestId, str], object]) -> None:
         self.request_id = answer.tag.request_id
         self.answer = answer
@@ -468,8 +471,6 @@ class EventReader(Generic[T]):
         self._given_up = False
         self._reading = Lock()
         """Held for good by the first reader."""
-        self.has_begun = False
-        """Its request has, and so ends with it."""
 
     def __del__(self) -> None:
         self.drop()
