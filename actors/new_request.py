@@ -199,9 +199,9 @@ class NewRequest(Generic[T]):
             return
         self._is_entering = True
         try:
+            if self._asked is None and not self._is_left:
+                self._check()
             if not (self._is_left or self.answer.future.done):
-                if self._asked is None:
-                    self._check()
                 self._take()
                 self._start(subscriber)
                 self.has_begun = True

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, InvalidStateError
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, cast
+from typing import Any, Final, Generic, Protocol, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -44,9 +44,6 @@ from callboard.protocol.errors import CallboardError, OutcomeUnknown, RuntimeFai
 from callboard.protocol.events import CancelRequested, NoticeCame, RequestStarted
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag
 from callboard.protocol.machine import Session
-
-if TYPE_CHECKING:
-    from callboard.actors.new_request import NewRequest
 
 logger = logging.getLogger("callboard")
 
@@ -95,6 +92,15 @@ class Failed(Future[RuntimeFailure | None]):
         return self.result()
 
 
+class Beginning(Protocol):
+    """A question whose request is about to begin."""
+
+    request_id: RequestId
+    answer: Answer[Any]
+    why_cancelled: str | None
+    """By someone who knows its id."""
+
+
 class StartedRuntime:
     """A started runtime: the thread, the tree and the requests that are open."""
 
@@ -114,7 +120,7 @@ class StartedRuntime:
         self.sessions: dict[RequestId, kernel.Ref[SessionMessage]] = {}
         self.requests: dict[RequestId, StartedRequest[object]] = {}
         """Those that have not ended."""
-        self.beginning: dict[NewRequest[Any], None] = {}
+        self.beginning: dict[Beginning, None] = {}
         """Those that are about to begin."""
         self.is_over = False
         """Its loop has ended."""

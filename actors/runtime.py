@@ -85,7 +85,6 @@ REFRESH_TIMEOUT_SECONDS: Final = 3_600.0
 #: A list of the tools is made in milliseconds; a wait this long means that something holds the loop.
 OFFERS_TIMEOUT_SECONDS: Final = 5.0
 
-
 #: Of the methods that ask.
 _asked = explained(lambda *wrong: wrong_calls.of_question(*wrong))
 
@@ -138,8 +137,7 @@ class Runtime(Operated):
         self._wiring = wiring.Wiring(self.settings, (*self._given, *asks), providers, loop)
         self._running: started.StartedRuntime | None = None
         self._changing = threading.Lock()
-        self._turns = itertools.count(1)
-        """Of starts and stops, in the order in which they are asked for."""
+        self._turns = itertools.count(1)  # of starts and stops, in the order in which they are asked for
         self._started_in = 0
         self._dropped: weakref.finalize[[started.StartedRuntime], Runtime] | None = None
 
@@ -191,10 +189,8 @@ class Runtime(Operated):
             self._questions.open(running.outside)
             begun.callback(self._questions.close)
         if running.records is not None and running.outbox is not None:
-            found = taking_up.TakingUp(
-                running, self._wiring, running.records, running.outbox, self._outputs, self._questions
-            )
-            found.at_start()
+            records, outbox = running.records, running.outbox
+            taking_up.TakingUp(running, self._wiring, records, outbox, self._outputs, self._questions).at_start()
 
     def stop(self) -> None:
         """Cancel what runs, stop the tree in reverse order of its start, and end the thread.
@@ -207,8 +203,7 @@ class Runtime(Operated):
         RuntimeFailure, another `stop` ends with this one. Where it is itself interrupted, it goes on without being
         waited for. Raises UsageError on callboard's own loop, which it waits for.
         """
-        running = self._running
-        if running is not None and running.process_id != os.getpid():
+        if self._running is not None and self._running.process_id != os.getpid():
             return
         check_may_wait("stop", "`await asyncio.to_thread(runtime.stop)`")
         stop = partial(self._stop, range(next(self._turns)))
@@ -221,14 +216,11 @@ class Runtime(Operated):
     def _stop(self, turns: range) -> None:
         """What was started in these: a `stop` that was interrupted may come behind a later `start`."""
         with self._changing:
-            if self._running is None or self._started_in not in turns:
-                return
-            running, self._running, dropped = self._running, None, self._dropped
-            try:
+            if self._running is not None and self._started_in in turns:
+                running, self._running = self._running, None
                 running.close()
-            finally:
-                if dropped is not None:
-                    dropped.detach()
+                if self._dropped is not None:
+                    self._dropped.detach()
 
     async def reload(
         self,
