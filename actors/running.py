@@ -92,7 +92,7 @@ class Failed(Future[RuntimeFailure | None]):
         return self.result()
 
 
-class Beginning(Protocol):
+class AboutToBegin(Protocol):
     """A question whose request is about to begin."""
 
     request_id: RequestId
@@ -120,7 +120,7 @@ class StartedRuntime:
         self.sessions: dict[RequestId, kernel.Ref[SessionMessage]] = {}
         self.requests: dict[RequestId, StartedRequest[object]] = {}
         """Those that have not ended."""
-        self.beginning: dict[Beginning, None] = {}
+        self.beginning: dict[AboutToBegin, None] = {}
         """Those that are about to begin."""
         self.is_over = False
         """Its loop has ended."""

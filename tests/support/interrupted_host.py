@@ -16,6 +16,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -161,7 +162,7 @@ def members(runtime: Runtime) -> dict[str, Callable[[Walk], str]]:
         async for _ in runtime.stream("hi", conversation=conversation):
             pass
 
-    on = lambda call: of_running(runtime, call)  # noqa: E731
+    on = partial(of_running, runtime)
     return {
         "ask_sync": on(lambda conversation: runtime.ask_sync("hi", conversation=conversation)),
         "ask_sync_other_model": on(lambda _: runtime.ask_sync("hi", model=f"scripted/{time.monotonic()}")),
