@@ -23,6 +23,8 @@ R = TypeVar("R")
 P = ParamSpec("P")
 
 
+#: A thread begins within milliseconds.
+BEGINS_SECONDS: Final = 0.5
 #: Libraries of green threads that replace parts of the standard library: how to keep those that callboard needs.
 GREEN_THREADS: Final = {
     "gevent": "monkey.patch_all(thread=False, queue=False)",
@@ -71,13 +73,22 @@ def apart(run: Callable[[], R]) -> R:
     An exception that comes here, out of a signal handler, ends the waiting alone: what `run` marks and holds, it also
     undoes and lets go of.
     """
-    reply = Reply[R]()
-    start_apart(partial(_answer, reply, partial(copy_context().run, run)))
-    reply.wait(None)
+    reply, unbegun = Reply[R](), [True]
+    answer = partial(_answer, reply, unbegun, partial(copy_context().run, run))
+    start_apart(answer)
+    # What PyThreadState_SetAsyncExc raises in a thread may come in one that it has just started, and end that before
+    # its first instruction (CPython 3.11): until it has its own number it has that of the first.
+    while not reply.wait(BEGINS_SECONDS):
+        if unbegun:
+            start_apart(answer)
     return reply.result()
 
 
-def _answer(reply: Reply[R], run: Callable[[], R]) -> None:
+def _answer(reply: Reply[R], unbegun: list[bool], run: Callable[[], R]) -> None:
+    try:
+        unbegun.pop()
+    except IndexError:  # it has begun on another thread
+        return
     try:
         reply.answer(run())
     except BaseException as error:  # noqa: BLE001 - the waiting thread gets it

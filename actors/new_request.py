@@ -187,7 +187,7 @@ class NewRequest(Generic[T]):
         if is_quick:
             running.system.scheduler.call_soon(partial(self._enter, subscriber))
         else:
-            start_apart(partial(self._enter, subscriber))
+            running.system.scheduler.call_soon(partial(start_apart, partial(self._enter, subscriber)))
         if running.is_over:  # its loop runs nothing more
             running.refuse_beginning()
 
