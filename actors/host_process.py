@@ -48,16 +48,28 @@ def end_dropped(running: StartedRuntime) -> None:
             running.close()
 
 
-def start_apart(run: Callable[[], object]) -> None:
+def start_apart(run: Callable[[], object]) -> Callable[[], None]:
     """Begin it on a new thread of callboard's own. Where the host can start no more threads it is done here.
 
     One step for this thread, which Thread.start() is not: interrupted, it could keep a lock of `threading`. It begins
     a thread that begins the other, since one that is no Thread stays among `threading.enumerate()` for good.
+
+    To be called after BEGINS_SECONDS, what is returned begins it again where it has not begun. What
+    PyThreadState_SetAsyncExc raises in a thread may come in one that it has just started, and end that before its first
+    instruction (CPython 3.11): until it has its own number it has that of the first.
     """
-    try:
-        _thread.start_new_thread(_start_thread, (run,))
-    except RuntimeError:
-        run()
+    unbegun = [run]
+    look = partial(_start_unbegun, unbegun)
+    look()
+    return look
+
+
+def _start_unbegun(unbegun: list[Callable[[], object]]) -> None:
+    if unbegun:
+        try:
+            _thread.start_new_thread(_start_thread, (partial(_run, unbegun),))
+        except RuntimeError:
+            _run(unbegun)
 
 
 def _start_thread(run: Callable[[], object]) -> None:
@@ -67,28 +79,28 @@ def _start_thread(run: Callable[[], object]) -> None:
         run()
 
 
+def _run(unbegun: list[Callable[[], object]]) -> None:
+    try:
+        run = unbegun.pop()
+    except IndexError:  # it has begun on another thread
+        return
+    run()
+
+
 def apart(run: Callable[[], R]) -> R:
     """Its result, of a thread of callboard's own.
 
     An exception that comes here, out of a signal handler, ends the waiting alone: what `run` marks and holds, it also
     undoes and lets go of.
     """
-    reply, unbegun = Reply[R](), [True]
-    answer = partial(_answer, reply, unbegun, partial(copy_context().run, run))
-    start_apart(answer)
-    # What PyThreadState_SetAsyncExc raises in a thread may come in one that it has just started, and end that before
-    # its first instruction (CPython 3.11): until it has its own number it has that of the first.
+    reply = Reply[R]()
+    look = start_apart(partial(_answer, reply, partial(copy_context().run, run)))
     while not reply.wait(BEGINS_SECONDS):
-        if unbegun:
-            start_apart(answer)
+        look()
     return reply.result()
 
 
-def _answer(reply: Reply[R], unbegun: list[bool], run: Callable[[], R]) -> None:
-    try:
-        unbegun.pop()
-    except IndexError:  # it has begun on another thread
-        return
+def _answer(reply: Reply[R], run: Callable[[], R]) -> None:
     try:
         reply.answer(run())
     except BaseException as error:  # noqa: BLE001 - the waiting thread gets it

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from typing_extensions import TypeForm
 
 from callboard.actors import kernel
-from callboard.actors.host_process import apart, start_apart
+from callboard.actors.host_process import BEGINS_SECONDS, apart, start_apart
 from callboard.actors.journal.journal_records import Needs, RequestLog
 from callboard.actors.journal.recovery import needs_of
 from callboard.actors.kernel.reply import Reply as AskReply
@@ -187,7 +187,8 @@ class NewRequest(Generic[T]):
         if is_quick:
             running.system.scheduler.call_soon(partial(self._enter, subscriber))
         else:
-            running.system.scheduler.call_soon(partial(start_apart, partial(self._enter, subscriber)))
+            look = start_apart(partial(self._enter, subscriber))
+            running.system.scheduler.call_at(running.system.now() + BEGINS_SECONDS, look)
         if running.is_over:  # its loop runs nothing more
             running.refuse_beginning()
 
