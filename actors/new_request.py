@@ -195,10 +195,12 @@ class NewRequest(Generic[T]):
     def _enter(self, subscriber: Subscriber) -> None:
         """On a thread of callboard's own: take the conversation, and start the session."""
         running = self._running
-        if self._has_staged and running.system.scheduler.is_current():  # since it was looked at: that is read
+        if running.system.scheduler.is_current() and (self._has_staged or self._left_before is not None):
+            self._asked = None  # since it was looked at: now something has to be read, or waited for
             start_apart(partial(self._enter, subscriber))
             return
         self._is_entering = True
+        self._is_left = self._is_left or self.answer.is_left
         try:
             if self._asked is None and not self._is_left:
                 self._check()
