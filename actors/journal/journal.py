@@ -189,8 +189,7 @@ class Journal(Actor[JournalMessage]):
 
     @handles(OnStore)
     def _on_store(self, message: OnStore[object]) -> Ran[object]:
-        while batch := self._outbox.look(MAX_BATCH):
-            self._commit_batch(batch)
+        self._commit_all()
         try:
             return Ran(message.run(self._opened()))
         except Exception as error:  # noqa: BLE001 - the asker's: the actor goes on
@@ -214,8 +213,7 @@ class Journal(Actor[JournalMessage]):
         """Go on with requests of processes that have ended, and with those of ours that nothing here goes on with."""
         outbox = self._outbox
         before = outbox.here()  # whatever has ended before this has its end written next
-        while batch := outbox.look(MAX_BATCH):
-            self._commit_batch(batch)
+        self._commit_all()
 
         def idle(open_ones: Collection[RequestId]) -> frozenset[RequestId]:
             return frozenset(each for each in open_ones if not outbox.is_failed(each)) - before - outbox.here()
@@ -236,11 +234,20 @@ class Journal(Actor[JournalMessage]):
 
     # -- writing
 
+    def _commit_all(self) -> None:
+        """Deal with what waits now; not with what comes meanwhile, which may have no end."""
+        left = self._outbox.count
+        while left > 0:
+            batch = self._outbox.look(min(left, MAX_BATCH))
+            self._commit_batch(batch)
+            left -= len(batch)
+        self._outbox.look_again()
+
     def _commit_batch(self, batch: Sequence[HandedOver]) -> None:
         """Deal with what waits longest: it is written, or those who wait for it hear why not."""
         outbox = self._outbox
-        marks = outbox.marks(MAX_BATCH)
         sound = [each for each in batch if not self._is_void(each)]
+        marks = outbox.marks(MAX_BATCH)  # without those of requests that begin once more by the batch
         if outbox.tries >= MAX_TRIES:
             for mark in () if sound else marks:
                 outbox.drop_mark(mark)

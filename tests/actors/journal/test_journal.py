@@ -199,6 +199,17 @@ def test_that_they_have_ended_is_written_with_the_next_write_that_is_possible(si
     assert scene.store.commits[1:] == [(ended, write("b", 1, begins=True))]
 
 
+def test_but_not_of_one_that_begins_once_more_under_its_id(simulated: ActorSystem) -> None:
+    scene = Scene(simulated)
+    scene.store.on_commit = full
+    scene.hand(write("a", 1, begins=True))
+    scene.run()
+    scene.store.on_commit = lambda batch: None
+    scene.hand(write("a", 1, begins=True))
+    scene.run(60.0)
+    assert scene.store.commits == [(write("a", 1, begins=True),)]
+
+
 def test_and_without_a_write_it_is_tried_again_and_ever_more_rarely(simulated: ActorSystem) -> None:
     scene = Scene(simulated)
     tried: list[float] = []
@@ -377,6 +388,35 @@ def test_a_lease_is_renewed_in_time_and_requests_of_ended_processes_are_handed_o
     scene.run(4.0)
     assert store.renewed == 4
     assert found == [(RequestId("early"),)]
+
+
+@pytest.mark.parametrize("who", ["the lease", "a function"])
+def test_what_waits_is_written_before_and_what_comes_meanwhile_is_not_waited_for(
+    simulated: ActorSystem, who: str
+) -> None:
+    """Else a load that never ceases would let nobody have a turn."""
+    scene = Scene(simulated, ListedStore(on_renew=lambda: 2.0))
+    numbers = iter(range(2, 50))
+    seen: list[int] = []
+
+    def one_more(batch: tuple[Change, ...]) -> None:
+        if (number := next(numbers, None)) is not None:
+            scene.hand(write("a", number))
+
+    def begins() -> frozenset[RequestId]:
+        scene.store.on_commit, scene.outbox.here = one_more, frozenset
+        scene.hand(write("a", 1))
+        return frozenset()
+
+    if who == "the lease":
+        scene.outbox.here, scene.store.taken_up = begins, (RequestId("b"),)
+        scene.outbox.taken_up = lambda found: seen.append(len(scene.store.commits))
+    else:
+        begins()
+        scene.journal.ask(OnStore(lambda writer: seen.append(len(scene.store.commits))), 1.0)
+    scene.run(2.0)
+    assert seen[0] in (1, 2)
+    assert len(scene.store.changes) == 49
 
 
 def test_what_was_written_while_the_lease_may_be_over_counts_when_the_lease_is_ours_again(
