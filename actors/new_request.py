@@ -79,10 +79,11 @@ class NewRequest(Generic[T]):
         self._user = user_message(prompt)
         if direct is None:
             wiring.check_named(options)
-        self._check_room()
+        self._given_id, self._conversation = identity_of(options)
+        if self._given_id not in running.requests:  # one that is asked again is no refused one
+            self._check_room()
         self._form = output_type(output) if output is not None else None
         self._at = running.system.now()
-        self._given_id, self._conversation = identity_of(options)
         timeout = {"timeout": options["timeout"]} if "timeout" in options else {}
         seconds = fields_of(timeout, wiring.model.options).get(
             "timeout_seconds", wiring.settings.request_timeout_seconds

@@ -400,8 +400,8 @@ class Runtime(Operated):
         With the `request_id` and the question of a request that was begun before, it gives that id, and begins none.
 
         Raises what is wrong with the question, as `ask` does; OutcomeUnknown, with the `request_id`, where the request
-        may have begun or begin later. Any other RuntimeFailure says that it did not and will not. Cancelling the
-        waiting task cancels the request.
+        may have begun or begin later. Any other RuntimeFailure says that this call has begun none and will not.
+        Cancelling the waiting task cancels the request that it has begun.
         """
         if asyncio._get_running_loop() is None:
             return cast("Awaitable[str]", self.start_request_sync(prompt, output=output, **options))

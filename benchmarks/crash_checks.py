@@ -177,8 +177,11 @@ def outcome_of(log: RequestLog, call: str) -> str:
                 return str(orjson.loads(message.content)["code"])
             except (ValueError, TypeError, KeyError):  # a result, whose event is lost
                 return "told without an event"
-    if any(each.tag.call_id == call and isinstance(each.outcome, ToolCallCompleted) for each in log.outcomes):
-        return "done"  # committed with its effect, before its request ended since its events could not be written
+    # Committed with its effect; its event could not be written any more, and so its request ended without a Finish.
+    is_cut_off = log.end is not None and log.end.finish is None
+    committed = (each for each in log.outcomes if each.tag.call_id == call)
+    if is_cut_off and any(isinstance(each.outcome, ToolCallCompleted) for each in committed):
+        return "done"
     return "open"
 
 

@@ -17,10 +17,10 @@ from support.postgres_server import NoPostgres, binaries
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "benchmarks" / "crashes.py"
 
-from crash_checks import Told, Verdict, judged_with_journal  # noqa: E402 - benchmarks/ is on the path from here on
+from crash_checks import Told, Verdict, judged_with_journal, outcome_of  # noqa: E402 - benchmarks/ is on the path from here on
 from crash_load import ANSWER, KINDS, STEPS, key, keys  # noqa: E402
 
-from callboard.actors.journal.journal_records import Beginning, Recorded, RequestEnd, RequestLog  # noqa: E402
+from callboard.actors.journal.journal_records import Beginning, EffectWrite, Recorded, RequestEnd, RequestLog  # noqa: E402
 from callboard.protocol import events  # noqa: E402
 from callboard.protocol.commands import Finish  # noqa: E402
 from callboard.protocol.content import Text, ToolCall, UserMessage  # noqa: E402
@@ -125,6 +125,37 @@ def test_a_second_effect_is_found_unless_its_author_has_allowed_it(kind: str) ->
 def test_a_call_that_is_told_as_done_without_an_effect_is_found(kind: str) -> None:
     found = verdict(effects=Counter(set(keys("r0000")) - {key("r0000", 1, kind)}))
     assert [kind in fault for fault in found.faults] == [True]
+
+
+def cut_off(call_id: str, end: RequestEnd | None) -> RequestLog:
+    """The journal has the outcome of the call, which was committed with its effect, and none of its event."""
+    of = log()
+    place = next(each for each, it in enumerate(of.records) if is_end_of(it.event, call_id))
+    done = of.records[place].event
+    assert isinstance(done, events.ToolCallCompleted)
+    return replace(of, records=of.records[:place], outcomes=(EffectWrite(done.tag, done, ()),), end=end)
+
+
+def is_end_of(event: events.Event, call_id: str) -> bool:
+    return isinstance(event, events.ToolCallCompleted) and event.tag.call_id == call_id
+
+
+@pytest.mark.parametrize(
+    ("end", "outcome"),
+    [
+        (RequestEnd(5.0, None, failure="the journal was not written"), "done"),
+        (log().end, "open"),
+        (None, "open"),
+    ],
+    ids=["its events could not be written", "it ended with an answer", "it has not ended"],
+)
+def test_an_outcome_that_was_committed_counts_where_its_event_could_not_be_written(
+    end: RequestEnd | None, outcome: str
+) -> None:
+    call = f"{STEPS}-transaction"
+    assert outcome_of(cut_off(call, end), call) == outcome
+    without = replace(cut_off(call, end), outcomes=())
+    assert outcome_of(without, call) == "open"
 
 
 LOG_FAULTS: list[tuple[str, Callable[[RequestLog], RequestLog], str]] = [

@@ -22,11 +22,11 @@ ENDED: Final = "ended"
 
 
 class Started(NativeAnswer):
-    """The request that was begun."""
+    """The request that was begun; `state` "unknown": it may have begun, or begin later. Sent again with this id, it is
+    not begun twice."""
 
     request_id: str
     state: Literal["started", "unknown"]
-    """"unknown": it may have begun, or begin later. Sent again with this `request_id`, it is not begun twice."""
     message: str
     """Why that is not known; else ""."""
 

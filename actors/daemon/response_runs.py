@@ -7,7 +7,7 @@ import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from callboard.actors.daemon.api_errors import ApiError, error_fields
+from callboard.actors.daemon.api_errors import ApiError, error_fields, goes_on_later
 from callboard.actors.daemon.asked_question import asked_of
 from callboard.actors.daemon.chat_completions import CHAT
 from callboard.actors.daemon.client_answer import failure_of, form_of, text_of
@@ -22,7 +22,7 @@ from callboard.actors.daemon.responses_stream import ResponseStream
 from callboard.actors.daemon.server_events import server_event
 from callboard.actors.daemon.tenants import Tenant
 from callboard.actors.requests.conversation import Conversation
-from callboard.actors.requests.replies import STOPPING, ModelCallFailed, Reply, RequestEnded
+from callboard.actors.requests.replies import SUSPENDED, ModelCallFailed, Reply, RequestEnded
 from callboard.protocol.commands import Outcome
 from callboard.protocol.errors import OutcomeUnknown
 
@@ -114,7 +114,7 @@ async def events_of(tenant: Tenant, record: ResponseRecord, made: RepliedStream)
                 for event in made.feed(item):
                     yield event
     except (RequestEnded, ModelCallFailed) as error:
-        if STOPPING in error.reply.reason:
+        if SUSPENDED in error.reply.reason:
             raise ResponseLeft from None
         made.reply = error.reply
         made.error = failure_of(error, CHAT)
@@ -145,10 +145,8 @@ async def sent_events(tenant: Tenant, record: ResponseRecord, after: int = -1) -
             if number > after:
                 yield _sent(event)
     except Exception as error:
-        if isinstance(error, ResponseLeft):
-            found = ApiError(503, "stopping", "the server is stopping; follow the response when it is back")
-        else:
-            found = failure_of(error, CHAT)
+        is_left = isinstance(error, ResponseLeft)
+        found = goes_on_later(record.request_id) if is_left else failure_of(error, CHAT)
         if found.status == 500:
             logger.exception("a response could not be streamed")
         # OpenAI has the fields in the event, Open Responses in an object in it.

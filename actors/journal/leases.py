@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Final, Protocol
 
 from callboard.actors.journal.journal_store import JournalLost
@@ -36,7 +37,8 @@ _BEGIN: Final = f"""
 INSERT INTO {OWNERS} (who, lease, lease_until)
 SELECT ?, given.lease, clock_timestamp() + given.lease FROM make_interval(secs => ?) AS given(lease)
 RETURNING token"""
-_RENEW: Final = f"UPDATE {OWNERS} SET lease_until = clock_timestamp() + lease WHERE token = ? RETURNING token"
+_RENEW: Final = f"UPDATE {OWNERS} SET lease_until = clock_timestamp() + lease WHERE token = ? RETURNING lease_until"
+_UNTIL: Final = f"SELECT lease_until FROM {OWNERS} WHERE token = ?"
 #: FOR KEY SHARE lets renewals by (UPDATE of another column), and no deletion.
 _PROVE: Final = f"SELECT token FROM {OWNERS} WHERE token = ? FOR KEY SHARE"
 #: One process at a time looks for dead ones. Two that did so at once could each see the other's work half done: a
@@ -101,6 +103,14 @@ class Lease:
         """First in each transaction that writes: until its end no other process can take over. Raises JournalLost."""
         self._expect_a_row(execute(_PROVE, (self.token,)))
 
+    def mark(self, execute: Execute) -> datetime:
+        """`prove`, for a transaction whose commit is not waited for; gives what `marked` tells once it has one."""
+        return _time_of(self._expect_a_row(execute(_RENEW, (self.token,))))
+
+    def marked(self, execute: Execute) -> datetime:
+        """Whatever has a later mark, the server has forgotten. Raises JournalLost."""
+        return _time_of(self._expect_a_row(execute(_UNTIL, (self.token,))))
+
     def drop_expired(self, execute: Execute) -> bool:
         """In a transaction, before what dead owners had is taken over: whether to go on, since no other does it."""
         self.prove(execute)
@@ -115,10 +125,17 @@ class Lease:
             execute(_END, (self.token,))
         self.token, self._until = 0, 0.0
 
-    def _expect_a_row(self, rows: Sequence[tuple[object, ...]]) -> None:
+    def _expect_a_row(self, rows: Sequence[tuple[object, ...]]) -> tuple[object, ...]:
         if not rows:
             self.token, self._until = 0, 0.0
             raise JournalLost(
                 f"another process has taken over what this one had open, since for more than {self._seconds:g} s this "
                 "one did not renew its lease of the journal; the requests go on there"
             )
+        return rows[0]
+
+
+def _time_of(row: tuple[object, ...]) -> datetime:
+    (time_there,) = row
+    assert isinstance(time_there, datetime)
+    return time_there

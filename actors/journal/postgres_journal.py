@@ -12,7 +12,8 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from datetime import datetime
 from typing import Final, TypeVar
 
 from callboard.actors.journal.encoding import column, from_column
@@ -68,10 +69,7 @@ SELECT o.request_id, COALESCE((SELECT MAX(e.number) FROM {EVENTS.name} e WHERE e
 FROM {OPEN} o LEFT JOIN {REQUESTS.name} r ON r.request_id = o.request_id
 WHERE o.owner <> ? AND NOT EXISTS (SELECT 1 FROM {OWNERS} w WHERE w.token::text = o.owner)
 ORDER BY r.begun_at, o.request_id"""
-#: Our own that are open, with the number of the last event of each.
-_OPEN_OF_OURS: Final = f"""
-SELECT o.request_id, COALESCE((SELECT MAX(e.number) FROM {EVENTS.name} e WHERE e.request_id = o.request_id), 0)
-FROM {OPEN} o WHERE o.owner = ?"""
+_OPEN_OF_OURS: Final = f"SELECT request_id FROM {OPEN} WHERE owner = ?"
 _LAST_NUMBERS: Final = (
     f"SELECT request_id, MAX(number) FROM {EVENTS.name} WHERE request_id = ANY(?) GROUP BY request_id"
 )
@@ -134,14 +132,16 @@ class PostgresJournal:
         self._database = PostgresDatabase(url, begin=BEGIN_WRITING)
         self._wall_clock = wall_clock
         self._lease = Lease(who_we_are(), lease_seconds)
-        self._database.prove = lambda: self._lease.prove(self._database.query)
+        self._database.prove = self._prove
         self._database.connected = self._write_again
         self._sql = SqlWriter(self._database, "")
         self._patience = Patience()
         self._start_seconds = start_seconds
         self._is_lazy = durability == "process"
-        self._unsynced: list[Change] = []
-        """What was committed and may not be on the server's disk, in order."""
+        self._mark: datetime | None = None
+        """Of the transaction that was begun last and is not waited for."""
+        self._unsynced: list[tuple[datetime, Change]] = []
+        """What was committed and may not be on the server's disk, in order, with its marks."""
         self._sync_at = 0.0
         self._last_numbers: dict[RequestId, int] = {}
         """Of the last event that was written here, of each request that has not ended."""
@@ -200,11 +200,18 @@ class PostgresJournal:
             self._database.begins_by = BEGIN_WRITING
         written = [change for change, why in zip(batch, refused, strict=True) if why is None]
         if is_lazy:
-            self._unsynced += written
+            assert self._mark is not None
+            self._unsynced += [(self._mark, each) for each in written]
         else:
             self._has_synced(began)
         self._note(written)
         return refused
+
+    def _prove(self) -> None:
+        if self._database.begins_by == BEGIN_LAZILY:
+            self._mark = self._lease.mark(self._database.query)
+        else:
+            self._lease.prove(self._database.query)
 
     def _committed(self, batch: Sequence[Change]) -> Sequence[ChangeRefused | None]:
         """But for requests that have ended since the server has forgotten some of them."""
@@ -230,11 +237,14 @@ class PostgresJournal:
                     self._last_numbers[change.request_id] = change.number + len(change.events) - 1
 
     def _write_again(self) -> None:
-        """On a new connection: what a crash of the server has made it forget. What it has is written once."""
+        """On a new connection: what a crash of the server has made it forget, and nothing else, since what it had may
+        have been deleted meanwhile, also by another process."""
         begins_by, self._database.begins_by = self._database.begins_by, BEGIN_WRITING
         try:
             if self._unsynced:
-                self._sql.commit(self._unsynced)
+                there = self._lease.marked(self._database.query)
+                # Waits for the disk, so for all that is there, also where nothing is forgotten.
+                self._sql.commit([each for mark, each in self._unsynced if mark > there])
                 self._unsynced.clear()
             if gaps := self._gaps():
                 self._sql.commit(gaps)
@@ -248,16 +258,21 @@ class PostgresJournal:
         """Ends for open requests of which events are gone that are not in memory either: nothing may follow there."""
         if not self._last_numbers:
             return []
-        ours = {column(each): each for each in self._last_numbers}
-        there = {name: number for name, number in self._database.query(_LAST_NUMBERS, (list(ours),))}
+        there = self._numbers_there(self._last_numbers)
         gaps = []
-        for name, request_id in ours.items():
-            number = there.get(name, 0)
-            if isinstance(number, int) and number < self._last_numbers[request_id]:
+        for request_id, last in self._last_numbers.items():
+            if (number := there[request_id]) < last:
                 self._forgotten[request_id] = why = _FORGOTTEN.format(number + 1)
                 end = RequestEnd(self._wall_clock(), None, failure=why)
                 gaps.append(Write(request_id, number + 1, (), ends=end))
         return gaps
+
+    def _numbers_there(self, request_ids: Collection[RequestId]) -> dict[RequestId, int]:
+        """Of the last event of each that the server has; 0 where it has none."""
+        ours = {column(each): each for each in request_ids}
+        found = self._database.query(_LAST_NUMBERS, (list(ours),)) if ours else ()
+        there = {name: number for name, number in found if isinstance(number, int)}
+        return {each: there.get(name, 0) for name, each in ours.items()}
 
     def take_up(self, idle: Idle | None = None) -> tuple[RequestId, ...]:
         return self._patiently(lambda: self._take_up(idle))
@@ -275,13 +290,12 @@ class PostgresJournal:
                 database.execute_many(TAKE, [(str(self.token), request_id) for request_id in taken])
             were_idle: frozenset[RequestId] = frozenset()
             if idle is not None:
-                ours = {name: number for name, number in database.query(_OPEN_OF_OURS, (str(self.token),))}
-                names = {RequestId(from_column(name)): str(name) for name in ours if str(name) not in taken}
-                were_idle = idle(names.keys())
+                ours = [str(name) for (name,) in database.query(_OPEN_OF_OURS, (str(self.token),))]
+                were_idle = idle([RequestId(from_column(name)) for name in ours if name not in taken])
                 # Twice in a row: the end of one that ends this moment waits to be written.
                 again = were_idle & self._were_idle
                 were_idle -= again
-                taken |= {names[each]: number for each in again if isinstance(number := ours[names[each]], int)}
+                taken |= {column(each): number for each, number in self._numbers_there(again).items()}
             if taken:
                 database.execute_many(TAKINGS.insert, [TAKINGS.row(*each, now) for each in taken.items()])
             database.commit()
@@ -314,7 +328,7 @@ class PostgresJournal:
 
     def change(self, run: Callable[[JournalDatabase], R]) -> R:
         changed = self._patiently(lambda: self._sql.change(run))
-        self._has_synced(time.monotonic())  # what was deleted by it must not be written again
+        self._has_synced(time.monotonic())
         return changed
 
     def give_back(self) -> None:

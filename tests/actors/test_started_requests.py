@@ -223,6 +223,19 @@ async def test_asked_again_it_is_begun_once(runtime: Runtime, model: Model) -> N
         await runtime.ask("wait", request_id="r")
 
 
+async def test_asked_again_it_is_no_refused_one_where_others_would_be(tmp_path: Path, model: Model) -> None:
+    settings = Settings(model="scripted/m", script=model, journal=tmp_path / "journal.db", max_concurrent_requests=1)
+    async with Runtime(settings) as runtime:
+        assert await runtime.start_request("wait", request_id="r") == "r"
+        with pytest.raises(RuntimeFailure, match="overloaded"):
+            await runtime.start_request("q", request_id="another")
+        assert await runtime.start_request("wait", request_id="r") == "r"
+        assert not await runtime.drain(0.01)
+        assert await runtime.start_request("wait", request_id="r") == "r"
+        with pytest.raises(RuntimeFailure, match="draining"):
+            await runtime.start_request("q")
+
+
 def test_a_runtime_that_stops_refuses_or_keeps_it(tmp_path: Path, model: Model, disk: Disk) -> None:
     settings = Settings(model="scripted/m", script=model, journal=tmp_path / "journal.db")
     runtime = Runtime(settings).start()

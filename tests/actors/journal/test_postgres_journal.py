@@ -639,13 +639,31 @@ def test_what_is_deleted_does_not_come_back_after_a_crash(
         writer.open()
         writer.commit([begins("synced")])
         writer.commit([begins("r"), Write(RequestId("r"), 2, (), ends=RequestEnd(2.0, None, failure="ended"))])
-        writer.change(lambda database: delete_requests(database))
+        writer.change(delete_requests)
         forgetful.stop(signal.SIGQUIT)
         forgetful.start()
         writer.commit([goes_on("synced", 2)])
         with closing(PostgresReader(own)) as reader:
             assert reader.request(RequestId("r")) is None
         writer.close()
+
+
+def test_what_another_process_has_deleted_does_not_come_back_after_a_lost_connection(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("callboard.actors.journal.postgres_journal.SYNC_SECONDS", LONG)
+    with closing(PostgresJournal(url, durability="process", lease_seconds=LONG)) as writer:
+        writer.open()
+        writer.commit([begins("synced")])
+        writer.commit([begins("r"), Write(RequestId("r"), 2, (), ends=RequestEnd(2.0, None, failure="ended"))])
+        with closing(PostgresJournal(url, lease_seconds=LONG)) as other:
+            other.open()
+            other.change(delete_requests)
+        end_all_connections(url)
+        writer.commit([goes_on("synced", 2)])
+        with closing(PostgresReader(url)) as reader:
+            assert reader.request(RequestId("r")) is None
+        assert numbers(url, "synced") == [1, 2]
 
 
 def delete_requests(database: JournalDatabase) -> None:
