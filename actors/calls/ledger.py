@@ -464,8 +464,7 @@ class Ledger:
         return ended
 
     def lane(self, tool: ToolKey, concurrency: int, pool: Pool) -> Lane:
-        """Where the calls of this tool wait. It and the pool, unless there is one of that name, are made at first."""
-        pool = self.pools.setdefault(pool.name, pool)
+        """Where the calls of this tool wait; made at first."""
         return self.lanes.setdefault(tool, Lane(pool, concurrency, tool))
 
     def bring(self, tool: Tool, session: Ref[CallEvent]) -> bool:
