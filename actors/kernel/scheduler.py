@@ -648,8 +648,9 @@ class LoopScheduler:
 
     def _struck(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         loop.default_exception_handler(context)
-        self.escaped += 1
-        self._go_on(context.get("exception"))
+        if "handle" in context:  # a callback; of a task that nobody waits for it is told at any time, on any thread
+            self.escaped += 1
+            self._go_on(context.get("exception"))
 
     def _go_on(self, error: BaseException | None) -> None:
         """After an exception that another thread has raised in this one (PyThreadState_SetAsyncExc), or that a callback

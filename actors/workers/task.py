@@ -292,7 +292,8 @@ class ToolLoop:
 
     def _struck(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         loop.default_exception_handler(context)
-        self._loop.call_soon(self._go_on)
+        if "handle" in context:  # a callback; of a task that nobody waits for it is told at any time, on any thread
+            self._loop.call_soon(self._go_on)
 
     def _go_on(self) -> None:
         """An exception has left a callback, perhaps one of ours before it had done all: do what it has left out."""
