@@ -288,7 +288,9 @@ class InitProcess:
             self._loop.remove_reader(stderr.fileno())
             self._read_complaint(stderr.fileno())
         words = self._complaint.decode(errors="replace").strip()
-        is_missing_something = not self._is_ready and not self._killed and status not in (REFUSED, SHORT)
+        # Killed while it loads callboard: by the kernel, for want of memory. The keeper's own, or what it tells of init.
+        is_short = status == SHORT or (self._has_begun and status & 0xFF == -signal.SIGKILL & 0xFF)
+        is_missing_something = not (self._is_ready or self._killed or status == REFUSED or is_short)
         if not is_missing_something:
             why = words if status in (REFUSED, SHORT) else f"status {status}; {words}"
         elif status == NO_FOLDER:
