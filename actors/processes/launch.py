@@ -288,7 +288,7 @@ class InitProcess:
             self._loop.remove_reader(stderr.fileno())
             self._read_complaint(stderr.fileno())
         words = self._complaint.decode(errors="replace").strip()
-        # Killed while it loads callboard: by the kernel, for want of memory. The keeper's own, or what it tells of init.
+        # Killed while it loads callboard, itself or init, whose status the keeper hands on: the kernel lacks memory.
         is_short = status == SHORT or (self._has_begun and status & 0xFF == -signal.SIGKILL & 0xFF)
         is_missing_something = not (self._is_ready or self._killed or status == REFUSED or is_short)
         if not is_missing_something:

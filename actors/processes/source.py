@@ -52,8 +52,9 @@ LOOKS_SHARE: Final = 0.25
 #: A fork server, or an init process, that ended before it had worked is started again after this.
 START_AGAIN_SECONDS: Final = 1.0
 
-#: A process of ours that is no Python is given this many ticks to be one; it takes 0.02 s at rest.
-PYTHON_TICKS: Final = 50
+#: A process of ours that is no Python is given this many ticks to be one. That takes 0.02 s at rest, and was seen to
+#: take over 5 s on a busy machine; a call has 30 s by default, and so is still told the cause.
+PYTHON_TICKS: Final = 200
 #: For the model.
 MISSING_HINT: Final = "The call was not run. Do not send it again: go on without it, and tell the user what is missing."
 
@@ -93,7 +94,6 @@ class ProcessSource(Actor[SourceMessage]):
 
     def __init__(self, options: supply.ProcessOptions) -> None:
         self._options = options
-        self._why_not = why_not()
         self._kernel = kernel_support()
         self._init: InitProcess | None = None
         self._contained: str | None = None
@@ -509,6 +509,7 @@ class ProcessSource(Actor[SourceMessage]):
                 said.text,
             )
             template.state = TemplateState.UNFIT
+            template.loaded(0, self.now())  # it is not loaded again and again only to find that out
             self._fork_ahead(template)
         elif template is not None and said.kind is Kind.FAILED:
             template.state, template.server = TemplateState.GONE, None
@@ -569,7 +570,7 @@ class ProcessSource(Actor[SourceMessage]):
 
     def _launch(self) -> None:
         """See that there is an init process, and a fork server below it."""
-        if self._why_not or self._stopping or _Launch in self._planned:
+        if self._stopping or _Launch in self._planned or (self._init is None and why_not()):
             return
         options, post = self._options, self.ref.tell_control
         try:

@@ -148,7 +148,8 @@ ChildUser = Ref[Obtained | NotObtained | ChildEnded | StackWritten]
 # -- what the source keeps of each tool, and for how long
 
 #: Templates (processes that have loaded a tool, of which children are forked) at the same time, and the memory of their
-#: own, all together: of what is over, the one not used for longest goes. A small one takes 3 MB, one with pandas 60.
+#: own, all together: of what is over, the one not used for longest goes. For its memory alone none goes that is in use:
+#: two large tools that are called in turn would be loaded for each call. A small one takes 3 MB, one with pandas 60.
 MAX_TEMPLATES: Final = 64
 MAX_TEMPLATES_BYTES: Final = 512 * 1024 * 1024
 #: Without a call it is kept for as long as its spares, or for 1,000 times as long as it took to load: loading it again
@@ -206,13 +207,16 @@ class Template(Struct, eq=False):
     is_replaced: bool = False
 
     def loaded(self, own_bytes: int, now: float) -> None:
-        """From now on it forks."""
+        """The tool's module has been run in it."""
         self.own_bytes, self.loading_seconds = own_bytes, now - self.loading_since
 
     def is_needed(self, now: float, idle_seconds: float) -> bool:
         """Is it worth its memory?"""
+        if self.is_replaced or self.of() is None:
+            return False
         kept = max(idle_seconds, min(self.loading_seconds * KEPT_PER_LOADING, MAX_KEPT_SECONDS))
-        return not self.is_replaced and self.of() is not None and now - self.used_at < kept
+        # One that loads finishes, or no call would ever find it loaded that gives up before.
+        return self.state is TemplateState.LOADING or now - self.used_at < kept
 
 
 class ChildPlace(Enum):
@@ -250,7 +254,8 @@ def superfluous(templates: Sequence[Template], now: float, idle_seconds: float) 
     number = own_bytes = 0
     for template in reversed(templates):
         number, own_bytes = number + 1, own_bytes + template.own_bytes
-        is_over = number > MAX_TEMPLATES or (number > 1 and own_bytes > MAX_TEMPLATES_BYTES)
+        is_idle = now - template.used_at >= idle_seconds
+        is_over = number > MAX_TEMPLATES or (is_idle and number > 1 and own_bytes > MAX_TEMPLATES_BYTES)
         if not template.waiting and (is_over or not template.is_needed(now, idle_seconds)):
             number, own_bytes = number - 1, own_bytes - template.own_bytes
             yield template

@@ -129,6 +129,21 @@ def test_latency_and_reuse_move_it_too(runtime: Runtime, until: Until) -> None:
         until(lambda: pools(runtime) == {pool})  # noqa: B023
 
 
+def test_a_pool_that_comes_back_goes_on_at_further_reloads(runtime: Runtime, until: Until) -> None:
+    for tools in ([runs_in("process")], [], [runs_in("process")]):
+        runtime.reload_sync(SETTINGS, tools)
+        if tools:
+            assert runtime.ask_sync("1").text == RUNS["process"]
+        else:
+            until(lambda: not pools(runtime))
+    source = runtime._running.system.ref("root/tools/process-short-2/source")  # type: ignore[union-attr]
+    for _ in range(3):
+        runtime.reload_sync(SETTINGS, tools)
+        assert runtime.ask_sync("2 again").text == " | ".join([RUNS["process"]] * 3)
+    assert pools(runtime) == {"process-short-2"}
+    assert source.is_alive()
+
+
 def test_more_calls_run_at_once_where_the_new_contract_allows_it(runtime: Runtime, until: Until) -> None:
     for concurrency in (1, 8, 2):
         gate = Gate(concurrency=concurrency)

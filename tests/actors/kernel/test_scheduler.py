@@ -47,6 +47,11 @@ def test_a_callback_that_raises_does_not_stop_the_next_one(scheduler: LoopSchedu
     assert scheduler.escaped == 2
 
 
+def test_news_of_a_task_that_nobody_waits_for_is_no_escape(scheduler: LoopScheduler) -> None:
+    scheduler.loop.call_exception_handler({"message": "Task exception was never retrieved", "exception": ValueError()})
+    assert scheduler.escaped == 0
+
+
 def test_a_burst_of_posts_wakes_the_loop_once(scheduler: LoopScheduler, monkeypatch: Any) -> None:
     gate, done, entered = threading.Event(), threading.Event(), threading.Event()
     wakes = 0

@@ -28,9 +28,9 @@ CALLS = 5
 #: Each start of Python is a line in the file beside it.
 COUNTS = '#!/bin/sh\necho >> "$0.starts"\n'
 #: Up to the first word to the runtime, and then as where callboard's own files are gone.
-NO_CALLBOARD = f"""exec {sys.executable} -P -c "$(printf '%s' "$3" | head -n 4)
-raise ModuleNotFoundError('No module named callboard')"
+BEGINS = f"""exec {sys.executable} -P -c "$(printf '%s' "$3" | head -n 4)
 """
+NO_CALLBOARD = f"""{BEGINS}raise ModuleNotFoundError('No module named callboard')"\n"""
 
 
 @tool
@@ -63,7 +63,6 @@ class Machine:
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
-    monkeypatch.setattr(source, "PYTHON_TICKS", 3)
     monkeypatch.setattr(launch, "MISSING_SECONDS", 600.0)
     monkeypatch.setattr(launch, "MOST_MISSING_SECONDS", 600.0)
     return Machine(tmp_path, monkeypatch)
@@ -113,13 +112,26 @@ def test_a_folder_for_temporary_files_that_cannot_be_used_is_told(machine: Machi
 
 
 @pytest.mark.parametrize("what", PROGRAMS)
-def test_a_program_that_is_no_python_with_callboard_is_told(machine: Machine, what: str) -> None:
+def test_a_program_that_is_no_python_with_callboard_is_told(
+    machine: Machine, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     script, said = PROGRAMS[what]
+    if what == "serves something else":  # the others end by themselves, however busy the machine is
+        monkeypatch.setattr(source, "PYTHON_TICKS", 3)
     machine.python(script)
     message = told(machine)
     assert said in message
     assert str(machine.place / "python") in message
     assert "isolation='thread'" in message
+
+
+def test_a_python_that_is_killed_while_it_loads_callboard_is_no_broken_installation(machine: Machine) -> None:
+    machine.python(f'{BEGINS}os.kill(os.getpid(), 9)"\n')
+    with ToolStage() as stage:
+        event = stage.call(add, a=1, b=2)
+    assert isinstance(event, ToolCallFailed)
+    assert event.failure.code is FailureCode.OVERLOADED
+    assert "status -9" in event.failure.message
 
 
 @pytest.mark.parametrize("what", ["is gone", "may not be run", "is a folder"])

@@ -10,6 +10,7 @@ from typing import Any
 from weakref import ref
 
 import pytest
+from msgspec.structs import replace
 
 from callboard import Runtime, Settings, Tool, tool
 from callboard.actors.processes import supply
@@ -19,6 +20,7 @@ from callboard.actors.processes.supply import (
     MAX_TEMPLATES,
     MAX_TEMPLATES_BYTES,
     Template,
+    TemplateState,
     superfluous,
 )
 from callboard.actors.tools.tool_file import forget_modules, load_tool_file, tools_in
@@ -64,15 +66,22 @@ def test_of_too_many_and_of_too_large_ones_those_go_that_were_not_used_for_longe
     fresh = [template() for _ in range(MAX_TEMPLATES + 2)]
     assert left(fresh, 1) == fresh[2:]
     third = MAX_TEMPLATES_BYTES // 3
-    large = [template(own_bytes=third) for _ in range(5)]
-    assert left(large, 1) == large[2:]
+    large = [template(own_bytes=third, loading_seconds=60) for _ in range(5)]
+    assert left(large, IDLE - 1) == large, "what is in use would be loaded again for each call"
+    assert left(large, IDLE) == large[2:]
 
 
 def test_a_huge_one_stays_while_it_is_used_and_costs_no_small_one_its_place() -> None:
-    small, huge = template(own_bytes=MB), template(own_bytes=2 * MAX_TEMPLATES_BYTES)
-    assert left([small, huge], 1) == [huge]
-    assert left([huge, small], 1) == [small]
-    assert left([small, huge, small], 1) == [small, small]
+    small = template(own_bytes=MB, loading_seconds=60)
+    huge = template(own_bytes=2 * MAX_TEMPLATES_BYTES, loading_seconds=60)
+    assert left([small, huge], IDLE) == [huge]
+    assert left([huge, small], IDLE) == [small]
+    assert left([small, huge, small], IDLE) == [small, small]
+
+
+def test_one_that_loads_is_let_finish_but_where_its_tool_is_gone() -> None:
+    loading, replaced = (template(state=TemplateState.LOADING, is_replaced=each) for each in (False, True))
+    assert left([loading, replaced], 2 * IDLE) == [loading]
 
 
 def test_one_for_which_a_call_waits_never_goes_and_a_replaced_one_at_once() -> None:
@@ -172,17 +181,38 @@ def test_a_template_counts_the_memory_of_its_own_and_the_largest_ones_do_not_sta
     runtime: Runtime, until: Until, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supply, "MAX_TEMPLATES_BYTES", 80 * MB)
+    monkeypatch.setattr(supply, "KEPT_PER_LOADING", 1e6)
     file = tmp_path / "large_templates.py"
     made = '\n@tool\ndef {0}() -> int:\n    """Say how large."""\n    return len(LARGE)\n'
     text = "from callboard import tool\nLARGE = b'x' * 50_000_000\n"
     file.write_text(text + "".join(made.format(name) for name in ("one", "two", "three")))
     tools = tools_in(load_tool_file(file))
     runtime.reload_sync(SETTINGS, [*tools, some])
+    assert runtime.ask_sync("some").text
+    source = source_of(runtime)
+    source._options = replace(source._options, idle_seconds=0.2)
     for name in ("one", "two", "three"):
         assert runtime.ask_sync(f"{name} some").text
-        source = source_of(runtime)
         until(lambda: {each.name for each in source._templates.values()} == {name, "some"})  # noqa: B023
         sizes = {str(each.name): each.own_bytes for each in source._templates.values()}
         assert 50_000_000 <= sizes[name] < 70 * MB
         assert 0 < sizes["some"] < 20 * MB
+    forget_modules(tools)
+
+
+def test_a_tool_that_cannot_be_forked_is_remembered_as_long_as_one_that_takes_as_long_to_load(
+    runtime: Runtime, tmp_path: Path
+) -> None:
+    file = tmp_path / "unfit_templates.py"
+    file.write_text(
+        "import threading\nfrom callboard import tool\n"
+        "threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+        '@tool\ndef f() -> int:\n    """Say a number."""\n    return 1\n'
+    )
+    tools = tools_in(load_tool_file(file))
+    runtime.reload_sync(SETTINGS, tools)
+    assert runtime.ask_sync("f").text == "1"
+    (template,) = source_of(runtime)._templates.values()
+    assert template.state is TemplateState.UNFIT
+    assert template.loading_seconds > 0
     forget_modules(tools)
