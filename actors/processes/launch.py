@@ -187,6 +187,11 @@ class InitProcess:
             self._is_ready |= heard.message.kind is Kind.CONTAINED
         self._post(heard)
 
+    @property
+    def is_started(self) -> bool:
+        """Is there a process? Starting one waits for its exec, on a thread of its own."""
+        return self._process is not None
+
     def expect_python(self) -> None:
         """So much time has passed that Python would have begun: what has not is another program, and is ended."""
         if not self._has_begun and self._process is not None:

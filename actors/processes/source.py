@@ -52,9 +52,8 @@ LOOKS_SHARE: Final = 0.25
 #: A fork server, or an init process, that ended before it had worked is started again after this.
 START_AGAIN_SECONDS: Final = 1.0
 
-#: A process of ours that is no Python is given this many ticks to be one. That takes 0.02 s at rest, and was seen to
-#: take over 5 s on a busy machine; a call has 30 s by default, and so is still told the cause.
-PYTHON_TICKS: Final = 200
+#: A process of ours that is no Python is given this many ticks, from its start, to be one; it takes 0.02 s at rest.
+PYTHON_TICKS: Final = 100
 #: For the model.
 MISSING_HINT: Final = "The call was not run. Do not send it again: go on without it, and tell the user what is missing."
 
@@ -636,7 +635,7 @@ class ProcessSource(Actor[SourceMessage]):
                     self._overdue(child)
                 self._later(_Tick)
         if self._init is not None and self._contained is None:
-            self._init_ticks += 1
+            self._init_ticks += self._init.is_started
             if self._init_ticks >= PYTHON_TICKS:
                 self._init.expect_python()
             self._later(_Tick)
