@@ -163,7 +163,7 @@ def test_a_replaced_tool_that_still_runs_keeps_its_child_and_no_template(
 
     for reuse in (False, True):
         runtime.reload_sync(SETTINGS, [waiting(reuse=reuse)])
-        identity = runtime.start_request("f")
+        identity = runtime.start_request_sync("f")
         until(begun.exists)
         replaced = waiting(reuse=reuse)
         runtime.reload_sync(SETTINGS, [replaced])
