@@ -314,7 +314,8 @@ class Run:
             self.find_stuck()
 
     def find_stuck(self) -> None:
-        with connected(self.url) as connection:
+        # The server that was disturbed may fall once more, as after a backend was killed: then it is looked next time.
+        with suppress(psycopg.OperationalError), connected(self.url) as connection:
             for request_id, at in connection.execute(STUCK, (time.time() - STUCK_SECONDS,)).fetchall():
                 told = f"nobody runs {request_id}: nothing has happened since {time.strftime('%X', time.localtime(at))}"
                 if told not in self.faults:
@@ -324,6 +325,7 @@ class Run:
         """Nothing more is asked; all that is open has to end."""
         self._is_calm.set()
         give_up_at = time.monotonic() + STUCK_SECONDS
+        time.sleep(PAUSE_SECONDS[1])  # the server that was disturbed last may fall once more
         with connected(self.url) as connection:
             while left := connection.execute(OPEN.encode()).fetchall()[0][0]:
                 if time.monotonic() > give_up_at:
