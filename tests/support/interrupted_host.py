@@ -28,6 +28,8 @@ from callboard.providers.local.scripted import ScriptedTurn
 #: For another thread to be answered, and for what was interrupted to be over; it takes milliseconds.
 BOUND_SECONDS = 20.0
 ROOT = str(Path(__file__).resolve().parents[2])
+#: The threads of the one runtime that answers meanwhile.
+OUTER = ["callboard-loop", "callboard-watchdog"]
 SETTINGS = Settings(model="scripted/x", script=lambda request: ScriptedTurn("hi"))
 
 
@@ -113,14 +115,14 @@ def left_stream(runtime: Runtime, conversation: Conversation) -> None:
 
 def own_threads() -> list[str]:
     gc.collect()  # a Runtime that was dropped in the midst of its start is ended then
-    return [each.name for each in threading.enumerate() if each.name.startswith("callboard-")]
+    return sorted(each.name for each in threading.enumerate() if each.name.startswith("callboard-"))
 
 
 def of_life(call: Callable[[Runtime], object], *, is_started: bool) -> Callable[[Walk], str]:
     """A call that starts or stops a runtime; afterwards it can be stopped, started and asked, and nothing is left."""
 
     def interrupted(walk: Walk) -> str:
-        before, runtime = own_threads(), Runtime(SETTINGS)
+        runtime = Runtime(SETTINGS)
         if is_started:
             runtime.start()
         if not walk.run(lambda: call(runtime)):
@@ -130,7 +132,7 @@ def of_life(call: Callable[[Runtime], object], *, is_started: bool) -> Callable[
         with runtime:
             if not is_answered(runtime):
                 return "the runtime answers no more"
-        return "" if within(lambda: len(own_threads()) == len(before)) else str(own_threads())
+        return "" if within(lambda: own_threads() == OUTER) else str(own_threads())
 
     return interrupted
 
@@ -141,10 +143,9 @@ def entered(runtime: Runtime) -> None:
 
 
 def asked_alone(walk: Walk) -> str:
-    before = own_threads()
     if not walk.run(lambda: ask_sync("hi", settings=SETTINGS)):
         return "over"
-    return "" if within(lambda: len(own_threads()) == len(before)) else str(own_threads())
+    return "" if within(lambda: own_threads() == OUTER) else str(own_threads())
 
 
 def awaited(call: Callable[[], Any]) -> None:
