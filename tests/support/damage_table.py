@@ -173,6 +173,7 @@ _SINGLE: Mapping[str, Damage] = MappingProxyType(
         "log and index alone": Damage(_missing("")),
         "log empty": Damage(_written("-wal", b"")),
         "log missing": Damage(_missing("-wal")),
+        "log and index missing": Damage(_missing("-wal", "-shm")),
         "log is a text": Damage(_written("-wal", _TEXT)),
         "log is a folder": Damage(_folder("-wal"), "move it away"),
         "log of another journal": Damage(_log_of_another),

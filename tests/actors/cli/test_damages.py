@@ -37,6 +37,8 @@ ADVICE = (
     "use the callboard that wrote it", "put a copy", "move it away", "move what is there away", "name a file in it",
     "`callboard journal list`", "fork the conversation", "look at its owner",
 )  # fmt: skip
+#: The first one waits for a process that loads callboard, beside all others that do so.
+pytestmark = pytest.mark.timeout(240)
 NAME = "journal"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(each for each in sys.path if each)}
 Files = Mapping[str, tuple[int, bytes]]
