@@ -116,10 +116,11 @@ def _found(path: str | Path) -> Path:
 def _looked_at(real: Path) -> Report:
     faults: tuple[str, ...] = ()
     try:
-        if not FileLock.is_of_this_process(real):
+        left = None
+        if not FileLock.is_of_this_process(real):  # else to open and close it would end the locks of its connection
             faults = tuple(filter(None, (header_fault(real), log_of(real).fault)))
-        left = last_written(real)  # before what it is looked for in
-        left = left if is_as_left(real, left) and not faults else None
+            left = last_written(real)  # before what it is looked for in
+            left = left if is_as_left(real, left) and not faults else None
         with closing(SqliteReader.looking(real)) as reader:
             found = _checked(real, reader, left)
             return replace(found, faults=(*faults, *found.faults))

@@ -25,13 +25,15 @@ from callboard.actors.journal.journal_records import Change, Write
 from callboard.actors.journal.salvage import IDLE_SECONDS, damaged_path, sync_folder
 from callboard.actors.journal.sqlite_database import APPLICATION_ID
 from callboard.actors.journal.tables import EVENTS, OPEN, SET_ASIDE
+from callboard.actors.journal.wal_frames import PAGE_BYTES
 
 _MAGIC: Final = b"SQLite format 3\x00"
 _HEADER_BYTES: Final = 100
 #: For the id of the journal, which is in one of its first pages, unless a VACUUM has moved it.
 _PIECE_BYTES: Final = 256 * 1024
-#: In the header.
+#: In the header: how often the file was changed, and how many pages it has.
 _CHANGES_AT: Final = 24
+_PAGES_AT: Final = 28
 
 
 #: Between two notes of what was written last: one costs 20 us, as much as a fifth of a commit that is not synced.
@@ -75,15 +77,13 @@ class OwnFiles:
         self._names["lock"] = lock_path(lock.path)
         found = {each: _stat(name) for each, name in self._names.items()}
         self._were = {each: seen for each, seen in found.items() if seen is not None}
-        self._may_shrink = False
         self._log_bytes = self._log_size()
         self._last: tuple[Sequence[Change], Sequence[object]] = (), ()
         """What was written last, and is not noted yet."""
         self._note_at = 0.0
 
-    def may_shrink(self) -> None:
-        """We give room back to the disk ourselves, and empty the log."""
-        self._may_shrink = True
+    def log_may_shrink(self) -> None:
+        """We are about to write otherwise than by a commit of changes: SQLite may begin the log anew, or empty it."""
         self._log_bytes = 0
 
     def committed(self, batch: Sequence[Change], refused: Sequence[object], now: float) -> None:
@@ -133,7 +133,6 @@ class OwnFiles:
             what = "has lost a part of its log: it was truncated by another program"
             return FilesChanged(what, Left.ASIDE, main.st_mtime)
         self._were[""] = main
-        self._may_shrink = False
         self._log_bytes = self._log_size()
         self._note_last()
         return None
@@ -152,9 +151,11 @@ class OwnFiles:
 
     def _overwritten(self, main: os.stat_result) -> str:
         """Our own checkpoints change the file too, and those of others that use SQLite: what is it now?"""
-        if main.st_size < self._were[""].st_size and not self._may_shrink:
-            return "was truncated by another program"
         header = os.pread(self._lock.files[""], _HEADER_BYTES, 0)
+        # Where SQLite has given room back to the disk, perhaps long after it was told to, the header says so.
+        pages = int.from_bytes(header[_PAGES_AT : _PAGES_AT + 4], "big")
+        if main.st_size < self._were[""].st_size and not 0 < pages * PAGE_BYTES <= main.st_size:
+            return "was truncated by another program"
         is_journal = header.startswith(_MAGIC) and int.from_bytes(header[68:72], "big") == APPLICATION_ID
         return "" if is_journal and self._has_id() else "was overwritten by another program"
 

@@ -176,10 +176,10 @@ class SqliteJournal:
         return _WHAT_IS_LEFT[change.left].format(doubt=doubt)
 
     def take_up(self, idle: Idle | None = None) -> tuple[RequestId, ...]:
-        return self._opened().take_up()
+        return self._writer_after_look().take_up()
 
     def forget_takings(self, request_ids: Sequence[RequestId]) -> None:
-        self._opened().forget_takings(request_ids)
+        self._writer_after_look().forget_takings(request_ids)
 
     def renew(self) -> float | None:
         self._opened()
@@ -195,23 +195,23 @@ class SqliteJournal:
     # -- cleaning up: see `retention.CleansUp`
 
     def change(self, run: Callable[[JournalDatabase], R]) -> R:
-        writer = self._opened()
+        writer = self._writer_after_look()
         if self._files is not None:
             self._files.forget_last()
         return writer.change(run)
 
     def give_back(self) -> None:
-        self._shrinks()
+        self._writer_after_look()
         self._file().query(f"PRAGMA incremental_vacuum({_PAGES_AT_ONCE})")
 
     def vacuum(self) -> None:
-        self._shrinks()
+        self._writer_after_look()
         self._file().query("VACUUM")
         self.forget()
 
     def forget(self) -> str:
         """What was deleted is zeros in the database (secure_delete); the WAL, which has it still, is cut to nothing."""
-        self._shrinks()
+        self._writer_after_look()
         ((is_busy, *_),) = self._file().query("PRAGMA wal_checkpoint(TRUNCATE)")
         left = []
         if is_busy:
@@ -222,12 +222,13 @@ class SqliteJournal:
             )
         return "; ".join(left)
 
-    def _shrinks(self) -> None:
-        """We make our files smaller now. First a look: what another has done is not taken for that."""
-        self._opened()
+    def _writer_after_look(self) -> SqlWriter:
+        """For what may make our log smaller: what another has done is not taken for that."""
+        writer = self._opened()
         self._look()
         if self._files is not None:
-            self._files.may_shrink()
+            self._files.log_may_shrink()
+        return writer
 
     def size_bytes(self) -> int:
         pages, free, each = (self._file().query(f"PRAGMA {name}")[0][0] for name in _SIZES)
@@ -291,10 +292,11 @@ class SqliteReader(SqlReader):
         try:
             reader = cls(path, None if is_ours else looked_at(path))
         except JournalDamaged:
-            header_fault(path)
+            if not is_ours:
+                header_fault(path)
             raise
         try:
-            reader._check()
+            reader._check(is_ours=is_ours)
         except BaseException:
             reader.close()
             raise
@@ -304,16 +306,18 @@ class SqliteReader(SqlReader):
     def database(self) -> SqliteDatabase:
         return self._file
 
-    def _check(self) -> None:
+    def _check(self, *, is_ours: bool) -> None:
+        """`is_ours`: this process has it open, and may not open and close it in any other way; it was looked at then."""
         path = self._file.path
         try:
-            if self._file.query("PRAGMA application_id") != [(APPLICATION_ID,)]:
+            if not is_ours and self._file.query("PRAGMA application_id") != [(APPLICATION_ID,)]:
                 if why := header_fault(path):
                     raise JournalDamaged(path, why)
                 raise UsageError(f"{path} is an empty database, not a journal: a runtime that starts makes one of it")
             found = format_of(self._file)
         except JournalDamaged:
-            header_fault(path)
+            if not is_ours:
+                header_fault(path)
             raise
         if found != str(FORMAT):
             raise other_format(path, found)

@@ -14,13 +14,14 @@ import pytest
 from support.journal_writes import begin, finished
 
 from callboard import Runtime, Settings
-from callboard.actors.journal import sqlite_journal
+from callboard.actors.journal import sqlite_database, sqlite_journal
 from callboard.actors.journal.file_lock import last_written
 from callboard.actors.journal.journal_check import verify
 from callboard.actors.journal.journal_store import JournalFailed, JournalGone
 from callboard.actors.journal.own_files import NOTE_SECONDS
 from callboard.actors.journal.sqlite_journal import LOOK_SECONDS, SqliteJournal
 from callboard.protocol.errors import RuntimeFailure
+from callboard.protocol.ids import RequestId
 from callboard.providers.local.scripted import ScriptedTurn
 
 COUNT = "SELECT count(*) FROM callboard_requests"
@@ -246,6 +247,56 @@ def test_what_we_do_ourselves_is_no_alarm(it: Changed, monkeypatch: pytest.Monke
     it.write()
     it.journal.vacuum()
     it.write()
+
+
+def test_room_that_is_given_back_long_after_it_was_free_is_no_alarm(it: Changed) -> None:
+    for number in range(100):
+        it.journal.commit([begin(f"more{number}", metadata={"note": "x" * 20_000})])
+    it.journal.forget()
+    it.journal.change(lambda database: database.execute("DELETE FROM callboard_requests"))
+    it.journal.give_back()
+    size = it.path.stat().st_size
+    it.write()  # it looks, and nothing has changed yet
+    with closing(sqlite3.connect(it.path)) as database:
+        database.execute("PRAGMA wal_checkpoint")
+    assert it.path.stat().st_size < size
+    it.write()
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda journal: journal.change(lambda database: database.execute("DELETE FROM callboard_requests")),
+        lambda journal: journal.take_up(),
+        lambda journal: journal.forget_takings([RequestId("r0")]),
+    ],
+)
+def test_a_log_that_our_own_write_makes_shorter_is_no_alarm(
+    it: Changed, monkeypatch: pytest.MonkeyPatch, write: Callable[[SqliteJournal], object]
+) -> None:
+    it.journal.close()
+    monkeypatch.setattr(sqlite_database, "_WAL_LIMIT_BYTES", 100_000)
+    it.journal.open()
+    it.journal.commit([begin("long", metadata={"note": "x" * 200_000})])
+    with closing(sqlite3.connect(it.path)) as database:
+        database.execute("PRAGMA wal_checkpoint")
+        database.execute("UPDATE callboard_open SET owner = 'another'")
+        database.commit()
+        database.execute("PRAGMA wal_checkpoint")
+    write(it.journal)
+    it.write()
+
+
+def test_a_look_by_this_very_process_leaves_the_locks_of_its_journal(it: Changed) -> None:
+    def locks() -> list[str]:
+        inode = f":{it.path.stat().st_ino} "
+        found = Path("/proc/locks").read_text(encoding="ascii").splitlines()
+        return [line.partition(":")[2] for line in found if inode in line and "POSIX" in line]
+
+    before = locks()
+    assert verify(it.path).is_sound
+    assert before
+    assert locks() == before
 
 
 def test_it_looks_once_a_second_and_no_more(it: Changed) -> None:
