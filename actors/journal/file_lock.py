@@ -111,7 +111,7 @@ class FileLock:
     do not see. Their descriptors stay open for as long as the connection: closing one ends all locks that SQLite has.
     """
 
-    def __init__(self, path: Path, descriptor: int, *, was_used: bool = False) -> None:
+    def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
         self.files: dict[str, int] = {}
         """Descriptors of the journal and its log, by ending."""
@@ -156,9 +156,10 @@ class FileLock:
             if not lock.hold_files():  # who has them had another lock file, which was removed
                 lock.release()
                 return None
-            lock.forget()
-            if lock.left is not None and lock.left.request_id:  # until it was looked for in the journal
-                lock.note(lock.left)
+            if lock.left is not None and lock.left.request_id:
+                lock.note(lock.left)  # until it was looked for in the journal
+            else:
+                lock.forget()
         except OSError as error:
             lock.release()
             raise cannot_use(path, error) from error
@@ -181,7 +182,7 @@ class FileLock:
                 return False
             with contextlib.suppress(FileNotFoundError, PermissionError, IsADirectoryError):
                 descriptor = self.files[ending] = os.open(path, _FLAGS)
-                if not _is_locked(descriptor, fcntl.F_WRLCK, _OURS):
+                if _is_locked(descriptor, fcntl.F_WRLCK, _OURS) is False:
                     return False
         return True
 
@@ -189,7 +190,7 @@ class FileLock:
         """For the next process, if this one is killed: what it wrote last. Not synced: a power cut may take it away,
         which is no worse than none. So is that it cannot be written."""
         with contextlib.suppress(OSError):
-            os.pwrite(self._descriptor, b"\n" + _encoded(written) + b"\n", len(self._process))
+            os.pwrite(self._descriptor, b"%s\n%s\n" % (self._process, _encoded(written)), 0)
 
     def forget(self) -> None:
         """Nothing is known of what was written last. Raises OSError."""
@@ -198,8 +199,8 @@ class FileLock:
 
     def keeps_closing_harmless(self) -> bool:
         """SQLite's last connection to a file writes the log into it and removes, by name, what it takes for the log.
-        From now on it takes itself for not the last one. False where the system has no such locks."""
-        return "" in self.files and _HAS_LOCKS and _is_locked(self.files[""], fcntl.F_RDLCK, _SHARED)
+        From now on it takes itself for not the last one. False where there are no such locks."""
+        return "" in self.files and _is_locked(self.files[""], fcntl.F_RDLCK, _SHARED) is True
 
     def remove(self) -> None:
         """Together with its file: for a journal that is gone."""
@@ -259,14 +260,15 @@ def _written_pid(path: Path) -> str:
 _HAS_LOCKS: Final = hasattr(fcntl, "F_OFD_SETLK")
 
 
-def _is_locked(descriptor: int, kind: int, span: tuple[int, int]) -> bool:
-    """False where another one has it. A file system that has no such locks is no reason to do without a journal."""
+def _is_locked(descriptor: int, kind: int, span: tuple[int, int]) -> bool | None:
+    """False where another one has it. None where the system, or the file system, has no such locks, which is no reason
+    to do without a journal."""
     if sys.platform != "linux" or not _HAS_LOCKS:
-        return True
+        return None
     try:
         fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, struct.pack("hhqqi", kind, os.SEEK_SET, *span, 0))
     except OSError as error:
-        return error.errno not in (errno.EAGAIN, errno.EACCES)
+        return False if error.errno in (errno.EAGAIN, errno.EACCES) else None
     return True
 
 

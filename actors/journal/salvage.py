@@ -127,13 +127,17 @@ class _Saved(Struct):
 
 
 def damaged_path(path: Path, now: float) -> Path:
-    """Where a damaged journal is moved to: a name that is free."""
-    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
+    """Where a damaged journal is moved to."""
+    return free_path(path, time.strftime("damaged-%Y%m%dT%H%M%SZ", time.gmtime(now)))
+
+
+def free_path(path: Path, ending: str) -> Path:
+    """A name for a copy of the journal that is free. Raises JournalFailed."""
     for number in range(1_000):
-        aside = path.with_name(f"{path.name}.damaged-{stamp}" + (f"-{number}" if number else ""))
+        aside = path.with_name(f"{path.name}.{ending}" + (f"-{number}" if number else ""))
         if not aside.exists():
             return aside
-    raise JournalFailed(f"there are too many files {path.name}.damaged-*: move them away")
+    raise JournalFailed(f"there are too many files {path.name}.{ending}*: move them away")
 
 
 def _part_path(path: Path) -> Path:

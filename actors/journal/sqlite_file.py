@@ -20,6 +20,7 @@ from callboard.actors.journal.own_files import end_looked_for, is_as_left
 from callboard.actors.journal.salvage import (
     beside,
     finish,
+    free_path,
     has_records,
     other_format,
     remove_database,
@@ -253,7 +254,7 @@ def _is_ours(path: Path) -> bool:
 def moved_aside(given: str, path: Path) -> list[Path]:
     """Copies of what the journal had: damaged ones, and those of dead processes that were kept for tables of tools."""
     name = "[0-9]+".join(re.escape(part) for part in Path(given).name.split(PID_MARK))
-    pattern = re.compile(rf"(?:{name}|{re.escape(path.name)})\.(?:damaged-.+|merged)\Z")
+    pattern = re.compile(rf"(?:{name}|{re.escape(path.name)})\.(?:damaged-.+|merged(?:-[0-9]+)?)\Z")
     return sorted(each for each in path.parent.iterdir() if pattern.match(each.name))
 
 
@@ -310,7 +311,7 @@ def _merge(lock: FileLock, database: SqliteDatabase, durability: Durability, now
     finally:
         dead.close()
     if of_tools and why:
-        aside = path.with_name(f"{path.name}.merged")
+        aside = free_path(path, "merged")  # an earlier process may have had the same id
         path.replace(aside)
         notes.append(f"it has tables of tools ({', '.join(of_tools)}), which stay in {aside}: {why}")
     else:

@@ -307,7 +307,7 @@ class SqliteReader(SqlReader):
         return self._file
 
     def _check(self, *, is_ours: bool) -> None:
-        """`is_ours`: this process has it open, and may not open and close it in any other way; it was looked at then."""
+        """`is_ours`: this process has it open, and may not open and close its file in any other way."""
         path = self._file.path
         try:
             if not is_ours and self._file.query("PRAGMA application_id") != [(APPLICATION_ID,)]:

@@ -277,6 +277,7 @@ def test_a_log_that_our_own_write_makes_shorter_is_no_alarm(
     it.journal.close()
     monkeypatch.setattr(sqlite_database, "_WAL_LIMIT_BYTES", 100_000)
     it.journal.open()
+    it.journal.take_up()
     it.journal.commit([begin("long", metadata={"note": "x" * 200_000})])
     with closing(sqlite3.connect(it.path)) as database:
         database.execute("PRAGMA wal_checkpoint")

@@ -393,6 +393,20 @@ def test_tables_of_tools_that_cannot_be_taken_over_are_kept(tmp_path: Path, here
     journal.close()
 
 
+def test_what_was_kept_of_an_earlier_process_with_the_same_id_stays(tmp_path: Path) -> None:
+    for _ in range(2):
+        for name, made in (("1", ORDERS), ("2", "CREATE TABLE orders (other)")):
+            opened(tmp_path / f"journal-{name}")[0].close()
+            with closing(sqlite3.connect(tmp_path / f"journal-{name}")) as database:
+                database.executescript(made)
+        journal, _ = opened(tmp_path / "journal-{pid}")
+        said = journal.forget()
+        journal.close()
+    kept = [tmp_path / "journal-2.merged", tmp_path / "journal-2.merged-1"]
+    assert sorted(tmp_path.glob("*.merged*")) == kept
+    assert all(str(each) in said for each in kept)
+
+
 def test_the_mark_is_for_the_name_of_the_file(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"write \{pid\} in the name of the file"):
         SqliteJournal(tmp_path / "{pid}" / "journal").open()
