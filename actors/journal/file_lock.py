@@ -13,6 +13,7 @@ import os
 import stat
 import struct
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Final
 from weakref import WeakSet
@@ -72,6 +73,15 @@ class LastWritten(Struct, frozen=True, array_like=True):
     """Of the machine; "" where it cannot be known."""
     file: tuple[int, int] = (0, 0)
     """The journal without its log, then: its bytes, and how often it was changed. A copy has the same."""
+
+
+@cache
+def this_boot() -> str:
+    """Another one each time that the machine is started."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
 
 
 _encoded: Final = msgspec.json.Encoder().encode

@@ -12,14 +12,13 @@ import os
 import shutil
 from collections.abc import Sequence
 from enum import Enum
-from functools import cache
 from pathlib import Path
 from typing import Final
 
 from msgspec import Struct
 
 from callboard.actors.journal.encoding import column
-from callboard.actors.journal.file_lock import FILE_MODE, FileLock, LastWritten, lock_path
+from callboard.actors.journal.file_lock import FILE_MODE, FileLock, LastWritten, lock_path, this_boot
 from callboard.actors.journal.journal_database import JournalDatabase
 from callboard.actors.journal.journal_records import Change, Write
 from callboard.actors.journal.salvage import IDLE_SECONDS, damaged_path, sync_folder
@@ -100,7 +99,7 @@ class OwnFiles:
         for change, why in zip(reversed(batch), reversed(refused), strict=True):
             if why is None and isinstance(change, Write) and change.events:
                 last = column(change.request_id), change.number + len(change.events) - 1
-                self._lock.note(LastWritten(*last, self._durability, _boot(), _content(self._lock.files[""])))
+                self._lock.note(LastWritten(*last, self._durability, this_boot(), _content(self._lock.files[""])))
                 return
 
     def forget_last(self) -> None:
@@ -209,15 +208,6 @@ def _state(seen: os.stat_result) -> tuple[int, int, int]:
     return seen.st_ino, seen.st_size, seen.st_mtime_ns
 
 
-@cache
-def _boot() -> str:
-    """Another one each time that the machine is started."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        return ""
-
-
 # -- what the process before has left
 
 
@@ -242,7 +232,7 @@ def lost_end(database: JournalDatabase, left: LastWritten | None) -> str:
     """
     if left is None or not left.request_id or database.query(_IS_THERE, (left.request_id, left.number)):
         return ""
-    if left.durability == "process" and (not left.boot or left.boot != _boot()):
+    if left.durability == "process" and (not left.boot or left.boot != this_boot()):
         return ""
     return f"event {left.number} of request {left.request_id}, the last that was written, is not in it"
 

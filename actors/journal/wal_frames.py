@@ -16,6 +16,8 @@ from typing import Final
 
 from msgspec import Struct, field
 
+from callboard.actors.journal.file_lock import last_written, this_boot
+
 #: SQLite's default, and what a journal is made with.
 PAGE_BYTES: Final = 4_096
 WAL_HEADER_BYTES: Final = 32
@@ -101,10 +103,14 @@ class _Raw(Struct):
 def log_of(path: Path, *, with_earlier: bool = False) -> Log:
     """The log beside the file `path`; the frames of earlier turns only where they are asked for, or it is damaged.
 
-    Nothing is changed. The index is read first: who writes meanwhile has written all frames that it tells of.
+    Nothing is changed. The index is read first: who writes meanwhile has written all frames that it tells of. One that
+    is older than the start of the machine says nothing: it is never synced, and after a power cut it may be older than
+    its log, or newer.
     """
     index, log = (path.with_name(f"{path.name}{ending}") for ending in ("-shm", "-wal"))
-    finished = _read(index, _INDEX_BYTES)
+    left = last_written(path)
+    is_older = left is not None and left.boot not in ("", this_boot())
+    finished = b"" if is_older else _read(index, _INDEX_BYTES)
     return read_log(_read(log), finished, with_earlier=with_earlier)
 
 

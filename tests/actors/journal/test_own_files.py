@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 
+import msgspec
 import pytest
+from msgspec import structs
 from support.journal_writes import begin, finished
 
 from callboard import Runtime, Settings
@@ -431,6 +433,21 @@ def test_a_log_that_is_missing_or_shorter_than_its_index_says_is_told(it: Change
     assert not any("its log is missing, or shorter" in each for each in notes), "it is said once"
     assert set_aside
     assert opened(path)[0] == (), "once"
+
+
+@pytest.mark.parametrize("case", ["log emptied", "log cut", "last commit cut"])
+def test_after_a_power_cut_an_index_that_is_newer_than_its_log_is_no_damage(it: Changed, case: str) -> None:
+    path = left_by_a_kill(it)
+    LOSES_ITS_END[case](path)
+    lock = path.with_name(f"{path.name}.lock")
+    left = last_written(path)
+    assert left is not None
+    note = msgspec.json.encode(structs.replace(left, durability="process", boot="the boot before"))
+    lock.write_bytes(b"1\n" + note + b"\n")
+    assert verify(path).is_sound
+    notes, set_aside = opened(path)
+    assert set_aside == []
+    assert not any("damaged" in each for each in notes)
 
 
 @pytest.mark.parametrize("case", LOSES_NOTHING)
