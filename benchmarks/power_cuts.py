@@ -54,7 +54,7 @@ SHOWN_FAULTS = 12
 SECTORS = (512, 4_096)
 #: Of what was not synced: the share of sectors that are on the disk.
 SHARES = (0.0, 0.3, 0.7, 0.97, 1.0)
-#: What only another process needs, or what SQLite makes anew.
+#: Which says nothing after a power cut, and which SQLite makes anew.
 NOT_KEPT = ("-shm",)
 #: The machine was started again since: its lock file says that to the next process.
 BOOT = Path("/proc/sys/kernel/random/boot_id")
