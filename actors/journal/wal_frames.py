@@ -75,6 +75,17 @@ class Log(Struct):
     """The frames of such a commit, where it is not certain that it was not finished."""
 
 
+class _Told(Struct, frozen=True):
+    """What the index says of its log."""
+
+    frames: int
+    """How many had been committed."""
+    copied: int
+    """How many of them had been copied into the file."""
+    salts: bytes
+    """Of their turn."""
+
+
 class _Raw(Struct):
     """A frame as it stands in the log."""
 
@@ -135,9 +146,9 @@ def read_log(data: bytes, index: bytes = b"", *, with_earlier: bool = True) -> L
     says how many frames had been committed."""
     header = data[:WAL_HEADER_BYTES]
     raws = list(_raws(data))
-    finished = _finished(index)
+    told = _told(index)
     if not raws:
-        return _without_frames(header, finished)
+        return _without_frames(header, told)
     magic = _WAL_MAGIC.get(int.from_bytes(header[:4], "big"))
     sound = magic is not None and _header_sum(magic, header) == _header_stored(header)
     if sound and not with_earlier:
@@ -147,25 +158,36 @@ def read_log(data: bytes, index: bytes = b"", *, with_earlier: bool = True) -> L
     order = magic or max(_WAL_MAGIC.values(), key=lambda each: _prove(raws, each, header))
     if _prove(raws, order, header) < len(raws) and not with_earlier:
         return read_log(data, index)
-    told = header[16:24] if sound or finished is None else finished[1]
-    salts = told if sound else next((raw.salts for raw in raws if raw.before is not None), told)
-    if sound and finished is not None and _is_of_another(salts, finished[1]):
-        return _gone(finished[0], "its log is another journal's")
+    in_header = header[16:24] if sound or told is None else told.salts
+    salts = in_header if sound else next((raw.salts for raw in raws if raw.before is not None), in_header)
+    if sound and told is not None and _is_of_another(salts, told.salts):
+        return _gone(told, "its log is another journal's")
     _prove_moved(raws, order, header)
     placed, earlier = _placed(raws, salts)
     plain = _seen_by_sqlite(raws, salts) if sound else 0
-    finished_frames = None if finished is None or finished[1] != salts else finished[0]
+    told = told if told is not None and told.salts == salts else None
+    finished = None if told is None else told.frames
     end = 1 + max((place for place, raw in placed.items() if raw.pages), default=-1)
-    if sound and (finished_frames or 0) <= plain and _is_unfinished(raws[plain:], range(plain, end), placed, salts):
+    if sound and (finished or 0) <= plain and _is_unfinished(raws[plain:], range(plain, end), placed, salts):
         end = plain
     log = Log(earlier=tuple(map(_frame, earlier)))
-    end = _look_at_end(log, raws, salts, end, finished_frames)
+    end = _look_at_end(log, raws, salts, end, finished)
     log.frames = {place: _frame(raw) for place, raw in sorted(placed.items()) if place < end}
     for place in sorted(set(range(end)) - log.frames.keys()):
         is_there = place < len(raws) and raws[place].salts == salts
         log.lost[place] = _lost_frame(raws, place, order, header) if is_there else LostFrame()
     _tell(log, plain, is_sound=sound)
+    if log.fault and told is not None:
+        _leave_out_copied(log, told.copied)
     return log
+
+
+def _leave_out_copied(log: Log, copied: int) -> None:
+    """So many frames had been copied into the file: what they are of is there, in no older version. Where some of them
+    are lost, those before would hide it."""
+    log.earlier += tuple(frame for place, frame in log.frames.items() if place < copied)
+    log.frames = {place: frame for place, frame in log.frames.items() if place >= copied}
+    log.lost = {place: lost for place, lost in log.lost.items() if place >= copied}
 
 
 def _raws(data: bytes) -> Iterator[_Raw]:
@@ -179,15 +201,16 @@ def _frame(raw: _Raw) -> LogFrame:
     return LogFrame(raw.page, raw.pages, raw.data)
 
 
-def _without_frames(header: bytes, finished: tuple[int, bytes] | None) -> Log:
+def _without_frames(header: bytes, told: _Told | None) -> Log:
     """A log that is empty, or gone: its index says which, since an emptied one has none there either."""
-    if finished is None or (len(header) == WAL_HEADER_BYTES and header[16:24] != finished[1]):
+    if told is None or told.copied >= told.frames or (len(header) == WAL_HEADER_BYTES and header[16:24] != told.salts):
         return Log()
-    return _gone(finished[0], "its log is gone")
+    return _gone(told, "its log is gone")
 
 
-def _gone(frames: int, why: str) -> Log:
-    return Log(lost=dict.fromkeys(range(frames), LostFrame()), fault=f"{why}: its own had {frames} frames")
+def _gone(told: _Told, why: str) -> Log:
+    lost = dict.fromkeys(range(told.copied, told.frames), LostFrame())
+    return Log(lost=lost, fault=f"{why}: its own had {told.frames} frames")
 
 
 def _is_of_another(salts: bytes, own: bytes) -> bool:
@@ -227,16 +250,15 @@ def _header_sum(order: str, header: bytes) -> Sums:
     return sums(order, header[:24], (0, 0))
 
 
-def _finished(index: bytes) -> tuple[int, bytes] | None:
-    """How many frames had been committed, and the salts of their turn; None where the index does not say, or all of
-    them had been copied into the file."""
+def _told(index: bytes) -> _Told | None:
+    """None where the index does not say it."""
     own, other, copied = index[: _INDEX.size], index[_INDEX.size : 2 * _INDEX.size], index[2 * _INDEX.size :]
     if len(index) < _INDEX_BYTES or own != other:
         return None
     _, _, _, is_made, _, _, frames, *_, first, second = _INDEX.unpack(own)
-    if not is_made or sums("=", own[:-8], (0, 0)) != (first, second):
+    if not is_made or not frames or sums("=", own[:-8], (0, 0)) != (first, second):
         return None
-    return None if _INDEX_COPIED.unpack(copied)[0] >= frames else (frames, own[32:40])
+    return _Told(frames, min(frames, *_INDEX_COPIED.unpack(copied)), own[32:40])
 
 
 # -- proofs

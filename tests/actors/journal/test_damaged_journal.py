@@ -9,6 +9,7 @@ import sqlite3
 import stat
 import tempfile
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -253,6 +254,29 @@ def test_a_destroyed_page_costs_only_the_requests_that_had_records_on_it(copy: P
     (aside,) = copy.parent.glob("journal.damaged-*Z")
     assert aside.read_bytes()[at : at + 4096] == b"\xff" * 4096
     assert stat.S_IMODE(aside.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("kept", range(1, 10))
+def test_a_shorter_log_of_which_all_is_in_the_file_costs_nothing(tmp_path: Path, kept: int) -> None:
+    """SQLite would take the older pages that are left of the log for the latest. Found by benchmarks/damages.py."""
+    journal = SqliteJournal(tmp_path / "live", durability="process")
+    journal.open()
+    journal._file().query("PRAGMA wal_autocheckpoint = 0")
+    written = fill(journal)
+    journal._file().query("PRAGMA wal_checkpoint(PASSIVE)")
+    path = tmp_path / "journal"
+    for ending in ("", "-wal", "-shm"):
+        shutil.copy(tmp_path / f"live{ending}", f"{path}{ending}")
+    journal.close()
+    log = Path(f"{path}-wal")
+    os.truncate(log, log.stat().st_size * kept // 10)
+    assert "its log is damaged" in verify(path).faults[0]
+    again = SqliteJournal(path)
+    assert "was damaged" in again.open().notes[0]
+    with closing(again), closing(again.reader()) as reader:
+        check(reader, written, was_reported=False, may_be_older=False)
+        assert set(reader.open_requests()) == written.events.keys() - written.ended
+        assert [each.request_id for each in reader.set_aside() if each.request_id] == []
 
 
 def test_tables_of_tools_are_saved_too(copy: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
 from pathlib import Path
 
 import pytest
@@ -143,3 +144,14 @@ def test_a_log_that_is_gone_is_missed_unless_all_of_it_is_in_the_file(written: W
     frames = written.index[16:20]
     assert read_log(b"", written.index[:96] + frames).fault == ""
     assert read_log(b"").fault == ""
+
+
+@given(end=st.integers(0, 10**9), copied=st.integers(0, 10**9))
+def test_what_had_been_copied_into_the_file_is_neither_lost_nor_hidden(written: Written, end: int, copied: int) -> None:
+    """Of a page of which the latest frame is lost, the file has a later version than the frames that are left."""
+    end = WAL_HEADER_BYTES + end % (written.frame(written.count - 1).stop - WAL_HEADER_BYTES)
+    copied %= written.count + 1
+    log = read_log(written.data[:end], written.index[:96] + copied.to_bytes(4, sys.byteorder))
+    assert bool(log.fault) == (end >= written.frame(0).start + 24 or copied < written.count)
+    assert min((*log.frames, *log.lost), default=copied) >= copied
+    assert log.frames.keys() | log.lost.keys() == set(range(copied, written.count))
