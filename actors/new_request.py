@@ -196,7 +196,8 @@ class NewRequest(Generic[T]):
     def _enter(self, subscriber: Subscriber) -> None:
         """On a thread of callboard's own: take the conversation, and start the session."""
         running = self._running
-        if running.system.scheduler.is_current() and (self._has_staged or self._left_before is not None):
+        is_known = self._asked is not None and running.system.scheduler.is_current()
+        if is_known and (self._has_staged or self._left_before is not None):
             self._asked = None  # since it was looked at: now something has to be read, or waited for
             start_apart(partial(self._enter, subscriber))
             return

@@ -128,9 +128,8 @@ class Runtime(Operated):
         self.settings = settings
         self._outputs = by_title(outputs)
         self._approve = approve
-        questions = None
-        if ask_user is not None:
-            questions = asking_user.UserQuestions(ask_user, settings.approval_timeout_seconds)
+        patience = settings.approval_timeout_seconds
+        questions = None if ask_user is None else asking_user.UserQuestions(ask_user, patience)
         self._questions = questions
         self._given, self._providers = tuple(tools), providers
         asks = () if questions is None else (questions.tool,)
@@ -138,7 +137,7 @@ class Runtime(Operated):
         self._running: started.StartedRuntime | None = None
         self._changing = threading.Lock()
         self._turns = itertools.count(1)  # of starts and stops, in the order in which they are asked for
-        self._started_in = 0
+        self._started_in = self._stopped_in = 0
         self._dropped: weakref.finalize[[started.StartedRuntime], Runtime] | None = None
 
     if not TYPE_CHECKING:  # a type checker that saw it would accept every name
@@ -166,13 +165,13 @@ class Runtime(Operated):
             start.is_wanted = False
             apart(partial(self._stop, range(start.turn, start.turn + 1)))
             raise
-        if self._running is not start.running:
+        if start.running is None or self._running is not start.running:
             raise RuntimeFailure("this runtime was stopped while it started")
         return self
 
     def _start(self, start: started.Start) -> None:
         with self._changing:
-            if not start.is_wanted:
+            if not start.is_wanted or start.turn < self._stopped_in:  # by a stop() that was here first
                 return
             if self._running is not None:
                 self._live()  # says so where it runs in another process
@@ -216,6 +215,7 @@ class Runtime(Operated):
     def _stop(self, turns: range) -> None:
         """What was started in these: a `stop` that was interrupted may come behind a later `start`."""
         with self._changing:
+            self._stopped_in = max(self._stopped_in, turns.stop if not turns.start else 0)
             if self._running is not None and self._started_in in turns:
                 running, self._running = self._running, None
                 running.close()
@@ -307,7 +307,7 @@ class Runtime(Operated):
             if not starting.cancelled() and starting.exception() is None:
                 await asyncio.to_thread(self.stop)
             raise
-        except (KeyboardInterrupt, SystemExit):  # or of any other kind that a signal handler raises on this thread
+        except (KeyboardInterrupt, SystemExit):
             starting.add_done_callback(lambda _: start_apart(partial(self._stop, range(next(self._turns)))))
             raise
 

@@ -150,7 +150,8 @@ class Mailbox:
         self.awake = True
         for item in tuple(self._control):
             if type(item) is Signal:
-                self._control.remove(item)
+                with contextlib.suppress(ValueError):  # another thread closes it
+                    self._control.remove(item)
 
     def close(self) -> list[object]:
         """Take no more and hand over what was waiting, control lane first. Closing again yields what came late, which

@@ -18,6 +18,8 @@ ANSWER_GRACE_SECONDS: Final = 5.0
 LOOK_SECONDS: Final = 60.0
 #: The loop has let so many looks pass: one may come at the moment in which a process that was stopped goes on.
 LOST_AFTER: Final = 2
+#: A look that comes later behind its time was stopped with its process: what would have ended the request was, too.
+LATE_SECONDS: Final = 0.5
 
 Post = Callable[[Callable[[], object]], object]
 """Runs something on callboard's loop; raises RuntimeError where that has ended."""
@@ -30,6 +32,8 @@ class Backstop:
         """The request has `timeout_seconds` from now. Without `post`, its loop is not looked at."""
         self._deadline_at: float | None = time.monotonic() + timeout_seconds
         self._post = post
+        self._went_on_at = 0.0
+        """When a look came late."""
         self._unanswered = 0
         """Looks since the loop has answered one."""
 
@@ -44,13 +48,16 @@ class Backstop:
         deadline_at = self._deadline_at
         if deadline_at is None:
             return LOOK_SECONDS if self._unanswered < LOST_AFTER else ANSWER_GRACE_SECONDS
-        return max(0.0, deadline_at + ANSWER_GRACE_SECONDS - time.monotonic())
+        return max(0.0, self._over_at(deadline_at) - time.monotonic())
 
     def is_lost(self) -> bool:
         """Look: nothing has ended the request so far. Was it to have ended, or does the loop not run any more?"""
         deadline_at = self._deadline_at
         if deadline_at is not None:
-            return time.monotonic() >= deadline_at + ANSWER_GRACE_SECONDS
+            late_seconds = (now := time.monotonic()) - self._over_at(deadline_at)
+            if late_seconds > LATE_SECONDS:
+                self._went_on_at = now
+            return 0.0 <= late_seconds <= LATE_SECONDS
         if self._unanswered >= LOST_AFTER:
             return True
         self._unanswered += 1
@@ -60,6 +67,9 @@ class Backstop:
         except RuntimeError:
             return True
         return False
+
+    def _over_at(self, deadline_at: float) -> float:
+        return max(deadline_at, self._went_on_at) + ANSWER_GRACE_SECONDS
 
     def _runs(self) -> None:
         self._unanswered = 0

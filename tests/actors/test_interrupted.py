@@ -3,6 +3,7 @@ asked is over, and a start or a stop can be called again."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -82,6 +84,21 @@ def test_a_signal_handler_stops_a_runtime_that_starts(monkeypatch: pytest.Monkey
         assert runtime.ask_sync("?").text == "hi"
 
 
+def test_a_stop_that_overtakes_the_start_it_was_asked_for_behind_stops_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime, start = Runtime(settings()), Runtime._start
+
+    def overtaken(*given: Any) -> None:
+        runtime.stop()
+        start(*given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Runtime, "_start", overtaken)
+        with pytest.raises(CallboardError, match="stopped while it started"):
+            runtime.start()
+    with runtime:
+        assert runtime.ask_sync("?").text == "hi"
+
+
 def test_a_signal_handler_stops_a_runtime_that_stops(monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = Runtime(settings()).start()
     signalling(monkeypatch, "_stop")
@@ -127,6 +144,7 @@ def test_a_message_that_was_put_and_not_followed_by_a_wake_up_is_found(monkeypat
     system = ActorSystem(scheduler)
     echo = system.spawn(Echo, "echo")
     assert echo.ask(1, 5) == 1
+    asyncio.run_coroutine_threadsafe(asyncio.sleep(0), scheduler.loop).result(5)  # the turn of that answer is over
 
     def interrupted(*_: object, **__: object) -> None:
         raise Limit

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from callboard.actors.requests.backstop import ANSWER_GRACE_SECONDS, LOOK_SECONDS, LOST_AFTER, Backstop
+from callboard.actors.requests.backstop import ANSWER_GRACE_SECONDS, LATE_SECONDS, LOOK_SECONDS, LOST_AFTER, Backstop
 
 
 class Clock:
@@ -28,6 +28,16 @@ def test_while_the_time_runs_it_is_lost_some_seconds_after_the_deadline(clock: C
     clock.now += 10.0 + ANSWER_GRACE_SECONDS - 0.1
     assert not backstop.is_lost()
     clock.now += 0.1
+    assert backstop.is_lost()
+
+
+def test_a_process_that_was_stopped_beyond_the_deadline_has_a_moment_when_it_goes_on(clock: Clock) -> None:
+    backstop = Backstop(10.0)
+    for _ in range(2):
+        clock.now += backstop.look_seconds + LATE_SECONDS + 3.0
+        assert not backstop.is_lost()
+        assert backstop.look_seconds == pytest.approx(ANSWER_GRACE_SECONDS)
+    clock.now += backstop.look_seconds
     assert backstop.is_lost()
 
 
