@@ -9,13 +9,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from callboard import Conversation, Runtime, Settings
+from callboard import Runtime, Settings
 from callboard.actors.kernel import Actor, ActorSystem, LoopScheduler
 from callboard.actors.kernel.reply import Ask, Reply
 from callboard.protocol.errors import CallboardError
@@ -125,13 +126,33 @@ def test_what_interrupts_a_start_or_a_stop_leaves_a_runtime_that_can_start(
 
 
 def test_a_signal_handler_stops_a_runtime_that_is_asked() -> None:
+    handled: list[int] = []
+
+    def send() -> None:
+        """Again, until it is handled: one that comes just before the thread begins to wait does not end the waiting."""
+        pause = threading.Event()
+        while not handled:
+            os.kill(os.getpid(), signal.SIGUSR1)
+            pause.wait(0.05)
+
+    sender = threading.Thread(target=send)
+
     def script(request: object) -> ScriptedTurn:
-        os.kill(os.getpid(), signal.SIGUSR1)
+        sender.start()
         return ScriptedTurn("hi", first_delay_seconds=60)
 
-    runtime, conversation = Runtime(Settings(model="scripted/x", script=script)).start(), Conversation()
-    error = raised_by(lambda: runtime.ask_sync("?", conversation=conversation), lambda *_: runtime.stop())
-    assert str(error) == "the runtime is stopping"
+    def stop(number: int, _: object) -> None:
+        handled.append(number)
+        runtime.stop()
+
+    def ask() -> None:
+        try:
+            runtime.ask_sync("?")
+        finally:
+            sender.join()  # before the handler goes
+
+    runtime = Runtime(Settings(model="scripted/x", script=script)).start()
+    assert str(raised_by(ask, stop)) == "the runtime is stopping"
 
 
 class Echo(Actor):
