@@ -244,6 +244,7 @@ class NewRequest(Generic[T]):
         try:
             self.begin(stream)
         except BaseException:
+            stream.watch.cancel()
             self.leave()
             raise
         return stream

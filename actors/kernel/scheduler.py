@@ -355,9 +355,13 @@ class SteadyLoop(asyncio.SelectorEventLoop):
             self._timer_cancelled_count -= 1
 
     def _put_back(self, handle: asyncio.Handle) -> None:
-        self._taken = None
-        if handle not in self._ready and not any(each is handle for each in self._scheduled):
+        waiting = (
+            *self._ready,
+            *self._scheduled,
+        )  # in one step: other threads add, and timers that differ may be equal
+        if not any(each is handle for each in waiting):
             self._ready.appendleft(handle)
+        self._taken = None
 
 
 EventLoop = SteadyLoop

@@ -567,7 +567,7 @@ class Stream(EventReader[T], AsyncIterable[StreamItem[T]]):
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
         self._is_waking = False
-        self._watch = Watch(answer.backstop, answer.expire)
+        self.watch = Watch(answer.backstop, answer.expire)
         answer.future.on_done(Unheld(self).notify)
 
     def _notify(self) -> None:
@@ -583,7 +583,7 @@ class Stream(EventReader[T], AsyncIterable[StreamItem[T]]):
         self._is_waking = False  # before the look: what comes after it needs a wake-up of its own
         self._wake.set()
         if self.answer.future.done:
-            self._watch.cancel()
+            self.watch.cancel()
 
     def texts(self) -> StreamIterator[str]:
         """Only the pieces of the model's text. After a restart (`Restarted`) the text comes again from its start."""
