@@ -2,17 +2,22 @@
 
 import asyncio
 import contextlib
+import math
 import sys
+import time
 from collections.abc import Callable, Generator
 from threading import Lock
 from types import TracebackType
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Final, Generic, TypeVar, cast
 
 import pykka
 import typing_extensions
 from msgspec import Struct
 
 from .errors import ActorCrashed, AskTimeout, contained
+
+#: So late at most a signal handler runs in a thread that waits: one wake-up a second costs nothing.
+HANDLED_WITHIN_SECONDS: Final = 1.0
 
 Answer = TypeVar("Answer")
 _Answer_co = TypeVar("_Answer_co", covariant=True)
@@ -100,7 +105,7 @@ class Reply(ReplyTo, pykka.Future[_Result]):
         gate.acquire()
         opens = gate.release
         self.on_done(opens)
-        if not gate.acquire(timeout=-1 if timeout_seconds is None else max(0.0, timeout_seconds)):
+        if not acquired(gate, timeout_seconds):
             self._take_back(opens)
         return self.done
 
@@ -165,6 +170,16 @@ class AsyncReply(ReplyTo):
             self.future.set_result(value)
         else:
             self.future.set_exception(error)
+
+
+def acquired(lock: Lock, timeout_seconds: float | None) -> bool:
+    """Wait for a lock; False when the time is over first. A signal that comes in the moment in which a wait begins does
+    not end it (CPython 3.11), and its handler would run when the wait is over: so each is a short one."""
+    until = math.inf if timeout_seconds is None else time.monotonic() + timeout_seconds
+    while not lock.acquire(timeout=max(0.0, min(HANDLED_WITHIN_SECONDS, until - time.monotonic()))):
+        if time.monotonic() >= until:
+            return False
+    return True
 
 
 def harmless(error: BaseException) -> BaseException:

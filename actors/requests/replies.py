@@ -678,7 +678,7 @@ class SyncStream(EventReader[T], SyncEvents[T]):
         try:
             ended = False
             while not ended:
-                if not self._wake.acquire(timeout=self.answer.backstop.look_seconds):
+                if not on_loop.acquired(self._wake, self.answer.backstop.look_seconds):
                     self.answer.look()
                 ended = self.answer.future.done
                 yield from self._take()
