@@ -61,7 +61,7 @@ def test_while_it_only_waits_it_may_take_days_as_long_as_the_loop_answers(clock:
 
 
 def test_a_loop_that_answers_no_look_is_lost(clock: Clock) -> None:
-    asked: list[Callable[[], None]] = []
+    asked: list[Callable[[], object]] = []
     backstop = Backstop(10.0, asked.append)
     backstop.deadline_moved(None)
     assert [backstop.is_lost() for _ in range(LOST_AFTER)] == [False] * LOST_AFTER
@@ -72,7 +72,7 @@ def test_a_loop_that_answers_no_look_is_lost(clock: Clock) -> None:
 
 
 def test_a_loop_that_has_ended_is_lost(clock: Clock) -> None:
-    def closed(_: Callable[[], None]) -> None:
+    def closed(_: Callable[[], object]) -> None:
         raise RuntimeError("Event loop is closed")
 
     backstop = Backstop(10.0, closed)
