@@ -95,6 +95,8 @@ OVER_SECONDS: Final = 5.0
 MAX_FAILURES: Final = 100
 #: What a reader of a stream may leave unread, in bytes of memory: some hundred full answers.
 MAX_UNREAD_BYTES: Final = 16 * 1024 * 1024
+#: At the end: what a signal handler raises on the waiter's loop may come in one of them, and end that.
+WAKE_UPS: Final = 2
 #: Why a request ends whose reader does not read on.
 LEFT: Final = "its reader has left"
 #: An event without its texts, in bytes.
@@ -444,7 +446,8 @@ async def outlast(end: asyncio.Future[Any]) -> None:
 def _wake(loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[None]) -> None:
     """Tell a waiter of another thread's loop that its answer is there."""
     with contextlib.suppress(RuntimeError):  # the loop is closed: it no longer waits
-        loop.call_soon_threadsafe(_set, waiter)
+        for _ in range(WAKE_UPS):
+            loop.call_soon_threadsafe(_set, waiter)
 
 
 def _set(waiter: asyncio.Future[None]) -> None:
@@ -464,13 +467,10 @@ class EventReader(Generic[T]):
         self._cancel = cancel
         self._partials = None if answer.checker is None else PartialReader(answer.checker.output)
         self._unread: deque[tuple[tuple[StreamItem[T], ...], int]] = deque()
-        """What has come together, and the bytes of all that has come up to it. The session adds, the reader takes away:
-        one step each, without a lock, in which the reader's thread could be interrupted."""
-        self._came_bytes = 0
-        self._read_bytes = 0
+        """What came together, and the bytes of all up to it. Added and taken in one step each: a lock could be kept."""
+        self._came_bytes = self._read_bytes = 0
         self._given_up = False
-        self._reading = Lock()
-        """Held for good by the first reader."""
+        self._reading = Lock()  # held for good by the first reader
 
     def __del__(self) -> None:
         self.drop()
@@ -571,11 +571,13 @@ class Stream(EventReader[T], AsyncIterable[StreamItem[T]]):
         answer.future.on_done(Unheld(self).notify)
 
     def _notify(self) -> None:
-        if self._is_waking:  # a wake-up costs a system call, and the one that is under way finds this too
+        ended = self.answer.future.done
+        if self._is_waking and not ended:  # it costs a system call, and the one that is under way finds this too
             return
         self._is_waking = True
         try:
-            self._loop.call_soon_threadsafe(self._woken)
+            for _ in range(WAKE_UPS if ended else 1):
+                self._loop.call_soon_threadsafe(self._woken)
         except RuntimeError:  # the reader's loop is closed: it will not read on
             self._give_up("the event loop of its reader is closed")
 
@@ -628,10 +630,11 @@ class StreamIterator(AsyncIterator[Item]):
     for the end and is not refused.
     """
 
+    _has_begun = False
+
     def __init__(self, items: AsyncGenerator[Item, None], reader: EventReader[Any]) -> None:
         self._items = items
         self._reader = reader
-        self._has_begun = False
 
     async def __anext__(self) -> Item:  # a coroutine, which holds this object: `await anext(aiter(stream))`
         self._has_begun = True
@@ -668,9 +671,8 @@ class SyncStream(EventReader[T], SyncEvents[T]):
         answer.future.on_done(Unheld(self).notify)
 
     def _notify(self) -> None:
-        if self._wake.locked():
-            with contextlib.suppress(RuntimeError):  # two threads notify
-                self._wake.release()
+        with contextlib.suppress(RuntimeError):  # it is open already
+            self._wake.release()
 
     def __iter__(self) -> Iterator[StreamItem[T]]:
         self._begin_reading()
