@@ -295,7 +295,7 @@ class ToolDispatcher(Actor[DispatcherMessage]):
         if (refusal := self._registry.refusal(key, self.now(), offered)) is not None:
             return refusal
         contract = self._registry.entries[key].tool.contract
-        if run.hold and not contract.can_be_held:
+        if run.hold and offered is not None and offered.contract.can_be_held and not contract.can_be_held:
             why = f"{run.name} has changed since the call was allowed: the kernel cannot hold it to reading any more"
             return ToolFailure(run.name, FailureCode.WITHDRAWN, why)
         if contract.effect is not Effect.TRANSACTION:

@@ -141,7 +141,7 @@ def test_a_secret_file_that_has_come_since_the_tool_was_loaded_is_not_read_below
     assert "secret files and folders cannot be opened" in answer["note"]
 
 
-@tool(risk="execute", reuse=True, can_be_held=True)
+@tool(risk="execute", reuse=True)
 def write_and_tell(path: str) -> int:
     Path(path).write_text("x")
     return os.getpid()
