@@ -16,7 +16,7 @@ import uuid
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Final
 
@@ -166,7 +166,9 @@ def remove_database(path: Path) -> None:
 
 def has_records(path: Path, limit: int | None = None) -> bool:
     """Is there a record of a journal in this file, also when the file is damaged? Looks at its first `limit` pages."""
-    return any(_table_of(row.record) is not None for row in of_file(path).scan(limit).rows)
+    pages = of_file(path)
+    rows = chain(pages.scan(limit).rows, (row for row, _ in pages.others()))
+    return any(_table_of(row.record) is not None for row in rows)
 
 
 def other_format(path: Path, found: object) -> UsageError:
@@ -350,7 +352,7 @@ class _Evidence:
         """Rows that only other versions of pages have: where an index names them, or what came later is lost."""
         rows = self.saved.rows
         missing = {tree.table.name: tree.keys.keys() - rows[tree.table.name].keys() for tree in self._trees}
-        if not self.pages.log.lost and not any(missing.values()):
+        if not self.pages.log.lost and not self.pages.stale and not any(missing.values()):
             return
         for row, is_latest in self.pages.others():
             table = _table_of(row.record)

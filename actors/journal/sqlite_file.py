@@ -103,8 +103,9 @@ def prepared(lock: FileLock, durability: Durability, now: float) -> tuple[Sqlite
         notes = [f"an earlier process had begun to repair {path}: the damaged one is {aside}"] if aside else []
         is_new = _is_new(path)
         log = log_of(path)
-        why = log.fault or (_EMPTIED if was_there and lock.left is not None else "")
-        if not is_new:
+        is_emptied = was_there and lock.left is not None and not path.stat().st_size
+        why = log.fault or (_EMPTIED if is_emptied else "")
+        if not is_new and not is_emptied:
             why = header_fault(path) or log.fault or _fault(path)
         path.chmod(FILE_MODE)  # now that it is known to be ours
         is_told = bool(log.lost) or bool(why and not as_left)

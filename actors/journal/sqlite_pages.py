@@ -24,6 +24,8 @@ _MAX_INDEX_LOCAL: Final = (PAGE_BYTES - 12) * 64 // 255 - 23
 _MIN_LOCAL: Final = (PAGE_BYTES - 12) * 32 // 255 - 23
 #: The bytes of a value by its serial type, up to 11; from 12 on the type says the length of a text or BLOB.
 _SIZES: Final = (0, 1, 2, 3, 4, 6, 8, 8, 0, 0, 0, 0)
+#: In a file of SQLite's.
+_MAX_PAGES: Final = 0xFFFFFFFE
 #: Bytes of a page in pieces too small to be listed as free.
 _MOST_FRAGMENTS: Final = 60
 
@@ -89,6 +91,10 @@ class Pages:
         self.stale = {
             number for place, lost in log.lost.items() for number in lost.pages if self.place_of(number) < place
         }
+        # Frames of turns before had been copied into the file: if it is shorter now than its header says, it was cut.
+        in_header = int.from_bytes(self.page(1)[28:32], "big") or _MAX_PAGES
+        cut = range(self.pages_in_file + 1, in_header + 1)
+        self.stale |= {frame.page for frame in log.earlier if frame.page in cut and frame.page not in self._latest}
         """Those of which the latest version is lost."""
         self.unknown = [place for place, lost in log.lost.items() if not lost.pages]
         """The places in the log of lost versions of any page."""

@@ -279,6 +279,31 @@ def test_a_shorter_log_of_which_all_is_in_the_file_costs_nothing(tmp_path: Path,
         assert [each.request_id for each in reader.set_aside() if each.request_id] == []
 
 
+@pytest.mark.parametrize("pages", [0, 1, 12])
+def test_what_a_file_that_was_cut_had_from_the_turn_of_the_log_before_is_saved_from_that(
+    tmp_path: Path, pages: int
+) -> None:
+    """The log of a process that is killed when it has just begun it anew. Found by benchmarks/damages.py."""
+    journal = SqliteJournal(tmp_path / "live", durability="process")
+    journal.open()
+    journal._file().query("PRAGMA wal_autocheckpoint = 0")
+    written = fill(journal)
+    journal._file().query("PRAGMA wal_checkpoint(RESTART)")
+    journal.commit([begin(NEW)])
+    path = tmp_path / "journal"
+    for ending in ("", "-wal"):
+        shutil.copy(tmp_path / f"live{ending}", f"{path}{ending}")
+    journal.close()
+    os.truncate(path, pages * 4096)
+    assert verify(path).faults
+    again = SqliteJournal(path)
+    assert "was damaged" in again.open().notes[0]
+    with closing(again), closing(again.reader()) as reader:
+        check(reader, written, was_reported=True, may_be_older=False)
+        known = sum(reader.request(each) is not None for each in written.events)
+        assert known > REQUESTS * 3 // 4
+
+
 def test_tables_of_tools_are_saved_too(copy: Path) -> None:
     replaced(copy, b"CREATE TABLE callboard_events", b"CREATE TABLE callboard_evenus")
     journal = SqliteJournal(copy)
