@@ -108,12 +108,12 @@ def _answer(reply: Reply[R], run: Callable[[], R]) -> None:
 
 
 def from_host(call: Callable[P, R]) -> Callable[P, R]:
-    """For what a host calls and waits for: it is done `apart`, unless it is asked for on a loop of callboard's own."""
+    """For what a host calls and waits for: it is done `apart`. Not where an event loop runs, which must not wait."""
 
     @wraps(call)
     def called(*args: P.args, **options: P.kwargs) -> R:
         run = partial(call, *args, **options)
-        return apart(run) if getattr(asyncio._get_running_loop(), "is_of_host", True) else run()
+        return apart(run) if asyncio._get_running_loop() is None else run()
 
     return called
 

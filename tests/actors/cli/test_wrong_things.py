@@ -135,13 +135,13 @@ journal list --journal plain.sqlite | is not a journal, or nothing of it is soun
 journal list --journal new.sqlite --limit 0 | --limit: '0' is below 1
 journal list --journal new.sqlite --since yesterday | write 2026-11-23 or 2026-11-23T12:30
 journal list --journal empty.sqlite --metadata user | --metadata must be NAME=VALUE, got 'user'
-journal show none --journal empty.sqlite | is not a journal
-journal export none --journal empty.sqlite | is not a journal
+journal show none --journal empty.sqlite | is empty, and not a journal
+journal export none --journal empty.sqlite | is empty, and not a journal
 journal delete none --journal empty.sqlite | `callboard journal list` shows them
 journal import half.json --journal empty.sqlite | half.json: * give what `callboard journal export` has printed
 journal import notes.txt --journal empty.sqlite | notes.txt: * give what `callboard journal export` has printed
 journal import no.json --journal empty.sqlite | no.json cannot be read: No such file
-journal replay none --journal empty.sqlite | is not a journal
+journal replay none --journal empty.sqlite | is empty, and not a journal
 journal verify --journal no.sqlite | no.sqlite; name one that is there
 journal compact --journal empty.sqlite --keep-days -1 | is not a number of days above 0
 journal usage --journal empty.sqlite --by week | invalid choice: 'week' (choose from day, model, tool, conversation
