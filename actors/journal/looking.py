@@ -43,7 +43,7 @@ def looked_at(path: Path) -> SqliteDatabase:
                 f"{path} is empty, and not a journal: a runtime that starts makes one of it; if it was one, put a copy "
                 "of that in its place"
             )
-        if _size(journal) or (has_log and not (index.is_file() and _size(path))):
+        if _size(journal) or (has_log and not (index.is_file() and _size(path) and _is_whole(index))):
             return _copied(path)
         if has_log:
             return SqliteDatabase(path, uri=f"{_uri(path)}&readonly_shm=1")
@@ -51,6 +51,14 @@ def looked_at(path: Path) -> SqliteDatabase:
         return SqliteDatabase(path, uri=f"{_uri(path)}&immutable=1", is_changed=lambda: stamp(path) != was)
     except OSError as error:
         raise cannot_look(path, error) from error
+
+
+def _is_whole(index: Path) -> bool:
+    """Its header is written twice; where a process was killed between the two, only a writer can mend it, and a reader
+    is told SQLITE_PROTOCOL (https://www.sqlite.org/walformat.html, "The WAL-Index Header")."""
+    with index.open("rb") as file:
+        first, second = file.read(48), file.read(48)
+    return first == second
 
 
 def cannot_look(path: Path, error: OSError) -> UsageError | JournalFailed:
