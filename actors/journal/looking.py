@@ -43,7 +43,7 @@ def looked_at(path: Path) -> SqliteDatabase:
                 f"{path} is empty, and not a journal: a runtime that starts makes one of it; if it was one, put a copy "
                 "of that in its place"
             )
-        if _size(journal) or (has_log and not (index.is_file() and _size(path) and _is_whole(index))):
+        if _size(journal) or (has_log and not (index.is_file() and _size(path))):
             return _copied(path)
         if has_log:
             return SqliteDatabase(path, uri=f"{_uri(path)}&readonly_shm=1")
@@ -51,14 +51,6 @@ def looked_at(path: Path) -> SqliteDatabase:
         return SqliteDatabase(path, uri=f"{_uri(path)}&immutable=1", is_changed=lambda: stamp(path) != was)
     except OSError as error:
         raise cannot_look(path, error) from error
-
-
-def _is_whole(index: Path) -> bool:
-    """Its header is written twice; where a process was killed between the two, only a writer can mend it, and a reader
-    is told SQLITE_PROTOCOL (https://www.sqlite.org/walformat.html, "The WAL-Index Header")."""
-    with index.open("rb") as file:
-        first, second = file.read(48), file.read(48)
-    return first == second
 
 
 def cannot_look(path: Path, error: OSError) -> UsageError | JournalFailed:
@@ -89,8 +81,13 @@ def _size(path: Path) -> int:
 
 
 def _counts(log: Path) -> bool:
-    """Would SQLite read it?"""
-    if not log.is_file():
+    """Would SQLite read it?
+
+    One that is its header alone, as a process leaves it that is killed between its first two writes, has nothing in it.
+    A connection that may not mend the index tries for 10 s, and gives up with SQLITE_PROTOCOL: in SQLite 3.40,
+    walIndexRecover takes such a log for none, and walBeginShmUnreliable takes it for one that was begun meanwhile.
+    """
+    if _size(log) <= WAL_HEADER_BYTES:
         return False
     with log.open("rb") as file:
         return is_log_header(file.read(WAL_HEADER_BYTES))

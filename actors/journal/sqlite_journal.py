@@ -137,9 +137,8 @@ class SqliteJournal:
         except JournalFailed:
             self._look()  # that is why, perhaps
             raise
-        now = self._clock()
-        files.committed(batch, refused, now)
-        if now >= self._look_at:
+        files.committed(batch, refused)
+        if self._clock() >= self._look_at:
             self._look()
         return refused
 
@@ -196,8 +195,8 @@ class SqliteJournal:
 
     def change(self, run: Callable[[JournalDatabase], R]) -> R:
         writer = self._writer_after_look()
-        if self._files is not None:
-            self._files.forget_last()
+        if self._lock is not None:
+            self._lock.forget()  # what was written last may be deleted now
         return writer.change(run)
 
     def give_back(self) -> None:

@@ -108,6 +108,10 @@ def _written(ending: str, data: bytes) -> Callable[[Path], object]:
     return lambda path: _beside(path, ending).write_bytes(data)
 
 
+def _cut_to(ending: str, size: int) -> Callable[[Path], None]:
+    return lambda path: os.truncate(_beside(path, ending), size)
+
+
 def _folder(ending: str) -> Callable[[Path], None]:
     def do(path: Path) -> None:
         _beside(path, ending).unlink()
@@ -172,6 +176,12 @@ _SINGLE: Mapping[str, Damage] = MappingProxyType(
         "log alone": Damage(_missing("", "-shm")),
         "log and index alone": Damage(_missing("")),
         "log empty": Damage(_written("-wal", b"")),
+        "log is its header alone": Damage(_cut_to("-wal", 32)),
+        "log is its header alone, index cut": Damage(_both(_cut_to("-wal", 32), _cut_to("-shm", 100))),
+        "log is its header alone, no index": Damage(_both(_cut_to("-wal", 32), _missing("-shm"))),
+        "log cut in its header": Damage(_cut_to("-wal", 31)),
+        "log cut in its first frame": Damage(_cut_to("-wal", 33)),
+        "log cut before its first commit": Damage(_cut_to("-wal", 32 + 24 + PAGE)),
         "log missing": Damage(_missing("-wal")),
         "log and index missing": Damage(_missing("-wal", "-shm")),
         "log is a text": Damage(_written("-wal", _TEXT)),
