@@ -56,16 +56,7 @@ def worked(path: Path, *options: str) -> subprocess.CompletedProcess[str]:
     """In a process of its own, below strace."""
     path.parent.mkdir(exist_ok=True)
     program = f"import sys; sys.path.append({str(Path(__file__).parent)!r}); from {Path(__file__).stem} import *\n"
-    command = [
-        "strace",
-        "--seccomp-bpf",
-        "-f",
-        "-qq",
-        *options,
-        sys.executable,
-        "-c",
-        f"{program}work(Path({str(path)!r}))",
-    ]
+    command = ["strace", "-qq", *options, sys.executable, "-c", f"{program}work(Path({str(path)!r}))"]
     return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False)
 
 
