@@ -28,6 +28,7 @@ STRIDE = 1 if os.environ.get("CALLBOARD_DEEP") else 97
 MEMBERS = """
     ask_sync ask_sync_other_model stream_sync left_stream start_request cancel operator tools outside reload_sync
     drain_sync start stop with alone ask stream
+    stopped_asking stopped_streaming stopped_leaving stopped_beginning stopped_looking
 """.split()  # noqa: SIM905 - to be read as a list
 
 

@@ -3,7 +3,8 @@
     python tests/support/interrupted_host.py MEMBER STRIDE
 
 An exception of a signal handler, of Ctrl-C or of PyThreadState_SetAsyncExc comes at some of them. After each one the
-runtime has to answer another thread, and what was asked has to be over. Prints what was left; "{}" for nothing.
+runtime has to answer another thread, and what was asked has to be over. Prints what was left; "{}" for nothing. Of the
+members that begin with "stopped", the runtime is stopped there, as by the handler of SIGTERM.
 """
 
 from __future__ import annotations
@@ -37,11 +38,16 @@ class Interrupted(BaseException):
     """As KeyboardInterrupt: nothing catches it by its base."""
 
 
+def interrupt() -> None:
+    raise Interrupted
+
+
 class Walk:
     """Interrupts one thread in its n-th bytecode from now on."""
 
     def __init__(self, at: int, is_ours_alone: bool) -> None:
         self.at, self.seen, self.where = at, 0, ""
+        self.act: Callable[[], None] = interrupt
         self._is_ours_alone = is_ours_alone
 
     def run(self, call: Callable[[], object]) -> bool:
@@ -67,7 +73,8 @@ class Walk:
             self.seen += 1
             if self.seen == self.at:
                 self.where = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {frame.f_code.co_name}"
-                raise Interrupted
+                sys.settrace(None)
+                self.act()
         return self._stepped
 
 
@@ -137,6 +144,26 @@ def of_life(call: Callable[[Runtime], object], *, is_started: bool) -> Callable[
     return interrupted
 
 
+def stopped_in(call: Callable[[Runtime], object]) -> Callable[[Walk], str]:
+    """A call in which a signal handler stops the runtime."""
+
+    def interrupted(walk: Walk) -> str:
+        runtime = Runtime(SETTINGS).start()
+        walk.act = runtime.stop
+        begun, is_over = time.monotonic(), False
+        try:
+            is_over = not walk.run(lambda: call(runtime))
+        except CallboardError:
+            assert walk.where
+        seconds = time.monotonic() - begun
+        runtime.stop()
+        if is_over or seconds > BOUND_SECONDS:
+            return "over" if is_over else f"it took {seconds:.0f} s"
+        return "" if within(lambda: own_threads() == OUTER) else str(own_threads())
+
+    return interrupted
+
+
 def entered(runtime: Runtime) -> None:
     with runtime as entered:
         entered.ask_sync("hi")
@@ -180,6 +207,11 @@ def members(runtime: Runtime) -> dict[str, Callable[[Walk], str]]:
         "stop": of_life(lambda own: own.stop(), is_started=True),
         "with": of_life(entered, is_started=False),
         "alone": asked_alone,
+        "stopped_asking": stopped_in(lambda own: own.ask_sync("hi")),
+        "stopped_streaming": stopped_in(lambda own: list(own.stream_sync("hi"))),
+        "stopped_leaving": stopped_in(lambda own: left_stream(own, Conversation())),
+        "stopped_beginning": stopped_in(lambda own: own.start_request_sync("hi")),
+        "stopped_looking": stopped_in(lambda own: (own.tree(), own.metrics(), own.dead_letters(), own.tools())),
         "ask": on(lambda conversation: awaited(lambda: runtime.ask("hi", conversation=conversation))),
         "stream": on(lambda conversation: awaited(lambda: streamed(conversation))),
     }
