@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from support.probes import Probe, Probed
 
 from callboard.actors.calls import ledger as ledger_module
@@ -57,8 +58,9 @@ from callboard.protocol.events import (
 )
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
 from callboard.protocol.limits import CALL_BACKSTOP_SECONDS, TOOL_GRACE_SECONDS
+from callboard.protocol.options import ToolOffer
 from callboard.protocol.policy import Policy
-from callboard.protocol.tools import Decision, FailureCode, Risk, ToolContract, ToolFailure
+from callboard.protocol.tools import Decision, FailureCode, Hold, Risk, ToolContract, ToolFailure
 
 DEADLINE = 30.0
 
@@ -211,6 +213,36 @@ def test_a_call_goes_to_a_worker_which_tells_its_session(backstage: Backstage) -
     backstage.ends("a")
     assert backstage.session.kinds() == ["ToolCallStarted", "ToolCallCompleted"]
     assert not left_open(backstage.ledger)
+
+
+@pytest.mark.parametrize(
+    ("was", "is_now", "hold", "is_refused"),
+    [
+        (True, False, Hold.READING, True),
+        (True, False, Hold.READING_BELOW, True),
+        (True, False, Hold.NONE, False),
+        (True, True, Hold.READING, False),
+        (False, False, Hold.READING, False),
+    ],
+)
+def test_a_call_that_was_allowed_as_held_to_reading_does_not_run_where_it_cannot_be_held_any_more(
+    simulated: ActorSystem, was: bool, is_now: bool, hold: Hold, is_refused: bool
+) -> None:
+    """Between the judgement and the call, the tool was replaced: `was` and `is_now` say whether it can be held."""
+
+    @tool(isolation="process", risk="execute", can_be_held=is_now)
+    def run() -> str:
+        return ""
+
+    backstage = Backstage(simulated, (run,))
+    offered = ToolOffer(run.definition, replace(run.contract, can_be_held=was))
+    call = RunTool(tag("a"), ToolName("run"), "{}", DEADLINE, "effect-a", hold=hold)
+    backstage.say(DispatchCall(call, "", backstage.session.ref, offered=offered))
+    assert backstage.running() == ([] if is_refused else ["a"])
+    assert backstage.failures() == ([("a", FailureCode.WITHDRAWN)] if is_refused else [])
+    if is_refused:
+        (event,) = backstage.session.of(ToolCallFailed)
+        assert "the kernel cannot hold it to reading any more" in event.failure.message
 
 
 def test_calls_beyond_the_tools_concurrency_wait_their_turn_in_order(backstage: Backstage) -> None:
