@@ -41,6 +41,11 @@ class SqliteJournal:
     def logs(self, folder: Path, ids: Iterable[str]) -> dict[str, RequestLog]:
         return logs_of(SqliteReader(folder / "journal.sqlite"), ids)
 
+    def doubts_tools(self, folder: Path) -> bool:
+        """Does it say that rows of tools' tables may be lost?"""
+        with closing(SqliteReader(folder / "journal.sqlite")) as reader:
+            return any(each.what == "a table of a tool" for each in reader.set_aside())
+
 
 class PostgresJournal:
     """A database, which is emptied before each round. A lease has to pass before the next process may go on."""

@@ -14,7 +14,8 @@ is recorded begins with what another cut has left, so that recovery is cut too.
 Each such disk is started again, and goes on until all its requests have ended. Then crash_checks.py looks at effects,
 at what had been told before the cut, and at the journal, as after a kill. With "power" nothing told may be lost. With
 "process" what was told last may be, a call with the effect `once` may run again, and a request that was at work then
-may end with an error that says so (all of them are at work here); no more than that.
+may end with an error that says so (all of them are at work here); and rows of tools' tables may be gone where the
+journal says that. No more than that.
 The log is small here, so that it is written into the file, and begun anew, many times.
 """
 
@@ -67,6 +68,8 @@ ALLOWED_AT_WORK = (
     " records are lost: the journal was damaged", "records of it may be lost: ", ": damaged: ", "without an event",
     "or the journal was changed",
 )  # fmt: skip
+#: Where the journal says that pages of tools' tables may be lost.
+ALLOWED_OF_TOOLS = ("calls of `transaction` were told as done",)
 
 
 # -- what was written
@@ -359,7 +362,8 @@ class Cuts:
             verdict.faults = [each for each in verdict.faults if not any(may in each for may in ALLOWED_WITHOUT_SYNC)]
         verdict.faults += [f"a request ended with: {error}" for error in verdict.errors]
         if self._durability == "process":
-            verdict.faults = [each for each in verdict.faults if not any(may in each for may in ALLOWED_AT_WORK)]
+            allowed = ALLOWED_AT_WORK + (ALLOWED_OF_TOOLS if journal.doubts_tools(folder) else ())
+            verdict.faults = [each for each in verdict.faults if not any(may in each for may in allowed)]
         return verdict
 
     def _start(self, folder: Path) -> Start:

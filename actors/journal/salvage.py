@@ -583,7 +583,10 @@ def _copy_foreign(database: SqliteDatabase, old: Path, pages: Pages, names: Sequ
         with contextlib.closing(SqliteDatabase(whole, reads_only=True)) as source:
             # Nothing is written to it: this lets SQLite read the rest of a schema of which a line is damaged.
             source.execute("PRAGMA writable_schema = ON")
-            return [note for name in names if (note := _copy_table(database, source, name))]
+            notes = [note for name in names if (note := _copy_table(database, source, name))]
+        if pages.log.lost or pages.stale or pages.unknown:
+            notes.append(f"pages are lost: rows of the tables of tools ({', '.join(names)}) may be lost with them")
+        return notes
     except JournalFailed as error:
         return [f"the tables of tools ({', '.join(names)}) could not be saved: {error}"]
     finally:

@@ -365,7 +365,9 @@ def test_what_is_behind_a_damaged_frame_is_saved(made: tuple[Path, Made], tmp_pa
     journal.close()
     (aside,) = tmp_path.glob("journal.damaged-*Z")
     assert Path(f"{aside}-wal").read_bytes() == data
-    assert aside.name in set_aside(path)[0]
+    of_tools, told = set_aside(path)
+    assert aside.name in told
+    assert "the tables of tools (orders) may be lost" in of_tools
 
 
 @pytest.mark.parametrize("durability", ["process", "power"])
