@@ -12,14 +12,14 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from callboard.actors.kernel.scheduler import FROZEN_SECONDS
+
 #: Behind the request's deadline: its session has then waited for the tools to be stopped, and the loop was busy once.
 ANSWER_GRACE_SECONDS: Final = 5.0
 #: Between two looks at the loop while a request only waits. 10,000 of them cost 170 callbacks a second.
 LOOK_SECONDS: Final = 60.0
 #: The loop has let so many looks pass: one may come at the moment in which a process that was stopped goes on.
 LOST_AFTER: Final = 2
-#: A look that comes later behind its time was stopped with its process: what would have ended the request was, too.
-LATE_SECONDS: Final = 0.5
 
 Post = Callable[[Callable[[], object]], object]
 """Runs something on callboard's loop; raises RuntimeError where that has ended."""
@@ -55,9 +55,9 @@ class Backstop:
         deadline_at = self._deadline_at
         if deadline_at is not None:
             late_seconds = (now := time.monotonic()) - self._over_at(deadline_at)
-            if late_seconds > LATE_SECONDS:
+            if late_seconds > FROZEN_SECONDS:  # what would have ended the request was stopped, too
                 self._went_on_at = now
-            return 0.0 <= late_seconds <= LATE_SECONDS
+            return 0.0 <= late_seconds <= FROZEN_SECONDS
         if self._unanswered >= LOST_AFTER:
             return True
         self._unanswered += 1

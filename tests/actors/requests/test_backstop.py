@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from callboard.actors.requests.backstop import ANSWER_GRACE_SECONDS, LATE_SECONDS, LOOK_SECONDS, LOST_AFTER, Backstop
+from callboard.actors.kernel.scheduler import FROZEN_SECONDS
+from callboard.actors.requests.backstop import ANSWER_GRACE_SECONDS, LOOK_SECONDS, LOST_AFTER, Backstop
 
 
 class Clock:
@@ -34,7 +35,7 @@ def test_while_the_time_runs_it_is_lost_some_seconds_after_the_deadline(clock: C
 def test_a_process_that_was_stopped_beyond_the_deadline_has_a_moment_when_it_goes_on(clock: Clock) -> None:
     backstop = Backstop(10.0)
     for _ in range(2):
-        clock.now += backstop.look_seconds + LATE_SECONDS + 3.0
+        clock.now += backstop.look_seconds + FROZEN_SECONDS + 3.0
         assert not backstop.is_lost()
         assert backstop.look_seconds == pytest.approx(ANSWER_GRACE_SECONDS)
     clock.now += backstop.look_seconds
