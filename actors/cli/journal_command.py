@@ -43,8 +43,6 @@ def run(options: argparse.Namespace, known: dict[str, object]) -> None:
             raise UsageError(f"`callboard journal {options.action}` is for journals in a file, not on a server")
         of_file(place, options)
         return
-    if isinstance(place, Path) and options.action in _LOOKING:
-        journal_check.check_log(place)
     if options.action == "replay":
         _replay(place, options)
         return
@@ -396,8 +394,6 @@ def _shown_time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds).astimezone().isoformat(" ", "seconds")
 
 
-#: What shows a journal as SQLite reads it, and is to say so where SQLite would not see all of it.
-_LOOKING: Final = frozenset({"list", "show", "requests", "search", "usage", "export", "replay"})
 _OF_FILES: Final[Mapping[str, Callable[[Path, argparse.Namespace], None]]] = {"verify": _verify, "repair": _repair}
 _ACTIONS: Final[Mapping[str, Callable[[JournalHandle, argparse.Namespace], None]]] = {
     "list": _list,

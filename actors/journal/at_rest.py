@@ -78,10 +78,20 @@ def _in_file(path: Path, *, makes: bool) -> JournalAtRest:
     is_new = makes and not found and not path.exists()
     if not is_new and not found:
         raise no_journal(path)
-    from callboard.actors.journal import sqlite_journal  # noqa: PLC0415 - only where there is a journal
+    from callboard.actors.journal import looking, sqlite_journal  # noqa: PLC0415 - only where there is a journal
+    from callboard.actors.journal.journal_check import check_log  # noqa: PLC0415
+
+    checked: looking.Stamp = ()
+
+    def reader() -> JournalReader:
+        nonlocal checked
+        if (now := looking.stamp(path)) != checked:  # of a large log it takes a second
+            check_log(path)
+            checked = now
+        return sqlite_journal.SqliteReader.looking(path)
 
     return JournalAtRest(
-        lambda: sqlite_journal.SqliteReader.looking(path),
+        reader,
         lambda: sqlite_journal.SqliteJournal(path),
         is_checked_when_opened=True,
         remove=(lambda: sqlite_journal.remove_journal(path)) if is_new else None,

@@ -100,11 +100,24 @@ def check_log(path: Path) -> None:
     older state, without a word. A log of 16 MB takes a second."""
     try:
         if is_there(path) and not has_living_holder(path):
-            was, why = stamp(path), log_of(path).fault
-            if why and stamp(path) == was:
+            was = stamp(path)
+            if (why := log_of(path).fault or _lost_end(path)) and stamp(path) == was:
                 raise JournalDamaged(path, why)
     except OSError as error:
         raise cannot_look(path, error) from error
+
+
+def _lost_end(path: Path) -> str:
+    left = last_written(path)
+    if not is_as_left(path, left):
+        return ""
+    with closing(SqliteReader.looking(path)) as reader:
+        return _end_fault(reader, left)
+
+
+def _end_fault(reader: SqliteReader, left: LastWritten | None) -> str:
+    lost = lost_end(reader.database, left)
+    return f"{LOG_IS_SHORT}: {lost}" if lost else ""
 
 
 def _found(path: str | Path) -> Path:
@@ -137,8 +150,8 @@ def _checked(path: Path, reader: SqliteReader, left: LastWritten | None) -> Repo
     records: dict[str, int] = {}
     if fault := reader.database.fault() or reader.database.schema_fault():
         faults.append(fault)
-    if lost := lost_end(reader.database, left):
-        faults.append(f"{LOG_IS_SHORT}: {lost}")
+    if fault := _end_fault(reader, left):
+        faults.append(fault)
     for table in TABLES:
         records[table.name] = 0
         for row in reader.database.each(table.select):

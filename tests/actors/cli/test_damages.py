@@ -147,6 +147,22 @@ def test_a_damaged_journal_can_be_started_with_and_repaired_or_the_sentence_says
     assert repair(path).repaired == ()
 
 
+@pytest.mark.parametrize("name", [each for each in DAMAGES if each.startswith("log")])
+def test_a_program_that_reads_a_journal_with_a_damaged_log_is_told_or_has_all_of_it(
+    killed: tuple[Path, Made], tmp_path: Path, name: str
+) -> None:
+    """Not an older state, without a word."""
+    path = damaged(killed, tmp_path / "read", name)
+    try:
+        journal = JournalHandle.open(path)
+        known = [each.request_id for each in journal.requests(limit=100)]
+        events = {each: tuple(record.event for record in journal.request(each).records) for each in known}
+    except CallboardError as error:
+        says_what_to_do(str(error))
+    else:
+        assert events == killed[1].events
+
+
 @pytest.mark.parametrize("without", [(), ("-shm",), ("-wal", "-shm")])
 def test_a_sound_journal_is_read_whole_and_stays_as_it_is(
     here: RunHere, killed: tuple[Path, Made], tmp_path: Path, without: tuple[str, ...]
