@@ -14,8 +14,8 @@ is recorded begins with what another cut has left, so that recovery is cut too.
 Each such disk is started again, and goes on until all its requests have ended. Then crash_checks.py looks at effects,
 at what had been told before the cut, and at the journal, as after a kill. With "power" nothing told may be lost. With
 "process" what was told last may be, a call with the effect `once` may run again, and a request that was at work then
-may end with an error that says so (all of them are at work here); and rows of tools' tables may be gone where the
-journal says that. No more than that.
+may end with an error that says so (all of them are at work here); and tables of tools, or rows of them, may be
+gone where the journal says that. No more than that.
 The log is small here, so that it is written into the file, and begun anew, many times.
 """
 
@@ -66,9 +66,9 @@ ALLOWED_WITHOUT_SYNC = ("was shown ", "calls of `once` had more", "calls of `blo
 #: Its request was at work in them.
 ALLOWED_AT_WORK = (
     " records are lost: the journal was damaged", "records of it may be lost: ", ": damaged: ", "without an event",
-    "or the journal was changed",
+    "or the journal was changed", "had its effect and was told as open",
 )  # fmt: skip
-#: Where the journal says that pages of tools' tables may be lost.
+#: Where the journal says that tables of tools, or rows of them, may be lost.
 ALLOWED_OF_TOOLS = ("calls of `transaction` were told as done",)
 
 

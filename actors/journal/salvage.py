@@ -104,6 +104,15 @@ class _Saved(Struct):
                 last[str(request_id)] = max((number, _number(row[2])), last.get(str(request_id), (0, 0.0)))
         return last
 
+    def has_tables_of_tools(self) -> bool:
+        """Had it any, as far as one can see?"""
+        try:
+            tools = [tool for offer in self.rows[OFFERS.name].values() for tool in read_tools(offer)]
+        except DamagedRecord:
+            return True
+        is_offered = any(tool.contract.effect is Effect.TRANSACTION for tool in tools)
+        return is_offered or bool(self.foreign or self.rows[OUTCOMES.name])
+
     def may_lack_outcome(self, request_id: str) -> bool:
         """Has a call with the effect `transaction` begun of which no event tells the end, as far as one can see?"""
         row = self.rows[REQUESTS.name].get((request_id,))
@@ -542,6 +551,8 @@ def _write(part: Path, old: Path, pages: Pages, saved: _Saved, why: str, now: fl
         database.execute_many(_OPEN_WITHOUT_OWNER, [(each,) for each in saved.still_open()])
         database.execute_many(SET_ASIDE.insert, rows)
         notes = _copy_foreign(database, old, pages, saved.foreign)
+        if (pages.log.lost or pages.stale or pages.unknown) and saved.has_tables_of_tools():
+            notes.append("pages are lost: tables of tools, or rows of them, may be lost with these")
         for note in notes:
             database.execute(SET_ASIDE.insert, SET_ASIDE.row(now, "a table of a tool", note, None, "", None))
         database.commit()
@@ -583,10 +594,7 @@ def _copy_foreign(database: SqliteDatabase, old: Path, pages: Pages, names: Sequ
         with contextlib.closing(SqliteDatabase(whole, reads_only=True)) as source:
             # Nothing is written to it: this lets SQLite read the rest of a schema of which a line is damaged.
             source.execute("PRAGMA writable_schema = ON")
-            notes = [note for name in names if (note := _copy_table(database, source, name))]
-        if pages.log.lost or pages.stale or pages.unknown:
-            notes.append(f"pages are lost: rows of the tables of tools ({', '.join(names)}) may be lost with them")
-        return notes
+            return [note for name in names if (note := _copy_table(database, source, name))]
     except JournalFailed as error:
         return [f"the tables of tools ({', '.join(names)}) could not be saved: {error}"]
     finally:

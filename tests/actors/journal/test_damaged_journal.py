@@ -367,7 +367,7 @@ def test_what_is_behind_a_damaged_frame_is_saved(made: tuple[Path, Made], tmp_pa
     assert Path(f"{aside}-wal").read_bytes() == data
     of_tools, told = set_aside(path)
     assert aside.name in told
-    assert "the tables of tools (orders) may be lost" in of_tools
+    assert "tables of tools, or rows of them, may be lost" in of_tools
 
 
 @pytest.mark.parametrize("durability", ["process", "power"])
