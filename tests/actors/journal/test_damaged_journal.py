@@ -25,7 +25,7 @@ from callboard.actors.journal.salvage import salvage
 from callboard.actors.journal.sqlite_database import Durability
 from callboard.actors.journal.sqlite_journal import SqliteJournal
 from callboard.actors.journal.tables import META
-from callboard.actors.journal.wal_frames import FRAME_BYTES, FRAME_HEADER_BYTES
+from callboard.actors.journal.wal_frames import FRAME_BYTES, FRAME_HEADER_BYTES, WAL_HEADER_BYTES
 from callboard.protocol.errors import UsageError
 
 NEW = request_id("new")
@@ -314,6 +314,25 @@ def test_tables_of_tools_are_saved_too(copy: Path) -> None:
     connection.close()
     assert names == {f"request-{number:04}" for number in range(REQUESTS) if number % 4 == 1}
     assert damages(copy) == {}
+
+
+@pytest.mark.parametrize("lost", [range(1), range(3), range(10), range(40), range(2, 5)])
+def test_where_pages_are_lost_tables_of_tools_may_be_too_which_is_told(
+    made: tuple[Path, Made], tmp_path: Path, lost: range
+) -> None:
+    """They have no checksums, and what is lost may be the line that says that there was one."""
+    path, log = tmp_path / "journal", tmp_path / "journal-wal"
+    shutil.copy(made[0] / "killed", path)
+    data = bytearray((made[0] / "killed-wal").read_bytes())
+    for frame in lost:
+        at = WAL_HEADER_BYTES + frame * FRAME_BYTES
+        data[at : at + FRAME_BYTES] = bytes(FRAME_BYTES)
+    log.write_bytes(data)
+    journal = SqliteJournal(path)
+    told = journal.open().notes
+    journal.close()
+    assert any("tables of tools, or rows of them, may be lost" in each for each in told)
+    assert any("tables of tools, or rows of them, may be lost" in each for each in set_aside(path))
 
 
 def test_a_process_that_dies_while_it_repairs_leaves_it_to_the_next(copy: Path) -> None:
