@@ -66,7 +66,7 @@ ALLOWED_WITHOUT_SYNC = ("was shown ", "calls of `once` had more", "calls of `blo
 #: Its request was at work in them.
 ALLOWED_AT_WORK = (
     " records are lost: the journal was damaged", "records of it may be lost: ", ": damaged: ", "without an event",
-    "or the journal was changed", "had its effect and was told as open",
+    "or the journal was changed", "its record in the journal is damaged: ", "had its effect and was told as open",
 )  # fmt: skip
 #: Where the journal says that tables of tools, or rows of them, may be lost.
 ALLOWED_OF_TOOLS = ("calls of `transaction` were told as done",)
