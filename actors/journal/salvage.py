@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 import time
 import uuid
 from bisect import bisect_right
@@ -60,6 +61,7 @@ _WRITTEN_AT: Final = {EVENTS.name: "written_at", OUTCOMES.name: "committed_at"}
 #: What a power cut takes with durability="process" was written in these last seconds, or not much before.
 IDLE_SECONDS: Final = 5.0
 _NO_NUMBER: Final = 1 << 62
+_OWNER: Final = re.compile("[0-9a-f]{32}").fullmatch
 _BATCH: Final = 500
 _OPEN_WITHOUT_OWNER: Final = f"INSERT INTO {OPEN} (request_id, owner) VALUES (?, '')"
 _MADE_BY: Final = (
@@ -82,8 +84,12 @@ class _Saved(Struct):
     """Of these requests, which had not ended, records may be lost that nothing names."""
     unnamed: list[str] = field(default_factory=list)
     """The tables in which records may be lost that nothing names."""
-    foreign: tuple[str, ...] = ()
+    foreign: list[str] = field(default_factory=list)
     """Tables that are not the journal's: those of tools."""
+    foreign_lost: list[str] = field(default_factory=list)
+    """Those in whose place are pages of SQLite's own table of them."""
+    not_theirs: set[int] = field(default_factory=set)
+    """Pages below these that have rows of the journal's: what a tool had written there since is lost."""
 
     def add(self, table: Table, found: FoundRow) -> None:
         row = _restored(table, found.record)
@@ -111,7 +117,7 @@ class _Saved(Struct):
         except DamagedRecord:
             return True
         is_offered = any(tool.contract.effect is Effect.TRANSACTION for tool in tools)
-        return is_offered or bool(self.foreign or self.rows[OUTCOMES.name])
+        return is_offered or bool(self.foreign or self.foreign_lost or self.rows[OUTCOMES.name])
 
     def may_lack_outcome(self, request_id: str) -> bool:
         """Has a call with the effect `transaction` begun of which no event tells the end, as far as one can see?"""
@@ -272,8 +278,11 @@ class _Evidence:
         self.pages, self.found = pages, pages.scan()
         self.saved = _Saved()
         self._roots = _roots(self.found)
-        own = (OWN_PREFIX, "sqlite_")
-        self.saved.foreign = tuple(name for kind, name in self._roots if kind == "table" and not name.startswith(own))
+        own, schema = (OWN_PREFIX, "sqlite_"), self.found.below(1)[0]
+        for (kind, name), root in self._roots.items():
+            if kind == "table" and not name.startswith(own):
+                is_there = not self.found.below(root)[0] & schema
+                (self.saved.foreign if is_there else self.saved.foreign_lost).append(name)
         self._below_roots: set[int] = set().union(*(self.found.below(root)[0] for root in self._roots.values()))
         self._parents = {each: page for page, below in self.found.children.items() for each in below}
         self._unsound: set[int] = set()
@@ -310,6 +319,14 @@ class _Evidence:
                 self._unsound.add(row.page)
                 if (shape := _table_like(row.record)) is not None:
                     saved.damaged.append((shape, _restored(shape, row.record)))
+        saved.not_theirs = {row.page for row in found.rows if row.page in elsewhere and self._is_ours(row.record)}
+
+    def _is_ours(self, record: Record) -> bool:
+        """Of OPEN, which has no checksums, a row is a request that is known, and the id of who works at it."""
+        if _table_of(record) is not None or _is_of_schema(record):
+            return True
+        owner = record[1] if len(record) == 2 and record[:1] in self.saved.rows[REQUESTS.name] else None
+        return isinstance(owner, str) and _OWNER(owner) is not None
 
     def _tree(self, table: Table) -> _Tree:
         found, pages, name = self.found, self.pages, table.name
@@ -550,7 +567,7 @@ def _write(part: Path, old: Path, pages: Pages, saved: _Saved, why: str, now: fl
         database.execute_many(META.insert, [META.row(*each) for each in made.items()])
         database.execute_many(_OPEN_WITHOUT_OWNER, [(each,) for each in saved.still_open()])
         database.execute_many(SET_ASIDE.insert, rows)
-        notes = _copy_foreign(database, old, pages, saved.foreign)
+        notes = _copy_foreign(database, old, pages, saved)
         if (pages.log.lost or pages.stale or pages.unknown) and saved.has_tables_of_tools():
             notes.append("pages are lost: tables of tools, or rows of them, may be lost with these")
         for note in notes:
@@ -582,21 +599,23 @@ def _set_aside(saved: _Saved, now: float) -> Iterator[Row]:
         yield SET_ASIDE.row(now, f"request {each}", told, each, "", None)
 
 
-def _copy_foreign(database: SqliteDatabase, old: Path, pages: Pages, names: Sequence[str]) -> list[str]:
+def _copy_foreign(database: SqliteDatabase, old: Path, pages: Pages, saved: _Saved) -> list[str]:
     """The tables of tools, as far as SQLite reads them: they have no checksums."""
+    names = saved.foreign
+    lost = [f"the table {each} of a tool is lost" for each in saved.foreign_lost]
     if not names:
-        return []
+        return lost
     whole = _pages_path(old)
     try:
         remove_database(whole)
         with open(os.open(whole, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, FILE_MODE), "wb") as file:
-            file.writelines(pages.whole_file())
+            file.writelines(pages.whole_file(saved.not_theirs))
         with contextlib.closing(SqliteDatabase(whole, reads_only=True)) as source:
             # Nothing is written to it: this lets SQLite read the rest of a schema of which a line is damaged.
             source.execute("PRAGMA writable_schema = ON")
-            return [note for name in names if (note := _copy_table(database, source, name))]
+            return lost + [note for name in names if (note := _copy_table(database, source, name))]
     except JournalFailed as error:
-        return [f"the tables of tools ({', '.join(names)}) could not be saved: {error}"]
+        return [*lost, f"the tables of tools ({', '.join(names)}) could not be saved: {error}"]
     finally:
         remove_database(whole)
 

@@ -7,7 +7,7 @@ here follow. Only what the journal's own files have is known: pages of 4,096 byt
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -26,6 +26,8 @@ _MIN_LOCAL: Final = (PAGE_BYTES - 12) * 32 // 255 - 23
 _SIZES: Final = (0, 1, 2, 3, 4, 6, 8, 8, 0, 0, 0, 0)
 #: In a file of SQLite's.
 _MAX_PAGES: Final = 0xFFFFFFFE
+#: A page of a table without rows.
+_EMPTY_LEAF: Final = bytes((_TABLE_LEAF, 0, 0, 0, 0, *PAGE_BYTES.to_bytes(2, "big"), 0)).ljust(PAGE_BYTES, b"\0")
 #: Bytes of a page in pieces too small to be listed as free.
 _MOST_FRAGMENTS: Final = 60
 
@@ -141,12 +143,12 @@ class Pages:
         """Whole ones."""
         return len(self._database) // PAGE_BYTES
 
-    def whole_file(self) -> Iterator[bytes]:
-        """The pages in order, as a file without a log; zeros where there is none."""
+    def whole_file(self, without: Set[int]) -> Iterator[bytes]:
+        """The pages in order, as a file without a log; zeros where there is none. `without` the rows of these."""
         first = self.page(1).ljust(PAGE_BYTES, b"\0")
         yield first[:28] + self.count.to_bytes(4, "big") + first[32:]
         for number in range(2, self.count + 1):
-            yield self.page(number).ljust(PAGE_BYTES, b"\0")
+            yield _EMPTY_LEAF if number in without else self.page(number).ljust(PAGE_BYTES, b"\0")
 
     def scan(self, limit: int | None = None) -> Found:
         """Read every page, or the first `limit`."""

@@ -25,7 +25,7 @@ from callboard.actors.journal.salvage import salvage
 from callboard.actors.journal.sqlite_database import Durability
 from callboard.actors.journal.sqlite_journal import SqliteJournal
 from callboard.actors.journal.tables import META
-from callboard.actors.journal.wal_frames import FRAME_BYTES, FRAME_HEADER_BYTES, WAL_HEADER_BYTES
+from callboard.actors.journal.wal_frames import FRAME_BYTES, FRAME_HEADER_BYTES, PAGE_BYTES, WAL_HEADER_BYTES
 from callboard.protocol.errors import UsageError
 
 NEW = request_id("new")
@@ -333,6 +333,27 @@ def test_where_pages_are_lost_tables_of_tools_may_be_too_which_is_told(
     journal.close()
     assert any("tables of tools, or rows of them, may be lost" in each for each in told)
     assert any("tables of tools, or rows of them, may be lost" in each for each in set_aside(path))
+
+
+def test_what_was_once_on_the_pages_of_a_tools_table_is_not_taken_for_its_rows(copy: Path, tmp_path: Path) -> None:
+    """Where the latest version of a page is lost, an older one may be of another table, or of SQLite's own."""
+    with closing(sqlite3.connect(copy)) as connection:
+        ((root,),) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'orders'")
+        sound = set(connection.execute("SELECT * FROM orders"))
+    replaced(copy, b"CREATE TABLE callboard_events", b"CREATE TABLE callboard_evenus")
+    data = copy.read_bytes()
+    pages = [data[at : at + PAGE_BYTES] for at in range(0, len(data), PAGE_BYTES)]
+    for number in {*range(1, len(pages), 5), root - 1}:
+        path = tmp_path / f"with-{number}"
+        path.write_bytes(b"".join([*pages[: root - 1], pages[number], *pages[root:]]))
+        journal = SqliteJournal(path)
+        journal.open()
+        journal.close()
+        with closing(sqlite3.connect(path)) as connection:
+            is_there = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'orders'").fetchone()
+            found = set(connection.execute("SELECT * FROM orders")) if is_there else set()
+        assert found <= sound, number
+        assert bool(found) == (number == root - 1), number
 
 
 def test_a_process_that_dies_while_it_repairs_leaves_it_to_the_next(copy: Path) -> None:
