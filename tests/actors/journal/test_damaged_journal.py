@@ -24,6 +24,7 @@ from callboard.actors.journal.journal_store import JournalFailed, JournalReader
 from callboard.actors.journal.salvage import salvage
 from callboard.actors.journal.sqlite_database import Durability
 from callboard.actors.journal.sqlite_journal import SqliteJournal
+from callboard.actors.journal.sqlite_pages import of_file
 from callboard.actors.journal.tables import META
 from callboard.actors.journal.wal_frames import FRAME_BYTES, FRAME_HEADER_BYTES, PAGE_BYTES, WAL_HEADER_BYTES
 from callboard.protocol.errors import UsageError
@@ -354,6 +355,20 @@ def test_what_was_once_on_the_pages_of_a_tools_table_is_not_taken_for_its_rows(c
             found = set(connection.execute("SELECT * FROM orders")) if is_there else set()
         assert found <= sound, number
         assert bool(found) == (number == root - 1), number
+
+
+def test_a_tools_table_in_whose_place_is_sqlites_own_is_lost_which_is_told(copy: Path) -> None:
+    with closing(sqlite3.connect(copy)) as connection:
+        connection.execute("PRAGMA writable_schema = ON")
+        for page in of_file(copy).scan().below(1)[0]:
+            connection.execute("UPDATE sqlite_master SET rootpage = ? WHERE name = 'orders'", (page,))
+        connection.commit()
+    replaced(copy, b"CREATE TABLE callboard_events", b"CREATE TABLE callboard_evenus")
+    journal = SqliteJournal(copy)
+    assert "the table orders of a tool is lost" in journal.open().notes
+    journal.close()
+    assert "the table orders of a tool is lost" in set_aside(copy)
+    assert damages(copy) == {}
 
 
 def test_a_process_that_dies_while_it_repairs_leaves_it_to_the_next(copy: Path) -> None:
