@@ -39,6 +39,7 @@ INSIDE_FUNCTIONS = {
     "actors/builtins/file_content.py": {"callboard.actors.index.encodings"},  # likewise
     # SQLite takes 10 ms to load, and most runtimes have no journal; PostgreSQL is the extra `postgres`.
     "actors/journal/at_rest.py": {
+        "callboard.actors.journal.journal_check",
         "callboard.actors.journal.postgres_journal",
         "callboard.actors.journal.sqlite_journal",
     },

@@ -126,7 +126,7 @@ def room(pytestconfig):
     yield
     be_stuck()
 
-@pytest.mark.timeout(3)  # pytest is to come so far, on a busy machine too
+@pytest.mark.timeout(8)  # pytest is to come so far, on a busy machine too
 def test_in_a_room(room): pass
 """,
         backstop_seconds=0.5,

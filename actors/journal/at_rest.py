@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from callboard.actors.journal.journal_store import JournalReader, JournalWriter
 from callboard.actors.journal.places import PID, checked_place, is_there, no_journal
 from callboard.protocol.errors import UsageError, missing_extra
+
+if TYPE_CHECKING:
+    from callboard.actors.journal.looking import Stamp
 
 R = TypeVar("R")
 
@@ -78,16 +81,13 @@ def _in_file(path: Path, *, makes: bool) -> JournalAtRest:
     is_new = makes and not found and not path.exists()
     if not is_new and not found:
         raise no_journal(path)
-    from callboard.actors.journal import looking, sqlite_journal  # noqa: PLC0415 - only where there is a journal
-    from callboard.actors.journal.journal_check import check_log  # noqa: PLC0415
+    from callboard.actors.journal import journal_check, sqlite_journal  # noqa: PLC0415 - only where there is a journal
 
-    checked: looking.Stamp = ()
+    checked: Stamp = ()
 
     def reader() -> JournalReader:
         nonlocal checked
-        if (now := looking.stamp(path)) != checked:  # of a large log it takes a second
-            check_log(path)
-            checked = now
+        checked = journal_check.check_log(path, checked)
         return sqlite_journal.SqliteReader.looking(path)
 
     return JournalAtRest(

@@ -26,7 +26,7 @@ from callboard.actors.journal.encoding import (
 from callboard.actors.journal.file_lock import FileLock, LastWritten, has_living_holder, holder, last_written
 from callboard.actors.journal.journal_database import StatementRefused
 from callboard.actors.journal.journal_records import SetAside
-from callboard.actors.journal.looking import cannot_look, stamp
+from callboard.actors.journal.looking import Stamp, cannot_look, stamp
 from callboard.actors.journal.own_files import LOG_IS_SHORT, is_as_left, lost_end
 from callboard.actors.journal.places import is_there, no_journal
 from callboard.actors.journal.salvage import salvage
@@ -95,14 +95,16 @@ def verify(path: str | Path) -> Report:
     return report
 
 
-def check_log(path: Path) -> None:
+def check_log(path: Path, checked: Stamp = ()) -> Stamp:
     """Raises JournalDamaged where commits of a log that no process is at are damaged or gone: SQLite would read an
-    older state, without a word. A log of 16 MB takes a second."""
+    older state, without a word. A log of 16 MB takes a second; as it was `checked` before, it is not read again."""
     try:
-        if is_there(path) and not has_living_holder(path):
-            was = stamp(path)
-            if (why := log_of(path).fault or _lost_end(path)) and stamp(path) == was:
-                raise JournalDamaged(path, why)
+        was = stamp(path)
+        if was == checked or not is_there(path) or has_living_holder(path):
+            return was
+        if (why := log_of(path).fault or _lost_end(path)) and stamp(path) == was:
+            raise JournalDamaged(path, why)
+        return was
     except OSError as error:
         raise cannot_look(path, error) from error
 

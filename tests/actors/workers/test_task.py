@@ -392,9 +392,14 @@ def filled(queue: asyncio.Queue[str]) -> asyncio.Queue[str]:
     return queue
 
 
+def set_event(event: asyncio.Event) -> None:
+    with contextlib.suppress(RuntimeError):  # the tool's loop may take its waiter out while this goes over all of them
+        event.set()
+
+
 #: Made, waited for by the tool, woken by the program; and what has those that wait for it.
 WAKERS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], Callable[[Any], object], str]] = {
-    "an event": (asyncio.Event, lambda event: event.wait(), lambda event: event.set(), "_waiters"),
+    "an event": (asyncio.Event, lambda event: event.wait(), set_event, "_waiters"),
     "a queue": (asyncio.Queue, lambda queue: queue.get(), lambda queue: queue.put_nowait("it"), "_getters"),
     "a full queue": (lambda: filled(asyncio.Queue(1)), lambda q: q.put("more"), lambda q: q.get_nowait(), "_putters"),
     "a lock": (lambda: taken(asyncio.Lock()), lambda lock: lock.acquire(), lambda lock: lock.release(), "_waiters"),
