@@ -10,6 +10,8 @@ from typing import Any
 
 #: CPython looks after a call, at the begin of a function and at the end of a loop's round, and nowhere else.
 LOOKS = {"CALL", "CALL_FUNCTION_EX", "CALL_KW", "CALL_INTRINSIC_1", "RESUME", "JUMP_BACKWARD"}
+#: Python itself calls these, while it lets go of an object or compares classes: what they raise reaches nobody.
+OF_PYTHON = ("_weakrefset.py", "<frozen abc>")
 
 
 class Late(BaseException):
@@ -44,6 +46,8 @@ class Strike:
         if event == "call":
             if self._ends(frame):
                 self.is_over = True
+                return None
+            if frame.f_code.co_filename.endswith(OF_PYTHON):
                 return None
             frame.f_trace_opcodes = True
         elif event == "return":
