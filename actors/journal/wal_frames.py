@@ -155,7 +155,10 @@ def read_log(data: bytes, index: bytes = b"", *, with_earlier: bool = True) -> L
         own = [raw for raw in raws if _is_of_last(raw, header[16:24])]
         if own == raws[: len(own)]:
             raws = own  # each frame costs some 0.1 ms
-    order = magic or max(_WAL_MAGIC.values(), key=lambda each: _prove(raws, each, header))
+    if magic is not None and sound:
+        order = magic
+    else:  # one bit makes it the other order
+        order = max(_WAL_MAGIC.values(), key=lambda each: (_prove(raws, each, header), each == magic))
     if _prove(raws, order, header) < len(raws) and not with_earlier:
         return read_log(data, index)
     in_header = header[16:24] if sound or told is None else told.salts

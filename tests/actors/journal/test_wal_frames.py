@@ -61,6 +61,17 @@ def test_a_sound_log_is_read_as_sqlite_reads_it(written: Written) -> None:
     assert read_log(written.data).frames == written.sound.frames
 
 
+def test_one_bit_of_the_header_costs_nothing(written: Written) -> None:
+    """The lowest bit of the fourth byte says the other order of bytes."""
+    for at in range(WAL_HEADER_BYTES):
+        data = bytearray(written.data)
+        data[at] ^= 1
+        log = read_log(bytes(data), written.index)
+        check(written, log)
+        assert log.fault.startswith("its log is damaged at "), at
+        assert not log.lost, at
+
+
 @given(at=st.integers(0, 10**9), bit=st.integers(0, 7))
 def test_one_bit_costs_one_page(written: Written, at: int, bit: int) -> None:
     data = bytearray(written.data)
