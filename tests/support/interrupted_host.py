@@ -1,8 +1,9 @@
-"""A host's thread that is interrupted at each of its bytecodes, by a trace that raises, in one call after the other.
+"""A host's thread that is interrupted at each of its bytecodes at which CPython can be, by a trace that raises, in one
+call after the other.
 
-    python tests/support/interrupted_host.py MEMBER STRIDE
+    python tests/support/interrupted_host.py MEMBER
 
-An exception of a signal handler, of Ctrl-C or of PyThreadState_SetAsyncExc comes at some of them. After each one the
+There an exception of a signal handler, of Ctrl-C or of PyThreadState_SetAsyncExc comes. After each one the
 runtime has to answer another thread, and what was asked has to be over. Prints what was left; "{}" for nothing. Of the
 members that begin with "stopped", the runtime is stopped there, as by the handler of SIGTERM.
 """
@@ -10,6 +11,7 @@ members that begin with "stopped", the runtime is stopped there, as by the handl
 from __future__ import annotations
 
 import asyncio
+import dis
 import gc
 import json
 import sys
@@ -21,6 +23,8 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
+
+from strikes import LOOKS
 
 from callboard import Conversation, Runtime, Settings, ask_sync
 from callboard.protocol.errors import CallboardError
@@ -43,11 +47,13 @@ def interrupt() -> None:
 
 
 class Walk:
-    """Interrupts one thread in its n-th bytecode from now on."""
+    """Interrupts one thread at the n-th point from now on at which CPython looks whether it is to be."""
 
     def __init__(self, at: int, is_ours_alone: bool) -> None:
         self.at, self.seen, self.where = at, 0, ""
         self.act: Callable[[], None] = interrupt
+        self._last: dict[FrameType, int] = {}
+        """In each frame that runs: its last bytecode."""
         self._is_ours_alone = is_ours_alone
 
     def run(self, call: Callable[[], object]) -> bool:
@@ -69,11 +75,15 @@ class Walk:
         return self._stepped
 
     def _stepped(self, frame: FrameType, event: str, argument: object) -> Any:
-        if event == "opcode":
-            self.seen += 1
-            if self.seen == self.at:
+        if event == "return":
+            self._last.pop(frame, None)
+        elif event == "opcode":
+            before, self._last[frame] = self._last.get(frame, -1), frame.f_lasti
+            self.seen += before >= 0 and dis.opname[frame.f_code.co_code[before]] in LOOKS
+            if 0 < self.at == self.seen and not self.where:
                 self.where = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {frame.f_code.co_name}"
                 sys.settrace(None)
+                self._last.clear()  # a frame that is kept keeps its runtime
                 self.act()
         return self._stepped
 
@@ -221,14 +231,14 @@ def members(runtime: Runtime) -> dict[str, Callable[[Walk], str]]:
 OURS_ALONE = ("ask", "stream")
 
 
-def main(member: str, stride: int) -> None:
+def main(member: str) -> None:
     left: Counter[str] = Counter()
     with Runtime(SETTINGS) as runtime:
         interrupted = members(runtime)[member]
         interrupted(Walk(0, member in OURS_ALONE))  # once undisturbed: all is loaded
         at = steps = 0
         while True:
-            at += stride if at else 1
+            at += 1
             walk = Walk(at, member in OURS_ALONE)
             found = interrupted(walk)
             if found == "over":
@@ -238,8 +248,8 @@ def main(member: str, stride: int) -> None:
                 left[f"{found}: after {walk.where}"] += 1
                 if "answers no more" in found:
                     break
-    sys.stdout.write(json.dumps({"left": left, "steps": steps, "bytecodes": at}))
+    sys.stdout.write(json.dumps({"left": left, "steps": steps, "points": at}))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1])

@@ -9,7 +9,9 @@ from types import FrameType, TracebackType
 from typing import Any
 
 #: CPython looks after a call, at the begin of a function and at the end of a loop's round, and nowhere else.
-LOOKS = {"CALL", "CALL_FUNCTION_EX", "CALL_KW", "CALL_INTRINSIC_1", "RESUME", "JUMP_BACKWARD"}
+LOOKS = {"CALL", "CALL_FUNCTION_EX", "CALL_KW", "CALL_INTRINSIC_1", "RESUME", "JUMP_BACKWARD"} | {
+    f"POP_JUMP_BACKWARD_IF_{each}" for each in ("FALSE", "TRUE", "NONE", "NOT_NONE")
+}
 #: Python itself calls these, while it lets go of an object or compares classes: what they raise reaches nobody.
 OF_PYTHON = ("_weakrefset.py", "<frozen abc>")
 
