@@ -306,8 +306,9 @@ class InitProcess:
 
 
 def _folder() -> str:
-    """For temporary files. Raises OSError where there is none."""
+    """For temporary files. Raises OSError where there is none, and where there is no descriptor to look for one."""
     try:
         return tempfile.gettempdir()
     except FileNotFoundError as error:
+        os.close(os.open("/", os.O_RDONLY | os.O_CLOEXEC))  # tempfile takes a lack of descriptors for that of a folder
         raise FileNotFoundError(errno.ENOENT, why_no_folder(error.strerror or str(error))) from error

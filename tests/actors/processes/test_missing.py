@@ -191,3 +191,21 @@ def test_without_a_working_folder_tools_run(tmp_path: Path, monkeypatch: pytest.
 def test_a_lack_of_processes_does_not_cost_tools_their_namespaces(number: int, status: int) -> None:
     code = f"from callboard.actors.processes.keeper import _refuse\n_refuse(OSError({number}, {os.strerror(number)!r}))"
     assert subprocess.run(interpreter(code), stderr=subprocess.DEVNULL, timeout=50, check=False).returncode == status
+
+
+def test_a_lack_of_descriptors_is_not_taken_for_that_of_a_folder() -> None:
+    """Which it is to `tempfile`; it passes, and calls are overloaded meanwhile."""
+    program = (
+        "import os, resource, tempfile\n"
+        "from callboard.actors.processes.launch import _folder\n"
+        "limits = resource.getrlimit(resource.RLIMIT_NOFILE)\n"
+        "for few in (3, limits[0]):\n"
+        "    resource.setrlimit(resource.RLIMIT_NOFILE, (few, limits[1]))\n"
+        "    try:\n"
+        "        print(os.path.isdir(_folder()))\n"
+        "    except OSError as error:\n"
+        "        print(error.errno)\n"
+    )
+    command = [sys.executable, "-c", program]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True, close_fds=True)
+    assert ran.stdout.split() == [str(errno.EMFILE), "True"]
