@@ -40,7 +40,8 @@ def run_tests(folder: Path, tests: str, *, backstop_seconds: float = 30.0) -> su
         "-o",
         f"backstop_seconds={backstop_seconds}",
     ]
-    command = [sys.executable, "-m", "pytest", "-v", "-rA", "-p", "no:cacheprovider", *settings, str(folder)]
+    # Unbuffered: what ends the process writes nothing out.
+    command = [sys.executable, "-u", "-m", "pytest", "-v", "-rA", "-p", "no:cacheprovider", *settings, str(folder)]
     return subprocess.run(command, capture_output=True, text=True, timeout=50)
 
 
@@ -126,7 +127,7 @@ def room(pytestconfig):
     yield
     be_stuck()
 
-@pytest.mark.timeout(8)  # pytest is to come so far, on a busy machine too
+@pytest.mark.timeout(3)  # pytest is to come so far, on a busy machine too
 def test_in_a_room(room): pass
 """,
         backstop_seconds=0.5,
