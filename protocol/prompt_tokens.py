@@ -125,9 +125,9 @@ def _estimate(text: str) -> int:
     return max(math.ceil(cost / _UNIT), 1)
 
 
-#: Such texts are names of tools and arguments mostly, which come again and again: 3 us each the first time.
-_SHORT: Final = 32
-_estimate_short: Final = lru_cache(maxsize=1_024)(_estimate)
+#: Such texts come again and again: names of tools, their schemas, arguments, results that stand in the prompt already.
+_SHORT: Final = 512
+_estimate_short: Final = lru_cache(maxsize=2_048)(_estimate)
 
 
 @cache

@@ -16,9 +16,6 @@ from callboard.protocol.states import RequestState
 from callboard.protocol.testing.mutation import MutatedSession
 from callboard.protocol.testing.story import OpenWork, Reaction, Story
 
-#: Recovering every prefix is quadratic; longer journals are probed at this many places.
-PROBES = 4
-
 
 def replay_faults(story: Story) -> Iterator[str]:
     """I8, by bytes: what the journal holds is what it gives back."""
@@ -29,23 +26,27 @@ def replay_faults(story: Story) -> Iterator[str]:
 
 
 def _replay(story: Story) -> Iterator[str]:
+    """Of a death at one place, drawn by the seed: what is before it is applied, then replayed; the rest follows."""
     lived = journalled(story)
     journal: list[Event] = [decode_event(encode_event(event)) for event, _ in lived]
     kind: type[Any] = type(story.trace.session) if story.trace.session is not None else Session
-    rebuilt = kind.replay(journal)
-    if story.trace.session is not None:
-        live, again = fingerprint(story.trace.session), fingerprint(rebuilt)
-        if live != again:
-            yield f"the replayed session differs from the live one: {_difference(live, again)}"
+    size = story.trace.seed % max(len(journal), 1)
     session = kind()
-    for event, (_, commands) in zip(journal, lived, strict=True):
+    for index, (event, (_, commands)) in enumerate(zip(journal, lived, strict=True)):
+        if index == size:
+            yield from _recovers(session, journal, size)
+            session = kind.replay(journal[:size])
         again = session.apply(event)
         if list(again) != commands:
             name = type(event).__name__
             yield f"replaying {name} {event.tag} gave {len(again)} commands, live it gave {len(commands)}"
-            break
-    for size in sorted({len(journal) * part // PROBES for part in range(1, PROBES)}):
-        yield from _recovers(kind.replay(journal[:size]), journal, size)
+            return
+        if session.state is not RequestState.FINISHED and session.loss_event(event.at) is None:
+            yield from _recovers(session, journal, index + 1)
+    if story.trace.session is not None:
+        live, again = fingerprint(story.trace.session), fingerprint(session)
+        if live != again:
+            yield f"the replayed session differs from the live one: {_difference(live, again)}"
 
 
 def journalled(story: Story) -> list[tuple[Event, list[Command]]]:
