@@ -20,6 +20,7 @@ from callboard.protocol.testing import rules_limits as limits
 from callboard.protocol.testing import rules_output as output
 from callboard.protocol.testing import rules_outside as outside
 from callboard.protocol.testing import rules_requests as requests
+from callboard.protocol.testing import rules_told as told
 from callboard.protocol.testing import rules_words as words
 from callboard.protocol.testing.story import Story
 from callboard.protocol.testing.trace import Trace
@@ -69,6 +70,8 @@ INVARIANTS: Mapping[str, Callable[[Story], Iterator[str]]] = MappingProxyType(
         "I30 answers fit": output.answers_fit,
         "I31 handed out": outside.handed_out,
         "I32 search words": words.expands,
+        "I33 true reports": told.reports_true,
+        "I34 notes": told.notes_true,
     }
 )
 

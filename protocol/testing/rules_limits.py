@@ -125,7 +125,7 @@ class Spending:
         usage, cost = event.response.usage, event.cost
         if cost is not None and not 0 <= cost <= MAX_CALL_COST:
             cost, self.exact = None, False
-        reported = usage if usage is not None and _can_be_true(usage) else None
+        reported = usage if usage is not None and can_be_true(usage) else None
         self.reported_usage = (
             None if self.reported_usage is None or reported is None else self.reported_usage + reported
         )
@@ -146,7 +146,7 @@ class Spending:
         self.charged += _by_prices(options, usage.input_tokens, usage.output_tokens) if cost is None else cost
 
 
-def _can_be_true(usage: Usage) -> bool:
+def can_be_true(usage: Usage) -> bool:
     return all(0 <= count <= MAX_CALL_TOKENS for count in counts_of(usage))
 
 
