@@ -37,7 +37,7 @@ from callboard.protocol.testing.story import (
     Story,
     responses,
 )
-from callboard.protocol.tools import Decision, Effect, FailureCode
+from callboard.protocol.tools import Decision, Effect, FailureCode, Hold, ToolFailure
 
 _HANDED_OUT: Final = (RunTool, AskApproval)
 _CODE_OF: Final[Mapping[type, FailureCode]] = {
@@ -83,13 +83,33 @@ def terminal_once(story: Story) -> Iterator[str]:
 def _untold_failures(story: Story) -> Iterator[str]:
     """A failure that no event of its call says is reported, once, with the code that the model reads."""
     by_event = {event.tag for event in story.events(ToolCallFailed, ToolCallTimedOut, ToolCallCancelled)}
-    reported: defaultdict[Tag, list[FailureCode]] = defaultdict(list)
+    reported: defaultdict[Tag, list[ToolFailure]] = defaultdict(list)
     for command in story.given(ReportFailure):
-        reported[command.tag].append(command.failure.code)
+        reported[command.tag].append(command.failure)
     for tag, result in story.results():
         expected = [_code(result)] if result.is_error and tag not in by_event else []
-        if reported[tag] != expected:
-            yield f"call {tag} has the result {_code(result)}, and was reported as {reported[tag] or 'nothing'}"
+        told = reported.pop(tag, [])
+        if [failure.code for failure in told] != expected:
+            yield f"call {tag} has the result {_code(result)}, and was reported as {told or 'nothing'}"
+        elif told and _as_read(told[0]) != (read := _read(result)):
+            yield f"call {tag} was reported as {_as_read(told[0])}, the model reads {read}"
+        elif told and (told[0].traceback or told[0].frames):
+            yield f"call {tag} was not ended by its tool, and is reported with where it raised"
+    if story.finish() is not None:
+        yield from (f"call {tag} was reported as {told}, and has no result" for tag, told in reported.items())
+
+
+#: What a model reads of a failure, besides its code (docs/protocol.md).
+_READ_OF_FAILURE: Final = ("tool", "field", "expected", "received", "message", "retry_hint")
+
+
+def _as_read(failure: ToolFailure) -> list[str]:
+    return [getattr(failure, name) for name in _READ_OF_FAILURE]
+
+
+def _read(result: ToolMessage) -> list[str]:
+    wire = orjson.loads(result.content)
+    return [wire.get(name) or "" for name in _READ_OF_FAILURE]
 
 
 def _ended_at_once(story: Story) -> dict[Tag, ExpectedCall]:
@@ -194,6 +214,7 @@ def leave_to_run(story: Story) -> Iterator[str]:
             yield f"call {call.tag} of {call.name} was run without leave ({decision or 'not on offer'})"
         if call.questions and decision is not Decision.ASK:
             yield f"call {call.tag} of {call.name} was asked about, its policy is {decision}"
+    yield from _wrong_orders(story)
     for reaction in story.reactions:
         yield from _runs_after_grant(story, reaction)
         for question in reaction.given(AskApproval):
@@ -206,6 +227,49 @@ def leave_to_run(story: Story) -> Iterator[str]:
         yield from _wrong_beginnings(turn)
 
 
+#: What is the same each time a call is handed out: all but its deadline.
+_ALWAYS_SAME: Final = {
+    RunTool: tuple(name for name in RunTool.__struct_fields__ if name != "deadline_at"),
+    AskApproval: AskApproval.__struct_fields__,
+}
+
+
+def _wrong_orders(story: Story) -> Iterator[str]:
+    """Each time a call is handed out, it is the very same; it says by which rule, and what it is held to."""
+    rules = {call.tag: call.offer.rule for call in story.calls.values() if call.offer is not None}
+    held: dict[Tag, Hold] = {}
+    first: dict[tuple[type[Any], Tag], Any] = {}
+    for reaction in story.reactions:
+        event = reaction.event
+        if isinstance(event, ApprovalGranted):
+            held[event.tag] = event.hold
+            rules[event.tag] = event.rule or rules.get(event.tag, "")
+        for command in reaction.commands:
+            if not isinstance(command, RunTool | AskApproval):
+                continue
+            before = first.setdefault((type(command), command.tag), command)
+            if before is not command:
+                names = _ALWAYS_SAME[type(command)]
+                changed = [name for name in names if getattr(command, name) != getattr(before, name)]
+                if changed:
+                    yield f"call {command.tag} was handed out once more with another {', '.join(changed)}"
+            yield from _wrong_order(command, rules.get(command.tag, ""), held.get(command.tag, Hold.NONE))
+
+
+def _wrong_order(command: RunTool | AskApproval, rule: str, hold: Hold) -> Iterator[str]:
+    if isinstance(command, AskApproval):
+        told = (command.rule, command.accesses, command.preview, command.confinement, command.mode)
+        if told != ("", (), "", "", None):  # what puts the question to a person knows that, a session does not
+            yield f"the question about {command.tag} says {told}"
+        return
+    if command.rule != rule:
+        yield f"call {command.tag} may run by the rule {command.rule!r}, it was {rule!r}"
+    if command.hold is not hold:
+        yield f"call {command.tag} is held to {command.hold!r}, by what let it run to {hold!r}"
+    if command.mode is not None:
+        yield f"call {command.tag} has the mode {command.mode!r}, which a session does not know"
+
+
 def _runs_after_grant(story: Story, reaction: Reaction) -> Iterator[str]:
     """A grant runs its own call, and no other."""
     if isinstance(reaction.event, ApprovalGranted):
@@ -216,8 +280,6 @@ def _runs_after_grant(story: Story, reaction: Reaction) -> Iterator[str]:
         for command in reaction.given(RunTool):
             if changed and command.arguments != changed:
                 yield f"call {command.tag} ran with {command.arguments}, a person has changed that to {changed}"
-            if command.hold is not reaction.event.hold:
-                yield f"call {command.tag} is held to {command.hold!r}, it was granted with {reaction.event.hold!r}"
         asked = story.calls[reaction.event.tag].questions if reaction.event.tag in story.calls else 0
         if not asked:
             yield f"call {reaction.event.tag} was granted and never asked about"
@@ -305,8 +367,8 @@ def effect_ids(story: Story) -> Iterator[str]:
     ids: defaultdict[Tag, set[str]] = defaultdict(set)
     for run in story.given(RunTool):
         ids[run.tag].add(run.effect_id)
-        if not run.effect_id:
-            yield f"call {run.tag} has no effect id"
+        if run.tag.request_id not in run.effect_id:  # another request has the same steps and call ids
+            yield f"call {run.tag} has the effect id {run.effect_id!r}, which may be another request's too"
         if owners.setdefault(run.effect_id, run.tag) != run.tag:
             yield f"calls {owners[run.effect_id]} and {run.tag} share the effect id {run.effect_id!r}"
     yield from (f"call {tag} was run under {len(own)} effect ids" for tag, own in ids.items() if len(own) > 1)

@@ -147,6 +147,7 @@ class Spending:
 
 
 def can_be_true(usage: Usage) -> bool:
+    """Whether a provider can have counted so."""
     return all(0 <= count <= MAX_CALL_TOKENS for count in counts_of(usage))
 
 

@@ -2,43 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Final
 
 import orjson
 from msgspec import Struct
 
 from callboard.protocol.commands import (
-    AskApproval,
-    CancelTool,
+    CallModel,
     Finish,
     Note,
     NoteKind,
-    Outcome,
     RecordCompaction,
-    ReportFailure,
-    RunTool,
 )
 from callboard.protocol.content import AssistantMessage, ToolMessage
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.events import (
     ApprovalDenied,
     ApprovalGranted,
-    CancelRequested,
-    DeadlinePassed,
     ModelFailed,
     ModelLost,
     ModelNoted,
     ModelResponded,
     RequestStarted,
-    ToolCallCompleted,
-    ToolCallFailed,
     ToolCallStarted,
-    ToolCallTimedOut,
 )
 from callboard.protocol.ids import Tag
-from callboard.protocol.limits import ERROR_SNIPPET_CHARS, MAX_CALL_COST
-from callboard.protocol.model import FinishReason
+from callboard.protocol.limits import MAX_CALL_COST
 from callboard.protocol.reports import CallReport, StepReport
 from callboard.protocol.testing.expected import (
     ExpectedCall,
@@ -48,8 +38,8 @@ from callboard.protocol.testing.expected import (
     expected_turns,
 )
 from callboard.protocol.testing.rules_limits import can_be_true
-from callboard.protocol.testing.story import CUT, SHORT, CallRun, ModelRun, Reaction, Story, is_whole
-from callboard.protocol.tools import HINTS_AFTER_EFFECT, RETRY_HINTS, Effect, FailureCode, Hold, Risk, ToolFailure
+from callboard.protocol.testing.story import CUT, SHORT, ModelRun, Reaction, Story, is_whole
+from callboard.protocol.tools import FailureCode
 
 #: Sums of virtual times, in seconds: what is told of a time is told exactly.
 _EXACT: Final = 1e-6
@@ -111,9 +101,7 @@ def _expected_steps(story: Story) -> Iterator[StepReport]:
             yield StepReport(step, seconds, error=lost, purpose=purpose)
 
 
-def _of_response(
-    model: ModelRun, event: ModelResponded, asked_at: float, calls: tuple[CallReport, ...]
-) -> StepReport:
+def _of_response(model: ModelRun, event: ModelResponded, asked_at: float, calls: tuple[CallReport, ...]) -> StepReport:
     response, first_at = event.response, event.first_event_at
     usage = response.usage if response.usage is not None and can_be_true(response.usage) else None
     return StepReport(
@@ -236,7 +224,22 @@ def notes_true(story: Story) -> Iterator[str]:
             yield from _wrong_notes(reaction, given, expected, step)
         else:
             yield from _wrong_aside_notes(reaction, given, asides[id(reaction)])
+        yield from _wrong_notes_of_prompt(reaction)
         step = began[-1] if began else step
+
+
+def _wrong_notes_of_prompt(reaction: Reaction) -> Iterator[str]:
+    """What was cut is said with the prompt that was cut; what was compacted, with what is kept of it."""
+    notes = {kind: [note for note in reaction.given(Note) if note.kind is kind] for kind in _OF_THE_PROMPT}
+    if len(notes[NoteKind.COMPACTED]) > len(reaction.given(RecordCompaction)):
+        yield f"{notes[NoteKind.COMPACTED][0].text!r} was told, and nothing is kept of it"
+    tags = [command.tag for command in reaction.given(CallModel) if command.is_turn]
+    for note in notes[NoteKind.TRIMMED]:
+        if tags != [note.tag]:
+            yield f"{note.text!r} was told of {note.tag}, which is no prompt that was made"
+    for note in (*notes[NoteKind.COMPACTED], *notes[NoteKind.TRIMMED]):
+        if not any(letter.isdigit() for letter in note.text):
+            yield f"the note {note.text!r} does not say how much"
 
 
 def _wrong_notes(reaction: Reaction, given: list[Note], expected: list[_ExpectedNote], step: Tag) -> Iterator[str]:
