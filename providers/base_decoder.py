@@ -265,7 +265,7 @@ class BaseDecoder(ABC):
                 provider_request_id=self.provider_request_id,
                 service_tier=self.service_tier[:_MAX_WORD_CHARS],
                 logprobs=tuple(self.logprobs),
-                notes=(*done.notes, *self.notes),
+                notes=(*done.notes, *self.notes, *self.calls.notes),
             )
         )
 

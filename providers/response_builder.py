@@ -36,6 +36,14 @@ from callboard.protocol.limits import MAX_ANSWER_BYTES, MAX_ARGUMENT_BYTES, MAX_
 from callboard.providers.json_values import Json, dumps, finite_loads
 
 _PROSE: Final = (model.TextDelta, model.ThinkingDelta)
+#: How the argument text of a call can begin.
+_BEGINS: Final = frozenset({"{", '"'})
+#: And how it can end.
+_ENDS: Final = frozenset({"}", '"'})
+#: Looks at one call's arguments before pieces that may begin another call. Each reads all of them.
+_MAX_LOOKS: Final = 100
+#: Told by the answer.
+REPEATED_ID: Final = "calls of the answer had the same id; the later ones have new ones"
 #: What any piece of a medium may tell.
 _OF_MEDIA: Final = ("media_type", "url", "file_id", "name", "replay")
 
@@ -90,10 +98,24 @@ class _Call(Struct, eq=False):
     """What we call it; set when it starts."""
     arguments: StringIO = field(default_factory=StringIO)
     completed: bool = False
+    index: Hashable = None
+    """Where it was opened, or its first later piece with its id came."""
+    last_char: str = ""
+    """Of its arguments, but for blanks."""
+    looks: int = 0
+    named_again: bool = False
+    """Its name came once more, and no more of its arguments since."""
 
     def is_written(self) -> bool:
         """Has any of its arguments come?"""
-        return bool(self.arguments.getvalue().strip())
+        return bool(self.last_char)
+
+    def is_over(self) -> bool:
+        """Are its arguments one whole object, which nothing can go on with?"""
+        if self.last_char not in _ENDS or self.looks >= _MAX_LOOKS:
+            return False
+        self.looks += 1
+        return canonical_arguments(self.arguments.getvalue())[1]
 
     def part(self) -> AssistantPart:
         raw = self.arguments.getvalue()
@@ -108,22 +130,29 @@ class ToolCallTracker:
 
     The rules (numbers are the quirks of docs/wire.md section 2):
 
-        an id we know          goes to its call, with any index                                        5, 7
+        an id we know          goes to its call, with any index, unless it begins another: see below   5, 7
         an id we do not know   opens a call; a call at that index which has no id yet takes it         5, 55
         "" or null as an id    is no id                                                                3
         no id, but an index    goes to the call at that index, else opens one (indexes are keys)       1, 2, 6, 12
         neither                a name opens a call, anything else goes on with the last one            4
-        a name or id again     changes nothing: the first wins, they are never concatenated            7
+        the same name alone    behind a whole object: an object that follows it is another call's        48
+        a name or id again     changes nothing: they are never concatenated                            7
         arguments before name  wait; the call starts when its name is known                            55
         an object as arguments is encoded once                                                         10
-        an id that another call of this answer has is replaced by a new one                            48
+        an id that another call of this answer has is replaced by a new one; `notes` tells             48
         no arguments at all    are whole once the API says so: see `complete`, `written`               9, 23, 57
+
+    A piece with the id of a call begins another call, if it
+
+        has another name                                                 it is of no call that we know
+        has an object, and the call's own is whole                       no JSON goes on so
+        has another index and a name, and its text cannot be more        names come with first pieces, or with all
 
     `seed` (the provider's id of the answer, where there is one) goes into invented ids, so that they differ from turn
     to turn and are the same however the bytes were cut.
     """
 
-    __slots__ = ("_by_id", "_by_index", "_calls", "_held", "_last", "_taken", "_waiting", "seed")
+    __slots__ = ("_by_id", "_by_index", "_calls", "_held", "_last", "_taken", "_waiting", "notes", "seed")
 
     def __init__(self, seed: str = "") -> None:
         self.seed = seed
@@ -139,6 +168,8 @@ class ToolCallTracker:
         self._waiting: _Call | None = None
         self._held = 0
         """The length of the arguments of calls that have no name yet: no event tells of them, so no one else counts."""
+        self.notes: tuple[str, ...] = ()
+        """What was not kept as the provider sent it."""
 
     @property
     def count(self) -> int:
@@ -166,14 +197,31 @@ class ToolCallTracker:
         replay: Replay | None = None,
     ) -> None:
         """A fragment of a call. Raises TooManyCallsError past the limits of protocol.limits."""
-        call = self._find(index, id, name)
+        text = arguments if isinstance(arguments, str) else arguments_text(arguments)
+        call = self._find(index, id, name, text)
         if call.completed or call is self._waiting:
             return
         self.settle(out)
         self._last = call
         call.replay = replay or call.replay
+        call.named_again = not text.strip() and (call.named_again or bool(name and call.name))
         call.name = call.name or name
-        self._write(call, arguments if isinstance(arguments, str) else arguments_text(arguments), out)
+        self._write(call, text, out)
+
+    def begin(
+        self,
+        out: list[model.StreamEvent],
+        *,
+        index: Hashable,
+        id: str = "",
+        name: str = "",
+        replay: Replay | None = None,
+    ) -> None:
+        """The API said that a call begins at `index`: one of its own, even where a proxy repeats an id."""
+        self.settle(out)
+        call = self._by_index[index] = self._last = self._open(id)
+        call.name, call.replay = name, replay
+        self._write(call, "", out)
 
     def whole(
         self,
@@ -221,19 +269,35 @@ class ToolCallTracker:
             if not (cut and call is self._last):
                 self._complete(call, out)
 
-    def _find(self, index: Hashable, id: str, name: str) -> _Call:
+    def _find(self, index: Hashable, id: str, name: str, text: str) -> _Call:
         if id:
-            return self._by_id.get(id) or self._adopt(index, id)
-        if index is not None:
-            call = self._by_index.get(index)
-            if call is None or (name and call.name and name != call.name):
-                call = self._by_index[index] = self._open("")
+            return self._find_by_id(index, id, name, text)
+        call = self._last if index is None else self._by_index.get(index)
+        if call is None:
+            return self._open_at(index)
+        if call.named_again and _begins_object(call, text):
+            another = self._open_at(index, call.sent_id)
+            another.name = call.name
+            return another
+        if index is None:
+            return self._open_at(None) if name and call.name else call
+        is_another = _is_named_otherwise(call, name) or (name and _begins_object(call, text))
+        return self._open_at(index) if is_another else call
+
+    def _find_by_id(self, index: Hashable, id: str, name: str, text: str) -> _Call:
+        at_index = self._by_index.get(index)
+        call = at_index if at_index is not None and at_index.sent_id == id else self._by_id.get(id)
+        if call is None:
+            return self._adopt(index, id)
+        elsewhere = index is not None and call.index is not None and call is not at_index
+        if not _begins_another(call, elsewhere, name, text):
             return call
-        last = self._last
-        return self._open("") if last is None or (name and last.name) else last
+        another = self._adopt(index, id)
+        another.name = another.name or name or call.name
+        return another
 
     def _adopt(self, index: Hashable, id: str) -> _Call:
-        """The call of an id that is new: one at this index still without an id, else a new one."""
+        """Another call of this id: one at this index still without an id, else a new one."""
         call = self._by_index.get(index)
         if call is None or call.sent_id:
             call = self._open(id)
@@ -241,7 +305,15 @@ class ToolCallTracker:
             call.sent_id = id
         self._by_id[id] = call
         if index is not None:
-            self._by_index[index] = call
+            self._by_index[index], call.index = call, index
+        return call
+
+    def _open_at(self, index: Hashable, id: str = "") -> _Call:
+        call = self._open(id)
+        if index is not None:
+            self._by_index[index], call.index = call, index
+        if id:
+            self._by_id[id] = call
         return call
 
     def _open(self, id: str) -> _Call:
@@ -254,6 +326,7 @@ class ToolCallTracker:
     def _write(self, call: _Call, text: str, out: list[model.StreamEvent]) -> None:
         """Add to the arguments. A call starts when its name is known; until then what has come is kept."""
         call.arguments.write(text)
+        call.last_char = text.rstrip()[-1:] or call.last_char
         if call.arguments.tell() > MAX_ARGUMENT_BYTES:
             raise TooManyCallsError(f"the arguments of a tool call are longer than {MAX_ARGUMENT_BYTES} bytes")
         if not call.call_id:
@@ -287,12 +360,30 @@ class ToolCallTracker:
 
     def _unique_id(self, call: _Call) -> CallId:
         chosen, ordinal, salt = call.sent_id, self._calls.index(call), 0
+        if chosen in self._taken:
+            self.notes = (REPEATED_ID,)
         while not chosen or chosen in self._taken:
             digest = blake2s(f"{self.seed}/{ordinal}/{salt}".encode("utf-8", "replace"), digest_size=12)
             chosen = f"call_{digest.hexdigest()}"
             salt += 1
         self._taken.add(chosen)
         return CallId(chosen)
+
+
+def _begins_another(call: _Call, elsewhere: bool, name: str, text: str) -> bool:
+    """Does a piece with the id of this call begin another one? `elsewhere`: at another index."""
+    if _is_named_otherwise(call, name) or _begins_object(call, text):
+        return True
+    return elsewhere and bool(name) and (not call.is_written() or text.lstrip()[:1] in {"", *_BEGINS} or call.is_over())
+
+
+def _is_named_otherwise(call: _Call, name: str) -> bool:
+    return bool(name and call.name and name != call.name)
+
+
+def _begins_object(call: _Call, text: str) -> bool:
+    """Does an object begin here behind one that is whole?"""
+    return text.lstrip()[:1] in _BEGINS and call.is_over()
 
 
 # Events to a turn.

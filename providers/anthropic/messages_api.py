@@ -132,7 +132,6 @@ class AnthropicDecoder(BaseDecoder):
         self._blocks: dict[Json, _Block] = {}
         self._server_tools: list[Json] = []
         """The indexes of those that are a server tool's."""
-        self._ids: set[str] = set()
         self._ended_call: int | None = None
         """The call whose block was the last to end."""
         self._pending: set[str] = set()
@@ -259,13 +258,10 @@ class AnthropicDecoder(BaseDecoder):
 
     def _call_start(self, block: _Block, out: _Out) -> None:
         call_id, name = text_at(block.start, "id"), text_of(block.start["name"])
-        # Each block is a call of its own, even where a proxy repeats an id.
         caller = object_at(block.start, "caller") or {"type": "direct"}
         # A call that the provider's own code execution makes must go back with its caller.
         replay = None if caller.get("type") == "direct" else content.Replay(self._origin, {"caller": caller})
-        sent_id = "" if call_id in self._ids else call_id
-        self.calls.delta(out, index=block.ordinal, id=sent_id, name=name, replay=replay)
-        self._ids.add(call_id)
+        self.calls.begin(out, index=block.ordinal, id=call_id, name=name, replay=replay)
 
     def _block_delta(self, document: JsonObject, out: _Out) -> None:
         block = self._blocks.get(document.get("index"))

@@ -210,7 +210,7 @@ class ConverseDecoder(BaseDecoder):
             if use.get("type") == "server_tool_use":
                 block.kind, block.start = kind, use
             else:
-                self.calls.delta(out, index=index, id=text_at(use, "toolUseId"), name=text_of(use["name"]))
+                self.calls.begin(out, index=index, id=text_at(use, "toolUseId"), name=text_of(use["name"]))
         elif kind == "toolResult":
             block.kind, block.start = kind, object_of(start[kind])
         elif kind == "image":

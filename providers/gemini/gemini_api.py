@@ -385,7 +385,7 @@ class GeminiDecoder(BaseDecoder):
             self._close_partial(out)
             self._new_part(None)
             self._partial = self.calls.count, PartialArguments()
-            self.calls.delta(out, index=self.calls.count, id=call_id, name=name, replay=replay)
+            self.calls.begin(out, index=self.calls.count, id=call_id, name=name, replay=replay)
         for piece in objects_at(call, "partialArgs"):
             self._partial[1].add(piece)
         if not call.get("willContinue"):

@@ -55,7 +55,7 @@ from callboard.providers.openai.responses_tracking import (
     paired_texts,
     whole_texts,
 )
-from callboard.providers.response_builder import arguments_text
+from callboard.providers.response_builder import REPEATED_ID, arguments_text
 
 _INCOMPLETE: Final = {"max_output_tokens": FinishReason.LENGTH, "content_filter": FinishReason.CONTENT_FILTER}
 #: Of a response that is worked on in the background.
@@ -357,6 +357,8 @@ class ResponsesDecoder(BaseDecoder):
             self._contradicted = True
         call_id = call_id or text_at(item, "id")
         owned = self._owners.setdefault(call_id, state.number) == state.number
+        if not owned and call_id:
+            self.calls.notes = (REPEATED_ID,)
         self.calls.delta(out, index=state.number, id=call_id if owned else "", name=name, replay=replay)
 
     def _call_done(self, state: StreamedItem, item: JsonObject, out: _Out) -> None:

@@ -4,6 +4,7 @@ at random, it ends once, runs no half call, and its usage is true or unknown."""
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -19,7 +20,7 @@ from support.wires import WIRES
 
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.model import Done, Error, ModelResponse
-from callboard.providers.response_builder import build_response
+from callboard.providers.response_builder import REPEATED_ID, build_response
 
 EXAMPLES = examples(200)
 pytestmark = pytest.mark.hypothesis  # each has its examples within, which Hypothesis does not see
@@ -83,6 +84,67 @@ def test_a_stream_and_its_whole_answer_are_the_same_turn(wire: Wire) -> None:
     def check(turn: Turn, manner: Manner) -> None:
         whole = answer(wire.adapter, json.dumps(wire.whole(turn)).encode(), streaming=False)
         assert answer(wire.adapter, wire.body(turn, manner)) == whole
+
+
+#: What servers make of the ids and places of a streamed call, but for its first piece: the fields that stay there.
+CALL_PIECES: dict[str, Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]] = {
+    "as it is": lambda call, first: call,
+    "index 0": lambda call, first: {**call, "index": 0},
+    "no index": lambda call, first: _without_index(call),
+    "its id in each": lambda call, first: {**call, "id": first["id"]},
+    "index 0, its id in each": lambda call, first: {**call, "id": first["id"], "index": 0},
+    "no index, its id in each": lambda call, first: {**_without_index(call), "id": first["id"]},
+    "id and name in each, index 0": lambda call, first: {**first, "index": 0, "function": _named(call, first)},
+}
+
+
+def _without_index(call: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in call.items() if key != "index"}
+
+
+def _named(call: dict[str, Any], first: dict[str, Any]) -> dict[str, Any]:
+    return {**call["function"], "name": first["function"]["name"]}
+
+
+def _with_one_id(documents: list[dict[str, Any]]) -> Any:
+    """The same documents, in which all calls of ours have the id of the first."""
+    return json.loads(re.sub(r'"((?:call|toolu|g|tooluse)_)\d+"', r'"\1same"', json.dumps(documents)))
+
+
+def _assert_all_run(found: ModelResponse, turn: Turn, wire: Wire) -> None:
+    assert heard(found) == wire.told(turn)
+    ids = [call.call_id for call in found.tool_calls]
+    assert len(set(ids)) == len(ids)
+    assert (REPEATED_ID in found.notes) is (len(ids) > 1)
+
+
+@every_wire
+def test_calls_that_share_an_id_are_calls_of_their_own(wire: Wire) -> None:
+    @for_all(turns(wire), manners, st.lists(st.integers(0, 4_000), max_size=8))
+    def check(turn: Turn, manner: Manner, places: list[int]) -> None:
+        body = wire.framed(_with_one_id(wire.stream(turn, manner)), manner)
+        _assert_all_run(answer(wire.adapter, body, pieces_at(body, places) or [1]), turn, wire)
+        whole = json.dumps(_with_one_id([wire.whole(turn)])[0]).encode()
+        _assert_all_run(answer(wire.adapter, whole, streaming=False), turn, wire)
+
+
+@pytest.mark.parametrize("sent", CALL_PIECES.values(), ids=CALL_PIECES)
+def test_calls_of_chat_completions_that_share_an_id(
+    sent: Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]],
+) -> None:
+    wire = WIRES["chat"]
+
+    @for_all(turns(wire))
+    def check(turn: Turn) -> None:
+        documents = _with_one_id(wire.stream(turn, PLAIN))
+        first: dict[str, Any] = {}
+        for document in documents:
+            for delta in (choice["delta"] for choice in document["choices"]):
+                if "tool_calls" in delta:
+                    [call] = delta["tool_calls"]
+                    first = call if "id" in call else first
+                    delta["tool_calls"] = [sent(call, first)]
+        _assert_all_run(answer(wire.adapter, wire.framed(documents, PLAIN)), turn, wire)
 
 
 @every_wire

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -110,6 +111,64 @@ def test_a_call_that_ends_without_arguments_waits_for_what_comes_next() -> None:
     assert ToolCallComplete("b") not in out  # type: ignore[arg-type]
     tracker.complete_all(out)
     assert out[-1] == ToolCallComplete("b")  # type: ignore[arg-type]
+
+
+ONE, TWO = '{"x":1}', '{"y":2}'
+F, G = {"id": "a", "name": "f"}, {"id": "a", "name": "g"}
+
+
+@pytest.mark.parametrize(
+    ("deltas", "second"),
+    [
+        ([{**F, "index": 0, "arguments": ONE}, {**F, "index": 1, "arguments": TWO}], "f"),
+        ([{**F, "index": 0, "arguments": ONE}, {**F, "index": 0, "arguments": TWO}], "f"),
+        ([{**F, "arguments": ONE}, {**F, "arguments": TWO}], "f"),
+        ([{**F, "arguments": ONE}, {"id": "a", "arguments": TWO}], "f"),
+        ([{**F, "index": 0, "arguments": ONE}, {**G, "index": 0, "arguments": TWO}], "g"),
+        ([{**F, "arguments": {"x": 1}}, {**F, "arguments": {"y": 2}}], "f"),
+        # The first pieces of both, then what they write.
+        ([{**F, "index": 0}, {**G, "index": 1}, {"index": 0, "arguments": ONE}, {"index": 1, "arguments": TWO}], "g"),
+        ([{**F, "index": 0}, {**F, "index": 1}, {"index": 1, "arguments": TWO}, {"index": 0, "arguments": ONE}], "f"),
+        # The id in each piece, and two calls by turns.
+        (
+            [{**F, "index": n % 2, "arguments": text} for n, text in enumerate(['{"x"', '{"y"', ":1}", ":2}"])],
+            "f",
+        ),
+        # One index for all calls, and first pieces without arguments.
+        ([{**F, "index": 0}, {"index": 0, "arguments": ONE}, {**F, "index": 0}, {"index": 0, "arguments": TWO}], "f"),
+        ([{**F, "index": 0}, {"index": 0, "arguments": ONE}, {**G, "index": 0}, {"index": 0, "arguments": TWO}], "g"),
+        ([{**F}, {"arguments": ONE}, {**F}, {"arguments": TWO[:2]}, {"arguments": TWO[2:]}], "f"),
+    ],
+)
+def test_two_calls_of_one_id_are_two(deltas: list[dict[str, Any]], second: str) -> None:
+    (first_id, *first), (second_id, *rest) = calls(*deltas)
+    assert (first_id, first, rest) == ("a", ["f", ONE], [second, TWO])
+    assert second_id.startswith("call_")
+    assert calls(*deltas)[1][0] == second_id
+
+
+@pytest.mark.parametrize(
+    "deltas",
+    [
+        [{**F, "index": 0, "arguments": piece} for piece in ("", '{"x"', ":1}", "", " ")],
+        [{**F, "index": n, "arguments": piece} for n, piece in enumerate(('{"x"', ":", "1}"))],
+        [{**F, "index": 0}, {"id": "a", "index": 1, "arguments": ONE}],
+        [{**F, "index": 0, "arguments": ONE}, {**F, "index": 0}, {"index": 0, "arguments": ""}],
+        [{**F, "arguments": ONE}, {"id": "a", "index": 3, "arguments": ""}],
+    ],
+)
+def test_pieces_of_one_call_are_one(deltas: list[dict[str, Any]]) -> None:
+    tracker, out = ToolCallTracker(), list[StreamEvent]()
+    feed_all(tracker, out, deltas)
+    assert tracker.count == 1
+    assert calls(*deltas) == [("a", "f", "".join(delta.get("arguments", "") for delta in deltas).strip())]
+    assert tracker.notes == ()
+
+
+def test_braces_within_a_text_begin_no_call() -> None:
+    text = orjson.dumps({"code": '{"}{"}' * 40}).decode()
+    pieces = [{**F, "index": 0, "arguments": character} for character in text]
+    assert calls(*pieces, {**F, "index": 0, "arguments": TWO})[0] == ("a", "f", text)
 
 
 def test_replay_data_rides_on_the_start() -> None:
