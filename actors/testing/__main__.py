@@ -17,6 +17,7 @@ from typing import Final
 
 from callboard.actors.testing import chaos
 from callboard.actors.testing.chaos.table import contained_table
+from callboard.actors.testing.run_reach import seeded_reach
 from callboard.actors.tools import Tool
 from callboard.protocol.errors import UsageError
 from callboard.protocol.testing import drive, replay, violations
@@ -95,10 +96,10 @@ def _replay(token: str) -> int:
 
 
 def _reach(seeds: int) -> int:
-    reach = Reach(drive(scenario(seed), seed) for seed in range(seeds))
-    short = reach.short()
+    reach, played = Reach(drive(scenario(seed), seed) for seed in range(seeds)), seeded_reach(seeds)
+    short = [*reach.short(), *played.missed()]
     told = ["", "Below their floor:", *short] if short else []
-    sys.stdout.write("\n".join([reach.report(), *told]) + "\n")
+    sys.stdout.write("\n".join([reach.report(), "", *played.lines(), *told]) + "\n")
     return 1 if short else 0
 
 

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import random
 import zlib
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from itertools import product
+from types import MappingProxyType
 from typing import Final
 
 from msgspec import Struct
@@ -26,6 +28,26 @@ CRASHABLE: Final = (
     "root/telemetry",
     "root/tools",
     *(f"root/tools/{pool}" for pool in POOLS),
+)
+#: Events that a session applies and commands that it gives: where a crash or a death may have to find something open.
+MOMENTS: Final = (
+    "RequestStarted",
+    "CallModel",
+    "AsksForSummary",
+    "ModelStreamed",
+    "ModelNoted",
+    "ModelResponded",
+    "ModelFailed",
+    "AskApproval",
+    "ApprovalGranted",
+    "RunTool",
+    "ToolCallStarted",
+    "ToolCallDeferred",
+    "ToolCallCompleted",
+    "CancelTool",
+    "RecordStep",
+    "RecordCompaction",
+    "Finish",
 )
 #: Crashes in one seeded run, at most.
 MAX_CRASHES: Final = 3
@@ -59,11 +81,22 @@ class WorkerFate(StrEnum):
     """The call cannot be started: there are no descriptors or processes."""
 
 
+class Moment(Struct, frozen=True):
+    """The time at which something happens in the run, whenever that is."""
+
+    what: str
+    """One of `MOMENTS`."""
+    number: int = 1
+    """The first time, or a later one; those of all requests are counted together."""
+
+
 class Crash(Struct, frozen=True):
     """These actors crash at the same instant."""
 
     at: float
     actors: tuple[str, ...]
+    moment: Moment | None = None
+    """From which `at` counts; None: from the beginning of the run."""
 
 
 class Death(Struct, frozen=True):
@@ -73,6 +106,8 @@ class Death(Struct, frozen=True):
     """Of the simulation, from its beginning on; a run that has fewer is over before."""
     down_seconds: float = 0.0
     """Until the next process runs."""
+    moment: Moment | None = None
+    """From which the steps count."""
 
 
 class StoreFaults(Struct, frozen=True):
@@ -154,35 +189,118 @@ class Faults(Struct, frozen=True):
     """Calls that may wait at the dispatcher for their turn with one tool."""
 
 
+def is_small(seed: int) -> bool:
+    """Has the run of this seed one short request, and at most one kind of fault? Both schedules have such runs."""
+    return seed % 8 < 6
+
+
 def seeded_faults(seed: int) -> Faults:
-    """The faults of this seed: up to three crashes, and each other kind of fault in some of the runs."""
+    """The faults of this seed: of a small run one kind, or none; else each kind in some of the runs."""
     rng = random.Random(f"faults {seed}")
-    crashes = tuple(_crash(rng) for _ in range(rng.choice((0, 0, 1, 2, MAX_CRASHES))))
-    is_contended = rng.random() < 0.5
-    deaths = rng.sample(range(1, 200), rng.choice((0, 0, 1, 2, MAX_DEATHS)))
-    return Faults(
-        crashes,
-        floods=(_moment(rng, 20),) if rng.random() < 0.2 else (),
-        jumps=((_moment(rng, 20), rng.choice(JUMP_SECONDS)),) if rng.random() < 0.15 else (),
-        store=_store(rng),
-        workers=WorkerFaults(
-            workers=rng.choice((1, 2, 3)) if is_contended else 8,
-            start_seconds=rng.choice((0.0, 0.0, 0.25, 1.0)),
-            fates=tuple(WorkerFate) + (WorkerFate.FINE,) * 40 if rng.random() < 0.6 else (WorkerFate.FINE,),
-            deaths=tuple((_moment(rng, 20), rng.choice(POOLS)) for _ in range(rng.choice((0, 0, 1, 3)))),
-        ),
-        max_queued_calls=rng.choice((0, 1, 2, 4)) if is_contended else 10_000,
-        journal=_journal(rng),
-        deaths=tuple(Death(steps, rng.choice(DOWN_SECONDS)) for steps in sorted(deaths)),
+    faults = replace(Faults(), journal=_journal(rng) if rng.random() < 0.5 else None)
+    if is_small(seed):
+        kind = rng.choice((None, _crash_at_a_moment, _death_at_a_moment, *_KINDS))
+        return faults if kind is None else kind(rng, faults, 4)
+    for kind, share in _KINDS.items():
+        if rng.random() < share:
+            faults = kind(rng, faults, 20)
+    return faults
+
+
+def _crashes(rng: random.Random, faults: Faults, latest: int) -> Faults:
+    """Of whichever actors, at whichever times."""
+    crashes = (
+        Crash(_moment(rng, latest), tuple(rng.sample(CRASHABLE, rng.choice((1, 1, 1, 2)))))
+        for _ in range(rng.randint(1, MAX_CRASHES))
     )
+    return replace(faults, crashes=(*faults.crashes, *crashes))
 
 
-def _journal(rng: random.Random) -> JournalFaults | None:
-    """In half of the runs there is a journal; in half of these, something is wrong with it."""
-    if rng.random() < 0.5:
-        return None
+def _crash_at_a_moment(rng: random.Random, faults: Faults, _latest: int) -> Faults:
+    """While what has just happened waits for the journal, or reaches the others."""
+    moment = _any_moment(rng)
+    crash = Crash(rng.choice((0.0, 0.0, 0.125)), (rng.choice(CRASHABLE),), moment)
+    slow = rng.choice((0.0, 0.25))
+    journal = None if faults.journal is None else replace(faults.journal, commit_seconds=slow)
+    return replace(faults, crashes=(*faults.crashes, crash), journal=journal)
+
+
+def _any_moment(rng: random.Random) -> Moment:
+    return Moment(rng.choice(MOMENTS), rng.choice((1, 1, 1, 2)))
+
+
+def _deaths(rng: random.Random, faults: Faults, latest: int) -> Faults:
+    """Of the process, at any steps."""
+    steps = sorted(rng.sample(range(1, latest * 10), rng.randint(1, MAX_DEATHS)))
+    deaths = tuple(Death(after, rng.choice(DOWN_SECONDS)) for after in steps)
+    return replace(faults, journal=faults.journal or _sound_journal(rng), deaths=(*faults.deaths, *deaths))
+
+
+def _death_at_a_moment(rng: random.Random, faults: Faults, _latest: int) -> Faults:
+    """Of the process, just behind something that happens."""
+    death = Death(rng.randint(0, 12), rng.choice(DOWN_SECONDS), _any_moment(rng))
+    return replace(faults, journal=faults.journal or _sound_journal(rng), deaths=(*faults.deaths, death))
+
+
+def _contention(rng: random.Random, faults: Faults, _latest: int) -> Faults:
+    """Few workers, which may start slowly, and short queues."""
+    few = replace(faults.workers, workers=rng.choice((1, 2, 3)), start_seconds=rng.choice((0.0, 0.0, 0.25, 1.0)))
+    return replace(faults, workers=few, max_queued_calls=rng.choice((0, 1, 2, 4)))
+
+
+def _odd_workers(rng: random.Random, faults: Faults, latest: int) -> Faults:
+    """In a small run most calls meet one; in a rich one few do, or no request would get far."""
+    fine = (WorkerFate.FINE,) * (40 if latest > 4 else 4)
+    fates = (*WorkerFate, *fine) if latest > 4 else (*rng.sample(list(WorkerFate), 4), *fine)
+    return replace(faults, workers=replace(faults.workers, fates=fates))
+
+
+def _workers_die(rng: random.Random, faults: Faults, latest: int) -> Faults:
+    deaths = tuple((_moment(rng, latest), rng.choice(POOLS)) for _ in range(rng.choice((1, 3))))
+    return replace(faults, workers=replace(faults.workers, deaths=deaths))
+
+
+def _floods(rng: random.Random, faults: Faults, latest: int) -> Faults:
+    return replace(faults, floods=(_moment(rng, latest),), session_capacity=rng.choice((8, 17, 40, 300)))
+
+
+def _jumps(rng: random.Random, faults: Faults, latest: int) -> Faults:
+    return replace(faults, jumps=((_moment(rng, latest), rng.choice(JUMP_SECONDS)),))
+
+
+def _store(rng: random.Random, faults: Faults, latest: int) -> Faults:
+    """The store of conversations is slow, or refuses."""
+    since = _moment(rng, latest)
+    until = since + rng.choice((1.0, 5.0, 30.0))
+    slow = StoreFaults(slow=((since, until, rng.choice((0.125, 1.0, 10.0))),))
+    return replace(faults, store=rng.choice((slow, StoreFaults(refuses=((since, until),)))))
+
+
+#: Each kind of fault, and the share of the rich runs that has it.
+_KINDS: Final[Mapping[Callable[[random.Random, Faults, int], Faults], float]] = MappingProxyType(
+    {
+        _crashes: 0.5,
+        _crash_at_a_moment: 0.3,
+        _deaths: 0.3,
+        _death_at_a_moment: 0.2,
+        _contention: 0.5,
+        _odd_workers: 0.6,
+        _workers_die: 0.4,
+        _floods: 0.2,
+        _jumps: 0.15,
+        _store: 0.2,
+    }
+)
+
+
+def _sound_journal(rng: random.Random) -> JournalFaults:
     slow = rng.choice((0.0, 0.0, 0.125, 0.5))
-    faults = JournalFaults(slow, remains=rng.choice(list(Remains)), seed=rng.randrange(1 << 20))
+    return JournalFaults(slow, remains=rng.choice(list(Remains)), seed=rng.randrange(1 << 20))
+
+
+def _journal(rng: random.Random) -> JournalFaults:
+    """In half of the runs that have one, something is wrong with it."""
+    faults = _sound_journal(rng)
     since = _moment(rng, 15)
     window = ((since, since + rng.choice((0.5, 5.0, 30.0))),)
     commits = tuple(sorted(rng.sample(range(1, 30), rng.choice((1, 2)))))
@@ -199,19 +317,6 @@ def _journal(rng: random.Random) -> JournalFaults | None:
             replace(faults, crashes_after=commits),
         )
     )
-
-
-def _crash(rng: random.Random) -> Crash:
-    return Crash(_moment(rng, 20), tuple(rng.sample(CRASHABLE, rng.choice((1, 1, 1, 2)))))
-
-
-def _store(rng: random.Random) -> StoreFaults:
-    since = _moment(rng, 15)
-    until = since + rng.choice((1.0, 5.0, 30.0))
-    kind = rng.random()
-    if kind < 0.1:
-        return StoreFaults(slow=((since, until, rng.choice((0.125, 1.0, 10.0))),))
-    return StoreFaults(refuses=((since, until),)) if kind < 0.2 else StoreFaults()
 
 
 def _moment(rng: random.Random, latest: int) -> float:

@@ -12,7 +12,7 @@ from callboard.actors.testing.simulation import Schedule, fifo, uniform
 from callboard.protocol.errors import UsageError
 
 #: To be raised when a seed comes to mean another run: by a change of the generators or of the simulation.
-VERSION: Final = 2
+VERSION: Final = 3
 #: Priority changes of the runs that PCT schedules, plus one: most ordering faults need two or three orderings.
 PCT_DEPTH: Final = 3
 _TOKEN: Final = re.compile(r"v(\d+):(\d+):(\d+|none):(fifo|uniform|pct|\d+\.\d+(?:,\d+\.\d+)*)")
@@ -22,7 +22,7 @@ Chosen = tuple[tuple[int, int], ...]
 
 
 class RunToken(Struct, frozen=True):
-    """What a run is made of. As text: `v2:SEED:FAULT_SEED:SCHEDULE`, for example `v2:12:12:57.1,63.2`."""
+    """What a run is made of. As text: `v3:SEED:FAULT_SEED:SCHEDULE`, for example `v3:12:12:57.1,63.2`."""
 
     seed: int
     fault_seed: int | None

@@ -19,6 +19,7 @@ from callboard.protocol.errors import CallboardError, ProtocolError, RuntimeFail
 from callboard.protocol.events import Event, ToolCallStarted
 from callboard.protocol.ids import Tag
 from callboard.protocol.machine import Session
+from callboard.protocol.model import CallPurpose
 from callboard.protocol.states import CallState, RequestState
 from callboard.protocol.testing.invariants import violations
 from callboard.protocol.testing.scenario import Scenario
@@ -96,6 +97,23 @@ class SimulatedRequest:
     def is_over(self) -> bool:
         """Its asker has heard what came of it."""
         return self.answer is not None and self.answer.future.done
+
+    def open_now(self) -> Iterator[str]:
+        """What it has open, as run_reach.py counts it."""
+        session = self.trace.session
+        if self.is_over or session is None or session.state is RequestState.NEW:
+            return
+        applied = self.world.ahead.applied.get(self.scenario.request_id) if self.world and self.world.ahead else None
+        if applied is not None and applied.acted < applied.events:
+            yield "an unwritten event"
+        if session.state is RequestState.FINISHED:
+            yield "nothing but its end"
+        elif session.state is RequestState.CALLING_MODEL:
+            given = (each.value for each in reversed(self.trace.entries) if isinstance(each.value, CallModel))
+            yield "a summary" if next(given).purpose is CallPurpose.SUMMARY else "a model call"
+        for state in session.calls.values():
+            if (what := _OPEN_CALLS.get(state)) is not None:
+                yield what
 
     def process_dies(self, applied: Applied, durable: int) -> None:
         """What was applied and is not durable did not happen."""
@@ -214,6 +232,19 @@ def _without_open_end(entries: list[Entry]) -> list[Entry]:
     return [*entries[:first], *(entry for entry in entries[first:] if entry.verb is Verb.LOST)]
 
 
+_OPEN_CALLS: Final = {
+    CallState.RUNNING: "a running call",
+    CallState.DEFERRED: "a deferred call",
+    CallState.AWAITING_APPROVAL: "a question",
+}
+
+
+def _moment_of(value: Event | Command) -> str:
+    """As `faults.MOMENTS` name it."""
+    is_summary = isinstance(value, CallModel) and value.purpose is CallPurpose.SUMMARY
+    return "AsksForSummary" if is_summary else type(value).__name__
+
+
 class RecordedSession(ReplayedSession):
     """A session that writes down what goes in and what comes out."""
 
@@ -293,6 +324,8 @@ class RecordedSession(ReplayedSession):
             trace.add(now, Verb.GAVE, command)
             if isinstance(command, CallModel):
                 self._world.model_calls.setdefault(command.tag.request_id, []).append(command)
+        for value in (event, *commands):
+            self._world.passes(_moment_of(value))
         if self._world.ahead is not None:
             self._world.ahead.applied[request.scenario.request_id].add(len(self._journaled), [event, *commands])
         return commands

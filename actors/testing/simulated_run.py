@@ -19,7 +19,7 @@ import logging
 import random
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import Context
 from functools import partial
 from typing import Final, TypeVar
@@ -41,7 +41,7 @@ from callboard.actors.requests.tool_selection import ToolSelection
 from callboard.actors.requests.write_ahead import WriteAhead
 from callboard.actors.telemetry.telemetry import Telemetry
 from callboard.actors.testing.answered_calls import next_request, taken_wrongly
-from callboard.actors.testing.faults import Faults, seeded_faults
+from callboard.actors.testing.faults import Faults, is_small, seeded_faults
 from callboard.actors.testing.replay_token import Chosen, RunToken
 from callboard.actors.testing.schedules import smallest
 from callboard.actors.testing.simulated_request import RecordedSession, SimulatedRequest
@@ -63,14 +63,14 @@ from callboard.actors.topology import SESSION_CAPACITY, JournalPlan, Plan, build
 from callboard.protocol.commands import Finish
 from callboard.protocol.errors import UsageError
 from callboard.protocol.events import CancelRequested, NoticeCame
-from callboard.protocol.ids import RequestId, Tag
+from callboard.protocol.ids import RequestId, Tag, ToolName
 from callboard.protocol.machine import Session
 from callboard.protocol.model import Usage
 from callboard.protocol.options import ToolOffer
 from callboard.protocol.prompt_tokens import estimate_tokens
 from callboard.protocol.testing import generator
 from callboard.protocol.testing.outside import check_answer, cost_of, foreign_events
-from callboard.protocol.testing.scenario import Scenario, Store
+from callboard.protocol.testing.scenario import PlannedCall, Scenario, Store, ToolDoes
 from callboard.protocol.testing.trace import Trace
 from callboard.protocol.tools import Isolation, Latency
 from callboard.providers.local.scripted import Scripted
@@ -133,16 +133,18 @@ class SimulatedRun:
         for number, request in enumerate(self.requests.values()):
             self._begin(request, is_read_along=number % 4 != 3)
         self._arrange()
-        for death in self.faults.deaths if self.world.ahead is not None else ():
-            if not self._run_until(float("inf"), death.after_steps):
-                break
-            self._die(death.down_seconds)
-        self._run_until(float("inf"))
+        while self._run_until(float("inf"), may_die=True):
+            self._die()
         self._answer_calls()
         for request in (*self.requests.values(), *self.answering.values()):
             request.close(self.world)
         self.scheduler.close()  # the journal's thread
         return self.traces
+
+    def reached(self) -> Counter[tuple[str, str]]:
+        """What happened in it how often, for run_reach.py."""
+        ends = (("end", each.finish.outcome if each.finish is not None else "lost") for each in self.requests.values())
+        return Counter(self.world.all_reached()) + Counter(ends)
 
     def problems(self) -> list[str]:
         """Every rule that this run has broken, one sentence each, with the request's id in front."""
@@ -152,9 +154,9 @@ class SimulatedRun:
             found += self.world.ahead.problems({name: each.finish for name, each in requests.items()})
         return [*self._taken_wrongly, *found, *problems_of_the_whole(self.world, self.requests, self._tools)]
 
-    def _run_until(self, seconds: float, steps: int = MAX_STEPS + 1) -> bool:
-        """False: nothing is left to do until then; True: it has taken so many steps."""
-        while self.scheduler.steps < steps:
+    def _run_until(self, seconds: float, *, may_die: bool = False) -> bool:
+        """False: nothing is left to do until then; True: the process is to die now."""
+        while not (may_die and self.world.must_die):
             if not self.scheduler.step(seconds):
                 return False
             if self.scheduler.steps > MAX_STEPS:
@@ -244,11 +246,14 @@ class SimulatedRun:
         request.ref = start_child(self.system.ref("root/sessions"), spec)
         self.system.watch(request.ref, request.ended)
 
-    def _die(self, down_seconds: float) -> None:
+    def _die(self) -> None:
         """The process dies, and the next one goes on with what the journal has."""
         died_at, ahead = self.scheduler.now(), self.world.ahead
         assert ahead is not None
-        self.world.die(down_seconds)
+        for request in self.requests.values():
+            for what in request.open_now():
+                self.world.reach("open at a death", what)
+        down_seconds = self.world.die()
         build(self.system, self._plan())
         self._run_until(self.scheduler.now())
         run_on_store(self.system.ref("root/journal"), lambda writer: writer.take_up())
@@ -293,7 +298,7 @@ class SimulatedRun:
         for request in self.requests.values():
             self._arrange_scenario(request, since)
         for crash in self.faults.crashes:
-            for name in crash.actors:
+            for name in crash.actors if crash.moment is None else ():
                 at(crash.at, f"crash of {name}", partial(world.crash, name))
         for when, pool in self.faults.workers.deaths:
             at(when, f"death in {pool}", partial(world.lose_worker, pool))
@@ -330,6 +335,7 @@ class SimulatedRun:
                 request.ref.tell(event)
 
     def _flood(self) -> None:
+        self.world.reach("world", "flood")
         for request in self.requests.values():
             stranger = Tag(RequestId("stranger"), request.scenario.tag.parent_id)
             for _ in range(self.faults.session_capacity):
@@ -371,9 +377,16 @@ def play(scenario: Scenario, seed: int = 0, faults: Faults | None = None) -> Tra
 
 
 def seeded_scenarios(seed: int, fault_seed: int | None) -> list[Scenario]:
-    """One to four requests side by side. They share the tools, which run in different ways and few at a time."""
+    """One short request, or one to four side by side. They share the tools, which run in different ways and few at a
+    time."""
     rng = random.Random(f"run {seed} {fault_seed}")
-    scenarios = [_playable(seed * max(_SIDE_BY_SIDE) + n) for n in range(rng.choice(_SIDE_BY_SIDE))]
+    faults = Faults() if fault_seed is None else seeded_faults(fault_seed)
+    moments = [each.moment.what for each in (*faults.crashes, *faults.deaths) if each.moment is not None]
+    wanted = next((_NEEDED[what] for what in moments if what in _NEEDED), None)
+    if is_small(seed):
+        return [_spiced(rng, _short(seed, rng, fault_seed), wanted)]
+    seeds = range(seed * max(_SIDE_BY_SIDE), seed * max(_SIDE_BY_SIDE) + rng.choice(_SIDE_BY_SIDE))
+    scenarios = [_spiced(rng, _playable(generator.scenario(each)), wanted) for each in seeds]
     tools = tuple(_somewhere(rng, offer) for offer in scenarios[0].tools) if fault_seed is not None else None
     return [
         replace(scenario, request_id=RequestId(f"r{number}"), tools=tools or scenarios[0].tools)
@@ -381,9 +394,64 @@ def seeded_scenarios(seed: int, fault_seed: int | None) -> list[Scenario]:
     ]
 
 
-def _playable(seed: int) -> Scenario:
-    """The scenario of this seed, without what only the bare driver can do, and without what the faults do here."""
-    return replace(generator.scenario(seed), restart_at=(), strays=(), jumps=(), store=Store())
+def _playable(scenario: Scenario) -> Scenario:
+    """Without what only the bare driver can do, and without what the faults do here."""
+    return replace(scenario, restart_at=(), strays=(), jumps=(), store=Store())
+
+
+def _short(seed: int, rng: random.Random, fault_seed: int | None) -> Scenario:
+    choices = generator.SeededChoices(seed)
+    drawn = generator.draw_scenario(choices, max_turns=3, max_calls=rng.choice((1, 2, 3)), restarts=False)
+    tools = tuple(_somewhere(rng, offer) for offer in drawn.tools) if fault_seed is not None else drawn.tools
+    return _playable(replace(drawn, tools=tools, tools_lost_at=(), request_id=RequestId("r0")))
+
+
+def _spiced(rng: random.Random, scenario: Scenario, wanted: Spice | None) -> Scenario:
+    """In half of them, more of what needs several actors than a scenario of one session has by itself; always what a
+    fault waits for."""
+    return (wanted or rng.choice((_deferring, _asking, _compacting, _as_it_is, _as_it_is, _as_it_is)))(rng, scenario)
+
+
+def _as_it_is(_rng: random.Random, scenario: Scenario) -> Scenario:
+    return scenario
+
+
+def _with_calls(scenario: Scenario, change: Callable[[PlannedCall], PlannedCall]) -> Scenario:
+    turns = (replace(turn, calls=tuple(map(change, turn.calls))) for turn in scenario.turns)
+    return replace(scenario, turns=tuple(turns))
+
+
+def _deferring(rng: random.Random, scenario: Scenario) -> Scenario:
+    """Every other call leaves its result to someone outside."""
+    return _with_calls(scenario, lambda call: replace(call, does=ToolDoes.DEFER) if rng.random() < 0.5 else call)
+
+
+def _asking(rng: random.Random, scenario: Scenario) -> Scenario:
+    """Most calls need a yes, and many of them ask the same: in one turn, and from turn to turn."""
+    asked = ToolName("write")
+    arguments = ('{"x":1}', '{ "x": 1 }', '{"x":2}')
+    return _with_calls(
+        scenario,
+        lambda call: replace(call, tool=asked, arguments=rng.choice(arguments)) if rng.random() < 0.7 else call,
+    )
+
+
+def _compacting(rng: random.Random, scenario: Scenario) -> Scenario:
+    """A long history that is summarised on the way."""
+    if scenario.options.compaction is not None or not scenario.user.parts:  # the latter goes on from its history
+        return scenario
+    return generator.draw_compaction(generator.SeededChoices(rng.randrange(1 << 20)), scenario)
+
+
+Spice = Callable[[random.Random, Scenario], Scenario]
+#: What makes a moment likely (faults.MOMENTS).
+_NEEDED: Final[Mapping[str, Spice]] = {
+    "AsksForSummary": _compacting,
+    "RecordCompaction": _compacting,
+    "ToolCallDeferred": _deferring,
+    "AskApproval": _asking,
+    "ApprovalGranted": _asking,
+}
 
 
 def _somewhere(rng: random.Random, offer: ToolOffer) -> ToolOffer:

@@ -29,6 +29,8 @@ KILL_SECONDS: Final = 1 / 128
 SLOW_KILL_SECONDS: Final = 1.0
 #: An abandoned thread returns after this long, and takes calls again.
 ABANDONED_SECONDS: Final = 10.0
+#: Fates that show where a call is stopped.
+_ONLY_IF_STOPPED: Final = (WorkerFate.IGNORES_INTERRUPT, WorkerFate.SLOW_TO_DIE)
 #: Threads and loops of a pool, those that are held included.
 MAX_WORKERS: Final = 64
 
@@ -53,6 +55,9 @@ class World(Protocol):
 
     def leaves(self, worker: SimulatedWorker) -> None:
         """It is gone."""
+
+    def reach(self, kind: str, what: str) -> None:
+        """Count what becomes of a worker or a call."""
 
 
 class Later(Struct, frozen=True):
@@ -177,6 +182,9 @@ class SimulatedWorker(Actor[ToWorker | Die | Planned]):
 
     def _begin(self, call: RunCall) -> None:
         fate, plan = self._fate(call), self._plan(call)
+        self._world.reach("tool", plan.does)
+        if fate not in _ONLY_IF_STOPPED:
+            self._world.reach("worker", fate)
         if fate is WorkerFate.NOT_SHIPPED:
             why = f"planned: {call.run.name} cannot be shipped"
             self._end(call, ToolFailure(call.run.name, FailureCode.CRASHED, why))
@@ -290,8 +298,10 @@ class SimulatedWorker(Actor[ToWorker | Die | Planned]):
         return self._faults.fate_of(call.run.tag)
 
     def _listens(self, call: RunCall) -> bool:
-        deaf = (WorkerFate.IGNORES_INTERRUPT, WorkerFate.SLOW_TO_DIE)
-        return self._plan(call).does is not ToolDoes.VANISH and self._fate(call) not in deaf
+        fate = self._fate(call)
+        if fate in _ONLY_IF_STOPPED:
+            self._world.reach("worker", fate)
+        return self._plan(call).does is not ToolDoes.VANISH and fate not in _ONLY_IF_STOPPED
 
 
 def simulated_kind(world: World, faults: WorkerFaults, isolation: Isolation) -> WorkerKind:

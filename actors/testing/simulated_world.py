@@ -21,7 +21,7 @@ from callboard.actors.kernel.reply import Reply
 from callboard.actors.models.llm_manager import Attempt, Emit, End
 from callboard.actors.requests.conversation import Conversation
 from callboard.actors.requests.outside import ResolveCall
-from callboard.actors.testing.faults import Faults, JournalFaults
+from callboard.actors.testing.faults import Faults, JournalFaults, Moment
 from callboard.actors.testing.simulated_store import SimulatedDisk
 from callboard.actors.testing.simulated_workers import Die, Later, SimulatedWorker, simulated_kind
 from callboard.actors.testing.simulation import BATON, SimulatedScheduler
@@ -64,6 +64,15 @@ from callboard.providers.adapter import Provider
 #: What a supervisor bears, with the time by which its backoff may bring crashes nearer to each other.
 _BORNE = {"root": (ROOT_INTENSITY, ROOT_PERIOD_SECONDS + 5.0), "root/tools": (3, 6.0)}
 
+#: What a disk tells (simulated_store.py), and what of it is counted.
+_OF_JOURNAL: Final = (
+    ("recovery:", "recovery"),
+    ("the journal's actor crashes before", "crash before a commit"),
+    ("the journal's actor crashes after", "crash after a commit"),
+    ("a sync of the journal fails", "sync fails"),
+    ("the journal cannot be written: No space", "full"),
+    ("the journal cannot be written: Read-only", "read-only"),
+)
 DEAD_LETTERS_KEPT: Final = 100_000
 #: The wall clock shows this when a run begins in which the process does not die.
 WALL_CLOCK_AHEAD: Final = 2.0**20
@@ -104,6 +113,10 @@ class World:
         self.happened: list[tuple[float, str]] = []
         """The faults that were carried out, for the report."""
         self.jumps: list[tuple[float, float]] = []
+        self.reached: Counter[tuple[str, str]] = Counter()
+        """What has happened how often: a kind, and which one of it (run_reach.py)."""
+        self._deaths = [(death.after_steps, death) for death in faults.deaths if death.moment is None]
+        """Those that are to come, by the step."""
         self.ahead = None if faults.journal is None else WrittenAhead(self._disk(faults.journal), scheduler.now)
         """Where there is a journal."""
         self._crashes: dict[str, list[float]] = {name: [] for name in _BORNE}
@@ -144,6 +157,7 @@ class World:
 
     def deferred(self, run: RunTool, plan: PlannedCall) -> None:
         """Someone outside has the call now, and says what it comes to, once or more, or not at all."""
+        self.reach("outside", plan.outside)
         of_plan = outside_failure(plan) if plan.outside is OutsideDoes.FAIL else self.result_of(run.tag, plan)
         for answer in outside_answers(plan, run.tag, self.scheduler.now()):
             self._from_outside.append((answer.at, ResolveCall(run.tag, of_plan)))
@@ -179,6 +193,39 @@ class World:
 
     # -- faults
 
+    def reach(self, kind: str, what: str) -> None:
+        """Count it."""
+        self.reached[kind, what] += 1
+
+    def all_reached(self) -> Counter[tuple[str, str]]:
+        """With what has become of the journal."""
+        happened = self.ahead.disk.happened if self.ahead is not None else []
+        failures = (name for _, told in happened for start, name in _OF_JOURNAL if told.startswith(start))
+        return self.reached + Counter(("journal", name) for name in failures)
+
+    def passes(self, what: str) -> None:
+        """One of the moments at which something may be planned."""
+        self.reach("moment", what)
+        number = self.reached["moment", what]
+        for crash in self.faults.crashes:
+            if crash.moment == Moment(what, number):
+                for name in crash.actors:
+                    run = Later(f"crash of {name}", partial(self._crash_at, what, name))
+                    self.scheduler.call_at(self.scheduler.now() + crash.at, run)
+        for death in self.faults.deaths:
+            if death.moment == Moment(what, number):
+                self._deaths.append((self.scheduler.steps + death.after_steps, death))
+                self._deaths.sort(key=lambda each: each[0])
+
+    def _crash_at(self, moment: str, name: str) -> None:
+        self.reach("crash at", moment)
+        self.crash(name)
+
+    @property
+    def must_die(self) -> bool:
+        """Is it time for the process to die? Where there is no journal to go on from, it never is."""
+        return bool(self._deaths) and self.ahead is not None and self._deaths[0][0] <= self.scheduler.steps
+
     def crash(self, name: str) -> None:
         """Make an actor crash, unless it is not there or its supervisor would give up; supervisors are killed."""
         now, parent = self.scheduler.now(), name.rpartition("/")[0]
@@ -198,6 +245,7 @@ class World:
             ref.tell_control(PlannedCrash(partial(self._has_crashed, name)))
 
     def _has_crashed(self, name: str) -> None:
+        self.reach("crash", name)
         self.happened.append((self.scheduler.now(), f"{name} crashes"))
 
     def lose_worker(self, pool: str) -> None:
@@ -205,12 +253,19 @@ class World:
         workers = [worker for worker in self._workers if worker.pool == f"root/tools/{pool}"]
         worker = next((worker for worker in workers if worker.is_busy), next(iter(workers), None))
         if worker is not None:
+            self.reach("world", "worker dies")
             self.happened.append((self.scheduler.now(), f"a worker of {pool} dies"))
             worker.ref.tell_control(Die())
 
-    def die(self, down_seconds: float) -> None:
-        """The process dies with all it holds, and the next one begins. Those outside try again until it answers."""
+    def die(self) -> float:
+        """The process dies with all it holds, and the next one begins. Those outside try again until it answers.
+
+        Returns the seconds until that runs.
+        """
         assert self.ahead is not None
+        death = self._deaths.pop(0)[1]
+        down_seconds = death.down_seconds
+        self.reach("death at", death.moment.what if death.moment is not None else "a step")
         died_at = self.scheduler.now()
         self.ahead.disk.process_dies()
         self.scheduler.lose_all()
@@ -224,10 +279,12 @@ class World:
         for when, message in self._from_outside:
             if when >= died_at:
                 self._arrange_from_outside(when, message)
+        return down_seconds
 
     def jump(self, seconds: float, why: str = "the clock jumps") -> None:
         """Time passes, and nothing runs meanwhile."""
         at = self.scheduler.now()
+        self.reach("world", "jump")
         self.happened.append((at, f"{why} by {seconds:g} s"))
         self.jumps.append((at, seconds))
         self.scheduler.jump(seconds)
@@ -247,8 +304,10 @@ class SimulatedStore(Conversation):
         world, now = self._world, self._world.scheduler.now()
         for since, until, seconds in world.faults.store.slow:
             if since <= now < until:
+                world.reach("world", "store is slow")
                 world.jump(seconds, "the store holds the loop")
         if any(since <= now < until for since, until in world.faults.store.refuses):
+            world.reach("world", "store refuses")
             world.happened.append((now, "the store refuses"))
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         super().record(recorded, request_id)
@@ -367,6 +426,7 @@ class PlayedPerson:
                 decide(Verdict(event.tag, granted, event.by, "planned", arguments=changed, hold=hold))
 
         self._world.write(Verb.ASKED, question)
+        self._world.reach("person", self._world.plan_of(question).person)
         scheduler = self._world.scheduler
         answers = person_answers(self._world.plan_of(question), question, scheduler.now())
         who = f"person asked by {question.tag.request_id}"

@@ -1,0 +1,94 @@
+"""What seeded simulated runs have reached: fates of workers, crashes and deaths and what was open then, and the rest.
+
+A rule that holds in runs in which nothing happens proves nothing. The worlds of runs count what happens in them
+(`World.reach`); here is what there is to be counted, so that what no run reaches shows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from callboard.actors.testing.faults import CRASHABLE, MOMENTS, WorkerFate
+from callboard.actors.testing.simulated_run import SimulatedRun, run_of, token_of
+from callboard.protocol.commands import Outcome
+from callboard.protocol.testing.scenario import OutsideDoes, PersonDoes, ToolDoes
+
+#: Seeds 0 to this one are counted for the docs, and must reach every row.
+RUN_SEEDS: Final = 1_000
+
+#: What is counted, by kind.
+ROWS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "worker": tuple(fate.value for fate in WorkerFate),
+        "tool": tuple(does.value for does in ToolDoes),
+        "outside": tuple(does.value for does in OutsideDoes),
+        "person": tuple(does.value for does in PersonDoes),
+        "crash": tuple(CRASHABLE),
+        "crash at": MOMENTS,
+        "death at": ("a step", *MOMENTS),
+        "open at a death": (
+            "a model call",
+            "a summary",
+            "a running call",
+            "a deferred call",
+            "a question",
+            "an unwritten event",
+            "nothing but its end",
+        ),
+        "journal": (
+            "recovery",
+            "crash before a commit",
+            "crash after a commit",
+            "sync fails",
+            "full",
+            "read-only",
+        ),
+        "world": ("worker dies", "jump", "flood", "store refuses", "store is slow"),
+        "end": (*(outcome.value for outcome in Outcome), "lost"),
+    }
+)
+
+
+class RunReach:
+    """Counts over any number of played runs: in how many of them each row was reached."""
+
+    def __init__(self, runs: Iterable[SimulatedRun] = ()) -> None:
+        self.runs = 0
+        self.counts: Counter[tuple[str, str]] = Counter()
+        for run in runs:
+            self.add(run)
+
+    def add(self, run: SimulatedRun) -> None:
+        """Count one more run, which has been played."""
+        self.runs += 1
+        self.counts.update(dict.fromkeys(run.reached(), 1))
+
+    def lines(self) -> Iterator[str]:
+        """The counts, as rows of a Markdown table."""
+        yield "| in simulated runs | reached in so many |"
+        yield "|---|---|"
+        for kind, names in ROWS.items():
+            told = ", ".join(f"{name} {self.counts[kind, name]:,}" for name in names)
+            yield f"| {kind} | {told} |"
+
+    def missed(self) -> list[str]:
+        """The rows that no run has reached."""
+        return [
+            f"{kind}: {name} is reached by none of {self.runs} runs"
+            for kind, names in ROWS.items()
+            for name in names
+            if not self.counts[kind, name]
+        ]
+
+
+def seeded_reach(seeds: int) -> RunReach:
+    """What the runs of so many seeds reach, from 0 on."""
+    reach = RunReach()
+    for seed in range(seeds):
+        run = run_of(token_of(seed))
+        run.play()
+        reach.add(run)
+    return reach
