@@ -110,7 +110,8 @@ class SimulatedRequest:
             yield "nothing but its end"
         elif session.state is RequestState.CALLING_MODEL:
             given = (each.value for each in reversed(self.trace.entries) if isinstance(each.value, CallModel))
-            yield "a summary" if next(given).purpose is CallPurpose.SUMMARY else "a model call"
+            call = next(given, None)  # what a process before this one has given may not be in the trace
+            yield "a summary" if call is not None and call.purpose is CallPurpose.SUMMARY else "a model call"
         for state in session.calls.values():
             if (what := _OPEN_CALLS.get(state)) is not None:
                 yield what
