@@ -1,4 +1,4 @@
-"""The rules I1 to I32, each a pure function over a story that yields what is wrong, one sentence each.
+"""The rules, each a pure function over a story that yields what is wrong, one sentence each.
 
 They hold for any trace, whoever wrote it: the pure driver, or real actors with their session's events and commands
 recorded. They speak of events and commands only. `violations` checks them all.
@@ -7,11 +7,14 @@ recorded. They speak of events and commands only. `violations` checks them all.
 from __future__ import annotations
 
 import inspect
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from types import MappingProxyType
 
 from msgspec import Struct
 
+from callboard.protocol.ids import Tag
 from callboard.protocol.testing import rules_calls as calls
 from callboard.protocol.testing import rules_compaction as compaction
 from callboard.protocol.testing import rules_history as history
@@ -90,16 +93,41 @@ EXCEPTION = "no exception"
 
 
 def violations(trace: Trace, rules: Iterable[str] = INVARIANTS) -> list[Violation]:
-    """What this trace breaks of these rules; empty when all hold."""
+    """What this trace breaks of these rules; empty when all hold. A trace that makes no sense breaks what it cannot be
+    read by."""
     if trace.broken:
         return [Violation(EXCEPTION, trace.broken)]
-    story = Story.of(trace)
+    try:
+        story = Story.of(trace)
+    except Exception as error:  # noqa: BLE001 - a trace may be of any runtime
+        return [Violation(EXCEPTION, f"the trace cannot be read: {_told(error)}")]
     return [Violation(name, message) for name in rules for message in broken(name, story)]
 
 
 def broken(name: str, story: Story) -> list[str]:
     """What one rule says of a story. A story so strange that the rule cannot be read on it breaks the rule."""
+    found: list[str] = []
     try:
-        return list(INVARIANTS[name](story))
-    except (LookupError, AssertionError, TypeError, ValueError) as error:
-        return [f"the trace cannot be read: {type(error).__name__}: {error}"]
+        found.extend(INVARIANTS[name](story))
+    except Exception as error:  # noqa: BLE001 - likewise
+        found.append(f"the trace cannot be read by this rule: {_told(error)}")
+    return found
+
+
+def _told(error: Exception) -> str:
+    """An exception of a rule: what the rule looked at then, and where."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    about = next((told for frame in reversed(frames) for told in map(_about, frame.f_locals.values()) if told), "")
+    at = traceback.extract_tb(error.__traceback__)[-1]
+    said = f"{type(error).__name__}: {error}".rstrip(": ")
+    return f"{about}{said}, in `{at.line}` ({Path(at.filename).name}, line {at.lineno})"
+
+
+def _about(value: object) -> str:
+    """What a variable of a rule stands for, in words; "" for what is no event, command or call."""
+    inner = getattr(value, "command", None) or getattr(value, "event", None) or getattr(value, "model", None) or value
+    tag = getattr(getattr(inner, "command", inner), "tag", None) or inner
+    if not isinstance(tag, Tag):
+        return ""
+    place = "/".join(str(part) for part in (tag.request_id, tag.step, tag.call_id) if part)
+    return f"{type(inner).__name__} of {place}: "

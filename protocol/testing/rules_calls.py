@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import orjson
+from msgspec import Struct
 
 from callboard.protocol.commands import AskApproval, ReportFailure, RunTool
 from callboard.protocol.content import ToolMessage, is_json_object
@@ -25,7 +26,7 @@ from callboard.protocol.events import (
     ToolsLost,
 )
 from callboard.protocol.ids import Tag
-from callboard.protocol.limits import MAX_CALL_SENDS
+from callboard.protocol.limits import ERROR_SNIPPET_CHARS, MAX_CALL_SENDS
 from callboard.protocol.testing.expected import ExpectedCall, ExpectedTurn, decision_of, expected_turns
 from callboard.protocol.testing.story import (
     CALL_ENDINGS,
@@ -37,7 +38,16 @@ from callboard.protocol.testing.story import (
     Story,
     responses,
 )
-from callboard.protocol.tools import Decision, Effect, FailureCode, Hold, ToolFailure
+from callboard.protocol.tools import (
+    HINTS_AFTER_EFFECT,
+    RETRY_HINTS,
+    Decision,
+    Effect,
+    FailureCode,
+    Hold,
+    Risk,
+    ToolFailure,
+)
 
 _HANDED_OUT: Final = (RunTool, AskApproval)
 _CODE_OF: Final[Mapping[type, FailureCode]] = {
@@ -72,12 +82,34 @@ def terminal_once(story: Story) -> Iterator[str]:
         if result.is_trusted is not is_ours:
             yield f"the result of call {tag} is marked as {'trusted' if result.is_trusted else 'text from outside'}"
         if call is not None:
-            yield from _wrong_result(call, result)
-        elif tag in at_once and _code(result) != at_once[tag].code:
-            yield f"call {tag} was never handed out, its result should say {at_once[tag].code}: {result.content!r}"
-        elif tag in at_once and at_once[tag].result not in (None, result.content):
-            yield f"call {tag} of the output tool has the result {result.content!r}, not {at_once[tag].result!r}"
+            yield from _wrong_result(story, call, result)
+        elif (one := at_once.get(tag)) is not None:
+            yield from _wrong_at_once(story, tag, one, result)
     yield from _untold_failures(story)
+
+
+def _wrong_words(story: Story, tag: Tag, one: _EndedAtOnce, result: ToolMessage) -> Iterator[str]:
+    """What the model reads of a call that was never handed out: of which tool it was, why, and what was received."""
+    wire, call, offer = orjson.loads(result.content), one.expected.call, one.expected.offer
+    received, said, says = wire["received"] or "", wire["message"], ""
+    if one.expected.code is FailureCode.UNKNOWN_TOOL:
+        shown = [name for name, each in story.offers.items() if each.decision is not Decision.DENY and not one.in_words]
+        if [name for name in shown if name not in (wire["expected"] or "")]:
+            yield f"call {tag} is of no tool, and the model does not read of all that there are: {result.content!r}"
+        says, is_received = call.name[:ERROR_SNIPPET_CHARS], received == call.name[:ERROR_SNIPPET_CHARS]
+    elif one.expected.code is FailureCode.INCOMPLETE_CALL:
+        is_received = received == call.arguments[:ERROR_SNIPPET_CHARS]
+    elif one.expected.code is FailureCode.REPEATED and story.start is not None:
+        says, is_received = str(max(story.start.options.repeated_call_limit, 2)), not received
+    else:
+        says, is_received = offer.rule if one.expected.code is FailureCode.DENIED and offer is not None else "", True
+    own_hint = one.expected.code in (None, FailureCode.INVALID_ARGUMENTS)
+    if one.expected.code is not None and not own_hint and wire["retry_hint"] != RETRY_HINTS[one.expected.code]:
+        yield f"call {tag} is {one.expected.code}, the model reads the hint {wire['retry_hint']!r}"
+    if not is_received:
+        yield f"call {tag} was {call.name}({call.arguments}), the model reads that {received!r} was received"
+    if wire["tool"] != call.name or says not in said:
+        yield f"call {tag} is a failure of {call.name}, which should say {says!r}: {result.content!r}"
 
 
 def _untold_failures(story: Story) -> Iterator[str]:
@@ -112,9 +144,27 @@ def _read(result: ToolMessage) -> list[str]:
     return [wire.get(name) or "" for name in _READ_OF_FAILURE]
 
 
-def _ended_at_once(story: Story) -> dict[Tag, ExpectedCall]:
+class _EndedAtOnce(Struct, frozen=True):
+    """A call that was never handed out."""
+
+    expected: ExpectedCall
+    in_words: bool
+    """No tool is offered any more: calls are told in words."""
+
+
+def _wrong_at_once(story: Story, tag: Tag, one: _EndedAtOnce, result: ToolMessage) -> Iterator[str]:
+    code, content = one.expected.code, one.expected.result
+    if _code(result) != code:
+        yield f"call {tag} was never handed out, its result should say {code}: {result.content!r}"
+    elif code is not None:
+        yield from _wrong_words(story, tag, one, result)
+    elif content not in (None, result.content):
+        yield f"call {tag} of the output tool has the result {result.content!r}, not {content!r}"
+
+
+def _ended_at_once(story: Story) -> dict[Tag, _EndedAtOnce]:
     """The calls that were never handed out, by the tags that their results have."""
-    found: dict[Tag, ExpectedCall] = {}
+    found: dict[Tag, _EndedAtOnce] = {}
     for turn in expected_turns(story):
         results = [message for message in turn.model.recorded if isinstance(message, ToolMessage)]
         # Of the calls that were handed out there are none.
@@ -122,11 +172,12 @@ def _ended_at_once(story: Story) -> dict[Tag, ExpectedCall]:
         if len(results) == len(ended):
             for result, expected in zip(results, ended, strict=True):
                 if expected.code is not None or expected.result is not None:
-                    found[turn.model.command.tag._replace(call_id=result.call_id)] = expected
+                    tag = turn.model.command.tag._replace(call_id=result.call_id)
+                    found[tag] = _EndedAtOnce(expected, turn.told_in_words)
     return found
 
 
-def _wrong_result(call: CallRun, result: ToolMessage) -> Iterator[str]:
+def _wrong_result(story: Story, call: CallRun, result: ToolMessage) -> Iterator[str]:
     ending = call.ending
     if isinstance(ending, ToolCallCompleted):
         if result.content != ending.content or result.is_error:
@@ -146,8 +197,33 @@ def _wrong_result(call: CallRun, result: ToolMessage) -> Iterator[str]:
     told = orjson.loads(result.content)
     if told["tool"] != call.name:
         yield f"the failure of call {call.tag} names another tool: {result.content!r}"
-    if isinstance(ending, ApprovalDenied) and ending.reason not in told["message"]:
-        yield f"call {call.tag} was denied because {ending.reason!r}, the model reads {told['message']!r}"
+    if (why := _why(story, call)) not in told["message"]:
+        yield f"call {call.tag} was ended because {why!r}, the model reads {told['message']!r}"
+    if told["retry_hint"] != (hint := _hint(call, expected)):
+        yield f"call {call.tag} ended as {expected}, the model should read {hint!r}: {result.content!r}"
+
+
+def _why(story: Story, call: CallRun) -> str:
+    """Of the reason: what a person or the asker said, or how long it might have taken; "" where there is none."""
+    if isinstance(call.ending, ApprovalDenied):
+        return call.ending.reason
+    event = call.closed_by.event if call.closed_by is not None else None
+    if isinstance(event, CancelRequested):
+        return event.reason
+    if isinstance(event, DeadlinePassed) and call.state == "denied" and story.start is not None:
+        return f"{story.start.options.approval_timeout_seconds:g} s"
+    end = story.finish()
+    is_over = isinstance(event, DeadlinePassed) and not event.tag.step and end is not None
+    return end[1].reason if is_over and end is not None else ""
+
+
+def _hint(call: CallRun, code: FailureCode) -> str:
+    """What the model can do next: of a call that had its time, and may have changed something, that it may have."""
+    event = call.ending or (call.closed_by.event if call.closed_by is not None else None)
+    had_its_time = isinstance(event, ToolCallTimedOut) or (isinstance(event, DeadlinePassed) and bool(event.tag.step))
+    contract = call.offer.contract if call.offer is not None else None
+    may_change = contract is not None and contract.risk is not Risk.READ and contract.effect is Effect.ONCE
+    return (HINTS_AFTER_EFFECT if had_its_time and may_change and code in HINTS_AFTER_EFFECT else RETRY_HINTS)[code]
 
 
 def _closed_with(call: CallRun) -> FailureCode | None:

@@ -453,5 +453,10 @@ def model_deadlines(story: Story) -> Iterator[str]:
             yield f"model call {number} may take until {model.command.deadline_at:g}, expected is {expected:g}"
         if model.asked_at is not None and model.asked_at < model.command.not_before_at - EPSILON:
             yield f"model call {number} began at {model.asked_at:g}, it says {model.command.not_before_at:g}"
+        request = model.command.request
+        if model.command.prompt_tokens != (counted := input_tokens(request)):
+            yield f"model call {number} says that its prompt has {model.command.prompt_tokens} tokens, it has {counted}"
+        if not request.stream or request.is_last_try:  # which try it is, is known to what sends it
+            yield f"model call {number} is not to be streamed, or is said to be the last try"
         if model.command.tag.step != number:
             yield f"model call {number} has the step number {model.command.tag.step}"

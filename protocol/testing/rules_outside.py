@@ -8,7 +8,7 @@ from typing import Final
 import orjson
 
 from callboard.protocol.commands import AskApproval, CallOutside, Finish, OpenTurn, Outcome, RunTool
-from callboard.protocol.content import AssistantMessage, ToolMessage
+from callboard.protocol.content import AssistantMessage, ToolMessage, is_json_object
 from callboard.protocol.events import CancelRequested, DeadlinePassed, Event, ToolsLost
 from callboard.protocol.states import CallState
 from callboard.protocol.testing.expected import ExpectedTurn, expected_turns
@@ -64,6 +64,13 @@ def _wrong_hand_out(story: Story, turn: ExpectedTurn, given: Sequence[CallOutsid
     ids = [command.call.call_id for command in given]
     if [command.tag for command in given] != [tag._replace(call_id=call_id) for call_id in ids]:
         yield f"step {tag.step} handed calls out under other tags than theirs"
+    if [command.call for command in given] != [call for call in opened.message.tool_calls if call.call_id in ids]:
+        yield f"step {tag.step} handed out other calls than those of its open turn"
+    if not all(is_json_object(call.arguments) for call in opened.message.tool_calls):
+        yield f"step {tag.step}: its open turn has arguments that are no JSON object"
+    names = {call.call_id: call.name for call in opened.message.tool_calls}
+    if wrong := [result.call_id for result in opened.results if result.name != names.get(result.call_id)]:
+        yield f"step {tag.step}: its open turn has results of {wrong} under other names than their calls'"
     if [call.call_id for call in opened.outside] != ids:
         yield f"step {tag.step} handed out {ids}, its open turn waits for {[call.call_id for call in opened.outside]}"
     ended = [call.call_id for call in opened.message.tool_calls if call.call_id not in ids]

@@ -10,9 +10,11 @@ from msgspec import Struct
 
 from callboard.protocol.commands import (
     CallModel,
+    CancelTool,
     Finish,
     Note,
     NoteKind,
+    Outcome,
     RecordCompaction,
 )
 from callboard.protocol.content import AssistantMessage, ToolMessage
@@ -20,6 +22,8 @@ from callboard.protocol.errors import ErrorKind
 from callboard.protocol.events import (
     ApprovalDenied,
     ApprovalGranted,
+    CancelRequested,
+    DeadlinePassed,
     ModelFailed,
     ModelLost,
     ModelNoted,
@@ -31,6 +35,7 @@ from callboard.protocol.ids import Tag
 from callboard.protocol.limits import MAX_CALL_COST
 from callboard.protocol.reports import CallReport, StepReport
 from callboard.protocol.testing.expected import (
+    ASKED_AGAIN,
     ExpectedCall,
     ExpectedTurn,
     Follows,
@@ -49,11 +54,14 @@ _EXACT: Final = 1e-6
 
 
 def reports_true(story: Story) -> Iterator[str]:
-    """I33: the end reports each model call and each tool call as it was: all that is said of it, field by field.
+    """I33: the end reports each model call and each tool call as it was, field by field, and says why it ended so.
 
     Times are those of the events that began and ended it; tokens, dollars, ids and names are what was heard of it; a
     call has the code that the model reads, and the rule that decided on it.
     """
+    for reaction in story.reactions if story.start is not None else ():
+        if reaction.event is not None:
+            yield from _wrong_reasons(story, reaction)
     end = story.finish()
     if end is None or story.start is None or not story.asked:
         return
@@ -64,6 +72,66 @@ def reports_true(story: Story) -> Iterator[str]:
             yield from _differences(f"call {wanted.call_id!r} of step {step.step}", call, wanted)
         if len(told.calls) != len(step.calls):
             yield f"model call {step.step} is reported with {len(told.calls)} calls, it had {len(step.calls)}"
+
+
+def _wrong_reasons(story: Story, reaction: Reaction) -> Iterator[str]:
+    """Why the request ended, as its end says it; and each call that is stopped, by the same where that stops it."""
+    event, finishes = reaction.event, reaction.given(Finish)
+    ends_all = isinstance(event, CancelRequested) or (isinstance(event, DeadlinePassed) and not event.tag.step)
+    for command in reaction.given(CancelTool):
+        if not command.reason or (ends_all and finishes and command.reason != finishes[0].reason):
+            yield f"call {command.tag} was stopped because {command.reason!r}: {finishes[0].reason if finishes else ''}"
+    for finish in finishes:
+        if missing := [word for word in _reasons(story, reaction, finish) if word not in finish.reason]:
+            yield f"the request ended as {finish.outcome} because {finish.reason!r}, which does not say {missing}"
+
+
+def _reasons(story: Story, reaction: Reaction, finish: Finish) -> Iterator[str]:
+    """What must stand in the reason."""
+    assert story.start is not None
+    event, options, outcome = reaction.event, story.start.options, finish.outcome
+    turns = expected_turns(story)
+    if isinstance(event, CancelRequested):
+        yield event.reason
+    elif outcome is Outcome.TIMED_OUT:
+        yield f"{options.timeout_seconds:g} s"
+        yield from _failures(story)
+    elif outcome is Outcome.STEP_LIMIT:
+        yield str(options.max_steps)
+    elif outcome is Outcome.FAILED and turns and turns[-1].follows is Follows.GIVEN_UP and turns[-1].answer is not None:
+        broken = [each.misfit for each in getattr(event, "checked", ()) if each.is_broken]
+        short = turns[-1].model.response is not None and turns[-1].model.response.finish_reason in SHORT
+        yield "" if short else broken[0] if broken else turns[-1].answer.misfit
+    elif outcome is Outcome.FAILED and turns and reaction is turns[-1].model.end:
+        yield from _why_failed(turns[-1], event)
+
+
+def _why_failed(turn: ExpectedTurn, event: Any) -> Iterator[str]:
+    sent = turn.sent + turn.model.requests
+    if isinstance(event, ModelLost):
+        yield "lost"
+        return
+    error = event.response.error if isinstance(event, ModelResponded) else event.error
+    if error is not None:
+        yield str(error.kind)
+        yield error.message.rstrip(".")
+        if sent > 1:
+            yield f"after {sent} tries"
+
+
+def _failures(story: Story) -> Iterator[str]:
+    """Of a request that ran out of time while a model was asked: what its last tries have failed with."""
+    last = story.models[-1] if story.models else None
+    if last is None or last is not story.asked[-1] or last.end is not None:
+        return
+    for turn in reversed(expected_turns(story)):
+        if turn.follows not in ASKED_AGAIN:
+            return
+        event: Any = turn.model.end.event if turn.model.end is not None else None
+        if turn.follows is Follows.AGAIN and isinstance(event, ModelFailed):
+            yield str(event.error.kind)
+        elif isinstance(event, ModelLost):
+            yield "lost"
 
 
 def _differences(what: str, told: Struct, expected: Struct, but: str = "") -> Iterator[str]:
