@@ -82,7 +82,7 @@ class Plan(Struct, frozen=True):
     approver: Approver
     policy: Policy
     workspace: Path | None = None
-    dispatcher: type[ToolDispatcher] = ToolDispatcher
+    dispatcher: Callable[..., ToolDispatcher] = ToolDispatcher
     failure_budget: int | None = FAILURE_BUDGET
     """Breakdowns of a tool within a minute that do not withdraw it yet; None never does."""
     max_queued_calls: int = MAX_QUEUED_CALLS

@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import Context
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
 
@@ -110,6 +110,7 @@ class SimulatedRun:
         self.scheduler = SimulatedScheduler(schedule)
         self.requests = {scenario.request_id: SimulatedRequest(_with_own_model(scenario)) for scenario in scenarios}
         self.world = World([request.scenario for request in self.requests.values()], self.faults, self.scheduler)
+        self.scheduler.at_rest = self.world.at_rest
         self.world.traces = {request_id: request.trace for request_id, request in self.requests.items()}
         self._tools: tuple[ToolOffer, ...] = scenarios[0].tools if scenarios else ()
         self.answering: dict[RequestId, SimulatedRequest] = {}
@@ -138,6 +139,7 @@ class SimulatedRun:
         self._answer_calls()
         for request in (*self.requests.values(), *self.answering.values()):
             request.close(self.world)
+        self.world.process_ends()
         self.scheduler.close()  # the journal's thread
         return self.traces
 
@@ -152,6 +154,7 @@ class SimulatedRun:
         found = [f"{request_id} {problem}" for request_id, each in requests.items() for problem in each.problems()]
         if self.world.ahead is not None:
             found += self.world.ahead.problems({name: each.finish for name, each in requests.items()})
+        found += self.world.problems
         return [*self._taken_wrongly, *found, *problems_of_the_whole(self.world, self.requests, self._tools)]
 
     def _run_until(self, seconds: float, *, may_die: bool = False) -> bool:
@@ -188,7 +191,7 @@ class SimulatedRun:
                 routes, PlayedModel(self.world).start, RetryPolicy(chance=lambda: 0.5), self._cost
             ),
             workers=self.world.kind,
-            dispatcher=CrashableDispatcher,
+            dispatcher=self._dispatcher,
             tools=[simulated_tool(offer) for offer in self._tools],
             approver=PlayedPerson(self.world),
             policy=PlannedPolicy(self._tools),
@@ -196,6 +199,12 @@ class SimulatedRun:
             chance=lambda: 0.5,
             journal=self._journal(),
         )
+
+    def _dispatcher(self, *given: Any) -> ToolDispatcher:
+        made = CrashableDispatcher(*given)
+        made.reads = self.world.calls.read
+        self.world.calls.dispatchers += 1
+        return made
 
     def _journal(self) -> JournalPlan | None:
         ahead = self.world.ahead
@@ -348,10 +357,14 @@ def crashable(kind: type[Kind]) -> type[Kind]:
     """The same actor, which does not survive a PlannedCrash."""
 
     class Crashable(kind):  # type: ignore[valid-type, misc]  # the class is an argument
+        reads: Callable[[object], object] = staticmethod(bool)
+        """Hears of each message before it is handled."""
+
         def on_receive(self, message: object) -> object:
             if isinstance(message, PlannedCrash):
                 message.happens()
                 raise PlannedFailure
+            self.reads(message)
             return super().on_receive(message)
 
     return Crashable

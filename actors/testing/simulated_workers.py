@@ -15,6 +15,7 @@ from msgspec import Struct, field
 from callboard.actors.calls.ledger import CallReports, Ending, Outcome
 from callboard.actors.kernel import Actor, Timer, handles
 from callboard.actors.testing.faults import WorkerFate, WorkerFaults
+from callboard.actors.testing.watched_calls import MAX_WORKERS, WatchedCalls
 from callboard.actors.tools.invoke import Result
 from callboard.actors.tools.progress import CallProgress
 from callboard.actors.workers.messages import BeginCode, KillCall, RunCall, StopCall, ToWorker, WorkerKind, WorkerLost
@@ -31,8 +32,6 @@ SLOW_KILL_SECONDS: Final = 1.0
 ABANDONED_SECONDS: Final = 10.0
 #: Fates that show where a call is stopped.
 _ONLY_IF_STOPPED: Final = (WorkerFate.IGNORES_INTERRUPT, WorkerFate.SLOW_TO_DIE)
-#: Threads and loops of a pool, those that are held included.
-MAX_WORKERS: Final = 64
 
 
 class World(Protocol):
@@ -58,6 +57,10 @@ class World(Protocol):
 
     def reach(self, kind: str, what: str) -> None:
         """Count what becomes of a worker or a call."""
+
+    @property
+    def calls(self) -> WatchedCalls:
+        """What hears of all that the workers are told and do."""
 
 
 class Later(Struct, frozen=True):
@@ -125,12 +128,18 @@ class SimulatedWorker(Actor[ToWorker | Die | Planned]):
         """Does it run a call that something can be done about?"""
         return any(each.is_held or self._plan(each.call).does is not ToolDoes.VANISH for each in self._running.values())
 
+    @property
+    def room_left(self) -> int:
+        """Calls that it takes now."""
+        return 0 if self._held else self._room - len(self._running)
+
     # -- what the dispatcher says
 
     @handles(RunCall)
     def _run(self, call: RunCall) -> None:
+        self._world.calls.taken(self, call.run)
         if self._held:
-            self._reports.give_back(call.record, "planned: its thread is held")
+            self._gives_back(call, "planned: its thread is held")
         elif self.now() < self._ready_at:
             self._running[call.run.tag] = _Running(call)
             self._later(call, self._ready_at - self.now(), lambda: self._begin(call))
@@ -141,6 +150,7 @@ class SimulatedWorker(Actor[ToWorker | Die | Planned]):
     @handles(StopCall)
     def _stop_call(self, message: StopCall) -> None:
         """A process or task that listens ends within its grace period. A thread cannot be interrupted."""
+        self._world.calls.held(self, message.tag)
         running = self._running.get(message.tag)
         if running is None:
             return
@@ -154,6 +164,7 @@ class SimulatedWorker(Actor[ToWorker | Die | Planned]):
     @handles(KillCall)
     def _kill(self, message: KillCall) -> None:
         """A process is gone soon; a task is abandoned at once, with its loop."""
+        self._world.calls.held(self, message.tag, kill=True)
         running = self._running.get(message.tag)
         if running is None or self._plan(running.call).does is ToolDoes.VANISH:
             return
@@ -191,16 +202,25 @@ class SimulatedWorker(Actor[ToWorker | Die | Planned]):
         elif fate is WorkerFate.NOT_STARTED or plan.does is ToolDoes.REFUSE:
             self._end(call, call.record.no_worker(OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))))
         elif fate is WorkerFate.GIVES_BACK:
-            self._forget(call)
-            self._reports.give_back(call.record, "planned")
+            self._gives_back(call, "planned")
         elif fate is WorkerFate.DIES_BEFORE:
             self._later(call, STOP_SECONDS / 2, lambda: self._die(before=True))
-        elif not self._reports.begin(call.record):
+        elif not self._begins(call):
             self._forget(call)
         elif call.record.must_wait(lambda: self.ref.tell_control(BeginCode(call.run.tag))):
             self._running[call.run.tag].is_held = True
         else:
             self._play(call)
+
+    def _begins(self, call: RunCall) -> bool:
+        may = self._reports.begin(call.record)
+        self._world.calls.begins(call.run.tag, may=may)
+        return may
+
+    def _gives_back(self, call: RunCall, why: str) -> None:
+        self._forget(call)
+        self._world.calls.gives_back(call.run.tag)
+        self._reports.give_back(call.record, why)
 
     @handles(BeginCode)
     def _begin_code(self, message: BeginCode) -> None:
@@ -260,6 +280,10 @@ class SimulatedWorker(Actor[ToWorker | Die | Planned]):
         if self._isolation is Isolation.PROCESS and isinstance(result, Ending):  # its process did not end by itself
             self._reports.seat.take(0)
             self.stop()
+        self._reports_end(call, result, printed)
+
+    def _reports_end(self, call: RunCall, result: Outcome, printed: str = "") -> None:
+        self._world.calls.ends(call.run.tag, result, printed)
         self._reports.end(call.record, result, printed)
 
     def _abandon(self, call: RunCall) -> None:
@@ -269,7 +293,7 @@ class SimulatedWorker(Actor[ToWorker | Die | Planned]):
         self._held.append(call.run.name)
         self._reports.state(0, tuple(self._held))
         self._forget(call)
-        self._reports.end(call.record, Ending.CANCELLED)
+        self._reports_end(call, Ending.CANCELLED)
         self.system.scheduler.call_at(self.now() + ABANDONED_SECONDS, Later("a thread returns", self._returned))
 
     def _returned(self) -> None:

@@ -25,6 +25,7 @@ from callboard.actors.testing.faults import Faults, JournalFaults, Moment
 from callboard.actors.testing.simulated_store import SimulatedDisk
 from callboard.actors.testing.simulated_workers import Die, Later, SimulatedWorker, simulated_kind
 from callboard.actors.testing.simulation import BATON, SimulatedScheduler
+from callboard.actors.testing.watched_calls import WatchedCalls
 from callboard.actors.testing.written_ahead import WrittenAhead
 from callboard.actors.tools import Tool
 from callboard.actors.tools.schema import read_signature
@@ -121,6 +122,21 @@ class World:
         """Where there is a journal."""
         self._crashes: dict[str, list[float]] = {name: [] for name in _BORNE}
         self._workers: list[SimulatedWorker] = []
+        self._offers = tuple({offer.definition.name: offer for each in scenarios for offer in each.tools}.values())
+        self.problems: list[str] = []
+        """What was wrong with the actors while they ran."""
+        self.calls = self._watched_calls()
+
+    def _watched_calls(self) -> WatchedCalls:
+        return WatchedCalls(self.system, self.faults, self._offers, self.problems)
+
+    def at_rest(self) -> None:
+        """The clock is about to move."""
+        self.calls.at_rest()
+
+    def process_ends(self) -> None:
+        """What is asked of a process when it is over."""
+        self.problems += self.calls.in_order()
 
     def _disk(self, faults: JournalFaults) -> SimulatedDisk:
         def wait(seconds: float) -> None:
@@ -153,6 +169,7 @@ class World:
         if self.ahead is not None and self._effects.get(run.name, Effect.ONCE) is not Effect.REPEAT:
             self.ahead.begins(run, self.scheduler.now())
         self.runs[run.tag] += 1
+        self.calls.runs(run.tag)
         self.write(Verb.RAN, run)
 
     def deferred(self, run: RunTool, plan: PlannedCall) -> None:
@@ -182,10 +199,12 @@ class World:
     def arrives(self, worker: SimulatedWorker) -> None:
         """A worker is there."""
         self._workers.append(worker)
+        self.calls.arrives(worker)
 
     def leaves(self, worker: SimulatedWorker) -> None:
         """It is gone."""
         self._workers.remove(worker)
+        self.calls.leaves(worker)
 
     def kind(self, contract: ToolContract) -> WorkerKind:
         """The simulated workers of such a tool."""
@@ -247,6 +266,7 @@ class World:
     def _has_crashed(self, name: str) -> None:
         self.reach("crash", name)
         self.happened.append((self.scheduler.now(), f"{name} crashes"))
+        self.calls.has_lost_pools |= name.startswith("root/tools")
 
     def lose_worker(self, pool: str) -> None:
         """A worker of this pool dies, one with a call if there is one."""
@@ -272,7 +292,9 @@ class World:
         self.jump(down_seconds, "the process dies, and the next one starts later")
         self.ahead.process_starts()
         self.earlier.append(self.system)
+        self.process_ends()
         self.system = ActorSystem(self.scheduler, dead_letters_kept=DEAD_LETTERS_KEPT)
+        self.calls = self._watched_calls()
         self.model_calls.clear()
         self._workers.clear()
         self._crashes = {name: [] for name in _BORNE}

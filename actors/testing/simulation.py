@@ -90,6 +90,8 @@ class SimulatedScheduler:
         self._threads: list[BatonThread] = []
         #: What ran, one line each: virtual time and who did what.
         self.trace: list[str] = []
+        self.at_rest: Callable[[], object] = int
+        """Called when nothing is left to do at this time, before the clock moves."""
 
     # -- the Scheduler Protocol -------------------------------------------------------------------------------
 
@@ -189,6 +191,7 @@ class SimulatedScheduler:
         """Run one thing; False when there is none until then."""
         self._due = [entry for entry in self._due if not entry[2].cancelled]
         if not (self._ready or self._due):
+            self.at_rest()
             while self._timers and self._timers[0][2].cancelled:
                 heapq.heappop(self._timers)
             if not self._timers or self._timers[0][0] > until_seconds:

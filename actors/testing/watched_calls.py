@@ -1,0 +1,495 @@
+"""Calls of tools in a simulated run, followed from outside: what dispatcher, ledger and pools owe each of them.
+
+It hears what the dispatcher reads, what the played workers are told and do, and what the sessions are told. The clock
+of a simulation moves when nothing is left to do, so `at_rest` asks then: what could have been done and was not?
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct, field
+
+from callboard.actors.calls.dispatcher import ABANDON_SECONDS, DispatchCall
+from callboard.actors.calls.ledger import MAX_GIVEN, Ending, Outcome
+from callboard.actors.kernel.cell import State
+from callboard.actors.kernel.system import ActorSystem
+from callboard.actors.testing.faults import Faults
+from callboard.protocol import events
+from callboard.protocol.commands import CancelTool, RunTool
+from callboard.protocol.events import Event
+from callboard.protocol.ids import Tag, ToolName
+from callboard.protocol.limits import MAX_CALL_SENDS, TOOL_GRACE_SECONDS
+from callboard.protocol.options import ToolOffer
+from callboard.protocol.tools import Deferred, FailureCode, Isolation, ToolContract, ToolFailure
+
+if TYPE_CHECKING:
+    from callboard.actors.testing.simulated_workers import SimulatedWorker
+
+#: Float sums of virtual times, in seconds.
+EPSILON: Final = 1e-6
+#: Threads and loops of a pool, those that are held included.
+MAX_WORKERS: Final = 64
+_LOOPS: Final = (Isolation.TASK, Isolation.CALLER)
+_ENDS: Final = (
+    events.ToolCallCompleted,
+    events.ToolCallFailed,
+    events.ToolCallTimedOut,
+    events.ToolCallCancelled,
+    events.ToolCallDeferred,
+)
+
+
+class Life(Struct, eq=False):
+    """One call, from when the dispatcher first reads it."""
+
+    run: RunTool
+    given: DispatchCall
+    """As the dispatcher read it first."""
+    number: int
+    """In the order in which the dispatcher read them."""
+    was_full: bool
+    """As many calls as may wait for their turn with its tool were waiting already."""
+    given_at: float
+    worker: SimulatedWorker | None = None
+    workers: int = 0
+    """That had it so far."""
+    first_worker_at: float | None = None
+    begun: bool = False
+    """A worker has said that it begins."""
+    was_begun: bool = False
+    """One of its workers has."""
+    ran: bool = False
+    """The tool's code began."""
+    was_told_begun: bool = False
+    cancelled_at: float | None = None
+    stopped_at: float | None = None
+    killed_at: float | None = None
+    reported: tuple[Outcome, str] | None = None
+    """What its worker said last: how it ended, and what the tool printed."""
+    lost: str = ""
+    """How its last worker was lost with it."""
+    told: Event | None = None
+    """The end that its session heard."""
+    is_given_up: bool = False
+    """Its session waits for it no longer, as too many dispatchers were lost."""
+
+    @property
+    def is_open(self) -> bool:
+        """It has not ended, as far as can be seen."""
+        return self.told is None and self.reported is None
+
+
+class WatchedCalls:
+    """Of one process. `problems`: what was wrong, one sentence each, with the request's id in front."""
+
+    def __init__(
+        self, system: ActorSystem, faults: Faults, offers: Iterable[ToolOffer], problems: list[str] | None = None
+    ) -> None:
+        self._system = system
+        self._faults = faults
+        self._contracts: Mapping[ToolName, ToolContract] = {
+            offer.definition.name: offer.contract for offer in offers if not offer.contract.is_outside
+        }
+        self.problems = [] if problems is None else problems
+        self.lives: dict[Tag, Life] = {}
+        self._open: dict[Tag, Life] = {}
+        """Those that may owe something."""
+        self._workers: dict[str, dict[SimulatedWorker, None]] = {}
+        """Alive, by pool."""
+        self._bad_ends: Counter[ToolName] = Counter()
+        """Crashes and hangs of each tool, by any of which it may be withdrawn."""
+        self._freed_at: dict[str, float] = {}
+        """When a call last ended, by pool and by tool."""
+        self.has_lost_pools = False
+        """A supervisor of workers has crashed: calls may have been on their way to workers that never were."""
+        self.dispatchers = 0
+        """Incarnations that have begun."""
+
+    def _wrong(self, life: Life, rule: str, told: str) -> None:
+        tag = life.run.tag
+        self.problems.append(
+            f"{tag.request_id} {rule}: call {tag.step}/{tag.call_id} of {life.run.name}, at {self._system.now():g}: {told}"
+        )
+
+    # -- what the dispatcher reads
+
+    def read(self, message: object) -> None:
+        """The dispatcher takes this message."""
+        if isinstance(message, DispatchCall):
+            self._given(message)
+        elif isinstance(message, CancelTool) and (life := self.lives.get(message.tag)) is not None:
+            if life.cancelled_at is None:
+                life.cancelled_at = self._system.now()
+
+    def _given(self, message: DispatchCall) -> None:
+        tag, run = message.run.tag, message.run
+        if tag in self.lives:
+            return
+        waiting = sum(1 for each in self._open.values() if each.run.name == run.name and each.worker is None)
+        is_full = waiting >= self._faults.max_queued_calls
+        life = Life(run, message, len(self.lives), is_full, self._system.now())
+        self.lives[tag] = self._open[tag] = life
+
+    # -- what workers are told and do
+
+    def arrives(self, worker: SimulatedWorker) -> None:
+        """A worker is there."""
+        workers = self._workers.setdefault(worker.pool, {})
+        workers[worker] = None
+        pool = self._pool_of(worker.pool)
+        if pool is not None and len(workers) > pool[1]:
+            self.problems.append(f"pool: {worker.pool} has {len(workers)} workers, {pool[1]} are the most")
+
+    def leaves(self, worker: SimulatedWorker) -> None:
+        """It is gone, with the calls that it has."""
+        self._workers.get(worker.pool, {}).pop(worker, None)
+        self._freed_at[worker.pool] = self._system.now()
+        for life in self._open.values():
+            if life.worker is worker and life.reported is None:
+                life.lost = "it ran" if life.ran else "it began" if life.begun else "not begun"
+                self._unseated(life)
+
+    def _unseated(self, life: Life) -> None:
+        now = self._system.now()
+        if life.worker is not None:
+            self._freed_at[life.worker.pool] = self._freed_at[life.run.name] = now
+        life.worker, life.begun = None, False
+        life.stopped_at = life.killed_at = None if life.lost == "not begun" else life.stopped_at
+
+    def taken(self, worker: SimulatedWorker, run: RunTool) -> None:
+        """A worker is given a call."""
+        life = self.lives.get(run.tag)
+        if life is None:
+            self.problems.append(f"{run.tag.request_id} given: a worker has a call that was not given: {run.tag}")
+            return
+        now = self._system.now()
+        life.worker, life.lost = worker, ""
+        life.workers += 1
+        if life.first_worker_at is None:
+            life.first_worker_at = now
+        self._true_order(life, run)
+        of_tool = self._running(run.name)
+        contract = self._contracts.get(run.name)
+        if contract is not None and of_tool > contract.concurrency and life.is_open:
+            self._wrong(life, "concurrency", f"{of_tool} calls of its tool run, {contract.concurrency} may")
+        if life.workers > MAX_GIVEN:
+            self._wrong(life, "given", f"it is at worker number {life.workers}, {MAX_GIVEN} are the most")
+        if life.told is not None:
+            self._wrong(life, "given", f"it has ended as {type(life.told).__name__}, and a worker is given it")
+
+    def _true_order(self, life: Life, run: RunTool) -> None:
+        """A worker has what the session has said, but for a deadline that comes sooner."""
+        asked = life.run
+        same = run.deadline_at <= asked.deadline_at and (
+            run.name,
+            run.arguments,
+            run.effect_id,
+            run.rule,
+            run.hold,
+        ) == (
+            asked.name,
+            asked.arguments,
+            asked.effect_id,
+            asked.rule,
+            asked.hold,
+        )
+        if not same or run.mode != asked.mode or run.search_words != asked.search_words:
+            self._wrong(life, "order", f"its worker is told {run}, its session said {asked}")
+
+    def held(self, worker: SimulatedWorker, tag: Tag, *, kill: bool = False) -> None:
+        """A worker is told to stop a call, or to kill it."""
+        life, now = self.lives.get(tag), self._system.now()
+        if life is None or life.worker is not worker:
+            return
+        is_due = life.cancelled_at is not None or now >= life.run.deadline_at - EPSILON
+        if not is_due:
+            self._wrong(life, "stop", f"it is stopped, and was to run until {life.run.deadline_at:g}")
+        if not kill:
+            if life.stopped_at is not None:
+                self._wrong(life, "stop", f"it is told to stop a second time, after {life.stopped_at:g}")
+            life.stopped_at = now
+            return
+        if life.stopped_at is None or now < life.stopped_at + TOOL_GRACE_SECONDS - EPSILON:
+            self._wrong(life, "grace", f"it is killed, and was told to stop at {life.stopped_at}")
+        life.killed_at = now
+
+    def begins(self, tag: Tag, *, may: bool) -> None:
+        """A worker says that a call begins, and is told whether it may."""
+        life = self.lives[tag]
+        if may:
+            life.begun = life.was_begun = True
+            return
+        life.reported = life.reported or (Ending.CANCELLED, "")
+        self._unseated(life)
+        if life.told is None and life.cancelled_at is None and self._system.now() < life.run.deadline_at:
+            self._wrong(life, "given", "its worker may not begin it")
+
+    def runs(self, tag: Tag) -> None:
+        """The tool's code begins."""
+        if (life := self.lives.get(tag)) is not None:
+            life.ran = True
+
+    def gives_back(self, tag: Tag) -> None:
+        """Its worker cannot begin it."""
+        life = self.lives[tag]
+        life.lost = "not begun"
+        self._unseated(life)
+
+    def ends(self, tag: Tag, outcome: Outcome, printed: str) -> None:
+        """Its worker says how it ended."""
+        life = self.lives.get(tag)
+        if life is None or life.reported is not None:
+            return
+        life.reported = outcome, printed
+        self._unseated(life)
+
+    # -- what the session is told
+
+    def tells(self, event: Event) -> None:
+        """Its session hears an event of a call."""
+        life = self.lives.get(event.tag)
+        if life is None:
+            return
+        if isinstance(event, events.ToolCallStarted):
+            if not life.was_begun:
+                self._wrong(life, "started", "its session hears that it began, and no worker has begun it")
+            life.was_told_begun = True
+        elif isinstance(event, _ENDS):
+            self._told_end(life, event)
+
+    def _told_end(self, life: Life, event: Event) -> None:
+        if self._gives_up(life, event):
+            life.is_given_up = True
+            return
+        first = life.told
+        if isinstance(first, events.ToolCallDeferred) or first is event or first == event:
+            return  # what comes from outside counts then; or it is told again
+        if first is not None:
+            if not life.is_given_up:
+                self._wrong(life, "end", f"it ended as {first}, and then as {event}")
+            return
+        why = _CAUSES[type(event)](self, life, event)
+        if why:
+            self._wrong(life, "end", f"its session hears {_shown(event)}, {why}")
+        life.told = event
+        code = event.failure.code if isinstance(event, events.ToolCallFailed) else None
+        if isinstance(event, events.ToolCallTimedOut) or code in _BREAKS:
+            self._bad_ends[life.run.name] += 1
+        self._freed_at[life.run.name] = self._system.now()
+
+    def _completed(self, life: Life, event: events.ToolCallCompleted) -> str:
+        if life.reported is None:
+            return "and no worker has ended it"
+        outcome, printed = life.reported
+        if outcome != event.content or printed != event.output:
+            return f"and its worker said {outcome!r}, with {printed!r} printed"
+        return ""
+
+    def _deferred(self, life: Life, event: events.ToolCallDeferred) -> str:
+        outcome = life.reported[0] if life.reported is not None else None
+        if not isinstance(outcome, Deferred) or outcome.timeout_seconds != event.timeout_seconds:
+            return f"and its worker said {outcome!r}"
+        return ""
+
+    def _timed_out(self, life: Life, event: events.ToolCallTimedOut) -> str:
+        if event.failure is None or event.failure.code is not FailureCode.TIMED_OUT:
+            return f"with the failure {event.failure}"
+        if life.reported is not None and life.reported[1] != event.output:
+            return f"and its tool printed {life.reported[1]!r}"
+        return "" if event.at >= life.run.deadline_at - EPSILON else f"and it had until {life.run.deadline_at:g}"
+
+    def _cancelled(self, life: Life, event: events.ToolCallCancelled) -> str:
+        outcome = life.reported[0] if life.reported is not None else None
+        if event.failure is None or event.failure.code is not FailureCode.CANCELLED:
+            return f"with the failure {event.failure}"
+        if life.cancelled_at is None and outcome is not Ending.CANCELLED:
+            return "and nobody has cancelled it"
+        return ""
+
+    def _failed(self, life: Life, event: events.ToolCallFailed) -> str:
+        failure = event.failure
+        outcome = life.reported[0] if life.reported is not None else None
+        if isinstance(outcome, ToolFailure):
+            same = (outcome.code, outcome.message) == (failure.code, failure.message)
+            return "" if same else f"and its worker said {outcome}"
+        allowed = _MAY_FAIL.get(failure.code)
+        return "" if allowed is not None and allowed(self, life) else "for which nothing has happened"
+
+    def _gives_up(self, life: Life, event: Event) -> bool:
+        """Its session has said so itself, when each of its dispatchers was lost."""
+        is_own = isinstance(event, events.ToolCallFailed) and event.failure.code is FailureCode.INTERNAL_ERROR
+        return is_own and life.workers < MAX_GIVEN and self.dispatchers >= MAX_CALL_SENDS
+
+    # -- when the clock is about to move
+
+    def at_rest(self) -> None:
+        """Nothing is left to do at this time: what of it was not done?"""
+        if not self._open or not self._is_up("root/dispatcher"):
+            return
+        now = self._system.now()
+        waiting: dict[ToolName, int] = {}
+        for tag, life in tuple(self._open.items()):
+            if self._is_done(life, now):
+                del self._open[tag]
+            elif life.worker is None:
+                waiting[life.run.name] = waiting.get(life.run.name, 0) + 1
+                self._must_wait(life, now)
+        for name, count in waiting.items():
+            if count > self._faults.max_queued_calls and self._pool_is_up(name):
+                self.problems.append(f"queue: {count} calls of {name} wait, {self._faults.max_queued_calls} may")
+
+    def _is_done(self, life: Life, now: float) -> bool:
+        """It owes nothing more."""
+        session_lives = life.given.reply_to.is_alive() and not life.is_given_up
+        if life.begun and not life.was_told_begun and session_lives:
+            self._wrong(life, "started", "it has begun, and its session has not heard so")
+        if life.told is not None:
+            return life.worker is None or self._is_stuck(life, now)
+        if life.reported is not None:
+            if session_lives:
+                self._wrong(life, "end", f"it has ended as {life.reported[0]!r:.80}, and its session has not heard so")
+            return True
+        if life.worker is not None:
+            return self._runs_on(life, now, session_lives=session_lives)
+        if life.cancelled_at is not None and self._pool_is_up(life.run.name):
+            if session_lives:
+                self._wrong(life, "cancel", "it was cancelled before it ran, and its session has not heard so")
+            return True
+        return False
+
+    def _is_stuck(self, life: Life, now: float) -> bool:
+        """Its session has heard its end: its worker has it no more, or does not let go of it."""
+        return life.killed_at is not None and now >= life.killed_at + ABANDON_SECONDS - EPSILON
+
+    def _runs_on(self, life: Life, now: float, *, session_lives: bool) -> bool:
+        """It is at a worker. True: it was given up there."""
+        due = [life.run.deadline_at] if now >= life.run.deadline_at else []
+        due += [life.cancelled_at] if life.cancelled_at is not None else []
+        if due and life.stopped_at is None:
+            self._wrong(life, "stop", f"it was to be stopped at {min(due):g}, and its worker was not told so")
+        elif life.stopped_at is not None and life.killed_at is None:
+            if now >= life.stopped_at + TOOL_GRACE_SECONDS + EPSILON:
+                self._wrong(life, "grace", f"it was told to stop at {life.stopped_at:g}, and was not killed")
+        elif self._is_stuck(life, now) and life.killed_at is not None:
+            if now > life.killed_at + ABANDON_SECONDS + EPSILON and session_lives:
+                self._wrong(life, "grace", f"it was killed at {life.killed_at:g}, and its session waits for its end")
+            return True
+        return False
+
+    def _must_wait(self, life: Life, now: float) -> None:
+        """It has no worker: its tool or its pool has no room."""
+        name = life.run.name
+        contract = self._contracts.get(name)
+        if contract is None or not self._pool_is_up(name):
+            return
+        if now >= life.run.deadline_at:
+            self._wrong(life, "late", f"its deadline was {life.run.deadline_at:g}, and it still waits for its turn")
+            return
+        running = self._running(name)
+        if running < contract.concurrency and self._has_room(contract):
+            self._wrong(life, "idle", f"it waits, and of {contract.concurrency} calls that may run {running} do")
+
+    # -- pools
+
+    def _running(self, name: ToolName) -> int:
+        """Calls of a tool that are at workers, but for those that no worker lets go of."""
+        now = self._system.now()
+        return sum(
+            each.worker is not None and each.told is None and not self._is_stuck(each, now)
+            for each in self._open.values()
+            if each.run.name == name
+        )
+
+    def _is_up(self, name: str) -> bool:
+        cell = self._system._cells.get(name)
+        return cell is not None and cell.state is State.RUNNING
+
+    def _pool_is_up(self, tool: ToolName) -> bool:
+        """Its supervisors run, or are made when they are needed."""
+        contract = self._contracts.get(tool)
+        if contract is None or not self._is_up("root/tools"):
+            return False
+        cell = self._system._cells.get(_pool_name(contract))
+        return cell is None or cell.state is State.RUNNING
+
+    def _pool_of(self, name: str) -> tuple[int, int] | None:
+        """The room of one of its workers, and how many there are at the most."""
+        isolation = name.rpartition("/")[2].partition("-")[0]
+        if isolation not in set(Isolation):
+            return None
+        is_loop, workers = isolation in _LOOPS, self._faults.workers.workers
+        return (workers, MAX_WORKERS) if is_loop else (1, workers)
+
+    def _has_room(self, contract: ToolContract) -> bool:
+        name = _pool_name(contract)
+        pool, workers = self._pool_of(name), self._workers.get(name, {})
+        return pool is not None and (len(workers) < pool[1] or any(worker.room_left > 0 for worker in workers))
+
+    # -- at the end of the process
+
+    def in_order(self) -> Iterator[str]:
+        """Calls of one tool have their first workers in the order in which they were given."""
+        latest: dict[ToolName, Life] = {}
+        for life in self.lives.values():  # in that order
+            at, before = life.first_worker_at, latest.get(life.run.name)
+            if at is None:
+                continue
+            if before is not None and before.first_worker_at is not None and at < before.first_worker_at:
+                told = f"{before.run.tag} was given before {life.run.tag}, which had a worker at {at:g}"
+                yield f"{life.run.tag.request_id} in order: {told}, {before.first_worker_at - at:g} s sooner"
+            else:
+                latest[life.run.name] = life
+
+
+def _pool_name(contract: ToolContract) -> str:
+    return f"root/tools/{contract.isolation.value}-{contract.latency.value}"
+
+
+def _shown(event: Event) -> str:
+    return f"{type(event).__name__} {getattr(event, 'failure', None) or getattr(event, 'content', '')!r:.120}"
+
+
+#: Of a tool that crashed or hung.
+_BREAKS: Final = (FailureCode.CRASHED, FailureCode.OUTCOME_UNKNOWN)
+
+
+def _overloaded(calls: WatchedCalls, life: Life) -> bool:
+    """The queue was full, or too many workers gave it back."""
+    return life.was_full or _had_many_workers(calls, life)
+
+
+def _had_many_workers(calls: WatchedCalls, life: Life) -> bool:
+    return life.workers >= MAX_GIVEN or (calls.has_lost_pools and life.workers > 0)
+
+
+def _withdrawn(calls: WatchedCalls, life: Life) -> bool:
+    return True
+
+
+def _lost_begun(calls: WatchedCalls, life: Life) -> bool:
+    return life.lost in ("it ran", "it began")
+
+
+def _held_too_long(calls: WatchedCalls, life: Life) -> bool:
+    """Its code waited for the journal until its deadline."""
+    return calls._system.now() >= life.run.deadline_at - EPSILON and not life.ran
+
+
+_MAY_FAIL: Final[Mapping[FailureCode, Callable[[WatchedCalls, Life], bool]]] = {
+    FailureCode.OVERLOADED: _overloaded,
+    FailureCode.WITHDRAWN: _withdrawn,
+    FailureCode.CRASHED: lambda calls, life: bool(life.lost),
+    FailureCode.OUTCOME_UNKNOWN: _lost_begun,
+    FailureCode.INTERNAL_ERROR: _had_many_workers,
+    FailureCode.TIMED_OUT: _held_too_long,
+}
+_CAUSES: Final[Mapping[type[Event], Callable[..., str]]] = {
+    events.ToolCallCompleted: WatchedCalls._completed,
+    events.ToolCallFailed: WatchedCalls._failed,
+    events.ToolCallTimedOut: WatchedCalls._timed_out,
+    events.ToolCallCancelled: WatchedCalls._cancelled,
+    events.ToolCallDeferred: WatchedCalls._deferred,
+}
