@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from callboard.actors.kernel import Down, Ref
 from callboard.actors.requests.replies import Answer, Seen, Unwritten
 from callboard.actors.requests.session_messages import ReplayedSession
+from callboard.actors.testing.faults import JournalFaults
 from callboard.actors.testing.simulated_world import World
 from callboard.actors.testing.written_ahead import Applied
 from callboard.actors.tools.progress import ToolProgressed
@@ -217,12 +218,18 @@ class SimulatedRequest:
         latest = Story.of(self.trace).deadline_at(finish.at)
         journal = self.world.faults.journal if self.world is not None else None
         # What was not durable yet when the process died happens once more, and waits once more.
-        lag = max(self.trace.lag_seconds, 2 * journal.commit_seconds if journal is not None else 0.0)
+        lag = max(self.trace.lag_seconds, _write_seconds(journal) if journal is not None else 0.0)
         for at, seconds in self.trace.jumps:
             if at <= latest + _EPSILON + lag:
                 latest = max(latest, at + seconds)
         if finish.at > latest + _EPSILON + self.scenario.latency_seconds + lag:
             yield f"I5 bounded: finished at {finish.at:g}, with the clock's jumps {latest:g} was the latest"
+
+
+def _write_seconds(journal: JournalFaults) -> float:
+    """How long something may wait for this journal that is lost with its process before it was written."""
+    closed = (*journal.full, *journal.read_only, *journal.sync_fails)
+    return 2 * journal.commit_seconds + max((until - since for since, until in closed), default=0.0)
 
 
 def _without_open_end(entries: list[Entry]) -> list[Entry]:

@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
-from msgspec import Struct, field
+from msgspec import Struct
+from msgspec.structs import replace
 
 from callboard.actors.calls.dispatcher import ABANDON_SECONDS, DispatchCall
 from callboard.actors.calls.ledger import MAX_GIVEN, Ending, Outcome
@@ -53,6 +54,9 @@ class Life(Struct, eq=False):
     was_full: bool
     """As many calls as may wait for their turn with its tool were waiting already."""
     given_at: float
+    contract: ToolContract
+    deaths_before: int
+    """Workers of its pool that had ended by then."""
     worker: SimulatedWorker | None = None
     workers: int = 0
     """That had it so far."""
@@ -101,6 +105,8 @@ class WatchedCalls:
         """Alive, by pool."""
         self._bad_ends: Counter[ToolName] = Counter()
         """Crashes and hangs of each tool, by any of which it may be withdrawn."""
+        self.deaths: Counter[str] = Counter()
+        """Workers that have ended, by pool: a call may have been on its way to each."""
         self._freed_at: dict[str, float] = {}
         """When a call last ended, by pool and by tool."""
         self.has_lost_pools = False
@@ -110,9 +116,8 @@ class WatchedCalls:
 
     def _wrong(self, life: Life, rule: str, told: str) -> None:
         tag = life.run.tag
-        self.problems.append(
-            f"{tag.request_id} {rule}: call {tag.step}/{tag.call_id} of {life.run.name}, at {self._system.now():g}: {told}"
-        )
+        call = f"call {tag.step}/{tag.call_id} of {life.run.name}"
+        self.problems.append(f"{tag.request_id} {rule}: {call}, at {self._system.now():g}: {told}")
 
     # -- what the dispatcher reads
 
@@ -120,17 +125,20 @@ class WatchedCalls:
         """The dispatcher takes this message."""
         if isinstance(message, DispatchCall):
             self._given(message)
-        elif isinstance(message, CancelTool) and (life := self.lives.get(message.tag)) is not None:
-            if life.cancelled_at is None:
+        elif isinstance(message, CancelTool):
+            life = self.lives.get(message.tag)
+            if life is not None and life.cancelled_at is None:
                 life.cancelled_at = self._system.now()
 
     def _given(self, message: DispatchCall) -> None:
         tag, run = message.run.tag, message.run
-        if tag in self.lives:
+        contract = self._contracts.get(run.name)
+        if contract is None or tag in self.lives:
             return
         waiting = sum(1 for each in self._open.values() if each.run.name == run.name and each.worker is None)
         is_full = waiting >= self._faults.max_queued_calls
-        life = Life(run, message, len(self.lives), is_full, self._system.now())
+        ended = self.deaths[_pool_name(contract)]
+        life = Life(run, message, len(self.lives), is_full, self._system.now(), contract, ended)
         self.lives[tag] = self._open[tag] = life
 
     # -- what workers are told and do
@@ -147,6 +155,7 @@ class WatchedCalls:
         """It is gone, with the calls that it has."""
         self._workers.get(worker.pool, {}).pop(worker, None)
         self._freed_at[worker.pool] = self._system.now()
+        self.deaths[worker.pool] += 1
         for life in self._open.values():
             if life.worker is worker and life.reported is None:
                 life.lost = "it ran" if life.ran else "it began" if life.begun else "not begun"
@@ -172,9 +181,8 @@ class WatchedCalls:
             life.first_worker_at = now
         self._true_order(life, run)
         of_tool = self._running(run.name)
-        contract = self._contracts.get(run.name)
-        if contract is not None and of_tool > contract.concurrency and life.is_open:
-            self._wrong(life, "concurrency", f"{of_tool} calls of its tool run, {contract.concurrency} may")
+        if of_tool > life.contract.concurrency and life.is_open:
+            self._wrong(life, "concurrency", f"{of_tool} calls of its tool run, {life.contract.concurrency} may")
         if life.workers > MAX_GIVEN:
             self._wrong(life, "given", f"it is at worker number {life.workers}, {MAX_GIVEN} are the most")
         if life.told is not None:
@@ -183,20 +191,7 @@ class WatchedCalls:
     def _true_order(self, life: Life, run: RunTool) -> None:
         """A worker has what the session has said, but for a deadline that comes sooner."""
         asked = life.run
-        same = run.deadline_at <= asked.deadline_at and (
-            run.name,
-            run.arguments,
-            run.effect_id,
-            run.rule,
-            run.hold,
-        ) == (
-            asked.name,
-            asked.arguments,
-            asked.effect_id,
-            asked.rule,
-            asked.hold,
-        )
-        if not same or run.mode != asked.mode or run.search_words != asked.search_words:
+        if run.deadline_at > asked.deadline_at or replace(run, deadline_at=asked.deadline_at) != asked:
             self._wrong(life, "order", f"its worker is told {run}, its session said {asked}")
 
     def held(self, worker: SimulatedWorker, tag: Tag, *, kill: bool = False) -> None:
@@ -338,7 +333,7 @@ class WatchedCalls:
                 waiting[life.run.name] = waiting.get(life.run.name, 0) + 1
                 self._must_wait(life, now)
         for name, count in waiting.items():
-            if count > self._faults.max_queued_calls and self._pool_is_up(name):
+            if count > self._faults.max_queued_calls and self._pool_is_up(self._contracts[name]):
                 self.problems.append(f"queue: {count} calls of {name} wait, {self._faults.max_queued_calls} may")
 
     def _is_done(self, life: Life, now: float) -> bool:
@@ -354,7 +349,7 @@ class WatchedCalls:
             return True
         if life.worker is not None:
             return self._runs_on(life, now, session_lives=session_lives)
-        if life.cancelled_at is not None and self._pool_is_up(life.run.name):
+        if life.cancelled_at is not None and self._pool_is_up(life.contract):
             if session_lives:
                 self._wrong(life, "cancel", "it was cancelled before it ran, and its session has not heard so")
             return True
@@ -382,15 +377,14 @@ class WatchedCalls:
     def _must_wait(self, life: Life, now: float) -> None:
         """It has no worker: its tool or its pool has no room."""
         name = life.run.name
-        contract = self._contracts.get(name)
-        if contract is None or not self._pool_is_up(name):
+        if not self._pool_is_up(life.contract):
             return
         if now >= life.run.deadline_at:
             self._wrong(life, "late", f"its deadline was {life.run.deadline_at:g}, and it still waits for its turn")
             return
         running = self._running(name)
-        if running < contract.concurrency and self._has_room(contract):
-            self._wrong(life, "idle", f"it waits, and of {contract.concurrency} calls that may run {running} do")
+        if running < life.contract.concurrency and self._has_room(life.contract):
+            self._wrong(life, "idle", f"it waits, and of {life.contract.concurrency} calls that may run {running} do")
 
     # -- pools
 
@@ -407,10 +401,9 @@ class WatchedCalls:
         cell = self._system._cells.get(name)
         return cell is not None and cell.state is State.RUNNING
 
-    def _pool_is_up(self, tool: ToolName) -> bool:
+    def _pool_is_up(self, contract: ToolContract) -> bool:
         """Its supervisors run, or are made when they are needed."""
-        contract = self._contracts.get(tool)
-        if contract is None or not self._is_up("root/tools"):
+        if not self._is_up("root/tools"):
             return False
         cell = self._system._cells.get(_pool_name(contract))
         return cell is None or cell.state is State.RUNNING
@@ -462,7 +455,8 @@ def _overloaded(calls: WatchedCalls, life: Life) -> bool:
 
 
 def _had_many_workers(calls: WatchedCalls, life: Life) -> bool:
-    return life.workers >= MAX_GIVEN or (calls.has_lost_pools and life.workers > 0)
+    had = life.workers + calls.deaths[_pool_name(life.contract)] - life.deaths_before
+    return had >= MAX_GIVEN or (calls.has_lost_pools and had > 0)
 
 
 def _withdrawn(calls: WatchedCalls, life: Life) -> bool:
