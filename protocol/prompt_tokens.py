@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -220,21 +220,13 @@ FAR_MEDIA_TOKENS: Final = 3_000
 def message_tokens(message: Message, count: TokenCounter) -> int:
     """Tokens of one message, what surrounds it included."""
     if isinstance(message, content.ToolMessage):
-        shown = sum(media_tokens(media, count) for media in message.media)
+        shown = sum(media_tokens(media, count) for media in message.media) if message.media else 0
         return count(message.content) + shown + MESSAGE_OVERHEAD_TOKENS
     if isinstance(message, content.SystemMessage):
         return count(message.text) + MESSAGE_OVERHEAD_TOKENS
     total = MESSAGE_OVERHEAD_TOKENS
     for part in message.parts:
-        match part:
-            case content.Text() | content.Thinking():
-                total += count(part.text)
-            case content.ToolCall():
-                total += count(part.name) + count(part.arguments) + MESSAGE_OVERHEAD_TOKENS
-            case content.Media():
-                total += media_tokens(part, count)
-            case content.ServerTool():
-                total += count(content.json_text(part.replay.data))
+        total += _PART_TOKENS[type(part)](part, count)
     return total
 
 
@@ -247,6 +239,16 @@ def media_tokens(media: content.Media, count: TokenCounter) -> int:
     data_bytes = len(media.data_base64) * 3 // 4
     bytes_a_token = next(rate for kind, rate in BYTES_A_TOKEN.items() if isinstance(media, kind))
     return data_bytes // bytes_a_token + MESSAGE_OVERHEAD_TOKENS if data_bytes else FAR_MEDIA_TOKENS
+
+
+#: What each kind of a message's parts comes to.
+_PART_TOKENS: Final[Mapping[type[content.AssistantPart | content.UserPart], Callable[[Any, TokenCounter], int]]] = {
+    content.Text: lambda part, count: count(part.text),
+    content.Thinking: lambda part, count: count(part.text),
+    content.ToolCall: lambda part, count: count(part.name) + count(part.arguments) + MESSAGE_OVERHEAD_TOKENS,
+    content.ServerTool: lambda part, count: count(content.json_text(part.replay.data)),
+    **dict.fromkeys((content.Image, content.Audio, content.Video, content.Document), media_tokens),
+}
 
 
 def tools_tokens(tools: Sequence[ToolDefinition], count: TokenCounter) -> int:

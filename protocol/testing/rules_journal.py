@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import Enum
+from functools import cache
 from typing import Any
 
 from callboard.protocol.codec import decode_event, encode_event
@@ -76,18 +77,25 @@ def fingerprint(value: Any) -> Any:
         value = value.behind
     if isinstance(value, dict):
         return {key: fingerprint(item) for key, item in value.items()}
-    if isinstance(value, list) and all(isinstance(item, str) for item in value):
-        return "".join(value)  # streamed text, in however many pieces it came
     if isinstance(value, list):
+        if all(isinstance(item, str) for item in value):
+            return "".join(value)  # streamed text, in however many pieces it came
         return [fingerprint(item) for item in value]
-    if isinstance(value, Enum) or not type(value).__module__.startswith("callboard.protocol"):
+    names = _changing(type(value))
+    if names is None:
         return value
-    how = getattr(value, "__struct_config__", None) or getattr(value, "__dataclass_params__", None)
-    if isinstance(value, tuple) or (how is not None and how.frozen):
-        return value
-    names = [name for cls in type(value).__mro__ for name in getattr(cls, "__slots__", ())]
     given = {**getattr(value, "__dict__", {}), **{name: getattr(value, name) for name in names if hasattr(value, name)}}
     return {"class": type(value).__name__, **{name: fingerprint(item) for name, item in given.items()}}
+
+
+@cache
+def _changing(kind: type) -> tuple[str, ...] | None:
+    """The slots of what changes while a session lives; None of a type whose values are compared as they are."""
+    how = getattr(kind, "__struct_config__", None) or getattr(kind, "__dataclass_params__", None)
+    is_ours = kind.__module__.startswith("callboard.protocol")
+    if not is_ours or issubclass(kind, Enum | tuple) or (how is not None and how.frozen):
+        return None
+    return tuple(name for base in kind.__mro__ for name in getattr(base, "__slots__", ()))
 
 
 def _difference(live: Any, again: Any, where: str = "session") -> str:
