@@ -3,7 +3,7 @@
     python benchmarks/mutants.py --count 300 --seed 1            # a sample, the same for the same seed and sources
     python benchmarks/mutants.py --files 'actors/kernel/*.py'    # of these files only
     python benchmarks/mutants.py --only 1a2b3c4d                 # one mutant, with what its tests said
-    python benchmarks/mutants.py --against kit --files 'protocol/*.py'   # only the rules of callboard.protocol.testing
+    python benchmarks/mutants.py --against kit --files 'protocol/*.py'   # only what the testing kit plays
     python benchmarks/mutants.py --list --only 1a2b3c4d          # show, run nothing
 
 Each mutant runs in a copy of the tree, against the tests that run its line (see mutation/covering.py), until one fails
@@ -49,8 +49,8 @@ FILES: Final = (
     "providers/*/*_api.py", "providers/base_decoder.py", "providers/response_builder.py",
 )  # fmt: skip
 KIT: Final = str(ROOT / "benchmarks" / "mutation" / "kit.py")
-#: Of one mutant against its tests, or against the kit.
-LIMIT_SECONDS: Final = 60.0
+#: Of one mutant against its tests; of CPU time against the kit.
+LIMITS_SECONDS: Final = {"tests": 60.0, "kit": 20.0}
 #: At the limit, a test that began longer ago than this is taken to have met a loop without end: none takes that long.
 #: Else the machine was slow, and the mutant counts as one that survived.
 HUNG_SECONDS: Final = 30.0
@@ -86,7 +86,7 @@ def run(tree: Tree, task: Task, seconds: float) -> tuple[Result, str]:
     with tree.changed(task.mutant.path, task.text) as file:
         module = "callboard." + task.mutant.path.removesuffix(".py").replace("/", ".")
         if task.tests is None:
-            ran = tree.run((KIT, module, str(file), str(seconds)), seconds + 10, {})
+            ran = tree.run((KIT, module, str(file), str(seconds)), wall_seconds(seconds), {})
         else:
             orders = {"module": module, "file": str(file), "text": task.text}
             ran = _run_tests(tree, orders, [group for group in task.tests if group], began + seconds)
@@ -94,6 +94,11 @@ def run(tree: Tree, task: Task, seconds: float) -> tuple[Result, str]:
         raise RuntimeError(f"mutant {task.mutant.id} was not what ran:\n{ran.output[-2_000:]}")
     status, taken = _STATUS.get(ran.status, "killed"), round(time.monotonic() - began, 1)
     return Result(status, _by(ran.output, task), taken), ran.output
+
+
+def wall_seconds(cpu_seconds: float) -> float:
+    """After which the kit is taken to wait for ever; where it uses CPU without end, its own limit ends it."""
+    return 15 * cpu_seconds + 120
 
 
 def _run_tests(tree: Tree, orders: dict[str, str], groups: Sequence[Sequence[str]], until: float) -> Ran:
@@ -142,7 +147,7 @@ def proves_nothing(tree: Tree, results: Sequence[tuple[Task, Result]]) -> set[st
 def faults_of_kit(tree: Tree, seconds: float = 3.0) -> str:
     """What the kit says of a tree without a mutant; "" as it must be."""
     file = tree.folder / "protocol" / "machine.py"
-    ran = tree.run((KIT, "callboard.protocol.machine", str(file), str(seconds)), seconds + 60, {})
+    ran = tree.run((KIT, "callboard.protocol.machine", str(file), str(seconds)), wall_seconds(seconds), {})
     return "" if ran.status == 0 else (ran.output.strip().splitlines() or [f"status {ran.status}"])[-1]
 
 
@@ -202,7 +207,11 @@ def _task(mutant: Mutant, root: Path, covering: Covering | None) -> Task:
     text = mutant.apply((root / mutant.path).read_text())
     tests = None if covering is None else tuple(map(tuple, covering.tests_of(mutant)))
     named = [test for group in tests or () for test in group]
-    files = [Path(KIT), *sorted((root / "protocol" / "testing").glob("*.py"))] if tests is None else []
+    kit = (
+        Path(KIT),
+        *(file for layer in ("protocol", "actors") for file in sorted((root / layer / "testing").glob("*.py"))),
+    )
+    files = list(kit) if tests is None else []
     files += sorted({root / test.split("::")[0] for test in named})
     texts = [text, *(file.read_text() for file in files), *named]
     return Task(mutant, text, tests, hashlib.sha256("\0".join(texts).encode()).hexdigest()[:24])
@@ -262,7 +271,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--files", nargs="+", default=FILES, metavar="GLOB", help="files to change, from the root on")
     parser.add_argument("--only", nargs="+", default=(), metavar="ID", help="these mutants and no others")
     parser.add_argument("--against", choices=("tests", "kit"), default="tests", help="what is to find them (tests)")
-    parser.add_argument("--limit", type=float, default=LIMIT_SECONDS, metavar="SECONDS", help="for one mutant (60)")
+    parser.add_argument(
+        "--limit", type=float, metavar="SECONDS", help="for one mutant (60; against the kit 20, of CPU time)"
+    )
     parser.add_argument("--workers", type=int, default=1, help="how many run at the same time (1)")
     parser.add_argument("--list", action="store_true", help="name the mutants, run nothing")
     return parser.parse_args()
@@ -291,7 +302,8 @@ def main() -> int:
             print(f"the kit fails without a mutant, so it would find any: {fault}", file=sys.stderr)
             return 2
         tasks = [_task(mutant, trees[0].folder, covering) for mutant in chosen]
-        results = _results(tasks, trees, arguments.limit, shown=bool(arguments.only))
+        limit = arguments.limit or LIMITS_SECONDS[arguments.against]
+        results = _results(tasks, trees, limit, shown=bool(arguments.only))
         return 0 if report(results, trees[0].folder) else 1
 
 

@@ -13,6 +13,7 @@ import pytest
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 
 from mutants import Task, faults_of_kit, run, sample  # noqa: E402
+from planted_faults import product_faults  # noqa: E402
 from mutation.operators import OPERATORS, Mutant, mutants  # noqa: E402
 from mutation.tree import Tree  # noqa: E402
 
@@ -162,6 +163,12 @@ def test_the_kit_finds_a_mutant_and_nothing_where_there_is_none() -> None:
     with closing(Tree(root)) as tree:
         assert faults_of_kit(tree, seconds=0.1) == ""
         found, output = run(tree, Task(mutant, mutant.apply(text), None, ""), seconds=60)
-        assert (found.status, output.startswith("seed ")) == ("killed", True), output
+        assert (found.status, output.startswith("session ")) == ("killed", True), output
         (tree.folder / "protocol/testing/generator.py").write_text("import nowhere\n")
         assert "nowhere" in faults_of_kit(tree, seconds=0.1)
+
+
+def test_each_fault_planted_in_the_product_can_be_planted() -> None:
+    for fault in product_faults():
+        text = fault.planted((BENCHMARKS.parent / fault.file).read_text())
+        compile(text, fault.file, "exec")
