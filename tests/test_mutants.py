@@ -13,9 +13,9 @@ import pytest
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 
 from mutants import Task, faults_of_kit, run, sample  # noqa: E402
-from planted_faults import product_faults  # noqa: E402
 from mutation.operators import OPERATORS, Mutant, mutants  # noqa: E402
 from mutation.tree import Tree  # noqa: E402
+from planted_faults import product_faults  # noqa: E402
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="the tree ends left processes with Linux's system calls"
