@@ -69,7 +69,7 @@ from callboard.protocol.model import Usage
 from callboard.protocol.options import ToolOffer
 from callboard.protocol.prompt_tokens import estimate_tokens
 from callboard.protocol.testing import generator
-from callboard.protocol.testing.outside import check_answer, cost_of, foreign_events
+from callboard.protocol.testing.outside import beginning, check_answer, cost_of, foreign_event
 from callboard.protocol.testing.scenario import PlannedCall, Scenario, Store, ToolDoes
 from callboard.protocol.testing.trace import Trace
 from callboard.protocol.tools import Isolation, Latency
@@ -330,18 +330,17 @@ class SimulatedRun:
             at(when, f"{text} for {plan.request_id}", partial(request.tell, NoticeCame(plan.tag, when, text)))
         for when in plan.tools_lost_at:
             at(when, "crash of root/dispatcher", partial(self.world.crash, "root/dispatcher"))
-        for when in plan.foreign_at:
-            at(when, f"foreign events for {plan.request_id}", partial(self._foreign, request))
+        for when, number in plan.foreign:
+            at(when, f"foreign event for {plan.request_id}", partial(self._foreign, request, number))
 
-    def _foreign(self, request: SimulatedRequest) -> None:
-        """Answers to what this session has open, with the tag of another request."""
+    def _foreign(self, request: SimulatedRequest, number: int) -> None:
+        """Something is said of another request, with the tags of what this session has open."""
         plan, trace = request.scenario, request.trace
         step = trace.session.step if trace.session is not None else plan.tag
-        other = Tag(RequestId(f"{step.request_id}-other"), step.parent_id, step.step)
-        for event in foreign_events(other, list(self.world.plans[plan.request_id].of_call), self.scheduler.now()):
-            with contextlib.suppress(MailboxFull):
-                assert request.ref is not None
-                request.ref.tell(event)
+        calls = list(self.world.plans[plan.request_id].of_call)
+        with contextlib.suppress(MailboxFull):
+            assert request.ref is not None
+            request.ref.tell(foreign_event(number, beginning(plan), step, calls, self.scheduler.now()))
 
     def _flood(self) -> None:
         self.world.reach("world", "flood")

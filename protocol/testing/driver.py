@@ -31,20 +31,22 @@ from callboard.protocol.commands import (
 )
 from callboard.protocol.errors import ProtocolError
 from callboard.protocol.events import CancelRequested, DeadlinePassed, Event, ModelLost, RequestStarted, ToolsLost
-from callboard.protocol.ids import RequestId, Tag
+from callboard.protocol.ids import Tag
 from callboard.protocol.machine import Session
 from callboard.protocol.states import RequestState
 from callboard.protocol.testing.journal import Journal
 from callboard.protocol.testing.outside import (
     Answer,
     Make,
+    Moment,
     Plans,
+    beginning,
     cancelled,
-    foreign_events,
+    foreign_event,
     model_answers,
     notice,
     person_answers,
-    stray_events,
+    stray_event,
     tool_answers,
 )
 from callboard.protocol.testing.scenario import Scenario
@@ -165,7 +167,7 @@ class Driver:
     def _arrange(self) -> None:
         plan = self._scenario
         tag = plan.tag
-        start = RequestStarted(tag, 0.0, plan.history, plan.user, plan.options, plan.offers, compacted=plan.compacted)
+        start = beginning(plan)
         self._post(0.0, ("outside", tag), lambda at: start)
         for when, number in plan.strays:
             self._schedule(when, partial(self._stray, start, number))
@@ -177,8 +179,8 @@ class Driver:
             self._schedule(when, self._restart)
         for when in plan.tools_lost_at:
             self._schedule(when, self._lose_tools)
-        for when in plan.foreign_at:
-            self._schedule(when, self._foreign)
+        for when, number in plan.foreign:
+            self._schedule(when, partial(self._foreign, start, number))
         for number, when in enumerate(plan.notices_at):
             self._post(when, ("outside", tag), notice(tag, number))
 
@@ -224,21 +226,21 @@ class Driver:
         if self._session.state is RequestState.RUNNING_TOOLS:
             self.deliver(ToolsLost(self._session.step, self.now))
 
-    def _foreign(self) -> None:
-        """Whatever this session has open, said of another request."""
-        step = self._session.step
-        other = Tag(RequestId(step.request_id + "-other"), step.parent_id, step.step)
-        for event in foreign_events(other, list(self._plans.of_call), self.now):
-            self.deliver(event)
+    def _foreign(self, start: RequestStarted, number: int) -> None:
+        """Something is said of another request."""
+        self.deliver(foreign_event(number, start, self._step(start), list(self._plans.of_call), self.now))
 
     def _stray(self, start: RequestStarted, number: int) -> None:
         """An event of this request that is not due."""
-        if self._session.state is RequestState.NEW:
-            return
+        step = self._step(start)
         waiting = {tag for kind, tag in self._owned if kind == "person"}
-        asked, askers = list(self._plans.of_call), self._plans.askers_calls(self._session.step)
-        strays = list(stray_events(start, self._session.step, asked, waiting, self.now, askers))
-        self.deliver(strays[number % len(strays)])
+        is_asking = self._session.state is RequestState.CALLING_MODEL
+        asked, askers = list(self._plans.of_call), self._plans.askers_calls(step)
+        self.deliver(stray_event(number, Moment(start, step, self.now, is_asking, asked, waiting, askers)))
+
+    def _step(self, start: RequestStarted) -> Tag:
+        """The step that is open; before the request has begun, the first one that there will be."""
+        return start.tag.at_step(1) if self._session.state is RequestState.NEW else self._session.step
 
     # Carrying out commands.
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from functools import partial
-from typing import Final
+from functools import cache, partial
+from typing import Any, Final
 
 import orjson
 from msgspec import Struct
@@ -16,6 +16,7 @@ from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind
 from callboard.protocol.events import (
     ApprovalDenied,
     ApprovalGranted,
+    CancelRequested,
     DeadlinePassed,
     Event,
     ModelFailed,
@@ -33,8 +34,8 @@ from callboard.protocol.events import (
     ToolCallTimedOut,
     ToolsLost,
 )
-from callboard.protocol.ids import CallId, Tag
-from callboard.protocol.limits import STREAM_IDLE_TIMEOUT_SECONDS, TOOL_GRACE_SECONDS
+from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
+from callboard.protocol.limits import MAX_RESULT_BYTES, STREAM_IDLE_TIMEOUT_SECONDS, TOOL_GRACE_SECONDS
 from callboard.protocol.model import (
     CallPurpose,
     Error,
@@ -147,6 +148,12 @@ def cancelled(tag: Tag, now: float) -> Answer:
     return Answer(now + STOP_SECONDS, lambda at: ToolCallCancelled(tag, at))
 
 
+def beginning(scenario: Scenario) -> RequestStarted:
+    """The first event of the request of a scenario."""
+    plan = scenario
+    return RequestStarted(plan.tag, 0.0, plan.history, plan.user, plan.options, plan.offers, compacted=plan.compacted)
+
+
 def notice(tag: Tag, number: int) -> Make:
     """Something that the model should read; no other message has this text."""
     return lambda at: NoticeCame(tag, at, f"notice {number}")
@@ -163,9 +170,9 @@ def model_answers(turn: PlannedTurn, command: CallModel, options: RequestOptions
         failed_at = now + turn.seconds * sent / (8 * requests)
         # The next request follows at once or, of every second one, when the provider has said: later than it is lost.
         until_at = failed_at + RETRY_AFTER_SECONDS if sent % 2 else 0.0
-        text = f"planned: request {sent} failed"
-        noted = partial(ModelNoted, tag, kind=NoteKind.RETRY, text=text, requests=sent, until_at=until_at)
-        yield Answer(failed_at, noted)
+        is_last = sent == requests - 1 and turn.model
+        kind, text = NoteKind.FALLBACK if is_last else NoteKind.RETRY, f"planned: request {sent} failed"
+        yield Answer(failed_at, partial(ModelNoted, tag, kind=kind, text=text, requests=sent, until_at=until_at))
     if turn.does is not ModelDoes.VANISH:
         for share, pieces in _reads(turn):
             yield Answer(now + turn.seconds * share, partial(ModelStreamed, tag, events=pieces))
@@ -173,7 +180,8 @@ def model_answers(turn: PlannedTurn, command: CallModel, options: RequestOptions
         yield Answer(done_at, lambda at: ModelLost(tag, at))
     elif turn.does is ModelDoes.STALL:
         gives_up = min(now + STREAM_IDLE_TIMEOUT_SECONDS, command.deadline_at)
-        yield Answer(gives_up, lambda at: ModelFailed(tag, at, _error(ErrorKind.TIMEOUT), requests))
+        timed_out = partial(ModelFailed, tag, error=_error(ErrorKind.TIMEOUT), requests=requests)
+        yield Answer(gives_up, partial(timed_out, model=asked_last(turn, options)))
     elif turn.does is not ModelDoes.VANISH:
         yield from _repeat(Answer(done_at, _ending(turn, command, options, now)), turn.doubled, turn.late)
 
@@ -183,8 +191,15 @@ def requests_of(turn: PlannedTurn, command: CallModel) -> int:
     return min(turn.requests, command.attempts)
 
 
+def asked_last(turn: PlannedTurn, options: RequestOptions) -> str:
+    """The model that ends this call, with an answer or an error: "provider/model"."""
+    return turn.model or options.model
+
+
 def _reads(turn: PlannedTurn) -> Iterator[tuple[float, tuple[StreamEvent, ...]]]:
     """What the socket reads of a turn before its end, by the share of its time that has passed."""
+    if not turn.streams:
+        return
     if turn.restarts:
         yield 0.125, (TextDelta("void "),)
     half = len(turn.text) // 2
@@ -198,14 +213,13 @@ def _reads(turn: PlannedTurn) -> Iterator[tuple[float, tuple[StreamEvent, ...]]]
 
 _FAILS: Final = {
     ModelDoes.CUT: ErrorKind.TRUNCATED,
-    ModelDoes.BREAK: ErrorKind.SERVER,
     ModelDoes.OVERFLOW: ErrorKind.CONTEXT_LENGTH,
 }
 
 
 def _ending(turn: PlannedTurn, command: CallModel, options: RequestOptions, now: float) -> Make:
     tag = command.tag
-    kind = _FAILS.get(turn.does)
+    kind = turn.error if turn.does is ModelDoes.BREAK else _FAILS.get(turn.does)
     if turn.does is ModelDoes.REFUSE_TOOLS and command.request.tools:
         kind = ErrorKind.TOOLS_UNSUPPORTED
     if turn.does is ModelDoes.REFUSE_SCHEMA and command.request.response_schema is not None:
@@ -214,14 +228,35 @@ def _ending(turn: PlannedTurn, command: CallModel, options: RequestOptions, now:
         kind = ErrorKind.TIMEOUT
     window = input_tokens(command.request) * 6 // 10 if turn.does is ModelDoes.OVERFLOW and turn.text else None
     error = None if kind is None else replace(_error(kind), context_tokens=window)
+    requests, model = requests_of(turn, command), asked_last(turn, options)
     if error is not None and not turn.charged:
-        return partial(ModelFailed, tag, error=error, requests=requests_of(turn, command))
-    response = respond(turn, command.request)
+        return partial(ModelFailed, tag, error=error, requests=requests, model=model)
+    response = replace(respond(turn, command.request), **_names(tag, model))
     if error is not None:
         response = replace(response, parts=(), error=error)
     cost = cost_of(response.usage, options, turn.extra_cost)
-    requests, checked = requests_of(turn, command), check_answers(response, options) if command.is_turn else ()
-    return lambda at: ModelResponded(tag, at, response, cost, requests, checked=checked)
+    checked = check_answers(response, options) if command.is_turn else ()
+    first = next((now + turn.seconds * share for share, _ in _reads(turn)), None)
+    return partial(
+        ModelResponded,
+        tag,
+        response=response,
+        cost=cost,
+        requests=requests,
+        model=model,
+        first_event_at=first,
+        checked=checked,
+    )
+
+
+def _names(tag: Tag, model: str) -> dict[str, Any]:
+    """What the provider calls the answer."""
+    return {
+        "model": f"{model}-2026",
+        "response_id": f"response {tag.step}",
+        "provider_request_id": f"request {tag.step}",
+        "service_tier": "flex",
+    }
 
 
 def check_answers(response: ModelResponse, options: RequestOptions) -> tuple[Checked, ...]:
@@ -267,7 +302,8 @@ def respond(turn: PlannedTurn, request: ModelRequest) -> ModelResponse:
     reason = turn.finish_reason or (FinishReason.TOOL_CALLS if turn.calls else FinishReason.STOP)
     limit = request.sampling.max_output_tokens
     output = turn.output_tokens if limit is None else min(turn.output_tokens, limit)
-    usage = Usage(input_tokens(request), output) if turn.counts_tokens else None
+    taken = input_tokens(request)
+    usage = Usage(taken, output, cached_tokens=taken // 4, reasoning_tokens=output // 2) if turn.counts_tokens else None
     return ModelResponse(tuple(parts), reason, usage=usage)
 
 
@@ -318,7 +354,6 @@ def outside_failure(plan: PlannedCall) -> ToolFailure:
 
 _NOT_BEGUN: Final = frozenset({ToolDoes.REFUSE, ToolDoes.WITHDRAWN})
 _FAILURES: Final = {
-    ToolDoes.FAIL: FailureCode.TOOL_ERROR,
     ToolDoes.CRASH: FailureCode.CRASHED,
     ToolDoes.REFUSE: FailureCode.OVERLOADED,
 }
@@ -329,7 +364,7 @@ def _tool_ending(plan: PlannedCall, tag: Tag) -> Make:
         return partial(ToolCallDeferred, tag, timeout_seconds=plan.open_seconds)
     if plan.does in (ToolDoes.STOPPED, ToolDoes.WITHDRAWN):
         return partial(ToolCallCancelled, tag)
-    code = _FAILURES.get(plan.does)
+    code = plan.code if plan.does is ToolDoes.FAIL else _FAILURES.get(plan.does)
     if code is None:
         return partial(ToolCallCompleted, tag, content=result_of(tag, plan))
     return partial(ToolCallFailed, tag, failure=ToolFailure(plan.tool, code, f"planned: {plan.does}"))
@@ -338,7 +373,15 @@ def _tool_ending(plan: PlannedCall, tag: Tag) -> Make:
 def result_of(tag: Tag, plan: PlannedCall | None = None) -> str:
     """The result of a simulated call: it names its call, so that one in a wrong place shows, unless it is steady."""
     of = "any call" if plan is not None and plan.steady else f"{tag.step}/{tag.call_id}"
+    if plan is not None and plan.is_huge:
+        return _huge_text()
     return orjson.dumps({"ok": True, "of": of}).decode()
+
+
+@cache
+def _huge_text() -> str:
+    """One byte more than a result may have."""
+    return "x" * (MAX_RESULT_BYTES + 1)
 
 
 def person_answers(plan: PlannedCall, command: AskApproval, now: float) -> Iterable[Answer]:
@@ -348,48 +391,174 @@ def person_answers(plan: PlannedCall, command: AskApproval, now: float) -> Itera
     tag, at = command.tag, now + plan.person_seconds
     if plan.person is PersonDoes.GRANT:
         hold = Hold.NONE if plan.changed else Hold.READING
-        granted = Answer(at, lambda at: ApprovalGranted(tag, at, "sim", arguments=plan.changed, hold=hold))
-        return _repeat(granted, plan.doubled, plan.late)
-    return _repeat(Answer(at, lambda at: ApprovalDenied(tag, at, "sim", "planned")), plan.doubled, plan.late)
+        make: Make = partial(ApprovalGranted, tag, by="sim", rule=plan.rule, arguments=plan.changed, hold=hold)
+    else:
+        make = partial(ApprovalDenied, tag, by="sim", reason="planned", rule=plan.rule)
+    return _repeat(Answer(at, make), plan.doubled, plan.late)
 
 
-def stray_events(
-    start: RequestStarted,
-    step: Tag,
-    asked: Sequence[Tag],
-    waiting: Collection[Tag],
-    now: float,
-    askers: Sequence[Tag] = (),
-) -> Iterator[Event]:
-    """Events of this very request that are not due: early timers, stale answers, results before leave.
+class Moment(Struct, frozen=True):
+    """What is open when something comes that is not due."""
 
-    `asked` are the calls handed out so far, `waiting` those whose question is open, `askers` those of the step that the
-    asker runs: their results come with another request.
-    """
-    for call in askers[:2]:
-        yield ToolCallCompleted(call, now, result_of(call))
-        yield ToolCallStarted(call, now)
-        yield ApprovalGranted(call, now, "stray")
-    yield start
-    yield DeadlinePassed(start.tag, now)
-    yield DeadlinePassed(step, now)
-    for other in (step.at_step(step.step + 1), step.at_step(max(1, step.step - 1))):
-        if other != step:
-            yield ModelResponded(other, now, ModelResponse((Text("stale"),), usage=Usage(1, 1)), 0.5)
-            yield ModelLost(other, now)
-            yield ToolsLost(other, now)
-    for call in asked[-4:]:
-        if call.step < step.step or call in waiting:
-            yield ToolCallStarted(call, now)
-            yield ToolCallDeferred(call, now, 1.0)
-            yield ToolCallCompleted(call, now, result_of(call))
-        else:
-            yield ApprovalGranted(call, now, "stray")
-            yield ApprovalDenied(call, now, "stray")
+    start: RequestStarted
+    step: Tag
+    at: float
+    is_asking: bool
+    """The model is asked for something."""
+    asked: Sequence[Tag] = ()
+    """The calls handed out so far."""
+    waiting: Collection[Tag] = ()
+    """Those whose question is open."""
+    askers: Sequence[Tag] = ()
+    """Those of the step that the asker runs: their results come with another request."""
 
 
-def foreign_events(step: Tag, calls: Sequence[Tag], now: float) -> Iterator[Event]:
-    """Answers of another request which has the very same step and call ids."""
-    yield ModelResponded(step, now, ModelResponse((Text("not yours"),), usage=Usage(1, 1)))
-    for call in calls[-1:]:
-        yield ToolCallCompleted(step._replace(call_id=call.call_id), now, '"not yours"')
+def stray_event(number: int, moment: Moment) -> Event:
+    """An event of this very request that is not due: an early timer, a stale answer, a result before leave. Which one
+    the number says: the first from there on that is possible now."""
+    at_once = (stray(moment, number // len(_STRAYS)) for stray in (*_STRAYS[number % len(_STRAYS) :], *_STRAYS))
+    return next(event for event in at_once if event is not None)
+
+
+_Stray = Callable[[Moment, int], Event | None]
+
+
+def _of_request(make: Callable[[Moment], Event]) -> _Stray:
+    return lambda moment, _: make(moment)
+
+
+def _of_model(make: _MakeOf) -> _Stray:
+    """Of a model call that is not open: the one before, the one after, or that of this step when it has ended."""
+
+    def stray(moment: Moment, number: int) -> Event | None:
+        step = moment.step
+        others = [step.at_step(step.step + 1), step.at_step(step.step - 1)][: 1 if step.step < 2 else 2]
+        steps = others if moment.is_asking else [step, *others]
+        return make(steps[number % len(steps)], moment.at)
+
+    return stray
+
+
+def _of_call(make: _MakeOf) -> _Stray:
+    """Of a call that has ended with its step, or that may not run yet."""
+
+    def stray(moment: Moment, number: int) -> Event | None:
+        calls = [call for call in moment.asked[-4:] if call.step < moment.step.step or call in moment.waiting]
+        return make(calls[-1 - number % len(calls)], moment.at) if calls else None
+
+    return stray
+
+
+def _of_askers(make: _MakeOf) -> _Stray:
+    return lambda moment, number: make(moment.askers[number % len(moment.askers)], moment.at) if moment.askers else None
+
+
+def _approval(make: _MakeOf) -> _Stray:
+    """Of a call that nobody is asked about any more."""
+
+    def stray(moment: Moment, number: int) -> Event | None:
+        calls = [call for call in moment.asked[-4:] if call.step == moment.step.step and call not in moment.waiting]
+        return make(calls[-1 - number % len(calls)], moment.at) if calls else None
+
+    return stray
+
+
+def _lost_tools(moment: Moment, number: int) -> Event | None:
+    """They hold no call of this step, while the model is asked, and none of another one ever."""
+    step = moment.step
+    others = [step.at_step(step.step + 1), step.at_step(max(step.step - 1, 0))]
+    steps = [step, *others] if moment.is_asking else others
+    return ToolsLost(steps[number % len(steps)], moment.at)
+
+
+_MakeOf = Callable[[Tag, float], Event]
+
+
+def _grant(tag: Tag, at: float) -> Event:
+    return ApprovalGranted(tag, at, "stray")
+
+
+def _denial(tag: Tag, at: float) -> Event:
+    return ApprovalDenied(tag, at, "stray", "stray")
+
+
+def _deferral(tag: Tag, at: float) -> Event:
+    return ToolCallDeferred(tag, at, 1.0)
+
+
+def _result(tag: Tag, at: float) -> Event:
+    return ToolCallCompleted(tag, at, result_of(tag))
+
+
+def _failure(tag: Tag, at: float) -> Event:
+    return ToolCallFailed(tag, at, ToolFailure(ToolName("look"), FailureCode.TOOL_ERROR, "not due"))
+
+
+def _answer(tag: Tag, at: float) -> Event:
+    return ModelResponded(tag, at, ModelResponse((Text("not due"),), usage=Usage(1, 1)), 0.5)
+
+
+def _model_failure(tag: Tag, at: float) -> Event:
+    return ModelFailed(tag, at, _error(ErrorKind.SERVER))
+
+
+def _text(tag: Tag, at: float) -> Event:
+    return ModelStreamed(tag, at, (TextDelta("not due"),))
+
+
+def _retry(tag: Tag, at: float) -> Event:
+    return ModelNoted(tag, at, NoteKind.RETRY, "not due", 1)
+
+
+_STRAYS: Final[tuple[_Stray, ...]] = (
+    *(_of_askers(make) for make in (_result, ToolCallStarted, _grant, _denial, _failure)),
+    _of_request(lambda moment: moment.start),
+    _of_request(lambda moment: DeadlinePassed(moment.start.tag, moment.at)),
+    _of_request(lambda moment: DeadlinePassed(moment.step, moment.at)),
+    *(_of_model(make) for make in (_answer, ModelLost, _model_failure, _text, _retry)),
+    _lost_tools,
+    *(_of_call(make) for make in (ToolCallStarted, _deferral, _result, _failure, ToolCallTimedOut, ToolCallCancelled)),
+    *(_approval(make) for make in (_grant, _denial)),
+)
+
+#: What may be said of another request, by what it is about: the request, a step of it, a call.
+_FOREIGN: Final[tuple[tuple[str, _MakeOf], ...]] = (
+    ("step", _answer),
+    ("call", _result),
+    ("request", lambda tag, at: CancelRequested(tag, at, "not yours")),
+    ("request", DeadlinePassed),
+    ("step", DeadlinePassed),
+    ("call", _grant),
+    ("call", _denial),
+    ("step", ModelLost),
+    ("step", ToolsLost),
+    ("request", lambda tag, at: NoticeCame(tag, at, "not yours")),
+    ("call", ToolCallStarted),
+    ("call", _deferral),
+    ("call", _failure),
+    ("call", ToolCallTimedOut),
+    ("call", ToolCallCancelled),
+    ("step", _text),
+    ("step", _retry),
+    ("step", _model_failure),
+)
+#: Kinds of foreign events, the beginning of a request among them.
+FOREIGN_KINDS: Final = len(_FOREIGN) + 1
+
+
+def foreign_event(number: int, start: RequestStarted, step: Tag, calls: Sequence[Tag], at: float) -> Event:
+    """What is said of another request which has the very same step and call ids as this one. Of every second kind the
+    request's id is the same too, and only the message that it answers is another."""
+    is_start = number % FOREIGN_KINDS == FOREIGN_KINDS - 1
+    other = _stranger(step, number // FOREIGN_KINDS)
+    if is_start:
+        return replace(start, tag=other.request, at=at)
+    about, make = _FOREIGN[number % FOREIGN_KINDS]
+    call = calls[-1].call_id if calls else CallId("a")
+    return make({"request": other.request, "step": other, "call": other._replace(call_id=call)}[about], at)
+
+
+def _stranger(step: Tag, number: int) -> Tag:
+    if number % 2:
+        return step._replace(parent_id=MessageId(f"{step.parent_id}-other"))
+    return step._replace(request_id=RequestId(f"{step.request_id}-other"))

@@ -36,6 +36,7 @@ from callboard.protocol.testing.story import (
     OpenWork,
     Reaction,
     Story,
+    is_too_large,
     responses,
 )
 from callboard.protocol.tools import (
@@ -179,6 +180,10 @@ def _ended_at_once(story: Story) -> dict[Tag, _EndedAtOnce]:
 
 def _wrong_result(story: Story, call: CallRun, result: ToolMessage) -> Iterator[str]:
     ending = call.ending
+    if isinstance(ending, ToolCallCompleted) and is_too_large(ending):
+        if _code(result) != FailureCode.RESULT_TOO_LARGE:
+            yield f"call {call.tag} completed with more than a result may hold, it reads {result.content!r:.80}"
+        return
     if isinstance(ending, ToolCallCompleted):
         if result.content != ending.content or result.is_error:
             yield f"call {call.tag} completed with {ending.content!r}, its result is {result.content!r}"

@@ -12,10 +12,20 @@ from msgspec import Struct
 
 from callboard.protocol.compaction import Compacted
 from callboard.protocol.content import Message, UserMessage
+from callboard.protocol.errors import ErrorKind
 from callboard.protocol.ids import MessageId, RequestId, Tag, ToolName
 from callboard.protocol.model import FinishReason
 from callboard.protocol.options import RequestOptions, ToolOffer
-from callboard.protocol.tools import Decision, Effect, Isolation, Origin, Risk, ToolContract, ToolDefinition
+from callboard.protocol.tools import (
+    Decision,
+    Effect,
+    FailureCode,
+    Isolation,
+    Origin,
+    Risk,
+    ToolContract,
+    ToolDefinition,
+)
 
 
 class ToolDoes(StrEnum):
@@ -107,6 +117,12 @@ class PlannedCall(Struct, frozen=True):
     """The provider never finished the call, although its arguments can be read."""
     steady: bool = False
     """Its result does not name its call: it is the same each time."""
+    code: FailureCode = FailureCode.TOOL_ERROR
+    """Of one that fails."""
+    rule: str = ""
+    """By what the person's answer was found, or for which calls it holds, in words."""
+    is_huge: bool = False
+    """Its result is larger than any may be."""
 
 
 class PlannedTurn(Struct, frozen=True):
@@ -133,6 +149,12 @@ class PlannedTurn(Struct, frozen=True):
     """US dollars besides those for tokens (a server tool)."""
     requests: int = 1
     """Requests that it takes: the last one answers, those before it fail. No more than the call may take are sent."""
+    model: str = ""
+    """"provider/model" of the one that is asked last, where that is another than the request names."""
+    error: ErrorKind = ErrorKind.SERVER
+    """Of one that breaks."""
+    streams: bool = True
+    """False: nothing of it comes before its end."""
 
 
 class Store(Struct, frozen=True):
@@ -165,8 +187,9 @@ class Scenario(Struct, frozen=True):
     """The process dies at these times and comes back from its journal."""
     tools_lost_at: tuple[float, ...] = ()
     """The dispatcher dies at these times."""
-    foreign_at: tuple[float, ...] = ()
-    """Events of another request arrive at these times."""
+    foreign: tuple[tuple[float, int], ...] = ()
+    """At each time, one event of another request arrives, which has the same step and call ids. Which one, of all
+    kinds, the number says."""
     notices_at: tuple[float, ...] = ()
     """At these times something happens outside that the model should read."""
     strays: tuple[tuple[float, int], ...] = ()
@@ -213,7 +236,8 @@ def offer(
         origin=origin,
         is_outside=is_outside,
     )
-    return ToolOffer(ToolDefinition(ToolName(name), f"The tool {name}."), contract, decision)
+    definition = ToolDefinition(ToolName(name), f"The tool {name}.")
+    return ToolOffer(definition, contract, decision, rule=f"of {name} the plan says: {decision}")
 
 
 #: What scenarios draw from: tools of different deadlines, risks, origins, isolation and effects; allowed, to be

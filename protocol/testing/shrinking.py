@@ -103,12 +103,13 @@ def _prompt(turns: tuple[PlannedTurn, ...]) -> tuple[PlannedTurn, ...]:
 def _sooner(scenario: Scenario, when: float) -> dict[str, Any]:
     """The moments of a scenario at which something is done to it, all at one time."""
     changes: dict[str, Any] = {
-        name: (when,) for name in ("restart_at", "tools_lost_at", "foreign_at", "notices_at") if getattr(scenario, name)
+        name: (when,) for name in ("restart_at", "tools_lost_at", "notices_at") if getattr(scenario, name)
     }
     if scenario.cancel_at is not None:
         changes["cancel_at"] = when
-    if scenario.strays:
-        changes["strays"] = ((when, scenario.strays[-1][1]),)
+    for name in ("strays", "foreign"):
+        if events := getattr(scenario, name):
+            changes[name] = ((when, events[-1][1]),)
     return changes
 
 

@@ -61,7 +61,7 @@ from callboard.protocol.events import (
     ToolsLost,
 )
 from callboard.protocol.ids import Tag, ToolName
-from callboard.protocol.limits import CALL_BACKSTOP_SECONDS, COMMIT_SECONDS, MAX_ANSWER_BYTES
+from callboard.protocol.limits import CALL_BACKSTOP_SECONDS, COMMIT_SECONDS, MAX_ANSWER_BYTES, MAX_RESULT_BYTES
 from callboard.protocol.model import CallPurpose, FinishReason, ModelResponse
 from callboard.protocol.options import ToolOffer
 from callboard.protocol.testing.trace import Trace, Verb
@@ -330,7 +330,8 @@ class Story:
             return
         elif isinstance(event, CALL_ENDINGS):
             if call.open:
-                call.enter(event, _END_STATES[type(event)])
+                is_unsound = isinstance(event, ToolCallCompleted) and is_too_large(event)
+                call.enter(event, "failed" if is_unsound else _END_STATES[type(event)])
                 call.wait_no_more(event.at)
             call.ending = call.ending or event
         elif isinstance(event, ToolCallDeferred):
@@ -563,6 +564,11 @@ def answer_texts(response: ModelResponse) -> list[str]:
 def is_too_long(*said: str) -> bool:
     """Whether this is more than one turn of a model may hold."""
     return sum(len(text.encode("utf-8", "surrogatepass")) for text in said) > MAX_ANSWER_BYTES
+
+
+def is_too_large(event: ToolCallCompleted) -> bool:
+    """Whether this is more than one result may hold."""
+    return len(event.content.encode("utf-8", "surrogatepass")) > MAX_RESULT_BYTES
 
 
 def holds_nan(text: str) -> bool:

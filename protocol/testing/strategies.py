@@ -33,7 +33,7 @@ from callboard.protocol.model import (
     Usage,
 )
 from callboard.protocol.options import RequestOptions
-from callboard.protocol.testing import generator
+from callboard.protocol.testing import drawing, generator, oddities
 from callboard.protocol.testing.scenario import STANDARD_TOOLS, PlannedCall, PlannedTurn, Scenario, ToolDoes
 from callboard.protocol.tools import Effect, Isolation, Latency, Origin, Risk, ToolContract
 
@@ -93,7 +93,7 @@ def _drawn(make: Callable[..., _Item], *arguments: Any, **named: Any) -> st.Sear
 
 def histories(max_exchanges: int = 4) -> st.SearchStrategy[tuple[Message, ...]]:
     """Conversations that are legal for every provider: also with a leading system message, and with old tool calls."""
-    return _drawn(generator.draw_history, max_exchanges)
+    return _drawn(drawing.draw_history, max_exchanges)
 
 
 def tool_outcomes() -> st.SearchStrategy[ToolDoes]:
@@ -118,26 +118,26 @@ def contracts() -> st.SearchStrategy[ToolContract]:
 
 def planned_calls() -> st.SearchStrategy[PlannedCall]:
     """A call with its fate; some name no tool that exists."""
-    return _drawn(generator.draw_call)
+    return _drawn(drawing.draw_call)
 
 
-def model_turns(max_calls: int = generator.MAX_PARALLEL_CALLS) -> st.SearchStrategy[PlannedTurn]:
+def model_turns(max_calls: int = drawing.MAX_PARALLEL_CALLS) -> st.SearchStrategy[PlannedTurn]:
     """A turn of the model with its fate."""
-    return _drawn(generator.draw_turn, max_calls)
+    return _drawn(drawing.draw_turn, max_calls)
 
 
 def turns_that_ask_back(max_calls: int = 4) -> st.SearchStrategy[PlannedTurn]:
     """A turn with calls of the asker's own tools (`ASKERS_TOOLS`), alone or beside others."""
-    return _drawn(lambda choices: generator.ask_back(choices, generator.draw_turn(choices, max_calls)))
+    return _drawn(lambda choices: oddities.ask_back(choices, drawing.draw_turn(choices, max_calls)))
 
 
 def request_options() -> st.SearchStrategy[RequestOptions]:
     """Options of a request: mostly generous, sometimes any mixture of tight limits."""
-    return _drawn(lambda choices: generator.draw_tool_options(choices, generator.draw_options(choices)))
+    return _drawn(lambda choices: drawing.draw_tool_options(choices, drawing.draw_options(choices)))
 
 
 def scenarios(
-    max_turns: int = generator.MAX_TURNS, max_calls: int = generator.MAX_PARALLEL_CALLS, *, restarts: bool = True
+    max_turns: int = drawing.MAX_TURNS, max_calls: int = drawing.MAX_PARALLEL_CALLS, *, restarts: bool = True
 ) -> st.SearchStrategy[Scenario]:
     """Whole requests with every kind of fault; `restarts` also lets the process die and its journal be slow."""
     return _drawn(generator.draw_scenario, max_turns=max_turns, max_calls=max_calls, restarts=restarts)

@@ -1,0 +1,310 @@
+"""What scenarios are drawn from: single choices, and the parts of a scenario. Ordered from the plain to the odd."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Final, Protocol, TypeVar
+
+from msgspec.structs import replace
+
+from callboard.protocol.content import (
+    AssistantMessage,
+    AssistantPart,
+    Message,
+    Replay,
+    SystemMessage,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+)
+from callboard.protocol.errors import ErrorKind
+from callboard.protocol.ids import CallId, ToolName
+from callboard.protocol.masking import MARK
+from callboard.protocol.model import FinishReason, Sampling, ToolChoice, ToolChoiceMode
+from callboard.protocol.options import RequestOptions, ToolFallback, ToolOffer
+from callboard.protocol.provider_options import ExtraFields
+from callboard.protocol.testing.scenario import (
+    STANDARD_TOOLS,
+    ModelDoes,
+    OutsideDoes,
+    PersonDoes,
+    PlannedCall,
+    PlannedTurn,
+    Store,
+    ToolDoes,
+)
+from callboard.protocol.tools import FailureCode
+
+MAX_TURNS: Final = 12
+MAX_PARALLEL_CALLS: Final = 8
+#: Few ids and arguments, so that they collide; "" and '{"x":' are what sloppy servers send.
+CALL_IDS: Final = ("a", "b", "c", "d", "a_2", "")
+#: With a mask in place of a key, written as it is and as an escape.
+MASKED_ARGUMENTS: Final = (f'{{"x":"{MARK}**{MARK}"}}', '{"x":"a\\u2327"}')
+GOOD_ARGUMENTS: Final = ('{"x":1}', "{}", '{ "x": 1 }', '{"x":2}', '{"x":3}', '{"x":4}')
+BAD_ARGUMENTS: Final = ('{"x":', "[1]", "")
+#: Right answers and wrong ones (outside.check_answer), and one that its check cannot bear.
+ANSWER_TEXTS: Final = ('{"x":1}', '{"x":3}', '{"x":2}', '{"x":4}', "no JSON", '{"x":999}')
+#: Ends of a text after which it may not be all of the answer.
+SHORT_ENDS: Final = (FinishReason.LENGTH, FinishReason.REFUSAL, FinishReason.OTHER)
+#: Most calls are of tools that simply run; "nowhere" is not on offer.
+TOOLS: Final = tuple(
+    ToolName(name) for name in ("look", "look", "again", "write", "quick", "patient", "deploy", "never", "nowhere")
+)
+#: Tools that simply run, and those that a person is asked about.
+SMALL_TOOLS: Final = TOOLS[:1] * 2 + (ToolName("again"), ToolName("patient"))
+ASKING_TOOLS: Final = (ToolName("write"), ToolName("deploy"))
+#: For which calls a person's yes holds, in words.
+SCOPES: Final = ("", "of this call", "a person allowed it for this request", "a person allowed it for always")
+#: Those of the standard tools that search, where a scenario has such.
+SEARCH_TOOLS: Final = (ToolName("look"), ToolName("patient"))
+SEARCH_ARGUMENTS: Final = (
+    '{"queries":["a"]}',
+    "{}",
+    '{"queries":["a","b"]}',
+    '{"queries":"a"}',
+    '{"queries":[" ","a",3]}',
+)
+_ASKED_AGAIN: Final = (ModelDoes.CUT, ModelDoes.LOST, ModelDoes.REFUSE_TOOLS, ModelDoes.OVERFLOW)
+
+_Item = TypeVar("_Item")
+
+
+#: What a person puts in place of a call's arguments; no model of a scenario writes it.
+CHANGED_ARGUMENTS: Final = '{"by":"a person"}'
+
+
+class Choices(Protocol):
+    """Where a generator's decisions come from."""
+
+    def pick(self, options: Sequence[_Item]) -> _Item: ...
+    def number(self, low: int, high: int) -> int: ...
+    def text(self) -> str: ...
+
+
+class SeededChoices:
+    """Decisions from a seed."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+
+    def pick(self, options: Sequence[_Item]) -> _Item:
+        """One of them, all equally likely."""
+        return self._random.choice(options)
+
+    def number(self, low: int, high: int) -> int:
+        """An integer between these two, both included."""
+        return self._random.randint(low, high)
+
+    def text(self) -> str:
+        """A short text."""
+        return self._random.choice(("hello", "what is this?", "", "ünïcödé ✓"))
+
+
+def draw_tool_options(choices: Choices, options: RequestOptions) -> RequestOptions:
+    """What the instructions say of tools, and whether the model is known to take none."""
+    return replace(options, tool_prompt=choices.pick(("", "", "look first")), takes_tools=not chance(choices, 5))
+
+
+def draw_tools(choices: Choices) -> tuple[ToolOffer, ...]:
+    """The standard tools, mostly; sometimes some are missing, or none is offered."""
+    return choices.pick((STANDARD_TOOLS,) * 20 + (STANDARD_TOOLS[:4], ()))
+
+
+def draw_strays(choices: Choices, longest: int) -> tuple[tuple[float, int], ...]:
+    """Half of them at a time when something else happens, or before all of it."""
+    return tuple(
+        (choices.pick((quarters(choices, longest), choices.number(0, longest * 8) / 8)), choices.number(0, 90))
+        for _ in range(choices.number(1, 6))
+    )
+
+
+def draw_store(choices: Choices) -> Store:
+    """A slow journal, or one that is full for a while."""
+    full_from = quarters(choices, 15)
+    return Store(choices.pick((0.0, 0.25, 2.0)), full_from, full_from + choices.pick((0.0, 3.0, 30.0)))
+
+
+# Histories.
+
+
+def draw_history(choices: Choices, max_exchanges: int) -> tuple[Message, ...]:
+    """A legal conversation: sometimes begun by a system message, with old tool calls and notes."""
+    messages: list[Message] = [SystemMessage("Answer in English.")] if chance(choices, 40) else []
+    for index in range(choices.number(0, max_exchanges)):
+        messages += _exchange(choices, index)
+    return tuple(messages)
+
+
+def _exchange(choices: Choices, index: int) -> list[Message]:
+    parts: list[AssistantPart] = [Text(choices.text() or "x")]
+    if chance(choices, 30):
+        parts.insert(0, Thinking(choices.text(), _replay(choices)))
+    calls = [
+        ToolCall(CallId(f"h{index}{number}"), choices.pick(TOOLS[:3]), choices.pick(GOOD_ARGUMENTS))
+        for number in range(choices.number(0, 3))
+    ]
+    results = [
+        ToolMessage(call.call_id, call.name, choices.pick((choices.text(), "x" * 1_500)), is_error=chance(choices, 20))
+        for call in calls
+    ]
+    notes = [SystemMessage("A note after the results.")] if results and chance(choices, 20) else []
+    answer = [AssistantMessage((Text("So it is."),))] if results else []
+    return [UserMessage.of(choices.text()), AssistantMessage((*parts, *calls)), *results, *notes, *answer]
+
+
+def _replay(choices: Choices) -> Replay | None:
+    return Replay("sim", {"signature": choices.text()}) if chance(choices, 60) else None
+
+
+# What model, tools and people will do.
+
+
+def draw_turns(choices: Choices, max_turns: int, max_calls: int) -> tuple[PlannedTurn, ...]:
+    """Turns with calls mostly, and sometimes a last one whose end is odd."""
+    turns = [draw_turn(choices, max_calls) for _ in range(choices.number(min(2, max_turns), min(6, max_turns)))]
+    if chance(choices, 15):
+        turns = _draw_stubborn(choices, turns[:3], max_turns, max_calls)
+    if chance(choices, 35):
+        text, reason = choices.pick(("so far", "")), choices.pick(list(FinishReason))
+        turns.append(PlannedTurn(text, (), reason, thinking=choices.pick(("", "hm"))))
+    return tuple(turns)
+
+
+def _draw_stubborn(choices: Choices, first: list[PlannedTurn], max_turns: int, max_calls: int) -> list[PlannedTurn]:
+    """A model that makes the same call, or a few in turn, again and again: in a loop, or polling."""
+    steady, beside = not chance(choices, 35), choices.pick((0, max_calls - 1))
+    tools = choices.pick((*(TOOLS[:1],) * 4, TOOLS[6:8], TOOLS[1:4]))
+    cycle = [PlannedCall(tool, call_id="s", steady=steady, person_seconds=0.25) for tool in tools]
+    # Plain ones after the first: what is odd about a turn shows in a few, and mostly ends the request.
+    turns = (first + [PlannedTurn(calls=turn.calls) for turn in first] * max_turns)[:max_turns]
+    # Beside them calls that bring no news after their first results.
+    others = [tuple(replace(call, steady=steady) for call in turn.calls[:beside]) for turn in turns]
+    return [replace(turn, calls=(cycle[number % len(cycle)], *others[number])) for number, turn in enumerate(turns)]
+
+
+def draw_turn(choices: Choices, max_calls: int = MAX_PARALLEL_CALLS) -> PlannedTurn:
+    """A turn of the model with its fate: mostly calls that run."""
+    sizes = [size for size in (1, 1, 2, 2, 3, 4, max_calls) if size <= max_calls]
+    return PlannedTurn(
+        text=choices.pick(("", "let me look", "one moment")),
+        calls=tuple(draw_call(choices) for _ in range(0 if chance(choices, 4) else choices.pick(sizes))),
+        finish_reason=choices.pick(list(FinishReason)) if chance(choices, 4) else None,
+        does=_model_does(choices),
+        seconds=quarters(choices, 4),
+        output_tokens=choices.pick((8, 1, 40)),
+        doubled=chance(choices, 8),
+        late=chance(choices, 8),
+        thinking=choices.pick(("", "", "", "hm")),
+        restarts=chance(choices, 5),
+        counts_tokens=not chance(choices, 8),
+        charged=chance(choices, 50),
+        extra_cost=choices.pick((0.0, 0.0, 0.0, 0.02)),
+        requests=choices.number(1, 4) if chance(choices, 10) else 1,
+        model=choices.pick(("", "", "", "sim/second")),
+        error=choices.pick(list(ErrorKind)),
+        streams=not chance(choices, 10),
+    )
+
+
+def _model_does(choices: Choices) -> ModelDoes:
+    if not chance(choices, 7):
+        return ModelDoes.ANSWER
+    return choices.pick((*_ASKED_AGAIN * 3, ModelDoes.STALL, ModelDoes.BREAK, ModelDoes.VANISH))
+
+
+def draw_call(choices: Choices) -> PlannedCall:
+    """A call with its fate; most of them complete, most questions are answered with yes."""
+    return PlannedCall(
+        tool=choices.pick(TOOLS),
+        arguments=choices.pick(BAD_ARGUMENTS) if chance(choices, 6) else _arguments(choices),
+        call_id=choices.pick(CALL_IDS),
+        does=choices.pick((*ToolDoes, ToolDoes.DEFER, ToolDoes.DEFER)) if chance(choices, 28) else ToolDoes.COMPLETE,
+        seconds=quarters(choices, 6),
+        waits_seconds=choices.pick((0.125, 0.125, 0.125, 0.125, 1.5, 4.0)),
+        person=choices.pick((PersonDoes.GRANT,) * 8 + tuple(PersonDoes)),
+        person_seconds=quarters(choices, 10),
+        outside=choices.pick((OutsideDoes.COMPLETE,) * 4 + tuple(OutsideDoes)),
+        outside_seconds=choices.pick((1.0, 0.25, 10.0, 7_200.0)),
+        open_seconds=choices.pick((86_400.0, 60.0, 5.0)),
+        doubled=chance(choices, 12),
+        late=chance(choices, 12),
+        claimed_complete=chance(choices, 8),
+        unfinished=chance(choices, 3),
+        code=choices.pick(list(FailureCode)),
+        rule=choices.pick(SCOPES),
+    )
+
+
+def _arguments(choices: Choices) -> str:
+    """Mostly different from call to call: the same ones in a row end a request as a loop."""
+    if chance(choices, 25):
+        return choices.pick(GOOD_ARGUMENTS)
+    number = choices.number(0, 999)
+    return MASKED_ARGUMENTS[number % 2] if number >= 980 else f'{{"x":{number}}}'
+
+
+# Options: mild mostly, so that requests live long; tight ones one at a time.
+
+
+def draw_options(choices: Choices) -> RequestOptions:
+    """Options of a request: mostly generous, sometimes any mixture of tight limits."""
+    tight = chance(choices, 30)
+    options = RequestOptions(
+        "sim/model",
+        system_prompt=choices.pick(("", "be brief")),
+        timeout_seconds=choices.pick((1_800.0, 120.0, 20.0, 6.0)) if tight else 1_800.0,
+        approval_timeout_seconds=choices.pick((86_400.0, 600.0, 5.0)),
+        max_steps=choices.pick((32, 32, 3, 1)) if tight else 32,
+        token_budget=choices.number(10, 6_000) if tight and chance(choices, 40) else None,
+        cost_budget=choices.pick((1.0, 0.1, 0.05, 0.01)) if tight and chance(choices, 50) else None,
+        input_price=choices.pick((None, 1e-5)),
+        output_price=choices.pick((None, 1e-4)),
+        context_tokens=choices.number(50, 1_500) if chance(choices, 25) else None,
+        sampling=Sampling(temperature=0.5, max_output_tokens=choices.pick((None, 100)), stop=("END",)),
+        tool_choice=_tool_choice(choices),
+        parallel_tool_calls=choices.pick((None, None, True)),
+        service_tier="flex",
+        provider_options=(ExtraFields({"knob": 1}),),
+        tool_fallback=choices.pick(list(ToolFallback)),
+        repeated_call_limit=choices.pick((3, 3, 2, 1, 0)) if chance(choices, 40) else 3,
+        max_attempts=choices.pick((4, 3, 2, 2, 2, 1)),
+    )
+    if options.input_price is None:  # by what was drawn, or all seeds would tell other stories from here on
+        options = replace(options, continue_cut_answers=2 if options.system_prompt else 1)
+    # A cost budget without prices is refused.
+    return options if options.cost_budget is None else replace(options, input_price=1e-5, output_price=1e-4)
+
+
+def _tool_choice(choices: Choices) -> ToolChoice:
+    others = (ToolChoice(ToolChoiceMode.REQUIRED), ToolChoice(ToolChoiceMode.NAMED, TOOLS[0]))
+    return choices.pick((*(ToolChoice(),) * 6, *others, ToolChoice(ToolChoiceMode.NONE)))
+
+
+def chance(choices: Choices, percent: int) -> bool:
+    """True so often in a hundred."""
+    return choices.number(1, 100) > 100 - percent
+
+
+def quarters(choices: Choices, longest: int) -> float:
+    """Virtual durations in quarters: equal times are likely, and so are both sides of a deadline."""
+    return choices.number(1, longest * 4) / 4
+
+
+def burst(choices: Choices) -> tuple[float, ...]:
+    """Several times in a row, nearer to each other than a call needs to begin."""
+    first = quarters(choices, 15)
+    return tuple(first + number / 32 for number in range(choices.number(2, 4)))
+
+
+def up_to_three(choices: Choices, percent: int) -> tuple[float, ...]:
+    """Moments of a rich story, each there so often in a hundred."""
+    return tuple(quarters(choices, 40) for _ in range(3) if chance(choices, percent))
+
+
+def soon(choices: Choices) -> float:
+    """A moment in a short request: half of them fall together with something else."""
+    return choices.number(1, 56) / 8
