@@ -68,7 +68,7 @@ from callboard.protocol.machine import Session
 from callboard.protocol.model import Usage
 from callboard.protocol.options import ToolOffer
 from callboard.protocol.prompt_tokens import estimate_tokens
-from callboard.protocol.testing import generator
+from callboard.protocol.testing import drawing, generator, oddities
 from callboard.protocol.testing.outside import beginning, check_answer, cost_of, foreign_event
 from callboard.protocol.testing.scenario import PlannedCall, Scenario, Store, ToolDoes
 from callboard.protocol.testing.trace import Trace
@@ -412,7 +412,7 @@ def _playable(scenario: Scenario) -> Scenario:
 
 
 def _short(seed: int, rng: random.Random, fault_seed: int | None) -> Scenario:
-    choices = generator.SeededChoices(seed)
+    choices = drawing.SeededChoices(seed)
     drawn = generator.draw_scenario(choices, max_turns=3, max_calls=rng.choice((1, 2, 3)), restarts=False)
     tools = tuple(_somewhere(rng, offer) for offer in drawn.tools) if fault_seed is not None else drawn.tools
     return _playable(replace(drawn, tools=tools, tools_lost_at=(), request_id=RequestId("r0")))
@@ -452,7 +452,7 @@ def _compacting(rng: random.Random, scenario: Scenario) -> Scenario:
     """A long history that is summarised on the way."""
     if scenario.options.compaction is not None or not scenario.user.parts:  # the latter goes on from its history
         return scenario
-    return generator.draw_compaction(generator.SeededChoices(rng.randrange(1 << 20)), scenario)
+    return oddities.draw_compaction(drawing.SeededChoices(rng.randrange(1 << 20)), scenario)
 
 
 Spice = Callable[[random.Random, Scenario], Scenario]
