@@ -438,8 +438,8 @@ class Session:
         return notes + self._run_calls(held.turn, at, held.told, None, {held.place: words})
 
     def _summary_failed(self, why: str, *, may_repeat: bool = False) -> list[Command]:
-        """Ask again, as often as any step may be; then go on without it: older messages are cut."""
-        if may_repeat and self._attempts.may_ask_again:
+        """Ask again, as often as for a step and within the budgets; then go on without it: older messages are cut."""
+        if may_repeat and self._attempts.may_ask_again and self._prompt.may_repeat_summary():
             return self._ask_again(f"{why}.")
         self._end_summary("")
         told = f"Older messages could not be summarised: {why}; what does not fit is left out."

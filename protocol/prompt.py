@@ -550,6 +550,10 @@ class PromptBuilder:
         limit = int((window - most) / self.size.ratio) - ask(())[1]
         return ask(compaction.transcript(self._history[first:last], first + 1, limit, self._count))
 
+    def may_repeat_summary(self) -> bool:
+        """Do the budgets cover it once more, with what the tries before have used?"""
+        return self._summary is not None and self._is_covered(self._summary.aside, None)
+
     def end_summary(self, text: str) -> None:
         """The summary is made, or could not be ("")."""
         plan, self._summary, self._has_summarised = self._summary, None, True

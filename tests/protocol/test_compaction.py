@@ -498,6 +498,12 @@ def test_what_a_summary_has_used_counts_against_the_budget() -> None:
     assert finish.outcome is Outcome.TOKEN_LIMIT
 
 
+def test_a_summary_that_the_budget_does_not_cover_once_more_is_not_asked_again() -> None:
+    session, call = begun(history_of(8), replace(OPTIONS, token_budget=10_000))
+    turn = asked(answer(session, call, said("", usage=Usage(5_000, 900))))
+    assert turn.purpose is CallPurpose.TURN
+
+
 def test_a_cancel_stops_the_summary_and_leaves_nothing_behind() -> None:
     session, call = begun(history_of(8))
     assert session.apply(ModelStreamed(call.tag, 0.5, (TextDelta("The user"),))) == ()
