@@ -152,6 +152,42 @@ class JournalFaults(Struct, frozen=True):
     """Chooses what remains."""
 
 
+class RequestFate(StrEnum):
+    """What becomes of a request to a model that does not answer."""
+
+    SERVER = "server"
+    OVERLOADED = "overloaded"
+    RATE_LIMITED = "rate_limited"
+    """It is to be tried again after a while, which holds for all requests of the credential."""
+    CUT = "cut"
+    """Its stream breaks off behind some text, which was paid for."""
+    BILLING = "billing"
+    """It is not to be tried again; another route may answer."""
+    NOT_FOUND = "not_found"
+    """Likewise."""
+
+
+class ModelFaults(Struct, frozen=True):
+    """How models and the ways to them behave, besides what the turns of a scenario say."""
+
+    routes: int = 1
+    """To each model, the fallbacks included."""
+    fates: tuple[RequestFate, ...] = (RequestFate.SERVER,)
+    """Each request that is to fail has one of these, by its call and number."""
+    more: tuple[int, ...] = (0,)
+    """Each model call has one of these by its tag: so many requests more fail before one answers."""
+    requests_per_minute: float | None = None
+    """That the credential of the first route allows."""
+
+    def fate_of(self, tag: Tag, number: int) -> RequestFate:
+        """What becomes of this request of a model call."""
+        return self.fates[zlib.crc32(repr((tag, number)).encode()) % len(self.fates)]
+
+    def more_of(self, tag: Tag) -> int:
+        """Requests of this model call that fail besides those of its turn."""
+        return self.more[zlib.crc32(repr(tag).encode()) % len(self.more)]
+
+
 class WorkerFaults(Struct, frozen=True):
     """How the simulated workers of every pool behave."""
 
@@ -183,6 +219,7 @@ class Faults(Struct, frozen=True):
     """None: there is no journal."""
     deaths: tuple[Death, ...] = ()
     workers: WorkerFaults = WorkerFaults()
+    models: ModelFaults = ModelFaults()
     session_capacity: int = 8
     """Messages a session's mailbox holds, where there are floods."""
     max_queued_calls: int = 10_000
@@ -260,6 +297,18 @@ def _workers_die(rng: random.Random, faults: Faults, latest: int) -> Faults:
     return replace(faults, workers=replace(faults.workers, deaths=deaths))
 
 
+def _odd_models(rng: random.Random, faults: Faults, _latest: int) -> Faults:
+    """Requests that fail in any way, with and without another route."""
+    fates = tuple(rng.sample(list(RequestFate), rng.choice((1, 3, len(RequestFate)))))
+    more = rng.choice(((0, 1, 2), (0, 0, 1, 9), (1,)))
+    return replace(faults, models=replace(faults.models, routes=rng.choice((1, 2, 2, 3)), fates=fates, more=more))
+
+
+def _limited_models(rng: random.Random, faults: Faults, _latest: int) -> Faults:
+    """All requests share a limit, which lets them wait."""
+    return replace(faults, models=replace(faults.models, requests_per_minute=rng.choice((2.0, 6.0, 30.0))))
+
+
 def _floods(rng: random.Random, faults: Faults, latest: int) -> Faults:
     return replace(faults, floods=(_moment(rng, latest),), session_capacity=rng.choice((8, 17, 40, 300)))
 
@@ -286,6 +335,8 @@ _KINDS: Final[Mapping[Callable[[random.Random, Faults, int], Faults], float]] = 
         _contention: 0.5,
         _odd_workers: 0.6,
         _workers_die: 0.4,
+        _odd_models: 0.4,
+        _limited_models: 0.15,
         _floods: 0.2,
         _jumps: 0.15,
         _store: 0.2,

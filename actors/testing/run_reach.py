@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from callboard.actors.testing.faults import CRASHABLE, MOMENTS, WorkerFate
+from callboard.actors.testing.faults import CRASHABLE, MOMENTS, RequestFate, WorkerFate
 from callboard.actors.testing.simulated_run import SimulatedRun, run_of, token_of
-from callboard.protocol.commands import Outcome
+from callboard.protocol.commands import NoteKind, Outcome
 from callboard.protocol.testing.scenario import OutsideDoes, PersonDoes, ToolDoes
 
 #: Seeds 0 to this one are counted for the docs, and must reach every row.
@@ -26,6 +26,8 @@ ROWS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "tool": tuple(does.value for does in ToolDoes),
         "outside": tuple(does.value for does in OutsideDoes),
         "person": tuple(does.value for does in PersonDoes),
+        "request to a model": ("as its turn says", *(fate.value for fate in RequestFate)),
+        "model note": tuple(kind.value for kind in (NoteKind.RETRY, NoteKind.FALLBACK, NoteKind.RATE_LIMIT)),
         "crash": tuple(CRASHABLE),
         "crash at": MOMENTS,
         "death at": ("a step", *MOMENTS),

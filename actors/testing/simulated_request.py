@@ -17,7 +17,7 @@ from callboard.actors.tools.progress import ToolProgressed
 from callboard.protocol.commands import CallModel, Command, Finish
 from callboard.protocol.content import Message, ToolCall, history_faults
 from callboard.protocol.errors import CallboardError, ProtocolError, RuntimeFailure
-from callboard.protocol.events import Event, ToolCallStarted
+from callboard.protocol.events import Event, ModelNoted, ToolCallStarted
 from callboard.protocol.ids import Tag
 from callboard.protocol.machine import Session
 from callboard.protocol.model import CallPurpose
@@ -335,6 +335,8 @@ class RecordedSession(ReplayedSession):
                 self._world.model_calls.setdefault(command.tag.request_id, []).append(command)
         for value in (event, *commands):
             self._world.passes(_moment_of(value))
+        if isinstance(event, ModelNoted):
+            self._world.reach("model note", event.kind)
         if self._world.ahead is not None:
             self._world.ahead.applied[request.scenario.request_id].add(len(self._journaled), [event, *commands])
         return commands

@@ -74,6 +74,7 @@ from callboard.protocol.testing.scenario import PlannedCall, Scenario, Store, To
 from callboard.protocol.testing.trace import Trace
 from callboard.protocol.tools import Isolation, Latency
 from callboard.providers.local.scripted import Scripted
+from callboard.providers.rate_limit import RateLimiter
 from callboard.providers.retry import RetryPolicy
 
 Kind = TypeVar("Kind", bound=Actor)
@@ -182,13 +183,19 @@ class SimulatedRun:
     # -- the tree
 
     def _plan(self) -> Plan:
-        def routes(model: str) -> tuple[Route]:
-            return (Route(Scripted(), model.partition("/")[2], listed_as=model),)
+        models = self.faults.models
+        limiter = RateLimiter(self.scheduler.now, models.requests_per_minute, chance=lambda: 0.5)
+
+        def routes(model: str) -> tuple[Route, ...]:
+            """Of one model: the first under its own name, the fallbacks with one of theirs and without limits."""
+            name = model.partition("/")[2]
+            fallbacks = (Route(Scripted(), name, listed_as=f"sim{n}/{name}") for n in range(2, models.routes + 1))
+            return (Route(Scripted(), name, limiter, listed_as=model), *fallbacks)
 
         return Plan(
             telemetry=lambda: CrashableTelemetry(),
             llm_manager=lambda: CrashableManager(
-                routes, PlayedModel(self.world).start, RetryPolicy(chance=lambda: 0.5), self._cost
+                routes, PlayedModel(self.world, limiter).start, RetryPolicy(chance=lambda: 0.5), self._cost
             ),
             workers=self.world.kind,
             dispatcher=self._dispatcher,

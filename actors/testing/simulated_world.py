@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import Context
 from functools import partial
 from typing import Final
@@ -21,7 +21,7 @@ from callboard.actors.kernel.reply import Reply
 from callboard.actors.models.llm_manager import Attempt, Emit, End
 from callboard.actors.requests.conversation import Conversation
 from callboard.actors.requests.outside import ResolveCall
-from callboard.actors.testing.faults import Faults, JournalFaults, Moment
+from callboard.actors.testing.faults import Faults, JournalFaults, Moment, RequestFate
 from callboard.actors.testing.simulated_store import SimulatedDisk
 from callboard.actors.testing.simulated_workers import Die, Later, SimulatedWorker, simulated_kind
 from callboard.actors.testing.simulation import BATON, SimulatedScheduler
@@ -33,8 +33,8 @@ from callboard.actors.topology import ROOT_INTENSITY, ROOT_PERIOD_SECONDS
 from callboard.actors.workers.messages import WorkerKind
 from callboard.protocol.commands import AskApproval, CallModel, RunTool
 from callboard.protocol.compaction import Compacted
-from callboard.protocol.content import Message
-from callboard.protocol.errors import ErrorKind
+from callboard.protocol.content import Message, Text
+from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind
 from callboard.protocol.events import (
     ApprovalDenied,
     ApprovalGranted,
@@ -45,12 +45,14 @@ from callboard.protocol.events import (
     ModelStreamed,
 )
 from callboard.protocol.ids import RequestId, Tag
-from callboard.protocol.model import Error, ModelRequest, ModelResponse
+from callboard.protocol.model import Error, ModelRequest, ModelResponse, TextDelta, Usage
 from callboard.protocol.options import ToolOffer
 from callboard.protocol.policy import Policy
 from callboard.protocol.testing.outside import (
+    RETRY_AFTER_SECONDS,
     Answer,
     Plans,
+    input_tokens,
     model_answers,
     outside_answers,
     outside_failure,
@@ -61,6 +63,7 @@ from callboard.protocol.testing.scenario import OutsideDoes, PlannedCall, Planne
 from callboard.protocol.testing.trace import Trace, Verb
 from callboard.protocol.tools import Decision, Effect, Hold, ToolContract
 from callboard.providers.adapter import Provider
+from callboard.providers.rate_limit import RateLimiter
 
 #: What a supervisor bears, with the time by which its backoff may bring crashes nearer to each other.
 _BORNE = {"root": (ROOT_INTENSITY, ROOT_PERIOD_SECONDS + 5.0), "root/tools": (3, 6.0)}
@@ -114,6 +117,8 @@ class World:
         self.happened: list[tuple[float, str]] = []
         """The faults that were carried out, for the report."""
         self.jumps: list[tuple[float, float]] = []
+        self.tries: list[ModelTry] = []
+        """All requests to models."""
         self.reached: Counter[tuple[str, str]] = Counter()
         """What has happened how often: a kind, and which one of it (run_reach.py)."""
         self._deaths = [(death.after_steps, death) for death in faults.deaths if death.moment is None]
@@ -353,39 +358,56 @@ class Playing:
             timer.cancel()
 
 
+class ModelTry(Struct, frozen=True):
+    """One request to a model, as it was played."""
+
+    tag: Tag
+    number: int
+    """Of this model call, from 1 on."""
+    sent_at: float
+    fate: RequestFate | None
+    """None: it came to what the turn of its scenario says."""
+    usage: Usage | None = None
+    """What was charged for one that was cut."""
+
+
+class _Asked(Struct, eq=False):
+    """A model call, and the requests that it has taken."""
+
+    command: CallModel
+    turn: PlannedTurn
+    failing: int
+    """The requests before the one that comes to what the turn says."""
+    sent: int = 0
+
+
 class PlayedModel:
     """The stream driver under the real LLM manager. Each request has a model named after it."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, limiter: RateLimiter) -> None:
+        """`limiter`: that of the first route, which hears what a provider says of its limits."""
         self._world = world
-        self._unanswered: dict[RequestId, _Unanswered] = {}
+        self._limiter = limiter
+        self._asked: dict[RequestId, _Asked] = {}
 
     def start(self, provider: Provider, request: ModelRequest, emit: Emit, end: End, asker: Context | None) -> Attempt:
-        """Begin the planned turn of the request that asks."""
-        world, request_id = self._world, RequestId(request.model)
-        given = world.model_calls.get(request_id, [])
-        # A call that was lost before it began, and the later one in its place, ask the same: the last that may begin.
-        due = [each for each in given if each.not_before_at <= world.scheduler.now()]
-        command = next((each for each in reversed(due) if each.request.messages == request.messages), None)
-        unanswered = self._unanswered.pop(request_id, None)
-        if command is not None:
-            given.remove(command)
-            world.write(Verb.ASKED, command)
-            turn = world.plans[request_id].next_turn(command)
-            unanswered = _Unanswered(command, turn, requests_of(turn, command))
-        elif unanswered is None or unanswered.command.request.messages != request.messages:
-            raise AssertionError(f"{provider.name} was asked for {request_id} what its session had not asked for")
-        now = world.scheduler.now()
-        if unanswered.requests > 1:
-            self._unanswered[request_id] = replace(unanswered, requests=unanswered.requests - 1)
-            passing = Error(ErrorKind.SERVER, "planned", retryable=True)
-            tag = unanswered.command.tag
-            answers: Iterable[Answer] = [Answer(now + FAILS_AFTER_SECONDS, lambda at: ModelFailed(tag, at, passing))]
+        """Play the next request of a model call: one that fails on the way, or what the turn comes to."""
+        world, now = self._world, self._world.scheduler.now()
+        asked = self._asked_for(provider, request)
+        asked.sent += 1
+        tag, number = asked.command.tag, asked.sent
+        options = world.scenarios[tag.request_id].options
+        if number <= asked.failing:
+            fate = world.faults.models.fate_of(tag, number)
+            answers: Iterable[Answer] = self._failing(asked, fate, now)
         else:
+            fate = None
             # The manager has its own way to retry; what is planned is what comes of that.
-            planned = replace(unanswered.turn, requests=1)
-            options = world.scenarios[request_id].options
-            answers = map(_for_good, model_answers(planned, unanswered.command, options, now))
+            planned = model_answers(replace(asked.turn, requests=1), asked.command, options, now)
+            answers = planned if request.is_last_try else map(_for_good, planned)
+        usage = Usage(input_tokens(asked.command.request), 1) if fate is RequestFate.CUT else None
+        world.tries.append(ModelTry(tag, number, now, fate, usage))
+        world.reach("request to a model", fate or "as its turn says")
 
         def say(event: Event) -> None:
             match event:
@@ -399,15 +421,49 @@ class PlayedModel:
                 case ModelLost():
                     world.crash("root/llm_manager")
 
-        return Playing(world.scheduler, f"model of {request_id}", answers, say)
+        return Playing(world.scheduler, f"model of {tag.request_id}", answers, say)
+
+    def _asked_for(self, provider: Provider, request: ModelRequest) -> _Asked:
+        """The model call that this request is of."""
+        world, request_id = self._world, RequestId(request.model)
+        given = world.model_calls.get(request_id, [])
+        # A call that was lost before it began, and the later one in its place, ask the same: the last that may begin.
+        due = [each for each in given if each.not_before_at <= world.scheduler.now()]
+        command = next((each for each in reversed(due) if each.request.messages == request.messages), None)
+        if command is not None:
+            given.remove(command)
+            world.write(Verb.ASKED, command)
+            turn = world.plans[request_id].next_turn(command)
+            failing = requests_of(turn, command) - 1 + world.faults.models.more_of(command.tag)
+            self._asked[request_id] = _Asked(command, turn, failing)
+        asked = self._asked.get(request_id)
+        if asked is None or asked.command.request.messages != request.messages:
+            raise AssertionError(f"{provider.name} was asked for {request_id} what its session had not asked for")
+        return asked
+
+    def _failing(self, asked: _Asked, fate: RequestFate, now: float) -> Iterator[Answer]:
+        tag, at = asked.command.tag, now + FAILS_AFTER_SECONDS
+        error = Error(_KINDS[fate], "planned", retryable=_KINDS[fate] in RETRYABLE_KINDS)
+        if fate is RequestFate.RATE_LIMITED:
+            error = replace(error, status=429, retry_after=RETRY_AFTER_SECONDS)
+            self._limiter.on_headers(429, {"retry-after": str(RETRY_AFTER_SECONDS)})
+        if fate is not RequestFate.CUT:
+            yield Answer(at, lambda at: ModelFailed(tag, at, error))
+            return
+        usage = Usage(input_tokens(asked.command.request), 1)
+        response = ModelResponse((Text("cut "),), error=error, usage=usage)
+        yield Answer(now + FAILS_AFTER_SECONDS / 2, lambda at: ModelStreamed(tag, at, (TextDelta("cut "),)))
+        yield Answer(at, lambda at: ModelResponded(tag, at, response))
 
 
-class _Unanswered(Struct, frozen=True):
-    """A model call that was begun, and the requests it takes still."""
-
-    command: CallModel
-    turn: PlannedTurn
-    requests: int
+_KINDS: Final[Mapping[RequestFate, ErrorKind]] = {
+    RequestFate.SERVER: ErrorKind.SERVER,
+    RequestFate.OVERLOADED: ErrorKind.OVERLOADED,
+    RequestFate.RATE_LIMITED: ErrorKind.RATE_LIMITED,
+    RequestFate.CUT: ErrorKind.TRUNCATED,
+    RequestFate.BILLING: ErrorKind.BILLING,
+    RequestFate.NOT_FOUND: ErrorKind.NOT_FOUND,
+}
 
 
 def _for_good(answer: Answer) -> Answer:

@@ -12,7 +12,9 @@ from callboard.protocol.compaction import Compacted, Compaction
 from callboard.protocol.content import Message, SystemMessage, ToolMessage, UserMessage, split_atoms
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.events import ModelFailed, ModelLost, ModelResponded
-from callboard.protocol.model import FinishReason, ModelResponse
+from callboard.protocol.ids import Tag
+from callboard.protocol.model import CallPurpose, FinishReason, ModelResponse
+from callboard.protocol.prompt_tokens import estimate_tokens, message_tokens
 from callboard.protocol.testing.outside import input_tokens
 from callboard.protocol.testing.story import ModelRun, Story
 from callboard.protocol.tools import Decision
@@ -21,6 +23,7 @@ _READ: Final = "read_earlier_messages"
 #: Results of up to so many characters are not cleared (docs/protocol.md, "Compaction").
 _SHORT_CHARS: Final = 400
 _WRITTEN_BADLY: Final = frozenset({FinishReason.REFUSAL, FinishReason.CONTENT_FILTER})
+_REFUSES: Final = frozenset({ErrorKind.TOOLS_UNSUPPORTED, ErrorKind.SCHEMA_UNSUPPORTED})
 _REPEATED: Final = frozenset({ErrorKind.TRUNCATED, ErrorKind.MALFORMED_TOOL_CALL})
 
 
@@ -74,6 +77,19 @@ def _cleared(messages: Sequence[Message], first: int, last: int, *, reads: bool)
             message = replace(message, content=f"[{said}{hint}]")
         shown.append(message)
     return tuple(shown)
+
+
+def models_asked(story: Story) -> dict[Tag, str]:
+    """Which model each call has to ask: that of the request or, once a fallback has refused tools or a schema, that."""
+    assert story.start is not None
+    name, found = story.start.options.model, {}
+    for model in story.asked:
+        found[model.command.tag] = name
+        event = model.end.event if model.end is not None else None
+        is_turn = model.command.purpose is CallPurpose.TURN
+        if is_turn and isinstance(event, ModelFailed) and event.error.kind in _REFUSES and event.model:
+            name = event.model
+    return found
 
 
 # I28.
@@ -145,7 +161,7 @@ def _wrong_call(story: Story, compaction: Compaction, model: ModelRun, sent: int
         yield f"model call {step} asks for a summary by {len(request.messages)} messages"
     elif model.compacted.summary and model.compacted.summary not in asked.text:
         yield f"model call {step} asks for a summary and leaves out the one before"
-    if request.model != (compaction.model or options.model):
+    if request.model != (compaction.model or models_asked(story)[model.command.tag]):
         yield f"model call {step} asks {request.model!r} for a summary"
     most, window = request.sampling.max_output_tokens or 0, options.context_tokens
     if window is not None and not compaction.model and input_tokens(request) + most > window:
@@ -174,12 +190,32 @@ def _wrong_end(story: Story, model: ModelRun, sent: int) -> Iterator[str]:
             yield f"model call {step} has a summary {text!r:.80}, recorded is {made.summary!r:.80}"
         return
     again = may_repeat and sent < options.max_attempts
+    if again and _may_be_short(story, model):
+        again = any(call.purpose is model.command.purpose for call in asked)  # what it costs, I6 asks
     if again is not any(call.purpose is model.command.purpose for call in asked):
         yield f"model call {step} gave no summary: asked again is {not again}"
     if not again and not any(note.kind is NoteKind.SUMMARY_FAILED for note in end.given(Note)):
         yield f"model call {step} gave no summary, and no note says so"
     if any(command.compacted.summary != model.compacted.summary for command in recorded):
         yield f"model call {step} gave no summary, and one was recorded"
+
+
+def _may_be_short(story: Story, model: ModelRun) -> bool:
+    """Are the budgets so low that they may not cover this call once more, together with the step behind it?"""
+    assert story.start is not None
+    options, request = story.start.options, model.command.request
+    asked = [each for each in story.asked if each.command.tag.step <= model.command.tag.step]
+    ends = [each.end.event for each in asked if each.end is not None]
+    responses = [event.response for event in ends if isinstance(event, ModelResponded)]
+    known = [response.usage for response in responses if response.usage is not None]
+    used = sum(usage.total_tokens for usage in known) + sum(input_tokens(each.command.request) for each in asked)
+    said = sum(message_tokens(message, estimate_tokens) for message in (*story.earlier, *story.begun))
+    needed = 2 * (input_tokens(request) + said) + 2 * (request.sampling.max_output_tokens or 0)
+    if options.token_budget is not None and used + needed > options.token_budget:
+        return True
+    price = max(options.input_price or 0.0, options.output_price or 0.0)
+    paid = sum(event.cost or 0.0 for event in ends if isinstance(event, ModelResponded))
+    return options.cost_budget is not None and paid + (used + needed) * price > options.cost_budget
 
 
 def _summary_in(response: ModelResponse) -> tuple[str, bool]:

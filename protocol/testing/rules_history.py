@@ -47,7 +47,7 @@ from callboard.protocol.testing.expected import (
     windows,
 )
 from callboard.protocol.testing.outside import input_tokens
-from callboard.protocol.testing.rules_compaction import compacted_history, shown_steps
+from callboard.protocol.testing.rules_compaction import compacted_history, models_asked, shown_steps
 from callboard.protocol.testing.rules_limits import room_for_answer
 from callboard.protocol.testing.story import (
     CUT,
@@ -296,7 +296,7 @@ def shown_as_recorded(story: Story) -> Iterator[str]:
     if story.start is None:
         return
     options, told, cut = story.start.options, begins_without_tools(story), False
-    known, ways = windows(story), modes(story)
+    known, ways, models = windows(story), modes(story), models_asked(story)
     too_long: ModelRequest | None = None
     if told and not any(note.kind is NoteKind.TOOL_FALLBACK for note in story.reactions[0].given(Note)):
         yield "the model is asked without its tools, and no note says so"
@@ -319,6 +319,8 @@ def shown_as_recorded(story: Story) -> Iterator[str]:
             yield f"model call {step} shows {_kinds(request.messages)}, which is no rightful cut of {_kinds(full)}"
         if request.tools != tools:
             yield f"model call {step} offers {[tool.name for tool in request.tools]}"
+        if request.model != models[model.command.tag]:
+            yield f"model call {step} asks {request.model!r}, not {models[model.command.tag]!r}"
         yield from _wrong_options(request, options, first=model.records_before == 0, step=step)
         if too_long is not None and input_tokens(request) >= input_tokens(too_long):
             yield f"model call {step} shows no less than one that was too long"
@@ -432,8 +434,6 @@ _AS_ASKED: Final = (
 
 
 def _wrong_options(request: ModelRequest, options: RequestOptions, *, first: bool, step: int) -> Iterator[str]:
-    if request.model != options.model:
-        yield f"model call {step} asks {request.model!r}, not {options.model!r}"
     if replace(request.sampling, max_output_tokens=None) != replace(options.sampling, max_output_tokens=None):
         yield f"model call {step} has other sampling than the request"
     wanted = options.tool_choice
