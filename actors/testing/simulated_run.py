@@ -329,12 +329,18 @@ class SimulatedRun:
 
     def _arrange_scenario(self, request: SimulatedRequest, since: float) -> None:
         plan, at = request.scenario, partial(self._at, since)
+        now = self.scheduler.now  # a clock that has jumped is ahead of what was planned
+
+        def cancel() -> None:
+            request.tell(CancelRequested(plan.tag, now(), "the user left"))
+
+        def notice(text: str) -> None:
+            request.tell(NoticeCame(plan.tag, now(), text))
+
         if plan.cancel_at is not None:
-            cancel = CancelRequested(plan.tag, plan.cancel_at, "the user left")
-            at(plan.cancel_at, f"cancel of {plan.request_id}", partial(request.tell, cancel))
+            at(plan.cancel_at, f"cancel of {plan.request_id}", cancel)
         for number, when in enumerate(plan.notices_at):
-            text = f"notice {number}"
-            at(when, f"{text} for {plan.request_id}", partial(request.tell, NoticeCame(plan.tag, when, text)))
+            at(when, f"notice {number} for {plan.request_id}", partial(notice, f"notice {number}"))
         for when in plan.tools_lost_at:
             at(when, "crash of root/dispatcher", partial(self.world.crash, "root/dispatcher"))
         for when, number in plan.foreign:

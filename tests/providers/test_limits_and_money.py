@@ -48,6 +48,14 @@ def test_requests_a_minute() -> None:
     assert limiter.acquire() > 0
 
 
+def test_who_has_waited_as_long_as_it_was_told_is_let_through() -> None:
+    clock = Clock()
+    limiter = RateLimiter(clock, requests_per_minute=7)
+    for _ in range(500):
+        clock.now += (waited := limiter.acquire())
+        assert not waited or limiter.acquire() == 0, "a sum of floats lacks a little"
+
+
 def test_tokens_a_minute_and_what_was_guessed_wrong() -> None:
     clock = Clock()
     limiter = RateLimiter(clock, tokens_per_minute=600)
