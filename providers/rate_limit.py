@@ -14,8 +14,8 @@ from callboard.protocol.limits import MAX_RETRY_AFTER_SECONDS
 from callboard.providers import retry
 
 _MINUTE: Final = 60.0
-#: Of an amount: after the time that was to be waited, sums of floats may lack so much. A wait for it would not end where
-#: the clock is not finer.
+#: Of an amount: after the time that was to be waited, sums of floats may lack so much. A wait for it would not end
+#: where the clock is not finer.
 _ROUNDING: Final = 1e-9
 #: The longest that one answer can close a limiter, for all requests of a credential. Limits are per minute; a provider
 #: that names a later time (or sends garbage) is asked again after this, and refuses that one call where it meant it.
