@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from callboard.protocol.lazy_loading import lazy_names
-from callboard.protocol.testing.driver import drive
+from callboard.protocol.testing.driver import Driver, drive
 from callboard.protocol.testing.invariants import INVARIANTS, Violation, violations
 from callboard.protocol.testing.recorded_runs import assert_replays, replay_recorded
 from callboard.protocol.testing.runtimes import replay, simulate
@@ -24,6 +24,7 @@ from callboard.protocol.testing.scenario import (
 )
 from callboard.protocol.testing.shrinking import shrink
 from callboard.protocol.testing.trace import Entry, Trace, Verb
+from callboard.protocol.testing.world import Crashed, ToolsDied, World
 
 if TYPE_CHECKING:
     from callboard.protocol.testing.adapter_check import check_provider_adapter
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 __all__ = [
     "INVARIANTS",
     "STANDARD_TOOLS",
+    "Crashed",
+    "Driver",
     "Entry",
     "ModelDoes",
     "PersonDoes",
@@ -39,9 +42,11 @@ __all__ = [
     "PlannedTurn",
     "Scenario",
     "ToolDoes",
+    "ToolsDied",
     "Trace",
     "Verb",
     "Violation",
+    "World",
     "assert_replays",
     "check_provider_adapter",
     "check_tool",

@@ -55,6 +55,8 @@ class Trace(Struct):
     """The longest that a command waited for the journal before it was carried out."""
     jumps: tuple[tuple[float, float], ...] = ()
     """When the clock jumped forward without anything having run, and by how many seconds."""
+    undone: tuple[Command, ...] = ()
+    """Given, and never carried out, where the driver knows."""
     broken: str = ""
     """The code under test raised this, or went against its own table, and the run stopped."""
     session: Any = None
