@@ -391,6 +391,9 @@ class QuestionStep(Struct, frozen=True):
     """Whom to tell what."""
     ask: SeekApproval | None = None
     """What to put to the approver now."""
+    moot: tuple[Tag, ...] = ()
+    """Questions that need no answer any more. Whether the approver has them open is not known: an earlier dispatcher
+    may have put them, or this one once more while the answer was on its way."""
 
 
 class OpenQuestions:
@@ -429,20 +432,21 @@ class OpenQuestions:
             self._standing.setdefault(asker, {})[equal] = verdict
         elif verdict.granted:
             self._close(verdict.tag)
-            return QuestionStep(((asker, verdict),), self._first(equal))
+            return QuestionStep(((asker, verdict),), self._first(equal), (verdict.tag,))
         tags = tuple(self._waiting[equal])
         for tag in tags:
             self._close(tag)
-        return QuestionStep(tuple((asker, replace(verdict, tag=tag)) for tag in tags))
+        answers = tuple((asker, replace(verdict, tag=tag)) for tag in tags)
+        return QuestionStep(answers, moot=tags)
 
-    def withdraw(self, tag: Tag) -> tuple[bool, SeekApproval | None]:
-        """The question needs no answer any more: whether it had been put, and what to put in its place."""
+    def withdraw(self, tag: Tag) -> QuestionStep:
+        """The question needs no answer any more."""
         equal = self._equal_of.get(tag)
         if equal is None:
-            return False, None
-        was_put = next(iter(self._waiting[equal])) == tag
+            return QuestionStep(moot=(tag,))
+        is_first = next(iter(self._waiting[equal])) == tag
         self._close(tag)
-        return was_put, self._first(equal) if was_put else None
+        return QuestionStep(ask=self._first(equal) if is_first else None, moot=(tag,))
 
     def forget(self, asker: Ref[Answered]) -> None:
         """Its request has ended."""

@@ -605,16 +605,14 @@ class ToolDispatcher(Actor[DispatcherMessage]):
 
     @handles(WithdrawApproval)
     def _withdraw_question(self, command: WithdrawApproval) -> None:
-        was_put, following = self._questions.withdraw(command.tag)
-        if was_put:
-            try:
-                self._approver.withdraw(command.tag)
-            except Exception as error:  # noqa: BLE001 - as below; its verdict, if it comes, is rejected
-                why, extra = text_of(error), command.tag.shown()
-                logger.warning("a question could not be withdrawn: %s", why, extra=extra)
-        self._go_on_asking(QuestionStep(ask=following))
+        self._go_on_asking(self._questions.withdraw(command.tag))
 
     def _go_on_asking(self, told: QuestionStep) -> None:
+        for tag in told.moot:
+            try:
+                self._approver.withdraw(tag)
+            except Exception as error:  # noqa: BLE001 - as below; its verdict, if it comes, is rejected
+                logger.warning("a question could not be withdrawn: %s", text_of(error), extra=tag.shown())
         for asker, verdict in told.answers:
             tag, now, by, rule = verdict.tag, self.now(), verdict.by, verdict.rule
             if verdict.granted:

@@ -322,7 +322,7 @@ class RecordedSession(ReplayedSession):
         now, before = self._world.scheduler.now(), self._session.state
         trace.sent += 1
         request.handling_from = len(trace.entries)
-        self._world.calls.tells(event)
+        self._world.tells(event)
         try:
             commands = self._session.apply(event)
         except ProtocolError as error:

@@ -31,7 +31,7 @@ from callboard.actors.journal.journal import run_on_store
 from callboard.actors.journal.journal_records import RequestLog
 from callboard.actors.journal.recovery import Available, check_needs, rebuilt, started_of
 from callboard.actors.kernel import Actor, ActorSystem, ChildSpec, MailboxFull, Restart, start_child
-from callboard.actors.models.llm_manager import LlmManager, Route
+from callboard.actors.models.llm_manager import LlmManager, Route, Routes
 from callboard.actors.requests.output_checks import Told
 from callboard.actors.requests.replies import Answer as RequestAnswer
 from callboard.actors.requests.replies import Question
@@ -194,9 +194,7 @@ class SimulatedRun:
 
         return Plan(
             telemetry=lambda: CrashableTelemetry(),
-            llm_manager=lambda: CrashableManager(
-                routes, PlayedModel(self.world, limiter).start, RetryPolicy(chance=lambda: 0.5), self._cost
-            ),
+            llm_manager=partial(self._manager, routes, limiter),
             workers=self.world.kind,
             dispatcher=self._dispatcher,
             tools=[simulated_tool(offer) for offer in self._tools],
@@ -207,10 +205,18 @@ class SimulatedRun:
             journal=self._journal(),
         )
 
+    def _manager(self, routes: Routes, limiter: RateLimiter) -> LlmManager:
+        played = PlayedModel(self.world, limiter)
+        made = CrashableManager(routes, played.start, RetryPolicy(chance=lambda: 0.5), self._cost)
+        made.reads = self.world.models.read
+        self.world.models.manager_starts()
+        return made
+
     def _dispatcher(self, *given: Any) -> ToolDispatcher:
         made = CrashableDispatcher(*given)
-        made.reads = self.world.calls.read
+        made.reads = self.world.dispatcher_reads
         self.world.calls.dispatchers += 1
+        self.world.questions.dispatcher_starts()
         return made
 
     def _journal(self) -> JournalPlan | None:

@@ -26,6 +26,8 @@ from callboard.actors.testing.simulated_store import SimulatedDisk
 from callboard.actors.testing.simulated_workers import Die, Later, SimulatedWorker, simulated_kind
 from callboard.actors.testing.simulation import BATON, SimulatedScheduler
 from callboard.actors.testing.watched_calls import WatchedCalls
+from callboard.actors.testing.watched_models import WatchedModels
+from callboard.actors.testing.watched_questions import WatchedQuestions
 from callboard.actors.testing.written_ahead import WrittenAhead
 from callboard.actors.tools import Tool
 from callboard.actors.tools.schema import read_signature
@@ -52,6 +54,7 @@ from callboard.protocol.testing.outside import (
     RETRY_AFTER_SECONDS,
     Answer,
     Plans,
+    cost_of,
     input_tokens,
     model_answers,
     outside_answers,
@@ -130,14 +133,33 @@ class World:
         self._offers = tuple({offer.definition.name: offer for each in scenarios for offer in each.tools}.values())
         self.problems: list[str] = []
         """What was wrong with the actors while they ran."""
-        self.calls = self._watched_calls()
+        self._watch()
 
-    def _watched_calls(self) -> WatchedCalls:
-        return WatchedCalls(self.system, self.faults, self._offers, self.problems)
+    def _watch(self) -> None:
+        """Follow the actors of a process that begins."""
+        self.calls = WatchedCalls(self.system, self.faults, self._offers, self.problems)
+        self.questions = WatchedQuestions(self.system, self.problems)
+        self.models = WatchedModels(self.system, self.faults.models, self.problems, self._cost_of)
+
+    def _cost_of(self, tag: Tag, usage: Usage | None) -> float | None:
+        return cost_of(usage, self.scenarios[tag.request_id].options)
 
     def at_rest(self) -> None:
         """The clock is about to move."""
         self.calls.at_rest()
+        self.questions.at_rest()
+        self.models.at_rest()
+
+    def tells(self, event: Event) -> None:
+        """A session hears this."""
+        self.calls.tells(event)
+        self.questions.tells(event)
+        self.models.tells(event)
+
+    def dispatcher_reads(self, message: object) -> None:
+        """The dispatcher takes this message."""
+        self.calls.read(message)
+        self.questions.read(message)
 
     def process_ends(self) -> None:
         """What is asked of a process when it is over."""
@@ -299,7 +321,7 @@ class World:
         self.earlier.append(self.system)
         self.process_ends()
         self.system = ActorSystem(self.scheduler, dead_letters_kept=DEAD_LETTERS_KEPT)
-        self.calls = self._watched_calls()
+        self._watch()
         self.model_calls.clear()
         self._workers.clear()
         self._crashes = {name: [] for name in _BORNE}
@@ -344,9 +366,16 @@ class Playing:
     """Answers on their way. Cancelling stops those that can still be stopped."""
 
     def __init__(
-        self, scheduler: SimulatedScheduler, who: str, answers: Iterable[Answer], say: Callable[[Event], object]
+        self,
+        scheduler: SimulatedScheduler,
+        who: str,
+        answers: Iterable[Answer],
+        say: Callable[[Event], object],
+        cancelled: Callable[[], object] = bool,
     ) -> None:
+        """`cancelled` is called when it is."""
         self._timers: list[Timer] = []
+        self._cancelled = cancelled
         for answer in answers:
             timer = scheduler.call_at(answer.at, Later(who, lambda make=answer.make: say(make(scheduler.now()))))  # type: ignore[misc]
             if not answer.unstoppable:
@@ -354,6 +383,7 @@ class Playing:
 
     def cancel(self) -> None:
         """Stop them."""
+        self._cancelled()
         for timer in self._timers:
             timer.cancel()
 
@@ -396,6 +426,7 @@ class PlayedModel:
         asked = self._asked_for(provider, request)
         asked.sent += 1
         tag, number = asked.command.tag, asked.sent
+        attempt = world.models.begins(tag, request)
         options = world.scenarios[tag.request_id].options
         if number <= asked.failing:
             fate = world.faults.models.fate_of(tag, number)
@@ -412,16 +443,24 @@ class PlayedModel:
         def say(event: Event) -> None:
             match event:
                 case ModelStreamed():
+                    if attempt.first_event_at is None and attempt.runs:
+                        attempt.first_event_at = world.scheduler.now()
                     with contextlib.suppress(MailboxFull):  # the response says it all once more
                         emit(list(event.events))
                 case ModelResponded():
+                    world.models.ends(attempt, event.response)
                     end(event.response)
                 case ModelFailed():
-                    end(ModelResponse(error=event.error))
+                    response = ModelResponse(error=event.error)
+                    world.models.ends(attempt, response)
+                    end(response)
                 case ModelLost():
                     world.crash("root/llm_manager")
 
-        return Playing(world.scheduler, f"model of {tag.request_id}", answers, say)
+        def cancelled() -> None:
+            attempt.is_cancelled = True
+
+        return Playing(world.scheduler, f"model of {tag.request_id}", answers, say, cancelled)
 
     def _asked_for(self, provider: Provider, request: ModelRequest) -> _Asked:
         """The model call that this request is of."""
@@ -498,11 +537,13 @@ class PlayedPerson:
         def say(event: Event) -> None:
             if isinstance(event, ApprovalGranted | ApprovalDenied):
                 self._playing.pop(event.tag, None)
+                self._world.questions.moot(event.tag)
                 granted = isinstance(event, ApprovalGranted)
                 changed = event.arguments if isinstance(event, ApprovalGranted) else ""
                 hold = event.hold if isinstance(event, ApprovalGranted) else Hold.NONE
                 decide(Verdict(event.tag, granted, event.by, "planned", arguments=changed, hold=hold))
 
+        self._world.questions.put(question)
         self._world.write(Verb.ASKED, question)
         self._world.reach("person", self._world.plan_of(question).person)
         scheduler = self._world.scheduler
@@ -512,6 +553,7 @@ class PlayedPerson:
 
     def withdraw(self, tag: Tag) -> None:
         """The question is not to be answered any more."""
+        self._world.questions.moot(tag)
         if playing := self._playing.pop(tag, None):
             playing.cancel()
 

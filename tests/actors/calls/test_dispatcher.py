@@ -677,12 +677,18 @@ def test_a_withdrawn_question_is_taken_back_and_its_verdict_is_a_dead_letter(sim
     backstage = Backstage(simulated, approver=owner)
     backstage.say(SeekApproval(QUESTION, backstage.session.ref))
     backstage.say(WithdrawApproval(tag("a")))
-    backstage.say(WithdrawApproval(tag("a")))
     assert owner.withdrawn == [tag("a")]
     owner.decide(Verdict(tag("a"), True, "me"))
     backstage.run()
     assert not backstage.session.heard
     assert simulated.dead_letters.counts() == {DeadLetterReason.REJECTED: 1}
+
+
+def test_a_question_that_a_dispatcher_before_a_crash_has_put_is_taken_back(simulated: ActorSystem) -> None:
+    owner = Owner()
+    backstage = Backstage(simulated, approver=owner)
+    backstage.say(WithdrawApproval(tag("a")))
+    assert owner.withdrawn == [tag("a")]
 
 
 def test_an_approver_that_cannot_ask_means_no(simulated: ActorSystem) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from callboard.actors.calls.approvals import OpenQuestions, SeekApproval, Verdict
+from callboard.actors.calls.approvals import OpenQuestions, QuestionStep, SeekApproval, Verdict
 from callboard.protocol.commands import AskApproval
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
 from callboard.protocol.tools import Risk
@@ -81,12 +81,11 @@ def test_what_differs_in_arguments_tool_or_request_is_a_question_of_its_own(othe
 def test_when_the_question_that_was_put_is_withdrawn_the_next_is_put() -> None:
     questions = OpenQuestions()
     asked(questions, seek("a"), seek("b"), seek("c"))
-    assert questions.withdraw(tag("b")) == (False, None)
-    was_put, following = questions.withdraw(tag("a"))
-    assert was_put
+    assert questions.withdraw(tag("b")).ask is None
+    following = questions.withdraw(tag("a")).ask
     assert following is not None
     assert following.question.tag == tag("c")
-    assert questions.withdraw(tag("a")) == (False, None)
+    assert questions.withdraw(tag("a")) == QuestionStep(moot=(tag("a"),)), "it may have been put before a crash"
     assert questions.settle(verdict("a", True)).answers == ()
 
 
@@ -126,8 +125,10 @@ def test_each_question_is_answered_once_or_withdrawn_and_of_equal_ones_at_most_o
             learn(questions.add(seek(str(number), f'{{"x":{kind}}}')))
         elif does == "withdraw" and is_open:
             chosen = sorted(is_open)[which % len(is_open)]
-            was_put, following = questions.withdraw(tag(chosen))
-            assert was_put is (chosen in put)
+            step = questions.withdraw(tag(chosen))
+            assert step.moot == (tag(chosen),)
+            assert chosen in put or step.ask is None
+            following = step.ask
             del is_open[chosen]
             put.pop(chosen, None)
             if following is not None:

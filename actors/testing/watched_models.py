@@ -1,0 +1,291 @@
+"""Model calls in a simulated run, followed from outside: as many requests as are due, each in its time, and what is
+told of them in the end. An attempt goes on as long as somebody waits for it, and no longer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from callboard.actors.kernel.cell import State
+from callboard.actors.kernel.system import ActorSystem
+from callboard.actors.models.llm_manager import FULL_PAUSE_SECONDS, OVERDUE_SECONDS, StartModel
+from callboard.actors.testing.faults import ModelFaults, RequestFate
+from callboard.protocol.commands import CallModel, NoteKind, StopModel
+from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind
+from callboard.protocol.events import Event, ModelFailed, ModelNoted, ModelResponded
+from callboard.protocol.ids import Tag
+from callboard.protocol.limits import MAX_RETRY_AFTER_SECONDS
+from callboard.protocol.model import Error, ModelRequest, ModelResponse, Usage
+
+#: Float sums of virtual times, in seconds.
+EPSILON: Final = 1e-6
+#: The pause behind the first failure, where chance is a half as in each simulated run; it doubles with each.
+FIRST_PAUSE_SECONDS: Final = 0.375
+#: Asked of a model that has said so before, these are not sent at all.
+_UNASKED: Final = (ErrorKind.TOOLS_UNSUPPORTED, ErrorKind.SCHEMA_UNSUPPORTED)
+#: Of these another model is asked; a bad request would be one there, too.
+_OTHERS_DO_BETTER: Final = RETRYABLE_KINDS - {ErrorKind.MALFORMED_TOOL_CALL} | {ErrorKind.BILLING, ErrorKind.NOT_FOUND}
+#: What the manager says itself, of a call that it could not make.
+_ITS_OWN: Final = (ErrorKind.INTERNAL, ErrorKind.INVALID_REQUEST)
+
+CostOf = Callable[[Tag, Usage | None], float | None]
+"""US dollars for what an attempt used, by the prices of its request."""
+
+
+class WatchedAttempt(Struct, eq=False):
+    """One request to the model."""
+
+    at: float
+    request: ModelRequest
+    first_event_at: float | None = None
+    ended_at: float | None = None
+    response: ModelResponse | None = None
+    is_cancelled: bool = False
+
+    @property
+    def runs(self) -> bool:
+        """Has it neither ended nor been cancelled?"""
+        return self.ended_at is None and not self.is_cancelled
+
+    @property
+    def error(self) -> Error | None:
+        """What it ended with."""
+        return self.response.error if self.response is not None else None
+
+
+class _Call(Struct, eq=False):
+    asked: StartModel
+    read_at: float
+    attempts: list[WatchedAttempt] = field(default_factory=list)
+    is_stopped: bool = False
+    told: Event | None = None
+    route: int = 0
+    """Which of the models is asked now, from 0 on."""
+    sent_before: int = 0
+    """Requests sent to those before it."""
+
+    @property
+    def tries(self) -> int:
+        """Requests sent to the model that is asked now."""
+        return len(self.attempts) - self.sent_before
+
+    def may_send(self, routes: int) -> int:
+        """To the model that is asked now, at most: each later one keeps one request, as far as there are so many."""
+        return max(1, self.call.attempts - self.sent_before - (routes - 1 - self.route))
+
+    def goes_elsewhere(self) -> None:
+        """The next model is asked."""
+        self.route, self.sent_before = self.route + 1, len(self.attempts)
+
+    @property
+    def call(self) -> CallModel:
+        return self.asked.call
+
+
+class WatchedModels:
+    """Of one process. `problems`: what was wrong, one sentence each, with the request's id in front."""
+
+    def __init__(self, system: ActorSystem, faults: ModelFaults, problems: list[str], cost_of: CostOf) -> None:
+        self._system = system
+        self._routes = faults.routes
+        self._has_limits = faults.requests_per_minute is not None or RequestFate.RATE_LIMITED in faults.fates
+        """The first model may have to wait for its limits, for how long is not asked here."""
+        self.problems = problems
+        self._cost_of = cost_of
+        self._calls: dict[Tag, _Call] = {}
+        """Those that the manager of now has read."""
+        self._running: list[tuple[Tag, WatchedAttempt]] = []
+
+    def _wrong(self, tag: Tag, rule: str, told: str) -> None:
+        call = f"the model call of step {tag.step}"
+        self.problems.append(f"{tag.request_id} {rule}: {call}, at {self._system.now():g}: {told}")
+
+    # -- what the manager reads and does
+
+    def manager_starts(self) -> None:
+        """The one before is gone, with its calls: their sessions ask again."""
+        self._calls.clear()
+
+    def read(self, message: object) -> None:
+        """The manager takes this message."""
+        if isinstance(message, StartModel):
+            self._calls[message.call.tag] = _Call(message, self._system.now())
+        elif isinstance(message, StopModel) and message.tag in self._calls:
+            self._calls[message.tag].is_stopped = True
+
+    def begins(self, tag: Tag, request: ModelRequest) -> WatchedAttempt:
+        """A request is sent for this call."""
+        now = self._system.now()
+        attempt = WatchedAttempt(now, request)
+        self._running.append((tag, attempt))
+        call = self._calls.get(tag)
+        if call is None or call.is_stopped or call.told is not None:
+            self._wrong(tag, "asked in vain", "a request is sent, and nobody waits for the answer")
+            return attempt
+        if now < (due := self._due_at(call)) - EPSILON:
+            self._wrong(tag, "pause", f"a request is sent before {due:g}")
+        call.attempts.append(attempt)
+        if call.tries > call.may_send(self._routes):
+            told = f"{call.tries} requests are sent to its model {call.route}, {call.may_send(self._routes)} may be"
+            self._wrong(tag, "requests", told)
+        number, asked = len(call.attempts), call.call
+        if number > asked.attempts:
+            self._wrong(tag, "requests", f"request {number} is sent, {asked.attempts} may be")
+        name = asked.request.model.partition("/")[2]
+        expected = replace(asked.request, model=name, is_last_try=number == asked.attempts)
+        if request != expected:
+            self._wrong(tag, "requests", f"request {number} is {request!r:.300}, asked was {expected!r:.300}")
+        return attempt
+
+    def ends(self, attempt: WatchedAttempt, response: ModelResponse) -> None:
+        """The provider has said its last."""
+        if attempt.ended_at is None:
+            attempt.ended_at, attempt.response = self._system.now(), response
+
+    # -- what the session is told
+
+    def tells(self, event: Event) -> None:
+        """Its session hears of a model call."""
+        if not isinstance(event, ModelResponded | ModelFailed | ModelNoted):
+            return
+        call = self._calls.get(event.tag)
+        if call is None or call.is_stopped:
+            return  # of a call that was given up, with its manager or by its session
+        if isinstance(event, ModelNoted):
+            self._noted(call, event)
+        elif call.told is None:
+            why = self._answered(call, event) if isinstance(event, ModelResponded) else self._failed(call, event)
+            if why:
+                self._wrong(event.tag, "told", f"its session hears {_shown(event)}: {why}")
+            call.told = event
+
+    def _noted(self, call: _Call, event: ModelNoted) -> None:
+        pause = self._pause(call)
+        if event.kind is NoteKind.FALLBACK:
+            is_due = self._goes_elsewhere(call) or (self._has_limits and call.route == 0)
+            if not is_due or event.requests != len(call.attempts):
+                self._wrong(event.tag, "told", f"another model is asked, after {event.requests} requests: {event.text}")
+            call.goes_elsewhere()
+            return
+        if event.kind is not NoteKind.RETRY:
+            return
+        if event.requests != len(call.attempts) or pause is None or abs(event.until_at - event.at - pause) > EPSILON:
+            told = f"of {event.requests} requests, {len(call.attempts)} were sent; until {event.until_at:g}"
+            self._wrong(event.tag, "told", f"{told}, where the pause is {pause} from {event.at:g}")
+
+    def _answered(self, call: _Call, event: ModelResponded) -> str:
+        last = call.attempts[-1] if call.attempts else None
+        if last is None or last.response is None:
+            return "no request has been answered"
+        told = (event.requests, event.model, event.first_event_at)
+        true = (len(call.attempts), self._model(call), last.first_event_at)
+        if event.response != last.response:
+            return f"the provider said {last.response!r:.300}"
+        if told != true:
+            return f"requests, model and first event are {told}, and were {true}"
+        cost = self._cost(call)
+        is_same = event.cost == cost if None in (event.cost, cost) else abs((event.cost or 0.0) - (cost or 0.0)) < 1e-9
+        return "" if is_same else f"the cost is {event.cost}, and was {cost}"
+
+    def _model(self, call: _Call) -> str:
+        """The name of the one that is asked now."""
+        first = call.call.request.model
+        return first if call.route == 0 else f"sim{call.route + 1}/{first.partition('/')[2]}"
+
+    def _cost(self, call: _Call) -> float | None:
+        """Of all attempts that have used something, or may have."""
+        costs = [0.0]
+        for attempt in call.attempts:
+            response = attempt.response
+            used = response is not None and (response.error is None or response.parts or response.usage is not None)
+            if response is not None and used:
+                if (cost := self._cost_of(call.call.tag, response.usage)) is None:
+                    return None
+                costs.append(cost)
+        return sum(costs)
+
+    def _failed(self, call: _Call, event: ModelFailed) -> str:
+        if event.requests != len(call.attempts):
+            return f"{len(call.attempts)} requests were sent"
+        error, last = event.error, call.attempts[-1] if call.attempts else None
+        if last is None and error.kind in _UNASKED:
+            return ""
+        if last is not None and last.error == error:
+            return "it is to be asked again" if self._pause(call) is not None or self._goes_elsewhere(call) else ""
+        if error.kind is ErrorKind.TIMEOUT and event.at >= call.call.deadline_at + OVERDUE_SECONDS - EPSILON:
+            return ""
+        if error.kind is ErrorKind.RATE_LIMITED and self._has_limits:
+            return ""
+        known = last is not None and last.error is not None and last.error.kind in _UNASKED
+        return "" if known or error.kind in _ITS_OWN else f"the provider said {last.error if last else None}"
+
+    # -- when the clock is about to move
+
+    def at_rest(self) -> None:
+        """Nothing is left to do at this time: what should have been asked, told or stopped?"""
+        self._running = [(tag, each) for tag, each in self._running if each.runs]
+        if not (self._calls or self._running) or not self._is_up():
+            return
+        now = self._system.now()
+        for tag, attempt in self._running:
+            call = self._calls.get(tag)
+            if call is None or call.is_stopped or call.told is not None or attempt is not call.attempts[-1]:
+                self._wrong(tag, "stopped", "the model goes on, and nobody waits for it")
+                attempt.is_cancelled = True
+        for tag, call in tuple(self._calls.items()):
+            if call.is_stopped or call.told is not None:
+                del self._calls[tag]
+            elif not call.asked.reply_to.is_alive():
+                self._wrong(tag, "stopped", "its session has ended, and it was not stopped")
+                del self._calls[tag]
+            else:
+                self._look_at(tag, call, now)
+
+    def _look_at(self, tag: Tag, call: _Call, now: float) -> None:
+        if now > call.call.deadline_at + 2 * OVERDUE_SECONDS + EPSILON:
+            self._wrong(tag, "overdue", f"it had until {call.call.deadline_at:g}, and its session waits for its end")
+        elif call.attempts and call.attempts[-1].runs:
+            return
+        elif self._has_limits and call.route == 0:
+            return
+        elif now > (due := self._due_at(call)) + FULL_PAUSE_SECONDS + EPSILON:
+            self._wrong(tag, "goes on", f"it is neither asked nor answered since {due:g}")
+
+    def _due_at(self, call: _Call) -> float:
+        """When it is asked next, or its end is told."""
+        if not call.attempts:
+            return max(call.read_at, call.call.not_before_at)
+        ended_at = call.attempts[-1].ended_at
+        return (self._system.now() if ended_at is None else ended_at) + (self._pause(call) or 0.0)
+
+    def _goes_elsewhere(self, call: _Call) -> bool:
+        """Does the model that is asked now give no more, and another may do better?"""
+        last = call.attempts[-1].error if call.attempts else None
+        if last is None or self._pause(call) is not None or len(call.attempts) >= call.call.attempts:
+            return False
+        return last.kind in _OTHERS_DO_BETTER and call.route + 1 < self._routes
+
+    def _pause(self, call: _Call) -> float | None:
+        """Until the next request to the same model; None: there is none."""
+        last = call.attempts[-1] if call.tries else None
+        if last is None or last.error is None or last.ended_at is None:
+            return None
+        error, sent = last.error, call.tries
+        asked_for = error.retry_after or 0.0
+        if not error.retryable or sent >= call.may_send(self._routes) or asked_for > MAX_RETRY_AFTER_SECONDS:
+            return None
+        pause = min(FIRST_PAUSE_SECONDS * 2.0 ** (sent - 1), MAX_RETRY_AFTER_SECONDS * 0.75)
+        pause = max(pause, asked_for + 0.5 * max(min(asked_for, 2.0), asked_for * 0.1))
+        pause = 0.0 if error.at_once else pause
+        return pause if last.ended_at + pause < call.call.deadline_at else None
+
+    def _is_up(self) -> bool:
+        cell = self._system._cells.get("root/llm_manager")
+        return cell is not None and cell.state is State.RUNNING
+
+
+def _shown(event: ModelResponded | ModelFailed) -> str:
+    return f"{type(event).__name__} {event.error if isinstance(event, ModelFailed) else event.response!r:.200}"
