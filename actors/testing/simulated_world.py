@@ -448,11 +448,11 @@ class PlayedModel:
                     with contextlib.suppress(MailboxFull):  # the response says it all once more
                         emit(list(event.events))
                 case ModelResponded():
-                    world.models.ends(attempt, event.response)
+                    world.models.ends(tag, attempt, event.response)
                     end(event.response)
                 case ModelFailed():
                     response = ModelResponse(error=event.error)
-                    world.models.ends(attempt, response)
+                    world.models.ends(tag, attempt, response)
                     end(response)
                 case ModelLost():
                     world.crash("root/llm_manager")

@@ -66,6 +66,8 @@ class _Call(Struct, eq=False):
     """Which of the models is asked now, from 0 on."""
     sent_before: int = 0
     """Requests sent to those before it."""
+    untold_routes: int = 0
+    """Its session has still to hear that another model is asked."""
 
     @property
     def tries(self) -> int:
@@ -78,7 +80,8 @@ class _Call(Struct, eq=False):
 
     def goes_elsewhere(self) -> None:
         """The next model is asked."""
-        self.route, self.sent_before = self.route + 1, len(self.attempts)
+        self.route, self.sent_before = self.route + 1, sum(not each.runs for each in self.attempts)
+        self.untold_routes += 1
 
     @property
     def call(self) -> CallModel:
@@ -128,6 +131,8 @@ class WatchedModels:
         if now < (due := self._due_at(call)) - EPSILON:
             self._wrong(tag, "pause", f"a request is sent before {due:g}")
         call.attempts.append(attempt)
+        if call.tries > call.may_send(self._routes) and self._has_limits and call.route == 0:
+            call.goes_elsewhere()
         if call.tries > call.may_send(self._routes):
             told = f"{call.tries} requests are sent to its model {call.route}, {call.may_send(self._routes)} may be"
             self._wrong(tag, "requests", told)
@@ -140,10 +145,14 @@ class WatchedModels:
             self._wrong(tag, "requests", f"request {number} is {request!r:.300}, asked was {expected!r:.300}")
         return attempt
 
-    def ends(self, attempt: WatchedAttempt, response: ModelResponse) -> None:
+    def ends(self, tag: Tag, attempt: WatchedAttempt, response: ModelResponse) -> None:
         """The provider has said its last."""
-        if attempt.ended_at is None:
-            attempt.ended_at, attempt.response = self._system.now(), response
+        if attempt.ended_at is not None:
+            return
+        attempt.ended_at, attempt.response = self._system.now(), response
+        call = self._calls.get(tag)
+        if call is not None and call.attempts and call.attempts[-1] is attempt and self._goes_elsewhere(call):
+            call.goes_elsewhere()
 
     # -- what the session is told
 
@@ -165,10 +174,11 @@ class WatchedModels:
     def _noted(self, call: _Call, event: ModelNoted) -> None:
         pause = self._pause(call)
         if event.kind is NoteKind.FALLBACK:
-            is_due = self._goes_elsewhere(call) or (self._has_limits and call.route == 0)
-            if not is_due or event.requests != len(call.attempts):
+            if not call.untold_routes and self._has_limits and call.route == 0:
+                call.goes_elsewhere()  # since its limit lets no request through before the deadline
+            if not call.untold_routes or event.requests != call.sent_before:
                 self._wrong(event.tag, "told", f"another model is asked, after {event.requests} requests: {event.text}")
-            call.goes_elsewhere()
+            call.untold_routes = 0
             return
         if event.kind is not NoteKind.RETRY:
             return
@@ -181,7 +191,7 @@ class WatchedModels:
         if last is None or last.response is None:
             return "no request has been answered"
         told = (event.requests, event.model, event.first_event_at)
-        true = (len(call.attempts), self._model(call), last.first_event_at)
+        true = (len(call.attempts), self._model(call, event.model), last.first_event_at)
         if event.response != last.response:
             return f"the provider said {last.response!r:.300}"
         if told != true:
@@ -190,9 +200,11 @@ class WatchedModels:
         is_same = event.cost == cost if None in (event.cost, cost) else abs((event.cost or 0.0) - (cost or 0.0)) < 1e-9
         return "" if is_same else f"the cost is {event.cost}, and was {cost}"
 
-    def _model(self, call: _Call) -> str:
-        """The name of the one that is asked now."""
+    def _model(self, call: _Call, told: str) -> str:
+        """The name of the one that is asked now, or may be, where limits are at work."""
         first = call.call.request.model
+        if self._has_limits and told.partition("/")[2] == first.partition("/")[2]:
+            return told
         return first if call.route == 0 else f"sim{call.route + 1}/{first.partition('/')[2]}"
 
     def _cost(self, call: _Call) -> float | None:
@@ -214,7 +226,8 @@ class WatchedModels:
         if last is None and error.kind in _UNASKED:
             return ""
         if last is not None and last.error == error:
-            return "it is to be asked again" if self._pause(call) is not None or self._goes_elsewhere(call) else ""
+            goes_on = self._pause(call) is not None or (not call.tries and not self._has_limits)
+            return "it is to be asked again" if goes_on else ""
         if error.kind is ErrorKind.TIMEOUT and event.at >= call.call.deadline_at + OVERDUE_SECONDS - EPSILON:
             return ""
         if error.kind is ErrorKind.RATE_LIMITED and self._has_limits:
@@ -247,9 +260,7 @@ class WatchedModels:
     def _look_at(self, tag: Tag, call: _Call, now: float) -> None:
         if now > call.call.deadline_at + 2 * OVERDUE_SECONDS + EPSILON:
             self._wrong(tag, "overdue", f"it had until {call.call.deadline_at:g}, and its session waits for its end")
-        elif call.attempts and call.attempts[-1].runs:
-            return
-        elif self._has_limits and call.route == 0:
+        elif (call.attempts and call.attempts[-1].runs) or (self._has_limits and call.route == 0):
             return
         elif now > (due := self._due_at(call)) + FULL_PAUSE_SECONDS + EPSILON:
             self._wrong(tag, "goes on", f"it is neither asked nor answered since {due:g}")
