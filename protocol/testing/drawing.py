@@ -213,7 +213,7 @@ def draw_turn(choices: Choices, max_calls: int = MAX_PARALLEL_CALLS) -> PlannedT
 def _model_does(choices: Choices) -> ModelDoes:
     if not chance(choices, 7):
         return ModelDoes.ANSWER
-    return choices.pick((*_ASKED_AGAIN * 3, ModelDoes.STALL, ModelDoes.BREAK, ModelDoes.VANISH))
+    return choices.pick((*_ASKED_AGAIN * 3, ModelDoes.STALL, *(ModelDoes.BREAK,) * 3, ModelDoes.VANISH))
 
 
 def draw_call(choices: Choices) -> PlannedCall:

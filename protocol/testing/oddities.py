@@ -95,8 +95,18 @@ def _with_options(drawn: Scenario, **changes: Any) -> Scenario:
     return replace(drawn, options=replace(drawn.options, **changes))
 
 
+def _happens(drawn: Scenario, what: str, when: float) -> Scenario:
+    """One more thing is done to the request at that time, or its time is over then; "": nothing."""
+    if what == "timeout":
+        return _with_options(drawn, timeout_seconds=when)
+    if what:
+        return replace(drawn, **{what: when if what == "cancel_at" else (when,)})
+    return drawn
+
+
 def _call_ends_oddly(choices: Choices, drawn: Scenario) -> Scenario:
-    does, code = choices.pick(list(ToolDoes)), choices.pick(list(FailureCode))
+    does = choices.pick((*ToolDoes, ToolDoes.FAIL, ToolDoes.FAIL))
+    code = choices.pick(list(FailureCode))
     seconds, waits = choices.pick((1.0, 0.25, 4.0, 8.0)), choices.pick((0.125, 1.5))
     return _odd_call(
         choices, drawn, lambda call: replace(call, does=does, code=code, seconds=seconds, waits_seconds=waits)
@@ -149,7 +159,7 @@ def _call_is_deferred(choices: Choices, drawn: Scenario) -> Scenario:
     names = ("does", "outside", "outside_seconds", "open_seconds", "doubled")
     drawn = _odd_call(choices, drawn, lambda call: replace(call, **{name: getattr(plan, name) for name in names}))
     befalls = choices.pick(("", "", "restart_at", "tools_lost_at"))
-    return replace(drawn, **{befalls: (soon(choices),)}) if befalls else drawn
+    return _happens(drawn, befalls, soon(choices))
 
 
 def _arguments_are_odd(choices: Choices, drawn: Scenario) -> Scenario:
@@ -207,6 +217,16 @@ def _model_does_oddly(choices: Choices, drawn: Scenario) -> Scenario:
     return _odd_turn(choices, drawn, lambda turn: replace(turn, **changes))
 
 
+def _model_fails(choices: Choices, drawn: Scenario) -> Scenario:
+    """For good, of any kind, having streamed some text or not, and said what that has cost or not."""
+    error, charged, text = choices.pick(list(ErrorKind)), choices.pick((False, True)), choices.pick(("", "let me look"))
+    return _odd_turn(
+        choices,
+        drawn,
+        lambda turn: replace(turn, does=ModelDoes.BREAK, error=error, charged=charged, text=text),
+    )
+
+
 def _turn_ends_oddly(choices: Choices, drawn: Scenario) -> Scenario:
     """With any reason, with or without text, calls and thinking."""
     reason, text, thinking = choices.pick(list(FinishReason)), choices.pick(("", "so far")), choices.pick(("", "hm"))
@@ -229,9 +249,7 @@ def _begins_again(choices: Choices, drawn: Scenario) -> Scenario:
     drawn = _with_options(drawn, max_attempts=choices.pick((1, 1, 2)))
     turn = replace(drawn.turns[0], text=text, restarts=True, does=does)
     drawn = _with_turn(drawn, 0, turn)
-    if befalls == "timeout":
-        return _with_options(drawn, timeout_seconds=moment)
-    return replace(drawn, **{befalls: moment if befalls == "cancel_at" else (moment,)}) if befalls else drawn
+    return _happens(drawn, befalls, moment)
 
 
 def _requests_fail(choices: Choices, drawn: Scenario) -> Scenario:
@@ -242,6 +260,7 @@ def _requests_fail(choices: Choices, drawn: Scenario) -> Scenario:
     text, charged, notices = choices.pick(("", "let me look")), choices.pick((False, True)), choices.pick((False, True))
     drawn = _with_options(drawn, max_attempts=choices.pick((4, 3, 2)))
     drawn = replace(drawn, notices_at=(choices.number(1, 48) / 8,)) if notices else drawn
+    drawn = replace(drawn, restart_at=(choices.number(1, 12) / 32,)) if chance(choices, 30) else drawn
     return _odd_turn(
         choices,
         drawn,
@@ -255,7 +274,7 @@ def _pauses(choices: Choices, drawn: Scenario) -> Scenario:
     drawn = replace(drawn, turns=(lost, *(lost,) * choices.pick((0, 0, 1, 2)), *drawn.turns))
     when = 1.0 + choices.pick((0.03125, 0.0625, 0.25, 0.5, 1.0, 3.0))
     befalls = choices.pick(("notices_at", "notices_at", "restart_at", "cancel_at"))
-    drawn = replace(drawn, **{befalls: when if befalls == "cancel_at" else (when,)})
+    drawn = _happens(drawn, befalls, when)
     return replace(drawn, cancel_at=when) if chance(choices, 10) else drawn
 
 
@@ -297,14 +316,15 @@ def draw_long_history(choices: Choices) -> tuple[Message, ...]:
 
 def _is_huge(choices: Choices, drawn: Scenario) -> Scenario:
     """A result is larger than any may be or, seldom since it takes so long, an answer."""
-    if chance(choices, 10):
-        streams = choices.pick((True, False))
-        return _odd_turn(choices, drawn, lambda turn: replace(turn, text=huge_answer(), streams=streams))
-    defer = choices.pick((False, True))
+    if chance(choices, 20):
+        streams = choices.pick((True, True, False))
+        return _with_turn(drawn, 0, replace(drawn.turns[0], text=huge_answer(), streams=streams))
+    defer, seconds = choices.pick((False, True)), choices.pick((1.0, 0.0))
+    drawn = replace(drawn, latency_seconds=2.0) if not seconds else drawn
     return _odd_call(
         choices,
         drawn,
-        lambda call: replace(call, is_huge=True, does=ToolDoes.DEFER if defer else ToolDoes.COMPLETE),
+        lambda call: replace(call, is_huge=True, seconds=seconds, does=ToolDoes.DEFER if defer else ToolDoes.COMPLETE),
     )
 
 
@@ -354,7 +374,9 @@ def _session_is_slow(choices: Choices, drawn: Scenario) -> Scenario:
 
 
 def _notices_come(choices: Choices, drawn: Scenario) -> Scenario:
-    return replace(drawn, notices_at=tuple(soon(choices) for _ in range(choices.pick((1, 2, 3)))))
+    """Sometimes the process dies directly after one."""
+    times = tuple(soon(choices) for _ in range(choices.pick((1, 2, 3))))
+    return _happens(replace(drawn, notices_at=times), choices.pick(("", "", "restart_at")), times[0] + 1 / 64)
 
 
 def _limits_are_tight(choices: Choices, drawn: Scenario) -> Scenario:
@@ -396,22 +418,41 @@ def _repeats_itself(choices: Choices, drawn: Scenario) -> Scenario:
 def _compacts(choices: Choices, drawn: Scenario) -> Scenario:
     """A summary is asked for; sometimes the process dies meanwhile, or the request is cancelled."""
     drawn = draw_compaction(choices, drawn)
-    befalls, when = choices.pick(("", "", "restart_at", "cancel_at")), choices.number(1, 32) / 8
-    return replace(drawn, **{befalls: when if befalls == "cancel_at" else (when,)}) if befalls else drawn
+    lasts = drawn.summaries[0].seconds if drawn.summaries else 1.0
+    befalls, when = choices.pick(("", "restart_at", "restart_at", "cancel_at")), lasts * choices.pick((0.25, 0.5, 1.5))
+    return _happens(drawn, befalls, when)
 
 
 def _searches(choices: Choices, drawn: Scenario) -> Scenario:
-    """Words to search by are asked for; sometimes the process dies meanwhile, or the request is cancelled."""
-    search = PlannedCall(choices.pick(SEARCH_TOOLS), choices.pick(SEARCH_ARGUMENTS), "w")
-    first = replace(drawn.turns[0], calls=(search, *drawn.turns[0].calls))
-    drawn = _expanding(choices, _with_turn(drawn, 0, first))
-    words = replace(drawn.words[0], seconds=choices.pick((1.0, 3.0)))
+    """Words to search by are asked for; sometimes something happens meanwhile."""
+    name = choices.pick(SEARCH_TOOLS)
+    search = PlannedCall(name, choices.pick(SEARCH_ARGUMENTS[:2] * 2 + SEARCH_ARGUMENTS), "w")
+    others = tuple(call for call in drawn.turns[0].calls if call.tool != name)
+    drawn = _with_turn(drawn, 0, replace(drawn.turns[0], calls=(search, *others)))
+    drawn = _searching_by(drawn, (name,), _draw_words(choices))
+    seconds = drawn.words[0].seconds
+    when = drawn.turns[0].seconds + seconds * choices.pick((0.125, 0.25, 0.5, 0.75))
     befalls = choices.pick(("", "", "restart_at", "cancel_at", "notices_at", "tools_lost_at", "timeout"))
-    when = 1.0 + choices.number(1, 23) / 8
-    drawn = replace(drawn, words=(words,))
-    if befalls == "timeout":
-        return _with_options(drawn, timeout_seconds=when)
-    return replace(drawn, **{befalls: when if befalls == "cancel_at" else (when,)}) if befalls else drawn
+    return _happens(drawn, befalls, when)
+
+
+def _commits(choices: Choices, drawn: Scenario) -> Scenario:
+    """Calls have their effect in a transaction; the process dies in the middle of one, or the holder of the calls."""
+    tools = (
+        replace(each, contract=replace(each.contract, effect=Effect.TRANSACTION))
+        if each.definition.name in SMALL_TOOLS
+        else each
+        for each in drawn.tools
+    )
+    befalls = choices.pick(("", "tools_lost_at", "tools_lost_at", "restart_at"))
+    return _happens(replace(drawn, tools=tuple(tools)), befalls, soon(choices))
+
+
+def _comes_too_early(choices: Choices, drawn: Scenario) -> Scenario:
+    """At the very beginning, before or after the request begins."""
+    numbers = [choices.number(0, 90) for _ in range(3)]
+    strays = tuple((0.0, number) for number in numbers)
+    return replace(drawn, strays=strays, foreign=tuple((0.0, number) for number in numbers))
 
 
 def _asks_back(choices: Choices, drawn: Scenario) -> Scenario:
@@ -433,22 +474,29 @@ def _is_changed(choices: Choices, drawn: Scenario) -> Scenario:
 def _expanding(choices: Choices, drawn: Scenario) -> Scenario:
     """Some tools search, and the model is asked for further words before the first search."""
     names = choices.pick((SEARCH_TOOLS, SEARCH_TOOLS[:1], SEARCH_TOOLS[1:]))
+    turns = (
+        replace(turn, calls=tuple(_searching(choices, call) for call in turn.calls)) if chance(choices, 60) else turn
+        for turn in drawn.turns
+    )
+    return _searching_by(replace(drawn, turns=tuple(turns)), names, _draw_words(choices))
+
+
+def _searching_by(drawn: Scenario, names: Sequence[ToolName], words: PlannedTurn) -> Scenario:
+    """These tools search."""
     by = {name: "queries" for name in names}
     tools = tuple(
         replace(each, contract=replace(each.contract, searches_by=by.get(each.definition.name, "")))
         for each in drawn.tools
     )
-    turns = (
-        replace(turn, calls=tuple(_searching(choices, call) for call in turn.calls)) if chance(choices, 60) else turn
-        for turn in drawn.turns
-    )
+    return _with_options(replace(drawn, tools=tools, words=(words,)), expand_search=True)
+
+
+def _draw_words(choices: Choices) -> PlannedTurn:
+    """Mostly some that can be used."""
     plain = PlannedTurn(choices.pick(("find\nseek\n\nhunt", "- one", "x" * 300)), seconds=quarters(choices, 4))
     odd = draw_turn(choices, 2)
-    does = choices.pick((ModelDoes.LOST, ModelDoes.BREAK))
-    words = choices.pick((plain, plain, odd, replace(odd, does=does)))
-    return replace(
-        drawn, turns=tuple(turns), tools=tools, words=(words,), options=replace(drawn.options, expand_search=True)
-    )
+    does = choices.pick((ModelDoes.LOST, ModelDoes.BREAK, ModelDoes.STALL))
+    return choices.pick((plain, plain, odd, replace(odd, does=does)))
 
 
 def _searching(choices: Choices, call: PlannedCall) -> PlannedCall:
@@ -597,11 +645,24 @@ def _draw_compacted(choices: Choices, history: tuple[Message, ...]) -> Compacted
 _Oddity = Callable[[Choices, Scenario], Scenario]
 #: What a small story may have one or two of.
 SMALL_ODDITIES: Final[tuple[_Oddity, ...]] = (
-    *(_call_ends_oddly, _person_is_asked, _equal_questions, _call_is_deferred, _arguments_are_odd, _ids_collide),
-    *(_equal_calls, _comes_again, _other_tool, _model_does_oddly, _turn_ends_oddly, _begins_again, _requests_fail),
-    *(_pauses, _costs, _overflows, _is_huge, _cancels, _restarts, _loses_tools, _strangers_speak, _is_not_due),
-    *(_clock_jumps, _store_is_slow, _session_is_slow, _notices_come, _limits_are_tight, _has_other_options),
-    *(_has_a_history, _repeats_itself, _compacts, _searches, _asks_back, _has_output, _goes_on, _is_changed, _wary),
+    *(_call_ends_oddly, _call_ends_oddly, _person_is_asked, _equal_questions, _call_is_deferred, _arguments_are_odd),
+    *(_ids_collide, _equal_calls, _comes_again, _other_tool, _model_does_oddly, _model_fails, _model_fails),
+    *(_model_fails, _turn_ends_oddly, _begins_again, _requests_fail, _pauses, _costs, _overflows, _is_huge, _cancels),
+    *(_restarts, _loses_tools, _strangers_speak, _is_not_due, _comes_too_early, _clock_jumps, _store_is_slow),
+    *(_session_is_slow, _notices_come, _limits_are_tight, _has_other_options, _has_a_history, _repeats_itself),
+    *(
+        _compacts,
+        _compacts,
+        _searches,
+        _searches,
+        _commits,
+        _asks_back,
+        _asks_back,
+        _has_output,
+        _goes_on,
+        _is_changed,
+        _wary,
+    ),
 )
 #: What a rich one may have besides, and how often, in percent.
 RICH_ODDITIES: Final[tuple[tuple[int, _Oddity], ...]] = (

@@ -405,6 +405,8 @@ class Moment(Struct, frozen=True):
     at: float
     is_asking: bool
     """The model is asked for something."""
+    is_new: bool = False
+    """Nothing has begun."""
     asked: Sequence[Tag] = ()
     """The calls handed out so far."""
     waiting: Collection[Tag] = ()
@@ -415,15 +417,16 @@ class Moment(Struct, frozen=True):
 
 def stray_event(number: int, moment: Moment) -> Event:
     """An event of this very request that is not due: an early timer, a stale answer, a result before leave. Which one
-    the number says: the first from there on that is possible now."""
-    at_once = (stray(moment, number // len(_STRAYS)) for stray in (*_STRAYS[number % len(_STRAYS) :], *_STRAYS))
-    return next(event for event in at_once if event is not None)
+    the number says, or the next that is possible now."""
+    count = len(_STRAYS)
+    tried = (_STRAYS[(number + place * _STRIDE) % count](moment, number // count) for place in range(count))
+    return next(event for event in tried if event is not None)
 
 
 _Stray = Callable[[Moment, int], Event | None]
 
 
-def _of_request(make: Callable[[Moment], Event]) -> _Stray:
+def _of_request(make: Callable[[Moment], Event | None]) -> _Stray:
     return lambda moment, _: make(moment)
 
 
@@ -512,7 +515,7 @@ def _retry(tag: Tag, at: float) -> Event:
 
 _STRAYS: Final[tuple[_Stray, ...]] = (
     *(_of_askers(make) for make in (_result, ToolCallStarted, _grant, _denial, _failure)),
-    _of_request(lambda moment: moment.start),
+    _of_request(lambda moment: None if moment.is_new else moment.start),
     _of_request(lambda moment: DeadlinePassed(moment.start.tag, moment.at)),
     _of_request(lambda moment: DeadlinePassed(moment.step, moment.at)),
     *(_of_model(make) for make in (_answer, ModelLost, _model_failure, _text, _retry)),
@@ -520,6 +523,9 @@ _STRAYS: Final[tuple[_Stray, ...]] = (
     *(_of_call(make) for make in (ToolCallStarted, _deferral, _result, _failure, ToolCallTimedOut, ToolCallCancelled)),
     *(_approval(make) for make in (_grant, _denial)),
 )
+
+#: Behind one that is not possible, another one is tried; prime, so that it meets all.
+_STRIDE: Final = 5
 
 #: What may be said of another request, by what it is about: the request, a step of it, a call.
 _FOREIGN: Final[tuple[tuple[str, _MakeOf], ...]] = (
@@ -549,13 +555,17 @@ FOREIGN_KINDS: Final = len(_FOREIGN) + 1
 def foreign_event(number: int, start: RequestStarted, step: Tag, calls: Sequence[Tag], at: float) -> Event:
     """What is said of another request which has the very same step and call ids as this one. Of every second kind the
     request's id is the same too, and only the message that it answers is another."""
-    is_start = number % FOREIGN_KINDS == FOREIGN_KINDS - 1
     other = _stranger(step, number // FOREIGN_KINDS)
-    if is_start:
+    if is_beginning(number):
         return replace(start, tag=other.request, at=at)
     about, make = _FOREIGN[number % FOREIGN_KINDS]
     call = calls[-1].call_id if calls else CallId("a")
     return make({"request": other.request, "step": other, "call": other._replace(call_id=call)}[about], at)
+
+
+def is_beginning(number: int) -> bool:
+    """Whether this number of a foreign event stands for the beginning of a request."""
+    return number % FOREIGN_KINDS == FOREIGN_KINDS - 1
 
 
 def _stranger(step: Tag, number: int) -> Tag:

@@ -21,6 +21,7 @@ from callboard.protocol.states import (
     handed_out,
 )
 from callboard.protocol.testing.expected import expected_turns
+from callboard.protocol.testing.reached import EVENTS, MEMBERS, reached
 from callboard.protocol.testing.rules_outside import rows_outside
 from callboard.protocol.testing.story import Reaction, Story
 from callboard.protocol.testing.trace import Trace, Verb
@@ -30,9 +31,11 @@ Row = tuple[str, str, str]
 """State, event, next state."""
 
 #: The fixed seeds: 0 to this one.
-FIXED_SEEDS: Final = 1_000
-#: How often the fixed seeds must reach each row, at least.
+FIXED_SEEDS: Final = 2_000
+#: How often the fixed seeds must reach each row of the two tables, at least.
 FLOOR: Final = 20
+#: And how often all else.
+LEAST: Final = 1
 #: Rows that are rare by their nature: a limit is reached by just this event; each of three holders was lost.
 FLOORS: Mapping[Row, int] = MappingProxyType(
     {
@@ -49,23 +52,32 @@ FLOORS: Mapping[Row, int] = MappingProxyType(
         ("sent", "ToolCallCompleted", "completed"): 5,  # only a slow session hears of the start after the end
         ("sent", "CancelRequested", "cancelled"): 5,
         ("calling_model", "DeadlinePassed", "finished"): 10,
-        # An endless answer and an unsound result: adapters and workers end those before a session hears of them.
-        ("calling_model", "ModelStreamed", "finished"): 0,
-        ("sent", "ToolCallCompleted", "failed"): 0,
-        ("running", "ToolCallCompleted", "failed"): 0,
-        ("deferred", "ToolCallCompleted", "failed"): 0,
+        # Large, so seldom drawn: an endless answer and an unsound result.
+        ("calling_model", "ModelStreamed", "finished"): 1,
+        ("sent", "ToolCallCompleted", "failed"): 1,  # only a slow session hears of the start after the end
+        ("running", "ToolCallCompleted", "failed"): 3,
+        ("deferred", "ToolCallCompleted", "failed"): 3,
         # Calls of the asker's tools end a request: each is met at most once in it, and by one event.
         ("outside", "CancelRequested", "cancelled"): 10,
         ("outside", "DeadlinePassed", "timed_out"): 2,
         ("outside", "ApprovalDenied", "handed_out"): 1,
-        ("outside", "ToolCallCompleted", "handed_out"): 2,
-        ("outside", "ToolCallFailed", "handed_out"): 2,
+        ("outside", "ToolCallCompleted", "handed_out"): 1,
+        ("outside", "ToolCallFailed", "handed_out"): 1,
         ("outside", "ToolCallTimedOut", "handed_out"): 4,
         ("outside", "ToolCallCancelled", "handed_out"): 1,
         ("outside", "ToolsLost", "handed_out"): 2,
-        ("outside", "DeadlinePassed", "handed_out"): 5,
+        ("outside", "DeadlinePassed", "handed_out"): 1,
+        ("deferred", "ToolCallFailed", "failed"): 10,
         ("sent", "ToolCallDeferred", "deferred"): 1,  # as above: only a slow session
         ("deferred", "CancelRequested", "cancelled"): 5,
+    }
+)
+
+#: What no seed can reach, and why.
+UNREACHED: Mapping[tuple[str, ...], str] = MappingProxyType(
+    {
+        ("new", "RequestStarted", "refused"): "a new session takes the first request that comes",
+        ("failure", FailureCode.WITHDRAWN): "said by actors alone",
     }
 )
 
@@ -91,6 +103,8 @@ HANDED_OUT_ROWS: Final = tuple(
     if any(guard is handed_out for guard, _ in arrows)
 )
 CALL_ROWS: Final = (*rows_of(CALL_TRANSITIONS), *HANDED_OUT_ROWS)
+#: What a session must refuse: of another request, of what is not open, too late or too early.
+REFUSED_PAIRS: Final = tuple((str(state), kind.__name__) for state in RequestState for kind in EVENTS)
 
 
 class Reach:
@@ -100,8 +114,12 @@ class Reach:
         self.requests: Counter[Row] = Counter()
         self.calls: Counter[Row] = Counter()
         self.pairs: Counter[tuple[str, str]] = Counter()
+        self.taken: Counter[tuple[str, str]] = Counter()
+        """State and event that was taken in it."""
         self.refused: Counter[tuple[str, str]] = Counter()
         """State and event that was refused in it."""
+        self.others: Counter[tuple[str, str]] = Counter()
+        """What else is counted: kind and member (reached.py)."""
         self.conversations = self.events = 0
         for trace in traces:
             self.add(trace)
@@ -120,6 +138,7 @@ class Reach:
             ends += ["completed" for call in turn.calls if call.result is not None]
             self.calls.update((str(CallState.REQUESTED), "ModelResponded", end) for end in ends)
         self.calls.update(rows_outside(story))
+        self.others.update(reached(trace, story))
         self._walk(trace, story)
 
     def _walk(self, trace: Trace, story: Story) -> None:
@@ -132,27 +151,51 @@ class Reach:
                 reaction = next(reactions)
                 after = _after(state, reaction)
                 if reaction.event is not None:
-                    self.requests[str(state), type(reaction.event).__name__, str(after)] += 1
+                    kind = type(reaction.event).__name__
+                    self.requests[str(state), kind, str(after)] += 1
+                    self.taken[str(state), kind] += 1
                 state = after
 
+    def counted(self) -> Iterator[tuple[tuple[str, ...], int]]:
+        """All that there is to be reached, and how often it was."""
+        yield from ((row, self.requests[row]) for row in REQUEST_ROWS)
+        yield from ((row, self.calls[row]) for row in CALL_ROWS)
+        yield from (((state, event, "refused"), self.refused[state, event]) for state, event in REFUSED_PAIRS)
+        yield from (((kind, each), self.others[kind, each]) for kind, all_of in MEMBERS.items() for each in all_of)
+
     def short(self) -> list[str]:
-        """The rows that were reached less often than their floor."""
-        counted = [(row, self.requests[row]) for row in REQUEST_ROWS]
-        counted += [(row, self.calls[row]) for row in CALL_ROWS]
+        """What was reached less often than its floor."""
         return [
-            f"{row[0]}: {row[1]} -> {row[2]}: {count} of {FLOORS.get(row, FLOOR)}"
-            for row, count in counted
-            if count < FLOORS.get(row, FLOOR)
+            f"{row[0]}: {' -> '.join(row[1:])}: {count} of {floor(row)}"
+            for row, count in self.counted()
+            if count < floor(row)
         ]
 
     def summary(self) -> str:
         """The counts in a sentence."""
-        counts = [*(self.requests[row] for row in REQUEST_ROWS), *(self.calls[row] for row in CALL_ROWS)]
+        counts = [count for _, count in self.counted()]
         often = sum(count >= FLOOR for count in counts)
         return (
             f"{self.conversations:,} conversations, {self.events / max(1, self.conversations):.1f} events each: "
             f"{sum(map(bool, counts))} of {len(counts)} rows are reached, {often} at least {FLOOR} times."
         )
+
+    def matrix(self) -> list[str]:
+        """Each event in each state, as a Markdown table: how often it was taken there, and how often refused."""
+        states, kinds = tuple(map(str, RequestState)), tuple(kind.__name__ for kind in EVENTS)
+        lines = ["|event|" + "|".join(states) + "|", "|---" * (len(states) + 1) + "|"]
+        for kind in kinds:
+            cells = [f"{self.taken[state, kind]}/{self.refused[state, kind]}" for state in states]
+            lines.append(f"|{kind}|" + "|".join(cells) + "|")
+        return lines
+
+    def lists(self) -> list[str]:
+        """All that is counted besides, as a Markdown table."""
+        lines = ["|what|how often|", "|---|---|"]
+        for kind, all_of in MEMBERS.items():
+            told = ", ".join(f"{each.replace('_', ' ')} {self.others[kind, each]}" for each in all_of)
+            lines.append(f"|{kind}|{told}|")
+        return lines
 
     def report(self) -> str:
         """The counts as Markdown tables."""
@@ -163,7 +206,14 @@ class Reach:
             lines.append("")
         lines += ["| calls side by side | reached |", "|---|---|"]
         lines += [f"| {one}, {other} | {count:,} |" for (one, other), count in sorted(self.pairs.items())]
-        return "\n".join(lines)
+        return "\n".join([*lines, "", *self.matrix(), "", *self.lists()])
+
+
+def floor(row: tuple[str, ...]) -> int:
+    """How often the fixed seeds must reach it at least."""
+    if row in UNREACHED:
+        return 0
+    return FLOORS.get(row, FLOOR if len(row) == 3 and row[2] != "refused" else LEAST)  # type: ignore[arg-type]
 
 
 def _after(state: RequestState, reaction: Reaction) -> RequestState:

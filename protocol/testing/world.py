@@ -46,6 +46,7 @@ from callboard.protocol.testing.outside import (
     beginning,
     cancelled,
     foreign_event,
+    is_beginning,
     model_answers,
     notice,
     person_answers,
@@ -284,7 +285,9 @@ class World:
         yield ToolsDied()
 
     def _foreign(self, number: int) -> Iterator[Happening]:
-        """Something is said of another request."""
+        """Something is said of another request; but a new session takes the first one that begins."""
+        if not self._has_begun and is_beginning(number):
+            return
         yield self._message(foreign_event(number, self._start, self._step.tag, list(self._plans.of_call), self.now))
 
     def _stray(self, number: int) -> Iterator[Happening]:
@@ -292,7 +295,7 @@ class World:
         step, is_asking = self._step
         waiting = {tag for kind, tag in self._owned if kind == "person"}
         asked, askers = list(self._plans.of_call), self._plans.askers_calls(step)
-        moment = Moment(self._start, step, self.now, is_asking, asked, waiting, askers)
+        moment = Moment(self._start, step, self.now, is_asking, not self._has_begun, asked, waiting, askers)
         yield self._message(stray_event(number, moment))
 
     # Carrying out commands.
