@@ -22,7 +22,7 @@ from callboard.protocol.ids import Tag
 from callboard.protocol.machine import Session
 from callboard.protocol.model import CallPurpose
 from callboard.protocol.states import CallState, RequestState
-from callboard.protocol.testing.invariants import violations
+from callboard.protocol.testing.invariants import INVARIANTS, violations
 from callboard.protocol.testing.scenario import Scenario
 from callboard.protocol.testing.story import CALL_ENDINGS, Story
 from callboard.protocol.testing.trace import Entry, Trace, Verb
@@ -34,6 +34,9 @@ LATE: Final = "the journal did not write for"
 WRITES_AFTER_A_JUMP: Final = 3
 #: Float sums of virtual times.
 _EPSILON: Final = 0.01
+#: The rules on one request. When calls begin and questions are put is for those on all actors together: dispatcher,
+#: pools and persons serve several requests.
+_RULES: Final = tuple(name for name in INVARIANTS if not name.startswith("I35 "))
 #: Rules that ask how a request ended, or what was recorded in the end: not asked where the session was lost before.
 _OF_A_WHOLE_REQUEST: Final = ("I5 ", "I10 ")
 
@@ -156,7 +159,7 @@ class SimulatedRequest:
 
     def problems(self) -> Iterator[str]:
         """What is wrong with this request."""
-        found = violations(self.trace)
+        found = violations(self.trace, _RULES)
         if self.lost is not None:  # whether for a reason that counts is asked below
             found = [violation for violation in found if not violation.invariant.startswith(_OF_A_WHOLE_REQUEST)]
         yield from map(str, found)

@@ -22,6 +22,7 @@ from callboard.protocol.testing import rules_journal as journal
 from callboard.protocol.testing import rules_limits as limits
 from callboard.protocol.testing import rules_output as output
 from callboard.protocol.testing import rules_outside as outside
+from callboard.protocol.testing import rules_played as played
 from callboard.protocol.testing import rules_requests as requests
 from callboard.protocol.testing import rules_told as told
 from callboard.protocol.testing import rules_words as words
@@ -75,6 +76,7 @@ INVARIANTS: Mapping[str, Callable[[Story], Iterator[str]]] = MappingProxyType(
         "I32 search words": words.expands,
         "I33 true reports": told.reports_true,
         "I34 notes": told.notes_true,
+        "I35 in time": played.in_time,
     }
 )
 

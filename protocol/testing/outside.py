@@ -320,7 +320,7 @@ def input_tokens(request: ModelRequest) -> int:
 def tool_answers(plan: PlannedCall, command: RunTool, now: float) -> Iterator[Answer]:
     """The start and the end of one run of a tool, as a faithful dispatcher tells them."""
     tag, starts_at = command.tag, now + plan.waits_seconds
-    begins = starts_at < command.deadline_at and plan.does not in _NOT_BEGUN
+    begins = starts_at < command.deadline_at and plan.does not in NOT_BEGUN
     if begins:
         yield Answer(starts_at, partial(ToolCallStarted, tag))
     if plan.does is ToolDoes.VANISH:
@@ -352,7 +352,8 @@ def outside_failure(plan: PlannedCall) -> ToolFailure:
     return ToolFailure(plan.tool, FailureCode.TOOL_ERROR, f"planned: {plan.outside}")
 
 
-_NOT_BEGUN: Final = frozenset({ToolDoes.REFUSE, ToolDoes.WITHDRAWN})
+#: The code of such a call never begins.
+NOT_BEGUN: Final = frozenset({ToolDoes.REFUSE, ToolDoes.WITHDRAWN})
 _FAILURES: Final = {
     ToolDoes.CRASH: FailureCode.CRASHED,
     ToolDoes.REFUSE: FailureCode.OVERLOADED,
