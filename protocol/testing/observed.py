@@ -367,6 +367,9 @@ NOT_OBSERVED: Final[Mapping[str, str]] = MappingProxyType(
         "I30 answers fit": "the conversations ask for text: each runtime has its own way to ask for another form",
         "I31 handed out": "the conversations offer no tools of the asker's, which each runtime takes in its own way",
         "I32 search words": "other runtimes ask for none",
+        "I33 true reports": "each runtime reports in a way of its own",
+        "I34 notes": "likewise",
+        "I35 in time": "when each begins something is its own; that nothing is left is seen by I5",
     }
 )
 
