@@ -74,51 +74,32 @@ _FORCED = frozenset({ToolChoiceMode.REQUIRED, ToolChoiceMode.NAMED})
 
 def valid_history(story: Story) -> Iterator[str]:
     """I2: each call has its result directly after the turn that asked, and there is no result without its call."""
-    for where, messages in story.shown_and_kept():
-        for turn, block in _turns(messages):
-            asked = Counter((call.call_id, call.name) for call in turn.tool_calls)
-            answered = Counter((result.call_id, result.name) for result in block)
-            if asked != answered:
-                yield f"{where}: calls {dict(asked)}, results {dict(answered)}"
-            if any(count > 1 or not call_id for (call_id, _), count in asked.items()):
-                yield f"{where}: a turn whose calls have no id, or share one"
-            if not turn.parts:
-                yield f"{where}: an empty turn"
-            if any(not is_json_object(call.arguments) for call in turn.tool_calls):
-                yield f"{where}: arguments that are no JSON object"
+    for where, turn, block in story.blocks():
+        asked = Counter((call.call_id, call.name) for call in turn.tool_calls)
+        answered = Counter((result.call_id, result.name) for result in block)
+        if asked != answered:
+            yield f"{where}: calls {dict(asked)}, results {dict(answered)}"
+        if any(count > 1 or not call_id for (call_id, _), count in asked.items()):
+            yield f"{where}: a turn whose calls have no id, or share one"
+        if not turn.parts:
+            yield f"{where}: an empty turn"
+        if any(not is_json_object(call.arguments) for call in turn.tool_calls):
+            yield f"{where}: arguments that are no JSON object"
 
 
 def in_order(story: Story) -> Iterator[str]:
     """I3: results stand in the order in which the model asked."""
-    for where, messages in story.shown_and_kept():
-        for turn, block in _turns(messages):
-            asked = [call.call_id for call in turn.tool_calls]
-            answered = [result.call_id for result in block]
-            if asked != answered and Counter(asked) == Counter(answered):
-                yield f"{where}: asked {asked}, answered {answered}"
+    for where, turn, block in story.blocks():
+        asked = [call.call_id for call in turn.tool_calls]
+        answered = [result.call_id for result in block]
+        if asked != answered and Counter(asked) == Counter(answered):
+            yield f"{where}: asked {asked}, answered {answered}"
     answers = responses(story)
     for record in story.records:
         answer = answers.get(record.tag.step)
         names = [message.name for message in record.messages if isinstance(message, ToolMessage)]
         if answer is not None and names and names != [call.name for call in answer.response.tool_calls]:
             yield f"step {record.tag.step}: results of {names} in another order than the model asked"
-
-
-def _turns(messages: Sequence[Message]) -> Iterator[tuple[AssistantMessage, list[ToolMessage]]]:
-    """Each assistant turn with the results directly after it; results that follow no turn come with an empty turn."""
-    turn = AssistantMessage(())
-    block: list[ToolMessage] = []
-    begun = False
-    for message in messages:
-        if isinstance(message, ToolMessage):
-            block.append(message)
-            continue
-        if begun or block:
-            yield turn, block
-        begun, block = isinstance(message, AssistantMessage), []
-        turn = message if isinstance(message, AssistantMessage) else AssistantMessage(())
-    if begun or block:
-        yield turn, block
 
 
 # I17: what is recorded is what was said.

@@ -6,7 +6,7 @@ Independent of the session's own bookkeeping on purpose: the rules are checked a
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -73,6 +73,7 @@ EPSILON: Final = 0.01
 CALL_ENDINGS: Final = (ToolCallCompleted, ToolCallFailed, ToolCallTimedOut, ToolCallCancelled, ApprovalDenied)
 #: States of a call that waits for someone outside.
 WAITING: Final = ("awaiting_approval", "deferred")
+_OPEN: Final = frozenset({"sent", "running", *WAITING})
 MODEL_ENDINGS: Final = (ModelResponded, ModelFailed, ModelLost)
 #: A turn that its provider stopped asks for nothing.
 STOPPED: Final = frozenset({FinishReason.CONTENT_FILTER, FinishReason.REFUSAL})
@@ -84,6 +85,9 @@ CUT: Final = frozenset({FinishReason.LENGTH, FinishReason.ERROR})
 
 #: A model that is known to refuse these is not asked.
 _SAID_UNASKED: Final = frozenset({ErrorKind.TOOLS_UNSUPPORTED, ErrorKind.SCHEMA_UNSUPPORTED})
+
+
+_NONE: Final[list[Any]] = []
 
 
 class Reaction(Struct):
@@ -98,9 +102,15 @@ class Reaction(Struct):
     """Before it: each open call waited for someone outside."""
     only_waits: bool = False
     """After it."""
+    _by_kind: dict[type[Any], list[Any]] | None = None
 
-    def given(self, kind: type[Any]) -> list[Any]:
-        return [command for command in self.commands if type(command) is kind]
+    def given(self, kind: type[Any]) -> Sequence[Any]:
+        """Its commands of this kind. Many rules ask, and they are sorted once, when all have been read."""
+        if self._by_kind is None:
+            self._by_kind = {}
+            for command in self.commands:
+                self._by_kind.setdefault(type(command), []).append(command)
+        return self._by_kind.get(kind, _NONE)
 
 
 @dataclass(slots=True)
@@ -219,7 +229,7 @@ class CallRun(Struct):
 
     @property
     def open(self) -> bool:
-        return self.state in ("sent", "running", *WAITING)
+        return self.state in _OPEN
 
     @property
     def is_transaction(self) -> bool:
@@ -255,6 +265,11 @@ class Story:
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
+        self._entries = list(trace.entries)
+        self._events: dict[type[Any], list[Any]] = {}
+        self._commands: dict[type[Any], list[Any]] = {}
+        self._results: list[tuple[Tag, ToolMessage]] | None = None
+        self._blocks: list[Block] | None = None
         self.reactions: list[Reaction] = []
         self.start: RequestStarted | None = None
         self.compacted = Compacted()
@@ -278,7 +293,12 @@ class Story:
 
     @classmethod
     def of(cls, trace: Trace) -> Story:
-        return cls(trace)
+        """Its story: that of a trace that was read a moment ago, and has not changed since, is not read again."""
+        for story in _RECENT:
+            if story.trace is trace and story._entries == trace.entries:
+                return story
+        _RECENT.append(story := cls(trace))
+        return story
 
     # Reading.
 
@@ -287,7 +307,7 @@ class Story:
             value: Any = entry.value
             if entry.verb is Verb.GAVE:
                 self.reactions[-1].commands.append(value)
-            elif entry.verb in (Verb.APPLIED, Verb.RESUMED):
+            elif entry.verb is Verb.APPLIED or entry.verb is Verb.RESUMED:
                 self.reactions.append(Reaction(entry.at, value))
         asked = [entry for entry in self.trace.entries if entry.verb is Verb.ASKED]
         self._asked_at = {entry.value.tag: entry.at for entry in reversed(asked) if isinstance(entry.value, CallModel)}
@@ -297,18 +317,21 @@ class Story:
                 self._deadline = reaction.event.at + reaction.event.options.timeout_seconds
             reaction.deadline = self.deadline_at(reaction.event.at if reaction.event is not None else reaction.at)
             if reaction.event is not None:
+                self._events.setdefault(type(reaction.event), []).append(reaction.event)
                 self._hear(reaction, reaction.event)
                 for command in reaction.commands:
+                    self._commands.setdefault(type(command), []).append(command)
                     self._see(reaction, reaction.event, command)
                 self._close_unanswered(reaction, reaction.event)
-                self._count_pairs()
                 self._keep_time(reaction, reaction.event.at)
             elif reaction.given(Finish) and self._finish is None:
                 self._finish = reaction.at, reaction.given(Finish)[0]
 
     def _keep_time(self, reaction: Reaction, at: float) -> None:
         """The request's time stands still while each of its open calls waits for someone outside."""
-        states = [call.state for call in self._current if call.open]
+        states = [call.state for call in self._current if call.state in _OPEN]
+        if len(states) > 1:
+            self.pairs.update(set(combinations(sorted(states), 2)))
         is_over = self._waits_since is None and at >= reaction.deadline
         reaction.only_waits = bool(states) and all(state in WAITING for state in states) and not is_over
         if reaction.only_waits and self._waits_since is None:
@@ -416,10 +439,6 @@ class Story:
             call.wait_no_more(event.at)
             call.closed_by = reaction
 
-    def _count_pairs(self) -> None:
-        states = sorted(call.state for call in self._current if call.open)
-        self.pairs.update(set(combinations(states, 2)))
-
     # What was read.
 
     @property
@@ -447,13 +466,13 @@ class Story:
 
     def events(self, *kinds: type[Any]) -> Iterator[Any]:
         """The events of these kinds that the session took."""
-        return (reaction.event for reaction in self.reactions if isinstance(reaction.event, kinds))
+        if len(kinds) == 1:
+            return iter(self._events.get(kinds[0], _NONE))
+        return (reaction.event for reaction in self.reactions if type(reaction.event) in kinds)
 
-    def given(self, kind: type[Any]) -> list[Any]:
+    def given(self, kind: type[Any]) -> Sequence[Any]:
         """All commands of a kind; those that a resumed session gives out again are left out."""
-        return [
-            command for reaction in self.reactions if reaction.event is not None for command in reaction.given(kind)
-        ]
+        return self._commands.get(kind, _NONE)
 
     def finish(self) -> tuple[float, Finish] | None:
         """When and how the request ended."""
@@ -471,27 +490,70 @@ class Story:
             due = at + seconds + slack if at <= due < at + seconds else due
         return due + EPSILON
 
-    def shown_and_kept(self) -> Iterator[tuple[str, tuple[Message, ...]]]:
-        """Every history that somebody gets to see: each model call's, and the conversation after each step."""
+    def blocks(self) -> Sequence[Block]:
+        """The turns, with their results, of every history that somebody gets to see: each model call's, and the
+        conversation after each step. What a history has in common with the one before it is read once."""
+        if self._blocks is None:
+            self._blocks = list(self._read_blocks())
+        return self._blocks
+
+    def _read_blocks(self) -> Iterator[Block]:
         if self.start is None:
             return
-        kept: tuple[Message, ...] = (*self.earlier, self.question, *self.begun)
+        shown: tuple[Message, ...] = ()
         for model in self.models:
-            yield f"the messages of model call {model.command.tag.step}", model.command.request.messages
+            before, shown = shown, model.command.request.messages
+            yield from _blocks(f"the messages of model call {model.command.tag.step}", shown, _in_common(before, shown))
+        kept: tuple[Message, ...] = (*self.earlier, self.question, *self.begun)
+        yield from _blocks("the conversation before it", kept, 0)
         for record in self.records:
-            kept += record.messages
-            yield f"the conversation after step {record.tag.step}", kept
+            read, kept = len(kept), kept + record.messages
+            yield from _blocks(f"the conversation after step {record.tag.step}", kept, read)
 
-    def results(self) -> list[tuple[Tag, ToolMessage]]:
+    def results(self) -> Sequence[tuple[Tag, ToolMessage]]:
         """Every result that was recorded or given back in an open turn, by its call's tag."""
-        kept = [(record.tag, record.messages) for record in self.records]
-        kept += [(model.command.tag, model.recorded) for model in self.models if model.open_turn is not None]
-        return [
-            (tag._replace(call_id=message.call_id), message)
-            for tag, messages in kept
-            for message in messages
-            if isinstance(message, ToolMessage)
-        ]
+        if self._results is None:
+            kept = [(record.tag, record.messages) for record in self.records]
+            kept += [(model.command.tag, model.recorded) for model in self.models if model.open_turn is not None]
+            self._results = [
+                (tag._replace(call_id=message.call_id), message)
+                for tag, messages in kept
+                for message in messages
+                if isinstance(message, ToolMessage)
+            ]
+        return self._results
+
+
+#: Of the traces that were read last: one run under the real actors has a few.
+_RECENT: Final[deque[Story]] = deque(maxlen=8)
+Block = tuple[str, AssistantMessage, list[ToolMessage]]
+"""Where it stands, a turn, and the results directly after it."""
+
+
+def _in_common(before: Sequence[Message], now: Sequence[Message]) -> int:
+    """How many messages both begin with."""
+    places = range(min(len(before), len(now)))
+    return next((place for place in places if before[place] is not now[place]), len(places))
+
+
+def _blocks(where: str, messages: Sequence[Message], read: int) -> Iterator[Block]:
+    """Each assistant turn with the results directly after it; results that follow no turn come with an empty turn.
+    Those among the first `read` messages were read before, but for what the further ones may belong to."""
+    turn = AssistantMessage(())
+    block: list[ToolMessage] = []
+    begun = False
+    while read > 0 and (read == len(messages) or isinstance(messages[read], ToolMessage)):
+        read -= 1
+    for message in messages[read:]:
+        if isinstance(message, ToolMessage):
+            block.append(message)
+            continue
+        if begun or block:
+            yield where, turn, block
+        begun, block = isinstance(message, AssistantMessage), []
+        turn = message if isinstance(message, AssistantMessage) else AssistantMessage(())
+    if begun or block:
+        yield where, turn, block
 
 
 class OpenWork:
