@@ -542,7 +542,8 @@ def _blocks(where: str, messages: Sequence[Message], read: int) -> Iterator[Bloc
     turn = AssistantMessage(())
     block: list[ToolMessage] = []
     begun = False
-    while read > 0 and (read == len(messages) or isinstance(messages[read], ToolMessage)):
+    read = max(read - 1, 0)
+    while read and isinstance(messages[read], ToolMessage):
         read -= 1
     for message in messages[read:]:
         if isinstance(message, ToolMessage):
