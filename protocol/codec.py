@@ -6,6 +6,7 @@ writes, and checks what is read field by field, because a file may have been cut
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
@@ -69,6 +70,13 @@ class _Line(Struct):
     parts: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
+class _EventLine(Struct):
+    """The line of an event, where nothing is wrong with it."""
+
+    v: object
+    event: Event
+
+
 def encode_event(event: Event) -> bytes:
     """One event, as one line without a line feed."""
     if isinstance(event, ModelResponded) and event.cost is not None and not math.isfinite(event.cost):
@@ -79,6 +87,11 @@ def encode_event(event: Event) -> bytes:
 
 def decode_event(data: bytes) -> Event:
     """Raises CodecError for anything `encode_event` did not write."""
+    if _is_flat(data):
+        with contextlib.suppress(msgspec.DecodeError, UnicodeError):  # what is wrong is told below
+            line = _decoder(_EventLine).decode(data)
+            if line.v == FORMAT_VERSION:
+                return line.event
     event: Event = _read(_raw(data, "event"), Event, "event", "expected an event, found {}")
     return event
 
@@ -294,6 +307,11 @@ def _raw(data: bytes, kind: str) -> bytes:
 _LINES: Final = msgspec.json.Decoder(_Line)
 
 
+def _is_flat(data: bytes) -> bool:
+    """Whether it cannot be nested too deeply."""
+    return data.count(b"[") + data.count(b"{") <= MAX_OPAQUE_DEPTH
+
+
 @cache
 def _decoder(form: Hashable) -> msgspec.json.Decoder[Any]:
     """Made when first needed: the one for events looks at a hundred classes, in some milliseconds."""
@@ -303,7 +321,7 @@ def _decoder(form: Hashable) -> msgspec.json.Decoder[Any]:
 def _read(data: bytes, form: Any, where: str, otherwise: str) -> Any:
     """`otherwise`: what is said of another kind of value altogether, with a place for its name."""
     try:
-        if data.count(b"[") + data.count(b"{") <= MAX_OPAQUE_DEPTH:  # else it may be nested too deeply
+        if _is_flat(data):  # else it is looked at
             return _decoder(form).decode(data)
         plain = msgspec.json.decode(data)
     except msgspec.ValidationError:

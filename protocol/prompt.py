@@ -313,8 +313,10 @@ class PromptBuilder:
     def _room(self) -> int | None:
         """Tokens that a prompt may have; None: unlimited."""
         window = self._options.context_tokens
-        limits = [self._most, None if window is None else window - answer_room(self._options)]
-        return min((limit for limit in limits if limit is not None), default=None)
+        if window is None:
+            return self._most
+        left = window - answer_room(self._options)
+        return left if self._most is None else min(left, self._most)
 
     def cut_harder(self, context_tokens: int | None) -> bool:
         """The model has refused the prompt as too long: cut it to OVERFLOW_SHARE, and to the window that it named.

@@ -430,10 +430,11 @@ class Batch(Struct, eq=False):
 
         One timer a step, not one a call: it fires at the earliest deadline, and is then set for the next.
         """
-        due = min((call.due_at for _, call in self._open_calls()), default=math.inf)
-        if due == math.inf:
-            return []
-        if self.timer_at is not None and self.timer_at <= due:
+        due = math.inf
+        for call in self.calls.values():
+            if call.due_at < due and call.result is None:
+                due = call.due_at
+        if due == math.inf or (self.timer_at is not None and self.timer_at <= due):
             return []
         self.timer_at = due
         return [commands.SetTimer(self._tag, due)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from functools import cache
 from typing import Any
@@ -73,29 +73,40 @@ def _recovers(session: Any, journal: list[Event], size: int) -> Iterator[str]:
 
 def fingerprint(value: Any) -> Any:
     """Everything a session holds, as plain values that can be compared; of a mutated one, what is behind the fault."""
-    if isinstance(value, MutatedSession):
-        value = value.behind
-    if isinstance(value, dict):
-        return {key: fingerprint(item) for key, item in value.items()}
-    if isinstance(value, list):
-        if all(isinstance(item, str) for item in value):
-            return "".join(value)  # streamed text, in however many pieces it came
-        return [fingerprint(item) for item in value]
-    names = _changing(type(value))
-    if names is None:
-        return value
-    given = {**getattr(value, "__dict__", {}), **{name: getattr(value, name) for name in names if hasattr(value, name)}}
-    return {"class": type(value).__name__, **{name: fingerprint(item) for name, item in given.items()}}
+    taken = _taken(type(value))
+    return value if taken is None else taken(value)
 
 
 @cache
-def _changing(kind: type) -> tuple[str, ...] | None:
-    """The slots of what changes while a session lives; None of a type whose values are compared as they are."""
+def _taken(kind: type) -> Callable[[Any], Any] | None:
+    """How what changes while a session lives is made plain; None of a type whose values are compared as they are."""
+    if issubclass(kind, MutatedSession):
+        return lambda value: fingerprint(value.behind)
+    if issubclass(kind, dict):
+        return lambda value: {key: fingerprint(item) for key, item in value.items()}
+    if issubclass(kind, list):
+        return _plain_list
     how = getattr(kind, "__struct_config__", None) or getattr(kind, "__dataclass_params__", None)
     is_ours = kind.__module__.startswith("callboard.protocol")
     if not is_ours or issubclass(kind, Enum | tuple) or (how is not None and how.frozen):
         return None
-    return tuple(name for base in kind.__mro__ for name in getattr(base, "__slots__", ()))
+    names = tuple(name for base in kind.__mro__ for name in getattr(base, "__slots__", ()))
+    return lambda value: _plain_fields(value, names)
+
+
+def _plain_list(value: list[Any]) -> Any:
+    if all(isinstance(item, str) for item in value):
+        return "".join(value)  # streamed text, in however many pieces it came
+    return [fingerprint(item) for item in value]
+
+
+def _plain_fields(value: Any, names: Sequence[str]) -> dict[str, Any]:
+    given = [(name, getattr(value, name)) for name in names if hasattr(value, name)]
+    plain = {"class": type(value).__name__}
+    for name, item in (*given, *vars(value).items()) if hasattr(value, "__dict__") else given:
+        taken = _taken(type(item))
+        plain[name] = item if taken is None else taken(item)
+    return plain
 
 
 def _difference(live: Any, again: Any, where: str = "session") -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any, Final
@@ -51,6 +51,7 @@ from callboard.protocol.events import (
     ModelLost,
     ModelNoted,
     ModelResponded,
+    ModelStreamed,
     RequestStarted,
     ToolCallCancelled,
     ToolCallCompleted,
@@ -569,44 +570,50 @@ class OpenWork:
 
     def hear(self, event: Event | None) -> None:
         """What an answer closes."""
-        if event is None:
+        kind = type(event)
+        if event is None or kind is ModelStreamed or kind is ToolCallStarted:
             return
-        if isinstance(event, CALL_ENDINGS):
+        if kind in _ENDS_CALL:
             self.running.discard(event.tag)
             self.waiting.discard(event.tag)
             self.deferred.discard(event.tag)
-        elif isinstance(event, ToolCallDeferred):
+        elif kind is ToolCallDeferred:
             self.running.discard(event.tag)
             self.deferred.add(event.tag)
-        elif isinstance(event, ApprovalGranted):
+        elif kind is ApprovalGranted:
             self.waiting.discard(event.tag)
-        elif isinstance(event, ToolsLost):
+        elif kind is ToolsLost:
             self.running.clear()
             self.waiting.clear()
-        elif event.tag == self.model and isinstance(event, MODEL_ENDINGS):
+        elif kind in _ENDS_MODEL_CALL and event.tag == self.model:
             self.model = None
 
     def see(self, command: Command) -> None:
         """What a command opens or closes."""
-        match command:
-            case RunTool():
-                self.running.add(command.tag)
-            case AskApproval():
-                self.waiting.add(command.tag)
-            case CancelTool():
-                self.running.discard(command.tag)
-            case WithdrawApproval():
-                self.waiting.discard(command.tag)
-            case ReportFailure():
-                self.deferred.discard(command.tag)
-            case CallModel():
-                self.model = command.tag
-            case StopModel():
-                self.model = None
+        tells = _TELLS_OF_WORK.get(type(command))
+        if tells is not None:
+            tells(self, command.tag)
+
+    def asks(self, model: Tag | None) -> None:
+        """The open model call; None: there is none."""
+        self.model = model
 
     @property
     def calls(self) -> set[Tag]:
         return self.running | self.waiting | self.deferred
+
+
+_ENDS_CALL: Final = frozenset(CALL_ENDINGS)
+_ENDS_MODEL_CALL: Final = frozenset(MODEL_ENDINGS)
+_TELLS_OF_WORK: Final[Mapping[type[Command], Callable[[OpenWork, Tag], None]]] = {
+    RunTool: lambda work, tag: work.running.add(tag),
+    AskApproval: lambda work, tag: work.waiting.add(tag),
+    CancelTool: lambda work, tag: work.running.discard(tag),
+    WithdrawApproval: lambda work, tag: work.waiting.discard(tag),
+    ReportFailure: lambda work, tag: work.deferred.discard(tag),
+    CallModel: lambda work, tag: work.asks(tag),
+    StopModel: lambda work, tag: work.asks(None),
+}
 
 
 def responses(story: Story) -> dict[int, ModelResponded]:
