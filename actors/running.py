@@ -419,7 +419,7 @@ class StartedRequest(Struct, Generic[T], eq=False):
         if found is None:
             return WriteAhead(question, conversation, outbox, self.needs)
         ahead = WriteAhead(question, conversation, outbox, self.needs, written=found.written, recorded=found.recorded)
-        ahead.take_note(found.events, found.notes)
+        ahead.take_note(found.told)
         return ahead
 
     def described(self) -> OpenRequest | None:

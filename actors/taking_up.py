@@ -157,7 +157,7 @@ class TakingUp:
         checker = OutputChecker(form, running.check_threads, context) if form is not None else None
         question = _question(log, found, asked, checker, context)
         answer = Answer(found.conversation, question.tag, started.options.timeout_seconds, checker, running.post)
-        for seen in (*found.events, *found.notes):
+        for seen in found.told:
             answer(seen)
         found.conversation.take(log.request_id, found.recorded, answer)
         # It is read along, for the followers of the process that has ended will come back.

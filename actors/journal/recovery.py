@@ -68,10 +68,8 @@ class Rebuilt(Struct, frozen=True):
     """How many events the journal has of it."""
     recorded: int
     """How many messages it has added to its conversation."""
-    events: tuple[Event, ...]
-    """Those that its asker and the record of its end should know of,"""
-    notes: tuple[Command, ...]
-    """and such commands."""
+    told: tuple[Event | Command, ...]
+    """What its asker and the record of its end should know of, in the order in which it happened."""
     finish: Finish | None = None
     """It had ended, and only that was not written."""
 
@@ -176,8 +174,7 @@ def rebuilt(log: RequestLog, count_tokens: TokenCounter, now: float, wall_now: f
     session: Session | DirectCall = (
         DirectCall(log.begins.needs.direct) if log.begins.needs.direct else Session(count_tokens=count_tokens)
     )
-    told: list[Event] = []
-    notes: list[Command] = []
+    told: list[Event | Command] = []
     compacted: Compacted | None = None
     finish: Finish | None = None
     started: RequestStarted | None = None
@@ -194,7 +191,7 @@ def rebuilt(log: RequestLog, count_tokens: TokenCounter, now: float, wall_now: f
             told.append(event)
         for command in given:
             if isinstance(command, Note | ReportFailure):
-                notes.append(command)
+                told.append(command)
             elif isinstance(command, RecordCompaction):
                 compacted = command.compacted
             elif isinstance(command, Finish):
@@ -211,7 +208,7 @@ def rebuilt(log: RequestLog, count_tokens: TokenCounter, now: float, wall_now: f
     )
     acted_on = sum(not isinstance(record.event, ModelStreamed) for record in log.records)
     taken_up = TakenUp(session, started, outcomes, acted_on)
-    return Rebuilt(taken_up, conversation, len(log.records), len(own), tuple(told), tuple(notes), finish)
+    return Rebuilt(taken_up, conversation, len(log.records), len(own), tuple(told), finish)
 
 
 def _outcome(ahead: float, effect: EffectWrite) -> ToolCallEnd:

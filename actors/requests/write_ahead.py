@@ -135,7 +135,7 @@ class WriteAhead:
         ahead = outbox.wall_clock() - now
         number = self._written + 1
         self._written += len(journaled)
-        self.take_note(journaled, given)
+        self.take_note((*journaled, *given))
         if not given:  # two of three: beginnings of calls, and outcomes while others run
             events = tuple([shifted(each, ahead) for each in journaled])
             outbox.hand_over(AppendWrite(Write(self._request_id, number, events), self._reply_to))
@@ -196,9 +196,9 @@ class WriteAhead:
             self._parent = own
         return named
 
-    def take_note(self, journaled: Sequence[Event], given: Sequence[Command]) -> None:
+    def take_note(self, told: Sequence[Event | Command]) -> None:
         """What the end of the request will tell of it: notes, failures, why the model could not be asked."""
-        for seen in (*journaled, *given):
+        for seen in told:
             if type(seen) not in _NOTED:
                 continue
             if isinstance(seen, Note):

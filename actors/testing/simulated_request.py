@@ -12,6 +12,14 @@ from callboard.actors.requests.replies import Answer, Seen, Unwritten
 from callboard.actors.requests.session_messages import ReplayedSession
 from callboard.actors.testing.faults import JournalFaults
 from callboard.actors.testing.simulated_world import World
+from callboard.actors.testing.told_truly import (
+    PlayedReader,
+    happened,
+    heard_wrongly,
+    read_wrongly,
+    replied_wrongly,
+    shown_wrongly,
+)
 from callboard.actors.testing.written_ahead import Applied
 from callboard.actors.tools.progress import ToolProgressed
 from callboard.protocol.commands import CallModel, Command, Finish
@@ -62,6 +70,24 @@ class SimulatedRequest:
         self._stray_progress: list[ToolProgressed] = []
         self.world: World | None = None
         """The one it is played in."""
+        self.outlived = False
+        """Its process has died since it ended: what telemetry had not read yet was lost with it."""
+        self.reads_along = False
+        self.reader: PlayedReader | None = None
+        """Of its stream, where somebody reads along."""
+        self._shown: list[Seen] = []
+        """By the process of now."""
+        self._since = 0
+        """Entries of the trace before that."""
+        self._told: list[Event | Command] = []
+        """What that has applied and given."""
+
+    def answered_by(self, answer: Answer, *, reads_along: bool) -> None:
+        """A process begins with it, or goes on."""
+        self.answer, self.reads_along = answer, reads_along
+        self.reader = PlayedReader(answer) if reads_along else None
+        self._shown.clear()
+        self._since = len(self.trace.entries)
 
     @property
     def kept(self) -> tuple[Message, ...]:
@@ -83,7 +109,8 @@ class SimulatedRequest:
         assert self.answer is not None
         if self.world is not None and self.world.ahead is not None:
             self.world.ahead.acts("shown", seen, self.world.scheduler.now())
-        self.answer(seen)
+        (self.reader or self.answer)(seen)
+        self._shown.append(seen)
         if isinstance(seen, ToolCallStarted):
             self._runs.add(seen.tag)
         elif isinstance(seen, CALL_ENDINGS):
@@ -142,6 +169,7 @@ class SimulatedRequest:
         """Nothing more happens. The trace of a lost session ends where that did, with a message it had not handled."""
         trace = self.trace
         trace.jumps = tuple(world.jumps)
+        self._told = happened(trace.entries[self._since :])
         if world.jumps:
             trace.lag_seconds *= WRITES_AFTER_A_JUMP
         trace.ended_at = world.scheduler.now()
@@ -166,7 +194,25 @@ class SimulatedRequest:
         yield from self._ended_once()
         yield from self._recorded_once()
         yield from self._late()
+        yield from self._told_wrongly()
         yield from (f"progress: {each.tag} was shown at {each.at:g} and does not run" for each in self._stray_progress)
+
+    def _told_wrongly(self) -> Iterator[str]:
+        """What it has shown, and said in the end."""
+        told, finish, answer = self._told, self.finish, self.answer
+        if answer is None or not answer.future.done:
+            return
+        is_whole = self.lost is None
+        yield from shown_wrongly(told, self._shown, reads_along=self.reads_along, is_whole=is_whole)
+        if self.world is not None and not self.outlived:
+            heard = self.world.heard.get(self.scenario.request_id, ())
+            yield from heard_wrongly(told, heard, is_whole=is_whole)
+        if finish is None or not is_whole:
+            return
+        end = self._error_of(answer) or answer.future.result()
+        yield from replied_wrongly(happened(self.trace.entries), finish, answer.conversation.of_request, end)
+        if self.reader is not None:
+            yield from read_wrongly(told, self._shown, self.reader)
 
     def _ended_once(self) -> Iterator[str]:
         if self.answer is None:

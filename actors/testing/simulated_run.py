@@ -193,7 +193,7 @@ class SimulatedRun:
             return (Route(Scripted(), name, limiter, listed_as=model), *fallbacks)
 
         return Plan(
-            telemetry=lambda: CrashableTelemetry(),
+            telemetry=self._telemetry,
             llm_manager=partial(self._manager, routes, limiter),
             workers=self.world.kind,
             dispatcher=self._dispatcher,
@@ -204,6 +204,11 @@ class SimulatedRun:
             chance=lambda: 0.5,
             journal=self._journal(),
         )
+
+    def _telemetry(self) -> Telemetry:
+        made = CrashableTelemetry()
+        made.reads = self.world.telemetry_reads
+        return made
 
     def _manager(self, routes: Routes, limiter: RateLimiter) -> LlmManager:
         played = PlayedModel(self.world, limiter)
@@ -230,7 +235,9 @@ class SimulatedRun:
         plan = request.scenario
         store = SimulatedStore(self.world, plan.history)
         store.take(plan.request_id)
-        request.answer = RequestAnswer(store, plan.tag, plan.options.timeout_seconds)
+        answer = RequestAnswer(store, plan.tag, plan.options.timeout_seconds)
+        request.answered_by(answer, reads_along=is_read_along)
+        self.world.heard.pop(plan.request_id, None)
         question = self._question(request, is_read_along=is_read_along)
         request.world = self.world
         ahead = None if self.world.ahead is None else self.world.ahead.begin(request.trace, question, store)
@@ -283,6 +290,7 @@ class SimulatedRun:
         for number, (request_id, request) in enumerate(self.requests.items()):
             log = reader.request(request_id)
             if request.is_over and (log is None or log.end is not None):
+                request.outlived = True
                 continue
             request.process_dies(ahead.applied[request_id], len(log.records) if log is not None else 0)
             is_read_along = number % 4 != 3
@@ -307,7 +315,11 @@ class SimulatedRun:
             has = Available({tool.definition.name: tool for tool in map(simulated_tool, self._tools)}, {}, True)
             check_needs(started, log.begins.needs, has)
         found.conversation.take(plan.request_id, found.recorded)
-        request.answer = RequestAnswer(found.conversation, plan.tag, plan.options.timeout_seconds)
+        answer = RequestAnswer(found.conversation, plan.tag, plan.options.timeout_seconds)
+        request.answered_by(answer, reads_along=is_read_along)
+        self.world.heard.pop(plan.request_id, None)
+        for seen in found.told:
+            answer(seen)
         question = self._question(request, is_read_along=is_read_along)
         taken_up = replace(found.taken_up, session=RecordedSession(request, self.world, session))
         self._start(request, question, found.conversation.record, ahead.go_on(question, found), taken_up)

@@ -21,6 +21,7 @@ from callboard.actors.kernel.reply import Reply
 from callboard.actors.models.llm_manager import Attempt, Emit, End
 from callboard.actors.requests.conversation import Conversation
 from callboard.actors.requests.outside import ResolveCall
+from callboard.actors.telemetry.telemetry import Observed
 from callboard.actors.testing.faults import Faults, JournalFaults, Moment, RequestFate
 from callboard.actors.testing.simulated_store import SimulatedDisk
 from callboard.actors.testing.simulated_workers import Die, Later, SimulatedWorker, simulated_kind
@@ -133,6 +134,8 @@ class World:
         self._offers = tuple({offer.definition.name: offer for each in scenarios for offer in each.tools}.values())
         self.problems: list[str] = []
         """What was wrong with the actors while they ran."""
+        self.heard: dict[RequestId, list[object]] = {}
+        """What telemetry was told of each request, by the process of now."""
         self._watch()
 
     def _watch(self) -> None:
@@ -155,6 +158,11 @@ class World:
         self.calls.tells(event)
         self.questions.tells(event)
         self.models.tells(event)
+
+    def telemetry_reads(self, message: object) -> None:
+        """Telemetry takes this message."""
+        if isinstance(message, Observed):
+            self.heard.setdefault(message.question.tag.request_id, []).extend(message.happened)
 
     def dispatcher_reads(self, message: object) -> None:
         """The dispatcher takes this message."""
@@ -466,9 +474,12 @@ class PlayedModel:
         """The model call that this request is of."""
         world, request_id = self._world, RequestId(request.model)
         given = world.model_calls.get(request_id, [])
-        # A call that was lost before it began, and the later one in its place, ask the same: the last that may begin.
-        due = [each for each in given if each.not_before_at <= world.scheduler.now()]
-        command = next((each for each in reversed(due) if each.request.messages == request.messages), None)
+        # A call that was lost, and the later one in its place, ask the same: the one that the manager has open.
+        now, opened, asked = world.scheduler.now(), world.models.open_of(request_id), self._asked.get(request_id)
+        due = [each for each in given if each.not_before_at <= now and each.request.messages == request.messages]
+        command = next((each for each in due if each.tag == opened), None)
+        if command is None and due and (asked is None or asked.command.tag != opened):
+            command = due[-1]
         if command is not None:
             given.remove(command)
             world.write(Verb.ASKED, command)

@@ -16,7 +16,7 @@ from callboard.actors.testing.faults import ModelFaults, RequestFate
 from callboard.protocol.commands import CallModel, NoteKind, StopModel
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind
 from callboard.protocol.events import Event, ModelFailed, ModelNoted, ModelResponded
-from callboard.protocol.ids import Tag
+from callboard.protocol.ids import RequestId, Tag
 from callboard.protocol.limits import MAX_RETRY_AFTER_SECONDS
 from callboard.protocol.model import Error, ModelRequest, ModelResponse, Usage
 
@@ -118,6 +118,11 @@ class WatchedModels:
             self._calls[message.call.tag] = _Call(message, self._system.now())
         elif isinstance(message, StopModel) and message.tag in self._calls:
             self._calls[message.tag].is_stopped = True
+
+    def open_of(self, request_id: RequestId) -> Tag | None:
+        """The step whose model call the manager has open for a request."""
+        found = (tag for tag in reversed(self._calls) if tag.request_id == request_id)
+        return next((tag for tag in found if not self._calls[tag].is_stopped), None)
 
     def begins(self, tag: Tag, request: ModelRequest) -> WatchedAttempt:
         """A request is sent for this call."""

@@ -16,6 +16,7 @@ from callboard.actors.requests.conversation import Conversation
 from callboard.actors.requests.replies import Question
 from callboard.actors.requests.write_ahead import Waiting, WriteAhead
 from callboard.actors.testing.simulated_store import SimulatedDisk, SimulatedReader
+from callboard.actors.testing.told_truly import happened, kept_wrongly
 from callboard.protocol.commands import Command, Finish, RunTool
 from callboard.protocol.events import Event, ToolCallStarted
 from callboard.protocol.ids import RequestId, Tag
@@ -142,7 +143,7 @@ class WrittenAhead:
             written=rebuilt.written,
             recorded=rebuilt.recorded,
         )
-        ahead.take_note(rebuilt.events, rebuilt.notes)
+        ahead.take_note(rebuilt.told)
         return ahead
 
     def acts(self, what: str, value: object, at: float) -> None:
@@ -177,15 +178,19 @@ class WrittenAhead:
         for request_id, finish in finished.items():
             log = reader.request(request_id)
             if log is not None:
-                yield from (f"{request_id} {told}" for told in _of_request(log, finish))
+                applied = self.applied.get(request_id)
+                told = happened(applied.trace.entries) if applied is not None else []
+                yield from (f"{request_id} {wrong}" for wrong in _of_request(log, finish, told))
             elif finish is not None:
                 yield f"{request_id} journal: it was answered, and the journal has nothing of it"
 
 
-def _of_request(log: RequestLog, finish: Finish | None) -> Iterator[str]:
+def _of_request(log: RequestLog, finish: Finish | None, told: list[Event | Command]) -> Iterator[str]:
     if log.end is None:
         yield "journal: at rest it is still open there"
-    elif finish is not None and (log.end.finish is None or log.end.finish.outcome is not finish.outcome):
+    elif finish is not None and log.end.finish is None:
         yield f"journal: it ended as {finish.outcome}, the journal says {log.end}"
+    elif finish is not None:
+        yield from kept_wrongly(log, told, finish)
     for replayed in replay_log(log):
         yield from (f"I8 replay: {told}" for told in replayed.differences)
