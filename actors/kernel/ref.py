@@ -226,6 +226,7 @@ class Monitor(Struct, eq=False):
     _target: Place
     _notify: Callable[[Down], object]
     _held_by: "set[Monitor] | None" = None
+    _is_over: bool = False
 
     __repr__ = object.__repr__
 
@@ -235,6 +236,8 @@ class Monitor(Struct, eq=False):
 
     def fire(self, down: Down) -> None:
         """Deliver; the kernel calls it, once, after taking the monitor off its target."""
+        if self._is_over:
+            return  # cancelled by one that fired before it, or by the end of a watcher that watches itself
         self._release()
         contained(lambda: self._notify(down), f"a monitor of {down.ref.name}")
 
@@ -244,6 +247,7 @@ class Monitor(Struct, eq=False):
         self._target.forget(self)
 
     def _release(self) -> None:
+        self._is_over = True
         if self._held_by is not None:
             self._held_by.discard(self)
 
