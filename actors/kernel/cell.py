@@ -386,8 +386,8 @@ class Cell:
                 raise  # the handler's own, of an ask that it made
             raise errors.AskTimeout(f"{self.name} did not answer within {timeout_seconds} s") from None
         finally:
-            if asker is not None:
-                asker.asks = None
+            if asker is not None and asker.executor.is_current():
+                asker.asks = None  # unless it was killed meanwhile: what its next incarnation waits for stays
 
     # -- introspection ----------------------------------------------------------------------------------------
 
@@ -548,7 +548,7 @@ class ThreadCell(Cell):
         with self.system.lock:  # one step: its handler must not return in the middle
             item, old = self.current, self.executor
             if self.state is not State.WAITING:
-                self.executor = NO_THREAD
+                self.executor, self.asks = NO_THREAD, None
             busy = item is not NOTHING and type(item) is not Signal
             self.system.abandoned += busy
             super().kill()
@@ -565,10 +565,10 @@ class ThreadCell(Cell):
         self.executor.close()
 
 
-def _asking(target: Cell) -> Cell | None:
+def _asking(target: Cell) -> ThreadCell | None:
     """Note that the actor on this thread, if any, waits for `target`. Raises DeadlockError if that closes a circle."""
     asker = _here.cell
-    if asker is None:
+    if asker is None or not asker.executor.is_current():  # an abandoned thread waits for itself alone
         return None
     asker.asks = target
     circle: list[Cell] = [asker]

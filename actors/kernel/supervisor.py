@@ -183,6 +183,7 @@ class Supervisor(Actor[SupervisorMessage]):
         #: The longest backoff among those that failed together, and the timer when it is running.
         self._delay_seconds = 0.0
         self._pause: Timer | None = None
+        self._paused_until = 0.0
         self._ending = False
         self._failure: IntensityExceeded | None = None
 
@@ -329,7 +330,10 @@ class Supervisor(Actor[SupervisorMessage]):
         down = (*self._to_start, *self._to_stop, self._starting)
         group = [each for at, each in enumerate(listed) if at >= first or each in down]
         self._to_stop = [each for each in group if each.running is not None]
-        self._to_start = [each for each in group if each.spec.restart is not Restart.TEMPORARY]
+        # A temporary one that has run is not started again; one that has not yet had its turn still gets it.
+        self._to_start = [
+            each for each in group if each.spec.restart is not Restart.TEMPORARY or each in self._to_start
+        ]
         self._starting = None
         self._delay_seconds = max(self._delay_seconds, delay_seconds)
 
@@ -358,11 +362,12 @@ class Supervisor(Actor[SupervisorMessage]):
         self._start_next()
 
     def _start_next(self) -> None:
-        if self._to_start and self._delay_seconds > 0:
-            if self._pause is not None:
-                self._pause.cancel()
-            self._pause = self.tell_after(self._delay_seconds, _StartNow(self))
-            self._delay_seconds = 0.0
+        if self._to_start and self._delay_seconds > 0 and not self._to_stop:
+            until, self._delay_seconds = self.now() + self._delay_seconds, 0.0
+            if self._pause is None or until > self._paused_until:
+                if self._pause is not None:
+                    self._pause.cancel()
+                self._pause, self._paused_until = self.tell_at(until, _StartNow(self)), until
         while self._to_start and not (self._starting or self._pause or self._to_stop or self._ending):
             self._starting = self._to_start.pop(0)
             self._launch(self._starting)
@@ -385,6 +390,7 @@ class Supervisor(Actor[SupervisorMessage]):
             child.running = child.cell.restarts
         else:  # it was stopped for good while it waited for its restart
             self._remove(child)
+            self._start_next()  # it may have held up those after it
 
     def _stop_one(self, child: _Child) -> None:
         if child.overdue is None:
@@ -398,7 +404,8 @@ class Supervisor(Actor[SupervisorMessage]):
         if child is self._starting:
             self._starting = None
         self._to_start = [each for each in self._to_start if each is not child]
-        self._children.pop(child.spec.id, None)
+        if self._children.get(child.spec.id) is child:  # another one may have its id by now
+            del self._children[child.spec.id]
         child.cell.close()
 
     def _anyone_up(self) -> bool:

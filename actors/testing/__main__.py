@@ -2,6 +2,7 @@
 
 python -m callboard.actors.testing replay 3.17/4.0     # a conversation that a failure named, with its story
 python -m callboard.actors.testing reach 1000          # how often seeds 0 to 999 reach each row of the tables
+python -m callboard.actors.testing plays kernel        # a room that no request reaches, beside a small model of it
 python -m callboard.actors.testing chaos --cases 'die/*' --tools my.tools:lookup   # lets things go wrong
 """
 
@@ -9,13 +10,14 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import logging
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from callboard.actors.testing import chaos
+from callboard.actors.testing import chaos, played_kernel
 from callboard.actors.testing.chaos.table import contained_table
 from callboard.actors.testing.run_reach import seeded_reach
 from callboard.actors.tools import Tool
@@ -34,6 +36,10 @@ def main(arguments: Sequence[str]) -> int:
     again.add_argument("token", help="what a failure printed, for example 3.17/4.0")
     reached = commands.add_parser("reach", help="how often the seeds reach each row of the tables")
     reached.add_argument("seeds", nargs="?", type=int, default=FIXED_SEEDS)
+    plays = commands.add_parser("plays", help="play a room that no request reaches beside a small model of it")
+    plays.add_argument("room", nargs="?", choices=tuple(PLAYS), help="all unless it is given")
+    plays.add_argument("--seeds", type=int, default=100, help="how many")
+    plays.add_argument("--first", type=int, default=0, metavar="SEED")
     docs = commands.add_parser("docs", help="write the rules, and what is reached, into a page")
     docs.add_argument("page", type=Path)
     wild = commands.add_parser("chaos", help="let everything go wrong beside healthy requests")
@@ -46,6 +52,7 @@ def main(arguments: Sequence[str]) -> int:
     run: Mapping[str, Callable[[], int]] = {
         "replay": lambda: _replay(asked.token),
         "reach": lambda: _reach(asked.seeds),
+        "plays": lambda: _plays(asked.room, range(asked.first, asked.first + asked.seeds)),
         "docs": lambda: _docs(asked.page),
         "chaos": lambda: _chaos(asked),
     }
@@ -101,6 +108,29 @@ def _reach(seeds: int) -> int:
     told = ["", "Below their floor:", *short] if short else []
     sys.stdout.write("\n".join([reach.report(), "", *played.lines(), *told]) + "\n")
     return 1 if short else 0
+
+
+#: Each says what is not as promised; the same for the same seed.
+PLAYS: Final[Mapping[str, Callable[[int], list[str]]]] = {"kernel": played_kernel.play}
+
+
+def _plays(only: str | None, seeds: range) -> int:
+    logging.disable(logging.CRITICAL)  # crashes are what is played, and each is logged
+    try:
+        return _play(only, seeds)
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def _play(only: str | None, seeds: range) -> int:
+    for room in PLAYS if only is None else [only]:
+        for seed in seeds:
+            if found := PLAYS[room](seed):
+                again = f"play it again: python -m callboard.actors.testing plays {room} --first {seed} --seeds 1"
+                sys.stdout.write("\n".join([f"{room}, seed {seed}:", *found, again]) + "\n")
+                return 1
+        sys.stdout.write(f"{room}: {len(seeds)} plays, all as promised\n")
+    return 0
 
 
 _BLOCK = re.compile(r"(<!-- written: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)

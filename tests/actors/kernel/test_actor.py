@@ -261,6 +261,34 @@ def test_the_monitors_of_a_dead_watcher_are_taken_off(system: ActorSystem) -> No
     assert system.dead_letters.counts() == {}
 
 
+def test_who_watches_itself_is_not_told_of_its_end(system: ActorSystem) -> None:
+    actor = system.spawn(Doing, "actor")
+    actor.ask(lambda actor: actor.monitor(actor.ref) and None, 5)
+    actor.stop(block=True, timeout=5)
+    assert system.dead_letters.counts() == {}
+
+
+def test_a_watch_that_an_earlier_one_cancels_is_silent(system: ActorSystem) -> None:
+    actor, told = system.spawn(Doing, "actor"), list[Down]()
+    system.watch(actor, lambda _: second.cancel())
+    second = system.watch(actor, told.append)
+    actor.stop(block=True, timeout=5)
+    assert told == []
+
+
+def test_who_was_killed_while_it_asked_waits_for_nobody(system: ActorSystem, until: Until) -> None:
+    first, second = (system.spawn(Doing, name, runs_on="thread") for name in "ab")
+    gate = threading.Event()
+    second.tell(lambda _: gate.wait(5))
+    first.tell(lambda _: second.ask("hello", 5))
+    until(lambda: next(info for info in system.tree() if info.name == "b").mailbox_depth == 1)
+    system.kill(first)
+    asked = second.ask(lambda _: first.ask("are you there?", 5), block=False)
+    gate.set()
+    with pytest.raises(ActorDeadError):
+        asked.get(timeout=5)
+
+
 def test_names_are_unique_among_the_living(system: ActorSystem) -> None:
     first = system.spawn(Doing, "actor")
     with pytest.raises(NameTaken, match="'actor' is alive"):

@@ -1,4 +1,4 @@
-"""Supervision, in virtual time: a small model of OTP's rules for the strategies, and examples for the rest."""
+"""Supervision, in virtual time: beside the model of OTP's rules that the kit plays, and by examples."""
 
 import threading
 from collections.abc import Callable
@@ -28,6 +28,7 @@ from callboard.actors.kernel import (
     stop_child,
 )
 from callboard.actors.kernel.supervisor import _Adopt
+from callboard.actors.testing import played_families
 from callboard.actors.testing.chaos.crashing import Target, crashing
 from callboard.actors.testing.simulation import SimulatedScheduler
 
@@ -96,70 +97,11 @@ def spec(log: Log, child_id: str, kind: type[Logged] = Logged, **options: Any) -
     return ChildSpec(child_id, lambda: kind(log, child_id), **options)
 
 
-# -- the strategies, against a model ---------------------------------------------------------------------------------
+# -- against a model, and in any order ---------------------------------------------------------------------------------
 
 
-class Model:
-    """What OTP says must happen, in a page."""
-
-    def __init__(self, kinds: list[Restart], strategy: Strategy, intensity: int) -> None:
-        self.kinds = {str(at): kind for at, kind in enumerate(kinds)}
-        self.strategy, self.intensity = strategy, intensity
-        self.up = list(self.kinds)
-        self.failures = 0
-        self.dead = False
-
-    def end(self, child_id: str, how: str) -> Log:
-        """The log after this child has crashed, or left by itself."""
-        if self.dead or child_id not in self.up:
-            return []
-        log = [("crash" if how == "crash" else "stop", child_id)]
-        kind = self.kinds[child_id]
-        if kind is Restart.TEMPORARY or (kind is Restart.TRANSIENT and how == "leave"):
-            self.up.remove(child_id)
-            return log
-        self.failures += 1
-        others = [each for each in self.up if each != child_id]
-        if self.failures > self.intensity:
-            self.dead, self.up = True, []
-            return log + [("stop", each) for each in reversed(others)]
-        at = self.up.index(child_id)
-        group = {
-            Strategy.ONE_FOR_ONE: [child_id],
-            Strategy.REST_FOR_ONE: self.up[at:],
-            Strategy.ONE_FOR_ALL: self.up[:],
-        }[self.strategy]
-        again = [each for each in group if self.kinds[each] is not Restart.TEMPORARY]
-        self.up = [each for each in self.up if each not in group or each in again]
-        stops = [("stop", each) for each in reversed(group) if each != child_id]
-        return log + stops + [("start", each) for each in again]
-
-
-@given(
-    kinds=st.lists(st.sampled_from(Restart), min_size=1, max_size=5),
-    strategy=st.sampled_from(Strategy),
-    intensity=st.integers(0, 6),
-    ends=st.lists(st.tuples(st.integers(0, 4), st.sampled_from(["crash", "leave"])), max_size=12),
-    seed=st.integers(0, 1000),
-)
-def test_strategies_do_what_the_model_says(
-    kinds: list[Restart], strategy: Strategy, intensity: int, ends: list[tuple[int, str]], seed: int
-) -> None:
-    world = World.of(
-        lambda log: [spec(log, str(at), restart=kind) for at, kind in enumerate(kinds)],
-        seed=seed,
-        strategy=strategy,
-        intensity=intensity,
-    )
-    assert world.run() == [("start", str(at)) for at in range(len(kinds))]
-    refs = [world.child(str(at)) for at in range(len(kinds))]
-    model = Model(kinds, strategy, intensity)
-    for at, how in ends:
-        refs[at % len(kinds)].tell(how)
-        assert world.run() == model.end(str(at % len(kinds)), how)
-    assert {str(at) for at, ref in enumerate(refs) if ref.is_alive()} == set(model.up)
-    assert world.root.is_alive() is not model.dead
-    assert world.system.statistics().unaccounted == 0
+def test_families_do_what_the_model_says() -> None:
+    assert [found for seed in range(100) for found in played_families.play(seed)] == []
 
 
 @given(
@@ -397,6 +339,72 @@ def test_the_backoff_of_a_group_is_not_cut_short_by_what_else_happens() -> None:
     assert ("start", "b") not in world.log
     assert world.run()[-2:] == [("start", "a"), ("start", "b")]
     assert world.simulation.now() == 1.0
+
+
+def test_the_backoff_of_a_group_is_not_cut_short_by_a_shorter_one() -> None:
+    short, long = Backoff(0.1, 0.1, 0), Backoff(1, 1, 0)
+    world = World.of(
+        lambda log: [spec(log, "a", backoff=short), spec(log, "b", backoff=long)],
+        strategy=Strategy.REST_FOR_ONE,
+        intensity=9,
+    )
+    for each in "aabb":
+        world.child(each).tell("crash")
+        world.simulation.run_until_idle(until_seconds=world.simulation.now() + 0.2)
+    begun = world.simulation.now() - 0.2
+    world.child("a").tell("crash")
+    assert world.run()[-2:] == [("start", "a"), ("start", "b")]
+    assert world.simulation.now() == begun + 1.0
+
+
+def test_a_temporary_child_whose_turn_has_not_come_still_gets_it() -> None:
+    attempts = list[int]()
+
+    class Later(Logged):
+        def on_start(self) -> None:
+            attempts.append(1)
+            if len(attempts) < 2:
+                raise OSError("not yet")
+            super().on_start()
+
+    world = World.of(
+        lambda log: [spec(log, "a", Later), spec(log, "b", restart=Restart.TEMPORARY)], strategy=Strategy.REST_FOR_ONE
+    )
+    assert world.run() == [("start", "a"), ("start", "b")]
+
+
+def test_a_child_stopped_for_good_while_it_waits_holds_up_nobody() -> None:
+    class Never(Logged):
+        def on_start(self) -> None:
+            raise OSError("never")
+
+    world = World.of(lambda _: [])
+    inner = start_child(
+        world.root,
+        ChildSpec(
+            "inner",
+            lambda: Supervisor(
+                [spec(world.log, "a", Never, backoff=Backoff(1, 1, 0)), spec(world.log, "b")], intensity=9
+            ),
+        ),
+    )
+    world.simulation.run_until_idle(until_seconds=0.5)
+    world.child("inner/a").stop()
+    assert world.run() == [("start", "b")]
+    assert inner.is_alive()
+
+
+def test_an_id_may_be_used_again_while_the_one_that_had_it_waits() -> None:
+    world = World.of(lambda _: [], intensity=9)
+    first = start_child(world.root, spec(world.log, "a", backoff=Backoff(1, 1, 0)))
+    for _ in range(2):
+        first.tell("crash")
+        world.simulation.run_until_idle(until_seconds=world.simulation.now() + 0.1)
+    first.stop()
+    second = start_child(world.root, spec(world.log, "a"))
+    world.run()
+    second.tell("crash")
+    assert world.run() == [("crash", "a"), ("start", "a")]
 
 
 def test_children_come_and_go_while_the_supervisor_runs() -> None:
