@@ -73,6 +73,8 @@ class WorkerFate(StrEnum):
     IGNORES_INTERRUPT = "ignores_interrupt"
     SLOW_TO_DIE = "slow_to_die"
     """It ignores the interrupt, and ends only a while after it was killed."""
+    VANISHES = "vanishes"
+    """It says nothing more of the call, and does not die when it is killed."""
     GIVES_BACK = "gives_back"
     """It cannot begin the call, which goes to another worker; that one cannot either."""
     NOT_SHIPPED = "not_shipped"

@@ -28,6 +28,8 @@ from callboard.protocol.tools import Deferred, FailureCode, Isolation, ToolFailu
 #: From the kill to the end of a process: some milliseconds, or most of the time after which it is given up.
 KILL_SECONDS: Final = 1 / 128
 SLOW_KILL_SECONDS: Final = 1.0
+#: What vanished ends this long after it was killed, when no one waits for it any more: its process hung in the kernel.
+GONE_SECONDS: Final = 10.0
 #: An abandoned thread returns after this long, and takes calls again.
 ABANDONED_SECONDS: Final = 10.0
 #: Fates that show where a call is stopped.
@@ -126,7 +128,7 @@ class SimulatedWorker(Actor[ToWorker | Die | Planned]):
     @property
     def is_busy(self) -> bool:
         """Does it run a call that something can be done about?"""
-        return any(each.is_held or self._plan(each.call).does is not ToolDoes.VANISH for each in self._running.values())
+        return any(each.is_held or not self._vanishes(each.call) for each in self._running.values())
 
     @property
     def room_left(self) -> int:
@@ -166,9 +168,11 @@ class SimulatedWorker(Actor[ToWorker | Die | Planned]):
         """A process is gone soon; a task is abandoned at once, with its loop."""
         self._world.calls.held(self, message.tag, kill=True)
         running = self._running.get(message.tag)
-        if running is None or self._plan(running.call).does is ToolDoes.VANISH:
+        if running is None:
             return
-        if self._isolation is Isolation.PROCESS:
+        if self._vanishes(running.call):
+            self.system.scheduler.call_at(self.now() + GONE_SECONDS, Later("a worker is gone at last", self._gone))
+        elif self._isolation is Isolation.PROCESS:
             slow = self._fate(running.call) is WorkerFate.SLOW_TO_DIE
             self._later(running.call, SLOW_KILL_SECONDS if slow else KILL_SECONDS, self._die)
         else:
@@ -179,6 +183,9 @@ class SimulatedWorker(Actor[ToWorker | Die | Planned]):
         for running in list(self._running.values()):
             self._end(running.call, Ending.CANCELLED)
         return True
+
+    def _gone(self) -> None:
+        self.ref.tell_control(Die())
 
     # -- what the plan holds
 
@@ -234,6 +241,8 @@ class SimulatedWorker(Actor[ToWorker | Die | Planned]):
         self._world.began(call.run)
         fate, plan = self._fate(call), self._plan(call)
         seconds = max(plan.seconds, STOP_SECONDS)
+        if self._vanishes(call):
+            return
         if fate is WorkerFate.DIES_DURING:
             self._later(call, seconds / 2, self._die)
         elif plan.does is ToolDoes.CRASH:
@@ -288,7 +297,7 @@ class SimulatedWorker(Actor[ToWorker | Die | Planned]):
 
     def _abandon(self, call: RunCall) -> None:
         """The call ends; the thread, or the loop with the task on it, is held for a while."""
-        if self._plan(call).does is ToolDoes.VANISH:
+        if self._vanishes(call):
             return
         self._held.append(call.run.name)
         self._reports.state(0, tuple(self._held))
@@ -325,7 +334,11 @@ class SimulatedWorker(Actor[ToWorker | Die | Planned]):
         fate = self._fate(call)
         if fate in _ONLY_IF_STOPPED:
             self._world.reach("worker", fate)
-        return self._plan(call).does is not ToolDoes.VANISH and fate not in _ONLY_IF_STOPPED
+        return fate not in _ONLY_IF_STOPPED and not self._vanishes(call)
+
+    def _vanishes(self, call: RunCall) -> bool:
+        """Its worker says nothing more, whatever it is told, until it is gone at last."""
+        return self._plan(call).does is ToolDoes.VANISH or self._fate(call) is WorkerFate.VANISHES
 
 
 def simulated_kind(world: World, faults: WorkerFaults, isolation: Isolation) -> WorkerKind:

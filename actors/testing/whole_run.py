@@ -15,7 +15,6 @@ from callboard.protocol.commands import CancelTool
 from callboard.protocol.events import DeadlinePassed, Event
 from callboard.protocol.ids import RequestId
 from callboard.protocol.options import ToolOffer
-from callboard.protocol.testing.scenario import ToolDoes
 from callboard.protocol.testing.trace import Trace, Verb
 from callboard.protocol.tools import Effect
 
@@ -44,14 +43,11 @@ def problems_of_the_whole(world: World, requests: Requests, tools: Iterable[Tool
             yield f"run twice: {tag} ran {runs} times"
     yield from _unplanned_crashes(world)
     yield from _seen_of_others(requests)
-    if not any(world.plans[tag.request_id].of_call[tag].does is ToolDoes.VANISH for tag in world.runs):
-        yield from _left_open(world)
-        if not world.jumps:
-            for request in requests.values():
-                if (
-                    not request.trace.lag_seconds and not world.earlier
-                ):  # a call that waited for the journal reaches the dispatcher late
-                    yield from _ended_by_session(world, request.trace)
+    yield from _left_open(world)
+    if not world.jumps:
+        for request in requests.values():
+            if not request.trace.lag_seconds and not world.earlier:  # else a call reaches the dispatcher late
+                yield from _ended_by_session(world, request.trace)
 
 
 def _unplanned_crashes(world: World) -> Iterator[str]:
