@@ -16,6 +16,8 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from callboard.actors.calls.approvals import ApprovalKind
+from callboard.protocol.commands import AskApproval
 from callboard.protocol.ids import Tag
 from callboard.protocol.tools import Isolation, Latency
 
@@ -207,6 +209,20 @@ class WorkerFaults(Struct, frozen=True):
         return self.fates[zlib.crc32(repr(tag).encode()) % len(self.fates)]
 
 
+class PeopleFaults(Struct, frozen=True):
+    """How far the answers of those reach who are asked for approval."""
+
+    reaches: tuple[ApprovalKind, ...] = (ApprovalKind.ONCE,)
+    """Each answer has one of these by its question, as far as it fits: a yes to one call, to equal ones, a no."""
+
+    def reach_of(self, question: AskApproval, *, grants: bool, is_changed: bool) -> ApprovalKind:
+        """For which calls the answer to this question counts."""
+        kind = self.reaches[zlib.crc32(repr(question.tag).encode()) % len(self.reaches)]
+        if is_changed:
+            return ApprovalKind.ONCE
+        return kind if kind.grants is grants else (ApprovalKind.ONCE if grants else ApprovalKind.DENY)
+
+
 class Faults(Struct, frozen=True):
     """Everything that is done to one run from outside its scenarios."""
 
@@ -222,6 +238,7 @@ class Faults(Struct, frozen=True):
     deaths: tuple[Death, ...] = ()
     workers: WorkerFaults = WorkerFaults()
     models: ModelFaults = ModelFaults()
+    people: PeopleFaults = PeopleFaults()
     session_capacity: int = 8
     """Messages a session's mailbox holds, where there are floods."""
     max_queued_calls: int = 10_000
@@ -311,6 +328,10 @@ def _limited_models(rng: random.Random, faults: Faults, _latest: int) -> Faults:
     return replace(faults, models=replace(faults.models, requests_per_minute=rng.choice((2.0, 6.0, 30.0))))
 
 
+def _far_reaching_answers(_rng: random.Random, faults: Faults, _latest: int) -> Faults:
+    return replace(faults, people=PeopleFaults(tuple(ApprovalKind)))
+
+
 def _floods(rng: random.Random, faults: Faults, latest: int) -> Faults:
     return replace(faults, floods=(_moment(rng, latest),), session_capacity=rng.choice((8, 17, 40, 300)))
 
@@ -339,6 +360,7 @@ _KINDS: Final[Mapping[Callable[[random.Random, Faults, int], Faults], float]] = 
         _workers_die: 0.4,
         _odd_models: 0.4,
         _limited_models: 0.15,
+        _far_reaching_answers: 0.3,
         _floods: 0.2,
         _jumps: 0.15,
         _store: 0.2,

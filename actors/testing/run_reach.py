@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
+from callboard.actors.calls.approvals import ApprovalKind
 from callboard.actors.testing.faults import CRASHABLE, MOMENTS, RequestFate, WorkerFate
 from callboard.actors.testing.simulated_run import SimulatedRun, run_of, token_of
 from callboard.protocol.commands import NoteKind, Outcome
@@ -24,8 +25,10 @@ ROWS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         "worker": tuple(fate.value for fate in WorkerFate),
         "tool": tuple(does.value for does in ToolDoes),
+        "transaction": ("written", "refused"),
         "outside": tuple(does.value for does in OutsideDoes),
         "person": tuple(does.value for does in PersonDoes),
+        "answer": tuple(kind.value for kind in ApprovalKind),
         "request to a model": ("as its turn says", *(fate.value for fate in RequestFate)),
         "model note": tuple(kind.value for kind in (NoteKind.RETRY, NoteKind.FALLBACK, NoteKind.RATE_LIMIT)),
         "crash": tuple(CRASHABLE),

@@ -72,7 +72,7 @@ from callboard.protocol.testing import drawing, generator, oddities
 from callboard.protocol.testing.outside import beginning, check_answer, cost_of, foreign_event
 from callboard.protocol.testing.scenario import PlannedCall, Scenario, Store, ToolDoes
 from callboard.protocol.testing.trace import Trace
-from callboard.protocol.tools import Isolation, Latency
+from callboard.protocol.tools import Effect, Isolation, Latency
 from callboard.providers.local.scripted import Scripted
 from callboard.providers.rate_limit import RateLimiter
 from callboard.providers.retry import RetryPolicy
@@ -498,11 +498,13 @@ _NEEDED: Final[Mapping[str, Spice]] = {
 
 
 def _somewhere(rng: random.Random, offer: ToolOffer) -> ToolOffer:
+    effect = rng.choice((Effect.TRANSACTION, *(offer.contract.effect,) * 5))
     contract = replace(
         offer.contract,
         isolation=rng.choice(list(Isolation)),
         latency=rng.choice(list(Latency)),
         concurrency=rng.choice((1, 2, 8)),
+        effect=effect,
     )
     return replace(offer, contract=contract)
 

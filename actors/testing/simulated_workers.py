@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Final, Protocol
 
 from msgspec import Struct, field
@@ -47,6 +48,9 @@ class World(Protocol):
 
     def began(self, run: RunTool) -> None:
         """The tool's code runs."""
+
+    def statement_of(self, run: RunTool, plan: PlannedCall) -> str:
+        """What a call writes that is committed with its outcome."""
 
     def deferred(self, run: RunTool, plan: PlannedCall) -> None:
         """The tool's code has ended, and has left the result to someone outside."""
@@ -171,7 +175,8 @@ class SimulatedWorker(Actor[ToWorker | Die | Planned]):
         if running is None:
             return
         if self._vanishes(running.call):
-            self.system.scheduler.call_at(self.now() + GONE_SECONDS, Later("a worker is gone at last", self._gone))
+            gone = Later("a worker is gone at last", partial(self.ref.tell_control, Die()))
+            self.system.scheduler.call_at(self.now() + GONE_SECONDS, gone)
         elif self._isolation is Isolation.PROCESS:
             slow = self._fate(running.call) is WorkerFate.SLOW_TO_DIE
             self._later(running.call, SLOW_KILL_SECONDS if slow else KILL_SECONDS, self._die)
@@ -183,9 +188,6 @@ class SimulatedWorker(Actor[ToWorker | Die | Planned]):
         for running in list(self._running.values()):
             self._end(running.call, Ending.CANCELLED)
         return True
-
-    def _gone(self) -> None:
-        self.ref.tell_control(Die())
 
     # -- what the plan holds
 
@@ -268,6 +270,8 @@ class SimulatedWorker(Actor[ToWorker | Die | Planned]):
         elif plan.does is ToolDoes.DEFER:
             result = Deferred(plan.open_seconds)
             self._world.deferred(call.run, plan)
+        if (effect := call.record.effect) is not None:
+            effect.statements.execute(self._world.statement_of(call.run, plan))
         self._say(call, "all done")
         printed, reports = f"printed by {tag.call_id}", self._reports
         scheduler = self.system.scheduler

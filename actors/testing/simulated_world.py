@@ -15,7 +15,7 @@ import orjson
 from msgspec import Struct
 from msgspec.structs import replace
 
-from callboard.actors.calls.approvals import Decide, Verdict
+from callboard.actors.calls.approvals import ApprovalKind, Decide, Verdict
 from callboard.actors.kernel import ActorSystem, MailboxFull, NoSuchActor, Timer
 from callboard.actors.kernel.reply import Reply
 from callboard.actors.models.llm_manager import Attempt, Emit, End
@@ -23,7 +23,7 @@ from callboard.actors.requests.conversation import Conversation
 from callboard.actors.requests.outside import ResolveCall
 from callboard.actors.telemetry.telemetry import Observed
 from callboard.actors.testing.faults import Faults, JournalFaults, Moment, RequestFate
-from callboard.actors.testing.simulated_store import SimulatedDisk
+from callboard.actors.testing.simulated_store import REFUSED_STATEMENT, SimulatedDisk
 from callboard.actors.testing.simulated_workers import Die, Later, SimulatedWorker, simulated_kind
 from callboard.actors.testing.simulation import BATON, SimulatedScheduler
 from callboard.actors.testing.watched_calls import WatchedCalls
@@ -121,6 +121,8 @@ class World:
         self.happened: list[tuple[float, str]] = []
         """The faults that were carried out, for the report."""
         self.jumps: list[tuple[float, float]] = []
+        self.verdicts: dict[Tag, Verdict] = {}
+        """What those who were asked have answered, by the question that was put to them."""
         self.tries: list[ModelTry] = []
         """All requests to models."""
         self.reached: Counter[tuple[str, str]] = Counter()
@@ -206,6 +208,12 @@ class World:
         self.runs[run.tag] += 1
         self.calls.runs(run.tag)
         self.write(Verb.RAN, run)
+
+    def statement_of(self, run: RunTool, plan: PlannedCall) -> str:
+        """What a call writes; the database refuses it where what happens to the call is odd in other ways too."""
+        what = REFUSED_STATEMENT if plan.late else f"insert {run.tag.request_id}/{run.tag.step}/{run.tag.call_id}"
+        self.reach("transaction", "refused" if what == REFUSED_STATEMENT else "written")
+        return what
 
     def deferred(self, run: RunTool, plan: PlannedCall) -> None:
         """Someone outside has the call now, and says what it comes to, once or more, or not at all."""
@@ -531,6 +539,16 @@ def _for_good(answer: Answer) -> Answer:
     return replace(answer, make=make)
 
 
+#: What is recorded of an answer.
+_SAYS: Final = {
+    ApprovalKind.ONCE: "allowed once",
+    ApprovalKind.REQUEST: "allowed for this request",
+    ApprovalKind.ALWAYS: "allowed for always",
+    ApprovalKind.DENY: "denied",
+    ApprovalKind.DENY_ALWAYS: "denied for always",
+}
+
+
 class PlayedPerson:
     """The approver."""
 
@@ -552,11 +570,26 @@ class PlayedPerson:
                 granted = isinstance(event, ApprovalGranted)
                 changed = event.arguments if isinstance(event, ApprovalGranted) else ""
                 hold = event.hold if isinstance(event, ApprovalGranted) else Hold.NONE
-                decide(Verdict(event.tag, granted, event.by, "planned", arguments=changed, hold=hold))
+                kind = people.reach_of(question, grants=granted, is_changed=bool(changed))
+                is_all = kind not in (ApprovalKind.ONCE, ApprovalKind.DENY)
+                world.reach("answer", kind)
+                verdict = Verdict(
+                    event.tag,
+                    granted,
+                    event.by,
+                    "planned",
+                    _SAYS[kind],
+                    changed,
+                    hold=hold,
+                    is_for_request=is_all,
+                )
+                world.verdicts.setdefault(event.tag, verdict)
+                decide(verdict)
 
-        self._world.questions.put(question)
-        self._world.write(Verb.ASKED, question)
-        self._world.reach("person", self._world.plan_of(question).person)
+        world, people = self._world, self._world.faults.people
+        world.questions.put(question)
+        world.write(Verb.ASKED, question)
+        world.reach("person", world.plan_of(question).person)
         scheduler = self._world.scheduler
         answers = person_answers(self._world.plan_of(question), question, scheduler.now())
         who = f"person asked by {question.tag.request_id}"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+import orjson
+
 from callboard.protocol.commands import (
     WENT_WELL,
     AskApproval,
@@ -375,14 +377,27 @@ def taken_or_refused(story: Story) -> Iterator[str]:
 # I27.
 
 
+def _is_for_request(granted: ApprovalGranted) -> bool:
+    return granted.rule.endswith(("for this request", "for always"))
+
+
+def _stands(story: Story, granted: ApprovalGranted, standing: list[AskApproval]) -> bool:
+    """Was an equal question answered for the rest of the request, or with this one?"""
+    same = [question for question in story.given(AskApproval) if question.tag == granted.tag]
+    known = [(question.name, orjson.loads(question.arguments)) for question in standing]
+    return any((question.name, orjson.loads(question.arguments)) in known for question in same)
+
+
 def carried_out(story: Story) -> Iterator[str]:
     """I27: what is carried out is what the session asked for: the same calls, as often as it gave them, no others.
 
-    A person may be asked again as long as the session waits for the answer: whoever asked may have been lost.
+    A person may be asked again as long as the session waits for the answer: whoever asked may have been lost. An answer
+    that says it is for the request counts for equal questions too, which are not put any more.
     """
     waiting: dict[tuple[type[Any], Tag], list[Any]] = {}
     begun: set[Tag] = set()
     asked: dict[Tag, AskApproval] = {}
+    standing: list[AskApproval] = []
     for entry in story.trace.entries:
         value: Any = entry.value
         if entry.verb is Verb.GAVE and isinstance(value, _CARRIED_OUT):
@@ -398,5 +413,8 @@ def carried_out(story: Story) -> Iterator[str]:
                 yield f"{type(value).__name__} {value.tag} was carried out, and the session did not give it so (again)"
         elif entry.verb is Verb.APPLIED:
             asked.pop(value.tag, None)
-            if isinstance(value, _NEEDS_CARRYING_OUT) and value.tag not in begun:
+            if isinstance(value, ApprovalGranted) and value.tag in begun and _is_for_request(value):
+                standing += [question for question in story.given(AskApproval) if question.tag == value.tag]
+            is_known = isinstance(value, ApprovalGranted) and _is_for_request(value) and _stands(story, value, standing)
+            if isinstance(value, _NEEDS_CARRYING_OUT) and value.tag not in begun and not is_known:
                 yield f"{type(value).__name__} {value.tag} came, and nothing was carried out that could lead to it"
