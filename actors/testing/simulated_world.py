@@ -209,6 +209,11 @@ class World:
         self.calls.runs(run.tag)
         self.write(Verb.RAN, run)
 
+    def is_transaction(self, tag: Tag) -> bool:
+        """Is what this call writes committed with its outcome? Not where it is the asker's, or of no known tool."""
+        plan = self.plans[tag.request_id].of_call.get(tag)
+        return plan is not None and self.ahead is not None and self._effects.get(plan.tool) is Effect.TRANSACTION
+
     def statement_of(self, run: RunTool, plan: PlannedCall) -> str:
         """What a call writes; the database refuses it where what happens to the call is odd in other ways too."""
         what = REFUSED_STATEMENT if plan.late else f"insert {run.tag.request_id}/{run.tag.step}/{run.tag.call_id}"

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from callboard.actors.calls.dispatcher import ABANDON_SECONDS, DispatchCall
 from callboard.actors.calls.ledger import MAX_GIVEN, Ending, Outcome
+from callboard.actors.journal.outbox import EffectCommitted
 from callboard.actors.kernel.cell import State
 from callboard.actors.kernel.system import ActorSystem
 from callboard.actors.testing.faults import Faults
@@ -22,9 +23,9 @@ from callboard.protocol import events
 from callboard.protocol.commands import CancelTool, RunTool
 from callboard.protocol.events import Event
 from callboard.protocol.ids import Tag, ToolName
-from callboard.protocol.limits import MAX_CALL_SENDS, TOOL_GRACE_SECONDS
+from callboard.protocol.limits import COMMIT_SECONDS, MAX_CALL_SENDS, TOOL_GRACE_SECONDS
 from callboard.protocol.options import ToolOffer
-from callboard.protocol.tools import Deferred, FailureCode, Isolation, ToolContract, ToolFailure
+from callboard.protocol.tools import Deferred, Effect, FailureCode, Isolation, ToolContract, ToolFailure
 
 if TYPE_CHECKING:
     from callboard.actors.testing.simulated_workers import SimulatedWorker
@@ -73,6 +74,8 @@ class Life(Struct, eq=False):
     killed_at: float | None = None
     reported: tuple[Outcome, str] | None = None
     """What its worker said last: how it ended, and what the tool printed."""
+    commits: bool = False
+    """Its outcome is committed together with what it wrote: it keeps its place until that is done."""
     lost: str = ""
     """How its last worker was lost with it."""
     told: Event | None = None
@@ -111,6 +114,8 @@ class WatchedCalls:
         """When a call last ended, by pool and by tool."""
         self.has_lost_pools = False
         """A supervisor of workers has crashed: calls may have been on their way to workers that never were."""
+        self._unseen_until = 0.0
+        """Until then calls may have places that are not seen: their sessions are gone."""
         self.dispatchers = 0
         """Incarnations that have begun."""
 
@@ -129,6 +134,10 @@ class WatchedCalls:
             life = self.lives.get(message.tag)
             if life is not None and life.cancelled_at is None:
                 life.cancelled_at = self._system.now()
+        elif isinstance(message, EffectCommitted):
+            life = self.lives.get(message.tag)
+            if life is not None and life.commits:
+                self._unseated(life)
 
     def _given(self, message: DispatchCall) -> None:
         tag, run = message.run.tag, message.run
@@ -180,7 +189,7 @@ class WatchedCalls:
         if life.first_worker_at is None:
             life.first_worker_at = now
         self._true_order(life, run)
-        of_tool = self._running(run.name)
+        of_tool = self._running(run.name) - self._late_commits(run.name)
         if of_tool > life.contract.concurrency and life.is_open:
             self._wrong(life, "concurrency", f"{of_tool} calls of its tool run, {life.contract.concurrency} may")
         if life.workers > MAX_GIVEN:
@@ -239,7 +248,12 @@ class WatchedCalls:
         if life is None or life.reported is not None:
             return
         life.reported = outcome, printed
-        self._unseated(life)
+        life.commits = self._is_transaction(life) and isinstance(outcome, str) and life.stopped_at is None
+        if not life.commits:
+            self._unseated(life)
+
+    def _is_transaction(self, life: Life) -> bool:
+        return life.contract.effect is Effect.TRANSACTION and self._faults.journal is not None
 
     # -- what the session is told
 
@@ -270,6 +284,8 @@ class WatchedCalls:
         if why:
             self._wrong(life, "end", f"its session hears {_shown(event)}, {why}")
         life.told = event
+        if life.commits:
+            self._unseated(life)
         code = event.failure.code if isinstance(event, events.ToolCallFailed) else None
         if isinstance(event, events.ToolCallTimedOut) or code in _BREAKS:
             self._bad_ends[life.run.name] += 1
@@ -310,6 +326,9 @@ class WatchedCalls:
         if isinstance(outcome, ToolFailure):
             same = (outcome.code, outcome.message) == (failure.code, failure.message)
             return "" if same else f"and its worker said {outcome}"
+        if isinstance(outcome, str | Deferred) and self._is_transaction(life):
+            fits = isinstance(outcome, Deferred) is (failure.code is FailureCode.INVALID_RESULT)
+            return "" if fits and failure.code in _UNCOMMITTED else f"and its worker said {outcome}"
         allowed = _MAY_FAIL.get(failure.code)
         return "" if allowed is not None and allowed(self, life) else "for which nothing has happened"
 
@@ -343,6 +362,8 @@ class WatchedCalls:
             self._wrong(life, "started", "it has begun, and its session has not heard so")
         if life.told is not None:
             return life.worker is None or self._is_stuck(life, now)
+        if life.commits:
+            return self._is_committed(life, now, session_lives=session_lives)
         if life.reported is not None:
             if session_lives:
                 self._wrong(life, "end", f"it has ended as {life.reported[0]!r:.80}, and its session has not heard so")
@@ -354,6 +375,15 @@ class WatchedCalls:
                 self._wrong(life, "cancel", "it was cancelled before it ran, and its session has not heard so")
             return True
         return False
+
+    def _is_committed(self, life: Life, now: float, *, session_lives: bool) -> bool:
+        """A commit that has no answer is waited for, and then it is not known whether it was done."""
+        latest = max(now, life.run.deadline_at) + COMMIT_SECONDS
+        if not session_lives:  # that it has its place no more is not seen then
+            self._unseen_until = max(self._unseen_until, latest)
+        elif life.cancelled_at is None and now > life.run.deadline_at + COMMIT_SECONDS + EPSILON:
+            self._wrong(life, "end", f"its commit was to be answered by {latest:g}, and its session waits for its end")
+        return not session_lives
 
     def _is_stuck(self, life: Life, now: float) -> bool:
         """Its session has heard its end: its worker has it no more, or does not let go of it."""
@@ -383,7 +413,7 @@ class WatchedCalls:
             self._wrong(life, "late", f"its deadline was {life.run.deadline_at:g}, and it still waits for its turn")
             return
         running = self._running(name)
-        if running < life.contract.concurrency and self._has_room(life.contract):
+        if now >= self._unseen_until and running < life.contract.concurrency and self._has_room(life.contract):
             self._wrong(life, "idle", f"it waits, and of {life.contract.concurrency} calls that may run {running} do")
 
     # -- pools
@@ -395,6 +425,15 @@ class WatchedCalls:
             each.worker is not None and each.told is None and not self._is_stuck(each, now)
             for each in self._open.values()
             if each.run.name == name
+        )
+
+    def _late_commits(self, name: ToolName) -> int:
+        """Those that are waited for no longer, which is heard when their next one has begun."""
+        latest = self._system.now() - COMMIT_SECONDS
+        return sum(
+            each.commits and each.worker is not None and each.run.deadline_at <= latest
+            for each in self._open.values()
+            if each.run.name == name and each.told is None
         )
 
     def _is_up(self, name: str) -> bool:
@@ -419,7 +458,10 @@ class WatchedCalls:
     def _has_room(self, contract: ToolContract) -> bool:
         name = _pool_name(contract)
         pool, workers = self._pool_of(name), self._workers.get(name, {})
-        return pool is not None and (len(workers) < pool[1] or any(worker.room_left > 0 for worker in workers))
+        # What is committed has its place still, of which its worker knows nothing.
+        taken = Counter(life.worker for life in self._open.values() if life.commits and life.told is None)
+        has_left = any(worker.room_left > taken[worker] for worker in workers)
+        return pool is not None and (len(workers) < pool[1] or has_left)
 
     # -- at the end of the process
 
@@ -445,6 +487,11 @@ def _shown(event: Event) -> str:
     return f"{type(event).__name__} {getattr(event, 'failure', None) or getattr(event, 'content', '')!r:.120}"
 
 
+#: Why a call that has a result fails where that is committed with what it wrote: it cannot be deferred, the database
+#: refused it, too much is to be written, or there was no answer.
+_UNCOMMITTED: Final = (
+    FailureCode.INVALID_RESULT, FailureCode.TOOL_ERROR, FailureCode.OVERLOADED, FailureCode.OUTCOME_UNKNOWN
+)  # fmt: skip
 #: Of a tool that crashed or hung.
 _BREAKS: Final = (FailureCode.CRASHED, FailureCode.OUTCOME_UNKNOWN)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Final
@@ -12,11 +13,11 @@ from callboard.actors.kernel import DeadLetterReason
 from callboard.actors.testing.simulated_request import SimulatedRequest
 from callboard.actors.testing.simulated_world import World
 from callboard.protocol.commands import CancelTool
-from callboard.protocol.events import DeadlinePassed, Event
+from callboard.protocol.events import DeadlinePassed, Event, ToolCallCompleted, ToolCallFailed
 from callboard.protocol.ids import RequestId
 from callboard.protocol.options import ToolOffer
 from callboard.protocol.testing.trace import Trace, Verb
-from callboard.protocol.tools import Effect
+from callboard.protocol.tools import Effect, FailureCode
 
 #: Crashes that are no faults: of the plan, by which a session ends its request on purpose (a store that refuses, and
 #: failures that callboard names), and of a worker whose process has died. Whether a session may end so is asked for
@@ -28,6 +29,9 @@ _PLANNED: Final = (
 
 #: Between the crash of an actor and the next incarnation: the longest backoff (kernel/restart.py), and its jitter.
 _LONGEST_BACKOFF_SECONDS: Final = 7.5
+
+#: Failures with which a call may have had its effect.
+_UNSURE: Final = (FailureCode.OUTCOME_UNKNOWN, FailureCode.TIMED_OUT, FailureCode.CANCELLED)
 
 Requests = Mapping[RequestId, SimulatedRequest]
 
@@ -44,10 +48,25 @@ def problems_of_the_whole(world: World, requests: Requests, tools: Iterable[Tool
     yield from _unplanned_crashes(world)
     yield from _seen_of_others(requests)
     yield from _left_open(world)
+    yield from _committed(world, requests)
     if not world.jumps:
         for request in requests.values():
             if not request.trace.lag_seconds and not world.earlier:  # else a call reaches the dispatcher late
                 yield from _ended_by_session(world, request.trace)
+
+
+def _committed(world: World, requests: Requests) -> Iterator[str]:
+    """What is committed with the outcome of its call is there once if that has a result, and never if it failed."""
+    if world.ahead is None:
+        return
+    written = Counter(tag for tag, _ in world.ahead.disk.effects)
+    yield from (f"transaction: what {tag} wrote is there {count} times" for tag, count in written.items() if count > 1)
+    for request in requests.values():
+        for event in (each.value for each in request.trace.entries if each.verb is Verb.APPLIED):
+            if isinstance(event, ToolCallCompleted) and world.is_transaction(event.tag) and not written[event.tag]:
+                yield f"transaction: {event.tag} has a result, and what it wrote is not there"
+            if isinstance(event, ToolCallFailed) and written[event.tag] and event.failure.code not in _UNSURE:
+                yield f"transaction: {event.tag} failed ({event.failure.code}), and what it wrote is there"
 
 
 def _unplanned_crashes(world: World) -> Iterator[str]:
