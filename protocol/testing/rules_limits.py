@@ -415,6 +415,9 @@ def timers(story: Story) -> Iterator[str]:
     watch = _Timers(story)
     for reaction in story.reactions:
         watch.hear(reaction.event)
+        asked = [(command.tag, command.at) for command in reaction.given(SetTimer)]
+        if len(set(asked)) < len(asked):
+            yield f"after {type(reaction.event).__name__} a timer is set twice to one time"
         for command in reaction.commands:
             yield from watch.see(command, reaction)
         if reaction.given(Finish):

@@ -87,7 +87,6 @@ def cancel_ends(story: Story) -> Iterator[str]:
         if reaction.event is None:
             continue
         work.hear(reaction.event)
-        yield from _stopped_wrongly(work, reaction.commands)
         cancelled = isinstance(reaction.event, CancelRequested)
         if cancelled or reaction.given(Finish):
             yield from _left_behind(work, reaction.commands)
@@ -97,18 +96,18 @@ def cancel_ends(story: Story) -> Iterator[str]:
             if reaction.given(CallModel) or reaction.given(RunTool) or reaction.given(AskApproval):
                 yield "a cancelled request began new work"
         for command in reaction.commands:
+            yield from _stopped_wrongly(work, command)
             work.see(command)
 
 
-def _stopped_wrongly(work: OpenWork, commands: Sequence[Command]) -> Iterator[str]:
-    for command in commands:
-        match command:
-            case CancelTool() if command.tag not in work.running:
-                yield f"call {command.tag} was cancelled, and does not run"
-            case WithdrawApproval() if command.tag not in work.waiting:
-                yield f"the question about {command.tag} was withdrawn, and is not open"
-            case StopModel() if command.tag != work.model:
-                yield f"model call {command.tag.step} was stopped, and is not open"
+def _stopped_wrongly(work: OpenWork, command: Command) -> Iterator[str]:
+    match command:
+        case CancelTool() if command.tag not in work.running:
+            yield f"call {command.tag} was cancelled, and does not run"
+        case WithdrawApproval() if command.tag not in work.waiting:
+            yield f"the question about {command.tag} was withdrawn, and is not open"
+        case StopModel() if command.tag != work.model:
+            yield f"model call {command.tag.step} was stopped, and is not open"
 
 
 def _left_behind(work: OpenWork, commands: Sequence[Any]) -> Iterator[str]:

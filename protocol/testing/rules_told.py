@@ -119,19 +119,28 @@ def _why_failed(turn: ExpectedTurn, event: Any) -> Iterator[str]:
             yield f"after {sent} tries"
 
 
+#: Notes of the LLM manager that say why there is no answer yet.
+_TELLS_WHY: Final = frozenset({NoteKind.RETRY, NoteKind.FALLBACK, NoteKind.RATE_LIMIT})
+
+
 def _failures(story: Story) -> Iterator[str]:
-    """Of a request that ran out of time while a model was asked: what its last tries have failed with."""
+    """Of a request that ran out of time while a model was asked: what the tries of its last step have failed with."""
     last = story.models[-1] if story.models else None
     if last is None or last is not story.asked[-1] or last.end is not None:
         return
+    tries = {last.command.tag}
     for turn in reversed(expected_turns(story)):
         if turn.follows not in ASKED_AGAIN:
-            return
+            break
+        tries.add(turn.model.command.tag)
         event: Any = turn.model.end.event if turn.model.end is not None else None
         if turn.follows is Follows.AGAIN and isinstance(event, ModelFailed):
             yield str(event.error.kind)
         elif isinstance(event, ModelLost):
             yield "lost"
+    noted = (each.text for each in story.events(ModelNoted) if each.tag in tries and each.kind in _TELLS_WHY)
+    why = (text.partition("; ")[0].rstrip(".") for text in noted)
+    yield from {each.partition(" after ")[0]: each for each in why}.values()  # the latest of each model
 
 
 def _differences(what: str, told: Struct, expected: Struct, but: str = "") -> Iterator[str]:
