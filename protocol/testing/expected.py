@@ -164,7 +164,7 @@ def windows(story: Story) -> dict[Tag | None, int | None]:
         found[model.command.tag] = window
         turn = turns.get(model.command.tag)
         if turn is not None and turn.follows is Follows.CUT_HARDER:
-            window = _smaller(window, _named_window(model))
+            window = _smaller(window, named_window(model))
     found[None] = window
     return found
 
@@ -216,7 +216,7 @@ def _expected_turns(story: Story) -> Iterator[ExpectedTurn]:
         if follows is Follows.WITHOUT_TOOLS:
             offers, told = {}, True
         if follows is Follows.CUT_HARDER:
-            window = _smaller(window, _named_window(model))
+            window = _smaller(window, named_window(model))
         again = follows in ASKED_AGAIN
         has_cut = again and (has_cut or follows is Follows.CUT_HARDER)
         sent = sent if again else 0
@@ -300,7 +300,8 @@ def _error_of(model: ModelRun) -> Error | None:
     return event.error if isinstance(event, ModelFailed) else None
 
 
-def _named_window(model: ModelRun) -> int | None:
+def named_window(model: ModelRun) -> int | None:
+    """The window that the model has named, where it has refused the prompt as too long."""
     error = _error_of(model)
     return error.context_tokens if error is not None else None
 
@@ -326,7 +327,7 @@ def _can_cut(story: Story, turn: ExpectedTurn) -> bool:
         recorded = in_words(recorded) if turn.told_in_words else recorded
         shortest = min(last, recorded, key=_tokens)
     least = replace(request, messages=(*messages[:first], messages[question], *shortest))
-    window = _smaller(turn.context_tokens, _named_window(model))
+    window = _smaller(turn.context_tokens, named_window(model))
     return input_tokens(least) < input_tokens(request) and (window is None or input_tokens(least) + 16 <= window)
 
 

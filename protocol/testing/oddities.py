@@ -611,13 +611,14 @@ def draw_compaction(choices: Choices, drawn: Scenario) -> Scenario:
         summary=choices.pick((0.05, 0.02)),
     )
     options = replace(drawn.options, context_tokens=choices.number(200, 2_000), compaction=compaction)
+    reads = chance(choices, 70) and bool(drawn.tools) and _READ_TOOL not in drawn.tools
     return replace(
         drawn,
         summaries=tuple(_draw_summary(choices) for _ in range(choices.number(0, 3))),
         history=history,
         compacted=_draw_compacted(choices, history) if chance(choices, 40) else Compacted(),
         options=options,
-        tools=(*drawn.tools, _READ_TOOL) if drawn.tools and chance(choices, 70) else drawn.tools,
+        tools=(*drawn.tools, _READ_TOOL) if reads else drawn.tools,
     )
 
 

@@ -4,23 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cache, partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import orjson
 from msgspec import Struct
 from msgspec.structs import replace
 
 from callboard.protocol.commands import AskApproval, CallModel, NoteKind, RunTool
-from callboard.protocol.content import (
-    AssistantPart,
-    Message,
-    Replay,
-    Text,
-    Thinking,
-    ToolCall,
-    is_json_object,
-    json_text,
-)
+from callboard.protocol.content import AssistantPart, Replay, Text, Thinking, ToolCall, is_json_object
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind
 from callboard.protocol.events import (
     ApprovalDenied,
@@ -58,7 +49,7 @@ from callboard.protocol.model import (
 )
 from callboard.protocol.options import RequestOptions
 from callboard.protocol.output import Checked, answers_in
-from callboard.protocol.prompt_tokens import estimate_tokens, message_tokens, tools_tokens
+from callboard.protocol.testing.counted import once, tokens_beside, tokens_of
 from callboard.protocol.testing.scenario import (
     ModelDoes,
     OutsideDoes,
@@ -68,7 +59,7 @@ from callboard.protocol.testing.scenario import (
     Scenario,
     ToolDoes,
 )
-from callboard.protocol.tools import FailureCode, Hold, ToolDefinition, ToolFailure
+from callboard.protocol.tools import FailureCode, Hold, ToolFailure
 
 #: After the last planned turn.
 _LAST_TURN: Final = PlannedTurn("done")
@@ -318,36 +309,11 @@ def respond(turn: PlannedTurn, request: ModelRequest) -> ModelResponse:
 
 def input_tokens(request: ModelRequest) -> int:
     """What the simulated provider charges for a request."""
-    return _once(request, _count_request)
+    return once(request, _count_request)
 
 
 def _count_request(request: ModelRequest) -> int:
-    schema = "" if request.response_schema is None else json_text(request.response_schema)
-    shown = sum(_once(message, _count_message) for message in request.messages)
-    return shown + _once(request.tools, _count_tools) + estimate_tokens(schema)
-
-
-def _count_message(message: Message) -> int:
-    return message_tokens(message, estimate_tokens)
-
-
-def _count_tools(tools: tuple[ToolDefinition, ...]) -> int:
-    return tools_tokens(tools, estimate_tokens)
-
-
-_Counted = TypeVar("_Counted")
-_COUNTED: Final[dict[int, tuple[object, int]]] = {}
-"""What was counted lately, by its id: the same messages stand in one request after the other."""
-_MOST_COUNTED: Final = 4_096
-
-
-def _once(value: _Counted, count: Callable[[_Counted], int]) -> int:
-    known = _COUNTED.get(id(value))
-    if known is None:
-        if len(_COUNTED) >= _MOST_COUNTED:
-            _COUNTED.clear()
-        known = _COUNTED[id(value)] = value, count(value)  # it is held: no other one gets its id
-    return known[1]
+    return tokens_of(request.messages) + tokens_beside(request.tools, request.response_schema)
 
 
 # The tools.

@@ -2,81 +2,33 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from msgspec.structs import replace
-
 from callboard.protocol.commands import CallModel, Note, NoteKind, RecordCompaction
-from callboard.protocol.compaction import Compacted, Compaction
-from callboard.protocol.content import Message, SystemMessage, ToolMessage, UserMessage, split_atoms
+from callboard.protocol.compaction import Compacted, Compaction, summary_request
+from callboard.protocol.content import Message, SystemMessage, UserMessage
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.events import ModelFailed, ModelLost, ModelResponded
 from callboard.protocol.ids import Tag
-from callboard.protocol.model import CallPurpose, FinishReason, ModelResponse
-from callboard.protocol.prompt_tokens import estimate_tokens, message_tokens
-from callboard.protocol.testing.outside import input_tokens
+from callboard.protocol.model import CallPurpose
+from callboard.protocol.prompt_tokens import estimate_tokens
+from callboard.protocol.testing.counted import tokens_of
+from callboard.protocol.testing.expected_prompts import (
+    REPEATED,
+    DueSummary,
+    as_data,
+    expected_prompts,
+    summary_in,
+    told_of,
+)
+from callboard.protocol.testing.rules_limits import Spending, covers_aside, spending, spending_after, wrong_aside
 from callboard.protocol.testing.story import ModelRun, Story
-from callboard.protocol.tools import Decision
 
-_READ: Final = "read_earlier_messages"
-#: Results of up to so many characters are not cleared (docs/protocol.md, "Compaction").
-_SHORT_CHARS: Final = 400
-_WRITTEN_BADLY: Final = frozenset({FinishReason.REFUSAL, FinishReason.CONTENT_FILTER})
+#: What stands around the summary before, where another one is asked for.
+_BEFORE: Final = "<summary of what came before>"
 _REFUSES: Final = frozenset({ErrorKind.TOOLS_UNSUPPORTED, ErrorKind.SCHEMA_UNSUPPORTED})
-_REPEATED: Final = frozenset({ErrorKind.TRUNCATED, ErrorKind.MALFORMED_TOOL_CALL})
-
-
-# What a prompt shows of what was compacted: a second reading, by docs/protocol.md.
-
-
-def compacted_history(story: Story, compacted: Compacted, leading: int, *, told: bool) -> tuple[Message, ...]:
-    """The history behind its leading instructions: one message for what is left out, and results that are cleared."""
-    assert story.start is not None
-    history, reads = story.earlier, _reads(story, told=told)
-    begin = max(leading, compacted.left_out)
-    rest = _cleared(history[begin:], begin + 1, compacted.cleared, reads=reads)
-    return (*_in_their_place(leading + 1, compacted, reads=reads), *rest)
-
-
-def shown_steps(story: Story, model: ModelRun, *, told: bool) -> list[tuple[Message, ...]]:
-    """The finished steps before this model call, with the results that are cleared."""
-    assert story.start is not None
-    number, reads, shown = len(story.earlier) + 2, _reads(story, told=told), []
-    for step in (*split_atoms(story.begun), *(record.messages for record in story.records[: model.records_before])):
-        shown.append(_cleared(step, number, model.compacted.cleared, reads=reads))
-        number += len(step)
-    return shown
-
-
-def _reads(story: Story, *, told: bool) -> bool:
-    assert story.start is not None
-    tools = [offer for offer in story.start.tools if offer.decision is not Decision.DENY]
-    return not told and any(offer.definition.name == _READ for offer in tools)
-
-
-def _in_their_place(first: int, compacted: Compacted, *, reads: bool) -> tuple[Message, ...]:
-    if compacted.left_out < first:
-        return ()
-    said = f"Note, not written by the user: messages {first} to {compacted.left_out} of this conversation are left out."
-    if reads:
-        said += f" {_READ} shows their exact words, by number or by words in them."
-    if compacted.summary:
-        said += f" This is a summary of messages {first} to {compacted.summarised}:"
-    summary = f"\n<summary>\n{compacted.summary}\n</summary>" if compacted.summary else ""
-    return (UserMessage.of(f"[{said}]{summary}"),)
-
-
-def _cleared(messages: Sequence[Message], first: int, last: int, *, reads: bool) -> tuple[Message, ...]:
-    shown: list[Message] = []
-    for number, message in enumerate(messages, first):
-        if isinstance(message, ToolMessage) and number <= last and len(message.content) > _SHORT_CHARS:
-            what = "error" if message.is_error else "result"
-            said = f"The {what} of this call ({len(message.content):,} characters) was cleared to make room."
-            hint = f" {_READ}(first={number}) shows it." if reads else ""
-            message = replace(message, content=f"[{said}{hint}]")
-        shown.append(message)
-    return tuple(shown)
 
 
 def models_asked(story: Story) -> dict[Tag, str]:
@@ -115,10 +67,26 @@ def compacts(story: Story) -> Iterator[str]:
     for reaction in story.reactions:
         if reaction.event is None:
             continue
+        told = [note.text for note in reaction.given(Note) if note.kind is NoteKind.COMPACTED]
         for command in reaction.given(RecordCompaction):
             steps = sum(len(record.messages) for record in story.records)
             yield from _wrong_record(before, command.compacted, history, known + 1 + steps)
-            before = command.compacted
+            said = _told(before, command.compacted)
+            if said != told[:1]:
+                yield f"what was compacted is told by {told}, due is {said}"
+            before, told = command.compacted, told[1:]
+        if told:
+            yield f"{told} is told, and not recorded"
+
+
+def _told(before: Compacted, now: Compacted) -> list[str]:
+    """The note on what was done between these two."""
+    done = []
+    if now.cleared > before.cleared:
+        done.append(f"the results of tool calls up to message {now.cleared} were cleared")
+    if now.summarised > before.summarised:
+        done.append(f"messages up to {now.summarised} were replaced by a summary")
+    return [f"To make room, {' and '.join(done)}; the conversation keeps them all."] if done else []
 
 
 def _wrong_record(before: Compacted, now: Compacted, history: Sequence[Message], known: int) -> Iterator[str]:
@@ -134,43 +102,78 @@ def _wrong_record(before: Compacted, now: Compacted, history: Sequence[Message],
 
 
 def _wrong_calls(story: Story, compaction: Compaction) -> Iterator[str]:
-    made, sent, previous = 0, 0, None
-    for model in story.asked:
-        again = previous is not None and previous.is_summary and model.is_summary
-        if model.is_summary:
-            made += not again
-            sent = sent if again else 0
-            yield from _wrong_call(story, compaction, model, sent)
-            if model.end is not None:
-                sent += model.requests
-                yield from _wrong_end(story, model, sent)
-        previous = model
+    made, sent, due, tokens = 0, 0, None, 0
+    spent = spending(story)
+    for expected in expected_prompts(story):
+        if (model := expected.model) is None:
+            continue
+        tag, ratio = model.command.tag, expected.ratio
+        if model.compacted != expected.compacted:
+            yield f"before model call {tag.step} {expected.compacted} is due, recorded was {model.compacted}"
+        if not model.is_summary:
+            needed = expected.tokens_before
+            if expected.due is not None and _covered(story, spent[tag], expected.due, needed, ratio):
+                yield f"before model call {tag.step} a summary is to be asked for: {expected.due}"
+            continue
+        if not expected.is_repeated:
+            made, sent, due, tokens = made + 1, 0, expected.due, expected.tokens
+        if due is None:
+            yield f"model call {tag.step} asks for a summary, which is not due, or frees nothing"
+            continue
+        yield from _wrong_call(story, compaction, model, due, sent, ratio)
+        if spent[tag].exact and not _covered(story, spent[tag], due, tokens, ratio, again=expected.is_repeated):
+            yield f"model call {tag.step} asks for a summary, and the budgets do not cover it and the step behind it"
+        if model.end is not None:
+            sent += model.requests
+            after = spending_after(story, model)
+            is_covered = _covered(story, after, due, tokens, ratio, again=True) if after.exact else None
+            yield from _wrong_end(story, model, due, sent, is_covered)
     if made > 1:
         yield f"{made} summaries were asked for in one request"
 
 
-def _wrong_call(story: Story, compaction: Compaction, model: ModelRun, sent: int) -> Iterator[str]:
+def _covered(story: Story, spent: Spending, due: DueSummary, tokens: int, ratio: float, *, again: bool = False) -> bool:
+    """Whether window and budgets cover this summary together with the step behind it, which needs so many tokens."""
+    assert story.start is not None
+    size = math.ceil(tokens_of(_asks(story, due, ratio)) * ratio)
+    return (again or size + due.most <= due.window) and covers_aside(story.start.options, spent, size, due.most, tokens)
+
+
+def _asks(story: Story, due: DueSummary, ratio: float) -> tuple[Message, ...]:
+    """What asks for it. How that is worded is not for a rule; what it holds is."""
+    assert story.start is not None
+    before = f"{_BEFORE}\n{as_data(due.before)}\n{_BEFORE.replace('<', '</')}\n\n" if due.before else ""
+    task, around = summary_request("", (), due.tokens, due.most, due.before).messages
+    assert isinstance(around, UserMessage)
+    begins, _, ends = around.text.partition(f"<conversation>\n{before}")
+    room = int((due.window - due.most) / ratio) - tokens_of((task, around))
+    lines = "\n\n".join(told_of(story.start.history, due, room))
+    return task, UserMessage.of(f"{begins}<conversation>\n{before}{lines}{ends}")
+
+
+def _wrong_call(
+    story: Story, compaction: Compaction, model: ModelRun, due: DueSummary, sent: int, ratio: float
+) -> Iterator[str]:
     assert story.start is not None
     request, step, options = model.command.request, model.command.tag.step, story.start.options
-    if compaction.summarise_at is None:
-        yield f"model call {step} asks for a summary, which is switched off"
-    if request.tools or request.response_schema is not None:
-        yield f"model call {step} asks for a summary and offers tools"
     told, asked = request.messages[0], request.messages[-1]
     if len(request.messages) != 2 or not isinstance(told, SystemMessage) or not isinstance(asked, UserMessage):
         yield f"model call {step} asks for a summary by {len(request.messages)} messages"
-    elif model.compacted.summary and model.compacted.summary not in asked.text:
-        yield f"model call {step} asks for a summary and leaves out the one before"
+        return
+    yield from wrong_aside(model, options, due.most)
+    if f" {max(int(due.tokens * 0.6), 20)} words" not in told.text:
+        yield f"model call {step} asks for a summary, which may have {due.tokens} tokens, by {told.text[-60:]!r}"
     if request.model != (compaction.model or models_asked(story)[model.command.tag]):
         yield f"model call {step} asks {request.model!r} for a summary"
-    most, window = request.sampling.max_output_tokens or 0, options.context_tokens
-    if window is not None and not compaction.model and input_tokens(request) + most > window:
-        yield f"model call {step} asks for a summary with {input_tokens(request)} tokens and {most}, of {window}"
+    wanted = _asks(story, due, ratio)
+    if request.messages != wanted:
+        of = f"messages {due.first} to {due.last}"
+        yield f"model call {step} asks for a summary by {request.messages!r:.300}, due is, of {of}, {wanted!r:.300}"
     if model.command.attempts != options.max_attempts - sent:
         yield f"model call {step} may take {model.command.attempts} requests, {sent} were sent"
 
 
-def _wrong_end(story: Story, model: ModelRun, sent: int) -> Iterator[str]:
+def _wrong_end(story: Story, model: ModelRun, due: DueSummary, sent: int, is_covered: bool | None) -> Iterator[str]:
     """What follows from the end of a call that asked for a summary."""
     assert model.end is not None
     assert story.start is not None
@@ -179,49 +182,25 @@ def _wrong_end(story: Story, model: ModelRun, sent: int) -> Iterator[str]:
     step, may_repeat = model.command.tag.step, False
     text = ""
     if isinstance(event, ModelResponded):
-        text, may_repeat = _summary_in(event.response)
+        text, may_repeat = summary_in(model)
     elif isinstance(event, ModelFailed):
-        may_repeat = event.error.kind in _REPEATED
+        may_repeat = event.error.kind in REPEATED
     elif isinstance(event, ModelLost):
         may_repeat = True
     if text:
         made = recorded[0].compacted if recorded else Compacted()
         if not made.summary or not text.startswith(made.summary):
             yield f"model call {step} has a summary {text!r:.80}, recorded is {made.summary!r:.80}"
+        size, kept = estimate_tokens(text), estimate_tokens(made.summary)
+        if made.summary != text and (size <= due.tokens or not due.tokens / 2 <= kept <= due.tokens):
+            yield f"of a summary of {size} tokens {kept} are kept, it may have {due.tokens}"
         return
     again = may_repeat and sent < options.max_attempts
-    if again and _may_be_short(story, model):
-        again = any(call.purpose is model.command.purpose for call in asked)  # what it costs, I6 asks
+    if again and not is_covered:
+        again = is_covered is None and any(call.purpose is model.command.purpose for call in asked)
     if again is not any(call.purpose is model.command.purpose for call in asked):
         yield f"model call {step} gave no summary: asked again is {not again}"
     if not again and not any(note.kind is NoteKind.SUMMARY_FAILED for note in end.given(Note)):
         yield f"model call {step} gave no summary, and no note says so"
     if any(command.compacted.summary != model.compacted.summary for command in recorded):
         yield f"model call {step} gave no summary, and one was recorded"
-
-
-def _may_be_short(story: Story, model: ModelRun) -> bool:
-    """Are the budgets so low that they may not cover this call once more, together with the step behind it?"""
-    assert story.start is not None
-    options, request = story.start.options, model.command.request
-    asked = [each for each in story.asked if each.command.tag.step <= model.command.tag.step]
-    ends = [each.end.event for each in asked if each.end is not None]
-    responses = [event.response for event in ends if isinstance(event, ModelResponded)]
-    known = [response.usage for response in responses if response.usage is not None]
-    used = sum(usage.total_tokens for usage in known) + sum(input_tokens(each.command.request) for each in asked)
-    said = sum(message_tokens(message, estimate_tokens) for message in (*story.earlier, *story.begun))
-    needed = 2 * (input_tokens(request) + said) + 2 * (request.sampling.max_output_tokens or 0)
-    if options.token_budget is not None and used + needed > options.token_budget:
-        return True
-    price = max(options.input_price or 0.0, options.output_price or 0.0)
-    paid = sum(event.cost or 0.0 for event in ends if isinstance(event, ModelResponded))
-    return options.cost_budget is not None and paid + (used + needed) * price > options.cost_budget
-
-
-def _summary_in(response: ModelResponse) -> tuple[str, bool]:
-    """The summary, if it is one; and whether the same may be asked once more."""
-    if response.error is not None:
-        return "", response.error.kind in _REPEATED
-    if response.finish_reason in _WRITTEN_BADLY:
-        return "", False
-    return ("" if response.tool_calls else response.text.strip()), True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -18,8 +17,6 @@ from callboard.protocol.content import (
     Text,
     ToolCall,
     ToolMessage,
-    UserMessage,
-    UserPart,
     is_json_object,
 )
 from callboard.protocol.events import Event, ModelResponded, ModelStreamed, NoticeCame
@@ -35,24 +32,21 @@ from callboard.protocol.model import (
     ToolChoiceMode,
 )
 from callboard.protocol.options import RequestOptions
-from callboard.protocol.output import OutputMode
-from callboard.protocol.prompt_tokens import estimate_tokens, message_tokens
 from callboard.protocol.testing.expected import (
     ExpectedTurn,
     Follows,
     begins_without_tools,
     expected_turns,
     is_kept,
-    modes,
     windows,
 )
-from callboard.protocol.testing.outside import input_tokens
-from callboard.protocol.testing.rules_compaction import compacted_history, models_asked, shown_steps
-from callboard.protocol.testing.rules_limits import room_for_answer
+from callboard.protocol.testing.expected_prompts import ExpectedPrompt, expected_prompts
+from callboard.protocol.testing.rules_compaction import models_asked
 from callboard.protocol.testing.story import (
     CUT,
     STOPPED,
     ModelRun,
+    Reaction,
     Story,
     answer_texts,
     is_notice,
@@ -61,11 +55,7 @@ from callboard.protocol.testing.story import (
     responses,
     without_notices,
 )
-from callboard.protocol.testing.told_calls import in_words
-from callboard.protocol.tools import Decision
 
-#: A result of up to twice as many characters is not worth shortening (docs/protocol.md, "History").
-SHORTENED_RESULT_CHARS = 400
 _FORCED = frozenset({ToolChoiceMode.REQUIRED, ToolChoiceMode.NAMED})
 
 
@@ -269,143 +259,69 @@ def _after_deltas(said: str, event: ModelStreamed) -> str:
 def shown_as_recorded(story: Story) -> Iterator[str]:
     """I18: the model sees instructions, history, the user's message and every recorded step, in this order.
 
-    Without a limit on the context that is all of it, exactly; with one, what is left out is left out from the oldest
-    on, by whole exchanges and steps, or shortened; after a prompt that was too long, less is shown. A model that takes
-    no tools is shown calls and results in words, and no instructions on tools. Tools, tool choice and sampling are
-    those of the request, without the tools that policy denies. What was compacted (I28) counts as recorded so.
+    Without a limit on the context that is all of it, exactly; with one, exactly what docs/protocol.md leaves of it (The
+    window, Results, History, Compaction), and a note says how much is missing. A model that takes no tools is shown
+    calls and results in words, and no instructions on tools. Tools, schema, tool choice and sampling are those of the
+    request, without the tools that policy denies.
     """
     if story.start is None:
         return
-    options, told, cut = story.start.options, begins_without_tools(story), False
-    known, ways, models = windows(story), modes(story), models_asked(story)
-    too_long: ModelRequest | None = None
-    if told and not any(note.kind is NoteKind.TOOL_FALLBACK for note in story.reactions[0].given(Note)):
+    options, models = story.start.options, models_asked(story)
+    if begins_without_tools(story) and not _says(story.reactions[0], NoteKind.TOOL_FALLBACK):
         yield "the model is asked without its tools, and no note says so"
-    for model, turn in _with_turns(story):
-        mode = ways[model.command.tag]
-        recorded = _full_history(story, model, told, mode)
-        full = in_words(recorded) if told else recorded
-        request = model.command.request
-        shown = [offer.definition for offer in story.start.tools if offer.decision is not Decision.DENY]
-        tools = () if told else tuple(shown)
-        if mode is OutputMode.TOOL and options.output is not None:
-            tools = (*tools, options.output.tool)
-        size = input_tokens(replace(request, messages=full, tools=tools))
-        window = known[model.command.tag]
-        cut = cut or too_long is not None or _must_cut(replace(options, context_tokens=window), size, recorded)
-        step = model.command.tag.step
-        if not cut and request.messages != full:
-            yield f"model call {step} shows {_kinds(request.messages)}, recorded is {_kinds(full)}"
-        elif cut and not _is_cut_of(story, model, request.messages, told, mode):
-            yield f"model call {step} shows {_kinds(request.messages)}, which is no rightful cut of {_kinds(full)}"
-        if request.tools != tools:
+    sent = 0
+    for expected in expected_prompts(story):
+        if (model := expected.model) is None:
+            yield from _wrong_limit(story, expected)
+            continue
+        if not model.command.is_turn:
+            continue
+        request, step = model.command.request, model.command.tag.step
+        if request.messages != expected.messages:
+            yield f"model call {step} shows {_differs(request.messages, expected.messages)}"
+        if not expected.fits:
+            yield f"model call {step} has a prompt of {expected.tokens} tokens, which leaves no room for an answer"
+        if request.tools != expected.tools:
             yield f"model call {step} offers {[tool.name for tool in request.tools]}"
+        if request.response_schema != expected.schema:
+            yield f"model call {step} has the schema {request.response_schema}, expected is {expected.schema}"
         if request.model != models[model.command.tag]:
             yield f"model call {step} asks {request.model!r}, not {models[model.command.tag]!r}"
         yield from _wrong_options(request, options, first=model.records_before == 0, step=step)
-        if too_long is not None and input_tokens(request) >= input_tokens(too_long):
+        if expected.is_cut_harder and model.command.prompt_tokens >= sent:
             yield f"model call {step} shows no less than one that was too long"
-        told = told or (turn is not None and turn.follows is Follows.WITHOUT_TOOLS)
-        too_long = request if turn is not None and turn.follows is Follows.CUT_HARDER else None
+        sent = model.command.prompt_tokens
+        yield from _wrong_note(model, expected, story)
 
 
-def _must_cut(options: RequestOptions, size: int, full: Sequence[Message]) -> bool:
-    """Whether the prompt leaves too little of the window for the answer, or one result fills more than half of it."""
-    window = options.context_tokens
-    if window is None:
-        return False
-    results = (message for message in full if isinstance(message, ToolMessage))
-    largest = max((message_tokens(result, estimate_tokens) for result in results), default=0)
-    return size > window - room_for_answer(options) or largest > window // 2
-
-
-def _with_turns(story: Story) -> Iterator[tuple[ModelRun, ExpectedTurn | None]]:
-    turns = {turn.model.command.tag: turn for turn in expected_turns(story)}
-    return ((model, turns.get(model.command.tag)) for model in story.models)
-
-
-def _head_and_old(
-    story: Story, model: ModelRun, told: bool, mode: OutputMode | None
-) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
-    """Instructions with the history's own leading ones, and the rest of the history, as far as it is not left out.
-    `told`: without tools."""
+def _wrong_limit(story: Story, expected: ExpectedPrompt) -> Iterator[str]:
+    """The request has ended by a limit on tokens in place of a model call that its window has room for."""
     assert story.start is not None
-    history, options = story.earlier, story.start.options
-    are_shown = not told and any(offer.decision is not Decision.DENY for offer in story.start.tools)
-    prompt = options.system_prompt
-    if options.tool_prompt and are_shown:
-        prompt = f"{prompt}\n\n{options.tool_prompt}" if prompt else options.tool_prompt
-    form = options.output.instructions(mode) if options.output is not None else ""
-    prompt = f"{prompt}\n\n{form}" if prompt and form else prompt or form
-    leading = next((i for i, message in enumerate(history) if not isinstance(message, SystemMessage)), len(history))
-    head: tuple[Message, ...] = (SystemMessage(prompt),) if prompt else ()
-    return head + history[:leading], compacted_history(story, model.compacted, leading, told=told)
+    if expected.fits and story.start.options.token_budget is None:
+        yield f"ended at the token limit, and its prompt of {expected.tokens} tokens fits"
 
 
-def _full_history(story: Story, model: ModelRun, told: bool, mode: OutputMode | None) -> tuple[Message, ...]:
-    assert story.start is not None
-    head, old = _head_and_old(story, model, told, mode)
-    return (
-        *head,
-        *old,
-        story.question,
-        *(message for step in shown_steps(story, model, told=told) for message in step),
-    )
+def _wrong_note(model: ModelRun, expected: ExpectedPrompt, story: Story) -> Iterator[str]:
+    """What was cut is said, with how much it is."""
+    notes = [note.text for note in model.reaction.given(Note) if note.kind is NoteKind.TRIMMED]
+    cut = expected.trimmed
+    if len(notes) != (cut > 0) or (notes and f" {cut:,} tokens " not in notes[0]):
+        yield f"of model call {model.command.tag.step} {cut} tokens were cut, and the notes are {notes}"
+    window = windows(story)[model.command.tag]
+    if notes and window is not None and f"the {window:,} of" not in notes[0]:
+        yield f"the window has {window} tokens, and the note is {notes}"
 
 
-def _is_cut_of(story: Story, model: ModelRun, shown: tuple[Message, ...], told: bool, mode: OutputMode | None) -> bool:
-    assert story.start is not None
-    head, old = _head_and_old(story, model, told, mode)
-    old = in_words(old) if told else old
-    if shown[: len(head)] != head:
-        return False
-    records = shown_steps(story, model, told=told)
-    rest = shown[len(head) :]
-    for steps in range(len(records), -1 if not records else 0, -1):
-        tail = tuple(message for record in records[len(records) - steps :] for message in record)
-        tail = in_words(tail) if told else tail
-        place = len(rest) - len(tail) - 1
-        if place >= 0 and rest[place] == story.question and all(map(_alike, rest[place + 1 :], tail)):
-            kept = old[len(old) - place :] if place else ()
-            shortened = place == len(old) or not any(map(_is_long, rest[:place]))
-            return place <= len(old) and shortened and all(map(_alike, rest[:place], kept))
-    return False
+def _says(reaction: Reaction, kind: NoteKind) -> bool:
+    return any(note.kind is kind for note in reaction.given(Note))
 
 
-def _is_long(message: Message) -> bool:
-    """Whether a result should have been shortened before anything was left out."""
-    return isinstance(message, ToolMessage) and len(message.content) > 2 * SHORTENED_RESULT_CHARS
-
-
-#: What stands between the beginning and the end of a result that was shortened.
-_LEFT_OUT = re.compile(r"\n\[\.\.\. ([\d,]+) of ([\d,]+) characters[^\n]* are left out here: [^\n]* \.\.\.\]\n")
-
-
-def _alike(shown: Message, original: Message) -> bool:
-    """The same, or a result of which the beginning and the end are left, and in between how much was left out."""
-    if isinstance(shown, UserMessage) and isinstance(original, UserMessage) and shown != original:
-        return len(shown.parts) == len(original.parts) and all(map(_is_same_text, shown.parts, original.parts))
-    if shown == original or not isinstance(shown, ToolMessage) or not isinstance(original, ToolMessage):
-        return shown == original
-    same = (shown.call_id, shown.name, shown.is_error) == (original.call_id, original.name, original.is_error)
-    return same and any(
-        _is_shortened(shown.content, original.content, cut) for cut in _LEFT_OUT.finditer(shown.content)
-    )
-
-
-def _is_same_text(shown: UserPart, original: UserPart) -> bool:
-    """The same, or a result told in words of which the beginning and the end are left."""
-    if shown == original or not (isinstance(shown, Text) and isinstance(original, Text)):
-        return shown == original
-    (said, _, one), (meant, _, other) = shown.text.partition("\n"), original.text.partition("\n")
-    return said == meant and any(_is_shortened(one, other, cut) for cut in _LEFT_OUT.finditer(one))
-
-
-def _is_shortened(shown: str, original: str, cut: re.Match[str]) -> bool:
-    first, last = shown[: cut.start()], shown[cut.end() :]
-    left_out, whole = (int(number.replace(",", "")) for number in cut.groups())
-    sums_up = whole == len(original) == len(first) + left_out + len(last)
-    return sums_up and original.startswith(first) and original.endswith(last)
+def _differs(shown: Sequence[Message], due: Sequence[Message]) -> str:
+    """The first difference, in words."""
+    at = next((at for at, (one, other) in enumerate(zip(shown, due, strict=False)) if one != other), None)
+    if at is None:
+        return f"{_kinds(shown)}, due is {_kinds(due)}"
+    return f"{_kinds(shown)}, due is {_kinds(due)}; message {at} is {shown[at]!r:.200}, due is {due[at]!r:.200}"
 
 
 #: What goes with every model call as the request has it.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import copy
+from functools import lru_cache
 from typing import Final
 
 from msgspec.structs import replace
@@ -22,6 +24,7 @@ from callboard.protocol.commands import (
     SetTimer,
     WithdrawApproval,
 )
+from callboard.protocol.content import AssistantMessage
 from callboard.protocol.events import (
     ApprovalGranted,
     DeadlinePassed,
@@ -37,10 +40,12 @@ from callboard.protocol.limits import (
     MAX_CALL_TOKENS,
     STREAM_TOTAL_TIMEOUT_SECONDS,
 )
-from callboard.protocol.model import CallPurpose, Usage, counts_of
+from callboard.protocol.model import CallPurpose, ModelRequest, PromptCache, Sampling, Usage, counts_of
 from callboard.protocol.options import RequestOptions
-from callboard.protocol.prompt_tokens import estimate_tokens, message_tokens
+from callboard.protocol.provider_options import ExtraFields
+from callboard.protocol.testing.counted import tokens_of
 from callboard.protocol.testing.expected import ASKED_AGAIN, ExpectedTurn, Follows, expected_turns, windows
+from callboard.protocol.testing.expected_prompts import room_for_answer
 from callboard.protocol.testing.outside import input_tokens
 from callboard.protocol.testing.story import CALL_ENDINGS, EPSILON, ModelRun, Reaction, Story
 
@@ -131,9 +136,9 @@ class Spending:
         )
         if reported is None or not reported.total_tokens:
             self.reported = False
-            output = message_tokens(model.recorded[0], estimate_tokens) if model.recorded else 0
-            usage = Usage(input_tokens(model.command.request), output)
-            self.exact = self.exact and taken and bool(model.recorded)
+            answer = model.recorded[:1] if model.command.is_turn else (AssistantMessage(event.response.parts),)
+            usage = Usage(input_tokens(model.command.request), tokens_of(answer))
+            self.exact = self.exact and (not model.command.is_turn or (taken and bool(model.recorded)))
         else:
             usage = reported
             if not usage.input_tokens:
@@ -182,13 +187,48 @@ def budgets_hold(story: Story) -> Iterator[str]:
         yield from _stopped_too_early(story, end[1], spent, 0 if again else steps)
 
 
-def room_for_answer(options: RequestOptions) -> int:
-    """Tokens of the window that are kept for the answer (docs/protocol.md, "The window")."""
-    window = options.context_tokens
-    if window is None:
-        return 0
-    limit = options.sampling.max_output_tokens
-    return max(_MIN_OUTPUT_TOKENS, min(window // 4, 16_384) if limit is None else min(limit, window // 2))
+@lru_cache(maxsize=1)
+def spending(story: Story) -> dict[Tag | None, Spending]:
+    """What was spent before each model call, by its tag; under None, in the end."""
+    assert story.start is not None
+    taken = {turn.model.command.tag for turn in expected_turns(story) if turn.taken}
+    spent, found = Spending(), dict[Tag | None, Spending]()
+    for model in story.asked:
+        found[model.command.tag] = copy(spent)
+        spent.add(model, story.start.options, taken=model.command.tag in taken)
+    found[None] = spent
+    return found
+
+
+def spending_after(story: Story, model: ModelRun) -> Spending:
+    """What was spent when this model call had ended."""
+    later = story.asked[story.asked.index(model) + 1 :]
+    return spending(story)[later[0].command.tag if later else None]
+
+
+def covers_aside(options: RequestOptions, spent: Spending, size: int, most: int, tokens: int) -> bool:
+    """Whether the budgets cover a call beside the conversation, and the step behind it, of so many tokens."""
+    least = max(_MIN_OUTPUT_TOKENS, spent.last_output)
+    size += tokens + least
+    if options.token_budget is not None and spent.usage.total_tokens + size + max(most, least) > options.token_budget:
+        return False
+    if options.cost_budget is None:
+        return True
+    left, cost = options.cost_budget - spent.charged, _by_prices(options, size, 0)
+    return left > 0 and cost + _by_prices(options, 0, max(most, least)) <= left
+
+
+def wrong_aside(model: ModelRun, options: RequestOptions, most: int) -> Iterator[str]:
+    """A call beside the conversation has its own few options, and of the request's no more than the headers."""
+    request = model.command.request
+    headers = tuple(
+        ExtraFields(headers=each.headers, provider=each.provider)
+        for each in options.provider_options
+        if isinstance(each, ExtraFields) and each.headers
+    )
+    wanted = ModelRequest(request.model, request.messages, sampling=Sampling(max_output_tokens=most))
+    if request != replace(wanted, provider_options=headers, prompt_cache=PromptCache.OFF):
+        yield f"model call {model.command.tag.step}, for no turn, is asked with {request!r:.600}"
 
 
 def _needed(options: RequestOptions, spent: Spending, tokens: int) -> tuple[int, float]:
@@ -222,7 +262,7 @@ def _wrong_allowance(model: ModelRun, options: RequestOptions, spent: Spending) 
         left = options.context_tokens - tokens
         if left < _MIN_OUTPUT_TOKENS:
             yield f"model call {step} has {tokens} tokens of context, which leaves {left} for the answer"
-        if given or left < room_for_answer(options):
+        if given or left < room_for_answer(options.context_tokens, options.sampling.max_output_tokens):
             given.append(left)
     expected = min(given) if given else None
     if request.sampling.max_output_tokens != expected:
@@ -259,7 +299,7 @@ def _stopped_too_early(story: Story, finish: Finish, spent: Spending, steps: int
         return
     if not story.models:
         return
-    grown = sum(message_tokens(message, estimate_tokens) for record in story.records for message in record.messages)
+    grown = sum(tokens_of(record.messages) for record in story.records)
     first = story.models[-1].command.request
     tokens = input_tokens(first) + grown - _recorded_before(story)
     output, cost = _needed(options, spent, tokens)
@@ -274,7 +314,7 @@ def _stopped_too_early(story: Story, finish: Finish, spent: Spending, steps: int
 
 def _recorded_before(story: Story) -> int:
     records = story.records[: story.models[-1].records_before]
-    return sum(message_tokens(message, estimate_tokens) for record in records for message in record.messages)
+    return sum(tokens_of(record.messages) for record in records)
 
 
 # I20.
