@@ -402,6 +402,8 @@ def _has_other_options(choices: Choices, drawn: Scenario) -> Scenario:
 
 
 def _has_a_history(choices: Choices, drawn: Scenario) -> Scenario:
+    if drawn.history:  # what a compaction has done is said of this one
+        return drawn
     drawn = replace(drawn, history=draw_history(choices, 2))
     return _with_options(drawn, context_tokens=choices.number(100, 1_500)) if chance(choices, 40) else drawn
 
