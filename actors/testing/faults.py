@@ -227,7 +227,9 @@ class Faults(Struct, frozen=True):
     """Everything that is done to one run from outside its scenarios."""
 
     crashes: tuple[Crash, ...] = ()
-    """One that would be more than a supervisor bears is left out."""
+    """One that would be more than a supervisor bears is left out, unless the run `escalates`."""
+    escalates: bool = False
+    """Supervisors give up: in the end the root, and the tree with it."""
     floods: tuple[float, ...] = ()
     """Every session's mailbox is filled with messages of another request."""
     jumps: tuple[tuple[float, float], ...] = ()
@@ -279,6 +281,16 @@ def _crash_at_a_moment(rng: random.Random, faults: Faults, _latest: int) -> Faul
     slow = rng.choice((0.0, 0.25))
     journal = None if faults.journal is None else replace(faults.journal, commit_seconds=slow)
     return replace(faults, crashes=(*faults.crashes, crash), journal=journal)
+
+
+def _crash_waves(rng: random.Random, faults: Faults, latest: int) -> Faults:
+    """As many crashes as the root bears, or one wave more; or of pools, more than their supervisor bears."""
+    at, actors = _moment(rng, latest), ("root/dispatcher", "root/llm_manager", "root/telemetry")
+    waves = rng.choice((3, 4, 4))
+    if rng.random() < 0.4:
+        actors, waves = tuple(f"root/tools/{pool}" for pool in POOLS), 4
+    crashes = tuple(Crash(at + wait, actors) for wait in (0.0, 0.25, 0.75, 1.5)[:waves])
+    return replace(faults, crashes=(*faults.crashes, *crashes), escalates=waves == 4)
 
 
 def _any_moment(rng: random.Random) -> Moment:
@@ -353,6 +365,7 @@ _KINDS: Final[Mapping[Callable[[random.Random, Faults, int], Faults], float]] = 
     {
         _crashes: 0.5,
         _crash_at_a_moment: 0.3,
+        _crash_waves: 0.08,
         _deaths: 0.3,
         _death_at_a_moment: 0.2,
         _contention: 0.5,

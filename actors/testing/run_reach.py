@@ -51,7 +51,7 @@ ROWS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
             "full",
             "read-only",
         ),
-        "world": ("worker dies", "jump", "flood", "store refuses", "store is slow"),
+        "world": ("worker dies", "jump", "flood", "store refuses", "store is slow", "the root gives up"),
         "end": (*(outcome.value for outcome in Outcome), "lost"),
     }
 )

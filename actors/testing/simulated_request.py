@@ -8,7 +8,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from callboard.actors.kernel import Down, Ref
-from callboard.actors.requests.replies import Answer, Seen, Unwritten
+from callboard.actors.requests.replies import STOPPING, Answer, Seen, Unwritten
 from callboard.actors.requests.session_messages import ReplayedSession
 from callboard.actors.testing.faults import JournalFaults
 from callboard.actors.testing.simulated_world import World
@@ -121,7 +121,7 @@ class SimulatedRequest:
     def ended(self, down: Down) -> None:
         """Its session has ended."""
         assert self.answer is not None
-        if self.answer.session_ended(down):
+        if self.answer.session_ended(down, self.world.why_ended if self.world is not None else ""):
             self.lost = down
 
     @property
@@ -206,10 +206,12 @@ class SimulatedRequest:
         yield from shown_wrongly(told, self._shown, reads_along=self.reads_along, is_whole=is_whole)
         if self.world is not None and not self.outlived:
             heard = self.world.heard.get(self.scenario.request_id, ())
-            yield from heard_wrongly(told, heard, is_whole=is_whole)
+            yield from heard_wrongly(told, heard, is_whole=is_whole and not self.world.why_ended)
         if finish is None or not is_whole:
             return
         end = self._error_of(answer) or answer.future.result()
+        if self.world is not None and self.world.why_ended and finish.reason.startswith(STOPPING):
+            finish = replace(finish, reason=f"{finish.reason}: {self.world.why_ended}")  # its asker has to know
         yield from replied_wrongly(happened(self.trace.entries), finish, answer.conversation.of_request, end)
         if self.reader is not None:
             yield from read_wrongly(told, self._shown, self.reader)

@@ -135,9 +135,10 @@ class SimulatedRun:
         for number, request in enumerate(self.requests.values()):
             self._begin(request, is_read_along=number % 4 != 3)
         self._arrange()
-        while self._run_until(float("inf"), may_die=True):
+        while self._run_until(float("inf"), may_die=True) or (self.world.why_ended and self.world.ahead is not None):
             self._die()
-        self._answer_calls()
+        if not self.world.why_ended:
+            self._answer_calls()
         for request in (*self.requests.values(), *self.answering.values()):
             request.close(self.world)
         self.world.process_ends()
@@ -203,6 +204,7 @@ class SimulatedRun:
             max_queued_calls=self.faults.max_queued_calls,
             chance=lambda: 0.5,
             journal=self._journal(),
+            gives_up=self.world.gives_up,
         )
 
     def _telemetry(self) -> Telemetry:

@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from callboard.actors.calls.approvals import ApprovalKind, Decide, Verdict
-from callboard.actors.kernel import ActorSystem, MailboxFull, NoSuchActor, Timer
+from callboard.actors.kernel import ActorSystem, IntensityExceeded, MailboxFull, NoSuchActor, Timer
 from callboard.actors.kernel.reply import Reply
 from callboard.actors.models.llm_manager import Attempt, Emit, End
 from callboard.actors.requests.conversation import Conversation
@@ -120,6 +120,8 @@ class World:
         """How often the code of each call's tool ran."""
         self.happened: list[tuple[float, str]] = []
         """The faults that were carried out, for the report."""
+        self.why_ended = ""
+        """Why the tree of the present process has ended by itself."""
         self.jumps: list[tuple[float, float]] = []
         self.verdicts: dict[Tag, Verdict] = {}
         """What those who were asked have answered, by the question that was put to them."""
@@ -302,7 +304,7 @@ class World:
             ref = self.system.ref(name)
         except NoSuchActor:
             return
-        if len(recent) >= most:
+        if len(recent) >= most and not self.faults.escalates:
             return
         self._crashes[parent] = [*recent, now]
         if name.startswith("root/tools"):
@@ -310,6 +312,12 @@ class World:
             ref._cell.kill()
         else:
             ref.tell_control(PlannedCrash(partial(self._has_crashed, name)))
+
+    def gives_up(self, failure: IntensityExceeded) -> None:
+        """The root has seen too many failures: the tree ends, and the process with it where there is a journal."""
+        self.why_ended = f"this runtime has ended by itself, since its actors failed too often ({failure})"
+        self.happened.append((self.scheduler.now(), "the root gives up"))
+        self.reach("world", "the root gives up")
 
     def _has_crashed(self, name: str) -> None:
         self.reach("crash", name)
@@ -331,9 +339,13 @@ class World:
         Returns the seconds until that runs.
         """
         assert self.ahead is not None
-        death = self._deaths.pop(0)[1]
-        down_seconds = death.down_seconds
-        self.reach("death at", death.moment.what if death.moment is not None else "a step")
+        down_seconds = 0.0
+        if self.why_ended:  # its host starts the next one
+            self.why_ended = ""
+        else:
+            death = self._deaths.pop(0)[1]
+            down_seconds = death.down_seconds
+            self.reach("death at", death.moment.what if death.moment is not None else "a step")
         died_at = self.scheduler.now()
         self.ahead.disk.process_dies()
         self.scheduler.lose_all()

@@ -10,6 +10,7 @@ from typing import Final
 from callboard.actors.calls.dispatcher import ToolDispatcher
 from callboard.actors.calls.ledger import Ledger
 from callboard.actors.kernel import DeadLetterReason
+from callboard.actors.kernel.cell import State
 from callboard.actors.testing.simulated_request import SimulatedRequest
 from callboard.actors.testing.simulated_world import World
 from callboard.protocol.commands import CancelTool
@@ -70,8 +71,9 @@ def _committed(world: World, requests: Requests) -> Iterator[str]:
 
 
 def _unplanned_crashes(world: World) -> Iterator[str]:
+    planned = (*_PLANNED, "IntensityExceeded(") if world.faults.escalates else _PLANNED
     for letter in chain.from_iterable(each.dead_letters.list() for each in (*world.earlier, world.system)):
-        if letter.reason is DeadLetterReason.CRASHED and not letter.note.startswith(_PLANNED):
+        if letter.reason is DeadLetterReason.CRASHED and not letter.note.startswith(planned):
             yield f"crash: {letter.recipient} crashed on {type(letter.message).__name__}: {letter.note}"
 
 
@@ -85,7 +87,11 @@ def _seen_of_others(requests: Requests) -> Iterator[str]:
 
 
 def _left_open(world: World) -> Iterator[str]:
-    """At rest, a place that is still taken will never be free again."""
+    """At rest, a place that is still taken will never be free again, unless the tree has ended by itself."""
+    if world.why_ended:
+        alive = [name for name, cell in world.system._cells.items() if cell.state is State.RUNNING]
+        yield from (f"left open: the tree has ended by itself, and {name} runs" for name in alive)
+        return
     dispatcher = world.system.ref("root/dispatcher")._cell.actor
     if isinstance(dispatcher, ToolDispatcher):
         for problem in left_open(dispatcher.ledger):

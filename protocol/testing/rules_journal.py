@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from functools import cache
+from itertools import takewhile
 from typing import Any
 
 from callboard.protocol.codec import decode_event, encode_event
 from callboard.protocol.commands import Command, Finish, RecordCompaction, RecordStep, SetTimer
 from callboard.protocol.errors import ProtocolError
-from callboard.protocol.events import Event, ModelLost, ModelStreamed, ToolsLost
+from callboard.protocol.events import Event, ModelLost, ModelStreamed, ToolCallCompleted, ToolsLost
 from callboard.protocol.ids import Tag
 from callboard.protocol.machine import Session
 from callboard.protocol.states import RequestState
 from callboard.protocol.testing.mutation import MutatedSession
 from callboard.protocol.testing.story import OpenWork, Reaction, Story
+from callboard.protocol.tools import Effect
 
 
 def replay_faults(story: Story) -> Iterator[str]:
@@ -140,11 +142,22 @@ def resumes(story: Story) -> Iterator[str]:
         after = story.reactions[index + 1 : index + 2]
         if after and after[0].event is None:
             continue  # it died once more, before what it was told was written
-        following = after[0].event if after else None
+        later = [each.event for each in story.reactions[index + 1 :]]
+        committed = list(takewhile(lambda event: _is_committed(story, event), later))
+        following = next(iter(later[len(committed) :]), None)
+        lost = [tag for tag in work.calls if not any(event is not None and event.tag == tag for event in committed)]
         if end is None and work.model is not None and not _is_loss(following, ModelLost, work.model):
             yield f"model call {work.model.step} was lost in a crash, and the session was not told"
-        if end is None and work.calls and not _is_loss(following, ToolsLost, next(iter(work.calls))):
-            yield f"{len(work.calls)} calls were lost in a crash, and the session was not told"
+        if end is None and lost and not _is_loss(following, ToolsLost, lost[0]):
+            yield f"{len(lost)} calls were lost in a crash, and the session was not told"
+
+
+def _is_committed(story: Story, event: Event | None) -> bool:
+    """What a call wrote was committed with this outcome: that is told before what was lost."""
+    if not isinstance(event, ToolCallCompleted) or event.tag not in story.calls:
+        return False
+    offer = story.offers.get(story.calls[event.tag].name)
+    return offer is not None and offer.contract.effect is Effect.TRANSACTION
 
 
 def _is_loss(event: Event | None, kind: type[ModelLost | ToolsLost], tag: Tag) -> bool:

@@ -31,6 +31,7 @@ from callboard.protocol.events import (
     Event,
     ModelLost,
     ModelResponded,
+    ToolCallCompleted,
     ToolCallDeferred,
     ToolsLost,
 )
@@ -383,6 +384,7 @@ class _Timers:
         """A timer fires; a call ends; a crash takes all timers away."""
         if event is None:
             self._live.clear()
+            self._due.clear()  # it is told of its loss, and gives each call a deadline again
         elif isinstance(event, DeadlinePassed):
             self._live.pop(event.tag, None)
         elif isinstance(event, CALL_ENDINGS):
@@ -452,7 +454,7 @@ def timers(story: Story) -> Iterator[str]:
     """I22: the request has a timer while its time runs, each step one for its next call; each fires or is cleared."""
     if story.start is None:
         return
-    watch = _Timers(story)
+    watch, resumed = _Timers(story), False
     for reaction in story.reactions:
         watch.hear(reaction.event)
         asked = [(command.tag, command.at) for command in reaction.given(SetTimer)]
@@ -463,7 +465,9 @@ def timers(story: Story) -> Iterator[str]:
         if reaction.given(Finish):
             yield from watch.left()
             return
-        if reaction.event is not None:
+        # What was committed with an outcome is told first, then what was lost: with that the timers are set again.
+        resumed = reaction.event is None or (resumed and isinstance(reaction.event, ToolCallCompleted))
+        if not resumed:
             yield from watch.missing(reaction)
 
 
