@@ -84,6 +84,6 @@ def words_about(spec: OutputSpec, mode: str) -> tuple[str, ...]:
     """What the instructions must hold where it is asked so, and must not hold where it is not."""
     words: Mapping[str, tuple[str, ...]] = {
         "tool": (f"calling the tool {spec.tool_name}",),
-        "prompt": ("JSON Schema", *map(str, spec.schema)),
+        "prompt": ("JSON Schema", spec.description, *map(str, spec.schema)),
     }
     return words.get(mode, ())

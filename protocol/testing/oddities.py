@@ -252,6 +252,12 @@ def _begins_again(choices: Choices, drawn: Scenario) -> Scenario:
     return _happens(drawn, befalls, moment)
 
 
+def _counts_wrongly(choices: Choices, drawn: Scenario) -> Scenario:
+    """A provider reports what cannot be true: tokens below nothing, or such a cost."""
+    wrong = choices.pick(({"output_tokens": -8}, {"extra_cost": -1.0}, {"output_tokens": -8, "extra_cost": -1.0}))
+    return _odd_turn(choices, drawn, lambda turn: replace(turn, **wrong))
+
+
 def _requests_fail(choices: Choices, drawn: Scenario) -> Scenario:
     """A model call takes several requests, the last of another model; it may fail all the same, or be lost."""
     does = choices.pick((ModelDoes.ANSWER, ModelDoes.ANSWER, ModelDoes.BREAK, ModelDoes.CUT, ModelDoes.LOST))
@@ -585,6 +591,7 @@ def _with_output(choices: Choices, drawn: Scenario) -> Scenario:
         is_native_alone=choices.pick((False, True)),
         max_tries=choices.pick((3, 3, 2, 1)),
     )
+    spec = replace(spec, description="An odd number." if spec.max_tries < 3 else "")
     turns = [_answering(choices, turn) for turn in drawn.turns]
     last = PlannedTurn(choices.pick(ANSWER_TEXTS), finish_reason=choices.pick((None, None, *SHORT_ENDS)))
     return replace(drawn, turns=(*turns[: choices.number(1, 8)], last), options=replace(drawn.options, output=spec))
@@ -651,6 +658,7 @@ SMALL_ODDITIES: Final[tuple[_Oddity, ...]] = (
     *(_call_ends_oddly, _call_ends_oddly, _person_is_asked, _equal_questions, _call_is_deferred, _arguments_are_odd),
     *(_ids_collide, _equal_calls, _comes_again, _other_tool, _model_does_oddly, _model_fails, _model_fails),
     *(_model_fails, _turn_ends_oddly, _begins_again, _requests_fail, _pauses, _costs, _overflows, _is_huge, _cancels),
+    _counts_wrongly,
     *(_restarts, _loses_tools, _strangers_speak, _is_not_due, _comes_too_early, _clock_jumps, _store_is_slow),
     *(_session_is_slow, _notices_come, _limits_are_tight, _has_other_options, _has_a_history, _repeats_itself),
     *(
@@ -677,6 +685,7 @@ RICH_ODDITIES: Final[tuple[tuple[int, _Oddity], ...]] = (
     (4, _pauses),
     (3, _overflows),
     (3, _costs),
+    (4, _counts_wrongly),
     (15, _asks_back),
     (5, _goes_on),
     (15, _expanding),

@@ -217,6 +217,9 @@ _FAILS: Final = {
 }
 
 
+_KNOWN_REFUSALS: Final = (ErrorKind.TOOLS_UNSUPPORTED, ErrorKind.SCHEMA_UNSUPPORTED)
+
+
 def _ending(turn: PlannedTurn, command: CallModel, options: RequestOptions, now: float) -> Make:
     tag = command.tag
     kind = turn.error if turn.does is ModelDoes.BREAK else _FAILS.get(turn.does)
@@ -229,6 +232,8 @@ def _ending(turn: PlannedTurn, command: CallModel, options: RequestOptions, now:
     window = input_tokens(command.request) * 6 // 10 if turn.does is ModelDoes.OVERFLOW and turn.text else None
     error = None if kind is None else replace(_error(kind), context_tokens=window)
     requests, model = requests_of(turn, command), asked_last(turn, options)
+    if kind in _KNOWN_REFUSALS and turn.seconds < 1.0 and requests == 1:
+        requests = 0  # that it takes none is known: it is not asked
     if error is not None and not turn.charged:
         return partial(ModelFailed, tag, error=error, requests=requests, model=model)
     response = replace(respond(turn, command.request), **_names(tag, model))
@@ -256,6 +261,7 @@ def _names(tag: Tag, model: str) -> dict[str, Any]:
         "response_id": f"response {tag.step}",
         "provider_request_id": f"request {tag.step}",
         "service_tier": "flex",
+        "notes": ("planned: no `stop` here", f"planned: kept nothing of step {tag.step % 2}"),
     }
 
 
@@ -286,7 +292,7 @@ def cost_of(usage: Usage | None, options: RequestOptions, extra: float = 0.0) ->
 
 
 def _error(kind: ErrorKind) -> Error:
-    return Error(kind, f"the provider said: {kind}", kind in RETRYABLE_KINDS)
+    return Error(kind, f"the provider said: {kind}", kind in RETRYABLE_KINDS, notes=("planned: no `stop` here",))
 
 
 def respond(turn: PlannedTurn, request: ModelRequest) -> ModelResponse:

@@ -70,6 +70,8 @@ def _wrong_way(story: Story, model: ModelRun, mode: OutputMode | None) -> Iterat
     tools = [tool for tool in request.tools if tool.name == spec.tool_name]
     if bool(tools) != (mode == "tool") or any(tool.parameters != spec.schema for tool in tools):
         yield f"model call {step} is to be asked by {mode}, and its output tool is {tools}"
+    if any(spec.title not in tool.description or spec.description not in tool.description for tool in tools):
+        yield f"model call {step} has an output tool that does not say what is wanted: {tools}"
     first = request.messages[0]
     head = first.text if isinstance(first, SystemMessage) else ""
     for other in ("native", "tool", "prompt"):

@@ -402,5 +402,7 @@ def _notes_of_answer(turn: ExpectedTurn, event: Any) -> Iterator[_ExpectedNote]:
 
 
 def _wrong_aside_notes(reaction: Reaction, given: list[Note], aside: ModelRun) -> Iterator[str]:
-    """Of a model call beside the conversation: that it is asked again, or that nothing came of it."""
-    yield from (f"model call {aside.command.tag.step}: an empty note" for note in given if not note.text.strip())
+    """Of a model call beside the conversation: that it is asked again, or that nothing came of it, and why."""
+    for note in given:
+        if not note.text.strip() or note.text.rstrip(". ;").endswith(":"):
+            yield f"model call {aside.command.tag.step}: the note {note.text!r} does not say why"
