@@ -119,7 +119,7 @@ def in_time(story: Story) -> Iterator[str]:
     A call runs, a question is put and a model is asked when the session says so; each ends as tool, person or model
     does, and at that time. A timer fires when it is due. What was stopped, withdrawn or cleared says nothing more.
     """
-    if story.start is not None:
+    if story.start is not None and story.trace.in_world:  # other runtimes have times and words of their own
         watch = _Watch(story)
         for entry in story.trace.entries:
             yield from watch.see(entry)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from msgspec.structs import replace
 
 from callboard.protocol.commands import Finish
+from callboard.protocol.errors import UsageError
 from callboard.protocol.events import CancelRequested, ModelResponded, RequestStarted
 from callboard.protocol.testing.driver import drive
 from callboard.protocol.testing.generator import scenario as seeded_scenario
 from callboard.protocol.testing.invariants import Violation, violations
+from callboard.protocol.testing.played import PLAYED, Tally, differences
 from callboard.protocol.testing.replay import Token
 from callboard.protocol.testing.scenario import Scenario
 from callboard.protocol.testing.shrinking import follow, shrink_path
@@ -23,27 +25,33 @@ Runtime = Callable[[Scenario, int], Trace]
 _PLAYED_AGAIN_EVERY = 10
 
 
-def simulate(runtime: Runtime = drive, *, conversations: int = 200, first_seed: int = 0) -> None:
+def simulate(
+    runtime: Runtime = drive, *, conversations: int = 200, first_seed: int = 0, without: Collection[str] = ()
+) -> None:
     """Play many scenarios on a runtime; the first broken rule is shrunk and told as a story with a line to replay it.
 
-    Also holds it to determinism (the same scenario and seed give the same trace, byte for byte), and to showing what
-    it did: a trace in which nothing was taken or carried out proves nothing, and is refused.
+    Also holds it to determinism (the same scenario and seed give the same trace, byte for byte), and to playing each
+    scenario as it is: what came must be what the scenario's model, tools, people and timers said, and what was given
+    must be carried out. What many of the scenarios hold and no trace shows was never played, and is told: name in
+    `without` what your runtime cannot play, by the names in `played.PLAYED`.
 
-    Raises AssertionError.
+    Raises AssertionError; UsageError for another name in `without`.
     """
-    carried_out = 0
+    if unknown := set(without) - set(PLAYED):
+        raise UsageError(f"without={sorted(unknown)}: give names from {', '.join(map(repr, PLAYED))}")
+    tally = Tally()
     for seed in range(first_seed, first_seed + conversations):
         token = Token(seed)
         scenario = seeded_scenario(seed)
         trace, found = _played(runtime, scenario, seed)
         if found or trace is None:
             raise AssertionError(_story(runtime, scenario, token, found))
-        carried_out += sum(entry.verb in (Verb.RAN, Verb.ASKED) for entry in trace.entries)
+        tally.add(trace)
         again = seed % _PLAYED_AGAIN_EVERY == first_seed % _PLAYED_AGAIN_EVERY
         if again and runtime(scenario, seed).to_bytes() != trace.to_bytes():
             raise AssertionError(f"seed {seed} gave another trace when played again\n{token.line}")
-    if conversations and not carried_out:
-        raise AssertionError("no trace says what was carried out: write entries with Verb.RAN and Verb.ASKED")
+    if never := [told for name, told in tally.never() if name not in without]:
+        raise AssertionError(f"never played: {'; '.join(never)}")
 
 
 def _played(runtime: Runtime, scenario: Scenario, seed: int) -> tuple[Trace | None, list[Violation]]:
@@ -72,7 +80,7 @@ def _unseen(trace: Trace, scenario: Scenario) -> list[Violation]:
     lost = any(entry.verb is Verb.LOST for entry in trace.entries)
     if not applied and not lost:
         return [Violation("played", "the session took no event: nothing was played")]
-    return [Violation("played", told) for told in _left_out(trace, scenario)]
+    return [Violation("played", told) for told in (*_left_out(trace, scenario), *differences(trace))]
 
 
 def _left_out(trace: Trace, scenario: Scenario) -> Iterator[str]:

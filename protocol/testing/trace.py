@@ -55,6 +55,10 @@ class Trace(Struct):
     """The longest that a command waited for the journal before it was carried out."""
     jumps: tuple[tuple[float, float], ...] = ()
     """When the clock jumped forward without anything having run, and by how many seconds."""
+    in_world: bool = False
+    """A World played the outside: all that was on its way, and when, is known by the scenario alone."""
+    made_up: tuple[Event, ...] = ()
+    """Taken or refused, and sent by nobody, where the driver knows."""
     undone: tuple[Command, ...] = ()
     """Given, and never carried out, where the driver knows."""
     broken: str = ""

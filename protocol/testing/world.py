@@ -35,6 +35,7 @@ from callboard.protocol.events import (
     ModelLost,
     ModelResponded,
     RequestStarted,
+    ToolsLost,
 )
 from callboard.protocol.ids import Tag
 from callboard.protocol.testing.journal import Journal
@@ -112,7 +113,7 @@ class World:
     def __init__(self, scenario: Scenario, seed: int = 0) -> None:
         self.now = 0.0
         """Virtual seconds."""
-        self._trace = Trace(scenario, seed)
+        self._trace = Trace(scenario, seed, in_world=True)
         self._scenario = scenario
         self._random = random.Random(seed)
         self._heap: list[tuple[float, float, int, _Post | _Later]] = []
@@ -196,9 +197,11 @@ class World:
             handler(self, command)
 
     def _count_own(self, event: Event) -> None:
-        """A message that the runtime itself had for its session was sent too."""
+        """A message that the runtime itself had for its session was sent too: that something was lost."""
         if event is not self._heard:
             self._delivered += 1
+            if not isinstance(event, ModelLost | ToolsLost):
+                self._trace.made_up += (event,)
         self._heard = None
 
     def _gave(self, commands: Iterable[Command]) -> None:
@@ -357,7 +360,8 @@ class World:
     def _post(self, at: float, owner: tuple[str, Tag], make: Make) -> None:
         post = _Post(make)
         self._owned[owner].append(post)
-        self._schedule(at + self._random.random() * self._scenario.latency_seconds, post)
+        # An answer whose deadline has passed in a jump comes at once.
+        self._schedule(max(at, self.now) + self._random.random() * self._scenario.latency_seconds, post)
 
     def _schedule(self, at: float, item: _Post | _Later, *, before_others: bool = False) -> None:
         self._count += 1
