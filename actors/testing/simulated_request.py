@@ -380,6 +380,7 @@ class RecordedSession(ReplayedSession):
             trace.add(now, Verb.REFUSED, event, str(error))
             raise
         trace.add(now, Verb.APPLIED, event, f"{before}: {type(event).__name__} -> {self._session.state}")
+        self._world.sessions.applies(event, commands)
         for command in commands:
             trace.add(now, Verb.GAVE, command)
             if isinstance(command, CallModel):

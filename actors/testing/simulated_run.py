@@ -276,6 +276,8 @@ class SimulatedRun:
         spec = ChildSpec(str(question.tag.request_id), start, restart=Restart.TEMPORARY, capacity=capacity)
         request.ref = start_child(self.system.ref("root/sessions"), spec)
         self.system.watch(request.ref, request.ended)
+        waits = None if ahead is None else lambda: ahead.waits
+        self.world.sessions.begins(question.tag.request_id, request.ref, waits)
 
     def _die(self) -> None:
         """The process dies, and the next one goes on with what the journal has."""

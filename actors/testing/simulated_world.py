@@ -27,8 +27,10 @@ from callboard.actors.testing.simulated_store import REFUSED_STATEMENT, Simulate
 from callboard.actors.testing.simulated_workers import Die, Later, SimulatedWorker, simulated_kind
 from callboard.actors.testing.simulation import BATON, SimulatedScheduler
 from callboard.actors.testing.watched_calls import WatchedCalls
+from callboard.actors.testing.watched_crashes import WatchedCrashes
 from callboard.actors.testing.watched_models import WatchedModels
 from callboard.actors.testing.watched_questions import WatchedQuestions
+from callboard.actors.testing.watched_sessions import WatchedSessions
 from callboard.actors.testing.written_ahead import WrittenAhead
 from callboard.actors.tools import Tool
 from callboard.actors.tools.schema import read_signature
@@ -147,6 +149,9 @@ class World:
         self.calls = WatchedCalls(self.system, self.faults, self._offers, self.problems)
         self.questions = WatchedQuestions(self.system, self.problems)
         self.models = WatchedModels(self.system, self.faults.models, self.problems, self._cost_of)
+        watched = self.calls, self.questions, self.models
+        self.sessions = WatchedSessions(self.system.now, *watched, self.problems)
+        self.crashes = WatchedCrashes(self.system, self.problems)
 
     def _cost_of(self, tag: Tag, usage: Usage | None) -> float | None:
         return cost_of(usage, self.scenarios[tag.request_id].options)
@@ -156,6 +161,8 @@ class World:
         self.calls.at_rest()
         self.questions.at_rest()
         self.models.at_rest()
+        self.sessions.at_rest()
+        self.crashes.at_rest()
 
     def tells(self, event: Event) -> None:
         """A session hears this."""
@@ -176,6 +183,7 @@ class World:
     def process_ends(self) -> None:
         """What is asked of a process when it is over."""
         self.problems += self.calls.in_order()
+        self.problems += self.crashes.at_end()
 
     def _disk(self, faults: JournalFaults) -> SimulatedDisk:
         def wait(seconds: float) -> None:
@@ -323,6 +331,7 @@ class World:
         self.reach("crash", name)
         self.happened.append((self.scheduler.now(), f"{name} crashes"))
         self.calls.has_lost_pools |= name.startswith("root/tools")
+        self.crashes.crashes(name, over_message=not name.startswith("root/tools"))
 
     def lose_worker(self, pool: str) -> None:
         """A worker of this pool dies, one with a call if there is one."""

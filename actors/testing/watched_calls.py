@@ -22,7 +22,7 @@ from callboard.actors.testing.faults import Faults
 from callboard.protocol import events
 from callboard.protocol.commands import CancelTool, RunTool
 from callboard.protocol.events import Event
-from callboard.protocol.ids import Tag, ToolName
+from callboard.protocol.ids import RequestId, Tag, ToolName
 from callboard.protocol.limits import COMMIT_SECONDS, MAX_CALL_SENDS, TOOL_GRACE_SECONDS
 from callboard.protocol.options import ToolOffer
 from callboard.protocol.tools import Deferred, Effect, FailureCode, Isolation, ToolContract, ToolFailure
@@ -102,6 +102,8 @@ class WatchedCalls:
         }
         self.problems = [] if problems is None else problems
         self.lives: dict[Tag, Life] = {}
+        self._read: set[Tag] = set()
+        """Those that a dispatcher has read."""
         self._open: dict[Tag, Life] = {}
         """Those that may owe something."""
         self._workers: dict[str, dict[SimulatedWorker, None]] = {}
@@ -129,6 +131,7 @@ class WatchedCalls:
     def read(self, message: object) -> None:
         """The dispatcher takes this message."""
         if isinstance(message, DispatchCall):
+            self._read.add(message.run.tag)
             self._given(message)
         elif isinstance(message, CancelTool):
             life = self.lives.get(message.tag)
@@ -323,6 +326,8 @@ class WatchedCalls:
     def _failed(self, life: Life, event: events.ToolCallFailed) -> str:
         failure = event.failure
         outcome = life.reported[0] if life.reported is not None else None
+        if life.contract.effect is Effect.TRANSACTION and outcome is not None:
+            return ""  # what came of its commit is the journal's to say
         if isinstance(outcome, ToolFailure):
             same = (outcome.code, outcome.message) == (failure.code, failure.message)
             return "" if same else f"and its worker said {outcome}"
@@ -348,7 +353,7 @@ class WatchedCalls:
         for tag, life in tuple(self._open.items()):
             if self._is_done(life, now):
                 del self._open[tag]
-            elif life.worker is None:
+            elif life.worker is None and life.reported is None:
                 waiting[life.run.name] = waiting.get(life.run.name, 0) + 1
                 self._must_wait(life, now)
         for name, count in waiting.items():
@@ -462,6 +467,15 @@ class WatchedCalls:
         taken = Counter(life.worker for life in self._open.values() if life.commits and life.told is None)
         has_left = any(worker.room_left > taken[worker] for worker in workers)
         return pool is not None and (len(workers) < pool[1] or has_left)
+
+    def opened(self, request_id: RequestId, running: set[Tag]) -> set[Tag] | None:
+        """The calls of a request that the dispatcher has, of those that `running` names also those it has had; None
+        while there is no dispatcher."""
+        if not self._is_up("root/dispatcher"):
+            return None
+        own = (life for tag, life in self._open.items() if tag.request_id == request_id)
+        left = {life.run.tag for life in own if life.is_open and life.cancelled_at is None and not life.is_given_up}
+        return left | (running & self._read)
 
     # -- at the end of the process
 

@@ -298,6 +298,13 @@ class WatchedModels:
         pause = 0.0 if error.at_once else pause
         return pause if last.ended_at + pause < call.call.deadline_at else None
 
+    def opened(self, request_id: RequestId) -> set[Tag] | None:
+        """The model call of a request that the manager has; None while there is no manager."""
+        if not self._is_up():
+            return None
+        own = ((tag, call) for tag, call in self._calls.items() if tag.request_id == request_id)
+        return {tag for tag, call in own if not call.is_stopped and call.told is None}
+
     def _is_up(self) -> bool:
         cell = self._system._cells.get("root/llm_manager")
         return cell is not None and cell.state is State.RUNNING

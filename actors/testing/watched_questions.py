@@ -17,7 +17,7 @@ from callboard.actors.kernel.cell import State
 from callboard.actors.kernel.system import ActorSystem
 from callboard.protocol.commands import AskApproval, WithdrawApproval
 from callboard.protocol.events import ApprovalDenied, ApprovalGranted, Event
-from callboard.protocol.ids import Tag, ToolName
+from callboard.protocol.ids import RequestId, Tag, ToolName
 
 _Equal = tuple[Ref, ToolName, str]
 _ANSWERS: Final = (ApprovalGranted, ApprovalDenied)
@@ -149,6 +149,10 @@ class WatchedQuestions:
             elif not put or (len(put) > 1 and self._dispatchers == 1):
                 told = f"of {len(tags)} equal ones {len(put)} are before the person, where one should be"
                 self._wrong(next(iter(tags)), "put once", told)
+
+    def opened(self, request_id: RequestId) -> set[Tag] | None:
+        """The questions of a request that the dispatcher has; None while there is none."""
+        return {tag for tag in self._open if tag.request_id == request_id} if self._is_up() else None
 
     def _is_up(self) -> bool:
         cell = self._system._cells.get("root/dispatcher")

@@ -1,0 +1,82 @@
+"""Crashes in a simulated run, followed from outside: what has crashed, and nothing else, is started again in time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+from callboard.actors.kernel import DeadLetterReason
+from callboard.actors.kernel.cell import Cell, State
+from callboard.actors.kernel.system import ActorSystem
+
+#: Float sums of virtual times, in seconds.
+EPSILON: Final = 1e-6
+#: The pause before the second start in a row, where chance is a half as in each simulated run. It doubles with each.
+FIRST_PAUSE_SECONDS: Final = 0.045
+LONGEST_PAUSE_SECONDS: Final = 4.5
+#: After a healthy time of this length the count begins again.
+HEALTHY_SECONDS: Final = 30.0
+#: Those that are started again, and nothing that a plan does not crash may be. The journal crashes by its own plan.
+_PERMANENT: Final = ("root", "root/telemetry", "root/llm_manager", "root/tools", "root/dispatcher", "root/sessions")
+
+
+class WatchedCrashes:
+    """Of one process. `problems`: what was wrong, one sentence each."""
+
+    def __init__(self, system: ActorSystem, problems: list[str]) -> None:
+        self._system = system
+        self.problems = problems
+        self._starts: dict[str, list[float]] = {}
+        """When each actor that has crashed is to be started again."""
+        self._streaks: dict[str, tuple[int, float]] = {}
+        """Crashes in a row, and when the last was."""
+        self._planned: Counter[str] = Counter()
+        """Crashes over a message."""
+        self._said: set[str] = set()
+
+    def crashes(self, name: str, *, over_message: bool) -> None:
+        """An actor crashes now, over a message, or is killed."""
+        cell = self._system._cells.get(name)
+        if cell is None or cell.state in (State.WAITING, State.DEAD):
+            return  # it is down already
+        now = self._system.now()
+        streak, last = self._streaks.get(name, (0, -HEALTHY_SECONDS))
+        streak = 1 if now - last >= HEALTHY_SECONDS else streak + 1
+        self._streaks[name] = streak, now
+        pause = 0.0 if streak == 1 else min(FIRST_PAUSE_SECONDS * 2.0 ** (streak - 2), LONGEST_PAUSE_SECONDS)
+        self._starts.setdefault(name, []).append(now + pause)
+        self._planned[name] += over_message
+        for below in [other for other in self._starts if other.startswith(f"{name}/")]:
+            del self._starts[below]  # what it had started is gone with it
+            self._streaks.pop(below, None)
+
+    def at_rest(self) -> None:
+        """Nothing is left to do at this time: does each actor run that should?"""
+        for name in (*_PERMANENT, *(name for name in self._starts if name.count("/") > 1)):
+            cell = self._system._cells.get(name)
+            if cell is None or name in self._said:
+                continue
+            for told in self._wrong(name, cell):
+                self._said.add(name)
+                self.problems.append(f"restart: {name}, at {self._system.now():g}: {told}")
+
+    def _wrong(self, name: str, cell: Cell) -> Iterator[str]:
+        now, starts = self._system.now(), self._starts.get(name, [])
+        due = sum(start <= now + EPSILON for start in starts)
+        surely = sum(start <= now - EPSILON for start in starts)
+        if not surely <= cell.restarts <= due:
+            yield f"it was started again {cell.restarts} times, and it should be {due}: it was due at {starts}"
+        elif surely == len(starts) and cell.state is not State.RUNNING:
+            yield f"it is {cell.state.value}, and was to be started at {starts}"
+
+    def at_end(self) -> Iterator[str]:
+        """Each crash over a message is a dead letter, once."""
+        letters = Counter(
+            letter.recipient
+            for letter in self._system.dead_letters.list()
+            if letter.reason is DeadLetterReason.CRASHED and type(letter.message).__name__ == "PlannedCrash"
+        )
+        for name in sorted({*letters, *self._planned}):
+            if letters[name] != self._planned[name]:
+                yield f"crash: {name} has crashed {self._planned[name]} times, and left {letters[name]} dead letters"
