@@ -326,8 +326,6 @@ class WatchedCalls:
     def _failed(self, life: Life, event: events.ToolCallFailed) -> str:
         failure = event.failure
         outcome = life.reported[0] if life.reported is not None else None
-        if life.contract.effect is Effect.TRANSACTION and outcome is not None:
-            return ""  # what came of its commit is the journal's to say
         if isinstance(outcome, ToolFailure):
             same = (outcome.code, outcome.message) == (failure.code, failure.message)
             return "" if same else f"and its worker said {outcome}"
@@ -353,7 +351,7 @@ class WatchedCalls:
         for tag, life in tuple(self._open.items()):
             if self._is_done(life, now):
                 del self._open[tag]
-            elif life.worker is None and life.reported is None:
+            elif life.worker is None:
                 waiting[life.run.name] = waiting.get(life.run.name, 0) + 1
                 self._must_wait(life, now)
         for name, count in waiting.items():
