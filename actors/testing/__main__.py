@@ -14,6 +14,7 @@ import logging
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -133,12 +134,19 @@ def _play(only: str | None, seeds: range) -> int:
     return 0
 
 
-_BLOCK = re.compile(r"(<!-- written: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_BLOCK = re.compile(r"((?:<!--|\.\.) written: (\w+)(?: -->)?\n).*?((?:<!--|\.\.) end)", re.DOTALL)
+
+
+@cache
+def _fixed_seeds() -> Reach:
+    return Reach(drive(scenario(seed), seed) for seed in range(FIXED_SEEDS))
 
 
 _BLOCKS: Final[Mapping[str, Callable[[], str]]] = {
     "rules": rules_list,
-    "reach": lambda: f"{Reach(drive(scenario(seed), seed) for seed in range(FIXED_SEEDS)).summary()}\n",
+    "reach": lambda: f"{_fixed_seeds().summary()}\n",
+    "events": lambda: "".join(f"{line}\n" for line in _fixed_seeds().matrix()),
+    "members": lambda: "".join(f"{line}\n" for line in _fixed_seeds().lists()),
     "contained": contained_table,
 }
 

@@ -131,7 +131,7 @@ def _not_carried_out(trace: Trace) -> Iterator[str]:
             waiting.clear()
         elif entry.verb is Verb.APPLIED and isinstance(command, CALL_ENDINGS):
             waiting.pop((RunTool, command.tag), None)  # it waited for room, and was given up; in a World it runs
-        elif entry.verb is Verb.GAVE and isinstance(command, _CARRIED_OUT):
+        elif entry.verb is Verb.GAVE and isinstance(command, _CARRIED_OUT if trace.in_world else CallModel):
             waiting[type(command), command.tag] = entry
         elif entry.verb in (Verb.RAN, Verb.ASKED):
             waiting.pop((type(command), command.tag), None)

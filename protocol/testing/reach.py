@@ -77,7 +77,6 @@ FLOORS: Mapping[Row, int] = MappingProxyType(
 UNREACHED: Mapping[tuple[str, ...], str] = MappingProxyType(
     {
         ("new", "RequestStarted", "refused"): "a new session takes the first request that comes",
-        ("failure", FailureCode.WITHDRAWN): "said by actors alone",
     }
 )
 
@@ -181,21 +180,29 @@ class Reach:
         )
 
     def matrix(self) -> list[str]:
-        """Each event in each state, as a Markdown table: how often it was taken there, and how often refused."""
+        """Each event in each state, as a Markdown table: how often it was taken there, and how often refused. "-":
+        it never is."""
         states, kinds = tuple(map(str, RequestState)), tuple(kind.__name__ for kind in EVENTS)
         lines = ["|event|" + "|".join(states) + "|", "|---" * (len(states) + 1) + "|"]
         for kind in kinds:
-            cells = [f"{self.taken[state, kind]}/{self.refused[state, kind]}" for state in states]
+            cells = [f"{self._takes(state, kind)}/{self._refusals(state, kind)}" for state in states]
             lines.append(f"|{kind}|" + "|".join(cells) + "|")
         return lines
 
+    def _takes(self, state: str, kind: str) -> str:
+        has_row = any(row[:2] == (state, kind) for row in REQUEST_ROWS)
+        return str(self.taken[state, kind]) if has_row else "-"
+
+    def _refusals(self, state: str, kind: str) -> str:
+        return "-" if (state, kind, "refused") in UNREACHED else str(self.refused[state, kind])
+
     def lists(self) -> list[str]:
-        """All that is counted besides, as a Markdown table."""
-        lines = ["|what|how often|", "|---|---|"]
+        """All that is counted besides, as tables of reStructuredText; and what no seed can reach."""
+        lines = [""]
         for kind, all_of in MEMBERS.items():
-            told = ", ".join(f"{each.replace('_', ' ')} {self.others[kind, each]}" for each in all_of)
-            lines.append(f"|{kind}|{told}|")
-        return lines
+            lines += [f".. csv-table:: {kind}", ""]
+            lines += [f'   "{each.replace("_", " ")}", {self.others[kind, each]}' for each in all_of] + [""]
+        return lines + [f"Not reached is {', '.join(row)}: {why}." for row, why in UNREACHED.items()] + [""]
 
     def report(self) -> str:
         """The counts as Markdown tables."""
