@@ -240,8 +240,12 @@ def transcript(messages: Sequence[Message], first: int, limit: int, count: Calla
     """
     lines: list[str] = []
     sizes: list[int] = []
+    said = [(first + at, who, text) for at, message in enumerate(messages) for who, text in message_text(message)]
+    longest = max((len(text) for _, _, text in said), default=0)
     for chars in _MESSAGE_CHARS:
-        lines = [line for at, message in enumerate(messages) for line in _lines(message, first + at, chars)]
+        if lines and longest <= chars + _TOLD_CHARS:
+            break  # all were shown whole, and more than this does not help
+        lines = [_line(number, who, text, chars) for number, who, text in said]
         sizes = [count(line) + 2 for line in lines]
         if sum(sizes) <= limit:
             return lines
@@ -283,16 +287,19 @@ def _part_text(part: UserPart | AssistantPart | Media) -> str:
             return ""
 
 
-def _lines(message: Message, number: int, chars: int) -> Iterator[str]:
-    for who, text in message_text(message):
-        # A result with a line such as "[7] user: ..." in it must not pass for what the user said.
-        said = "\n  ".join(_as_data(shortened(text, chars)).splitlines())
-        yield f"[{number}] {who}: {said}"
+def _line(number: int, who: str, text: str, chars: int) -> str:
+    # A result with a line such as "[7] user: ..." in it must not pass for what the user said.
+    said = "\n  ".join(_as_data(shortened(text, chars)).splitlines())
+    return f"[{number}] {who}: {said}"
+
+
+#: What says how much is missing of a text takes as much.
+_TOLD_CHARS: Final = 60
 
 
 def shortened(text: str, chars: int) -> str:
     """The beginning and the end of a long text; between them, how much is missing."""
-    if len(text) <= chars + 60:  # what says so takes as much
+    if len(text) <= chars + _TOLD_CHARS:
         return text
     head = chars * 2 // 3
     return f"{text[:head]} [... {len(text) - chars:,} characters ...] {text[len(text) - (chars - head) :]}"

@@ -8,7 +8,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import Context
-from functools import partial
+from functools import cache, partial
 from typing import Final
 
 import orjson
@@ -33,7 +33,7 @@ from callboard.actors.testing.watched_questions import WatchedQuestions
 from callboard.actors.testing.watched_sessions import WatchedSessions
 from callboard.actors.testing.written_ahead import WrittenAhead
 from callboard.actors.tools import Tool
-from callboard.actors.tools.schema import read_signature
+from callboard.actors.tools.schema import Signature, read_signature
 from callboard.actors.topology import ROOT_INTENSITY, ROOT_PERIOD_SECONDS
 from callboard.actors.workers.messages import WorkerKind
 from callboard.protocol.commands import AskApproval, CallModel, RunTool
@@ -49,7 +49,7 @@ from callboard.protocol.events import (
     ModelResponded,
     ModelStreamed,
 )
-from callboard.protocol.ids import RequestId, Tag
+from callboard.protocol.ids import RequestId, Tag, ToolName
 from callboard.protocol.model import Error, ModelRequest, ModelResponse, TextDelta, Usage
 from callboard.protocol.options import ToolOffer
 from callboard.protocol.policy import Policy
@@ -647,8 +647,13 @@ class PlannedPolicy(Policy):
 
 def simulated_tool(offer: ToolOffer) -> Tool:
     """A tool of which only definition and contract are used."""
+    return Tool(_never_run, offer.definition, offer.contract, _signature(offer.definition.name))
 
-    def never_run() -> str:
-        raise AssertionError("a simulated run plays its tools, it does not run them")
 
-    return Tool(never_run, offer.definition, offer.contract, read_signature(never_run, offer.definition.name, {}))
+def _never_run() -> str:
+    raise AssertionError("a simulated run plays its tools, it does not run them")
+
+
+@cache
+def _signature(name: ToolName) -> Signature:
+    return read_signature(_never_run, name, {})

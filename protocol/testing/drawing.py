@@ -90,14 +90,20 @@ class SeededChoices:
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
+        self._bits = self._random.getrandbits
 
     def pick(self, options: Sequence[_Item]) -> _Item:
         """One of them, all equally likely."""
-        return self._random.choice(options)
+        return options[self.number(0, len(options) - 1)]
 
     def number(self, low: int, high: int) -> int:
-        """An integer between these two, both included."""
-        return self._random.randint(low, high)
+        """An integer between these two, both included: a scenario takes hundreds, and `randint` three times as long."""
+        count = high - low + 1
+        width = count.bit_length()
+        drawn = self._bits(width)
+        while drawn >= count:
+            drawn = self._bits(width)
+        return low + drawn
 
     def text(self) -> str:
         """A short text."""
