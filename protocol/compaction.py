@@ -244,7 +244,7 @@ def transcript(messages: Sequence[Message], first: int, limit: int, count: Calla
     longest = max((len(text) for _, _, text in said), default=0)
     for chars in _MESSAGE_CHARS:
         if lines and longest <= chars + _TOLD_CHARS:
-            break  # all were shown whole, and more than this does not help
+            continue  # they would be the same
         lines = [_line(number, who, text, chars) for number, who, text in said]
         sizes = [count(line) + 2 for line in lines]
         if sum(sizes) <= limit:
