@@ -1,12 +1,13 @@
 """Tokens: one short word for a seeded scenario, and for the way in which it was made smaller.
 
 3.17            seed 17 of version 3 of the generator
-3.17/4.0.12     the same, after the simplifications 4, 0 and 12 (see shrinking.py)
+3.17/4.0*3.12   the same, after the simplifications 4, 0 three times, and 12 (see shrinking.py)
 """
 
 from __future__ import annotations
 
 import re
+from itertools import groupby
 from typing import Final
 
 from msgspec import Struct
@@ -17,7 +18,9 @@ from callboard.protocol.testing.generator import scenario as seeded_scenario
 from callboard.protocol.testing.scenario import Scenario
 from callboard.protocol.testing.shrinking import Path, follow
 
-_TOKEN: Final = re.compile(r"(\d+)\.(\d+)(?:/(\d+(?:\.\d+)*))?")
+#: One simplification, and how often it was taken in a row. No path has 10,000.
+_RUN: Final = re.compile(r"(\d+)(?:\*([1-9]\d{0,3}))?")
+_TOKEN: Final = re.compile(rf"(\d+)\.(\d+)(?:/((?:{_RUN.pattern}\.)*{_RUN.pattern}))?")
 
 
 class Token(Struct, frozen=True):
@@ -32,13 +35,14 @@ class Token(Struct, frozen=True):
         match = _TOKEN.fullmatch(text.strip())
         if match is None:
             raise UsageError(f"{text!r} is no replay token; one looks like {Token(17, (4, 0))}")
-        version, seed, path = match.groups()
+        version, seed, path = match.group(1, 2, 3)
         if int(version) != VERSION:
             raise UsageError(
                 f"{text!r} is of version {version} of the scenario generator, this is version {VERSION}, where the "
                 "same seed is another scenario; check out the commit that printed it, or look for it again"
             )
-        token = cls(int(seed), tuple(map(int, path.split("."))) if path else ())
+        runs = _RUN.findall(path or "")
+        token = cls(int(seed), tuple(int(index) for index, times in runs for _ in range(int(times or 1))))
         _ = token.scenario
         return token
 
@@ -53,5 +57,6 @@ class Token(Struct, frozen=True):
         return f"play it again: python -m callboard.actors.testing replay {self}"
 
     def __str__(self) -> str:
-        path = "/" + ".".join(map(str, self.path)) if self.path else ""
-        return f"{VERSION}.{self.seed}{path}"
+        runs = [(index, len(tuple(alike))) for index, alike in groupby(self.path)]
+        path = ".".join(f"{index}*{times}" if times > 1 else f"{index}" for index, times in runs)
+        return f"{VERSION}.{self.seed}/{path}" if path else f"{VERSION}.{self.seed}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Sequence
+from itertools import islice, pairwise
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,7 @@ from callboard.protocol.testing.scenario import (
     Store,
     ToolDoes,
 )
+from callboard.protocol.testing.shrinking import simpler
 from callboard.protocol.testing.story import Story
 from callboard.protocol.testing.strategies import scenarios
 from callboard.protocol.testing.trace import Verb
@@ -177,11 +179,30 @@ def test_a_failure_can_be_pasted_and_seen_again() -> None:
     assert replay(token).story().splitlines()[0] in str(caught.value)
 
 
+@given(st.integers(0, 10**6), st.lists(st.tuples(st.integers(0, 40), st.integers(1, 12)), max_size=4))
+def test_a_token_is_read_as_it_was_written(seed: int, wanted: list[tuple[int, int]]) -> None:
+    scenario, path = seeded_scenario(seed), list[int]()
+    for index in (index for index, times in wanted for _ in range(times)):
+        smaller = next(islice(simpler(scenario), index, None), None)
+        if smaller is not None:
+            scenario, path = smaller, [*path, index]
+    token = Token(seed, tuple(path))
+    assert Token.parse(str(token)) == token
+    assert token.scenario == scenario
+    runs = str(token).partition("/")[2].split(".")
+    assert all(one.split("*")[0] != other.split("*")[0] for one, other in pairwise(runs)), "a run is written once"
+
+
+def test_a_simplification_that_was_taken_again_and_again_is_written_once() -> None:
+    assert str(Token(17, (3, 3, 3, 3, 0, 12, 12))) == f"{VERSION}.17/3*4.0.12*2"
+
+
 @pytest.mark.parametrize(
     ("token", "told"),
     [
         (f"{VERSION + 1}.17", f"is of version {VERSION + 1} of the scenario generator, this is version {VERSION}"),
         ("17", "is no replay token"),
+        (f"{VERSION}.17/3*0", "is no replay token"),
         (f"{VERSION}.17/999999", "there is no simplification 999999"),
     ],
 )
