@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import orjson
+from msgspec.structs import replace
 
 from callboard.protocol.content import Media, Message, ServerTool, Text, Thinking, ToolCall, ToolMessage
 from callboard.protocol.prompt_tokens import estimate_tokens, media_tokens
@@ -13,6 +14,8 @@ from callboard.protocol.tools import ToolDefinition
 
 #: What surrounds each message, and each call (docs/protocol.md, "Tokens").
 _AROUND: Final = 6
+#: What stays of a shortened result.
+SHORT_CHARS: Final = 400
 
 
 def tokens_of(messages: Iterable[Message]) -> int:
@@ -61,6 +64,13 @@ _OF_PARTS: Final[dict[type[Any], Callable[[Any], int]]] = {
 
 def _json(value: Any) -> str:
     return orjson.dumps(value).decode()
+
+
+def shortened(message: Message) -> Message:
+    """A result of more than twice what stays, in part; any other message as it is (docs/protocol.md, "History")."""
+    if not isinstance(message, ToolMessage) or len(message.content) <= 2 * SHORT_CHARS:
+        return message
+    return replace(message, content=in_part(message.content, SHORT_CHARS))
 
 
 def in_part(text: str, chars: int) -> str:

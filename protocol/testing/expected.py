@@ -10,12 +10,11 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from callboard.protocol.commands import Outcome
+from callboard.protocol.commands import CallModel, Outcome
 from callboard.protocol.content import (
     AssistantMessage,
     AssistantPart,
     Media,
-    Message,
     ServerTool,
     SystemMessage,
     Text,
@@ -31,8 +30,7 @@ from callboard.protocol.limits import MAX_CALLS_PER_STEP, MAX_MODEL_LOSSES
 from callboard.protocol.model import Error, FinishReason, ModelResponse
 from callboard.protocol.options import RequestOptions, ToolFallback, ToolOffer
 from callboard.protocol.output import OutputMode
-from callboard.protocol.prompt import shorten_result
-from callboard.protocol.prompt_tokens import estimate_tokens, message_tokens
+from callboard.protocol.testing.counted import shortened, tokens_of
 from callboard.protocol.testing.expected_output import ExpectedAnswer, expected_answer, mode_now
 from callboard.protocol.testing.outside import input_tokens
 from callboard.protocol.testing.story import (
@@ -314,6 +312,8 @@ def _can_cut(story: Story, turn: ExpectedTurn) -> bool:
     """Something of the prompt may be left out, and what must stay fits into the window that the model has named."""
     assert story.start is not None
     request, model = turn.model.command.request, turn.model
+    if _is_counted_otherwise(story):
+        return bool(model.end is not None and model.end.given(CallModel))
     messages = request.messages
     question = max(place for place, message in enumerate(messages) if message == story.question)
     first = next(place for place, message in enumerate(messages) if not isinstance(message, SystemMessage))
@@ -323,16 +323,25 @@ def _can_cut(story: Story, turn: ExpectedTurn) -> bool:
     shortest = last
     if turns:
         steps = [*split_atoms(story.begun), *(record.messages for record in story.records[: model.records_before])]
-        recorded = tuple(map(shorten_result, steps[-1]))
+        recorded = tuple(map(shortened, steps[-1]))
         recorded = in_words(recorded) if turn.told_in_words else recorded
-        shortest = min(last, recorded, key=_tokens)
+        shortest = min(last, recorded, key=tokens_of)
     least = replace(request, messages=(*messages[:first], messages[question], *shortest))
     window = _smaller(turn.context_tokens, named_window(model))
     return input_tokens(least) < input_tokens(request) and (window is None or input_tokens(least) + 16 <= window)
 
 
-def _tokens(messages: tuple[Message, ...]) -> int:
-    return sum(message_tokens(message, estimate_tokens) for message in messages)
+def _is_counted_otherwise(story: Story) -> bool:
+    """Has a provider counted the prompt otherwise than we do? Then how much can be cut is not known here (but in
+    `expected_prompts`)."""
+    assert story.start is not None
+    ends = [each.end.event for each in story.models if each.end is not None]
+    sent = {each.command.tag: each.command.request for each in story.models}
+    return story.start.options.token_ratio != 1 or any(
+        event.response.usage is not None and event.response.usage.input_tokens != input_tokens(sent[event.tag])
+        for event in ends
+        if isinstance(event, ModelResponded)
+    )
 
 
 def _follows(

@@ -29,10 +29,11 @@ from callboard.protocol.content import (
 )
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.events import ModelResponded
+from callboard.protocol.ids import Tag
 from callboard.protocol.model import CallPurpose, FinishReason, ModelResponse, Usage
 from callboard.protocol.output import OutputMode
 from callboard.protocol.prompt_tokens import estimate_tokens
-from callboard.protocol.testing.counted import in_part, tokens_beside, tokens_of, tokens_of_one
+from callboard.protocol.testing.counted import SHORT_CHARS, in_part, shortened, tokens_beside, tokens_of, tokens_of_one
 from callboard.protocol.testing.expected import (
     ASKED_AGAIN,
     Follows,
@@ -41,14 +42,12 @@ from callboard.protocol.testing.expected import (
     named_window,
 )
 from callboard.protocol.testing.expected_output import mode_now
+from callboard.protocol.testing.outside import input_tokens
 from callboard.protocol.testing.story import ModelRun, Story, without_notices
 from callboard.protocol.testing.told_calls import in_words
 from callboard.protocol.tools import Decision, ToolDefinition
 
 READ: Final = "read_earlier_messages"
-#: What stays of a shortened result; one of up to twice as many characters is not shortened, one of up to so many not
-#: cleared (docs/protocol.md, "History" and "Compaction").
-SHORT_CHARS: Final = 400
 #: What is worth a new beginning of the prompt, and what must be said after a summary that failed, of the room.
 _WORTH, _TRIED_AFTER = 0.1, 0.2
 _MAX_SUMMARY_TOKENS: Final = 4_096
@@ -118,7 +117,7 @@ class _Block(Struct):
 
 @lru_cache(maxsize=1)
 def expected_prompts(story: Story) -> tuple[ExpectedPrompt, ...]:
-    """One for each model call, and one more where the request ended by a limit on tokens."""
+    """One for each model call, and one more where the request ended by a limit on tokens or cost."""
     return tuple(_expected_prompts(story))
 
 
@@ -138,17 +137,33 @@ def _expected_prompts(story: Story) -> Iterator[ExpectedPrompt]:
         if model.command.purpose is CallPurpose.SEARCH_WORDS:
             yield ExpectedPrompt(model, tokens=state.tokens, ratio=state.ratio, compacted=state.compacted)
         elif before is not None and before.is_summary and model.is_summary:
-            yield ExpectedPrompt(model, is_repeated=True, compacted=model.compacted)
+            yield ExpectedPrompt(model, is_repeated=True, compacted=model.compacted, ratio=state.ratio)
         else:
             yield state.plan(model, before, None if before is None else follows.get(before.command.tag))
         before = model
     end = story.finish()
-    if before is not None and before.end is not None and end is not None and end[1].outcome == "token_limit":
-        if before.command.is_turn:
-            state.hear(before)
-        for record in story.records[recorded:]:
-            state.add(record.messages if without_notices(record.messages) else ())
-        yield state.plan(None, before, follows.get(before.command.tag))
+    if (
+        end is None
+        or end[1].outcome not in ("token_limit", "cost_limit")
+        or (before is not None and before.end is None)
+    ):
+        return
+    if before is not None and before.command.is_turn:
+        state.hear(before)
+    for record in story.records[recorded:]:
+        state.add(record.messages if without_notices(record.messages) else ())
+    yield state.plan(None, before, None if before is None else follows.get(before.command.tag))
+
+
+@lru_cache(maxsize=1)
+def prompt_tokens(story: Story) -> dict[Tag, int]:
+    """The tokens of each model call as its provider counts them, as far as that is known."""
+    found = {}
+    for expected in expected_prompts(story):
+        if (model := expected.model) is not None:
+            own = math.ceil(input_tokens(model.command.request) * expected.ratio)
+            found[model.command.tag] = expected.tokens if model.command.is_turn else own
+    return found
 
 
 class _Prompt:
@@ -297,7 +312,7 @@ class _Prompt:
 
     def plan(self, model: ModelRun | None, before: ModelRun | None, follows: Follows | None) -> ExpectedPrompt:
         """The next model call, by how the one before ended."""
-        again = follows in ASKED_AGAIN
+        again, was_cut = follows in ASKED_AGAIN, True
         if before is not None and before.is_summary:
             self._take_summary(before)
         if follows is Follows.WITHOUT_TOOLS:
@@ -306,13 +321,13 @@ class _Prompt:
             self.modes = tuple(mode for mode in self.modes if mode is not OutputMode.NATIVE)
             self._ask_otherwise()
         elif follows is Follows.CUT_HARDER and before is not None:
-            self._cut_harder(named_window(before))
+            was_cut = self._cut_harder(named_window(before))
         due = None if again else self._compact()
         if model is not None and model.is_summary:
             self.due = due
             return ExpectedPrompt(model, due, tokens=self.tokens, compacted=self.compacted, ratio=self.ratio)
         tokens_before = self.tokens
-        fits = self._fit()
+        fits = self._fit() and was_cut
         trimmed, self.trimmed = self.trimmed, 0
         expected = ExpectedPrompt(model, due, fits=fits, trimmed=trimmed, tokens=self.tokens, compacted=self.compacted)
         expected.tokens_before = tokens_before
@@ -329,12 +344,13 @@ class _Prompt:
             self._show(block, tuple(map(_without_hint, block.shown)))
         self._show(self.earlier, self._in_their_place())
 
-    def _cut_harder(self, named: int | None) -> None:
+    def _cut_harder(self, named: int | None) -> bool:
         sent = self.tokens
         self.window = min((each for each in (self.window, named) if each is not None), default=None)
         self.most = int(sent * 0.75)
-        self._fit()
+        fits = self._fit()
         self.most = max(self.most, self.tokens)
+        return fits and self.tokens < sent
 
     @property
     def room(self) -> int | None:
@@ -394,12 +410,7 @@ class _Prompt:
         for block in blocks:
             if self.tokens <= target:
                 return
-            short = tuple(
-                replace(each, content=in_part(each.content, SHORT_CHARS))
-                if isinstance(each, ToolMessage) and len(each.content) > 2 * SHORT_CHARS
-                else each
-                for each in block.full
-            )
+            short = tuple(map(shortened, block.full))
             if self._size(short) < block.tokens:
                 self._show(block, short)
 

@@ -8,16 +8,13 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from callboard.protocol.compaction import READ_TOOL, Compacted, Compaction
+from callboard.protocol.compaction import Compacted
 from callboard.protocol.content import (
     AssistantMessage,
-    Message,
     SystemMessage,
-    Text,
     ToolCall,
     ToolMessage,
     UserMessage,
-    split_atoms,
 )
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind
 from callboard.protocol.ids import CallId, ToolName
@@ -50,6 +47,7 @@ from callboard.protocol.testing.drawing import (
     quarters,
     soon,
 )
+from callboard.protocol.testing.long_conversations import draw_compaction, draw_long_history, has_long_results
 from callboard.protocol.testing.outside import FOREIGN_KINDS
 from callboard.protocol.testing.scenario import (
     ASKERS_TOOLS,
@@ -61,7 +59,6 @@ from callboard.protocol.testing.scenario import (
     Scenario,
     Store,
     ToolDoes,
-    offer,
 )
 from callboard.protocol.tools import Effect, FailureCode
 
@@ -307,17 +304,6 @@ def _overflows(choices: Choices, drawn: Scenario) -> Scenario:
     for turn in drawn.turns:
         turns += [too_long, turn] if len(turns) < 4 else [turn]
     return replace(drawn, turns=tuple(turns))
-
-
-def draw_long_history(choices: Choices) -> tuple[Message, ...]:
-    """Exchanges of which some can be left out."""
-    said = choices.pick(("long ago " * 40, "x" * 1_500))
-    exchanges = choices.number(1, 3)
-    return tuple(
-        message
-        for number in range(exchanges)
-        for message in (UserMessage.of(f"{number} {said}"), AssistantMessage((Text(f"answer {number}"),)))
-    )
 
 
 def _is_huge(choices: Choices, drawn: Scenario) -> Scenario:
@@ -609,49 +595,6 @@ def _answering(choices: Choices, turn: PlannedTurn) -> PlannedTurn:
     return replace(turn, calls=(*turn.calls[: choices.pick((0, 1, 2))], *calls))
 
 
-def draw_compaction(choices: Choices, drawn: Scenario) -> Scenario:
-    """The same with a longer history that is compacted, sometimes for the second time, and a tool that reads it."""
-    history = draw_history(choices, 9)
-    compaction = Compaction(
-        clear_at=choices.pick((0.4, 0.4, 0.1, None)),
-        keep_results=choices.pick((1, 0, 3)),
-        summarise_at=choices.pick((0.5, 0.5, 0.3, 0.9, None)),
-        keep=choices.pick((0.15, 0.1)),
-        summary=choices.pick((0.05, 0.02)),
-    )
-    options = replace(drawn.options, context_tokens=choices.number(200, 2_000), compaction=compaction)
-    reads = chance(choices, 70) and bool(drawn.tools) and _READ_TOOL not in drawn.tools
-    return replace(
-        drawn,
-        summaries=tuple(_draw_summary(choices) for _ in range(choices.number(0, 3))),
-        history=history,
-        compacted=_draw_compacted(choices, history) if chance(choices, 40) else Compacted(),
-        options=options,
-        tools=(*drawn.tools, _READ_TOOL) if reads else drawn.tools,
-    )
-
-
-_READ_TOOL: Final = offer(READ_TOOL, effect=Effect.REPEAT)
-
-
-def _draw_summary(choices: Choices) -> PlannedTurn:
-    """Mostly one that can be used."""
-    plain = PlannedTurn(choices.pick(("This was said before.", "so much " * 200, "kurz")), seconds=quarters(choices, 4))
-    odd = draw_turn(choices, 2)
-    return choices.pick((plain, plain, odd, replace(odd, calls=()), PlannedTurn()))
-
-
-def _draw_compacted(choices: Choices, history: tuple[Message, ...]) -> Compacted:
-    leading = next((at for at, message in enumerate(history) if not isinstance(message, SystemMessage)), len(history))
-    ends, end = [leading], leading
-    for atom in split_atoms(history[leading:]):
-        ends.append(end := end + len(atom))
-    left_out = choices.pick(ends)
-    summarised = choices.pick([end for end in ends if end <= left_out]) if chance(choices, 70) else 0
-    tried = choices.pick((0, 0, len(history)))
-    return Compacted(left_out, "an older summary" if summarised else "", summarised, choices.pick(ends), tried)
-
-
 _Oddity = Callable[[Choices, Scenario], Scenario]
 #: What a small story may have one or two of.
 SMALL_ODDITIES: Final[tuple[_Oddity, ...]] = (
@@ -678,6 +621,7 @@ SMALL_ODDITIES: Final[tuple[_Oddity, ...]] = (
 #: What a rich one may have besides, and how often, in percent.
 RICH_ODDITIES: Final[tuple[tuple[int, _Oddity], ...]] = (
     (15, draw_compaction),
+    (8, has_long_results),
     (12, _has_output),
     (15, _wary),
     (8, _is_changed),

@@ -271,10 +271,8 @@ def shown_as_recorded(story: Story) -> Iterator[str]:
         yield "the model is asked without its tools, and no note says so"
     sent = 0
     for expected in expected_prompts(story):
-        if (model := expected.model) is None:
-            yield from _wrong_limit(story, expected)
-            continue
-        if not model.command.is_turn:
+        model = expected.model
+        if model is None or not model.command.is_turn:
             continue
         request, step = model.command.request, model.command.tag.step
         if request.messages != expected.messages:
@@ -292,13 +290,6 @@ def shown_as_recorded(story: Story) -> Iterator[str]:
             yield f"model call {step} shows no less than one that was too long"
         sent = model.command.prompt_tokens
         yield from _wrong_note(model, expected, story)
-
-
-def _wrong_limit(story: Story, expected: ExpectedPrompt) -> Iterator[str]:
-    """The request has ended by a limit on tokens in place of a model call that its window has room for."""
-    assert story.start is not None
-    if expected.fits and story.start.options.token_budget is None:
-        yield f"ended at the token limit, and its prompt of {expected.tokens} tokens fits"
 
 
 def _wrong_note(model: ModelRun, expected: ExpectedPrompt, story: Story) -> Iterator[str]:

@@ -46,7 +46,7 @@ from callboard.protocol.options import RequestOptions
 from callboard.protocol.provider_options import ExtraFields
 from callboard.protocol.testing.counted import tokens_of
 from callboard.protocol.testing.expected import ASKED_AGAIN, ExpectedTurn, Follows, expected_turns, windows
-from callboard.protocol.testing.expected_prompts import room_for_answer
+from callboard.protocol.testing.expected_prompts import expected_prompts, prompt_tokens, room_for_answer
 from callboard.protocol.testing.outside import input_tokens
 from callboard.protocol.testing.story import CALL_ENDINGS, EPSILON, ModelRun, Reaction, Story
 
@@ -123,8 +123,8 @@ class Spending:
         self.exact = True
         """False once an estimate of a turn that was never recorded is in it: its output is not known here."""
 
-    def add(self, model: ModelRun, options: RequestOptions, *, taken: bool) -> None:
-        """Charge one model call; `taken` when its turn became part of the history."""
+    def add(self, model: ModelRun, options: RequestOptions, tokens: int, *, taken: bool) -> None:
+        """Charge one model call with a prompt of so many; `taken` when its turn became part of the history."""
         event = model.end.event if model.end else None
         if not isinstance(event, ModelResponded):
             return
@@ -138,13 +138,13 @@ class Spending:
         if reported is None or not reported.total_tokens:
             self.reported = False
             answer = model.recorded[:1] if model.command.is_turn else (AssistantMessage(event.response.parts),)
-            usage = Usage(input_tokens(model.command.request), tokens_of(answer))
+            usage = Usage(tokens, tokens_of(answer))
             self.exact = self.exact and (not model.command.is_turn or (taken and bool(model.recorded)))
         else:
             usage = reported
+            self.reported = self.reported and 0 < usage.input_tokens <= tokens
             if not usage.input_tokens:
-                self.reported = False
-                usage = replace(usage, input_tokens=input_tokens(model.command.request))
+                usage = replace(usage, input_tokens=tokens)
         self.usage += usage
         if model.command.is_turn:
             self.last_output = usage.output_tokens
@@ -165,21 +165,22 @@ def budgets_hold(story: Story) -> Iterator[str]:
     if options.cost_budget is not None and None in (options.input_price, options.output_price):
         yield "a cost budget was accepted without the prices by which it could be kept"
     turns = {turn.model.command.tag: turn for turn in expected_turns(story)}
-    known = windows(story)
+    known, tokens = windows(story), prompt_tokens(story)
     for model in story.asked:
         if not model.command.is_turn:
             if spent.exact:
-                yield from _wrong_aside(model, options, spent)
-            spent.add(model, options, taken=False)
+                yield from _wrong_aside(model, options, spent, tokens[model.command.tag])
+            spent.add(model, options, tokens[model.command.tag], taken=False)
             continue
         steps += not again
         step = model.command.tag.step
         if not again and steps > options.max_steps:
             yield f"model call {step} begins step {steps} of {options.max_steps}"
         if spent.exact:
-            yield from _wrong_allowance(model, replace(options, context_tokens=known[model.command.tag]), spent)
+            bounded_by = replace(options, context_tokens=known[model.command.tag])
+            yield from _wrong_allowance(model, bounded_by, spent, tokens[model.command.tag])
         turn = turns.get(model.command.tag)
-        spent.add(model, options, taken=turn is not None and turn.taken)
+        spent.add(model, options, tokens[model.command.tag], taken=turn is not None and turn.taken)
         again = turn is not None and turn.follows in ASKED_AGAIN
     if options.token_budget is not None and spent.reported and spent.usage.total_tokens > options.token_budget:
         yield f"{spent.usage.total_tokens} tokens used, the budget was {options.token_budget}"
@@ -193,10 +194,10 @@ def spending(story: Story) -> dict[Tag | None, Spending]:
     """What was spent before each model call, by its tag; under None, in the end."""
     assert story.start is not None
     taken = {turn.model.command.tag for turn in expected_turns(story) if turn.taken}
-    spent, found = Spending(), dict[Tag | None, Spending]()
+    spent, found, tokens = Spending(), dict[Tag | None, Spending](), prompt_tokens(story)
     for model in story.asked:
         found[model.command.tag] = copy(spent)
-        spent.add(model, story.start.options, taken=model.command.tag in taken)
+        spent.add(model, story.start.options, tokens[model.command.tag], taken=model.command.tag in taken)
     found[None] = spent
     return found
 
@@ -242,9 +243,8 @@ def _by_prices(options: RequestOptions, tokens: int, output: int) -> float:
     return tokens * (options.input_price or 0.0) + output * (options.output_price or 0.0)
 
 
-def _wrong_allowance(model: ModelRun, options: RequestOptions, spent: Spending) -> Iterator[str]:
+def _wrong_allowance(model: ModelRun, options: RequestOptions, spent: Spending, tokens: int) -> Iterator[str]:
     request, step = model.command.request, model.command.tag.step
-    tokens = input_tokens(request)
     output, cost = _needed(options, spent, tokens)
     allowed = [options.sampling.max_output_tokens]
     if options.token_budget is not None:
@@ -270,10 +270,10 @@ def _wrong_allowance(model: ModelRun, options: RequestOptions, spent: Spending) 
         yield f"model call {step} may answer {request.sampling.max_output_tokens} tokens, allowed are {expected}"
 
 
-def _wrong_aside(model: ModelRun, options: RequestOptions, spent: Spending) -> Iterator[str]:
+def _wrong_aside(model: ModelRun, options: RequestOptions, spent: Spending, tokens: int) -> Iterator[str]:
     """What is no turn, such as a summary, is asked for only where the budgets cover it whole."""
     request, step = model.command.request, model.command.tag.step
-    tokens, most = input_tokens(request), request.sampling.max_output_tokens
+    most = request.sampling.max_output_tokens
     if most is None:
         yield f"the answer of model call {step}, which is no turn, may be of any length"
         return
@@ -296,26 +296,25 @@ def _stopped_too_early(story: Story, finish: Finish, spent: Spending, steps: int
         yield "ended at a cost limit that was not set"
     if outcome is Outcome.TOKEN_LIMIT and options.token_budget is None and options.context_tokens is None:
         yield "ended at a token limit that was not set"
-    if outcome not in (Outcome.COST_LIMIT, Outcome.TOKEN_LIMIT) or options.context_tokens is not None:
+    if outcome not in (Outcome.COST_LIMIT, Outcome.TOKEN_LIMIT):
         return
-    if not story.models:
+    due = expected_prompts(story)[-1]
+    if due.model is not None:
         return
-    grown = sum(tokens_of(record.messages) for record in story.records)
-    first = story.models[-1].command.request
-    tokens = input_tokens(first) + grown - _recorded_before(story)
+    tokens, window = due.tokens, options.context_tokens
+    if not due.fits and (
+        outcome is not Outcome.TOKEN_LIMIT or f"{tokens} tokens; the window has {window}" not in finish.reason
+    ):
+        yield f"what must be sent needs {tokens} tokens, of {window}, and it ended: {finish.reason}"
     output, cost = _needed(options, spent, tokens)
     budget = options.token_budget
-    if outcome is Outcome.TOKEN_LIMIT and budget is not None and spent.usage.total_tokens + tokens + output <= budget:
-        yield f"ended at the token limit although {tokens} and {output} more fit into {budget}"
+    fits = due.fits and (budget is None or spent.usage.total_tokens + tokens + output <= budget)
+    if outcome is Outcome.TOKEN_LIMIT and fits:
+        yield f"ended at the token limit although {tokens} and {output} more fit into {budget} and into {window}"
     money = options.cost_budget
     charged = spent.charged
     if outcome is Outcome.COST_LIMIT and money is not None and charged + cost <= money - 1e-9 and charged < money:
         yield f"ended at the cost limit with {charged:g} of {money:g} dollars spent, {cost:g} needed"
-
-
-def _recorded_before(story: Story) -> int:
-    records = story.records[: story.models[-1].records_before]
-    return sum(tokens_of(record.messages) for record in records)
 
 
 # I20.

@@ -44,6 +44,7 @@ from callboard.protocol.ids import Tag
 from callboard.protocol.limits import CLOCK_TOLERANCE_SECONDS
 from callboard.protocol.model import FinishReason, Usage
 from callboard.protocol.testing.expected import Follows, expected_turns
+from callboard.protocol.testing.expected_prompts import prompt_tokens
 from callboard.protocol.testing.rules_limits import LIMITS, Spending
 from callboard.protocol.testing.story import (
     CALL_ENDINGS,
@@ -237,10 +238,10 @@ def _dollars(cost: float | None) -> str:
 
 def _wrong_sums(story: Story, finish: Finish) -> Iterator[str]:
     assert story.start is not None
-    spent, options = Spending(), story.start.options
+    spent, options, tokens = Spending(), story.start.options, prompt_tokens(story)
     taken = {turn.model.command.tag: turn.taken for turn in expected_turns(story)}
     for model in story.asked:
-        spent.add(model, options, taken=taken.get(model.command.tag, False))
+        spent.add(model, options, tokens[model.command.tag], taken=taken.get(model.command.tag, False))
     if finish.usage != spent.reported_usage:
         yield f"it says {finish.usage}, the providers reported {spent.reported_usage}"
     if spent.exact and not _is_same_cost(finish.cost, spent.cost):

@@ -123,6 +123,10 @@ class PlannedCall(Struct, frozen=True):
     """By what the person's answer was found, or for which calls it holds, in words."""
     is_huge: bool = False
     """Its result is larger than any may be."""
+    chars: int = 0
+    """Its result is so much longer than it is else,"""
+    kind: int = 0
+    """by lines (0), by words (1), or without either."""
 
 
 class PlannedTurn(Struct, frozen=True):
@@ -143,6 +147,8 @@ class PlannedTurn(Struct, frozen=True):
     """The stream begins again in the middle: what came before is void."""
     counts_tokens: bool = True
     """False: the provider reports no usage."""
+    counts_as: float = 1.0
+    """The tokens of the prompt that the provider reports, by those that we count."""
     charged: bool = False
     """Where the call fails, it has cost tokens all the same."""
     extra_cost: float = 0.0
