@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from callboard.protocol.compaction import Compacted
 from callboard.protocol.content import (
     AssistantMessage,
     SystemMessage,
