@@ -237,6 +237,14 @@ def _turn_ends_oddly(choices: Choices, drawn: Scenario) -> Scenario:
     )
 
 
+def _is_cut(choices: Choices, drawn: Scenario) -> Scenario:
+    """Answers are cut and gone on with, by text or by calls; sometimes until the user leaves."""
+    cut, calls = PlannedTurn("so far", finish_reason=FinishReason.LENGTH), choices.pick(((), drawn.turns[0].calls))
+    turns = (cut, replace(cut, calls=calls, text=choices.pick((" and", ""))), PlannedTurn("the rest"))
+    drawn = replace(drawn, turns=turns, cancel_at=choices.pick((None, None, 1.4, 2.4)))
+    return _with_options(drawn, continue_cut_answers=2)
+
+
 def _begins_again(choices: Choices, drawn: Scenario) -> Scenario:
     """A stream begins again, and is cut then, or stopped: what came before is void."""
     does = choices.pick((ModelDoes.CUT, ModelDoes.BREAK, ModelDoes.STALL, ModelDoes.LOST, ModelDoes.ANSWER))
@@ -249,8 +257,8 @@ def _begins_again(choices: Choices, drawn: Scenario) -> Scenario:
 
 
 def _counts_wrongly(choices: Choices, drawn: Scenario) -> Scenario:
-    """A provider reports what cannot be true: tokens below nothing, or such a cost."""
-    wrong = choices.pick(({"output_tokens": -8}, {"extra_cost": -1.0}, {"output_tokens": -8, "extra_cost": -1.0}))
+    """A provider reports what cannot be true: less than no tokens or dollars, or no prompt."""
+    wrong = choices.pick(({"output_tokens": -8}, {"extra_cost": -1.0}, {"counts_as": 0.0}))
     return _odd_turn(choices, drawn, lambda turn: replace(turn, **wrong))
 
 
@@ -424,7 +432,7 @@ def _searches(choices: Choices, drawn: Scenario) -> Scenario:
     drawn = _with_turn(drawn, 0, replace(drawn.turns[0], calls=(search, *others)))
     drawn = _searching_by(drawn, (name,), _draw_words(choices))
     seconds = drawn.words[0].seconds
-    when = drawn.turns[0].seconds + seconds * choices.pick((0.125, 0.25, 0.5, 0.75))
+    when = drawn.turns[0].seconds + choices.pick((seconds / 8, seconds / 2, seconds * 0.75, seconds + 0.25))
     befalls = choices.pick(("", "", "restart_at", "cancel_at", "notices_at", "tools_lost_at", "timeout"))
     return _happens(drawn, befalls, when)
 
@@ -600,7 +608,7 @@ SMALL_ODDITIES: Final[tuple[_Oddity, ...]] = (
     *(_call_ends_oddly, _call_ends_oddly, _person_is_asked, _equal_questions, _call_is_deferred, _arguments_are_odd),
     *(_ids_collide, _equal_calls, _comes_again, _other_tool, _model_does_oddly, _model_fails, _model_fails),
     *(_model_fails, _turn_ends_oddly, _begins_again, _requests_fail, _pauses, _costs, _overflows, _is_huge, _cancels),
-    _counts_wrongly,
+    *(_counts_wrongly, _is_cut),
     *(_restarts, _loses_tools, _strangers_speak, _is_not_due, _comes_too_early, _clock_jumps, _store_is_slow),
     *(_session_is_slow, _notices_come, _limits_are_tight, _has_other_options, _has_a_history, _repeats_itself),
     *(
