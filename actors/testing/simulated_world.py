@@ -151,7 +151,7 @@ class World:
         self.models = WatchedModels(self.system, self.faults.models, self.problems, self._cost_of)
         watched = self.calls, self.questions, self.models
         self.sessions = WatchedSessions(self.system.now, *watched, self.problems)
-        self.crashes = WatchedCrashes(self.system, self.problems)
+        self.crashes = WatchedCrashes(self.system, self.problems, has_journal=self.ahead is not None)
 
     def _cost_of(self, tag: Tag, usage: Usage | None) -> float | None:
         return cost_of(usage, self.scenarios[tag.request_id].options)
@@ -326,6 +326,7 @@ class World:
         self.why_ended = f"this runtime has ended by itself, since its actors failed too often ({failure})"
         self.happened.append((self.scheduler.now(), "the root gives up"))
         self.reach("world", "the root gives up")
+        self.crashes.gives_up()
 
     def _has_crashed(self, name: str) -> None:
         self.reach("crash", name)
@@ -489,6 +490,7 @@ class PlayedModel:
                         attempt.first_event_at = world.scheduler.now()
                     with contextlib.suppress(MailboxFull):  # the response says it all once more
                         emit(list(event.events))
+                        world.models.streams(tag, attempt, event.events)
                 case ModelResponded():
                     world.models.ends(tag, attempt, event.response)
                     end(event.response)

@@ -17,6 +17,8 @@ FIRST_PAUSE_SECONDS: Final = 0.045
 LONGEST_PAUSE_SECONDS: Final = 4.5
 #: After a healthy time of this length the count begins again.
 HEALTHY_SECONDS: Final = 30.0
+#: Failures of its children that a supervisor bears, in so many seconds; with one more it ends.
+BORNE: Final = {"root": (9, 10.0), "root/tools": (3, 5.0)}
 #: Those that are started again, and nothing that a plan does not crash may be. The journal crashes by its own plan.
 _PERMANENT: Final = ("root", "root/telemetry", "root/llm_manager", "root/tools", "root/dispatcher", "root/sessions")
 
@@ -24,8 +26,10 @@ _PERMANENT: Final = ("root", "root/telemetry", "root/llm_manager", "root/tools",
 class WatchedCrashes:
     """Of one process. `problems`: what was wrong, one sentence each."""
 
-    def __init__(self, system: ActorSystem, problems: list[str]) -> None:
+    def __init__(self, system: ActorSystem, problems: list[str], *, has_journal: bool) -> None:
+        """`has_journal`: another actor may fail, by its own plan."""
         self._system = system
+        self._has_journal = has_journal
         self.problems = problems
         self._starts: dict[str, list[float]] = {}
         """When each actor that has crashed is to be started again."""
@@ -33,6 +37,10 @@ class WatchedCrashes:
         """Crashes in a row, and when the last was."""
         self._planned: Counter[str] = Counter()
         """Crashes over a message."""
+        self._failures: dict[str, list[float]] = {}
+        """When children of each supervisor have failed."""
+        self._has_ended = False
+        """The root has given up."""
         self._said: set[str] = set()
 
     def crashes(self, name: str, *, over_message: bool) -> None:
@@ -40,19 +48,40 @@ class WatchedCrashes:
         cell = self._system._cells.get(name)
         if cell is None or cell.state in (State.WAITING, State.DEAD):
             return  # it is down already
-        now = self._system.now()
+        self._planned[name] += over_message
+        self._fails(name)
+
+    def _fails(self, name: str) -> None:
+        now, parent = self._system.now(), name.rpartition("/")[0]
+        most, period = BORNE[parent]
+        if self._streaks.get(parent, (0, -1.0))[1] == now:
+            return  # its supervisor ends
+        failures = self._failures[parent] = [at for at in self._failures.get(parent, ()) if now - at < period] + [now]
+        if len(failures) > most and parent != "root":
+            self._failures[parent] = []
+            self._fails(parent)
+            return
         streak, last = self._streaks.get(name, (0, -HEALTHY_SECONDS))
         streak = 1 if now - last >= HEALTHY_SECONDS else streak + 1
         self._streaks[name] = streak, now
         pause = 0.0 if streak == 1 else min(FIRST_PAUSE_SECONDS * 2.0 ** (streak - 2), LONGEST_PAUSE_SECONDS)
         self._starts.setdefault(name, []).append(now + pause)
-        self._planned[name] += over_message
         for below in [other for other in self._starts if other.startswith(f"{name}/")]:
             del self._starts[below]  # what it had started is gone with it
             self._streaks.pop(below, None)
 
+    def gives_up(self) -> None:
+        """The root ends, and all with it: too many of its children have failed."""
+        self._has_ended = True
+        now, (most, period) = self._system.now(), BORNE["root"]
+        failures = [at for at in self._failures.get("root", ()) if now - at < period]
+        if len(failures) <= most and not self._has_journal:
+            self.problems.append(f"restart: the root gives up at {now:g}, after failures at {failures}")
+
     def at_rest(self) -> None:
         """Nothing is left to do at this time: does each actor run that should?"""
+        if self._has_ended:
+            return
         for name in (*_PERMANENT, *(name for name in self._starts if name.count("/") > 1)):
             cell = self._system._cells.get(name)
             if cell is None or name in self._said:

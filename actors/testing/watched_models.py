@@ -3,6 +3,7 @@ told of them in the end. An attempt goes on as long as somebody waits for it, an
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -15,10 +16,10 @@ from callboard.actors.models.llm_manager import FULL_PAUSE_SECONDS, OVERDUE_SECO
 from callboard.actors.testing.faults import ModelFaults, RequestFate
 from callboard.protocol.commands import CallModel, NoteKind, StopModel
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind
-from callboard.protocol.events import Event, ModelFailed, ModelNoted, ModelResponded
+from callboard.protocol.events import Event, ModelFailed, ModelNoted, ModelResponded, ModelStreamed
 from callboard.protocol.ids import RequestId, Tag
 from callboard.protocol.limits import MAX_RETRY_AFTER_SECONDS
-from callboard.protocol.model import Error, ModelRequest, ModelResponse, Usage
+from callboard.protocol.model import Error, ModelRequest, ModelResponse, Restarted, StreamEvent, TextDelta, Usage
 
 #: Float sums of virtual times, in seconds.
 EPSILON: Final = 1e-6
@@ -66,6 +67,12 @@ class _Call(Struct, eq=False):
     """Which of the models is asked now, from 0 on."""
     sent_before: int = 0
     """Requests sent to those before it."""
+    pieces: deque[tuple[WatchedAttempt, tuple[StreamEvent, ...]]] = field(default_factory=deque)
+    """What was streamed, and its session has not heard yet."""
+    heard_of: WatchedAttempt | None = None
+    """Its session has heard pieces of this one, and not that they are void."""
+    heard_text: str = ""
+    """Of an answer that failed, where nobody read along."""
     untold_routes: int = 0
     """Its session has still to hear that another model is asked."""
 
@@ -150,6 +157,12 @@ class WatchedModels:
             self._wrong(tag, "requests", f"request {number} is {request!r:.300}, asked was {expected!r:.300}")
         return attempt
 
+    def streams(self, tag: Tag, attempt: WatchedAttempt, events: tuple[StreamEvent, ...]) -> None:
+        """The provider has said this, and there was room for it."""
+        call = self._calls.get(tag)
+        if call is not None and call.asked.is_read_along and attempt.runs:
+            call.pieces.append((attempt, events))
+
     def ends(self, tag: Tag, attempt: WatchedAttempt, response: ModelResponse) -> None:
         """The provider has said its last."""
         if attempt.ended_at is not None:
@@ -163,18 +176,50 @@ class WatchedModels:
 
     def tells(self, event: Event) -> None:
         """Its session hears of a model call."""
-        if not isinstance(event, ModelResponded | ModelFailed | ModelNoted):
+        if not isinstance(event, ModelResponded | ModelFailed | ModelNoted | ModelStreamed):
             return
         call = self._calls.get(event.tag)
         if call is None or call.is_stopped:
             return  # of a call that was given up, with its manager or by its session
-        if isinstance(event, ModelNoted):
+        if isinstance(event, ModelStreamed):
+            self._streamed(call, event)
+        elif isinstance(event, ModelNoted):
             self._noted(call, event)
         elif call.told is None:
             why = self._answered(call, event) if isinstance(event, ModelResponded) else self._failed(call, event)
+            why = why or self._left_unsaid(call, event)
             if why:
                 self._wrong(event.tag, "told", f"its session hears {_shown(event)}: {why}")
             call.told = event
+
+    def _streamed(self, call: _Call, event: ModelStreamed) -> None:
+        """Each piece comes once, in its order; those of another request behind the word that the others are void."""
+        first = event.events[0]
+        if isinstance(first, Restarted) and first.reason.startswith("attempt "):
+            if call.heard_of is None:
+                self._wrong(event.tag, "streamed", "its session hears of a new start, and there was nothing before it")
+            call.heard_of = None
+        elif not call.asked.is_read_along:
+            call.heard_text += "".join(each.text for each in event.events if isinstance(each, TextDelta))
+        elif call.told is None:
+            attempt, due = call.pieces.popleft() if call.pieces else (None, None)
+            if due != event.events:
+                self._wrong(event.tag, "streamed", f"its session hears {event.events!r:.200}, due was {due!r:.200}")
+            elif call.heard_of not in (None, attempt):
+                self._wrong(event.tag, "streamed", "its session takes pieces of two requests for one answer")
+            call.heard_of = attempt
+
+    def _left_unsaid(self, call: _Call, event: ModelResponded | ModelFailed) -> str:
+        """What should have been streamed before the end, and was not."""
+        if call.pieces:
+            return f"it has not heard {call.pieces[0][1]!r:.200} before"
+        if isinstance(event, ModelResponded) or call.asked.is_read_along or not call.call.is_turn:
+            return ""
+        failed = [each.response.text for each in call.attempts if each.response is not None and each.response.error]
+        said = failed[-1] if failed else ""
+        return (
+            "" if call.heard_text == said else f"it has heard {call.heard_text!r:.80} of it, and it said {said!r:.80}"
+        )
 
     def _noted(self, call: _Call, event: ModelNoted) -> None:
         pause = self._pause(call)
