@@ -97,6 +97,10 @@ class ExpectedPrompt(Struct):
     """Tokens that were cut since this was told last."""
     tokens: int = 0
     """Of the prompt of the turn, or of the one that comes after this summary."""
+    heard: int = 0
+    """Of the prompt of a turn that has ended, with what its provider says of it."""
+    ratio_heard: float = 1.0
+    """What a token of ours is taken for, once that is heard."""
     tokens_before: int = 0
     """Of the prompt before it was cut."""
     compacted: Compacted = Compacted()
@@ -124,35 +128,34 @@ def expected_prompts(story: Story) -> tuple[ExpectedPrompt, ...]:
 def _expected_prompts(story: Story) -> Iterator[ExpectedPrompt]:
     if story.start is None:
         return
-    state, before, recorded = _Prompt(story), None, 0
+    state, recorded = _Prompt(story), 0
+    before: ModelRun | None = None
+    last = ExpectedPrompt(None)
     follows = {turn.model.command.tag: turn.follows for turn in expected_turns(story)}
-    for model in story.asked:
+    for model in (*story.asked, None):
         if before is not None and before.end is None:
             return
         if before is not None and before.command.is_turn:
-            state.hear(before)
+            last.heard = state.hear(before)
+            last.ratio_heard = state.ratio
+        if model is None:
+            break
         for record in story.records[recorded : model.records_before]:
             state.add(record.messages)
         recorded = model.records_before
         if model.command.purpose is CallPurpose.SEARCH_WORDS:
-            yield ExpectedPrompt(model, tokens=state.tokens, ratio=state.ratio, compacted=state.compacted)
+            last = ExpectedPrompt(model, tokens=state.tokens, ratio=state.ratio, compacted=state.compacted)
         elif before is not None and before.is_summary and model.is_summary:
-            yield ExpectedPrompt(model, is_repeated=True, compacted=model.compacted, ratio=state.ratio)
+            last = ExpectedPrompt(model, is_repeated=True, compacted=model.compacted, ratio=state.ratio)
         else:
-            yield state.plan(model, before, None if before is None else follows.get(before.command.tag))
+            last = state.plan(model, before, None if before is None else follows.get(before.command.tag))
+        yield last
         before = model
     end = story.finish()
-    if (
-        end is None
-        or end[1].outcome not in ("token_limit", "cost_limit")
-        or (before is not None and before.end is None)
-    ):
-        return
-    if before is not None and before.command.is_turn:
-        state.hear(before)
-    for record in story.records[recorded:]:
-        state.add(record.messages if without_notices(record.messages) else ())
-    yield state.plan(None, before, None if before is None else follows.get(before.command.tag))
+    if end is not None and end[1].outcome in ("token_limit", "cost_limit"):
+        for record in story.records[recorded:]:
+            state.add(record.messages if without_notices(record.messages) else ())
+        yield state.plan(None, before, None if before is None else follows.get(before.command.tag))
 
 
 @lru_cache(maxsize=1)
@@ -294,19 +297,20 @@ class _Prompt:
             self.steps.append(self._new(messages, self.next_number))
             self.next_number += len(messages)
 
-    def hear(self, model: ModelRun) -> None:
-        """A provider may have counted the prompt."""
+    def hear(self, model: ModelRun) -> int:
+        """A provider may have counted the prompt, whose tokens are then these."""
         event = model.end.event if model.end is not None else None
         usage: Usage | None = event.response.usage if isinstance(event, ModelResponded) else None
         blocks = [self.beside, *self._all]
         own = sum(block.tokens for block in blocks)
         if usage is None or not 0.2 * own <= usage.input_tokens <= 3 * own + 1_000:
-            return
+            return self.tokens
         if own >= 1_000:
             self.ratio = max(min(usage.input_tokens / own, 3.0), 1.0)
         self.said, self.fresh, self.a_token = float(usage.input_tokens), 0, min(usage.input_tokens / own, 1.0)
         for block in blocks:
             block.is_counted = True
+        return self.tokens
 
     # What is asked next.
 

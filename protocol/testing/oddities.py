@@ -18,7 +18,7 @@ from callboard.protocol.content import (
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind
 from callboard.protocol.ids import CallId, ToolName
 from callboard.protocol.limits import MAX_ANSWER_BYTES
-from callboard.protocol.model import FinishReason
+from callboard.protocol.model import FinishReason, PromptCache, ResponseStorage
 from callboard.protocol.options import ToolFallback
 from callboard.protocol.output import OUTPUT_TOOL, OutputMode, OutputSpec
 from callboard.protocol.testing.drawing import (
@@ -397,6 +397,8 @@ def _has_other_options(choices: Choices, drawn: Scenario) -> Scenario:
     other = draw_tool_options(choices, draw_options(choices))
     names = ("system_prompt", "tool_prompt", "takes_tools", "sampling", "tool_choice", "parallel_tool_calls")
     changes = {name: getattr(other, name) for name in (*names, "service_tier", "provider_options", "tool_fallback")}
+    changes["prompt_cache"], changes["images_out"] = choices.pick(list(PromptCache)), choices.pick((False, True))
+    changes["storage"] = choices.pick((None, ResponseStorage(store=True), ResponseStorage(True, "before")))
     return _with_options(replace(drawn, tools=draw_tools(choices)), **changes)
 
 

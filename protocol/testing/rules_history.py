@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -290,6 +291,21 @@ def shown_as_recorded(story: Story) -> Iterator[str]:
             yield f"model call {step} shows no less than one that was too long"
         sent = model.command.prompt_tokens
         yield from _wrong_note(model, expected, story)
+    yield from _wrong_storage(story)
+
+
+def _wrong_storage(story: Story) -> Iterator[str]:
+    """What the provider keeps is gone on from where it was, by its last turn that counted."""
+    assert story.start is not None
+    storage = story.start.options.storage
+    turns = {turn.model.command.tag: turn for turn in expected_turns(story)}
+    for model in story.models:
+        if model.command.request.storage != storage:
+            yield f"model call {model.command.tag.step} has {model.command.request.storage}, due is {storage}"
+        turn = turns.get(model.command.tag)
+        if turn is not None and turn.taken and storage is not None and storage.previous_response_id:
+            last = model.response.response_id if model.response is not None else ""
+            storage = dataclasses.replace(storage, previous_response_id=last or storage.previous_response_id)
 
 
 def _wrong_note(model: ModelRun, expected: ExpectedPrompt, story: Story) -> Iterator[str]:

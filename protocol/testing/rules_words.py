@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Final
 
 import orjson
 
 from callboard.protocol.commands import Note, NoteKind, RunTool
+from callboard.protocol.content import SystemMessage, UserMessage
 from callboard.protocol.events import ModelResponded
 from callboard.protocol.ids import Tag
 from callboard.protocol.model import CallPurpose, FinishReason
+from callboard.protocol.search_words import words_request
+from callboard.protocol.testing.counted import tokens_of
 from callboard.protocol.testing.expected import ExpectedCall, ExpectedTurn, Follows, expected_turns
+from callboard.protocol.testing.expected_prompts import expected_prompts
+from callboard.protocol.testing.rules_compaction import models_asked
+from callboard.protocol.testing.rules_limits import covers_aside, spending, spending_after, wrong_aside
 from callboard.protocol.testing.story import STOPPED, ModelRun, Story
 from callboard.protocol.tools import Risk
 
 #: docs/protocol.md, "Words to search by".
 _MOST: Final = 4
 _MOST_CHARS: Final = 200
+#: Output tokens of the call.
+_MOST_TOKENS: Final = 2_000
 
 
 def expands(story: Story) -> Iterator[str]:
@@ -37,7 +46,7 @@ def expands(story: Story) -> Iterator[str]:
     is_first = story.start.options.expand_search
     for turn in expected_turns(story):
         found = [call for call in turn.calls if _searches(call)] if turn.follows is Follows.CALLS else []
-        wants = is_first and bool(found) and sum(max(_queries(call), 1) for call in found) < 2
+        wants = is_first and bool(found) and sum(max(len(_queries(call)), 1) for call in found) < 2
         wants = wants and turn.answer is None and not turn.loops
         is_first = is_first and not found
         yield from _wrong_turn(story, turn, given, wants=wants)
@@ -51,10 +60,26 @@ def _searches(expected: ExpectedCall) -> bool:
     return bool(offer.contract.searches_by) and offer.contract.risk is Risk.READ
 
 
-def _queries(expected: ExpectedCall) -> int:
+def _queries(expected: ExpectedCall) -> list[str]:
     assert expected.offer is not None
     found = orjson.loads(expected.call.arguments).get(expected.offer.contract.searches_by)
-    return len([each for each in found if isinstance(each, str) and each.strip()]) if isinstance(found, list) else 0
+    return [each for each in found if isinstance(each, str) and each.strip()] if isinstance(found, list) else []
+
+
+def _is_covered(story: Story, turn: ExpectedTurn) -> bool:
+    """Whether window and budgets cover a call for words behind this turn, together with the next step; where what was
+    spent is not known, only without budgets."""
+    assert story.start is not None
+    options, spent = story.start.options, spending_after(story, turn.model)
+    if not spent.exact and (options.token_budget is not None or options.cost_budget is not None):
+        return False
+    prompt = next(each for each in expected_prompts(story) if each.model is turn.model)
+    queries = next((_queries(call) for call in turn.calls if _searches(call)), [])
+    size = math.ceil(tokens_of(words_request("", story.question.text, queries).messages) * prompt.ratio_heard)
+    window = turn.context_tokens
+    return (window is None or size + _MOST_TOKENS <= window) and covers_aside(
+        options, spent, size, _MOST_TOKENS, prompt.heard
+    )
 
 
 def _wrong_call(story: Story, model: ModelRun) -> Iterator[str]:
@@ -62,8 +87,15 @@ def _wrong_call(story: Story, model: ModelRun) -> Iterator[str]:
     request, step, options = model.command.request, model.command.tag.step, story.start.options
     if not options.expand_search:
         yield f"model call {step} asks for further words, which is switched off"
-    if request.tools or request.response_schema is not None or len(request.messages) != 2:
-        yield f"model call {step} asks for further words with {len(request.messages)} messages, or with tools"
+    yield from wrong_aside(model, options, _MOST_TOKENS)
+    if request.model != models_asked(story)[model.command.tag]:
+        yield f"model call {step} asks {request.model!r} for further words"
+    calls = [call for turn in expected_turns(story) if turn.model.words is model for call in turn.calls]
+    told = [story.question.text, " / ".join(next((_queries(call) for call in calls if _searches(call)), []))]
+    shown, asked = request.messages[0], request.messages[-1]
+    are_two = len(request.messages) == 2 and isinstance(shown, SystemMessage) and isinstance(asked, UserMessage)
+    if not are_two or not all(f"\n{each}" in asked.text for each in filter(None, told)):
+        yield f"model call {step} asks for further words by {request.messages!r:.400}; it is about {told}"
     if model.command.attempts != 1:
         yield f"model call {step} asks for further words up to {model.command.attempts} times"
 
@@ -71,12 +103,14 @@ def _wrong_call(story: Story, model: ModelRun) -> Iterator[str]:
 def _wrong_turn(story: Story, turn: ExpectedTurn, given: dict[Tag, tuple[str, ...]], *, wants: bool) -> Iterator[str]:
     """Takes out of `given` what was given rightly."""
     assert story.start is not None
-    options, step, words = story.start.options, turn.model.command.tag.step, turn.model.words
-    is_bounded = options.token_budget or options.cost_budget or turn.context_tokens
+    step, words = turn.model.command.tag.step, turn.model.words
+    is_covered = _is_covered(story, turn)
     if words is None:
-        if wants and not is_bounded:
+        if wants and is_covered:
             yield f"step {step} searches first, and no further words were asked for"
         return
+    if not is_covered and spending(story)[words.command.tag].exact:
+        yield f"step {step} asks for further words, which its window and budgets do not cover with the next step"
     if not wants:
         yield f"step {step} does not search first, or says the need in several ways, and further words were asked for"
     if words.end is None:
