@@ -301,6 +301,7 @@ def notes_true(story: Story) -> Iterator[str]:
             yield from _wrong_notes(reaction, given, expected, step)
         else:
             yield from _wrong_aside_notes(reaction, given, asides[id(reaction)])
+            left_out.update(_left_out(reaction.event) if isinstance(reaction.event, ModelFailed) else ())
         yield from _wrong_notes_of_prompt(reaction)
         step = began[-1] if began else step
 
