@@ -28,6 +28,7 @@ CRASHABLE: Final = (
     "root/dispatcher",
     "root/llm_manager",
     "root/telemetry",
+    "root/sessions",
     "root/tools",
     *(f"root/tools/{pool}" for pool in POOLS),
 )

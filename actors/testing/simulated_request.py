@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from callboard.actors.kernel import Down, Ref
+from callboard.actors.kernel import Down, ExitReason, Ref
 from callboard.actors.requests.replies import STOPPING, Answer, Seen, Unwritten
 from callboard.actors.requests.session_messages import ReplayedSession
 from callboard.actors.testing.faults import JournalFaults
@@ -231,7 +231,10 @@ class SimulatedRequest:
         if is_unwritten and (LATE in str(self.lost.error) or not self._may_be_unwritten()):
             yield f"end: the journal can be written, and its session was lost: {self.lost.error}"
         is_refused = isinstance(self.lost.error, OSError)
-        if not isinstance(error, RuntimeFailure) or not (is_refused or isinstance(self.lost.error, RuntimeFailure)):
+        if self.lost.reason is ExitReason.KILLED and self.world is not None and self.world.has_lost_sessions:
+            if not isinstance(error, RuntimeFailure) or "session was lost" not in str(error):
+                yield f"end: its session was killed, and its caller is told {error}"
+        elif not isinstance(error, RuntimeFailure) or not (is_refused or isinstance(self.lost.error, RuntimeFailure)):
             yield f"end: its session was lost ({self.lost.reason.value}): {self.lost.error!r}"
         elif is_refused and "No space left on device" not in str(error):
             yield f"end: the store refused, and its caller is told {error}"

@@ -30,7 +30,7 @@ from callboard.actors.calls.dispatcher import ToolDispatcher
 from callboard.actors.journal.journal import run_on_store
 from callboard.actors.journal.journal_records import RequestLog
 from callboard.actors.journal.recovery import Available, check_needs, rebuilt, started_of
-from callboard.actors.kernel import Actor, ActorSystem, ChildSpec, MailboxFull, Restart, start_child
+from callboard.actors.kernel import Actor, ActorSystem, ChildSpec, MailboxFull, NoSuchActor, Ref, Restart, start_child
 from callboard.actors.models.llm_manager import LlmManager, Route, Routes
 from callboard.actors.requests.output_checks import Told
 from callboard.actors.requests.replies import Answer as RequestAnswer
@@ -60,10 +60,10 @@ from callboard.actors.testing.simulated_world import (
 from callboard.actors.testing.simulation import Deviation, Schedule, SimulatedScheduler
 from callboard.actors.testing.whole_run import problems_of_the_whole
 from callboard.actors.topology import SESSION_CAPACITY, JournalPlan, Plan, build
-from callboard.protocol.commands import Finish
+from callboard.protocol.commands import CancelTool, Finish, StopModel
 from callboard.protocol.errors import UsageError
 from callboard.protocol.events import CancelRequested, NoticeCame
-from callboard.protocol.ids import RequestId, Tag, ToolName
+from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
 from callboard.protocol.machine import Session
 from callboard.protocol.model import Usage
 from callboard.protocol.options import ToolOffer
@@ -378,13 +378,23 @@ class SimulatedRun:
             request.ref.tell(foreign_event(number, beginning(plan), step, calls, self.scheduler.now()))
 
     def _flood(self) -> None:
+        """Messages of a stranger at every session, and at those who serve all: more than a mailbox takes in one go."""
         self.world.reach("world", "flood")
+        now, count = self.scheduler.now(), self.faults.session_capacity
         for request in self.requests.values():
             stranger = Tag(RequestId("stranger"), request.scenario.tag.parent_id)
-            for _ in range(self.faults.session_capacity):
-                with contextlib.suppress(MailboxFull):
-                    assert request.ref is not None
-                    request.ref.tell(CancelRequested(stranger, self.scheduler.now(), "flood"))
+            self._fill(request.ref, CancelRequested(stranger, now, "flood"), count)
+        stranger = Tag(RequestId("stranger"), MessageId("m"), 1, CallId("c"))
+        for name, message in (("dispatcher", CancelTool(stranger)), ("llm_manager", StopModel(stranger))):
+            with contextlib.suppress(NoSuchActor):
+                self._fill(self.system.ref(f"root/{name}"), message, count)
+
+    @staticmethod
+    def _fill(ref: Ref | None, message: object, count: int) -> None:
+        assert ref is not None
+        for _ in range(count):
+            with contextlib.suppress(MailboxFull):
+                ref.tell(message)
 
 
 def crashable(kind: type[Kind]) -> type[Kind]:

@@ -122,6 +122,8 @@ class World:
         """How often the code of each call's tool ran."""
         self.happened: list[tuple[float, str]] = []
         """The faults that were carried out, for the report."""
+        self.has_lost_sessions = False
+        """Their supervisor has crashed, and they with it."""
         self.why_ended = ""
         """Why the tree of the present process has ended by itself."""
         self.jumps: list[tuple[float, float]] = []
@@ -315,7 +317,7 @@ class World:
         if len(recent) >= most and not self.faults.escalates:
             return
         self._crashes[parent] = [*recent, now]
-        if name.startswith("root/tools"):
+        if name.startswith(("root/tools", "root/sessions")):
             self._has_crashed(name)
             ref._cell.kill()
         else:
@@ -331,6 +333,7 @@ class World:
     def _has_crashed(self, name: str) -> None:
         self.reach("crash", name)
         self.happened.append((self.scheduler.now(), f"{name} crashes"))
+        self.has_lost_sessions |= name == "root/sessions"
         self.calls.has_lost_pools |= name.startswith("root/tools")
         self.crashes.crashes(name, over_message=not name.startswith("root/tools"))
 
