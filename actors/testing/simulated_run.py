@@ -135,7 +135,7 @@ class SimulatedRun:
         for number, request in enumerate(self.requests.values()):
             self._begin(request, is_read_along=number % 4 != 3)
         self._arrange()
-        while self._run_until(float("inf"), may_die=True) or (self.world.why_ended and self.world.ahead is not None):
+        while self._run_until(float("inf"), may_die=True):
             self._die()
         if not self.world.why_ended:
             self._answer_calls()

@@ -83,6 +83,8 @@ _OF_JOURNAL: Final = (
     ("the journal cannot be written: No space", "full"),
     ("the journal cannot be written: Read-only", "read-only"),
 )
+#: Supervisors, which read no message of ours.
+_KILLED: Final = ("root/tools", "root/sessions")
 DEAD_LETTERS_KEPT: Final = 100_000
 #: The wall clock shows this when a run begins in which the process does not die.
 WALL_CLOCK_AHEAD: Final = 2.0**20
@@ -164,7 +166,8 @@ class World:
         self.questions.at_rest()
         self.models.at_rest()
         self.sessions.at_rest()
-        self.crashes.at_rest()
+        if not self.faults.escalates:  # who gives up is started again when all below it has ended, or not at all
+            self.crashes.at_rest()
 
     def tells(self, event: Event) -> None:
         """A session hears this."""
@@ -303,7 +306,11 @@ class World:
     @property
     def must_die(self) -> bool:
         """Is it time for the process to die? Where there is no journal to go on from, it never is."""
-        return bool(self._deaths) and self.ahead is not None and self._deaths[0][0] <= self.scheduler.steps
+        if self.ahead is None:
+            return False
+        if self.why_ended:
+            return "root" not in self.system._cells
+        return bool(self._deaths) and self._deaths[0][0] <= self.scheduler.steps
 
     def crash(self, name: str) -> None:
         """Make an actor crash, unless it is not there or its supervisor would give up; supervisors are killed."""
@@ -317,7 +324,7 @@ class World:
         if len(recent) >= most and not self.faults.escalates:
             return
         self._crashes[parent] = [*recent, now]
-        if name.startswith(("root/tools", "root/sessions")):
+        if name.startswith(_KILLED):
             self._has_crashed(name)
             ref._cell.kill()
         else:
@@ -335,7 +342,7 @@ class World:
         self.happened.append((self.scheduler.now(), f"{name} crashes"))
         self.has_lost_sessions |= name == "root/sessions"
         self.calls.has_lost_pools |= name.startswith("root/tools")
-        self.crashes.crashes(name, over_message=not name.startswith("root/tools"))
+        self.crashes.crashes(name, over_message=not name.startswith(_KILLED))
 
     def lose_worker(self, pool: str) -> None:
         """A worker of this pool dies, one with a call if there is one."""
