@@ -11,19 +11,23 @@ from msgspec.structs import replace
 from callboard.protocol.content import (
     AssistantMessage,
     AssistantPart,
+    Document,
+    Image,
     Message,
     Replay,
+    ServerTool,
     SystemMessage,
     Text,
     Thinking,
     ToolCall,
     ToolMessage,
     UserMessage,
+    UserPart,
 )
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.ids import CallId, ToolName
 from callboard.protocol.masking import MARK
-from callboard.protocol.model import FinishReason, Sampling, ToolChoice, ToolChoiceMode
+from callboard.protocol.model import FinishReason, Sampling, ToolChoice, ToolChoiceMode, Usage
 from callboard.protocol.options import RequestOptions, ToolFallback, ToolOffer
 from callboard.protocol.provider_options import ExtraFields
 from callboard.protocol.testing.scenario import (
@@ -45,9 +49,16 @@ CALL_IDS: Final = ("a", "b", "c", "d", "a_2", "")
 #: With a mask in place of a key, written as it is and as an escape.
 MASKED_ARGUMENTS: Final = (f'{{"x":"{MARK}**{MARK}"}}', '{"x":"a\\u2327"}')
 GOOD_ARGUMENTS: Final = ('{"x":1}', "{}", '{ "x": 1 }', '{"x":2}', '{"x":3}', '{"x":4}')
-BAD_ARGUMENTS: Final = ('{"x":', "[1]", "")
+BAD_ARGUMENTS: Final = ('{"x":', "[1]", "", '{"x":NaN}')
 #: Right answers and wrong ones (outside.check_answer), and one that its check cannot bear.
 ANSWER_TEXTS: Final = ('{"x":1}', '{"x":3}', '{"x":2}', '{"x":4}', "no JSON", '{"x":999}')
+#: What a turn may hold besides texts and calls.
+MORE_PARTS: Final = (
+    (ServerTool("web_search_call", Replay("sim", {"id": 1}), "web_search", "s1", "what is this?"),),
+    (Image("image/png", "aGk="),),
+)
+#: What no provider can have counted, or only a part of it.
+CLAIMS: Final = (Usage(), Usage(-1, 5), Usage(5, 10**9), Usage(0, 5))
 #: Ends of a text after which it may not be all of the answer.
 SHORT_ENDS: Final = (FinishReason.LENGTH, FinishReason.REFUSAL, FinishReason.OTHER)
 #: Most calls are of tools that simply run; "nowhere" is not on offer.
@@ -160,7 +171,9 @@ def _exchange(choices: Choices, index: int) -> list[Message]:
     ]
     notes = [SystemMessage("A note after the results.")] if results and chance(choices, 20) else []
     answer = [AssistantMessage((Text("So it is."),))] if results else []
-    return [UserMessage.of(choices.text()), AssistantMessage((*parts, *calls)), *results, *notes, *answer]
+    shown: tuple[UserPart, ...] = (Text(choices.text()), Document("text/plain", "aGk=")) if chance(choices, 8) else ()
+    asked = UserMessage(shown) if shown else UserMessage.of(choices.text())
+    return [asked, AssistantMessage((*parts, *calls)), *results, *notes, *answer]
 
 
 def _replay(choices: Choices) -> Replay | None:
@@ -214,6 +227,8 @@ def draw_turn(choices: Choices, max_calls: int = MAX_PARALLEL_CALLS) -> PlannedT
         model=choices.pick(("", "", "", "sim/second")),
         error=choices.pick(list(ErrorKind)),
         streams=not chance(choices, 10),
+        more=choices.pick(MORE_PARTS) if chance(choices, 3) else (),
+        claims=choices.pick(CLAIMS) if chance(choices, 3) else None,
     )
 
 

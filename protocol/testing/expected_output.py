@@ -10,7 +10,7 @@ from callboard.protocol.commands import Outcome
 from callboard.protocol.model import FinishReason, ModelResponse, ToolChoiceMode
 from callboard.protocol.options import RequestOptions
 from callboard.protocol.output import Checked, OutputMode, OutputSpec
-from callboard.protocol.testing.story import STOPPED, is_whole
+from callboard.protocol.testing.story import STOPPED, holds_nan, is_whole
 from callboard.protocol.tools import FailureCode
 
 #: What a call of the output tool reads that was taken, and another one beside it.
@@ -54,7 +54,8 @@ def expected_answer(
     for place in places:
         verdict = next(verdicts) if is_whole(asked[place]) else None
         if verdict is None:
-            calls[place] = FailureCode.INCOMPLETE_CALL
+            no_json = holds_nan(asked[place].arguments)
+            calls[place] = FailureCode.INVALID_ARGUMENTS if no_json else FailureCode.INCOMPLETE_CALL
         elif verdict.misfit:
             calls[place] = FailureCode.INVALID_ARGUMENTS
         else:

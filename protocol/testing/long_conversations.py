@@ -9,9 +9,10 @@ from msgspec.structs import replace
 
 from callboard.protocol.compaction import READ_TOOL, Compacted, Compaction
 from callboard.protocol.content import AssistantMessage, Message, SystemMessage, Text, UserMessage, split_atoms
+from callboard.protocol.model import FinishReason
 from callboard.protocol.provider_options import ExtraFields
-from callboard.protocol.testing.drawing import Choices, chance, draw_history, draw_turn, quarters
-from callboard.protocol.testing.scenario import PlannedCall, PlannedTurn, Scenario, offer
+from callboard.protocol.testing.drawing import SHORT_ENDS, Choices, chance, draw_history, draw_turn, quarters
+from callboard.protocol.testing.scenario import ModelDoes, PlannedCall, PlannedTurn, Scenario, offer
 from callboard.protocol.tools import Effect
 
 #: What a provider may count, by our own count of the same prompt: what cannot be true among it.
@@ -88,7 +89,9 @@ def _draw_summary(choices: Choices) -> PlannedTurn:
     """Mostly one that can be used."""
     plain = PlannedTurn(choices.pick(("This was said before.", "so much " * 200, "kurz")), seconds=quarters(choices, 4))
     odd = draw_turn(choices, 2)
-    return choices.pick((plain, plain, odd, replace(odd, calls=()), PlannedTurn()))
+    short = replace(plain, finish_reason=choices.pick((*SHORT_ENDS, FinishReason.CONTENT_FILTER)))
+    failed = replace(plain, does=choices.pick((ModelDoes.LOST, ModelDoes.CUT, ModelDoes.BREAK)))
+    return choices.pick((plain, plain, plain, short, failed, odd, replace(odd, calls=()), PlannedTurn()))
 
 
 def _draw_compacted(choices: Choices, history: tuple[Message, ...]) -> Compacted:

@@ -17,7 +17,7 @@ from callboard.protocol.content import (
 )
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind
 from callboard.protocol.ids import CallId, ToolName
-from callboard.protocol.limits import MAX_ANSWER_BYTES
+from callboard.protocol.limits import MAX_ANSWER_BYTES, MAX_CALLS_PER_STEP
 from callboard.protocol.model import FinishReason, PromptCache, ResponseStorage
 from callboard.protocol.options import ToolFallback
 from callboard.protocol.output import OUTPUT_TOOL, OutputMode, OutputSpec
@@ -26,8 +26,10 @@ from callboard.protocol.testing.drawing import (
     ASKING_TOOLS,
     BAD_ARGUMENTS,
     CHANGED_ARGUMENTS,
+    CLAIMS,
     GOOD_ARGUMENTS,
     MASKED_ARGUMENTS,
+    MORE_PARTS,
     SCOPES,
     SEARCH_ARGUMENTS,
     SEARCH_TOOLS,
@@ -226,13 +228,13 @@ def _model_fails(choices: Choices, drawn: Scenario) -> Scenario:
 def _turn_ends_oddly(choices: Choices, drawn: Scenario) -> Scenario:
     """With any reason, with or without text, calls and thinking."""
     reason, text, thinking = choices.pick(list(FinishReason)), choices.pick(("", "so far")), choices.pick(("", "hm"))
-    without = choices.pick((False, True))
+    without, more = choices.pick((False, True)), choices.pick(((), (), *MORE_PARTS))
     drawn = _with_options(drawn, continue_cut_answers=choices.pick((0, 1, 2)), max_attempts=choices.pick((4, 1)))
     return _odd_turn(
         choices,
         drawn,
         lambda turn: replace(
-            turn, finish_reason=reason, text=text, thinking=thinking, calls=() if without else turn.calls
+            turn, finish_reason=reason, text=text, thinking=thinking, more=more, calls=() if without else turn.calls
         ),
     )
 
@@ -290,7 +292,8 @@ def _pauses(choices: Choices, drawn: Scenario) -> Scenario:
 
 def _costs(choices: Choices, drawn: Scenario) -> Scenario:
     """Budgets, and turns that do not say what they took, or cost more than their tokens."""
-    counts, extra = choices.pick((False, False, True)), choices.pick((0.0, 0.02))
+    counts, extra = choices.pick((False, False, True)), choices.pick((0.0, 0.02, -1.0, 20_000.0))
+    claims = choices.pick((None, None, *CLAIMS))
     by_tokens = choices.pick((False, True))
     drawn = _with_options(
         drawn,
@@ -299,7 +302,7 @@ def _costs(choices: Choices, drawn: Scenario) -> Scenario:
         input_price=1e-5,
         output_price=1e-4,
     )
-    drawn = _odd_turn(choices, drawn, lambda turn: replace(turn, counts_tokens=counts, extra_cost=extra))
+    drawn = _odd_turn(choices, drawn, lambda turn: replace(turn, counts_tokens=counts, extra_cost=extra, claims=claims))
     return _odd_turn(choices, drawn, lambda turn: replace(turn, output_tokens=choices.pick((8, 40, 1))))
 
 
@@ -314,7 +317,11 @@ def _overflows(choices: Choices, drawn: Scenario) -> Scenario:
 
 
 def _is_huge(choices: Choices, drawn: Scenario) -> Scenario:
-    """A result is larger than any may be or, seldom since it takes so long, an answer."""
+    """A result is larger than any may be, or a turn: it has too many calls or, seldom since it takes long, texts."""
+    if chance(choices, 20):
+        many = tuple(PlannedCall(SMALL_TOOLS[0], call_id=f"n{number}") for number in range(MAX_CALLS_PER_STEP + 1))
+        drawn = _with_options(drawn, max_attempts=choices.pick((1, 4)))
+        return _odd_turn(choices, drawn, lambda turn: replace(turn, calls=many))
     if chance(choices, 20):
         streams = choices.pick((True, True, False))
         return _with_turn(drawn, 0, replace(drawn.turns[0], text=huge_answer(), streams=streams))
@@ -448,7 +455,8 @@ def _commits(choices: Choices, drawn: Scenario) -> Scenario:
         for each in drawn.tools
     )
     befalls = choices.pick(("", "tools_lost_at", "tools_lost_at", "restart_at"))
-    return _happens(replace(drawn, tools=tuple(tools)), befalls, soon(choices))
+    while_it_runs = drawn.turns[0].seconds + choices.pick((0.25, 0.375, 0.75))
+    return _happens(replace(drawn, tools=tuple(tools)), befalls, choices.pick((while_it_runs, soon(choices))))
 
 
 def _comes_too_early(choices: Choices, drawn: Scenario) -> Scenario:
@@ -463,7 +471,9 @@ def _asks_back(choices: Choices, drawn: Scenario) -> Scenario:
 
 
 def _has_output(choices: Choices, drawn: Scenario) -> Scenario:
-    return _with_output(choices, drawn)
+    drawn = _with_output(choices, drawn)
+    refuses = replace(drawn.turns[0], does=ModelDoes.REFUSE_SCHEMA)
+    return _with_turn(drawn, 0, refuses) if chance(choices, 15) else drawn
 
 
 def _goes_on(choices: Choices, drawn: Scenario) -> Scenario:
@@ -499,7 +509,8 @@ def _draw_words(choices: Choices) -> PlannedTurn:
     plain = PlannedTurn(choices.pick(("find\nseek\n\nhunt", "- one", "x" * 300)), seconds=quarters(choices, 4))
     odd = draw_turn(choices, 2)
     does = choices.pick((ModelDoes.LOST, ModelDoes.BREAK, ModelDoes.STALL))
-    return choices.pick((plain, plain, odd, replace(odd, does=does)))
+    short = replace(plain, finish_reason=choices.pick((*SHORT_ENDS, FinishReason.CONTENT_FILTER)))
+    return choices.pick((plain, plain, plain, short, odd, replace(odd, does=does)))
 
 
 def _searching(choices: Choices, call: PlannedCall) -> PlannedCall:

@@ -302,6 +302,7 @@ def respond(turn: PlannedTurn, request: ModelRequest) -> ModelResponse:
         parts.append(Thinking(turn.thinking, Replay("sim", {"signature": turn.thinking})))
     if turn.text:
         parts.append(Text(turn.text))
+    parts += turn.more
     for call in turn.calls:
         complete = not call.unfinished and (call.claimed_complete or is_json_object(call.arguments))
         parts.append(ToolCall(CallId(call.call_id), call.tool, call.arguments, complete))
@@ -310,7 +311,7 @@ def respond(turn: PlannedTurn, request: ModelRequest) -> ModelResponse:
     output = turn.output_tokens if limit is None else min(turn.output_tokens, limit)
     taken = int(input_tokens(request) * turn.counts_as)
     usage = Usage(taken, output, cached_tokens=taken // 4, reasoning_tokens=output // 2) if turn.counts_tokens else None
-    return ModelResponse(tuple(parts), reason, usage=usage)
+    return ModelResponse(tuple(parts), reason, usage=turn.claims or usage)
 
 
 def input_tokens(request: ModelRequest) -> int:
@@ -470,6 +471,16 @@ def _of_call(make: _MakeOf) -> _Stray:
     return stray
 
 
+def _of_question(make: _MakeOf) -> _Stray:
+    """Of a call that a person is asked about now."""
+
+    def stray(moment: Moment, number: int) -> Event | None:
+        calls = [call for call in moment.asked[-4:] if call in moment.waiting]
+        return make(calls[-1 - number % len(calls)], moment.at) if calls else None
+
+    return stray
+
+
 def _of_askers(make: _MakeOf) -> _Stray:
     return lambda moment, number: make(moment.askers[number % len(moment.askers)], moment.at) if moment.askers else None
 
@@ -536,6 +547,7 @@ _STRAYS: Final[tuple[_Stray, ...]] = (
     _of_request(lambda moment: None if moment.is_new else moment.start),
     _of_request(lambda moment: DeadlinePassed(moment.start.tag, moment.at)),
     _of_request(lambda moment: DeadlinePassed(moment.step, moment.at)),
+    _of_question(lambda tag, at: ApprovalGranted(tag, at, "stray", arguments="[1]")),
     *(_of_model(make) for make in (_answer, ModelLost, _model_failure, _text, _retry)),
     _lost_tools,
     *(_of_call(make) for make in (ToolCallStarted, _deferral, _result, _failure, ToolCallTimedOut, ToolCallCancelled)),

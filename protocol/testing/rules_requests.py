@@ -23,6 +23,7 @@ from callboard.protocol.commands import (
     StopModel,
     WithdrawApproval,
 )
+from callboard.protocol.content import is_json_object
 from callboard.protocol.events import (
     ApprovalDenied,
     ApprovalGranted,
@@ -310,6 +311,8 @@ class ExpectedEvents:
 
     def _allows_call(self, event: Event) -> bool:
         waits_for = self.calls.get(event.tag)
+        if isinstance(event, ApprovalGranted) and event.arguments and not is_json_object(event.arguments):
+            return False
         if isinstance(event, ApprovalGranted | ApprovalDenied):
             return waits_for == "person"
         if isinstance(event, ToolCallStarted):

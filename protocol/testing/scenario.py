@@ -11,10 +11,10 @@ from enum import StrEnum
 from msgspec import Struct
 
 from callboard.protocol.compaction import Compacted
-from callboard.protocol.content import Message, UserMessage
+from callboard.protocol.content import AssistantPart, Message, UserMessage
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.ids import MessageId, RequestId, Tag, ToolName
-from callboard.protocol.model import FinishReason
+from callboard.protocol.model import FinishReason, Usage
 from callboard.protocol.options import RequestOptions, ToolOffer
 from callboard.protocol.tools import (
     Decision,
@@ -161,6 +161,10 @@ class PlannedTurn(Struct, frozen=True):
     """Of one that breaks."""
     streams: bool = True
     """False: nothing of it comes before its end."""
+    more: tuple[AssistantPart, ...] = ()
+    """What it holds besides: a picture, or what a tool of the provider has found."""
+    claims: Usage | None = None
+    """What the provider says that it took, where that is not true."""
 
 
 class Store(Struct, frozen=True):
