@@ -66,6 +66,7 @@ from callboard.protocol.limits import MAX_CALL_SENDS, PROGRESS_PAUSE_SECONDS
 from callboard.protocol.machine import Session
 from callboard.protocol.options import ToolOffer
 from callboard.protocol.output import OUTPUT_TOOL, Checked, answers_in, named_apart
+from callboard.protocol.states import CallState
 from callboard.protocol.tools import Effect, FailureCode, ToolFailure
 
 logger = logger_of("callboard")
@@ -315,9 +316,10 @@ class RequestSession(Actor[SessionMessage]):
             name = order.run.name if isinstance(order, DispatchCall) else order.question.name
             why = f"each of {sends} dispatchers that {name} was sent to was lost"
             self._stop_work(STOPS[type(order)](tag))
-            lost = events.ToolCallFailed(tag, self.now(), ToolFailure(name, FailureCode.INTERNAL_ERROR, why))
+            may_go_on = self._session.calls.get(tag) is CallState.RUNNING
+            code = FailureCode.OUTCOME_UNKNOWN if may_go_on else FailureCode.INTERNAL_ERROR
             with suppress(Rejected):  # the step may have ended, and the stop of its calls waits for the journal
-                self._apply(lost)
+                self._apply(events.ToolCallFailed(tag, self.now(), ToolFailure(name, code, why)))
 
     @handles(StopsTold)
     def _stops_told(self, message: StopsTold) -> None:

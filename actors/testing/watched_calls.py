@@ -337,7 +337,7 @@ class WatchedCalls:
 
     def _gives_up(self, life: Life, event: Event) -> bool:
         """Its session has said so itself, when each of its dispatchers was lost."""
-        is_own = isinstance(event, events.ToolCallFailed) and event.failure.code is FailureCode.INTERNAL_ERROR
+        is_own = isinstance(event, events.ToolCallFailed) and event.failure.code in _GIVEN_UP
         return is_own and life.workers < MAX_GIVEN and self.dispatchers >= MAX_CALL_SENDS
 
     # -- when the clock is about to move
@@ -531,6 +531,7 @@ def _held_too_long(calls: WatchedCalls, life: Life) -> bool:
     return calls._system.now() >= life.run.deadline_at - EPSILON and not life.ran
 
 
+_GIVEN_UP: Final = (FailureCode.INTERNAL_ERROR, FailureCode.OUTCOME_UNKNOWN)
 _MAY_FAIL: Final[Mapping[FailureCode, Callable[[WatchedCalls, Life], bool]]] = {
     FailureCode.OVERLOADED: _overloaded,
     FailureCode.WITHDRAWN: _withdrawn,

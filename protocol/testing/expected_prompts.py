@@ -19,6 +19,7 @@ from callboard.protocol.commands import RecordCompaction
 from callboard.protocol.compaction import Compacted, Compaction
 from callboard.protocol.content import (
     AssistantMessage,
+    Media,
     Message,
     SystemMessage,
     Text,
@@ -590,5 +591,8 @@ def _said(message: Message) -> Iterator[tuple[str, str]]:
         for part in message.parts:
             if isinstance(part, ToolCall):
                 yield who, f"calls {part.name}({part.arguments})"
+            elif isinstance(part, Media):
+                name = f" {part.name!r}" if part.name else ""
+                yield who, f"[{type(part).__name__.lower()}{name} {part.media_type}]"
             elif isinstance(part, Text) and part.text:
                 yield who, part.text

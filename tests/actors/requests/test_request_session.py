@@ -408,16 +408,22 @@ def test_the_next_dispatcher_gets_the_open_calls_again_and_none_is_given_up(simu
     assert [message.content for message in scene.recorded if isinstance(message, ToolMessage)] == ["1", "2", "3"]
 
 
-def test_a_call_that_several_dispatchers_did_not_outlive_ends_as_our_fault(simulated: ActorSystem) -> None:
+@pytest.mark.parametrize(("has_begun", "code"), [(False, "internal_error"), (True, "outcome_unknown")])
+def test_a_call_that_several_dispatchers_did_not_outlive_ends_as_our_fault(
+    simulated: ActorSystem, has_begun: bool, code: str
+) -> None:
+    """One that has begun may go on in its worker, and have its effect yet: nobody says that it had none."""
     scene = Scene(simulated)
     scene.calls(("a", "look"))
+    if has_begun:
+        scene.say(ToolCallStarted(STEP._replace(call_id=CallId("a")), 0.0))
     for _ in range(MAX_CALL_SENDS):
         scene.strike("dispatcher")
     assert len(scene.told("dispatcher", DispatchCall)) == MAX_CALL_SENDS
     assert [message.tag.call_id for message in scene.told("dispatcher", CancelTool)] == ["a"]
     scene.answers()
     (result,) = [message.content for message in scene.recorded if isinstance(message, ToolMessage)]
-    assert orjson.loads(result)["code"] == "internal_error"
+    assert orjson.loads(result)["code"] == code
 
 
 def test_a_dispatcher_lost_before_it_offered_is_asked_again(simulated: ActorSystem) -> None:
