@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final, Protocol
@@ -10,7 +11,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from callboard.protocol.errors import UsageError
-from callboard.protocol.model import ModelRequest, StreamEvent
+from callboard.protocol.model import Done, Error, ModelRequest, StreamEvent
 from callboard.protocol.testing.adapter_encode import check_encode, check_replay
 from callboard.protocol.testing.answers import APIS, Answer, shipped_answers
 from callboard.protocol.testing.strategies import chunkings
@@ -18,6 +19,20 @@ from callboard.protocol.testing.turn_summary import Summary, difference, prefix_
 
 #: The wire API that an adapter of ours speaks, by the adapter's name, where the two differ.
 _APIS_BY_NAME: Final[Mapping[str, str]] = {"openai": "openai-responses"}
+
+
+#: What stands in a stream once its end has come, by the wire API. Copilot's may have none (docs/wire.md, quirk 23).
+_END_MARKS: Final[Mapping[str, re.Pattern[bytes]]] = {
+    "anthropic": re.compile(rb'"stop_reason":\s*"\w'),
+    "gemini": re.compile(rb'"finishReason":\s*"\w'),
+    "openai-responses": re.compile(rb"response\.(completed|incomplete|failed|done)\b"),
+    **dict.fromkeys(("openai-chat", "openrouter"), re.compile(rb'"finish_reason":\s*"\w')),
+}
+#: A stream is cut there: where a cut is hardest to see.
+_EVENT_ENDS: Final = re.compile(rb"\r?\n\r?\n")
+#: HTTP statuses that no answer has, and whether it is of use to ask again.
+_STATUSES: Final = {400: False, 401: False, 404: False, 429: True, 500: True, 503: True}
+_WAIT_SECONDS: Final = 7.0
 
 
 class DecoderLike(Protocol):
@@ -54,7 +69,9 @@ def check_provider_adapter(
     `api`, one of `answers.APIS`, or the one that the adapter's name is known for. Or they are your own `answers`:
     bytes, for which only the rules hold that every stream keeps, `(bytes, events)`, or an `Answer`. However the bytes
     are cut, the events say the same; an answer that breaks off anywhere says a part of what the whole one says; it
-    ends in exactly one Done or Error, and so does garbage; one decoder's bytes never show in another's events.
+    ends in exactly one Done or Error, and so does garbage; one decoder's bytes never show in another's events. What is
+    cut before its end is no Done, nor is what comes with an HTTP status of an error, whatever its body says; a 429 says
+    when to ask again.
 
     `encode` must carry every text, image, call, result, tool and option of a request for `model`, once and in order, or
     say in its notes (or by a UsageError) what the API cannot be told; it must pair results with their calls, give back
@@ -63,8 +80,11 @@ def check_provider_adapter(
     `headers` are those of `answers` given as bytes. Raises UsageError where neither `api` nor `answers` are known.
     """
     held = _answers_of(adapter, answers, api, headers)
+    mark = _END_MARKS.get(_api_of(adapter, api))
     for answer in held:
         _check_answer(adapter, answer)
+        _check_cuts(adapter, answer, mark)
+    _check_statuses(adapter, held)
     _check_apart(adapter, held)
 
     @_quiet(examples)
@@ -107,14 +127,18 @@ def _answers_of(
 ) -> Sequence[Answer]:
     if answers:
         return [_answer(number, one, headers or {}) for number, one in enumerate(answers)]
-    name = str(api or getattr(adapter, "name", ""))
-    known = _APIS_BY_NAME.get(name, name)
+    known = _api_of(adapter, api)
     if known not in APIS:
         raise UsageError(
-            f"an adapter named {name!r} speaks no wire API that the kit has answers of: give api= one of "
+            f"an adapter named {known!r} speaks no wire API that the kit has answers of: give api= one of "
             f"{', '.join(APIS)}, or answers= of your own; without any, nothing would be checked"
         )
     return shipped_answers(known)
+
+
+def _api_of(adapter: AdapterLike, api: str | None) -> str:
+    name = str(api or getattr(adapter, "name", ""))
+    return _APIS_BY_NAME.get(name, name)
 
 
 def _answer(number: int, one: AnswerLike, headers: Mapping[str, str]) -> Answer:
@@ -135,6 +159,40 @@ def _check_answer(adapter: AdapterLike, answer: Answer) -> None:
         _require(answer, difference(summary_of(answer.events), whole))
     single = _decoded(adapter, answer, [answer.body[at : at + 1] for at in range(len(answer.body))])
     _say_same(answer, whole, single, "byte by byte")
+
+
+def _check_cuts(adapter: AdapterLike, answer: Answer, mark: re.Pattern[bytes] | None) -> None:
+    """Behind each event before the one that says that the turn is over."""
+    ended = mark.search(answer.body) if mark is not None else None
+    whole = _decoded(adapter, answer, [answer.body])
+    if ended is None or not answer.streaming or whole.restarted or not isinstance(whole.end, Done):
+        return
+    sizes = [end.end() for end in _EVENT_ENDS.finditer(answer.body) if end.end() <= ended.start()]
+    for size in sizes:
+        end = _decoded(adapter, answer, [answer.body[:size]]).end
+        fault = "it ends as Done, and its end has not come" if isinstance(end, Done) else ""
+        _require(answer, fault, f"broken off after {size} bytes")
+
+
+def _check_statuses(adapter: AdapterLike, answers: Sequence[Answer]) -> None:
+    """Bodies of good answers, and an empty one, that come with the status of an error."""
+    good = [answer for answer in answers if answer.status < 400 and answer.events and _is_done(answer.events)]
+    kinds = {answer.streaming: answer for answer in reversed(good)}
+    headers = {"retry-after": f"{_WAIT_SECONDS:g}"}
+    for status, may_repeat in _STATUSES.items():
+        for like in (*kinds.values(), Answer("an empty object", b"{}")):
+            answer = Answer(f"{like.name}, with status {status}", like.body, None, status, headers, like.streaming)
+            error = _decoded(adapter, answer, [answer.body]).end
+            _require(answer, "" if isinstance(error, Error) else "the status is ignored: it ends as Done")
+            if like.body == b"{}" and isinstance(error, Error):
+                said = f"the error is{'' if error.retryable else ' not'} retryable"
+                _require(answer, "" if error.retryable is may_repeat else f"{said}, whatever its status")
+                waits = status != 429 or error.retry_after == _WAIT_SECONDS
+                _require(answer, "" if waits else f"retry-after: 7 came, and Error.retry_after is {error.retry_after}")
+
+
+def _is_done(events: Sequence[StreamEvent]) -> bool:
+    return any(isinstance(event, Done) for event in events)
 
 
 def _check_apart(adapter: AdapterLike, answers: Sequence[Answer]) -> None:

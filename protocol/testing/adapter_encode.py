@@ -114,9 +114,13 @@ class _Body(Struct, frozen=True):
     elsewhere: str
     """The address and headers: some options stand there."""
 
+    def document(self) -> Any:
+        """The JSON."""
+        return orjson.loads(self.data)
+
     def leaves(self) -> list[tuple[str, frozenset[str]]]:
         """Each text in the body, in order, with the texts that stand beside it in the objects it is in."""
-        return list(_leaves(orjson.loads(self.data), frozenset()))
+        return list(_leaves(self.document(), frozenset()))
 
 
 def check_encode(adapter: Any, model: str, quiet: Callable[[Any], Any]) -> None:
@@ -199,7 +203,7 @@ def _asks(pictures: Sequence[bool]) -> UserMessage:
 def _takes_pictures(adapter: Any, model: str) -> bool:
     """Not every model does. An adapter may refuse one, by an error that names the part and the model."""
     try:
-        adapter.encode(ModelRequest(model, (_asks([True]),)))
+        _encode(adapter, ModelRequest(model, (_asks([True]),)), may_refuse=True)
     except UsageError as error:
         if "Image" not in str(error):
             raise
@@ -219,12 +223,20 @@ def _without_pictures(message: Message) -> Message:
 # Encoding.
 
 
-def _encode(adapter: Any, request: ModelRequest) -> _Body:
-    """Twice: the bytes are the same, and the request is as it was."""
+def _encode(adapter: Any, request: ModelRequest, *, may_refuse: bool = False) -> _Body:
+    """Twice: the bytes are the same, and the request is as it was. Raises UsageError only where it `may_refuse`."""
     given_one = copy.deepcopy(request)
-    body = _body(adapter.encode(given_one))
+    try:
+        body, again = _body(adapter.encode(given_one)), _body(adapter.encode(given_one))
+        body.document()
+    except Exception as error:
+        if may_refuse and isinstance(error, UsageError):
+            raise
+        raised = f"raised {type(error).__name__}: {error}"
+        fault = f"gives no JSON ({error})" if isinstance(error, orjson.JSONDecodeError) else raised
+        raise AssertionError(f"encode {fault}, for {request!r:.300}") from None
     assert given_one == request, f"encode changes the request it is given: {request!r:.300}"
-    assert _body(adapter.encode(given_one)).data == body.data, f"encode gives different bytes for {request!r:.300}"
+    assert again.data == body.data, f"encode gives different bytes for {request!r:.300}"
     return body
 
 
@@ -350,7 +362,7 @@ def _check_options(adapter: Any, model: str) -> None:
     seen = {("", _sent(_encode(adapter, base)))}
     for name, changed, value in _OPTIONS:
         try:
-            body = _encode(adapter, replace(base, **changed))
+            body = _encode(adapter, replace(base, **changed), may_refuse=True)
         except UsageError:
             continue  # what the API cannot be asked is said, not dropped
         if name in body.notes:
@@ -372,7 +384,7 @@ def _sent(body: _Body) -> tuple[bytes, str]:
 def _holds(body: _Body, value: Any) -> bool:
     if isinstance(value, str):
         return value.encode() in body.data or value in body.elsewhere
-    return value in _numbers(orjson.loads(body.data))
+    return value in _numbers(body.document())
 
 
 def _numbers(value: Any) -> Iterator[float]:

@@ -70,10 +70,10 @@ def check_tool(
     bounds, at each member of its enum, and at each value that the tool's code compares with.
 
     A tool must return what it declares, strictly, as JSON of at most MAX_RESULT_BYTES, or raise ToolError; in time; and
-    leave no thread, task, file, socket or process behind. One with `effect="repeat"` must do nothing more when it
-    is called again with the same effect id: not to its own data, and not outside, where `world` (sync or async) reads
-    what it may change, such as the rows of a table. An async one must end when it is cancelled. The first breach raises
-    AssertionError with the arguments and a line that makes the call again.
+    leave no thread, task, file, socket or process behind, and os.environ as it was. One with `effect="repeat"` must do
+    nothing more when it is called again with the same effect id: not to its own data, and not outside, where `world`
+    (sync or async) reads what it may change, such as the rows of a table. An async one must end when it is cancelled.
+    The first breach raises AssertionError with the arguments and a line that makes the call again.
 
     All calls are made in one process. Each call of a process tool finds its module as it was loaded: a counter of the
     module's, or a generator of random numbers that gets a seed there, gives all of them the same. That is a UserWarning

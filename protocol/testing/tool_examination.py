@@ -6,6 +6,7 @@ import asyncio
 import copy
 import inspect
 import math
+import os
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from functools import wraps
 from types import FunctionType, ModuleType
@@ -19,7 +20,7 @@ from callboard.protocol.annotation_reading import signature_of
 from callboard.protocol.errors import ToolError
 from callboard.protocol.limits import MAX_RESULT_BYTES, TOOL_GRACE_SECONDS
 from callboard.protocol.testing.tool_child import Entering, Verdict
-from callboard.protocol.testing.tool_surroundings import Surroundings, leak
+from callboard.protocol.testing.tool_surroundings import Surroundings, environment_change, leak
 from callboard.protocol.tools import Deferred, Effect
 
 #: The schema and the function do not speak of the same arguments: the tool would never run.
@@ -67,6 +68,8 @@ class Examination:
         self._effects = 0
         self._cancelled = 0
         self._suspended = False
+        self._changed = ""
+        """What the call has done to the environment."""
         self._bound: Mapping[str, Any] | None = None
         self._on_enter: Entering = lambda plain: None
         self._sent: Any = None
@@ -76,8 +79,9 @@ class Examination:
         self._loop = self._loop or asyncio.new_event_loop()
         self._effects += 1
         self._on_enter, self._sent, self._bound = entering, orjson.loads(arguments), None
-        before = Surroundings.now(self._loop)
+        before, environment = Surroundings.now(self._loop), dict(os.environ)
         outcome = self._once(arguments)
+        self._changed = environment_change(environment)
         if outcome.refused is not None:
             faults = {fault["type"] for fault in outcome.refused.errors()}
             why = _faults(outcome.refused)
@@ -93,6 +97,8 @@ class Examination:
             return fault
         if outcome.told is None and (fault := _fault_of_result(outcome.value, self._declared)):
             return fault
+        if self._changed:
+            return self._changed
         if fault := leak(lambda: self._once(arguments), self._loop, before):
             return fault
         try:

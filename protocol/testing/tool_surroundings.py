@@ -1,4 +1,5 @@
 """What a process holds besides memory: threads, open files, child processes, tasks. What a call leaves of it is a leak.
+So is what it changes of the environment.
 
 Read from /proc, which is why the kit looks at tools on Linux alone.
 """
@@ -11,7 +12,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -50,6 +51,22 @@ class Surroundings(Struct, frozen=True):
             ("asyncio task", self.tasks, before.tasks),
         )
         return {kind: now - then for kind, now, then in kinds if len(now) > len(then)}
+
+
+def environment_change(before: Mapping[str, str]) -> str:
+    """Which variables of the environment are not as they were, by name: a value may be a secret. They are put back."""
+    now = dict(os.environ)
+    changed = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+    if not changed:
+        return ""
+    os.environ.clear()
+    os.environ.update(before)
+    told = ", ".join(f"{_VERBS[name in before, name in now]} {name}" for name in changed)
+    return f"changes os.environ, which all of its process reads: it {told}"
+
+
+#: What was done to a variable that was there before, and is now.
+_VERBS: Final = {(False, True): "sets", (True, True): "changes", (True, False): "deletes"}
 
 
 def leak(call: Callable[[], object], loop: asyncio.AbstractEventLoop, before: Surroundings) -> str:

@@ -137,6 +137,10 @@ def each(change: Callable[[StreamEvent], StreamEvent | None]) -> Callable[[Event
     return lambda events, end: [made for event in events if (made := change(event)) is not None]
 
 
+def _done_for_error(event: StreamEvent) -> StreamEvent:
+    return Done(FinishReason.STOP) if isinstance(event, Error) else event
+
+
 def kind(of: type[Any], **fields: Any) -> Callable[[Events, bool], Events]:
     """All events of one class, with other fields."""
     return each(lambda event: replace(event, **fields) if isinstance(event, of) else event)
@@ -270,6 +274,16 @@ ENCODERS: dict[str, tuple[str, dict[str, Any], str]] = {
 }  # fmt: skip
 
 DECODERS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "the end of the body is the end of the turn": (
+        "openai-chat",
+        {"events": lambda events, end: [_done_for_error(event) if end else event for event in events]},
+        "it ends as Done, and its end has not come|expected Error",
+    ),
+    "a good body with a bad status is a success": (
+        "openai-responses",
+        {"status": lambda status: 200 if status == 503 else status},
+        "status 503.*the status is ignored|503",
+    ),
     "usage is always 0": ("openai-chat", {"events": kind(Done, usage=Usage())}, "Done.usage: expected"),
     "cached tokens are lost": (
         "openrouter",
@@ -401,6 +415,30 @@ class Raises(Wrapped):
         return Raising()
 
 
+class RaisesForHistories(Wrapped):
+    def encode(self, request: ModelRequest, /) -> WireRequest:
+        if len(request.messages) > 1:
+            raise KeyError("role")
+        return super().encode(request)
+
+
+class WritesNoJson(Wrapped):
+    def encode(self, request: ModelRequest, /) -> WireRequest:
+        return replace(super().encode(request), body=b"messages: []")
+
+
+@pytest.mark.parametrize(
+    ("broken", "told"),
+    [
+        (RaisesForHistories, r"encode raised KeyError: 'role', for ModelRequest\("),
+        (WritesNoJson, r"encode gives no JSON \(.*\), for ModelRequest\("),
+    ],
+)
+def test_an_encoder_that_fails_is_told_with_its_request(broken: type[Wrapped], told: str) -> None:
+    with pytest.raises(AssertionError, match=told):
+        check_provider_adapter(broken(adapter_for("openai-chat")), examples=5)
+
+
 class Moody(Wrapped):
     """Each request has a number."""
 
@@ -446,14 +484,18 @@ class Lines:
         raise UsageError("this adapter only reads")
 
     def decoder(self, status: int = 200, headers: Mapping[str, str] | None = None, streaming: bool = True) -> Any:
-        return LineDecoder()
+        return LineDecoder(status, headers or {})
 
 
 class LineDecoder:
-    def __init__(self) -> None:
+    def __init__(self, status: int, headers: Mapping[str, str]) -> None:
         self.rest, self.ended = b"", False
+        wait = float(headers.get("retry-after", 0)) if status == 429 else None
+        self.error = Error(ErrorKind.SERVER, "no", status in (429, 500, 503), wait) if status >= 400 else None
 
     def feed(self, data: bytes, /) -> Events:
+        if self.error is not None:
+            return []
         *lines, self.rest = (self.rest + data).split(b"\n")
         return [event for line in lines for event in self._line(line)]
 
@@ -464,7 +506,7 @@ class LineDecoder:
 
     def finish(self) -> Events:
         ended, self.ended = self.ended, True
-        return [] if ended else [Error(ErrorKind.TRUNCATED, "cut off", True)]
+        return [] if ended else [self.error or Error(ErrorKind.TRUNCATED, "cut off", True)]
 
 
 def test_the_decoder_alone_with_answers_of_ones_own() -> None:

@@ -324,6 +324,31 @@ def leaves_a_socket(x: int) -> int:
     return x
 
 
+def sets_a_variable(x: int) -> int:
+    """Sets."""
+    os.environ.setdefault("LEFT_BY_A_TOOL", "hunter2")
+    return x
+
+
+def changes_variables(x: int) -> int:
+    """Changes."""
+    os.environ["HOME"] = "/nowhere"
+    del os.environ["PATH"]
+    return x
+
+
+def puts_it_back(x: int) -> int:
+    """As it was."""
+    home = os.environ["HOME"]
+    os.environ["HOME"] = "/nowhere"
+    os.environ["HOME"] = home
+    return x
+
+
+def test_a_tool_may_change_the_environment_for_a_while() -> None:
+    check_tool(puts_it_back, examples=20)
+
+
 def leaves_a_process(x: int) -> int:
     """Child process."""
     KEPT.append(subprocess.Popen(["sleep", "60"]))
@@ -399,6 +424,8 @@ async def renames(x: int) -> int:
         (leaves_a_thread, "leaves a thread behind at each call"),
         (leaves_a_file, "leaves an open file or socket behind at each call: .*null"),
         (leaves_a_socket, r'\(\{"x":101\}\) leaves an open file or socket behind at each call: .*socket'),
+        (sets_a_variable, r"changes os.environ, .*: it sets LEFT_BY_A_TOOL; call it again"),
+        (changes_variables, "changes os.environ, .*: it changes HOME, deletes PATH; call it again"),
         (leaves_a_process, "leaves a child process behind"),
         (leaves_an_orphan, "leaves a child process behind"),
         (swallows, "swallows its cancellation: it was cancelled, and returned a result"),
