@@ -100,7 +100,6 @@ class _Due(Struct, eq=False):
     at: float
     """No sooner, and hardly later."""
     owner: _Owner
-    what: str
     make: Callable[[float], Event] | None = None
     """The event; None of a command that is to be carried out."""
     value: Command | None = None
@@ -111,6 +110,12 @@ class _Due(Struct, eq=False):
     came_at: float | None = None
     void_at: float | None = None
     """It need not come any more: its sender was stopped, or has died."""
+
+    @property
+    def what(self) -> str:
+        """Which event or command, for people."""
+        kind = self.owner[0] if self.make is None else type(self.make(self.at))
+        return f"{kind.__name__} {self.owner[1]}"
 
 
 def in_time(story: Story) -> Iterator[str]:
@@ -191,8 +196,7 @@ class _Watch:
         self, owner: _Owner, answers: Iterable[Answer], *, must_come: bool = True, early_seconds: float = 0.0
     ) -> None:
         for answer in answers:
-            what = f"{type(answer.make(answer.at)).__name__} {owner[1]}"
-            due = _Due(answer.at, owner, what, answer.make, None, answer.unstoppable, must_come, early_seconds)
+            due = _Due(answer.at, owner, answer.make, None, answer.unstoppable, must_come, early_seconds)
             self._expect(due)
 
     def _void(self, at: float, which: Callable[[_Due], bool], tag: Tag | None = None) -> None:
@@ -212,7 +216,7 @@ class _Watch:
         kind, tag = type(command), command.tag
         if isinstance(command, _CARRIED_OUT):
             begins_at = max(at, command.not_before_at) if isinstance(command, CallModel) else at
-            self._expect(_Due(begins_at, (kind, tag), f"{kind.__name__} {tag}", value=command))
+            self._expect(_Due(begins_at, (kind, tag), value=command))
         elif isinstance(command, SetTimer | ClearTimer):
             self._void(at, lambda due: due.owner[0] is SetTimer, tag)
             if isinstance(command, SetTimer):

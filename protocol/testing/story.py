@@ -485,10 +485,12 @@ class Story:
 
     def latest(self, due: float) -> float:
         """When something due then is noticed at the latest: session or journal are slow, or the clock has jumped."""
-        slack = self.trace.scenario.latency_seconds + self.trace.lag_seconds
+        trace = self.trace
+        slack = trace.scenario.latency_seconds + trace.lag_seconds
         due += slack
-        for at, seconds in sorted((*self.trace.scenario.jumps, *self.trace.jumps)):
-            due = at + seconds + slack if at <= due < at + seconds else due
+        if trace.jumps or trace.scenario.jumps:
+            for at, seconds in sorted((*trace.scenario.jumps, *trace.jumps)):
+                due = at + seconds + slack if at <= due < at + seconds else due
         return due + EPSILON
 
     def blocks(self) -> Sequence[Block]:
