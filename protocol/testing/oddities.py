@@ -145,7 +145,7 @@ def _equal_questions(choices: Choices, drawn: Scenario) -> Scenario:
 
 
 def _call_is_deferred(choices: Choices, drawn: Scenario) -> Scenario:
-    """And what comes of it from outside; sometimes the process dies meanwhile, or the holder of the calls."""
+    """And what comes of it from outside; meanwhile process or holder of the calls may die, or the user leave."""
     plan = PlannedCall(
         choices.pick(SMALL_TOOLS),
         does=ToolDoes.DEFER,
@@ -156,7 +156,7 @@ def _call_is_deferred(choices: Choices, drawn: Scenario) -> Scenario:
     )
     names = ("does", "outside", "outside_seconds", "open_seconds", "doubled")
     drawn = _odd_call(choices, drawn, lambda call: replace(call, **{name: getattr(plan, name) for name in names}))
-    befalls = choices.pick(("", "", "restart_at", "tools_lost_at"))
+    befalls = choices.pick(("", "restart_at", "tools_lost_at", "cancel_at", "cancel_at"))
     return _happens(drawn, befalls, soon(choices))
 
 

@@ -257,5 +257,6 @@ JUDGED: Final[Mapping[str, Callable[[Story], int]]] = MappingProxyType(
         "I32": _asked_for(CallPurpose.SEARCH_WORDS),
         "I33": lambda story: sum(len(finish.steps) for finish in story.given(Finish)),
         "I34": _given(Note),
+        "I35": _entries(Verb.RAN, Verb.ASKED),
     }
 )

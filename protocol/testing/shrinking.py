@@ -71,7 +71,7 @@ def simpler(scenario: Scenario) -> Iterator[Scenario]:
     for turns in _shorter(scenario.turns):
         yield replace(scenario, turns=turns)
     yield from _plainer(scenario)
-    for options in _plainer(scenario.options):
+    for options in filter(_is_taken, _plainer(scenario.options)):
         yield replace(scenario, options=options)
     for index, turn in enumerate(scenario.turns):
         for plain in (*_with_fewer_calls(turn), *_plainer(turn), *_plainer_calls(turn)):
@@ -88,6 +88,11 @@ def simpler(scenario: Scenario) -> Iterator[Scenario]:
         for sooner in _SOONER:
             if sooner < scenario.strays[0][0]:
                 yield from (replace(scenario, strays=((sooner, number),)) for number in range(_STRAY_NUMBERS))
+
+
+def _is_taken(options: RequestOptions) -> bool:
+    """A request with a cost budget is refused without its prices."""
+    return options.cost_budget is None or None not in (options.input_price, options.output_price)
 
 
 def _prompt(turns: tuple[PlannedTurn, ...]) -> tuple[PlannedTurn, ...]:
