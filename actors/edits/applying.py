@@ -194,7 +194,8 @@ class Applier:
         failed = []
         for place, each in enumerate(todo):
             try:
-                if each.new != each.old and self._content(each.path) == each.new:
+                is_other = each.new != each.old or each.is_executable is not None  # its permissions may be new
+                if is_other and self._content(each.path) == each.new:
                     temporary = _temporary(proposal_id, place, each.path)
                     if each.old is not None:
                         self._write(temporary, each.old, replace(each, source=each.path, is_executable=None), record)

@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from callboard.actors.testing import chaos, played_kernel
+from callboard.actors.testing import chaos, played_edits, played_kernel
 from callboard.actors.testing.chaos.table import contained_table
 from callboard.actors.testing.run_reach import seeded_reach
 from callboard.actors.tools import Tool
@@ -112,7 +112,10 @@ def _reach(seeds: int) -> int:
 
 
 #: Each says what is not as promised; the same for the same seed.
-PLAYS: Final[Mapping[str, Callable[[int], list[str]]]] = {"kernel": played_kernel.play}
+PLAYS: Final[Mapping[str, Callable[[int], list[str]]]] = {
+    "kernel": played_kernel.play,
+    "edits": played_edits.play,
+}
 
 
 def _plays(only: str | None, seeds: range) -> int:

@@ -11,6 +11,7 @@ from support.edit_desk import Desk
 from callboard.actors.edits import proposal_store
 from callboard.actors.edits.planning import ApplyPatch, CodeEdit, CreateFile, DeleteFile, EditCode, RenameFile
 from callboard.actors.edits.proposals import ProposalState
+from callboard.actors.opened_folders import OpenedFolders
 from callboard.protocol.errors import ToolError, UsageError
 
 PENDING, APPLIED, DENIED, STALE = (
@@ -249,3 +250,29 @@ def test_secret_and_protected_files_are_not_edited(desk: Desk) -> None:
         with pytest.raises(ToolError) as caught:
             desk.stage(CreateFile(path, "x"))
         assert caught.value.field == "path"
+
+
+def test_permissions_that_could_not_be_kept_on_the_disk_are_taken_back_too(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = desk.root / "a.sh"
+    script.write_text("one\n")
+    script.chmod(0o600)
+    known = desk.staged(ApplyPatch("diff --git a/a.sh b/a.sh\nold mode 100644\nnew mode 100755\n"))
+    rename, sync = OpenedFolders.rename, OpenedFolders.sync
+    renamed = []
+
+    def renames(self: OpenedFolders, path: str, to: str) -> None:
+        renamed.append(to)
+        rename(self, path, to)
+
+    def fails_once_renamed(self: OpenedFolders, path: str) -> None:
+        if len(renamed) == 1:
+            renamed.append("failed")
+            raise OSError(28, "No space left on device")
+        sync(self, path)
+
+    monkeypatch.setattr(OpenedFolders, "rename", renames)
+    monkeypatch.setattr(OpenedFolders, "sync", fails_once_renamed)
+    (left,) = desk.decide(known)
+    assert (left.state, stat.S_IMODE(script.stat().st_mode)) == (PENDING, 0o600)
