@@ -19,6 +19,8 @@ from msgspec.structs import replace
 from callboard.actors.calls.approvals import ApprovalKind
 from callboard.protocol.commands import AskApproval
 from callboard.protocol.ids import Tag
+from callboard.protocol.testing.drawing import SeededChoices, draw_call
+from callboard.protocol.testing.scenario import PlannedCall
 from callboard.protocol.tools import Isolation, Latency
 
 #: The name of each pool of the tree, as messages.pool_name gives it.
@@ -240,6 +242,8 @@ class Faults(Struct, frozen=True):
     """None: there is no journal."""
     deaths: tuple[Death, ...] = ()
     workers: WorkerFaults = WorkerFaults()
+    direct_calls: tuple[tuple[float, PlannedCall], ...] = ()
+    """Of tools, without a model, beside the requests: when, and what becomes of each."""
     models: ModelFaults = ModelFaults()
     people: PeopleFaults = PeopleFaults()
     session_capacity: int = 8
@@ -258,7 +262,7 @@ def seeded_faults(seed: int) -> Faults:
     rng = random.Random(f"faults {seed}")
     faults = replace(Faults(), journal=_journal(rng) if rng.random() < 0.5 else None)
     if is_small(seed):
-        kind = rng.choice((None, _crash_at_a_moment, _death_at_a_moment, *_KINDS))
+        kind = rng.choice((None, _crash_at_a_moment, _death_at_a_moment, _odd_workers, *_KINDS))
         return faults if kind is None else kind(rng, faults, 4)
     for kind, share in _KINDS.items():
         if rng.random() < share:
@@ -319,8 +323,8 @@ def _contention(rng: random.Random, faults: Faults, _latest: int) -> Faults:
 
 def _odd_workers(rng: random.Random, faults: Faults, latest: int) -> Faults:
     """In a small run most calls meet one; in a rich one few do, or no request would get far."""
-    fine = (WorkerFate.FINE,) * (40 if latest > 4 else 4)
-    fates = (*WorkerFate, *fine) if latest > 4 else (*rng.sample(list(WorkerFate), 4), *fine)
+    fine = (WorkerFate.FINE,) * (40 if latest > 4 else 3)
+    fates = (*WorkerFate, *fine) if latest > 4 else (*rng.sample(list(WorkerFate), 6), *fine)
     return replace(faults, workers=replace(faults.workers, fates=fates))
 
 
@@ -339,6 +343,13 @@ def _odd_models(rng: random.Random, faults: Faults, _latest: int) -> Faults:
 def _limited_models(rng: random.Random, faults: Faults, _latest: int) -> Faults:
     """All requests share a limit, which lets them wait."""
     return replace(faults, models=replace(faults.models, requests_per_minute=rng.choice((2.0, 6.0, 30.0))))
+
+
+def _direct_calls(rng: random.Random, faults: Faults, latest: int) -> Faults:
+    """Not where the process dies: none of the tests' callers asks again."""
+    choices = SeededChoices(rng.randrange(1 << 20))
+    calls = tuple((_moment(rng, latest), draw_call(choices)) for _ in range(rng.choice((1, 2, 4))))
+    return replace(faults, direct_calls=calls if not faults.deaths and not faults.escalates else ())
 
 
 def _far_reaching_answers(_rng: random.Random, faults: Faults, _latest: int) -> Faults:
@@ -375,6 +386,7 @@ _KINDS: Final[Mapping[Callable[[random.Random, Faults, int], Faults], float]] = 
         _odd_models: 0.4,
         _limited_models: 0.15,
         _far_reaching_answers: 0.3,
+        _direct_calls: 0.3,
         _floods: 0.2,
         _jumps: 0.15,
         _store: 0.2,

@@ -51,7 +51,7 @@ ROWS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
             "full",
             "read-only",
         ),
-        "world": ("worker dies", "jump", "flood", "store refuses", "store is slow", "the root gives up"),
+        "world": ("worker dies", "jump", "flood", "store refuses", "store is slow", "the root gives up", "direct call"),
         "end": (*(outcome.value for outcome in Outcome), "lost"),
     }
 )

@@ -41,7 +41,8 @@ from callboard.actors.requests.tool_selection import ToolSelection
 from callboard.actors.requests.write_ahead import WriteAhead
 from callboard.actors.telemetry.telemetry import Telemetry
 from callboard.actors.testing.answered_calls import next_request, taken_wrongly
-from callboard.actors.testing.faults import Faults, is_small, seeded_faults
+from callboard.actors.testing.direct_plays import DirectPlay
+from callboard.actors.testing.faults import Faults, PeopleFaults, is_small, seeded_faults
 from callboard.actors.testing.replay_token import Chosen, RunToken
 from callboard.actors.testing.schedules import smallest
 from callboard.actors.testing.simulated_request import RecordedSession, SimulatedRequest
@@ -116,6 +117,7 @@ class SimulatedRun:
         self._tools: tuple[ToolOffer, ...] = scenarios[0].tools if scenarios else ()
         self.answering: dict[RequestId, SimulatedRequest] = {}
         """Requests that go on from calls which others have handed out."""
+        self.direct_calls: list[DirectPlay] = []
         self._taken_wrongly: list[str] = []
 
     @property
@@ -157,6 +159,8 @@ class SimulatedRun:
         if self.world.ahead is not None:
             found += self.world.ahead.problems({name: each.finish for name, each in requests.items()})
         found += self.world.problems
+        for call in self.direct_calls:
+            found += [f"{call.scenario.request_id} direct: {told}" for told in call.problems()]
         return [*self._taken_wrongly, *found, *problems_of_the_whole(self.world, self.requests, self._tools)]
 
     def _run_until(self, seconds: float, *, may_die: bool = False) -> bool:
@@ -342,6 +346,8 @@ class SimulatedRun:
             at(when, f"death in {pool}", partial(world.lose_worker, pool))
         for when, seconds in self.faults.jumps:
             at(when, "jump", partial(world.jump, seconds))
+        for number, (when, plan) in enumerate(self.faults.direct_calls):
+            at(when, "direct call", partial(self._call_directly, number, plan))
         for when in self.faults.floods:
             at(when, "flood", self._flood)
 
@@ -376,6 +382,13 @@ class SimulatedRun:
         with contextlib.suppress(MailboxFull):
             assert request.ref is not None
             request.ref.tell(foreign_event(number, beginning(plan), step, calls, self.scheduler.now()))
+
+    def _call_directly(self, number: int, plan: PlannedCall) -> None:
+        self.world.reach("world", "direct call")
+        play = DirectPlay(number, plan, self.world)
+        self.direct_calls.append(play)
+        self.world.add(play.scenario, Trace(play.scenario))
+        play.begin(self.system)
 
     def _flood(self) -> None:
         """Messages of a stranger at every session, and at those who serve all: more than a mailbox takes in one go."""
@@ -440,6 +453,8 @@ def seeded_scenarios(seed: int, fault_seed: int | None) -> list[Scenario]:
     faults = Faults() if fault_seed is None else seeded_faults(fault_seed)
     moments = [each.moment.what for each in (*faults.crashes, *faults.deaths) if each.moment is not None]
     wanted = next((_NEEDED[what] for what in moments if what in _NEEDED), None)
+    if wanted is None and faults.people != PeopleFaults():
+        wanted = _asking
     if is_small(seed):
         return [_spiced(rng, _short(seed, rng, fault_seed), wanted)]
     seeds = range(seed * max(_SIDE_BY_SIDE), seed * max(_SIDE_BY_SIDE) + rng.choice(_SIDE_BY_SIDE))
@@ -458,7 +473,9 @@ def _playable(scenario: Scenario) -> Scenario:
 
 def _short(seed: int, rng: random.Random, fault_seed: int | None) -> Scenario:
     choices = drawing.SeededChoices(seed)
-    drawn = generator.draw_scenario(choices, max_turns=3, max_calls=rng.choice((1, 2, 3)), restarts=False)
+    drawn = generator.draw_scenario(
+        choices, max_turns=rng.choice((2, 3, 3, 5)), max_calls=rng.choice((1, 2, 3)), restarts=False
+    )
     tools = tuple(_somewhere(rng, offer) for offer in drawn.tools) if fault_seed is not None else drawn.tools
     return _playable(replace(drawn, tools=tools, tools_lost_at=(), request_id=RequestId("r0")))
 
@@ -500,6 +517,12 @@ def _compacting(rng: random.Random, scenario: Scenario) -> Scenario:
     return oddities.draw_compaction(drawing.SeededChoices(rng.randrange(1 << 20)), scenario)
 
 
+def _cancelled(rng: random.Random, scenario: Scenario) -> Scenario:
+    """Calls take long, and the user leaves while they run."""
+    slow = _with_calls(scenario, lambda call: replace(call, seconds=4.0))
+    return replace(slow, cancel_at=rng.choice((1.5, 2.5, 4.0, 6.0)))
+
+
 Spice = Callable[[random.Random, Scenario], Scenario]
 #: What makes a moment likely (faults.MOMENTS).
 _NEEDED: Final[Mapping[str, Spice]] = {
@@ -508,6 +531,7 @@ _NEEDED: Final[Mapping[str, Spice]] = {
     "ToolCallDeferred": _deferring,
     "AskApproval": _asking,
     "ApprovalGranted": _asking,
+    "CancelTool": _cancelled,
 }
 
 
