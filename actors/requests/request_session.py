@@ -50,6 +50,7 @@ from callboard.actors.requests.session_messages import (
     Subscriber,
     TakenUp,
     WindowFound,
+    lost_work,
 )
 from callboard.actors.requests.write_ahead import LATE, SECOND_LOOK_SECONDS, WRITTEN_WITHIN_SECONDS, WriteAhead
 from callboard.actors.telemetry.notices import PeerLost
@@ -67,7 +68,7 @@ from callboard.protocol.machine import Session
 from callboard.protocol.options import ToolOffer
 from callboard.protocol.output import OUTPUT_TOOL, Checked, answers_in, named_apart
 from callboard.protocol.states import CallState
-from callboard.protocol.tools import Effect, FailureCode, ToolFailure
+from callboard.protocol.tools import Effect, ToolFailure
 
 logger = logger_of("callboard")
 #: For the dispatcher to say that the tools of a cancelled request were asked to stop; then it is answered anyway.
@@ -313,13 +314,10 @@ class RequestSession(Actor[SessionMessage]):
                 self._open[tag] = order, sends + 1
                 self._peers.dispatcher.tell_control(order)
                 continue
-            name = order.run.name if isinstance(order, DispatchCall) else order.question.name
-            why = f"each of {sends} dispatchers that {name} was sent to was lost"
             self._stop_work(STOPS[type(order)](tag))
             may_go_on = self._session.calls.get(tag) is CallState.RUNNING
-            code = FailureCode.OUTCOME_UNKNOWN if may_go_on else FailureCode.INTERNAL_ERROR
             with suppress(Rejected):  # the step may have ended, and the stop of its calls waits for the journal
-                self._apply(events.ToolCallFailed(tag, self.now(), ToolFailure(name, code, why)))
+                self._apply(lost_work(order, sends, self.now(), may_go_on=may_go_on))
 
     @handles(StopsTold)
     def _stops_told(self, message: StopsTold) -> None:

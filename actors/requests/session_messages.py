@@ -27,6 +27,7 @@ from callboard.protocol.events import Event, ToolCallEnd
 from callboard.protocol.ids import RequestId, Tag, ToolName
 from callboard.protocol.model import CallPurpose
 from callboard.protocol.states import CallState, RequestState
+from callboard.protocol.tools import FailureCode, ToolFailure
 
 Subscriber = Callable[[Seen], None]
 """Hears, on the loop thread, each event of the request as it is applied, each RunTool, AskApproval, ReportFailure and
@@ -48,6 +49,19 @@ STOPS: Final[Mapping[type[Order], type[Stop]]] = {
     DispatchCall: commands.CancelTool,
     SeekApproval: commands.WithdrawApproval,
 }
+
+
+def lost_work(order: DispatchCall | SeekApproval, sends: int, at: float, *, may_go_on: bool) -> Event:
+    """How a call ends of which each dispatcher was lost that it, or the question about it, was sent to. `may_go_on`: at
+    a worker."""
+    if isinstance(order, SeekApproval):
+        asked = order.question
+        told = f"each of {sends} dispatchers that were to ask about {asked.name} was lost"
+        return events.ApprovalDenied(asked.tag, at, "approver", told)
+    name = order.run.name
+    code = FailureCode.OUTCOME_UNKNOWN if may_go_on else FailureCode.INTERNAL_ERROR
+    why = f"each of {sends} dispatchers that {name} was sent to was lost"
+    return events.ToolCallFailed(order.run.tag, at, ToolFailure(name, code, why))
 
 
 class Peers(Struct, frozen=True):

@@ -321,6 +321,8 @@ class World:
             ref = self.system.ref(name)
         except NoSuchActor:
             return
+        if parent == "root" and (journal := self.faults.journal) is not None:
+            most -= len(journal.crashes_before) + len(journal.crashes_after)  # it may crash at any time
         if len(recent) >= most and not self.faults.escalates:
             return
         self._crashes[parent] = [*recent, now]

@@ -18,6 +18,7 @@ from callboard.actors.kernel.system import ActorSystem
 from callboard.protocol.commands import AskApproval, WithdrawApproval
 from callboard.protocol.events import ApprovalDenied, ApprovalGranted, Event
 from callboard.protocol.ids import RequestId, Tag, ToolName
+from callboard.protocol.limits import MAX_CALL_SENDS
 
 _Equal = tuple[Ref, ToolName, str]
 _ANSWERS: Final = (ApprovalGranted, ApprovalDenied)
@@ -118,6 +119,9 @@ class WatchedQuestions:
         if not isinstance(event, _ANSWERS) or event.tag not in self._known:
             return
         due = self._due.pop(event.tag, None)
+        gives_up = isinstance(event, ApprovalDenied) and self._dispatchers >= MAX_CALL_SENDS
+        if due is None and gives_up and event.reason.startswith(f"each of {MAX_CALL_SENDS} dispatchers"):
+            return  # its session has said so itself
         if due is None:
             self._wrong(event.tag, "answer", f"its session hears {type(event).__name__}, and nobody has said so")
             return

@@ -367,6 +367,14 @@ def test_a_call_that_no_dispatcher_survives_fails_and_the_others_go_on() -> None
     assert outcome(trace) is Outcome.ANSWERED
 
 
+def test_a_question_that_no_dispatcher_survives_is_a_no_at_once() -> None:
+    lost = tuple(1.01 + n / 100 for n in range(MAX_CALL_SENDS))
+    trace = one(step(PlannedCall(WRITE, person=PersonDoes.IGNORE), tools_lost_at=lost))
+    assert f"each of {MAX_CALL_SENDS} dispatchers" in results(trace)[0]
+    assert outcome(trace) is Outcome.ANSWERED
+    assert trace.ended_at < 60.0
+
+
 def test_telemetry_may_crash_unnoticed() -> None:
     crashes = Faults(crashes=(Crash(0.5, ("root/telemetry",)), Crash(1.5, ("root/telemetry",))))
     assert one(step(PlannedCall(LOOK)), faults=crashes).to_bytes() == one(step(PlannedCall(LOOK))).to_bytes()
