@@ -22,6 +22,7 @@ from callboard.protocol.limits import MAX_RETRY_AFTER_SECONDS
 from callboard.protocol.model import Error, ModelRequest, ModelResponse, Restarted, StreamEvent, TextDelta, Usage
 
 #: Float sums of virtual times, in seconds.
+FULL_SECONDS: Final = 1.0
 EPSILON: Final = 1e-6
 #: The pause behind the first failure, where chance is a half as in each simulated run; it doubles with each.
 FIRST_PAUSE_SECONDS: Final = 0.375
@@ -73,6 +74,8 @@ class _Call(Struct, eq=False):
     """Its session has heard pieces of this one, and not that they are void."""
     heard_text: str = ""
     """Of an answer that failed, where nobody read along."""
+    late_since: float = float("inf")
+    """When its time was first seen to be over."""
     untold_routes: int = 0
     """Its session has still to hear that another model is asked."""
 
@@ -308,7 +311,10 @@ class WatchedModels:
                 self._look_at(tag, call, now)
 
     def _look_at(self, tag: Tag, call: _Call, now: float) -> None:
-        if now > call.call.deadline_at + 2 * OVERDUE_SECONDS + EPSILON:
+        late = now > call.call.deadline_at + 2 * OVERDUE_SECONDS + EPSILON
+        call.late_since = min(call.late_since, now) if late else float("inf")
+        # A session whose mailbox is full is tried again soon.
+        if late and now > call.late_since + FULL_SECONDS:
             self._wrong(tag, "overdue", f"it had until {call.call.deadline_at:g}, and its session waits for its end")
         elif (call.attempts and call.attempts[-1].runs) or (self._has_limits and call.route == 0):
             return
