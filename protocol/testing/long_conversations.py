@@ -91,6 +91,7 @@ def _draw_summary(choices: Choices) -> PlannedTurn:
     odd = draw_turn(choices, 2)
     short = replace(plain, finish_reason=choices.pick((*SHORT_ENDS, FinishReason.CONTENT_FILTER)))
     failed = replace(plain, does=choices.pick((ModelDoes.LOST, ModelDoes.CUT, ModelDoes.BREAK)))
+    plain = replace(plain, counts_tokens=choices.pick((True, True, False)))
     return choices.pick((plain, plain, plain, short, failed, odd, replace(odd, calls=()), PlannedTurn()))
 
 

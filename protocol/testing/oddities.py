@@ -426,8 +426,11 @@ def _repeats_itself(choices: Choices, drawn: Scenario) -> Scenario:
 
 
 def _compacts(choices: Choices, drawn: Scenario) -> Scenario:
-    """A summary is asked for; sometimes the process dies meanwhile, or the request is cancelled."""
+    """A summary is asked for; sometimes the process dies meanwhile, the request is cancelled, or each try is lost."""
     drawn = draw_compaction(choices, drawn)
+    if chance(choices, 10):
+        lost = PlannedTurn(does=ModelDoes.LOST, requests=choices.pick((1, 2)))
+        return _with_options(replace(drawn, summaries=(lost,) * 4), max_attempts=choices.pick((2, 4)))
     lasts = drawn.summaries[0].seconds if drawn.summaries else 1.0
     befalls, when = choices.pick(("", "restart_at", "restart_at", "cancel_at")), lasts * choices.pick((0.25, 0.5, 1.5))
     return _happens(drawn, befalls, when)
@@ -456,7 +459,8 @@ def _commits(choices: Choices, drawn: Scenario) -> Scenario:
     )
     befalls = choices.pick(("", "tools_lost_at", "tools_lost_at", "restart_at"))
     while_it_runs = drawn.turns[0].seconds + choices.pick((0.25, 0.375, 0.75))
-    return _happens(replace(drawn, tools=tuple(tools)), befalls, choices.pick((while_it_runs, soon(choices))))
+    drawn = _with_options(replace(drawn, tools=tuple(tools)), max_attempts=choices.pick((1, 1, 2, 4)))
+    return _happens(drawn, befalls, choices.pick((while_it_runs, soon(choices))))
 
 
 def _comes_too_early(choices: Choices, drawn: Scenario) -> Scenario:
@@ -510,6 +514,7 @@ def _draw_words(choices: Choices) -> PlannedTurn:
     odd = draw_turn(choices, 2)
     does = choices.pick((ModelDoes.LOST, ModelDoes.BREAK, ModelDoes.STALL))
     short = replace(plain, finish_reason=choices.pick((*SHORT_ENDS, FinishReason.CONTENT_FILTER)))
+    plain = replace(plain, counts_tokens=choices.pick((True, False)))
     return choices.pick((plain, plain, plain, short, odd, replace(odd, does=does)))
 
 
@@ -544,11 +549,11 @@ def _with_askers_tools(choices: Choices, drawn: Scenario) -> Scenario:
     if befalls == "answered":  # too early: the first strays are results of the asker's calls
         return replace(drawn, strays=tuple((at / 2, choices.pick((0, 0, 1, 2))) for at in range(3, 17)))
     if befalls == "lost":
-        return replace(drawn, tools_lost_at=(2.5, 5.0, 8.0))
+        return replace(drawn, tools_lost_at=(1.5, 2.5, 5.0, 8.0))
     if befalls == "cancelled":
-        return replace(drawn, cancel_at=choices.pick((2.5, 4.0, 6.0, 9.0)))
+        return replace(drawn, cancel_at=choices.pick((1.5, 2.5, 4.0, 6.0, 9.0)))
     if befalls == "late":
-        return replace(drawn, options=replace(drawn.options, timeout_seconds=choices.pick((4.0, 6.0, 12.0))))
+        return _with_options(drawn, timeout_seconds=choices.pick((1.5, 4.0, 6.0, 12.0)))
     return drawn
 
 
