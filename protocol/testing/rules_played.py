@@ -208,9 +208,11 @@ class _Watch:
     def _lose_calls(self, at: float) -> None:
         """Whoever held the calls is gone. What waits for the journal still may be carried out, and need not."""
         self._void(at, lambda due: due.owner[0] in _HELD and due.make is not None and not due.unstoppable)
-        for dues in self._dues.values():
-            for due in dues:
-                due.must_come = due.must_come and (due.make is not None or due.owner[0] not in _HELD)
+        self._need_not_come(lambda due: due.make is None and due.owner[0] in _HELD)
+
+    def _need_not_come(self, which: Callable[[_Due], bool]) -> None:
+        for due in chain.from_iterable(self._dues.values()):
+            due.must_come = due.must_come and not which(due)
 
     def _given(self, at: float, command: Any) -> None:
         kind, tag = type(command), command.tag
@@ -228,7 +230,7 @@ class _Watch:
                 stopped = replace(cancelled(tag, at), unstoppable=True)
                 self._expect_answers((CancelTool, tag), [stopped], must_come=False)
         elif isinstance(command, Finish):
-            self._void(at, lambda due: due.make is None)
+            self._need_not_come(lambda due: due.make is None)
 
     # What came.
 
