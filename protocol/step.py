@@ -430,10 +430,7 @@ class Batch(Struct, eq=False):
 
         One timer a step, not one a call: it fires at the earliest deadline, and is then set for the next.
         """
-        due = math.inf
-        for call in self.calls.values():
-            if call.due_at < due and call.result is None:
-                due = call.due_at
+        due = min((call.due_at for call in self.calls.values() if call.result is None), default=math.inf)
         if due == math.inf or (self.timer_at is not None and self.timer_at <= due):
             return []
         self.timer_at = due

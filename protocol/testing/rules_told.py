@@ -302,7 +302,8 @@ def notes_true(story: Story) -> Iterator[str]:
         else:
             yield from _wrong_aside_notes(reaction, given, asides[id(reaction)])
             left_out.update(_left_out(reaction.event) if isinstance(reaction.event, ModelFailed) else ())
-        yield from _wrong_notes_of_prompt(reaction)
+        if reaction.given(Note):
+            yield from _wrong_notes_of_prompt(reaction)
         step = began[-1] if began else step
 
 
@@ -321,6 +322,8 @@ def _wrong_notes_of_prompt(reaction: Reaction) -> Iterator[str]:
 
 
 def _wrong_notes(reaction: Reaction, given: list[Note], expected: list[_ExpectedNote], step: Tag) -> Iterator[str]:
+    if not given and not expected:
+        return
     what = f"{type(reaction.event).__name__} of step {step.step}"
     if [note.kind for note in given] != [note.kind for note in expected]:
         wanted = [str(note.kind) for note in expected]

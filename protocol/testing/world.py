@@ -96,7 +96,7 @@ class _Step(NamedTuple):
     is_asking: bool = False
 
 
-_ENDS_MODEL_CALL: Final = (ModelResponded, ModelFailed, ModelLost, StopModel)
+_ENDS_MODEL_CALL: Final = frozenset({ModelResponded, ModelFailed, ModelLost, StopModel})
 _Later = Callable[[], Iterable[Happening]]
 
 
@@ -213,9 +213,10 @@ class World:
 
     def _follow(self, told: Event | Command) -> None:
         """Where is the session after this?"""
-        if isinstance(told, CallModel):
+        kind = type(told)
+        if kind is CallModel:
             self._step = _Step(told.tag, True)
-        elif (isinstance(told, _ENDS_MODEL_CALL) and told.tag == self._step.tag) or isinstance(told, RequestStarted):
+        elif kind is RequestStarted or (kind in _ENDS_MODEL_CALL and told.tag == self._step.tag):
             self._step = _Step(told.tag)
 
     # What the scenario has in store from outside.
