@@ -12,6 +12,7 @@ from callboard.protocol.content import AssistantMessage, Message, SystemMessage,
 from callboard.protocol.model import FinishReason
 from callboard.protocol.provider_options import ExtraFields
 from callboard.protocol.testing.drawing import SHORT_ENDS, Choices, chance, draw_history, draw_turn, quarters
+from callboard.protocol.testing.outside import long_text
 from callboard.protocol.testing.scenario import ModelDoes, PlannedCall, PlannedTurn, Scenario, offer
 from callboard.protocol.tools import Effect
 
@@ -39,11 +40,13 @@ def has_long_results(choices: Choices, drawn: Scenario) -> Scenario:
             counts_as=choices.pick(_COUNTS),
             text=choices.pick((turn.text, turn.text, "I think " * 60)),
         )
-        for turn in drawn.turns
+        for turn in (*drawn.turns, *drawn.turns[: choices.pick((0, 0, 2))])
     )
+    if chance(choices, 25):  # and a model says so
+        turns = (*turns[:1], PlannedTurn(choices.pick(("", "too long")), does=ModelDoes.OVERFLOW), *turns[1:])
     options = replace(
         drawn.options,
-        context_tokens=drawn.options.context_tokens or choices.number(200, 5_000),
+        context_tokens=drawn.options.context_tokens or choices.number(200, 3_000),
         result_share=choices.pick((0.5, 0.5, 0.2, 1.0)),
         history_share=choices.pick((1.0, 1.0, 0.4, 0.1)),
         token_ratio=choices.pick((1.0, 1.0, 1.25)),
@@ -54,7 +57,7 @@ def has_long_results(choices: Choices, drawn: Scenario) -> Scenario:
 
 
 def _long(choices: Choices, call: PlannedCall) -> PlannedCall:
-    return replace(call, chars=choices.pick((0, 300, 600, 1_500, 4_000)), kind=choices.number(0, 2))
+    return replace(call, chars=choices.pick((0, 600, 900, 1_500, 4_000)), kind=choices.number(0, 2))
 
 
 def draw_compaction(choices: Choices, drawn: Scenario, models: Sequence[str] = ("",)) -> Scenario:
@@ -70,7 +73,10 @@ def draw_compaction(choices: Choices, drawn: Scenario, models: Sequence[str] = (
         model=choices.pick(models),
         context_tokens=choices.pick((None, 1_500, 5_000)),
     )
-    options = replace(drawn.options, context_tokens=choices.number(200, 3_000), compaction=compaction)
+    window = choices.number(200, 3_000)
+    if chance(choices, 10):  # very long messages, or a window that is not known: then nothing is compacted
+        history, window = _with_much_said(history), choices.pick((None, 6_000, 20_000))
+    options = replace(drawn.options, context_tokens=window, compaction=compaction)
     reads = chance(choices, 70) and bool(drawn.tools) and _READ_TOOL not in drawn.tools
     return replace(
         drawn,
@@ -80,6 +86,12 @@ def draw_compaction(choices: Choices, drawn: Scenario, models: Sequence[str] = (
         options=options,
         tools=(*drawn.tools, _READ_TOOL) if reads else drawn.tools,
     )
+
+
+def _with_much_said(history: tuple[Message, ...]) -> tuple[Message, ...]:
+    said = long_text(18_000, 1)
+    places = [at for at, message in enumerate(history) if isinstance(message, UserMessage)][:1]
+    return tuple(UserMessage.of(said) if at in places else message for at, message in enumerate(history))
 
 
 _READ_TOOL: Final = offer(READ_TOOL, effect=Effect.REPEAT)

@@ -630,6 +630,8 @@ SMALL_ODDITIES: Final[tuple[_Oddity, ...]] = (
     *(_restarts, _loses_tools, _strangers_speak, _is_not_due, _comes_too_early, _clock_jumps, _store_is_slow),
     *(_session_is_slow, _notices_come, _limits_are_tight, _has_other_options, _has_a_history, _repeats_itself),
     *(
+        has_long_results,
+        has_long_results,
         _compacts,
         _compacts,
         _searches,
@@ -646,7 +648,7 @@ SMALL_ODDITIES: Final[tuple[_Oddity, ...]] = (
 #: What a rich one may have besides, and how often, in percent.
 RICH_ODDITIES: Final[tuple[tuple[int, _Oddity], ...]] = (
     (15, draw_compaction),
-    (8, has_long_results),
+    (12, has_long_results),
     (12, _has_output),
     (15, _wary),
     (8, _is_changed),

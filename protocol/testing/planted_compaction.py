@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -141,6 +142,69 @@ class ResumeForgetsCompaction(Mutation):
         return [command for command in commands if not isinstance(command, RecordCompaction)]
 
 
+class _OtherCompaction(Mutation):
+    """Base: the session keeps to other shares than it was told."""
+
+    shares: Mapping[str, Any] = {}
+
+    def hears(self, event: Event) -> Event | None:
+        if not isinstance(event, RequestStarted) or event.options.compaction is None:
+            return event
+        changed = dataclasses.replace(event.options.compaction, **self.shares)
+        return replace(event, options=replace(event.options, compaction=changed))
+
+
+class NeverSummarises(_OtherCompaction):
+    """A summary that is due is not asked for."""
+
+    shares: Mapping[str, Any] = {"summarise_at": None}
+
+
+class ClearsLate(_OtherCompaction):
+    """Old results stay longer than they are to."""
+
+    shares: Mapping[str, Any] = {"clear_at": 0.95}
+
+
+class KeepsTooMuchOfAResult(Mutation):
+    """One result may fill the window."""
+
+    def hears(self, event: Event) -> Event | None:
+        if not isinstance(event, RequestStarted):
+            return event
+        return replace(event, options=replace(event.options, result_share=1.0))
+
+
+class LeavesAMessageOutOfASummary(_ChangedCall):
+    """A summary is made without the last of its messages, which is shown nowhere then."""
+
+    def call(self, call: CallModel) -> CallModel:
+        if not _is_summary(call):
+            return call
+        task, asked = call.request.messages
+        assert isinstance(asked, UserMessage)
+        said, _, ends = asked.text.rpartition("\n</conversation>")
+        shorter = UserMessage.of(f"{said.rpartition('[')[0]}\n</conversation>{ends}")
+        return replace(call, request=replace(call.request, messages=(task, shorter)))
+
+
+class SearchesForNothing(_ChangedCall):
+    """Words to search by are asked for without what is searched for."""
+
+    def call(self, call: CallModel) -> CallModel:
+        if call.purpose is not CallPurpose.SEARCH_WORDS:
+            return call
+        task, _ = call.request.messages
+        return replace(call, request=replace(call.request, messages=(task, UserMessage.of("The user asked."))))
+
+
+class HidesHowMuchWasCut(Mutation):
+    """It is not said that a prompt was cut."""
+
+    def says(self, event: Event, commands: list[Command]) -> Sequence[Command]:
+        return [c for c in commands if not (isinstance(c, Note) and c.kind is NoteKind.TRIMMED)]
+
+
 #: With the rule that must notice each.
 COMPACTION_FAULTS: Final[tuple[tuple[str, type[Mutation]], ...]] = (
     ("I28 compaction", OffersToolsForASummary),
@@ -153,4 +217,10 @@ COMPACTION_FAULTS: Final[tuple[tuple[str, type[Mutation]], ...]] = (
     ("I28 compaction", HidesThatASummaryFailed),
     ("I28 compaction", CompactsUnasked),
     ("I26 resume", ResumeForgetsCompaction),
+    ("I28 compaction", NeverSummarises),
+    ("I28 compaction", ClearsLate),
+    ("I18 shown as recorded", KeepsTooMuchOfAResult),
+    ("I28 compaction", LeavesAMessageOutOfASummary),
+    ("I32 search words", SearchesForNothing),
+    ("I18 shown as recorded", HidesHowMuchWasCut),
 )
