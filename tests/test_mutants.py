@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from contextlib import closing
@@ -12,7 +13,8 @@ import pytest
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 
-from mutants import Task, faults_of_kit, run, sample  # noqa: E402
+from mutants import FILES, ROOT, Task, faults_of_kit, run, sample  # noqa: E402
+from mutation.covering import _IN_CHILDREN  # noqa: E402
 from mutation.operators import OPERATORS, Mutant, mutants  # noqa: E402
 from mutation.tree import Tree  # noqa: E402
 from planted_faults import product_faults  # noqa: E402
@@ -20,6 +22,15 @@ from planted_faults import product_faults  # noqa: E402
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="the tree ends left processes with Linux's system calls"
 )
+
+
+def test_each_pattern_has_files_and_so_has_each_that_the_page_shows() -> None:
+    page = (ROOT / "docs" / "mutants.md").read_text()
+    shown = re.findall(r"--files '([^']+)'", page)
+    assert shown
+    assert [pattern for pattern in (*FILES, *shown) if not any(ROOT.glob(pattern))] == []
+    assert [path for path in _IN_CHILDREN if not (ROOT / path).exists()] == []
+
 
 #: One line at least for each operator; characters of several bytes before some of them.
 SAMPLE = '''"""Not a statement to change."""

@@ -1,6 +1,6 @@
 """The property-testing kit: what proves callboard, for your own tools, provider adapters, runtimes and sessions.
 
-`check_tool`, `check_provider_adapter`, `strategies` and `machine` need the extra `testing`.
+`check_tool`, `check_provider_adapter`, `strategies` and `state_machine` need the extra `testing`.
 Everything else here is pure and needs nothing.
 """
 
