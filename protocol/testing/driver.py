@@ -17,7 +17,7 @@ from callboard.protocol.ids import Tag
 from callboard.protocol.machine import Session
 from callboard.protocol.states import RequestState
 from callboard.protocol.testing.scenario import Scenario
-from callboard.protocol.testing.trace import Trace
+from callboard.protocol.testing.trace import Trace, told_error
 from callboard.protocol.testing.world import Crashed, Happening, ToolsDied, World
 
 
@@ -60,7 +60,7 @@ class Driver:
             for happening in self.world:
                 self.meet(happening)
         except Exception as error:  # noqa: BLE001 - whatever the code under test raises is the finding
-            trace.broken = f"{type(error).__name__}: {error}"
+            trace.broken = told_error(error)
         trace.session = self.session
         return self.world.trace
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
 from types import MappingProxyType
 
 from msgspec import Struct
@@ -27,7 +26,7 @@ from callboard.protocol.testing import rules_requests as requests
 from callboard.protocol.testing import rules_told as told
 from callboard.protocol.testing import rules_words as words
 from callboard.protocol.testing.story import Story
-from callboard.protocol.testing.trace import Trace
+from callboard.protocol.testing.trace import Trace, told_error
 
 
 class Violation(Struct, frozen=True):
@@ -120,9 +119,7 @@ def _told(error: Exception) -> str:
     """An exception of a rule: what the rule looked at then, and where."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     about = next((told for frame in reversed(frames) for told in map(_about, frame.f_locals.values()) if told), "")
-    at = traceback.extract_tb(error.__traceback__)[-1]
-    said = f"{type(error).__name__}: {error}".rstrip(": ")
-    return f"{about}{said}, in `{at.line}` ({Path(at.filename).name}, line {at.lineno})"
+    return f"{about}{told_error(error)}"
 
 
 def _about(value: object) -> str:

@@ -88,15 +88,15 @@ def _as_another_thing(note: Note) -> Sequence[Command]:
 
 
 def _always_granted(event: Any) -> Event:
-    return ApprovalGranted(event.tag, event.at, "me") if isinstance(event, ApprovalDenied) else event  # type: ignore[no-any-return]
+    return ApprovalGranted(event.tag, event.at, "me") if isinstance(event, ApprovalDenied) else event
 
 
 def _for_nothing(event: Any) -> Event:
-    return replace(event, cost=0.0) if isinstance(event, ModelResponded) and event.cost else event  # type: ignore[no-any-return]
+    return replace(event, cost=0.0) if isinstance(event, ModelResponded) and event.cost else event
 
 
 def _shouted(event: Any) -> Event:
-    return replace(event, content=event.content.upper()) if isinstance(event, ToolCallCompleted) else event  # type: ignore[no-any-return]
+    return replace(event, content=event.content.upper()) if isinstance(event, ToolCallCompleted) else event
 
 
 _REPORTS, _NOTES = "I33 true reports", "I34 notes"

@@ -196,7 +196,8 @@ def _wrong_result(story: Story, call: CallRun, result: ToolMessage) -> Iterator[
     expected = _CODE_OF.get(type(ending)) if ending is not None else _closed_with(call)
     if expected is None:
         yield f"call {call.tag} was not ended, its result is {result.content!r}"
-    elif _code(result) != expected:
+        return
+    if _code(result) != expected:
         yield f"call {call.tag} ended as {expected}, its result is {result.content!r}"
         return
     told = orjson.loads(result.content)

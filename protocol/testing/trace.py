@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import traceback
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct, field
@@ -99,6 +101,13 @@ class Trace(Struct):
             told = describe(entry.value) if entry.value is not None else "restarted from the journal"
             lines.append(f"{entry.at:9.3f} {sign} {told}" + (f"   [{entry.note}]" if entry.note else ""))
         return "\n".join(lines)
+
+
+def told_error(error: Exception) -> str:
+    """An exception, and where it was raised: many have no words of their own."""
+    at = traceback.extract_tb(error.__traceback__)[-1]
+    said = f"{type(error).__name__}: {error}".rstrip(": ")
+    return f"{said}, in `{at.line}` ({Path(at.filename).name}, line {at.lineno})"
 
 
 def describe(value: Any) -> str:

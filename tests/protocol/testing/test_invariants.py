@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from callboard.protocol.commands import Command, SetTimer
 from callboard.protocol.content import AssistantMessage, SystemMessage, Text, UserMessage
 from callboard.protocol.errors import UsageError
-from callboard.protocol.events import DeadlinePassed, Event, ToolCallCompleted
+from callboard.protocol.events import DeadlinePassed, Event, RequestStarted, ToolCallCompleted
 from callboard.protocol.ids import RequestId, ToolName
 from callboard.protocol.limits import MAX_ANSWER_BYTES
 from callboard.protocol.model import CallPurpose
@@ -226,6 +226,14 @@ def test_an_exception_of_the_code_under_test_is_a_finding_with_a_line_to_replay(
         simulate(lambda scenario, seed: drive(scenario, seed, mutated(Raises)))
     assert f"{EXCEPTION}: KeyError: 'lost'" in str(caught.value)
     assert "play it again: python -m callboard.actors.testing replay" in str(caught.value)
+
+
+def test_a_rule_that_cannot_read_a_trace_says_what_it_looked_at_and_where() -> None:
+    trace = drive(seeded_scenario(3), 3)
+    without = [each for each in trace.entries if not isinstance(each.value, RequestStarted)]
+    told = [str(found) for found in violations(replace(trace, entries=without)) if "cannot be read" in str(found)]
+    assert told
+    assert all(" of r" in each and ".py, line" in each for each in told), told
 
 
 class NeverEnds(Mutation):
