@@ -89,7 +89,7 @@ def decode_event(data: bytes) -> Event:
     """Raises CodecError for anything `encode_event` did not write."""
     if _is_flat(data):
         with contextlib.suppress(msgspec.DecodeError, UnicodeError):  # what is wrong is told below
-            line = _decoder(_EventLine).decode(data)
+            line: _EventLine = _decoder(_EventLine).decode(data)
             if line.v == FORMAT_VERSION:
                 return line.event
     event: Event = _read(_raw(data, "event"), Event, "event", "expected an event, found {}")

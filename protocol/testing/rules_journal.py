@@ -75,12 +75,13 @@ def _recovers(session: Any, journal: list[Event], size: int) -> Iterator[str]:
 
 def fingerprint(value: Any) -> Any:
     """Everything a session holds, as plain values that can be compared; of a mutated one, what is behind the fault."""
-    taken = _taken(type(value))
+    kind: Any = type(value)
+    taken = _taken(kind)
     return value if taken is None else taken(value)
 
 
 @cache
-def _taken(kind: type) -> Callable[[Any], Any] | None:
+def _taken(kind: type[object]) -> Callable[[Any], Any] | None:
     """How what changes while a session lives is made plain; None of a type whose values are compared as they are."""
     if issubclass(kind, MutatedSession):
         return lambda value: fingerprint(value.behind)
@@ -106,7 +107,8 @@ def _plain_fields(value: Any, names: Sequence[str]) -> dict[str, Any]:
     given = [(name, getattr(value, name)) for name in names if hasattr(value, name)]
     plain = {"class": type(value).__name__}
     for name, item in (*given, *vars(value).items()) if hasattr(value, "__dict__") else given:
-        taken = _taken(type(item))
+        kind: Any = type(item)
+        taken = _taken(kind)
         plain[name] = item if taken is None else taken(item)
     return plain
 

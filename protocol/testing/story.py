@@ -111,7 +111,8 @@ class Reaction(Struct):
             self._by_kind = {}
             for command in self.commands:
                 self._by_kind.setdefault(type(command), []).append(command)
-        return self._by_kind.get(kind, _NONE)
+        found: Sequence[Any] = self._by_kind.get(kind, _NONE)
+        return found
 
 
 @dataclass(slots=True)
@@ -473,7 +474,8 @@ class Story:
 
     def given(self, kind: type[Any]) -> Sequence[Any]:
         """All commands of a kind; those that a resumed session gives out again are left out."""
-        return self._commands.get(kind, _NONE)
+        found: Sequence[Any] = self._commands.get(kind, _NONE)
+        return found
 
     def finish(self) -> tuple[float, Finish] | None:
         """When and how the request ended."""
