@@ -16,9 +16,11 @@ from callboard.actors.testing.told_truly import (
     PlayedReader,
     happened,
     heard_wrongly,
+    progress_wrongly,
     read_wrongly,
     replied_wrongly,
     shown_wrongly,
+    timers_wrongly,
 )
 from callboard.actors.testing.written_ahead import Applied
 from callboard.actors.tools.progress import ToolProgressed
@@ -77,6 +79,7 @@ class SimulatedRequest:
         """Of its stream, where somebody reads along."""
         self._shown: list[Seen] = []
         """By the process of now."""
+        self._begun_at = 0.0
         self._since = 0
         """Entries of the trace before that."""
         self._told: list[Event | Command] = []
@@ -88,6 +91,7 @@ class SimulatedRequest:
         self.reader = PlayedReader(answer) if reads_along else None
         self._shown.clear()
         self._since = len(self.trace.entries)
+        self._begun_at = self.world.scheduler.now() if self.world is not None else 0.0
 
     @property
     def kept(self) -> tuple[Message, ...]:
@@ -203,6 +207,11 @@ class SimulatedRequest:
         if answer is None or not answer.future.done:
             return
         is_whole = self.lost is None
+        plan, has_journal = self.scenario, self.world is None or self.world.ahead is not None
+        if self.reads_along and not has_journal:  # what a call says while the journal is behind may be left out
+            yield from progress_wrongly(self._shown)
+        if not (has_journal or plan.strays) and is_whole:
+            yield from timers_wrongly(self.trace.entries, (plan.tag, self._begun_at + plan.options.timeout_seconds))
         yield from shown_wrongly(told, self._shown, reads_along=self.reads_along, is_whole=is_whole)
         if self.world is not None and not self.outlived:
             heard = self.world.heard.get(self.scenario.request_id, ())

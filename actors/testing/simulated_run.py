@@ -226,7 +226,7 @@ class SimulatedRun:
     def _dispatcher(self, *given: Any) -> ToolDispatcher:
         made = CrashableDispatcher(*given)
         made.reads = self.world.dispatcher_reads
-        self.world.calls.dispatchers += 1
+        self.world.calls.dispatcher_starts()
         self.world.questions.dispatcher_starts()
         return made
 
@@ -241,11 +241,11 @@ class SimulatedRun:
         plan = request.scenario
         store = SimulatedStore(self.world, plan.history)
         store.take(plan.request_id)
+        request.world = self.world
         answer = RequestAnswer(store, plan.tag, plan.options.timeout_seconds)
         request.answered_by(answer, reads_along=is_read_along)
         self.world.heard.pop(plan.request_id, None)
         question = self._question(request, is_read_along=is_read_along)
-        request.world = self.world
         ahead = None if self.world.ahead is None else self.world.ahead.begin(request.trace, question, store)
         self._start(request, question, store.record, ahead)
 

@@ -317,6 +317,7 @@ class SimulatedWorker(Actor[ToWorker | Die | Planned]):
         """With its calls: a process takes its own, a worker of tasks or threads all it has."""
         name = next(iter(self._running.values())).call.run.name if self._running else ToolName("-")
         why = "planned: before it began" if before else "the tool's process was killed by SIGKILL"
+        self._world.calls.dies(self, "printed before the end")
         raise WorkerLost(ToolFailure(name, FailureCode.CRASHED, why), "printed before the end")
 
     def _forget(self, call: RunCall) -> None:

@@ -26,6 +26,7 @@ from callboard.protocol import commands, events
 from callboard.protocol.commands import Command, Finish, Note, Outcome, ReportFailure
 from callboard.protocol.content import Message
 from callboard.protocol.events import Event
+from callboard.protocol.ids import Tag
 from callboard.protocol.testing.trace import Entry, Verb
 from callboard.protocol.tools import ToolFailure
 
@@ -48,6 +49,9 @@ _HEARD: Final = (
     events.ToolCallDeferred, events.ApprovalGranted, events.ApprovalDenied, commands.CallModel, commands.RunTool,
     commands.AskApproval, commands.ReportFailure, commands.Note, commands.CallOutside, commands.Finish,
 )  # fmt: skip
+_RETURNS: Final = (events.ToolCallCompleted, events.ToolCallFailed)
+#: Of a played tool, at its end.
+LAST_WORDS: Final = "all done"
 _WENT_WELL: Final = (Outcome.ANSWERED, Outcome.CALLS_OUTSIDE)
 MAX_FAILURES: Final = 100
 
@@ -134,6 +138,42 @@ def read_wrongly(told: Sequence[Told], shown: Sequence[Seen], reader: PlayedRead
     read = {each.tag: each for each in reader.items if isinstance(each, ToolProgressed)}
     if latest != read:
         yield f"stream: the last progress that was read is {read}, shown was {latest}"
+
+
+def timers_wrongly(entries: Sequence[Entry], first: tuple[Tag, float]) -> Iterator[str]:
+    """A timer fires that was set, and no other: not one that was cleared, or that another has replaced.
+
+    `first`: that of the request, before its session gives commands."""
+    due: dict[Tag, float] = dict([first])
+    gone: dict[tuple[Tag, float], float] = {}
+    """Those that are set no longer, and since when: they may have fired in that moment."""
+    whose = first[0][:2]
+    for entry in entries:
+        value = entry.value
+        if value is None or value.tag[:2] != whose:
+            continue  # of another request
+        if entry.verb is Verb.GAVE and isinstance(value, commands.SetTimer | commands.ClearTimer):
+            if (before := due.pop(value.tag, None)) is not None:
+                gone[value.tag, before] = entry.at
+            if isinstance(value, commands.SetTimer):
+                due[value.tag] = value.at
+        elif entry.verb in (Verb.APPLIED, Verb.REFUSED) and isinstance(value, events.DeadlinePassed):
+            if due.get(value.tag) == value.at:
+                gone[value.tag, due.pop(value.tag)] = entry.at
+            elif gone.get((value.tag, value.at), -1.0) < entry.at:
+                yield f"timer: that of {value.tag} fires at {entry.at:g} for {value.at:g}, and none is set for then"
+
+
+def progress_wrongly(shown: Sequence[Seen]) -> Iterator[str]:
+    """Before the end of a call that has come to its end, the last that it has said of its progress is shown."""
+    last: dict[Tag, ToolProgressed] = {}
+    for seen in shown:
+        if isinstance(seen, ToolProgressed):
+            last[seen.tag] = seen
+        elif isinstance(seen, _RETURNS) and seen.output.startswith("printed by"):
+            said = last.get(seen.tag)
+            if said is None or said.message != LAST_WORDS:
+                yield f"progress: before the end of {seen.tag} {said} was shown last"
 
 
 def failures_of(told: Sequence[Told]) -> tuple[ToolFailure, ...]:

@@ -34,6 +34,15 @@ if TYPE_CHECKING:
 EPSILON: Final = 1e-6
 #: Threads and loops of a pool, those that are held included.
 MAX_WORKERS: Final = 64
+#: A tool that breaks more often within the window is withdrawn, unless that is a small share of its calls.
+FAILURE_BUDGET: Final = 5
+FAILURE_WINDOW_SECONDS: Final = 60.0
+TOLERATED_SHARE: Final = 0.1
+WITHDRAWN_SECONDS: Final = 30.0
+#: Threads that ended calls of a tool may hold before it is withdrawn.
+MAX_HELD_THREADS: Final = 8
+#: Calls that were given and had not ended when others broke.
+MAX_AT_ONCE: Final = 16
 _LOOPS: Final = (Isolation.TASK, Isolation.CALLER)
 _ENDS: Final = (
     events.ToolCallCompleted,
@@ -78,6 +87,8 @@ class Life(Struct, eq=False):
     """Its outcome is committed together with what it wrote: it keeps its place until that is done."""
     lost: str = ""
     """How its last worker was lost with it."""
+    last_words: str | None = None
+    """What its tool had printed when its worker died with it."""
     told: Event | None = None
     """The end that its session heard."""
     is_given_up: bool = False
@@ -110,6 +121,9 @@ class WatchedCalls:
         """Alive, by pool."""
         self._bad_ends: Counter[ToolName] = Counter()
         """Crashes and hangs of each tool, by any of which it may be withdrawn."""
+        self._breaks: dict[ToolName, list[tuple[float, int]]] = {}
+        """When code that had begun crashed or hung, and how many calls had been given by then."""
+        self._withdrawn_at: dict[ToolName, float] = {}
         self.deaths: Counter[str] = Counter()
         """Workers that have ended, by pool: a call may have been on its way to each."""
         self._freed_at: dict[str, float] = {}
@@ -163,6 +177,12 @@ class WatchedCalls:
         if pool is not None and len(workers) > pool[1]:
             self.problems.append(f"pool: {worker.pool} has {len(workers)} workers, {pool[1]} are the most")
 
+    def dies(self, worker: SimulatedWorker, printed: str) -> None:
+        """It is about to crash, and says so."""
+        for life in self._open.values():
+            if life.worker is worker and life.reported is None:
+                life.last_words = printed
+
     def leaves(self, worker: SimulatedWorker) -> None:
         """It is gone, with the calls that it has."""
         self._workers.get(worker.pool, {}).pop(worker, None)
@@ -187,11 +207,13 @@ class WatchedCalls:
             self.problems.append(f"{run.tag.request_id} given: a worker has a call that was not given: {run.tag}")
             return
         now = self._system.now()
-        life.worker, life.lost = worker, ""
+        life.worker, life.lost, life.last_words = worker, "", None
         life.workers += 1
         if life.first_worker_at is None:
             life.first_worker_at = now
         self._true_order(life, run)
+        if self._is_withdrawn(life):
+            self._wrong(life, "withdrawn", f"its tool has broken too often by {self._withdrawn_at[run.name]:g}")
         of_tool = self._running(run.name) - self._late_commits(run.name)
         if of_tool > life.contract.concurrency and life.is_open:
             self._wrong(life, "concurrency", f"{of_tool} calls of its tool run, {life.contract.concurrency} may")
@@ -289,10 +311,35 @@ class WatchedCalls:
         life.told = event
         if life.commits:
             self._unseated(life)
-        code = event.failure.code if isinstance(event, events.ToolCallFailed) else None
-        if isinstance(event, events.ToolCallTimedOut) or code in _BREAKS:
-            self._bad_ends[life.run.name] += 1
+        self._judge(life, event)
         self._freed_at[life.run.name] = self._system.now()
+
+    def _judge(self, life: Life, event: Event) -> None:
+        """Does it speak against its tool, which is withdrawn for a while when it breaks too often?"""
+        name, now = life.run.name, self._system.now()
+        code = event.failure.code if isinstance(event, events.ToolCallFailed) else None
+        if not isinstance(event, events.ToolCallTimedOut) and code not in _BREAKS:
+            return
+        self._bad_ends[name] += 1
+        if life.ran:
+            surely = self._breaks.setdefault(name, [])
+            surely.append((now, len(self.lives)))
+            recent = [given for at, given in surely if at > now - FAILURE_WINDOW_SECONDS]
+            calls = len(self.lives) - recent[0] + MAX_AT_ONCE
+            if len(recent) > FAILURE_BUDGET and len(recent) > TOLERATED_SHARE * calls:
+                self._withdrawn_at.setdefault(name, now)
+
+    def _is_withdrawn(self, life: Life) -> bool:
+        """Surely: since an earlier moment, and for no longer than a tool is at the least."""
+        since = self._withdrawn_at.get(life.run.name)
+        return since is not None and since < self._system.now() < since + WITHDRAWN_SECONDS
+
+    def dispatcher_starts(self) -> None:
+        """It knows nothing of how tools have fared."""
+        self.dispatchers += 1
+        self._bad_ends.clear()
+        self._breaks.clear()
+        self._withdrawn_at.clear()
 
     def _completed(self, life: Life, event: events.ToolCallCompleted) -> str:
         if life.reported is None:
@@ -332,6 +379,8 @@ class WatchedCalls:
         if isinstance(outcome, str | Deferred) and self._is_transaction(life):
             fits = isinstance(outcome, Deferred) is (failure.code is FailureCode.INVALID_RESULT)
             return "" if fits and failure.code in _UNCOMMITTED else f"and its worker said {outcome}"
+        if failure.code is FailureCode.CRASHED and life.last_words is not None and event.output != life.last_words:
+            return f"and its tool had printed {life.last_words!r}, which is told as {event.output!r}"
         allowed = _MAY_FAIL.get(failure.code)
         return "" if allowed is not None and allowed(self, life) else "for which nothing has happened"
 
@@ -519,7 +568,13 @@ def _had_many_workers(calls: WatchedCalls, life: Life) -> bool:
 
 
 def _withdrawn(calls: WatchedCalls, life: Life) -> bool:
-    return True
+    """Without a journal nothing can be committed; or it may have broken too often: what a session that has ended would
+    have heard is not known."""
+    if life.contract.effect is Effect.TRANSACTION:
+        return True
+    unheard = sum(each.told is None for each in calls.lives.values() if each.run.name == life.run.name)
+    held = sum(each.killed_at is not None for each in calls.lives.values() if each.run.name == life.run.name)
+    return calls._bad_ends[life.run.name] + unheard > FAILURE_BUDGET or held >= MAX_HELD_THREADS
 
 
 def _lost_begun(calls: WatchedCalls, life: Life) -> bool:

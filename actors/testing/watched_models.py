@@ -46,6 +46,8 @@ class WatchedAttempt(Struct, eq=False):
     ended_at: float | None = None
     response: ModelResponse | None = None
     is_cancelled: bool = False
+    is_overtaken: bool = False
+    """A piece of it came behind its end, as things of one moment may."""
 
     @property
     def runs(self) -> bool:
@@ -163,8 +165,9 @@ class WatchedModels:
     def streams(self, tag: Tag, attempt: WatchedAttempt, events: tuple[StreamEvent, ...]) -> None:
         """The provider has said this, and there was room for it."""
         call = self._calls.get(tag)
-        if call is not None and call.asked.is_read_along and attempt.runs:
+        if call is not None and call.asked.is_read_along and not attempt.is_cancelled:
             call.pieces.append((attempt, events))
+            attempt.is_overtaken |= attempt.ended_at is not None
 
     def ends(self, tag: Tag, attempt: WatchedAttempt, response: ModelResponse) -> None:
         """The provider has said its last."""
@@ -214,7 +217,7 @@ class WatchedModels:
 
     def _left_unsaid(self, call: _Call, event: ModelResponded | ModelFailed) -> str:
         """What should have been streamed before the end, and was not."""
-        if call.pieces:
+        if call.pieces and not call.pieces[0][0].is_overtaken:
             return f"it has not heard {call.pieces[0][1]!r:.200} before"
         if isinstance(event, ModelResponded) or call.asked.is_read_along or not call.call.is_turn:
             return ""
