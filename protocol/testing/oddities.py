@@ -261,6 +261,7 @@ def _begins_again(choices: Choices, drawn: Scenario) -> Scenario:
 def _counts_wrongly(choices: Choices, drawn: Scenario) -> Scenario:
     """A provider reports what cannot be true: less than no tokens or dollars, or no prompt."""
     wrong: dict[str, Any] = choices.pick(({"output_tokens": -8}, {"extra_cost": -1.0}, {"counts_as": 0.0}))
+    drawn = _with_options(drawn, token_budget=choices.pick((None, 3_000)))
     return _odd_turn(choices, drawn, lambda turn: replace(turn, **wrong))
 
 
