@@ -141,6 +141,7 @@ class _Watch:
         self._plans = Plans(scenario)
         self._dues: dict[Tag, list[_Due]] = {}
         self._has_strays = bool(scenario.strays)
+        self._stopped: set[_Owner] = set()
         self._lost_at = scenario.tools_lost_at
         if scenario.cancel_at is not None:
             self._expect_answers((CancelRequested, tag), [Answer(scenario.cancel_at, _leaves(tag), unstoppable=True)])
@@ -208,11 +209,8 @@ class _Watch:
     def _lose_calls(self, at: float) -> None:
         """Whoever held the calls is gone. What waits for the journal still may be carried out, and need not."""
         self._void(at, lambda due: due.owner[0] in _HELD and due.make is not None and not due.unstoppable)
-        self._need_not_come(lambda due: due.make is None and due.owner[0] in _HELD)
-
-    def _need_not_come(self, which: Callable[[_Due], bool]) -> None:
         for due in chain.from_iterable(self._dues.values()):
-            due.must_come = due.must_come and not which(due)
+            due.must_come = due.must_come and (due.make is not None or due.owner[0] not in _HELD)
 
     def _given(self, at: float, command: Any) -> None:
         kind, tag = type(command), command.tag
@@ -225,12 +223,13 @@ class _Watch:
                 fires = Answer(max(command.at, at), lambda at: DeadlinePassed(tag, at))
                 self._expect_answers((SetTimer, tag), [fires])
         elif kind in _STOPS:
+            self._stopped.add((_STOPS[kind], tag))
             self._void(at, lambda due: due.owner[0] is _STOPS[kind] and not due.unstoppable, tag)
             if isinstance(command, CancelTool):
                 stopped = replace(cancelled(tag, at), unstoppable=True)
                 self._expect_answers((CancelTool, tag), [stopped], must_come=False)
         elif isinstance(command, Finish):
-            self._need_not_come(lambda due: due.make is None)
+            self._void(at, lambda due: due.make is None)
 
     # What came.
 
@@ -244,7 +243,9 @@ class _Watch:
             yield from self._wrong_time(due, min(at, max(due.at, at - waits)))
         owner, must_come = (type(command), command.tag), due is not None and due.must_come
         self._expect_answers(owner, self._answers(command, at), must_come=must_come, early_seconds=waits)
-        if due is not None and due.void_at is not None:  # a slow journal: that it is to be stopped was given before
+        if (
+            due is not None and due.void_at is not None and owner in self._stopped
+        ):  # a slow journal: that it is to be stopped was given before
             self._void(at, lambda due: due.owner == owner and not due.unstoppable, command.tag)
 
     def _answers(self, command: Any, at: float) -> Iterator[Answer]:
