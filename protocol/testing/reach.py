@@ -66,6 +66,7 @@ FLOORS: Mapping[Row, int] = MappingProxyType(
         ("outside", "ToolCallTimedOut", "handed_out"): 4,
         ("outside", "ToolCallCancelled", "handed_out"): 1,
         ("outside", "ToolsLost", "handed_out"): 2,
+        ("outside", "ToolsLost", "outside"): 5,
         ("outside", "DeadlinePassed", "handed_out"): 1,
         ("deferred", "ToolCallFailed", "failed"): 10,
         ("sent", "ToolCallDeferred", "deferred"): 1,  # as above: only a slow session
