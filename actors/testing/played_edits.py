@@ -137,7 +137,9 @@ class World(Requests):
     def wrong(self, what: str) -> None:
         """Something is not as promised."""
         if len(self.problems) < 3:
-            self.problems.append(f"{self.deed}: {what}")
+            for number, known in enumerate(self.shelf.offers, 1):  # their ids are other ones each time
+                what = what.replace(known, f"proposal {number}")
+            self.problems.append(f"{self.deed}: {what}".replace(f"{self.root}/", ""))
 
     def ask(self, message: Any) -> Any:
         """What it answers; a Death where it has crashed."""

@@ -11,7 +11,6 @@ import pytest
 from callboard.actors.edits import applying, changes, planning, proposal_store
 from callboard.actors.edits.applying import Applier
 from callboard.actors.edits.changes import Splice
-from callboard.actors.edits.fitting import Fitter
 from callboard.actors.edits.proposal_store import ProposalStore
 from callboard.actors.edits.texts import EditedText
 from callboard.actors.testing.played_edits import play
@@ -69,11 +68,7 @@ FAULTS: dict[str, Callable[[Patch], object]] = {
     "other proposals are left as they were": lambda patch: patch.setattr(Applier, "_move_others", lambda *_: None),
     "nothing is taken away after a failure": lambda patch: patch.setattr(Applier, "_give_up", lambda *_: []),
     "nothing is completed after a crash": lambda patch: patch.setattr(Applier, "_recover", lambda _: None),
-    "files are not compared with what they were": lambda patch: patch.setattr(Applier, "_compare", lambda *_: None),
     "all line ends are LF": lambda patch: patch.setattr(EditedText, "_line_end", lambda *_: "\n"),
-    "a hunk may be above the one before it": lambda patch: patch.setattr(
-        Fitter, "_found", lambda self, hunk: self._find(hunk)
-    ),
     "what is told once is told again": lambda patch: patch.setattr(
         ProposalStore, "mark_told", lambda _, ids: tuple(ids)
     ),

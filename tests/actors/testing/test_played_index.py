@@ -1,0 +1,80 @@
+"""The index's play: the real one keeps to the model, and planted faults are found."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from callboard.actors.index import walk
+from callboard.actors.index.code_index import CodeIndex
+from callboard.actors.index.rag import Indexer
+from callboard.actors.index.searching import Filters
+from callboard.actors.index.walk import Walk
+from callboard.actors.testing.played_index import play
+
+Patch = pytest.MonkeyPatch
+SEEDS = 10
+#: Seeds within which each planted fault is found.
+MOST_SEEDS = 40
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def test_the_index_keeps_what_it_promises() -> None:
+    assert [found for seed in range(SEEDS) for found in play(seed)] == []
+
+
+def one_more(patch: Patch) -> None:
+    search = CodeIndex.search
+    patch.setattr(CodeIndex, "search", lambda self, query, k=10, *given: search(self, query, k + 1, *given))
+
+
+def whole_for_some(patch: Patch) -> None:
+    ask = CodeIndex.refresh
+    patch.setattr(CodeIndex, "refresh", lambda self, progress=None, paths=None, wait_seconds=None: ask(self, progress))
+
+
+def never_again(patch: Patch) -> None:
+    answer = Indexer._refresh
+
+    def the_first_one(self: Any, message: Any) -> Any:
+        self.kept = getattr(self, "kept", None) or answer(self, message)
+        return self.kept
+
+    patch.setattr(Indexer, "_refresh", the_first_one)
+
+
+def lines_from_nought(patch: Patch) -> None:
+    search = CodeIndex.search
+
+    def one_less(self: Any, *given: Any) -> Any:
+        return [replace(hit, start_line=hit.start_line - 1) for hit in search(self, *given)]
+
+    patch.setattr(CodeIndex, "search", one_less)
+
+
+FAULTS: dict[str, Callable[[Patch], object]] = {
+    "more is given than was asked for": one_more,
+    "what is ignored is read": lambda patch: patch.setattr(walk, "is_ignored", lambda *_: False),
+    "secret and linked files are read": lambda patch: patch.setattr(Walk, "_is_left_out", lambda *_: False),
+    "some files to look at are all files": whole_for_some,
+    "a refresh is answered with an earlier one": never_again,
+    "lines are counted from 0": lines_from_nought,
+    "filters of paths are not kept": lambda patch: patch.setattr(Filters, "fits_file", lambda *_: True),
+    "names are not looked up": lambda patch: patch.setattr(CodeIndex, "lookup", lambda *_: ()),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_found(fault: str, monkeypatch: Patch) -> None:
+    FAULTS[fault](monkeypatch)
+    assert any(play(seed) for seed in range(MOST_SEEDS)), f"{MOST_SEEDS} plays do not see that {fault}"
