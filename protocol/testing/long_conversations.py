@@ -77,6 +77,10 @@ def draw_compaction(choices: Choices, drawn: Scenario, models: Sequence[str] = (
     if chance(choices, 10):  # very long messages, or a window that is not known: then nothing is compacted
         history, window = _with_much_said(history), choices.pick((None, 6_000, 20_000))
     options = replace(drawn.options, context_tokens=window, compaction=compaction)
+    if window is not None and chance(choices, 15):  # a summary that fails has taken as much as it may of a budget
+        options = replace(options, token_budget=int(window * choices.pick((1.2, 1.5, 1.8, 2.2))))
+    if chance(choices, 15):
+        drawn = replace(drawn, turns=(PlannedTurn(does=ModelDoes.REFUSE_TOOLS), *drawn.turns))
     reads = chance(choices, 70) and bool(drawn.tools) and _READ_TOOL not in drawn.tools
     return replace(
         drawn,
@@ -101,7 +105,11 @@ def _draw_summary(choices: Choices) -> PlannedTurn:
     """Mostly one that can be used."""
     plain = PlannedTurn(choices.pick(("This was said before.", "so much " * 200, "kurz")), seconds=quarters(choices, 4))
     odd = draw_turn(choices, 2)
-    short = replace(plain, finish_reason=choices.pick((*SHORT_ENDS, FinishReason.CONTENT_FILTER)))
+    short = replace(
+        plain,
+        output_tokens=choices.pick((8, 4_000)),
+        finish_reason=choices.pick((*SHORT_ENDS, FinishReason.CONTENT_FILTER)),
+    )
     failed = replace(plain, does=choices.pick((ModelDoes.LOST, ModelDoes.CUT, ModelDoes.BREAK)))
     plain = replace(plain, counts_tokens=choices.pick((True, True, False)))
     return choices.pick((plain, plain, plain, short, failed, odd, replace(odd, calls=()), PlannedTurn()))
@@ -114,5 +122,5 @@ def _draw_compacted(choices: Choices, history: tuple[Message, ...]) -> Compacted
         ends.append(end := end + len(atom))
     left_out = choices.pick(ends)
     summarised = choices.pick([end for end in ends if end <= left_out]) if chance(choices, 70) else 0
-    tried = choices.pick((0, 0, len(history)))
+    tried = choices.pick((0, 0, len(history), ends[len(ends) // 2]))
     return Compacted(left_out, "an older summary" if summarised else "", summarised, choices.pick(ends), tried)

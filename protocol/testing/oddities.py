@@ -428,7 +428,7 @@ def _repeats_itself(choices: Choices, drawn: Scenario) -> Scenario:
 
 def _compacts(choices: Choices, drawn: Scenario) -> Scenario:
     """A summary is asked for; sometimes the process dies meanwhile, the request is cancelled, or each try is lost."""
-    drawn = draw_compaction(choices, drawn)
+    drawn = draw_compaction(choices, drawn, ("", "", "sim/summaries"))
     if chance(choices, 10):
         lost = PlannedTurn(does=ModelDoes.LOST, requests=choices.pick((1, 2)))
         return _with_options(replace(drawn, summaries=(lost,) * 4), max_attempts=choices.pick((2, 4)))

@@ -192,7 +192,7 @@ def _wrong_end(story: Story, model: ModelRun, due: DueSummary, sent: int, is_cov
         if not made.summary or not text.startswith(made.summary):
             yield f"model call {step} has a summary {text!r:.80}, recorded is {made.summary!r:.80}"
         size, kept = estimate_tokens(text), estimate_tokens(made.summary)
-        if made.summary != text and (size <= due.tokens or not due.tokens / 2 <= kept <= due.tokens):
+        if made.summary != text if size <= due.tokens else not due.tokens / 2 <= kept <= due.tokens:
             yield f"of a summary of {size} tokens {kept} are kept, it may have {due.tokens}"
         return
     again = may_repeat and sent < options.max_attempts
