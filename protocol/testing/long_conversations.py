@@ -73,7 +73,7 @@ def draw_compaction(choices: Choices, drawn: Scenario, models: Sequence[str] = (
         model=choices.pick(models),
         context_tokens=choices.pick((None, 1_500, 5_000)),
     )
-    window = choices.number(200, 3_000)
+    window: int | None = choices.number(200, 3_000)
     if chance(choices, 10):  # very long messages, or a window that is not known: then nothing is compacted
         history, window = _with_much_said(history), choices.pick((None, 6_000, 20_000))
     options = replace(drawn.options, context_tokens=window, compaction=compaction)

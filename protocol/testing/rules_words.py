@@ -93,8 +93,9 @@ def _wrong_call(story: Story, model: ModelRun) -> Iterator[str]:
     calls = [call for turn in expected_turns(story) if turn.model.words is model for call in turn.calls]
     told = [story.question.text, " / ".join(next((_queries(call) for call in calls if _searches(call)), []))]
     shown, asked = request.messages[0], request.messages[-1]
-    are_two = len(request.messages) == 2 and isinstance(shown, SystemMessage) and isinstance(asked, UserMessage)
-    if not are_two or not all(f"\n{each}" in asked.text for each in filter(None, told)):
+    if len(request.messages) != 2 or not isinstance(shown, SystemMessage) or not isinstance(asked, UserMessage):
+        yield f"model call {step} asks for further words by {len(request.messages)} messages"
+    elif not all(f"\n{each}" in asked.text for each in filter(None, told)):
         yield f"model call {step} asks for further words by {request.messages!r:.400}; it is about {told}"
     if model.command.attempts != 1:
         yield f"model call {step} asks for further words up to {model.command.attempts} times"
