@@ -151,6 +151,7 @@ _BLOCKS: Final[Mapping[str, Callable[[], str]]] = {
     "reach": lambda: f"{_fixed_seeds().summary()}\n",
     "events": lambda: "".join(f"{line}\n" for line in _fixed_seeds().matrix()),
     "members": lambda: "".join(f"{line}\n" for line in _fixed_seeds().lists()),
+    "runs": lambda: "".join(f"{line}\n" for line in seeded_reach().lines()),
     "contained": contained_table,
 }
 

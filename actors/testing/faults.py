@@ -262,7 +262,7 @@ def seeded_faults(seed: int) -> Faults:
     rng = random.Random(f"faults {seed}")
     faults = replace(Faults(), journal=_journal(rng) if rng.random() < 0.5 else None)
     if is_small(seed):
-        kind = rng.choice((None, _crash_at_a_moment, _death_at_a_moment, _odd_workers, *_KINDS))
+        kind = rng.choice((None, *(_crash_at_a_moment, _death_at_a_moment) * 3, _odd_workers, *_KINDS))
         return faults if kind is None else kind(rng, faults, 4)
     for kind, share in _KINDS.items():
         if rng.random() < share:
@@ -353,7 +353,7 @@ def _direct_calls(rng: random.Random, faults: Faults, latest: int) -> Faults:
 
 
 def _far_reaching_answers(_rng: random.Random, faults: Faults, _latest: int) -> Faults:
-    return replace(faults, people=PeopleFaults(tuple(ApprovalKind)))
+    return replace(faults, people=PeopleFaults((*ApprovalKind, ApprovalKind.DENY_ALWAYS)))
 
 
 def _floods(rng: random.Random, faults: Faults, latest: int) -> Faults:

@@ -241,7 +241,8 @@ class SimulatedRequest:
             yield f"end: the journal can be written, and its session was lost: {self.lost.error}"
         is_refused = isinstance(self.lost.error, OSError)
         if self.lost.reason is ExitReason.KILLED and self.world is not None and self.world.has_lost_sessions:
-            if not isinstance(error, RuntimeFailure) or "session was lost" not in str(error):
+            reasons = ("session was lost", self.world.why_ended or "session was lost")
+            if not isinstance(error, RuntimeFailure) or not any(why in str(error) for why in reasons):
                 yield f"end: its session was killed, and its caller is told {error}"
         elif not isinstance(error, RuntimeFailure) or not (is_refused or isinstance(self.lost.error, RuntimeFailure)):
             yield f"end: its session was lost ({self.lost.reason.value}): {self.lost.error!r}"

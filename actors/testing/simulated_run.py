@@ -71,7 +71,7 @@ from callboard.protocol.options import ToolOffer
 from callboard.protocol.prompt_tokens import estimate_tokens
 from callboard.protocol.testing import drawing, generator, oddities
 from callboard.protocol.testing.outside import beginning, check_answer, cost_of, foreign_event
-from callboard.protocol.testing.scenario import PlannedCall, Scenario, Store, ToolDoes
+from callboard.protocol.testing.scenario import ModelDoes, PlannedCall, Scenario, Store, ToolDoes
 from callboard.protocol.testing.trace import Trace
 from callboard.protocol.tools import Effect, Isolation, Latency
 from callboard.providers.local.scripted import Scripted
@@ -523,6 +523,12 @@ def _cancelled(rng: random.Random, scenario: Scenario) -> Scenario:
     return replace(slow, cancel_at=rng.choice((1.5, 2.5, 4.0, 6.0)))
 
 
+def _retrying(_rng: random.Random, scenario: Scenario) -> Scenario:
+    """Each model call takes several requests, and the last turn fails."""
+    turns = [replace(turn, requests=3) for turn in scenario.turns]
+    return replace(scenario, turns=(*turns[:-1], *(replace(turn, does=ModelDoes.BREAK) for turn in turns[-1:])))
+
+
 Spice = Callable[[random.Random, Scenario], Scenario]
 #: What makes a moment likely (faults.MOMENTS).
 _NEEDED: Final[Mapping[str, Spice]] = {
@@ -532,6 +538,8 @@ _NEEDED: Final[Mapping[str, Spice]] = {
     "AskApproval": _asking,
     "ApprovalGranted": _asking,
     "CancelTool": _cancelled,
+    "ModelNoted": _retrying,
+    "ModelFailed": _retrying,
 }
 
 

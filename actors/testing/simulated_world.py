@@ -418,7 +418,8 @@ class SimulatedStore(Conversation):
 
 
 class Playing:
-    """Answers on their way. Cancelling stops those that can still be stopped."""
+    """Answers on their way, in their order also where the clock jumps over several. Cancelling stops those that can
+    still be stopped."""
 
     def __init__(
         self,
@@ -429,18 +430,28 @@ class Playing:
         cancelled: Callable[[], object] = bool,
     ) -> None:
         """`cancelled` is called when it is."""
-        self._timers: list[Timer] = []
-        self._cancelled = cancelled
-        for answer in answers:
-            timer = scheduler.call_at(answer.at, Later(who, lambda make=answer.make: say(make(scheduler.now()))))  # type: ignore[misc]
-            if not answer.unstoppable:
-                self._timers.append(timer)
+        self._scheduler, self._who, self._say, self._cancelled = scheduler, who, say, cancelled
+        self._left = sorted(answers, key=lambda answer: answer.at)[::-1]
+        self._next: tuple[Answer, Timer] | None = None
+        self._go_on()
+
+    def _go_on(self) -> None:
+        self._next = None
+        if self._left:
+            answer = self._left.pop()
+            self._next = answer, self._scheduler.call_at(answer.at, Later(self._who, partial(self._tell, answer)))
+
+    def _tell(self, answer: Answer) -> None:
+        self._go_on()
+        self._say(answer.make(self._scheduler.now()))
 
     def cancel(self) -> None:
         """Stop them."""
         self._cancelled()
-        for timer in self._timers:
-            timer.cancel()
+        self._left = [answer for answer in self._left if answer.unstoppable]
+        if self._next is not None and not self._next[0].unstoppable:
+            self._next[1].cancel()
+            self._go_on()
 
 
 class ModelTry(Struct, frozen=True):

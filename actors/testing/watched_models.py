@@ -21,8 +21,9 @@ from callboard.protocol.ids import RequestId, Tag
 from callboard.protocol.limits import MAX_RETRY_AFTER_SECONDS
 from callboard.protocol.model import Error, ModelRequest, ModelResponse, Restarted, StreamEvent, TextDelta, Usage
 
-#: Float sums of virtual times, in seconds.
+#: A session whose mailbox is full is told again within this time.
 FULL_SECONDS: Final = 1.0
+#: Float sums of virtual times, in seconds.
 EPSILON: Final = 1e-6
 #: The pause behind the first failure, where chance is a half as in each simulated run; it doubles with each.
 FIRST_PAUSE_SECONDS: Final = 0.375
@@ -316,7 +317,6 @@ class WatchedModels:
     def _look_at(self, tag: Tag, call: _Call, now: float) -> None:
         late = now > call.call.deadline_at + 2 * OVERDUE_SECONDS + EPSILON
         call.late_since = min(call.late_since, now) if late else float("inf")
-        # A session whose mailbox is full is tried again soon.
         if late and now > call.late_since + FULL_SECONDS:
             self._wrong(tag, "overdue", f"it had until {call.call.deadline_at:g}, and its session waits for its end")
         elif (call.attempts and call.attempts[-1].runs) or (self._has_limits and call.route == 0):
