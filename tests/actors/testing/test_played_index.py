@@ -38,11 +38,6 @@ def one_more(patch: Patch) -> None:
     patch.setattr(CodeIndex, "search", lambda self, query, k=10, *given: search(self, query, k + 1, *given))
 
 
-def whole_for_some(patch: Patch) -> None:
-    ask = CodeIndex.refresh
-    patch.setattr(CodeIndex, "refresh", lambda self, progress=None, paths=None, wait_seconds=None: ask(self, progress))
-
-
 def never_again(patch: Patch) -> None:
     answer = Indexer._refresh
 
@@ -66,7 +61,6 @@ FAULTS: dict[str, Callable[[Patch], object]] = {
     "more is given than was asked for": one_more,
     "what is ignored is read": lambda patch: patch.setattr(walk, "is_ignored", lambda *_: False),
     "secret and linked files are read": lambda patch: patch.setattr(Walk, "_is_left_out", lambda *_: False),
-    "some files to look at are all files": whole_for_some,
     "a refresh is answered with an earlier one": never_again,
     "lines are counted from 0": lines_from_nought,
     "filters of paths are not kept": lambda patch: patch.setattr(Filters, "fits_file", lambda *_: True),
