@@ -1,6 +1,6 @@
 """The kit on the command line.
 
-python -m callboard.actors.testing replay 3.17/4.0     # a conversation that a failure named, with its story
+python -m callboard.actors.testing replay 9.17/4.0     # a conversation that a failure named, with its story
 python -m callboard.actors.testing reach 1000          # how often seeds 0 to 999 reach each row of the tables
 python -m callboard.actors.testing plays kernel        # a room that no request reaches, beside a small model of it
 python -m callboard.actors.testing chaos --cases 'die/*' --tools my.tools:lookup   # lets things go wrong
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m callboard.actors.testing", description="The testing kit.")
     commands = parser.add_subparsers(dest="command", required=True)
     again = commands.add_parser("replay", help="play a conversation again, on the bare session")
-    again.add_argument("token", help="what a failure printed, for example 3.17/4.0")
+    again.add_argument("token", help="what a failure printed, for example 9.17/4.0")
     reached = commands.add_parser("reach", help="how often the seeds reach each row of the tables")
     reached.add_argument("seeds", nargs="?", type=int, default=FIXED_SEEDS)
     plays = commands.add_parser("plays", help="play a room that no request reaches beside a small model of it")

@@ -118,7 +118,7 @@ def _story(runtime: Runtime, scenario: Scenario, token: Token, found: list[Viola
 
 
 def replay(token: str, runtime: Runtime = drive) -> Trace:
-    """Play again what a failure named: `replay("3.17/4.0")`.
+    """Play again what a failure named: `replay("9.17/4.0")`.
 
     Raises UsageError for a token of another version of the generator, or one that is no token.
     """
