@@ -39,9 +39,9 @@ FACES = {
         Tool ToolContext tool
     """,
     "callboard.protocol.testing": """
-        INVARIANTS STANDARD_TOOLS Entry ModelDoes PersonDoes PlannedCall PlannedTurn Scenario ToolDoes Trace
-        Verb Violation assert_replays check_provider_adapter check_tool drive replay replay_recorded shrink simulate
-        violations
+        INVARIANTS STANDARD_TOOLS Crashed Driver Entry ModelDoes PersonDoes PlannedCall PlannedTurn Scenario ToolDoes
+        ToolsDied Trace Verb Violation World assert_replays check_provider_adapter check_tool drive replay replay_recorded
+        shrink simulate violations
     """,
     "callboard.providers": """
         Adapter Decoder Provider ResponseBuilder WireRequest adapter_for build_response
