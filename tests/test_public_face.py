@@ -40,8 +40,8 @@ FACES = {
     """,
     "callboard.protocol.testing": """
         INVARIANTS STANDARD_TOOLS Crashed Driver Entry ModelDoes PersonDoes PlannedCall PlannedTurn Scenario ToolDoes
-        ToolsDied Trace Verb Violation World assert_replays check_provider_adapter check_tool drive replay replay_recorded
-        shrink simulate violations
+        ToolsDied Trace Verb Violation World assert_replays check_provider_adapter check_tool drive replay
+        replay_recorded shrink simulate violations
     """,
     "callboard.providers": """
         Adapter Decoder Provider ResponseBuilder WireRequest adapter_for build_response
