@@ -79,6 +79,8 @@ class Life(Struct, eq=False):
     """The tool's code began."""
     was_told_begun: bool = False
     cancelled_at: float | None = None
+    taken_at: float = 0.0
+    """When its worker was given it."""
     stopped_at: float | None = None
     killed_at: float | None = None
     reported: tuple[Outcome, str] | None = None
@@ -209,6 +211,7 @@ class WatchedCalls:
         now = self._system.now()
         life.worker, life.lost, life.last_words = worker, "", None
         life.workers += 1
+        life.taken_at = now
         if life.first_worker_at is None:
             life.first_worker_at = now
         self._true_order(life, run)
@@ -241,7 +244,8 @@ class WatchedCalls:
                 self._wrong(life, "stop", f"it is told to stop a second time, after {life.stopped_at:g}")
             life.stopped_at = now
             return
-        if life.stopped_at is None or now < life.stopped_at + TOOL_GRACE_SECONDS - EPSILON:
+        too_soon = life.stopped_at is None or now < life.stopped_at + TOOL_GRACE_SECONDS - EPSILON
+        if too_soon and life.taken_at < now:  # else all of it has waited for the worker to be there
             self._wrong(life, "grace", f"it is killed, and was told to stop at {life.stopped_at}")
         life.killed_at = now
 
