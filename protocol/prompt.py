@@ -526,6 +526,8 @@ class PromptBuilder:
         if sum(piece.tokens for piece in gone) * ratio < compaction.WORTH_IT * room:
             return None
         tokens = min(int(wanted.summary * room), compaction.MAX_SUMMARY_TOKENS)
+        if not gone or tokens < 1:
+            return None  # the window has hardly room for an answer
         summarised = self._old[cut].number - 1 if cut < len(self._old) else self._question_at
         request, count = self._ask_summary(wanted, room, tokens, summarised)
         aside = Aside(CallPurpose.SUMMARY, request, count, compaction.SUMMARY_TIMEOUT_SECONDS)

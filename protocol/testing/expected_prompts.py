@@ -467,6 +467,8 @@ class _Prompt:
             return None
         window = (wanted.context_tokens if wanted.model else None) or self.window or room
         tokens = min(int(wanted.summary * room), _MAX_SUMMARY_TOKENS)
+        if not cut or not tokens:
+            return None
         return DueSummary(
             first=max(self.compacted.summarised, self.leading) + 1,
             last=self.old[cut].number - 1 if cut < len(self.old) else self.asked_at,
