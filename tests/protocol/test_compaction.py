@@ -401,6 +401,13 @@ def test_another_model_is_asked_for_summaries_and_has_a_window_of_its_own() -> N
     assert call.prompt_tokens == size
 
 
+def test_no_summary_of_nothing_is_asked_for_in_a_window_without_room() -> None:
+    wanted = Compaction(model="sim/large", context_tokens=5_000)
+    session = Session()
+    commands = session.apply(start((), replace(OPTIONS, context_tokens=1, compaction=wanted)))
+    assert not of(commands, CallModel)
+
+
 def test_a_summary_in_a_large_window_is_bounded() -> None:
     options = replace(OPTIONS, context_tokens=1_000_000)
     session, call = begun(exchange(0, 350_000) + exchange(1, 10), options)
