@@ -15,6 +15,7 @@ it. `python -m callboard.actors.testing.simulated_run TOKEN` plays one again.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import random
 import sys
@@ -433,7 +434,11 @@ CrashableDispatcher = crashable(ToolDispatcher)
 
 def _with_own_model(scenario: Scenario) -> Scenario:
     """With a model named after the request, by which the played model knows whose call it is."""
-    return replace(scenario, options=replace(scenario.options, model=f"sim/{scenario.request_id}"))
+    options = replace(scenario.options, model=f"sim/{scenario.request_id}")
+    if options.compaction is not None and options.compaction.model:
+        other = f"summaries/{scenario.request_id}"
+        options = replace(options, compaction=dataclasses.replace(options.compaction, model=other))
+    return replace(scenario, options=options)
 
 
 def play(scenario: Scenario, seed: int = 0, faults: Faults | None = None) -> Trace:
