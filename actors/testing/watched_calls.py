@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -26,9 +26,6 @@ from callboard.protocol.ids import RequestId, Tag, ToolName
 from callboard.protocol.limits import COMMIT_SECONDS, MAX_CALL_SENDS, TOOL_GRACE_SECONDS
 from callboard.protocol.options import ToolOffer
 from callboard.protocol.tools import Deferred, Effect, FailureCode, Isolation, ToolContract, ToolFailure
-
-if TYPE_CHECKING:
-    from callboard.actors.testing.simulated_workers import SimulatedWorker
 
 #: Float sums of virtual times, in seconds.
 EPSILON: Final = 1e-6
@@ -53,6 +50,16 @@ _ENDS: Final = (
 )
 
 
+class PlayedWorker(Protocol):
+    """What is looked at of a worker."""
+
+    pool: str
+
+    @property
+    def room_left(self) -> int:
+        """Calls that it takes now."""
+
+
 class Life(Struct, eq=False):
     """One call, from when the dispatcher first reads it."""
 
@@ -67,7 +74,7 @@ class Life(Struct, eq=False):
     contract: ToolContract
     deaths_before: int
     """Workers of its pool that had ended by then."""
-    worker: SimulatedWorker | None = None
+    worker: PlayedWorker | None = None
     workers: int = 0
     """That had it so far."""
     first_worker_at: float | None = None
@@ -119,7 +126,7 @@ class WatchedCalls:
         """Those that a dispatcher has read."""
         self._open: dict[Tag, Life] = {}
         """Those that may owe something."""
-        self._workers: dict[str, dict[SimulatedWorker, None]] = {}
+        self._workers: dict[str, dict[PlayedWorker, None]] = {}
         """Alive, by pool."""
         self._bad_ends: Counter[ToolName] = Counter()
         """Crashes and hangs of each tool, by any of which it may be withdrawn."""
@@ -171,7 +178,7 @@ class WatchedCalls:
 
     # -- what workers are told and do
 
-    def arrives(self, worker: SimulatedWorker) -> None:
+    def arrives(self, worker: PlayedWorker) -> None:
         """A worker is there."""
         workers = self._workers.setdefault(worker.pool, {})
         workers[worker] = None
@@ -179,13 +186,13 @@ class WatchedCalls:
         if pool is not None and len(workers) > pool[1]:
             self.problems.append(f"pool: {worker.pool} has {len(workers)} workers, {pool[1]} are the most")
 
-    def dies(self, worker: SimulatedWorker, printed: str) -> None:
+    def dies(self, worker: PlayedWorker, printed: str) -> None:
         """It is about to crash, and says so."""
         for life in self._open.values():
             if life.worker is worker and life.reported is None:
                 life.last_words = printed
 
-    def leaves(self, worker: SimulatedWorker) -> None:
+    def leaves(self, worker: PlayedWorker) -> None:
         """It is gone, with the calls that it has."""
         self._workers.get(worker.pool, {}).pop(worker, None)
         self._freed_at[worker.pool] = self._system.now()
@@ -202,7 +209,7 @@ class WatchedCalls:
         life.worker, life.begun = None, False
         life.stopped_at = life.killed_at = None if life.lost == "not begun" else life.stopped_at
 
-    def taken(self, worker: SimulatedWorker, run: RunTool) -> None:
+    def taken(self, worker: PlayedWorker, run: RunTool) -> None:
         """A worker is given a call."""
         life = self.lives.get(run.tag)
         if life is None:
@@ -231,7 +238,7 @@ class WatchedCalls:
         if run.deadline_at > asked.deadline_at or replace(run, deadline_at=asked.deadline_at) != asked:
             self._wrong(life, "order", f"its worker is told {run}, its session said {asked}")
 
-    def held(self, worker: SimulatedWorker, tag: Tag, *, kill: bool = False) -> None:
+    def held(self, worker: PlayedWorker, tag: Tag, *, kill: bool = False) -> None:
         """A worker is told to stop a call, or to kill it."""
         life, now = self.lives.get(tag), self._system.now()
         if life is None or life.worker is not worker:
