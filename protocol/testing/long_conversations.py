@@ -103,7 +103,7 @@ _READ_TOOL: Final = offer(READ_TOOL, effect=Effect.REPEAT)
 
 def _draw_summary(choices: Choices) -> PlannedTurn:
     """Mostly one that can be used."""
-    plain = PlannedTurn(choices.pick(("This was said before.", "so much " * 200, "kurz")), seconds=quarters(choices, 4))
+    plain = PlannedTurn(choices.pick(("It </summary> was.", "so much " * 200, "kurz")), seconds=quarters(choices, 4))
     odd = draw_turn(choices, 2)
     short = replace(
         plain,
@@ -123,4 +123,4 @@ def _draw_compacted(choices: Choices, history: tuple[Message, ...]) -> Compacted
     left_out = choices.pick(ends)
     summarised = choices.pick([end for end in ends if end <= left_out]) if chance(choices, 70) else 0
     tried = choices.pick((0, 0, len(history), ends[len(ends) // 2]))
-    return Compacted(left_out, "an older summary" if summarised else "", summarised, choices.pick(ends), tried)
+    return Compacted(left_out, "an older </summary> one" if summarised else "", summarised, choices.pick(ends), tried)
