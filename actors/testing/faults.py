@@ -290,8 +290,8 @@ def _crash_at_a_moment(rng: random.Random, faults: Faults, _latest: int) -> Faul
 
 def _crash_waves(rng: random.Random, faults: Faults, latest: int) -> Faults:
     """As many crashes as the root bears, or one wave more; or of pools, more than their supervisor bears."""
-    at, actors = _moment(rng, latest), ("root/dispatcher", "root/llm_manager", "root/telemetry")
-    waves = rng.choice((3, 4, 4))
+    at, waves = _moment(rng, latest), rng.choice((3, 4, 4))
+    actors: tuple[str, ...] = ("root/dispatcher", "root/llm_manager", "root/telemetry")
     if rng.random() < 0.4:
         actors, waves = tuple(f"root/tools/{pool}" for pool in POOLS), 4
     crashes = tuple(Crash(at + wait, actors) for wait in (0.0, 0.25, 0.75, 1.5)[:waves])

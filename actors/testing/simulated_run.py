@@ -70,7 +70,7 @@ from callboard.protocol.machine import Session
 from callboard.protocol.model import Usage
 from callboard.protocol.options import ToolOffer
 from callboard.protocol.prompt_tokens import estimate_tokens
-from callboard.protocol.testing import drawing, generator, oddities
+from callboard.protocol.testing import drawing, generator, long_conversations
 from callboard.protocol.testing.outside import beginning, check_answer, cost_of, foreign_event
 from callboard.protocol.testing.scenario import ModelDoes, PlannedCall, Scenario, Store, ToolDoes
 from callboard.protocol.testing.trace import Trace
@@ -213,23 +213,18 @@ class SimulatedRun:
         )
 
     def _telemetry(self) -> Telemetry:
-        made = CrashableTelemetry()
-        made.reads = self.world.telemetry_reads
-        return made
+        return CrashableTelemetry(reads=self.world.telemetry_reads)
 
     def _manager(self, routes: Routes, limiter: RateLimiter) -> LlmManager:
         played = PlayedModel(self.world, limiter)
-        made = CrashableManager(routes, played.start, RetryPolicy(chance=lambda: 0.5), self._cost)
-        made.reads = self.world.models.read
         self.world.models.manager_starts()
-        return made
+        retry = RetryPolicy(chance=lambda: 0.5)
+        return CrashableManager(routes, played.start, retry, self._cost, reads=self.world.models.read)
 
     def _dispatcher(self, *given: Any) -> ToolDispatcher:
-        made = CrashableDispatcher(*given)
-        made.reads = self.world.dispatcher_reads
         self.world.calls.dispatcher_starts()
         self.world.questions.dispatcher_starts()
-        return made
+        return CrashableDispatcher(*given, reads=self.world.dispatcher_reads)
 
     def _journal(self) -> JournalPlan | None:
         ahead = self.world.ahead
@@ -411,12 +406,13 @@ class SimulatedRun:
                 ref.tell(message)
 
 
-def crashable(kind: type[Kind]) -> type[Kind]:
-    """The same actor, which does not survive a PlannedCrash."""
+def crashable(kind: type[Kind]) -> Callable[..., Kind]:
+    """The same actor, which does not survive a PlannedCrash; `reads` hears of each message before it is handled."""
 
     class Crashable(kind):  # type: ignore[valid-type, misc]  # the class is an argument
-        reads: Callable[[object], object] = staticmethod(bool)
-        """Hears of each message before it is handled."""
+        def __init__(self, *given: object, reads: Callable[[object], object]) -> None:
+            super().__init__(*given)
+            self.reads = reads
 
         def on_receive(self, message: object) -> object:
             if isinstance(message, PlannedCrash):
@@ -456,7 +452,8 @@ def seeded_scenarios(seed: int, fault_seed: int | None) -> list[Scenario]:
     time."""
     rng = random.Random(f"run {seed} {fault_seed}")
     faults = Faults() if fault_seed is None else seeded_faults(fault_seed)
-    moments = [each.moment.what for each in (*faults.crashes, *faults.deaths) if each.moment is not None]
+    planned = (*(crash.moment for crash in faults.crashes), *(death.moment for death in faults.deaths))
+    moments = [moment.what for moment in planned if moment is not None]
     wanted = next((_NEEDED[what] for what in moments if what in _NEEDED), None)
     if wanted is None and faults.people != PeopleFaults():
         wanted = _asking
@@ -519,7 +516,7 @@ def _compacting(rng: random.Random, scenario: Scenario) -> Scenario:
     """A long history that is summarised on the way."""
     if scenario.options.compaction is not None or not scenario.user.parts:  # the latter goes on from its history
         return scenario
-    return oddities.draw_compaction(drawing.SeededChoices(rng.randrange(1 << 20)), scenario)
+    return long_conversations.draw_compaction(drawing.SeededChoices(rng.randrange(1 << 20)), scenario)
 
 
 def _cancelled(rng: random.Random, scenario: Scenario) -> Scenario:

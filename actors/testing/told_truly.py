@@ -11,10 +11,10 @@ from itertools import zip_longest
 from typing import Any, Final
 
 from callboard.actors.journal.journal_records import RequestLog
+from callboard.actors.requests.partial_outputs import PartialOutput
 from callboard.actors.requests.replies import (
     EventReader,
     ModelCallFailed,
-    PartialOutput,
     Question,
     Reply,
     RequestEnded,

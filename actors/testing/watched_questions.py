@@ -119,8 +119,8 @@ class WatchedQuestions:
         if not isinstance(event, _ANSWERS) or event.tag not in self._known:
             return
         due = self._due.pop(event.tag, None)
-        gives_up = isinstance(event, ApprovalDenied) and self._dispatchers >= MAX_CALL_SENDS
-        if due is None and gives_up and event.reason.startswith(f"each of {MAX_CALL_SENDS} dispatchers"):
+        reason = event.reason if isinstance(event, ApprovalDenied) and self._dispatchers >= MAX_CALL_SENDS else ""
+        if due is None and reason.startswith(f"each of {MAX_CALL_SENDS} dispatchers"):
             return  # its session has said so itself
         if due is None:
             self._wrong(event.tag, "answer", f"its session hears {type(event).__name__}, and nobody has said so")
