@@ -86,7 +86,7 @@ _OF_JOURNAL: Final = (
 #: Supervisors, which read no message of ours.
 _KILLED: Final = ("root/tools", "root/sessions")
 DEAD_LETTERS_KEPT: Final = 100_000
-#: The wall clock shows this when a run begins in which the process does not die.
+#: The wall clock shows this when a run begins in which the process does not end before it is over.
 WALL_CLOCK_AHEAD: Final = 2.0**20
 #: A request that fails on the way to a planned turn takes this long.
 FAILS_AFTER_SECONDS: Final = 0.125
@@ -196,8 +196,8 @@ class World:
                 self.scheduler.block_until(Reply(), seconds)
 
         # A request that goes on has its times back from the wall clock. Of most times the sum with another clock's is
-        # not exact, and what is compared here must be: so the two are one where the process dies.
-        ahead = 0.0 if self.faults.deaths else WALL_CLOCK_AHEAD
+        # not exact, and what is compared here must be: so the two are one where the process dies, or may end by itself.
+        ahead = 0.0 if self.faults.deaths or self.faults.escalates else WALL_CLOCK_AHEAD
         return SimulatedDisk(lambda: self.scheduler.now() + ahead, wait, faults)
 
     def add(self, scenario: Scenario, trace: Trace) -> None:

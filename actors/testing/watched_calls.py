@@ -397,8 +397,10 @@ class WatchedCalls:
 
     def _gives_up(self, life: Life, event: Event) -> bool:
         """Its session has said so itself, when each of its dispatchers was lost."""
-        is_own = isinstance(event, events.ToolCallFailed) and event.failure.code in _GIVEN_UP
-        return is_own and life.workers < MAX_GIVEN and self.dispatchers >= MAX_CALL_SENDS
+        if not isinstance(event, events.ToolCallFailed) or event.failure.code not in _GIVEN_UP:
+            return False
+        own = f"each of {MAX_CALL_SENDS} dispatchers that {life.run.name} was sent to was lost"
+        return event.failure.message == own and self.dispatchers >= MAX_CALL_SENDS
 
     # -- when the clock is about to move
 
