@@ -154,9 +154,11 @@ def _expected_prompts(story: Story) -> Iterator[ExpectedPrompt]:
         before = model
     end = story.finish()
     if end is not None and end[1].outcome in ("token_limit", "cost_limit"):
-        for record in story.records[recorded:]:
+        last_follows = None if before is None else follows.get(before.command.tag)
+        # What a turn that is to be asked again has said is recorded by the end, and was in no prompt.
+        for record in story.records[recorded:] if last_follows not in ASKED_AGAIN else ():
             state.add(record.messages if without_notices(record.messages) else ())
-        yield state.plan(None, before, None if before is None else follows.get(before.command.tag))
+        yield state.plan(None, before, last_follows)
 
 
 @lru_cache(maxsize=1)
