@@ -155,10 +155,7 @@ class WatchedQuestions:
                 self._wrong(next(iter(tags)), "put once", told)
 
     def opened(self, request_id: RequestId) -> set[Tag] | None:
-        """The questions of a request that the dispatcher has; None while there is none, or where there was an earlier
-        one, which may have had some of them."""
-        if self._dispatchers > 1:
-            return None
+        """The questions of a request that the dispatcher has; None while there is none."""
         return {tag for tag in self._open if tag.request_id == request_id} if self._is_up() else None
 
     def _is_up(self) -> bool:
