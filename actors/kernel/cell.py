@@ -257,7 +257,7 @@ class Cell:
         if self.parent is not None:
             self.parent.ref.tell_control(ChildExited(self, incarnation, reason, error))
 
-    def close(self) -> None:
+    def close(self, reason: ExitReason = ExitReason.NOT_ALIVE) -> None:
         """End for good: what waits becomes dead letters, and each asker gets its answer at once."""
         with self.system.lock:
             if self.state is State.DEAD:
@@ -274,7 +274,7 @@ class Cell:
             if self.parent is not None:
                 self.parent.children.pop(self.name, None)
             self.system.forget(self.name, self.account())
-        self._report(monitors, ExitReason.NOT_ALIVE, self._error)
+        self._report(monitors, reason, self._error)
 
     def _report(self, monitors: dict[Monitor, None] | None, reason: ExitReason, error: BaseException | None) -> None:
         self.system.look_at_starts()
@@ -286,7 +286,7 @@ class Cell:
     def kill(self) -> None:
         """End the incarnation without asking it; on the loop thread, where none of our handlers can be running."""
         if self.state is State.WAITING and self.restart is Restart.TEMPORARY:
-            self.close()
+            self.close(ExitReason.KILLED)
         self._end(self._epoch, ExitReason.KILLED, None)
 
     def lost(self, item: object) -> None:

@@ -623,3 +623,14 @@ def test_a_late_child_taken_out_does_not_come_back_with_the_group(with_a_late_on
     assert "late" not in {who for _, who in world.run()}
     start_child(world.root, spec(world.log, "late"))
     assert world.run() == [("start", "late")]
+
+
+def test_a_child_that_is_killed_before_it_has_started_is_told_of_as_killed() -> None:
+    world = World.of(lambda log: [spec(log, "a")])
+    child = start_child(world.root, spec(world.log, "late", restart=Restart.TEMPORARY))
+    downs: list[Down] = []
+    world.system.watch(child, downs.append)
+    child._cell.kill()
+    world.run()
+    assert downs == [Down(child, ExitReason.KILLED)]
+    assert not child.is_alive()
