@@ -273,6 +273,7 @@ class PromptBuilder:
         self.offers, self.definitions, self._model, self._tells_calls = {}, (), model, True
         self._ask_by(self._modes)
         for piece in (*self._old, *self._steps):
+            piece.full = tuple(map(compaction.without_read_hint, piece.full, _numbers(piece)))
             self._show(piece, tuple(map(compaction.without_read_hint, piece.messages, _numbers(piece))))
         self._put_earlier()
         self._flatten()

@@ -608,6 +608,19 @@ def test_a_model_that_takes_no_tools_is_told_of_none() -> None:
     assert "was cleared to make room.]" in repr(request.messages)
 
 
+def test_what_was_cleared_before_a_model_took_no_tools_is_not_shown_anew_with_its_hint() -> None:
+    results = tuple(ToolMessage(CallId(name), LOOK, f"result {name} " + "x y " * 225) for name in "ab")
+    calls = AssistantMessage(tuple(ToolCall(CallId(name), LOOK, f'{{"{name}":1}}') for name in "ab"))
+    older = tuple(message for number in range(6) for message in looked_up(number))
+    session = Session()
+    call = asked(session.apply(start((*older, UserMessage.of("both"), calls, *results), CLEARS)))
+    assert call.request.messages[-2] == results[1], "the latest result is kept, beside one that is cleared"
+    call = asked(session.apply(ModelFailed(call.tag, 1.0, Error(ErrorKind.TOOLS_UNSUPPORTED, "no tools"))))
+    call = asked(session.apply(ModelFailed(call.tag, 2.0, Error(ErrorKind.CONTEXT_LENGTH, "too long"))))
+    assert repr(call.request.messages[-2]).count("was cleared to make room.]") == 2
+    assert READ_TOOL not in repr(call.request.messages)
+
+
 def test_provider_data_of_what_is_kept_is_kept() -> None:
     signed = AssistantMessage((Thinking("hm", Replay("anthropic", {"signature": "s"})), Text("so")))
     history = (*history_of(8), UserMessage.of("?"), signed)
