@@ -44,6 +44,8 @@ def expands(story: Story) -> Iterator[str]:
         yield from _wrong_call(story, model)
     given = {run.tag: run.search_words for run in story.given(RunTool) if run.search_words}
     is_first = story.start.options.expand_search
+    if not (is_first or asked or given):
+        return
     for turn in expected_turns(story):
         found = [call for call in turn.calls if _searches(call)] if turn.follows is Follows.CALLS else []
         wants = is_first and bool(found) and sum(max(len(_queries(call)), 1) for call in found) < 2
@@ -105,12 +107,11 @@ def _wrong_turn(story: Story, turn: ExpectedTurn, given: dict[Tag, tuple[str, ..
     """Takes out of `given` what was given rightly."""
     assert story.start is not None
     step, words = turn.model.command.tag.step, turn.model.words
-    is_covered = _is_covered(story, turn)
     if words is None:
-        if wants and is_covered:
+        if wants and _is_covered(story, turn):
             yield f"step {step} searches first, and no further words were asked for"
         return
-    if not is_covered and spending(story)[words.command.tag].exact:
+    if not _is_covered(story, turn) and spending(story)[words.command.tag].exact:
         yield f"step {step} asks for further words, which its window and budgets do not cover with the next step"
     if not wants:
         yield f"step {step} does not search first, or says the need in several ways, and further words were asked for"
