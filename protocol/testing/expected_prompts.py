@@ -183,6 +183,7 @@ class _Prompt:
         self.most: int | None = None
         self.told = begins_without_tools(story)
         """Calls and results are told in words, and no tool is offered."""
+        self._own_tools = tuple(each.definition for each in start.tools if each.decision is not Decision.DENY)
         self.modes = self.options.output.modes if self.options.output is not None else ()
         history = start.history
         others = (at for at, each in enumerate(history) if not isinstance(each, SystemMessage))
@@ -221,11 +222,6 @@ class _Prompt:
         return (*own, output.tool) if output is not None and self.mode is OutputMode.TOOL else own
 
     @property
-    def _own_tools(self) -> tuple[ToolDefinition, ...]:
-        assert self.story.start is not None
-        return tuple(each.definition for each in self.story.start.tools if each.decision is not Decision.DENY)
-
-    @property
     def reads(self) -> bool:
         return not self.told and any(each.name == READ for each in self._own_tools)
 
@@ -251,9 +247,10 @@ class _Prompt:
         self._resize(self.beside, tokens_beside(self.tools, self.schema))
 
     def _new(self, messages: tuple[Message, ...], number: int = 0) -> _Block:
-        full = cleared(messages, number, self.compacted.cleared, reads=self.reads) if number else messages
+        is_cleared = number and number <= self.compacted.cleared
+        full = cleared(messages, number, self.compacted.cleared, reads=self.reads) if is_cleared else messages
         block = _Block(number, full, (), 0)
-        self._show(block, tuple(map(self._shortened, full)))
+        self._show(block, full if self.window is None else tuple(map(self._shortened, full)))
         return block
 
     def _blocks(self, messages: Sequence[Message], number: int) -> list[_Block]:

@@ -400,6 +400,8 @@ class _Timers:
     def see(self, command: Command, reaction: Reaction) -> Iterator[str]:
         """A timer is set or cleared; a call gets its deadline, or the end of its wait."""
         match command:
+            case Note():
+                pass  # most are
             case SetTimer():
                 self._live[command.tag] = command.at
                 yield from self._wrong_time(command, reaction)

@@ -140,6 +140,7 @@ class _Watch:
         self._options = story.start.options if story.start is not None else scenario.options
         self._plans = Plans(scenario)
         self._dues: dict[Tag, list[_Due]] = {}
+        self._request = scenario.tag[:2]
         self._has_strays = bool(scenario.strays)
         self._stopped: set[_Owner] = set()
         self._lost_at = scenario.tools_lost_at
@@ -159,7 +160,7 @@ class _Watch:
             self._lose_calls(entry.at)
         elif entry.verb is Verb.RESUMED:
             self._void(entry.at, lambda due: not due.unstoppable)
-        elif type(value) in _SAID and value.tag.request == self._story.trace.scenario.tag.request:
+        elif type(value) in _SAID and value.tag[:2] == self._request:
             yield from self._came(entry.at, value)
 
     def missing(self) -> Iterator[str]:
@@ -235,7 +236,7 @@ class _Watch:
 
     def _carried_out(self, at: float, command: Any) -> Iterator[str]:
         due = next(
-            (due for due in self._dues.get(command.tag, ()) if due.value == command and due.came_at is None), None
+            (due for due in self._dues.get(command.tag, ()) if due.came_at is None and _is_it(due.value, command)), None
         )
         waits = self._plans.of(command).waits_seconds if isinstance(command, RunTool) else 0.0
         if due is not None:
@@ -290,6 +291,10 @@ class _Watch:
             yield f"{due.what} came at {at:g}, and was stopped at {due.void_at:g}"
         elif due.void_at is None and at > (latest := self._story.latest(due.at)):
             yield f"{due.what} came at {at:g}, it was due at {due.at:g} ({latest:g} at the latest)"
+
+
+def _is_it(value: Command | None, command: Command) -> bool:
+    return value is command or value == command
 
 
 def _leaves(tag: Tag) -> Callable[[float], Event]:

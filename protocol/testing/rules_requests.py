@@ -60,6 +60,7 @@ from callboard.protocol.testing.story import (
 from callboard.protocol.testing.trace import Verb
 
 _CARRIED_OUT: Final = (RunTool, CallModel, AskApproval)
+_STOPS: Final = (CancelTool, WithdrawApproval, StopModel)
 _NEEDS_CARRYING_OUT: Final = (ToolCallCompleted, ModelResponded, ApprovalGranted)
 _MODEL_EVENTS: Final = (ModelStreamed, ModelNoted, *MODEL_ENDINGS)
 
@@ -98,7 +99,8 @@ def cancel_ends(story: Story) -> Iterator[str]:
             if reaction.given(CallModel) or reaction.given(RunTool) or reaction.given(AskApproval):
                 yield "a cancelled request began new work"
         for command in reaction.commands:
-            yield from _stopped_wrongly(work, command)
+            if type(command) in _STOPS:
+                yield from _stopped_wrongly(work, command)
             work.see(command)
 
 

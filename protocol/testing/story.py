@@ -76,6 +76,7 @@ CALL_ENDINGS: Final = (ToolCallCompleted, ToolCallFailed, ToolCallTimedOut, Tool
 WAITING: Final = ("awaiting_approval", "deferred")
 _OPEN: Final = frozenset({"sent", "running", *WAITING})
 MODEL_ENDINGS: Final = (ModelResponded, ModelFailed, ModelLost)
+_OF_MODEL: Final = (*MODEL_ENDINGS, ModelNoted)
 #: A turn that its provider stopped asks for nothing.
 STOPPED: Final = frozenset({FinishReason.CONTENT_FILTER, FinishReason.REFUSAL})
 #: An answer that ended so is not whole, or may not be.
@@ -348,7 +349,7 @@ class Story:
             if event.options.compaction is not None:
                 self.compacted = event.compacted
             self.offers = {offer.definition.name: offer for offer in event.tools}
-        elif isinstance(event, (*MODEL_ENDINGS, ModelNoted)):
+        elif isinstance(event, _OF_MODEL):
             if self.asked and self.asked[-1].command.tag == event.tag:
                 self.asked[-1].hear(reaction, event)
         elif call is None:
@@ -637,12 +638,19 @@ def answer_texts(response: ModelResponse) -> list[str]:
 
 def is_too_long(*said: str) -> bool:
     """Whether this is more than one turn of a model may hold."""
-    return sum(len(text.encode("utf-8", "surrogatepass")) for text in said) > MAX_ANSWER_BYTES
+    return _are_over(said, MAX_ANSWER_BYTES)
 
 
 def is_too_large(event: ToolCallCompleted) -> bool:
     """Whether this is more than one result may hold."""
-    return len(event.content.encode("utf-8", "surrogatepass")) > MAX_RESULT_BYTES
+    return _are_over((event.content,), MAX_RESULT_BYTES)
+
+
+def _are_over(texts: Sequence[str], limit: int) -> bool:
+    """Whether they have more bytes than this together. A character has one to four, so few need be encoded."""
+    chars = sum(map(len, texts))
+    is_near = limit // 4 < chars <= limit
+    return chars > limit or (is_near and sum(len(text.encode("utf-8", "surrogatepass")) for text in texts) > limit)
 
 
 def holds_nan(text: str) -> bool:
