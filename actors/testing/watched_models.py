@@ -79,8 +79,8 @@ class _Call(Struct, eq=False):
     """Of an answer that failed, where nobody read along."""
     late_since: float = float("inf")
     """When its time was first seen to be over."""
-    untold_routes: int = 0
-    """Its session has still to hear that another model is asked."""
+    untold_routes: list[int] = field(default_factory=list)
+    """Its session has still to hear that another model is asked, after so many requests."""
 
     @property
     def tries(self) -> int:
@@ -94,7 +94,7 @@ class _Call(Struct, eq=False):
     def goes_elsewhere(self) -> None:
         """The next model is asked."""
         self.route, self.sent_before = self.route + 1, sum(not each.runs for each in self.attempts)
-        self.untold_routes += 1
+        self.untold_routes.append(self.sent_before)
 
     @property
     def call(self) -> CallModel:
@@ -233,9 +233,9 @@ class WatchedModels:
         if event.kind is NoteKind.FALLBACK:
             if not call.untold_routes and self._has_limits and call.route == 0:
                 call.goes_elsewhere()  # since its limit lets no request through before the deadline
-            if not call.untold_routes or event.requests != call.sent_before:
+            if event.requests not in call.untold_routes:
                 self._wrong(event.tag, "told", f"another model is asked, after {event.requests} requests: {event.text}")
-            call.untold_routes = 0
+            call.untold_routes = [requests for requests in call.untold_routes if requests > event.requests]
             return
         if event.kind is not NoteKind.RETRY:
             return

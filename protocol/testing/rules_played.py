@@ -235,9 +235,9 @@ class _Watch:
     # What came.
 
     def _carried_out(self, at: float, command: Any) -> Iterator[str]:
-        due = next(
-            (due for due in self._dues.get(command.tag, ()) if due.came_at is None and _is_it(due.value, command)), None
-        )
+        waiting = (due for due in self._dues.get(command.tag, ()) if due.came_at is None)
+        alike = [due for due in waiting if _is_it(due.value, command)]
+        due = min(alike, key=lambda due: due.void_at is not None, default=None)
         waits = self._plans.of(command).waits_seconds if isinstance(command, RunTool) else 0.0
         if due is not None:
             due.came_at = at
