@@ -25,7 +25,7 @@ from callboard.protocol.commands import OpenTurn
 from callboard.protocol.compaction import Compacted
 from callboard.protocol.content import Message
 from callboard.protocol.errors import UsageError
-from callboard.protocol.events import Event, ModelResponded
+from callboard.protocol.events import Event, ModelFailed, ModelResponded
 from callboard.protocol.ids import MessageId
 from callboard.protocol.model import NEVER_LIKELY, TokenLogprob, Usage
 from callboard.protocol.values import Value
@@ -79,7 +79,7 @@ class _EventLine(Struct):
 
 def encode_event(event: Event) -> bytes:
     """One event, as one line without a line feed."""
-    if isinstance(event, ModelResponded) and event.cost is not None and not math.isfinite(event.cost):
+    if isinstance(event, ModelResponded | ModelFailed) and event.cost is not None and not math.isfinite(event.cost):
         # JSON has no NaN, and null is a cost that is not known: written is something else that cannot be true.
         event = replace(event, cost=-1.0)
     return _line("event", event)

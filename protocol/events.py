@@ -15,7 +15,7 @@ from callboard.protocol.commands import NoteKind
 from callboard.protocol.compaction import Compacted
 from callboard.protocol.content import Message, UserMessage
 from callboard.protocol.ids import Tag
-from callboard.protocol.model import Error, ModelResponse, StreamEvent
+from callboard.protocol.model import Error, ModelResponse, StreamEvent, Usage
 from callboard.protocol.options import RequestOptions, ToolOffer
 from callboard.protocol.output import Checked
 from callboard.protocol.tools import Hold, ToolFailure
@@ -91,6 +91,15 @@ class ModelFailed(_Event, frozen=True):
     """Those sent for this call, over all models that were asked."""
     model: str = ""
     """"provider/model" of the one whose error it is, where that is known: a fallback may have been asked last."""
+    usage: Usage | None = Usage()
+    """Of its requests that had begun to answer, together; None where one of them did not say."""
+    cost: float | None = 0.0
+    """US dollars for these; None where it is not known."""
+
+    @property
+    def is_free(self) -> bool:
+        """Whether none of its requests has cost anything, as far as is said."""
+        return self.usage == Usage() and self.cost == 0
 
 
 class ModelLost(_Event, frozen=True):

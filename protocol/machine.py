@@ -304,10 +304,11 @@ class Session:
         self._attempts.noted(event)
         return [commands.Note(self.step, event.text, event.kind)]
 
-    def _told_left_out(self, found: tuple[str, ...]) -> list[Command]:
+    def _told_left_out(self, found: tuple[str, ...], doubt: str = "") -> list[Command]:
         new = [text for text in dict.fromkeys(found) if text not in self._left_out]
         self._left_out.update(new)
-        return [commands.Note(self.step, text, NoteKind.LEFT_OUT) for text in new]
+        told: list[Command] = [commands.Note(self.step, text, NoteKind.LEFT_OUT) for text in new]
+        return [*told, commands.Note(self.step, doubt, NoteKind.ESTIMATED)] if doubt else told
 
     def _model_responded(self, event: events.ModelResponded) -> list[Command]:
         self._check_step(event)
@@ -323,8 +324,7 @@ class Session:
         self._streamed.forget(turn.message.text)
         doubt = self._prompt.charge(response.usage, event.cost, turn.message)
         self._log.responded(event, self.spent.last_usage, self.spent.last_cost)
-        notes = self._told_left_out(response.notes)
-        notes += [commands.Note(self.step, doubt, NoteKind.ESTIMATED)] if doubt else []
+        notes = self._told_left_out(response.notes, doubt)
         if is_too_long:
             return notes + self._end(Outcome.FAILED, step.TOO_LONG)
         return notes + (self._model_error(response.error, event.at) if response.error else self._take_turn(event, turn))
@@ -375,8 +375,9 @@ class Session:
     def _model_failed(self, event: events.ModelFailed) -> list[Command]:
         self._check_step(event)
         self._attempts.failed(event)
-        self._log.failed(event)
-        return self._told_left_out(event.error.notes) + self._model_error(event.error, event.at, event.model)
+        doubt = self._prompt.charge_failed(event, self._aside, self._streamed.text)
+        self._log.failed(event, self.spent.last_usage, self.spent.last_cost)
+        return self._told_left_out(event.error.notes, doubt) + self._model_error(event.error, event.at, event.model)
 
     def _model_lost(self, event: events.ModelLost) -> list[Command]:
         # A request beside one that crashes the holder of all model calls must outlive that, so it is asked again as
@@ -405,9 +406,8 @@ class Session:
 
     def _aside_responded(self, event: events.ModelResponded, aside: Aside) -> list[Command]:
         response = event.response
-        doubt = self._prompt.charge_aside(aside, response.usage, event.cost, response)
+        notes = self._told_left_out((), self._prompt.charge_aside(aside, response.usage, event.cost, response.message))
         self._log.responded(event, self.spent.last_usage, self.spent.last_cost)
-        notes: list[Command] = [commands.Note(self.step, doubt, NoteKind.ESTIMATED)] if doubt else []
         if aside.purpose is CallPurpose.SEARCH_WORDS:
             return notes + self._end_words(*search_words.words_in(response), event.at)
         text, why, may_repeat = compaction.summary_text(response)

@@ -25,13 +25,12 @@ from callboard.protocol.calls_as_text import calls_as_text
 from callboard.protocol.commands import Outcome
 from callboard.protocol.compaction import Compacted
 from callboard.protocol.content import Atom, Message
-from callboard.protocol.events import RequestStarted
+from callboard.protocol.events import ModelFailed, RequestStarted
 from callboard.protocol.ids import ToolName
 from callboard.protocol.limits import OVERFLOW_SHARE
 from callboard.protocol.model import (
     CallPurpose,
     ModelRequest,
-    ModelResponse,
     Sampling,
     ToolChoice,
     ToolChoiceMode,
@@ -431,12 +430,23 @@ class PromptBuilder:
         aside = Aside(CallPurpose.SEARCH_WORDS, request, count, search_words.TIMEOUT_SECONDS, max_attempts=1)
         return aside if self._is_covered(aside, self._options.context_tokens) else None
 
-    def charge_aside(self, aside: Aside, usage: Usage | None, cost: float | None, response: ModelResponse) -> str:
-        """As `charge`, of a call beside the conversation. It says nothing of the prompt, or of the next answer."""
-        input_tokens, last = math.ceil(aside.tokens * self.size.ratio), self._spent.last_output_tokens
+    def charge_failed(self, event: ModelFailed, aside: Aside | None, text: str) -> str:
+        """As `charge`, of a call that failed, perhaps after several requests; `text`: what it had streamed."""
+        if event.is_free:
+            self._spent.last_usage = self._spent.last_cost = None
+            return ""
+        answer = content.AssistantMessage((content.Text(text),) if text else ())
+        return self.charge_aside(aside, event.usage, event.cost, answer)
+
+    def charge_aside(
+        self, aside: Aside | None, usage: Usage | None, cost: float | None, answer: content.AssistantMessage
+    ) -> str:
+        """As `charge`, of a call that says nothing of the prompt, or of the next answer; None: it was no other one."""
+        input_tokens = self.tokens if aside is None else math.ceil(aside.tokens * self.size.ratio)
+        last = self._spent.last_output_tokens
 
         def estimate() -> Usage:
-            return Usage(input_tokens, message_tokens(response.message, self._count))
+            return Usage(input_tokens, message_tokens(answer, self._count))
 
         note = self._spent.add(usage, cost, estimate, self._options)
         self._spent.last_output_tokens = last

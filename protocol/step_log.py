@@ -48,9 +48,9 @@ class StepLog:
         )
         self._reports.append(report)
 
-    def failed(self, event: events.ModelFailed) -> None:
-        """The model call failed."""
-        self._add(event.at, event.error.kind, event.model, event.requests)
+    def failed(self, event: events.ModelFailed, usage: Usage | None, cost: float | None) -> None:
+        """The model call failed; `usage` and `cost` as far as they can be true."""
+        self._add(event.at, event.error.kind, event.model, event.requests, usage, cost)
 
     def lost(self, at: float) -> None:
         """What held the model call is gone."""
@@ -67,8 +67,16 @@ class StepLog:
             self._add(at)
         return tuple(self._reports)
 
-    def _add(self, at: float, error: ErrorKind | None = None, model: str = "", requests: int = 0) -> None:
+    def _add(
+        self,
+        at: float,
+        error: ErrorKind | None = None,
+        model: str = "",
+        requests: int = 0,
+        usage: Usage | None = None,
+        cost: float | None = None,
+    ) -> None:
         seconds = at - (self._asked_at or 0.0)
         self._asked_at = None
-        report = StepReport(self._step, max(seconds, 0.0), model=model, error=error, requests=requests)
+        report = StepReport(self._step, max(seconds, 0.0), False, model, usage, cost, error=error, requests=requests)
         self._reports.append(replace(report, purpose=self._purpose))

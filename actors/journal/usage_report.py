@@ -270,7 +270,9 @@ def _steps_of(log: RequestLog | None) -> list[StepReport]:
                     event.tag.step, 0.0, True, event.model or response.model, response.usage, event.cost
                 )
             case ModelFailed():
-                steps[event.tag.step] = StepReport(event.tag.step, 0.0, error=event.error.kind)
+                spent = (None, None) if event.is_free else (event.usage, event.cost)
+                failed = StepReport(event.tag.step, 0.0, False, event.model, *spent, error=event.error.kind)
+                steps[event.tag.step] = failed
             case ToolCallCompleted() | ToolCallFailed() | ToolCallTimedOut() | ToolCallCancelled():
                 code = event.failure.code if isinstance(event, ToolCallFailed) else _CODES[type(event)]
                 step = steps.get(event.tag.step) or StepReport(event.tag.step, 0.0)

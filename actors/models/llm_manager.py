@@ -169,8 +169,10 @@ class _OpenCall(Struct, eq=False):
     has_noted_wait: bool = False
     """For the rate limit, before the attempt that comes next."""
     has_emitted: bool = False
-    lost_cost: float | None = 0.0
-    """US dollars, of attempts that were cut after they had begun to answer; None once one of them is not known."""
+    usage: Usage | None = Usage()
+    """Of attempts that had begun to answer; None once that of one is not known."""
+    cost: float | None = 0.0
+    """US dollars for these; None once that for one is not known."""
     unread: str = ""
     """The text of the last attempt, where no reader followed it."""
     guessed_tokens: float = 0.0
@@ -178,6 +180,8 @@ class _OpenCall(Struct, eq=False):
     doing: str = ""
     """What works for it now, to name it when it fails."""
     running: Attempt | None = None
+    reports: _AttemptReports | None = None
+    """Those of the running attempt."""
     timer: Timer | None = None
 
     def release(self) -> None:
@@ -290,6 +294,8 @@ class LlmManager(Actor[LlmMessage]):
             if call.overdue_at <= now:
                 name = provider_name(call.routes[call.route].provider) if call.routes else "the model"
                 why = f"{name} had not finished its answer by the deadline of the model call"
+                if call.reports is not None and call.reports.first_event_at is not None:
+                    call.usage = call.cost = None  # the running attempt has begun to answer, and will not say
                 self._fail(call, ErrorKind.TIMEOUT, why)
         if self._open:
             self._look_not_after(max(min(call.overdue_at for call in self._open.values()), now + OVERDUE_SECONDS))
@@ -309,7 +315,7 @@ class LlmManager(Actor[LlmMessage]):
         call = self._open.get(message.tag)
         if call is None or call.attempt != message.attempt:
             raise Rejected("the attempt was given up before")
-        call.running = None
+        call.running = call.reports = None
         call.has_emitted = message.has_emitted
         self._work(call, self._take, message)
 
@@ -409,6 +415,7 @@ class LlmManager(Actor[LlmMessage]):
         request = replace(asked.call.request, model=route.model, is_last_try=is_last_try)
         if request.provider_options:
             request = replace(request, provider_options=tuple(_for_route(route, request.provider_options)))
+        call.reports = reports
         call.running = self._start_provider(route.provider, request, reports.emit, reports.end, asked.asker)
 
     def _take(self, call: _OpenCall, ended: AttemptEnded) -> None:
@@ -423,22 +430,23 @@ class LlmManager(Actor[LlmMessage]):
         if response.error is not None:
             call.unread = "" if call.asked.is_read_along else response.text
             if response.parts or used.total_tokens:
-                call.lost_cost = self._cost_with(call, response)
+                self._charge(call, response)
             self._attempt_failed(call, response.error)
             return
         self._ratios.learn(route.name, used.input_tokens, call.asked.call.prompt_tokens)
-        cost = self._cost_with(call, response)
+        self._charge(call, response)
         self._drop(call.tag)
         requests, first_at = call.attempt, ended.first_event_at
-        done = ModelResponded(call.tag, self.now(), response, cost, requests, route.name, first_at)
+        done = ModelResponded(call.tag, self.now(), response, call.cost, requests, route.name, first_at)
         self._tell(call.asked.reply_to, done)
 
-    def _cost_with(self, call: _OpenCall, response: ModelResponse) -> float | None:
-        """US dollars, of this attempt and of those before it that were cut."""
+    def _charge(self, call: _OpenCall, response: ModelResponse) -> None:
+        """Add what this attempt took to that of those before it. Its cost is not known until its function has said."""
         call.doing = "the cost function"
-        name = call.routes[call.route].name
-        cost = self._cost(name, response.usage, response.raw_usage, response.model)
-        return None if cost is None or call.lost_cost is None else cost + call.lost_cost
+        usage, before, call.cost = response.usage, call.cost, None
+        call.usage = None if call.usage is None or usage is None else call.usage + usage
+        cost = self._cost(call.routes[call.route].name, usage, response.raw_usage, response.model)
+        call.cost = None if cost is None or before is None else cost + before
 
     def _learned(self, call: _OpenCall, error: Error) -> Error:
         """What the error says of the model is remembered. The error as it is meant."""
@@ -499,7 +507,8 @@ class LlmManager(Actor[LlmMessage]):
         if call.unread and call.asked.call.purpose is CallPurpose.TURN:
             self._tell(call.asked.reply_to, ModelStreamed(call.tag, self.now(), (TextDelta(call.unread),)))
         model = call.routes[call.route].name if call.routes else ""
-        self._tell(call.asked.reply_to, ModelFailed(call.tag, self.now(), error, call.attempt, model))
+        failed = ModelFailed(call.tag, self.now(), error, call.attempt, model, call.usage, call.cost)
+        self._tell(call.asked.reply_to, failed)
 
     def _drop(self, tag: Tag) -> None:
         if call := self._open.pop(tag, None):

@@ -110,10 +110,7 @@ def request_attributes(model: str) -> Attributes:
 def finish_attributes(finish: Finish) -> Attributes:
     """Of its end."""
     found: Attributes = {"callboard.outcome": finish.outcome.value}
-    if finish.usage is not None:
-        found |= usage_attributes(finish.usage)
-    if finish.cost is not None:
-        found["callboard.cost_usd"] = finish.cost
+    found |= _charge_attributes(finish.usage, finish.cost)
     if finish.outcome not in WENT_WELL:
         found["error.type"] = finish.outcome.value
     else:
@@ -203,10 +200,17 @@ def end_attributes(
             found: Attributes = {"callboard.requests": event.requests, "callboard.answered_by": event.model}
             if event.error.status:
                 found["http.response.status_code"] = event.error.status
+            if not event.is_free:
+                found |= _charge_attributes(event.usage, event.cost)
             return found
         case events.ToolCallCompleted() if log_content:
             return {"gen_ai.tool.call.result": shown_text(event.content)}
     return {}
+
+
+def _charge_attributes(usage: Usage | None, cost: float | None) -> Attributes:
+    found = usage_attributes(usage) if usage is not None else {}
+    return found if cost is None else found | {"callboard.cost_usd": cost}
 
 
 def _answer_attributes(event: events.ModelResponded, log_content: bool) -> Attributes:
@@ -223,10 +227,7 @@ def _answer_attributes(event: events.ModelResponded, log_content: bool) -> Attri
         "callboard.service_tier": response.service_tier,
     }
     found |= {name: value for name, value in optional.items() if value}
-    if response.usage is not None:
-        found |= usage_attributes(response.usage)
-    if event.cost is not None:
-        found["callboard.cost_usd"] = event.cost
+    found |= _charge_attributes(response.usage, event.cost)
     if log_content:
         found["gen_ai.output.messages"] = output_json(response)
     return found

@@ -4,7 +4,7 @@ told of them in the end. An attempt goes on as long as somebody waits for it, an
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from msgspec import Struct, field
@@ -253,9 +253,7 @@ class WatchedModels:
             return f"the provider said {last.response!r:.300}"
         if told != true:
             return f"requests, model and first event are {told}, and were {true}"
-        cost = self._cost(call)
-        is_same = event.cost == cost if None in (event.cost, cost) else abs((event.cost or 0.0) - (cost or 0.0)) < 1e-9
-        return "" if is_same else f"the cost is {event.cost}, and was {cost}"
+        return self._wrong_cost(call, event)
 
     def _model(self, call: _Call, told: str) -> str:
         """The name of the one that is asked now, or may be, where limits are at work."""
@@ -264,19 +262,22 @@ class WatchedModels:
             return told
         return first if call.route == 0 else f"sim{call.route + 1}/{first.partition('/')[2]}"
 
-    def _cost(self, call: _Call) -> float | None:
-        """Of all attempts that have used something, or may have."""
-        costs = [0.0]
-        for attempt in call.attempts:
-            response = attempt.response
-            used = response is not None and (response.error is None or response.parts or response.usage is not None)
-            if response is not None and used:
-                if (cost := self._cost_of(call.call.tag, response.usage)) is None:
-                    return None
-                costs.append(cost)
-        return sum(costs)
+    def _wrong_cost(self, call: _Call, event: ModelResponded | ModelFailed) -> str:
+        """Of all attempts that have used something, or may have. Of an answer, the usage is its own."""
+        used = [each for attempt in call.attempts for each in _used(attempt)]
+        costs = [None if each is None else self._cost_of(call.call.tag, each) for each in used]
+        cost = None if None in costs else sum(each or 0.0 for each in costs)
+        is_same = event.cost == cost if None in (event.cost, cost) else abs((event.cost or 0.0) - (cost or 0.0)) < 1e-9
+        if not is_same:
+            return f"the cost is {event.cost}, and was {cost}"
+        usage = None if None in used else sum((each for each in used if each is not None), Usage())
+        wrong = isinstance(event, ModelFailed) and event.usage != usage
+        return f"its usage is {event.usage}, and was {usage}" if wrong else ""  # type: ignore[union-attr]
 
     def _failed(self, call: _Call, event: ModelFailed) -> str:
+        return self._wrong_failure(call, event) or self._wrong_cost(call, event)
+
+    def _wrong_failure(self, call: _Call, event: ModelFailed) -> str:
         if event.requests != len(call.attempts):
             return f"{len(call.attempts)} requests were sent"
         error, last = event.error, call.attempts[-1] if call.attempts else None
@@ -362,6 +363,16 @@ class WatchedModels:
     def _is_up(self) -> bool:
         cell = self._system._cells.get("root/llm_manager")
         return cell is not None and cell.state is State.RUNNING
+
+
+def _used(attempt: WatchedAttempt) -> Iterator[Usage | None]:
+    """None where it was cut, or has answered, and did not say. None at all, of an error before any answer."""
+    response = attempt.response
+    if response is None:
+        if attempt.first_event_at is not None:
+            yield None
+    elif response.error is None or response.parts or response.usage not in (None, Usage()):
+        yield response.usage
 
 
 def _shown(event: ModelResponded | ModelFailed) -> str:

@@ -221,7 +221,9 @@ def _model_fails(choices: Choices, drawn: Scenario) -> Scenario:
     return _odd_turn(
         choices,
         drawn,
-        lambda turn: replace(turn, does=ModelDoes.BREAK, error=error, charged=charged, text=text),
+        lambda turn: replace(
+            turn, does=ModelDoes.BREAK, error=error, charged=charged, text=text, requests=1 + bool(text)
+        ),
     )
 
 

@@ -181,7 +181,8 @@ def model_answers(turn: PlannedTurn, command: CallModel, options: RequestOptions
     elif turn.does is ModelDoes.STALL:
         gives_up = min(now + STREAM_IDLE_TIMEOUT_SECONDS, command.deadline_at)
         timed_out = partial(ModelFailed, tag, error=_error(ErrorKind.TIMEOUT), requests=requests)
-        yield Answer(gives_up, partial(timed_out, model=asked_last(turn, options)))
+        charged = _cut_before(turn, command, options)
+        yield Answer(gives_up, partial(timed_out, model=asked_last(turn, options), **charged))
     elif turn.does is not ModelDoes.VANISH:
         yield from _repeat(Answer(done_at, _ending(turn, command, options, now)), turn.doubled, turn.late)
 
@@ -235,7 +236,8 @@ def _ending(turn: PlannedTurn, command: CallModel, options: RequestOptions, now:
     if kind in _KNOWN_REFUSALS and turn.seconds < 1.0 and requests == 1:
         requests = 0  # that it takes none is known: it is not asked
     if error is not None and not turn.charged:
-        return partial(ModelFailed, tag, error=error, requests=requests, model=model)
+        charged = _cut_before(turn, command, options)
+        return partial(ModelFailed, tag, error=error, requests=requests, model=model, **charged)
     response = replace(respond(turn, command.request), **_names(tag, model))
     if error is not None:
         response = replace(response, parts=(), error=error)
@@ -252,6 +254,16 @@ def _ending(turn: PlannedTurn, command: CallModel, options: RequestOptions, now:
         first_event_at=first,
         checked=checked,
     )
+
+
+def _cut_before(turn: PlannedTurn, command: CallModel, options: RequestOptions) -> dict[str, Any]:
+    """What the requests before the last have used: where a turn streams, each was cut when it had begun to answer."""
+    cut = requests_of(turn, command) - 1 if turn.streams else 0
+    if cut < 1:
+        return {}
+    counted = Usage(input_tokens(command.request) * cut, cut) if turn.counts_tokens else None
+    usage = turn.claims or counted
+    return {"usage": usage, "cost": cost_of(usage, options, turn.extra_cost)}
 
 
 def _names(tag: Tag, model: str) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from callboard.protocol.events import (
     ApprovalGranted,
     DeadlinePassed,
     Event,
+    ModelFailed,
     ModelLost,
     ModelResponded,
     ToolCallCompleted,
@@ -126,9 +127,12 @@ class Spending:
     def add(self, model: ModelRun, options: RequestOptions, tokens: int, *, taken: bool) -> None:
         """Charge one model call with a prompt of so many; `taken` when its turn became part of the history."""
         event = model.end.event if model.end else None
-        if not isinstance(event, ModelResponded):
+        if not isinstance(event, ModelResponded | ModelFailed):
             return
-        usage, cost = event.response.usage, event.cost
+        has_failed = isinstance(event, ModelFailed)
+        usage, cost = event.usage if isinstance(event, ModelFailed) else event.response.usage, event.cost
+        if has_failed and usage == Usage() and cost == 0:
+            return  # none of its requests had begun to answer
         if cost is not None and not 0 <= cost <= MAX_CALL_COST:
             cost, self.exact = None, False
         reported = usage if usage is not None and can_be_true(usage) else None
@@ -137,7 +141,8 @@ class Spending:
         )
         if reported is None or not reported.total_tokens:
             self.reported = False
-            answer = model.recorded[:1] if model.command.is_turn else (AssistantMessage(event.response.parts),)
+            parts = () if isinstance(event, ModelFailed) else event.response.parts
+            answer = model.recorded[:1] if model.command.is_turn else (AssistantMessage(parts),)
             usage = Usage(tokens, tokens_of(answer))
             self.exact = self.exact and (not model.command.is_turn or (taken and bool(model.recorded)))
         else:
@@ -146,7 +151,7 @@ class Spending:
             if not usage.input_tokens:
                 usage = replace(usage, input_tokens=tokens)
         self.usage += usage
-        if model.command.is_turn:
+        if model.command.is_turn and not has_failed:
             self.last_output = usage.output_tokens
         self.cost = None if cost is None or self.cost is None else self.cost + cost
         self.charged += _by_prices(options, usage.input_tokens, usage.output_tokens) if cost is None else cost

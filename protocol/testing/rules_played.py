@@ -64,7 +64,7 @@ _SAID: Final[Mapping[type[Any], Callable[[Any], Any]]] = {
     ModelResponded: attrgetter(
         "response.parts", "response.finish_reason", "response.usage", "response.error", "cost", "requests", "checked"
     ),
-    ModelFailed: attrgetter("error.kind", "error.context_tokens", "requests"),
+    ModelFailed: attrgetter("error.kind", "error.context_tokens", "requests", "usage", "cost"),
     ToolCallStarted: attrgetter("tag"),
     ToolCallDeferred: attrgetter("timeout_seconds"),
     ToolCallCompleted: attrgetter("content"),

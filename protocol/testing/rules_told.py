@@ -33,6 +33,7 @@ from callboard.protocol.events import (
 )
 from callboard.protocol.ids import Tag
 from callboard.protocol.limits import MAX_CALL_COST
+from callboard.protocol.model import Usage
 from callboard.protocol.reports import CallReport, StepReport
 from callboard.protocol.testing.expected import (
     ASKED_AGAIN,
@@ -172,22 +173,33 @@ def _expected_steps(story: Story) -> Iterator[StepReport]:
         seconds = max((ends_at if event is None else event.at) - asked_at, 0.0)
         if isinstance(event, ModelFailed):
             error, requests = event.error.kind, event.requests
-            yield StepReport(step, seconds, model=event.model, error=error, requests=requests, purpose=purpose)
+            is_free = event.usage == Usage() and event.cost == 0
+            usage, cost = (None, None) if is_free else (_sound_usage(event.usage), _sound_cost(event.cost))
+            yield StepReport(
+                step, seconds, False, event.model, usage, cost, error=error, requests=requests, purpose=purpose
+            )
         else:
             lost = ErrorKind.INTERNAL if isinstance(event, ModelLost) else None
             yield StepReport(step, seconds, error=lost, purpose=purpose)
 
 
+def _sound_usage(usage: Usage | None) -> Usage | None:
+    return usage if usage is not None and can_be_true(usage) else None
+
+
+def _sound_cost(cost: float | None) -> float | None:
+    return cost if cost is not None and 0 <= cost <= MAX_CALL_COST else None
+
+
 def _of_response(model: ModelRun, event: ModelResponded, asked_at: float, calls: tuple[CallReport, ...]) -> StepReport:
     response, first_at = event.response, event.first_event_at
-    usage = response.usage if response.usage is not None and can_be_true(response.usage) else None
     return StepReport(
         step=model.command.tag.step,
         seconds=event.at - asked_at,
         is_whole=response.error is None,
         model=event.model,
-        usage=usage,
-        cost=event.cost if event.cost is not None and 0 <= event.cost <= MAX_CALL_COST else None,
+        usage=_sound_usage(response.usage),
+        cost=_sound_cost(event.cost),
         finish_reason=response.finish_reason,
         error=response.error.kind if response.error is not None else None,
         requests=event.requests,
@@ -365,10 +377,11 @@ def _left_out(event: ModelResponded | ModelFailed) -> tuple[str, ...]:
 
 def _doubted(event: Any) -> Iterator[_ExpectedNote]:
     """What cannot be true is estimated, and that is said."""
-    if not isinstance(event, ModelResponded):
+    if not isinstance(event, ModelResponded | ModelFailed):
         return
-    wrong = () if event.response.usage is None or can_be_true(event.response.usage) else ("usage",)
-    wrong = wrong if event.cost is None or 0 <= event.cost <= MAX_CALL_COST else (*wrong, "cost")
+    usage = event.usage if isinstance(event, ModelFailed) else event.response.usage
+    wrong = () if usage == _sound_usage(usage) else ("usage",)
+    wrong = wrong if event.cost == _sound_cost(event.cost) else (*wrong, "cost")
     if wrong:
         yield _ExpectedNote(NoteKind.ESTIMATED, wrong)
 

@@ -27,7 +27,7 @@ from callboard.protocol.content import (
     Video,
 )
 from callboard.protocol.errors import ErrorKind
-from callboard.protocol.events import ModelResponded, ModelStreamed, RequestStarted
+from callboard.protocol.events import ModelFailed, ModelResponded, ModelStreamed, RequestStarted
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
 from callboard.protocol.machine import Session
 from callboard.protocol.model import (
@@ -130,6 +130,10 @@ def test_a_number_that_json_lacks_leaves_a_line_that_can_be_read(bad: float, dat
     one, other = (Session.replay([STARTED, found]) for found in (event, back))
     assert (one.spent.usage, one.spent.cost) == (other.spent.usage, other.spent.cost)
     assert one.state is other.state is RequestState.FINISHED
+    failed = ModelFailed(TAG.at_step(1), 1.0, Error(ErrorKind.SERVER, "down"), usage=usage, cost=bad)
+    told = decode_event(encode_event(failed))
+    assert isinstance(told, ModelFailed)
+    assert (told.usage, told.cost) == (Usage(-1, 3), -1.0)
 
 
 @pytest.mark.parametrize("bad", [2**64, -(2**70), 10**400, float("nan"), float("inf")], ids=str)
@@ -190,6 +194,9 @@ def test_an_older_journal_lacks_newer_fields() -> None:
     assert decode_event(orjson.dumps(written)) == RequestStarted(
         TAG, 0.0, (), UserMessage.of("x"), RequestOptions("p/m")
     )
+    failed = ModelFailed(TAG.at_step(1), 1.0, Error(ErrorKind.SERVER, "down"))
+    assert set(orjson.loads(encode_event(failed))["event"]) == {"$", "tag", "at", "error"}
+    assert failed.is_free, "what an older journal has says nothing of it"
 
 
 @pytest.mark.parametrize(

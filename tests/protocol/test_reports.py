@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
-from callboard.protocol.commands import Finish
+from callboard.protocol.commands import Finish, Outcome
 from callboard.protocol.content import Text, ToolCall, UserMessage
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.events import (
@@ -13,6 +14,7 @@ from callboard.protocol.events import (
     ModelFailed,
     ModelLost,
     ModelResponded,
+    ModelStreamed,
     RequestStarted,
     ToolCallCompleted,
     ToolCallFailed,
@@ -20,7 +22,7 @@ from callboard.protocol.events import (
 )
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
 from callboard.protocol.machine import Session
-from callboard.protocol.model import Error, FinishReason, ModelResponse, Usage
+from callboard.protocol.model import Error, FinishReason, ModelResponse, TextDelta, Usage
 from callboard.protocol.options import RequestOptions, ToolOffer
 from callboard.protocol.reports import CallReport, StepReport
 from callboard.protocol.tools import FailureCode, ToolDefinition, ToolFailure
@@ -86,6 +88,40 @@ def test_model_calls_that_gave_no_turn_are_among_them() -> None:
     assert (cancelled.step, cancelled.is_whole, cancelled.error) == (3, False, None)
     assert cancelled.seconds < 20.0 - 12.0, "the pause before a model call that is asked again is not its time"
     assert third.step == 3
+
+
+@pytest.mark.parametrize(
+    ("usage", "cost", "step", "end"),
+    [
+        (Usage(10, 2), 0.25, (Usage(10, 2), 0.25), (Usage(30, 3), 0.75)),
+        (Usage(10, 2), None, (Usage(10, 2), None), (Usage(30, 3), None)),
+        (None, None, (None, None), (None, None)),
+        (Usage(), 0.0, (None, None), (Usage(20, 1), 0.5)),
+    ],
+    ids=["known", "no price", "unknown", "nothing"],
+)
+def test_what_a_failed_model_call_has_cost_is_counted(
+    usage: Usage | None, cost: float | None, step: tuple[object, object], end: tuple[object, object]
+) -> None:
+    error = Error(ErrorKind.TRUNCATED, "cut", retryable=True)
+    done = ModelResponse((Text("done"),), usage=Usage(20, 1))
+    finish = finish_of(
+        ModelFailed(REQUEST.at_step(1), 11.0, error, 2, "sim/m", usage, cost),
+        ModelResponded(REQUEST.at_step(2), 12.0, done, 0.5),
+    )
+    assert (finish.steps[0].usage, finish.steps[0].cost) == step
+    assert (finish.usage, finish.cost) == end
+
+
+@pytest.mark.parametrize("usage", [Usage(900, 100), None], ids=["known", "estimated"])
+def test_a_failed_model_call_is_charged_to_the_budget(usage: Usage | None) -> None:
+    session = Session(count_tokens=lambda _: 400)
+    session.apply(RequestStarted(REQUEST, 10.0, (), UserMessage.of("?"), RequestOptions("sim/m", token_budget=1_000)))
+    error = Error(ErrorKind.TRUNCATED, "cut", retryable=True)
+    session.apply(ModelStreamed(REQUEST.at_step(1), 10.5, (TextDelta("half an"),)))
+    *_, finish = session.apply(ModelFailed(REQUEST.at_step(1), 11.0, error, 3, "sim/m", usage, None))
+    assert isinstance(finish, Finish)
+    assert finish.outcome is Outcome.TOKEN_LIMIT
 
 
 def test_a_call_that_the_request_did_not_wait_for_ends_with_it() -> None:

@@ -113,7 +113,7 @@ FIXED = {
     "ModelRequest.prompt_cache", "StepReport.finish_reason", "StepReport.purpose", "CallModel.attempts",
     "CallModel.purpose", "Note.kind", "Finish.finish_reason", "ModelResponse.finish_reason", "ToolOffer.contract",
     "ToolOffer.decision", "RequestStarted.compacted", "ModelResponded.requests", "ModelFailed.requests",
-    "ToolChoice.mode", "AudioOut.voice", "AudioOut.format", "OutputSpec.title", "OutputSpec.modes",
+    "ModelFailed.usage", "ToolChoice.mode", "AudioOut.voice", "AudioOut.format", "OutputSpec.title", "OutputSpec.modes",
     "OutputSpec.max_tries", "OutputSpec.tool_name", "Deferred.timeout_seconds",
 }  # fmt: skip
 

@@ -35,8 +35,10 @@ from callboard.actors.journal.tables import EVENTS, MESSAGES, TABLES, USAGE
 from callboard.actors.testing.wire_double import Api, Call, Turn
 from callboard.protocol.commands import Finish, Outcome
 from callboard.protocol.content import AssistantMessage, Text, UserMessage
+from callboard.protocol.errors import ErrorKind
+from callboard.protocol.events import ModelFailed
 from callboard.protocol.ids import MessageId, RequestId, Tag
-from callboard.protocol.model import Usage
+from callboard.protocol.model import Error, Usage
 from callboard.protocol.reports import StepReport
 from callboard.providers.local.scripted import ScriptedCall, ScriptedTurn
 
@@ -323,11 +325,13 @@ def _finish(*steps: StepReport) -> Finish:
 def test_what_a_request_that_runs_has_used_counts(path: Path) -> None:
     running = begin("r")
     answer = finished("r", 2)
-    written(path, [running, Write(RequestId("r"), 2, answer.events)])
+    tag = Tag(RequestId("r"), MessageId("m"), 2)
+    cut = ModelFailed(tag, 3.0, Error(ErrorKind.TRUNCATED, "cut"), 1, "sim/model", Usage(1, 1), 0.25)
+    written(path, [running, Write(RequestId("r"), 2, (*answer.events, cut))])
     report = JournalHandle.open(path).usage()
     assert report.running == 1
-    assert report.total.usage == Usage(3, 4)
-    assert report.total.cost == 0.5
+    assert report.total.usage == Usage(4, 5)
+    assert report.total.cost == 0.75
 
 
 # -- deletion

@@ -521,6 +521,20 @@ def test_a_turn_that_was_cut_is_paid_for_with_the_one_after_it(
     assert (responded.cost, responded.requests) == (cost, 3)
 
 
+@pytest.mark.parametrize(("lost", "cost"), [(0.25, 1.0), (None, None)], ids=["known", "unknown"])
+def test_a_call_that_fails_tells_what_its_cut_turns_have_cost(
+    simulated: ActorSystem, lost: float | None, cost: float | None
+) -> None:
+    """A turn that was cut never says what it has used."""
+    prices = iter([lost, 0.75])
+    cut = failing(ErrorKind.TRUNCATED, text="half an")
+    desk = Desk(simulated, Scripted([*cut, *failing(ErrorKind.SERVER), *cut]), cost=lambda *_: next(prices))
+    desk.ask(attempts=3)
+    desk.run()
+    (failed,) = desk.session.of(ModelFailed)
+    assert (failed.usage, failed.cost, failed.requests) == (None, cost, 3)
+
+
 @pytest.mark.parametrize(
     "first",
     [
@@ -713,6 +727,7 @@ def test_a_part_that_fails_ends_the_call_with_its_name(
     for failed in failures:
         assert failed.error.kind is ErrorKind.INTERNAL
         assert said in failed.error.message
+        assert failed.is_free is not part.startswith("cost"), "an answer came, and what it cost is not known"
     assert simulated.statistics().restarts == 0
 
 
@@ -806,7 +821,16 @@ def test_a_provider_that_never_answers_is_ended_at_the_calls_deadline(simulated:
     desk.run(DEADLINE + OVERDUE_SECONDS + 0.1)
     (failed,) = desk.session.of(ModelFailed)
     assert failed.error.kind is ErrorKind.TIMEOUT
+    assert failed.is_free
     assert desk.driver.cancelled == 1
+
+
+def test_what_an_answer_without_an_end_has_cost_is_not_known(simulated: ActorSystem) -> None:
+    desk = Desk(simulated, Scripted([ScriptedTurn("half an", chunk_chars=4, delay_seconds=DEADLINE - 1.0)]))
+    desk.ask()
+    desk.run()
+    (failed,) = desk.session.of(ModelFailed)
+    assert (failed.error.kind, failed.usage, failed.cost) == (ErrorKind.TIMEOUT, None, None)
 
 
 def test_each_of_many_calls_is_ended_soon_after_its_own_deadline(simulated: ActorSystem) -> None:

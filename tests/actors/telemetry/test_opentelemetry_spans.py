@@ -25,7 +25,7 @@ from callboard.actors.requests.asking import MAX_METADATA_CHARS, MAX_METADATA_EN
 from callboard.actors.testing.wire_double import Call, RawAnswer, Tokens, Turn
 from callboard.protocol.commands import CallModel, RunTool
 from callboard.protocol.errors import ErrorKind
-from callboard.protocol.events import ModelResponded, ToolCallCompleted, ToolCallDeferred, ToolCallFailed
+from callboard.protocol.events import ModelFailed, ModelResponded, ToolCallCompleted, ToolCallDeferred, ToolCallFailed
 from callboard.protocol.model import Error, FinishReason, ModelRequest, ModelResponse, Sampling, Usage
 from callboard.protocol.tools import FailureCode, ToolFailure
 from callboard.providers.local.scripted import ScriptedCall, ScriptedTurn
@@ -386,10 +386,13 @@ def test_all_metadata_that_a_question_takes_is_whole_on_every_span_and_record(ca
     assert [record.metadata for record in caplog.records] == [metadata] * 4  # type: ignore[attr-defined]
 
 
-def test_the_cost_of_a_call_and_of_the_request(simulated: ActorSystem) -> None:
+@pytest.mark.parametrize("has_failed", [False, True])
+def test_the_cost_of_a_call_and_of_the_request(simulated: ActorSystem, has_failed: bool) -> None:
     spans = SpansInMemory()
-    response = ModelResponse(finish_reason=FinishReason.LENGTH, usage=Usage(9, 3, 4, 5, 2))
-    answered = ModelResponded(STEP, 2.0, response, 0.125)
+    used = Usage(9, 3, 4, 5, 2)
+    answered: Any = ModelResponded(STEP, 2.0, ModelResponse(finish_reason=FinishReason.LENGTH, usage=used), 0.125)
+    if has_failed:
+        answered = ModelFailed(STEP, 2.0, Error(ErrorKind.TRUNCATED, "cut"), usage=used, cost=0.125)
     stand = TelemetryStand(simulated, spans.tracing().begin)
     stand.tell(asked(), CallModel(STEP, ModelRequest("bedrock/m", ()), 9.0), answered)
     found = attributes(spans.named("chat m"))
