@@ -79,6 +79,8 @@ def _unplanned_crashes(world: World) -> Iterator[str]:
 
 def _seen_of_others(requests: Requests) -> Iterator[str]:
     """A request that sees the result of another's call."""
+    if len(requests) < 2:
+        return
     texts = {request_id: request.trace.to_bytes() for request_id, request in requests.items()}
     for request_id, text in texts.items():
         for other in texts:

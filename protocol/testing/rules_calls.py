@@ -50,6 +50,7 @@ from callboard.protocol.tools import (
     ToolFailure,
 )
 
+_ENDS_OR_DEFERS: Final = (*CALL_ENDINGS, ToolCallDeferred)
 _HANDED_OUT: Final = (RunTool, AskApproval)
 _CODE_OF: Final[Mapping[type, FailureCode]] = {
     ToolCallTimedOut: FailureCode.TIMED_OUT,
@@ -432,12 +433,13 @@ def _ended_too_late(story: Story) -> Iterator[str]:
     for reaction in story.reactions:
         if reaction.event is None or isinstance(reaction.event, ToolsLost):
             due.clear()
-        for tag in [tag for tag, latest in due.items() if reaction.at > story.latest(latest)]:
+        late = [tag for tag, latest in due.items() if reaction.at > latest and reaction.at > story.latest(latest)]
+        for tag in late:
             yield f"call {tag} was still open at {reaction.at:g}, {due.pop(tag):g} was the latest"
-        if isinstance(reaction.event, (*CALL_ENDINGS, ToolCallDeferred)):
+        if isinstance(reaction.event, _ENDS_OR_DEFERS):
             due.pop(reaction.event.tag, None)
         for command in reaction.commands:
-            if isinstance(command, RunTool):
+            if type(command) is RunTool:
                 due[command.tag] = max(command.deadline_at + story.calls[command.tag].backstop_seconds, reaction.at)
             else:
                 due.pop(command.tag, None)

@@ -157,6 +157,8 @@ def resumes(story: Story) -> Iterator[str]:
 
     It begins no work of its own: that follows from the loss. A session that had ended gives its end once more.
     """
+    if all(reaction.event is not None for reaction in story.reactions):
+        return
     recorded: list[Record] = []
     work = OpenWork()
     end: Finish | None = None

@@ -104,16 +104,16 @@ class Reaction(Struct):
     """Before it: each open call waited for someone outside."""
     only_waits: bool = False
     """After it."""
-    _by_kind: dict[type[Any], list[Any]] | None = None
+    _by_kind: dict[type[Any], list[Any]] = msgspec.field(default_factory=dict)
+
+    def add(self, command: Command) -> None:
+        """It gave this one too."""
+        self.commands.append(command)
+        self._by_kind.setdefault(type(command), []).append(command)
 
     def given(self, kind: type[Any]) -> Sequence[Any]:
-        """Its commands of this kind. Many rules ask, and they are sorted once, when all have been read."""
-        if self._by_kind is None:
-            self._by_kind = {}
-            for command in self.commands:
-                self._by_kind.setdefault(type(command), []).append(command)
-        found: Sequence[Any] = self._by_kind.get(kind, _NONE)
-        return found
+        """Its commands of this kind."""
+        return self._by_kind.get(kind, _NONE)
 
 
 @dataclass(slots=True)
@@ -309,7 +309,7 @@ class Story:
         for entry in self.trace.entries:
             value: Any = entry.value
             if entry.verb is Verb.GAVE:
-                self.reactions[-1].commands.append(value)
+                self.reactions[-1].add(value)
             elif entry.verb is Verb.APPLIED or entry.verb is Verb.RESUMED:
                 self.reactions.append(Reaction(entry.at, value))
         asked = [entry for entry in self.trace.entries if entry.verb is Verb.ASKED]
