@@ -211,7 +211,8 @@ class SimulatedRequest:
         if self.reads_along and not has_journal:  # what a call says while the journal is behind may be left out
             yield from progress_wrongly(self._shown)
         if not (has_journal or plan.strays) and is_whole:
-            yield from timers_wrongly(self.trace.entries, (plan.tag, self._begun_at + plan.options.timeout_seconds))
+            first = plan.tag, self._begun_at + plan.options.timeout_seconds
+            yield from timers_wrongly(self.trace.entries, first, self.trace.jumps)
         yield from shown_wrongly(told, self._shown, reads_along=self.reads_along, is_whole=is_whole)
         if self.world is not None and not self.outlived:
             heard = self.world.heard.get(self.scenario.request_id, ())

@@ -140,13 +140,16 @@ def read_wrongly(told: Sequence[Told], shown: Sequence[Seen], reader: PlayedRead
         yield f"stream: the last progress that was read is {read}, shown was {latest}"
 
 
-def timers_wrongly(entries: Sequence[Entry], first: tuple[Tag, float]) -> Iterator[str]:
+def timers_wrongly(
+    entries: Sequence[Entry], first: tuple[Tag, float], jumps: Sequence[tuple[float, float]] = ()
+) -> Iterator[str]:
     """A timer fires that was set, and no other: not one that was cleared, or that another has replaced.
 
-    `first`: that of the request, before its session gives commands."""
+    `first`: that of the request, before its session gives commands. `jumps`: when the loop was held, and how long."""
     due: dict[Tag, float] = dict([first])
     gone: dict[tuple[Tag, float], float] = {}
-    """Those that are set no longer, and since when: they may have fired in that moment."""
+    """Those that are set no longer, and since when: they may have fired in that moment, which is read later where
+    the loop is held then."""
     whose = first[0][:2]
     for entry in entries:
         value = entry.value
@@ -160,8 +163,16 @@ def timers_wrongly(entries: Sequence[Entry], first: tuple[Tag, float]) -> Iterat
         elif entry.verb in (Verb.APPLIED, Verb.REFUSED) and isinstance(value, events.DeadlinePassed):
             if due.get(value.tag) == value.at:
                 gone[value.tag, due.pop(value.tag)] = entry.at
-            elif gone.get((value.tag, value.at), -1.0) < entry.at:
+            elif not value.at <= (since := gone.get((value.tag, value.at), -1.0)) <= entry.at <= _held(since, jumps):
                 yield f"timer: that of {value.tag} fires at {entry.at:g} for {value.at:g}, and none is set for then"
+
+
+def _held(at: float, jumps: Sequence[tuple[float, float]]) -> float:
+    """Until when what is there at this time may wait for the loop."""
+    for since, seconds in jumps:
+        if since <= at:
+            at = max(at, since + seconds)
+    return at
 
 
 def progress_wrongly(shown: Sequence[Seen]) -> Iterator[str]:

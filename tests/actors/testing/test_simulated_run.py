@@ -386,8 +386,15 @@ def test_telemetry_may_crash_unnoticed() -> None:
 
 
 def test_everything_that_may_crash_crashes_at_once_and_the_request_is_answered() -> None:
-    everything = tuple(name for name in CRASHABLE if not name.startswith("root/tools/"))
-    assert outcome(one(step(PlannedCall(LOOK, seconds=3.0)), faults=crash(1.5, *everything))) is Outcome.ANSWERED
+    """Where the sessions crash too, its asker hears that it was lost."""
+    sessions = "root/sessions"
+    others = tuple(name for name in CRASHABLE if not name.startswith("root/tools/") and name != sessions)
+    scenario = step(PlannedCall(LOOK, seconds=3.0))
+    assert outcome(one(scenario, faults=crash(1.5, *others))) is Outcome.ANSWERED
+    (lost,) = played(scenario, faults=crash(1.5, *others, sessions)).requests.values()
+    assert lost.answer is not None
+    with pytest.raises(RuntimeFailure, match="session was lost"):
+        lost.answer.future.result()
 
 
 def test_a_crash_more_than_a_supervisor_bears_is_left_out() -> None:

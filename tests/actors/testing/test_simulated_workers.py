@@ -6,11 +6,12 @@ import pytest
 from support.probes import Probed
 
 from callboard.actors.calls.approvals import NobodyToAsk
-from callboard.actors.calls.dispatcher import DispatchCall, ToolDispatcher, Workers
+from callboard.actors.calls.dispatcher import DispatchCall, Workers
 from callboard.actors.calls.ledger import LastEvent, Ledger
 from callboard.actors.calls.registry import Registry
 from callboard.actors.kernel import Supervisor
 from callboard.actors.testing.faults import Faults, WorkerFate, WorkerFaults
+from callboard.actors.testing.simulated_run import CrashableDispatcher
 from callboard.actors.testing.simulated_world import World, simulated_tool
 from callboard.actors.testing.simulation import SimulatedScheduler
 from callboard.actors.testing.whole_run import left_open
@@ -26,9 +27,11 @@ class OnePool:
     """One pool of this isolation, with the plan for its only call."""
 
     def __init__(self, isolation: Isolation, does: ToolDoes = ToolDoes.COMPLETE, **faults: object) -> None:
-        self.tool: Tool = simulated_tool(offer("look", isolation=isolation))
+        offered = offer("look", isolation=isolation)
+        self.tool: Tool = simulated_tool(offered)
         workers = WorkerFaults(**faults)  # type: ignore[arg-type]
-        self.scenario = Scenario((PlannedTurn(calls=(PlannedCall(self.tool.name, does=does),)),))
+        turn = PlannedTurn(calls=(PlannedCall(self.tool.name, does=does),))
+        self.scenario = Scenario((turn,), tools=(offered,))
         self.scheduler = SimulatedScheduler()
         self.world = World([self.scenario], Faults(workers=workers), self.scheduler)
         asked = CallModel(self.scenario.tag.at_step(1), ModelRequest("sim/model", ()), 60.0)
@@ -39,8 +42,9 @@ class OnePool:
         self.ledger = Ledger()
         pools = Workers(self.system.spawn(Supervisor, "tools"), self.world.kind, lambda: 0.0)
         observer = Probed(self.system, "telemetry").ref
+        given = self.registry, self.ledger, pools, NobodyToAsk(), observer
         self.dispatcher = self.system.spawn(
-            lambda: ToolDispatcher(self.registry, self.ledger, pools, NobodyToAsk(), observer), "dispatcher"
+            lambda: CrashableDispatcher(*given, reads=self.world.dispatcher_reads), "dispatcher"
         )
         self.tag = self.scenario.tag._replace(step=1, call_id=CallId("c"))
         run = RunTool(self.tag, self.tool.name, "{}", 5.0, "effect")
@@ -60,6 +64,7 @@ def test_every_call_has_one_end(isolation: Isolation, fate: WorkerFate, does: To
     assert one.scheduler.now() < 20.0
     assert one.world.runs.total() <= 1
     assert not left_open(one.ledger)
+    assert not one.world.problems
 
 
 def test_a_worker_that_says_nothing_is_not_waited_for() -> None:
