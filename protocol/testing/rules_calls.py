@@ -464,6 +464,9 @@ def sent_again(story: Story) -> Iterator[str]:
     A question is asked again; what was sent and not begun is sent again, up to a limit; what had begun is run again
     only if its tool's effect allows it, up to a limit. What waits for its result from outside is left alone.
     """
+    run = [command.tag for command in story.given(RunTool)]
+    if not next(story.events(ToolsLost), None) and len(set(run)) == len(run):
+        return
     work = OpenWork()
     begun: set[Tag] = set()
     runs: Counter[Tag] = Counter()
