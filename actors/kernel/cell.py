@@ -559,9 +559,9 @@ class ThreadCell(Cell):
             if type(item) is Ask:
                 item.reply.fail(errors.ActorDeadError(f"{self.name} was killed before it answered"))
 
-    def close(self) -> None:
+    def close(self, reason: ExitReason = ExitReason.NOT_ALIVE) -> None:
         """End for good, and let the thread end."""
-        super().close()
+        super().close(reason)
         self.executor.close()
 
 
