@@ -99,13 +99,13 @@ def _taken(kind: type[object]) -> Callable[[Any], Any] | None:
     is_ours = kind.__module__.startswith("callboard.protocol")
     if not is_ours or issubclass(kind, Enum | tuple) or (how is not None and how.frozen):
         return None
-    names = _slots(kind)
+    names = _slots(kind.__mro__)
     return lambda value: _plain_fields(value, names)
 
 
 @cache
-def _slots(kind: type[object]) -> tuple[str, ...]:
-    return tuple(name for base in kind.__mro__ for name in getattr(base, "__slots__", ()))
+def _slots(bases: tuple[type[object], ...]) -> tuple[str, ...]:
+    return tuple(name for base in bases for name in getattr(base, "__slots__", ()))
 
 
 def _surely_same(live: Any, again: Any) -> bool:
@@ -115,11 +115,13 @@ def _surely_same(live: Any, again: Any) -> bool:
         return bool(live == again)
     if kind is dict:
         return live.keys() == again.keys() and all(_surely_same(item, again[key]) for key, item in live.items())
-    if issubclass(kind, MutatedSession):
+    if isinstance(live, MutatedSession):
         return _surely_same(live.behind, again.behind)
-    if _taken(kind) is None or kind is list:
+    of: Any = kind
+    if kind is list or _taken(of) is None:
         return False
-    pairs = [(getattr(live, name, None), getattr(again, name, None)) for name in _slots(kind)]
+    names = _slots(kind.__mro__)
+    pairs = [(getattr(live, name, None), getattr(again, name, None)) for name in names]
     if hasattr(live, "__dict__"):
         pairs.append((vars(live), vars(again)))
     return all(_surely_same(*pair) for pair in pairs)

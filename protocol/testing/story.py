@@ -113,7 +113,8 @@ class Reaction(Struct):
 
     def given(self, kind: type[Any]) -> Sequence[Any]:
         """Its commands of this kind."""
-        return self._by_kind.get(kind, _NONE)
+        found: Sequence[Any] = self._by_kind.get(kind, _NONE)
+        return found
 
 
 @dataclass(slots=True)
