@@ -33,7 +33,7 @@ from callboard.actors.requests.replies import Answer, Question, Seen, T
 from callboard.actors.requests.request_feed import RequestFeed
 from callboard.actors.requests.request_session import RequestSession
 from callboard.actors.requests.session_messages import ReadWork, SessionMessage, Subscriber
-from callboard.actors.requests.write_ahead import WriteAhead
+from callboard.actors.requests.write_ahead import LOST, WriteAhead
 from callboard.actors.telemetry import extras
 from callboard.actors.telemetry.metrics import Metrics
 from callboard.actors.telemetry.telemetry import ReadMetrics, RequestLost
@@ -390,8 +390,11 @@ class StartedRequest(Struct, Generic[T], eq=False):
     """Where it is followed, or may be."""
     acceptance: Acceptance | None = None
     """Of one that no one waits for."""
+    has_run: bool = False
+    """Its session was made."""
 
     def make_session(self) -> RequestSession:
+        self.has_run = True
         running, question, model, direct = self.running, self.question, self.model, self.needs.direct
         is_open = (
             direct is None
@@ -452,9 +455,17 @@ class StartedRequest(Struct, Generic[T], eq=False):
             running.conversations.pop(request_id, None)
             if running.is_draining and not running.requests:
                 running.has_none.set()
+        if not (self.has_run or running.why_ended) and down.reason is kernel.ExitReason.KILLED:
+            self._give_up()
         if self.answer.session_ended(down, running.why_ended):
             with contextlib.suppress(kernel.MailboxFull):
                 running.peers.telemetry.tell(RequestLost(self.question))
+
+    def _give_up(self) -> None:
+        """Say in the journal that it has ended, as its asker hears: its session was lost before it could."""
+        ahead = self._write_ahead()
+        if ahead is not None:
+            ahead.give_up(LOST)
 
 
 def tag_of(request_id: RequestId) -> Tag:

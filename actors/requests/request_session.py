@@ -99,8 +99,8 @@ class RequestSession(Actor[SessionMessage]):
         self._ahead = ahead
         self._looks_for_writes = False
         """A timer is set for that."""
-        self._fault = "its session was lost"
-        """Why the request ends, where it ends without a Finish."""
+        self._fault = ""
+        """Why the request ends, where it ends without a Finish and that is known."""
         self._trace = SessionTrace(question, peers.telemetry, begin_spans)
         self._unrecorded: tuple[Message, ...] = (question.user,) if question.user.parts else ()
         """Of the question and what it was asked with: it is recorded with the first step."""

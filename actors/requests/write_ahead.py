@@ -47,6 +47,8 @@ WRITTEN_WITHIN_SECONDS: Final = 30.0
 #: Between the two looks that find the journal late before its request ends.
 SECOND_LOOK_SECONDS: Final = 5.0
 LATE: Final = f"the journal did not write for {WRITTEN_WITHIN_SECONDS:g} s; its disk or server does not answer"
+#: Why a request has ended of whose session nothing else is known.
+LOST: Final = "its session was lost"
 #: What the end of a request tells of.
 _NOTED: Final = frozenset({Note, *CALL_FAILS, ReportFailure, ModelFailed})
 #: Events after which what holds a call has nothing more to do for it, or something else.
@@ -238,10 +240,10 @@ class WriteAhead:
         """The session ends without a Finish: say in the journal that its request has ended, and to all who wait."""
         for each in self._held:
             if each.confirms is not None:
-                each.confirms.fail(OutcomeUnknown(why, self._request_id))
+                each.confirms.fail(OutcomeUnknown(why or LOST, self._request_id))
         if not self._is_closed:
             self._is_closed = True
-            end = self._end(self._outbox.wall_clock(), None, why)
+            end = self._end(self._outbox.wall_clock(), None, why or LOST)
             write = Write(self._request_id, self._written + 1, (), ends=end)
             self._outbox.hand_over(AppendWrite(write, None), is_last=True)
 

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from callboard.actors.kernel import Down, ExitReason, Ref
 from callboard.actors.requests.replies import STOPPING, Answer, Seen, Unwritten
 from callboard.actors.requests.session_messages import ReplayedSession
+from callboard.actors.requests.write_ahead import LOST, WriteAhead
 from callboard.actors.testing.faults import JournalFaults
 from callboard.actors.testing.simulated_world import World
 from callboard.actors.testing.told_truly import (
@@ -63,6 +64,10 @@ class SimulatedRequest:
         """The number of entries before the message that the session handles, or handled last."""
         self.lost: Down | None = None
         """How its session ended, when it ended without a Finish."""
+        self.ahead: WriteAhead | None = None
+        """Of its session, where there is a journal."""
+        self._has_run = True
+        """Its session of the last process has done something."""
         self._kept: tuple[Message, ...] = ()
         """The messages of its conversation, where only the journal has them."""
         self._session: Session | None = None
@@ -123,8 +128,10 @@ class SimulatedRequest:
             self._stray_progress.append(seen)
 
     def ended(self, down: Down) -> None:
-        """Its session has ended."""
+        """Its session has ended, maybe before it ran."""
         assert self.answer is not None
+        if self.ahead is not None and down.reason is ExitReason.KILLED and not (self.world and self.world.why_ended):
+            self.ahead.give_up(LOST)
         if self.answer.session_ended(down, self.world.why_ended if self.world is not None else ""):
             self.lost = down
 
@@ -174,6 +181,7 @@ class SimulatedRequest:
         trace = self.trace
         trace.jumps = tuple(world.jumps)
         self._told = happened(trace.entries[self._since :])
+        self._has_run = self.lost is None or len(trace.entries) > self._since
         if world.jumps:
             trace.lag_seconds *= WRITES_AFTER_A_JUMP
         trace.ended_at = world.scheduler.now()
@@ -216,7 +224,7 @@ class SimulatedRequest:
         yield from shown_wrongly(told, self._shown, reads_along=self.reads_along, is_whole=is_whole)
         if self.world is not None and not self.outlived:
             heard = self.world.heard.get(self.scenario.request_id, ())
-            yield from heard_wrongly(told, heard, is_whole=is_whole and not self.world.why_ended)
+            yield from heard_wrongly(told, heard, is_whole=is_whole and not self.world.why_ended, has_run=self._has_run)
         if finish is None or not is_whole:
             return
         end = self._error_of(answer) or answer.future.result()

@@ -275,6 +275,7 @@ class SimulatedRun:
         capacity = self.faults.session_capacity if self.faults.floods else SESSION_CAPACITY
         spec = ChildSpec(str(question.tag.request_id), start, restart=Restart.TEMPORARY, capacity=capacity)
         request.ref = start_child(self.system.ref("root/sessions"), spec)
+        request.ahead = ahead
         self.system.watch(request.ref, request.ended)
         waits = None if ahead is None else lambda: ahead.waits
         self.world.sessions.begins(question.tag.request_id, request.ref, waits)

@@ -101,12 +101,16 @@ def shown_wrongly(told: Sequence[Told], shown: Sequence[Seen], *, reads_along: b
     yield from _difference("shown", due, seen, is_whole=is_whole)
 
 
-def heard_wrongly(told: Sequence[Told], heard: Sequence[object], *, is_whole: bool) -> Iterator[str]:
-    """Telemetry hears each piece of work, each end of one, each decision and note, once, in their order."""
+def heard_wrongly(
+    told: Sequence[Told], heard: Sequence[object], *, is_whole: bool, has_run: bool = True
+) -> Iterator[str]:
+    """Telemetry hears each piece of work, each end of one, each decision and note, once, in their order.
+
+    `has_run`: its session was not lost before it did anything."""
     due = [each for each in told if isinstance(each, _HEARD)]
     known = [each for each in heard if not isinstance(each, Question | PeerLost)]
     questions = sum(isinstance(each, Question) for each in heard)
-    if questions != 1:
+    if questions != 1 and (has_run or questions):
         yield f"telemetry: it has heard {questions} times that it was asked"
     yield from _difference("telemetry", due, known, is_whole=is_whole)
 

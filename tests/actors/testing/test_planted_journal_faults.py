@@ -253,7 +253,9 @@ def found_in(token: RunToken, journal: JournalFaults, *, deaths: bool = False) -
     def make(token: RunToken) -> SimulatedRun:
         faults = seeded_faults(token.fault_seed) if token.fault_seed is not None else Faults()
         scenarios = seeded_scenarios(token.seed, token.fault_seed)
-        return SimulatedRun(scenarios, replace(faults, journal=journal, deaths=die), token.make_schedule())
+        direct = () if die else faults.direct_calls  # none of their callers asks again when the process has died
+        faults = replace(faults, journal=journal, deaths=die, direct_calls=direct)
+        return SimulatedRun(scenarios, faults, token.make_schedule())
 
     told = (problem.partition(":")[0] for problem in attempt(token, make)[1])
     return {each.partition(" ")[2] if each.startswith("r") and each[1:2].isdigit() else each for each in told}
