@@ -104,7 +104,7 @@ def _replay(token: str) -> int:
 
 
 def _reach(seeds: int) -> int:
-    reach, played = Reach(drive(scenario(seed), seed) for seed in range(seeds)), seeded_reach(seeds)
+    reach, played = Reach(drive(scenario(seed), seed) for seed in range(seeds)), seeded_reach(range(seeds))
     short = [*reach.short(), *played.missed()]
     told = ["", "Below their floor:", *short] if short else []
     sys.stdout.write("\n".join([reach.report(), "", *played.lines(), *told]) + "\n")

@@ -17,8 +17,9 @@ from callboard.actors.testing.simulated_run import SimulatedRun, check, token_of
 from callboard.protocol.commands import NoteKind, Outcome
 from callboard.protocol.testing.scenario import OutsideDoes, PersonDoes, ToolDoes
 
-#: Seeds 0 to this one are counted for the docs, and must reach every row.
-RUN_SEEDS: Final = 800
+#: Their runs are counted for the docs, and must reach every row. Behind the first come those that reach what a run in
+#: several hundred does.
+RUN_SEEDS: Final = (*range(200), 263, 300, 301, 302, 325, 356, 646, 665, 703, 704, 887, 983)
 
 #: What is counted, by kind.
 ROWS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
@@ -89,7 +90,6 @@ class RunReach:
         ]
 
 
-def seeded_reach(seeds: int = RUN_SEEDS) -> RunReach:
-    """What the runs of so many seeds reach, from 0 on. Raises AssertionError with the report of one that is not in
-    order."""
-    return RunReach(check(token_of(seed)) for seed in range(seeds))
+def seeded_reach(seeds: Iterable[int] = RUN_SEEDS) -> RunReach:
+    """What the runs of these seeds reach. Raises AssertionError with the report of one that is not in order."""
+    return RunReach(check(token_of(seed)) for seed in seeds)
