@@ -180,7 +180,8 @@ def test_calls_run_side_by_side_and_results_stand_in_the_order_asked() -> None:
     talk = Talk()
     commands = talk.respond(call("a"), call("b"), call("c"))
     assert kinds(commands) == ["RunTool", "RunTool", "RunTool", "SetTimer"]
-    assert commands[0] == RunTool(talk.step._replace(call_id=CallId("a")), ToolName("look"), "{}", 5.0, "r/1/a")
+    tag, rule = talk.step._replace(call_id=CallId("a")), "of look the plan says: allow"
+    assert commands[0] == RunTool(tag, ToolName("look"), "{}", 5.0, "r/1/a", rule)
     assert only(commands, SetTimer) == SetTimer(talk.step, 5.0 + CALL_BACKSTOP_SECONDS)
     assert talk.say(ToolCallStarted, call="c") == ()
     assert talk.say(ToolCallCompleted, '"C"', call="c") == ()
