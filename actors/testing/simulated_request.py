@@ -7,6 +7,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from callboard.actors.journal.journal import CRASHED, MAX_TRIES
 from callboard.actors.kernel import Down, ExitReason, Ref
 from callboard.actors.requests.replies import STOPPING, Answer, Seen, Unwritten
 from callboard.actors.requests.session_messages import ReplayedSession
@@ -260,7 +261,11 @@ class SimulatedRequest:
 
     def _may_be_unwritten(self) -> bool:
         faults = self.world.faults.journal if self.world is not None else None
-        return faults is not None and bool(faults.full or faults.read_only or faults.sync_fails)
+        if faults is None:
+            return False
+        crashes = len(faults.crashes_before) + len(faults.crashes_after)
+        is_given_up = crashes >= MAX_TRIES and CRASHED in str(self.lost and self.lost.error)
+        return is_given_up or bool(faults.full or faults.read_only or faults.sync_fails)
 
     def _error_of(self, answer: Answer) -> BaseException | None:
         try:
