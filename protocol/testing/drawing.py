@@ -316,10 +316,11 @@ def quarters(choices: Choices, longest: int) -> float:
     return choices.number(1, longest * 4) / 4
 
 
-def burst(choices: Choices) -> tuple[float, ...]:
-    """Several times in a row, nearer to each other than a call needs to begin."""
-    first = quarters(choices, 15)
-    return tuple(first + number / 32 for number in range(choices.number(2, 4)))
+def burst(choices: Choices, turns: tuple[PlannedTurn, ...]) -> tuple[float, ...]:
+    """Several times in a row, nearer to each other than a call needs to begin: at any time, or on the first turn."""
+    begun = sum(turn.seconds for turn in turns[:1]) + 1 / 64
+    first = choices.pick((quarters(choices, 15), begun, begun))
+    return tuple(first + number / 32 for number in range(choices.number(3, 5)))
 
 
 def up_to_three(choices: Choices, percent: int) -> tuple[float, ...]:

@@ -53,14 +53,15 @@ def draw_scenario(
     choices: Choices, *, max_turns: int = MAX_TURNS, max_calls: int = MAX_PARALLEL_CALLS, restarts: bool = True
 ) -> Scenario:
     """A whole request: its history, options and tools, what model, tools and people do, what is lost."""
+    turns = draw_turns(choices, max_turns, max_calls)
     drawn = Scenario(
-        turns=draw_turns(choices, max_turns, max_calls),
+        turns=turns,
         history=draw_history(choices, 2) if chance(choices, 35) else (),
         options=draw_options(choices),
         tools=draw_tools(choices),
         cancel_at=quarters(choices, 40) if chance(choices, 15) else None,
         restart_at=up_to_three(choices, 25) if restarts else (),
-        tools_lost_at=burst(choices) if chance(choices, 8) else up_to_three(choices, 25),
+        tools_lost_at=burst(choices, turns) if chance(choices, 8) else up_to_three(choices, 25),
         foreign=tuple((at, choices.number(0, 2 * FOREIGN_KINDS)) for at in up_to_three(choices, 20)),
         strays=draw_strays(choices, 40) if chance(choices, 40) else (),
         jumps=((quarters(choices, 20), float(choices.pick((1, 30, 700, 3_600)))),) if chance(choices, 6) else (),

@@ -127,7 +127,10 @@ def _person_is_asked(choices: Choices, drawn: Scenario) -> Scenario:
 
 
 def _equal_questions(choices: Choices, drawn: Scenario) -> Scenario:
-    """A person is asked about the same call two or three times in one turn, and does not always say the same."""
+    """A person is asked about the same call two or three times in one turn, and does not always say the same.
+
+    Sometimes the request's time is over meanwhile.
+    """
     tool, arguments = choices.pick(ASKING_TOOLS), choices.pick(GOOD_ARGUMENTS)
     calls = tuple(
         PlannedCall(
@@ -141,6 +144,7 @@ def _equal_questions(choices: Choices, drawn: Scenario) -> Scenario:
         for number in range(choices.pick((2, 2, 3)))
     )
     drawn = _with_options(drawn, approval_timeout_seconds=choices.pick((86_400.0, 5.0)))
+    drawn = _happens(drawn, choices.pick(("", "", "timeout")), soon(choices))
     return _odd_turn(choices, drawn, lambda turn: replace(turn, calls=calls))
 
 
@@ -328,7 +332,7 @@ def _is_huge(choices: Choices, drawn: Scenario) -> Scenario:
     if chance(choices, 20):
         streams = choices.pick((True, True, False))
         return _with_turn(drawn, 0, replace(drawn.turns[0], text=huge_answer(), streams=streams))
-    defer, seconds = choices.pick((False, True)), choices.pick((1.0, 0.0))
+    defer, seconds = choices.pick((False, True)), choices.pick((1.0, 0.0, 0.0))
     drawn = replace(drawn, latency_seconds=2.0) if not seconds else drawn
     return _odd_call(
         choices,
@@ -353,7 +357,9 @@ def _restarts(choices: Choices, drawn: Scenario) -> Scenario:
 
 
 def _loses_tools(choices: Choices, drawn: Scenario) -> Scenario:
-    first, number = soon(choices), choices.pick((1, 1, 2, 5))
+    """Sometimes as often as a call may be sent, before it has begun."""
+    number = choices.pick((1, 1, 2, 5, 5))
+    first = drawn.turns[0].seconds + 1 / 64 if number == 5 else soon(choices)
     drawn = _with_options(drawn, max_attempts=choices.pick((4, 2, 1)))
     return replace(drawn, tools_lost_at=tuple(first + place / 32 for place in range(number)))
 
