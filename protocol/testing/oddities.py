@@ -636,7 +636,16 @@ SMALL_ODDITIES: Final[tuple[_Oddity, ...]] = (
     *(_ids_collide, _equal_calls, _comes_again, _other_tool, _model_does_oddly, _model_fails, _model_fails),
     *(_model_fails, _turn_ends_oddly, _begins_again, _requests_fail, _pauses, _costs, _overflows, _is_huge, _cancels),
     *(_counts_wrongly, _is_cut),
-    *(_restarts, _loses_tools, _strangers_speak, _is_not_due, _comes_too_early, _clock_jumps, _store_is_slow),
+    *(
+        _restarts,
+        _loses_tools,
+        _loses_tools,
+        _strangers_speak,
+        _is_not_due,
+        _comes_too_early,
+        _clock_jumps,
+        _store_is_slow,
+    ),
     *(_session_is_slow, _notices_come, _limits_are_tight, _has_other_options, _has_a_history, _repeats_itself),
     *(
         has_long_results,
