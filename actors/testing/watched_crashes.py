@@ -51,6 +51,11 @@ class WatchedCrashes:
         self._planned[name] += over_message
         self._fails(name)
 
+    def crashes_unplanned(self, name: str) -> None:
+        """It crashes now by no plan of the run; of sessions and workers nothing is known here."""
+        if name.rpartition("/")[0] in BORNE:
+            self.crashes(name, over_message=False)
+
     def _fails(self, name: str) -> None:
         now, parent = self._system.now(), name.rpartition("/")[0]
         most, period = BORNE[parent]

@@ -287,6 +287,7 @@ def _run_simulated(case: Case, crash: Crash, host: Host) -> Result:
         host.known["simulated"] = [repr(_outcomes(plain)).encode()]
     run = SimulatedRun(scenarios, Faults())
     with crashing(crash.target, crash.times) as crashes:
+        crashes.tells = run.world.crashes.crashes_unplanned
         run.play()
     if not crashes.actors:
         return skipped(case, "no such message came in this run")

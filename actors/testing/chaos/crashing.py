@@ -68,6 +68,8 @@ class Crashes(Struct):
     actors: list[str] = field(default_factory=list)
     requests: set[str] = field(default_factory=set)
     """The requests that the messages were about."""
+    tells: Callable[[str], object] = bool
+    """Hears the name of each that crashes, before it does."""
 
 
 class Target(Struct, frozen=True):
@@ -105,6 +107,7 @@ def crashing(target: Target, times: int) -> Iterator[Crashes]:
                 return handler(actor, message)
             crashes.left -= 1
             crashes.actors.append(actor.name)
+            crashes.tells(actor.name)
             crashes.requests |= requests_of(message) or _only(requests_of(actor))
             raise ChaosCrash(f"on a {type(message).__name__}")
 

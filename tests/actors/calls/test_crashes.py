@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -14,9 +15,8 @@ from msgspec.structs import replace
 from callboard.actors.calls.dispatcher import ConfirmStops, ReadOffers, ReplaceTools, ToolDispatcher
 from callboard.actors.journal.outbox import EffectCommitted
 from callboard.actors.testing.faults import Faults, WorkerFate, WorkerFaults
-from callboard.actors.testing.simulated_run import SimulatedRun
+from callboard.actors.testing.simulated_run import CrashableDispatcher, SimulatedRun
 from callboard.actors.testing.simulated_world import PlannedFailure
-from callboard.actors.topology import Plan
 from callboard.actors.workers.call_stacks import ReadStack
 from callboard.protocol.ids import MessageId, RequestId, Tag, ToolName
 from callboard.protocol.testing.scenario import STANDARD_TOOLS, PersonDoes, PlannedCall, PlannedTurn, Scenario, ToolDoes
@@ -57,18 +57,21 @@ class CrashingRun(SimulatedRun):
         self.crashes = crashes
         super().__init__(scenarios, faults, seed)
 
-    def _plan(self) -> Plan:
-        crashes = self.crashes
+    def _dispatcher(self, *given: Any) -> ToolDispatcher:
+        crashes, world = self.crashes, self.world
 
-        class Crashing(ToolDispatcher):
+        class Crashing(CrashableDispatcher):  # type: ignore[misc, valid-type]  # it is made by a function
             def on_receive(self, message: object) -> object:
                 if not crashes.is_due(message):
                     return super().on_receive(message)
                 if crashes.after:
                     super().on_receive(message)
+                world.crashes.crashes_unplanned("root/dispatcher")
                 raise PlannedFailure
 
-        return replace(super()._plan(), dispatcher=Crashing)
+        world.calls.dispatcher_starts()
+        world.questions.dispatcher_starts()
+        return Crashing(*given, reads=world.dispatcher_reads)
 
     def _arrange(self) -> None:
         """Questions that every dispatcher answers, and a server without tools, besides what the scenarios hold."""
