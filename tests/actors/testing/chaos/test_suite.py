@@ -99,7 +99,7 @@ REAL = chaos.chosen(
 
 @pytest.mark.repeats
 def test_every_actor_crashes_on_every_message_one_to_three_times_in_a_row_and_no_rule_is_broken() -> None:
-    report = chaos.run(SIMULATED, neighbours=9)
+    report = chaos.run(SIMULATED, neighbours=19)
     assert not report.fell_short, report.text()
     assert report.counts[chaos.Status.HELD] >= len(SIMULATED) / 3  # the others are of workers, which are simulated too
 
