@@ -275,7 +275,13 @@ class WatchedModels:
         return f"its usage is {event.usage}, and was {usage}" if wrong else ""  # type: ignore[union-attr]
 
     def _failed(self, call: _Call, event: ModelFailed) -> str:
-        return self._wrong_failure(call, event) or self._wrong_cost(call, event)
+        wrong = self._wrong_failure(call, event)
+        last = call.attempts[-1] if call.attempts else None
+        # What the provider says in the moment in which time is over, as after a jump of the clock, may not be heard.
+        is_over = event.error.kind is ErrorKind.TIMEOUT and last is not None
+        if is_over and last is not None and event.at in (last.first_event_at, last.ended_at):
+            return wrong
+        return wrong or self._wrong_cost(call, event)
 
     def _wrong_failure(self, call: _Call, event: ModelFailed) -> str:
         if event.requests != len(call.attempts):
