@@ -26,6 +26,7 @@ from callboard.protocol.commands import RunTool
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag
 from callboard.protocol.policy import Policy
 from callboard.protocol.testing.scenario import Scenario
+from callboard.providers.rate_limit import RateLimiter
 from callboard.providers.retry import RetryPolicy
 
 
@@ -36,9 +37,10 @@ def look() -> str:
 
 def plan() -> Plan:
     world = World([Scenario()], Faults(), SimulatedScheduler())
+    played = PlayedModel(world, RateLimiter(world.scheduler.now))
     return Plan(
         telemetry=lambda: Telemetry(),
-        llm_manager=lambda: LlmManager(lambda _: (), PlayedModel(world).start, RetryPolicy(), lambda *_: 0.0),
+        llm_manager=lambda: LlmManager(lambda _: (), played.start, RetryPolicy(), lambda *_: 0.0),
         workers=world.kind,
         tools=(look,),
         approver=NobodyToAsk(),

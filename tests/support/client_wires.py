@@ -4,6 +4,7 @@ read and write."""
 from __future__ import annotations
 
 import json
+from base64 import b64decode
 from collections.abc import Iterable, Mapping
 
 from callboard.protocol.content import (
@@ -51,6 +52,8 @@ def said(messages: Iterable[Message]) -> list[object]:
 
 
 def _medium(media: Media) -> Mapping[str, str]:
-    text = media.text if isinstance(media, Document) else ""
-    kind = type(media).__name__
-    return {"kind": kind, "type": media.media_type, "data": media.data_base64, "url": media.url, "text": text}
+    """A text is the same, be it given as such or by its bytes."""
+    text, data = (media.text if isinstance(media, Document) else ""), media.data_base64
+    if media.media_type == "text/plain" and data:
+        text, data = b64decode(data).decode(), ""
+    return {"kind": type(media).__name__, "type": media.media_type, "data": data, "url": media.url, "text": text}
