@@ -18,12 +18,14 @@ from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
 from callboard.actors.telemetry.telemetry import Telemetry
 from callboard.actors.testing.faults import Faults
+from callboard.actors.testing.simulated_run import CrashableDispatcher
 from callboard.actors.testing.simulated_world import PlayedModel, World
 from callboard.actors.testing.simulation import SimulatedScheduler
 from callboard.actors.tools import tool
 from callboard.actors.topology import ROOT_INTENSITY, JournalPlan, Plan, addresses_of, build
 from callboard.protocol.commands import RunTool
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag
+from callboard.protocol.options import ToolOffer
 from callboard.protocol.policy import Policy
 from callboard.protocol.testing.scenario import Scenario
 from callboard.providers.rate_limit import RateLimiter
@@ -36,12 +38,14 @@ def look() -> str:
 
 
 def plan() -> Plan:
-    world = World([Scenario()], Faults(), SimulatedScheduler())
+    offered = ToolOffer(look.definition, look.contract)
+    world = World([Scenario(tools=(offered,))], Faults(), SimulatedScheduler())
     played = PlayedModel(world, RateLimiter(world.scheduler.now))
     return Plan(
         telemetry=lambda: Telemetry(),
         llm_manager=lambda: LlmManager(lambda _: (), played.start, RetryPolicy(), lambda *_: 0.0),
         workers=world.kind,
+        dispatcher=lambda *given: CrashableDispatcher(*given, reads=world.dispatcher_reads),
         tools=(look,),
         approver=NobodyToAsk(),
         policy=Policy(),
