@@ -83,5 +83,5 @@ def test_a_planted_fault_is_found(
     monkeypatch: pytest.MonkeyPatch, owner: type[Any], name: str, planted: Callable[..., Any], rule: str
 ) -> None:
     monkeypatch.setattr(owner, name, planted)
-    problems = chain.from_iterable(attempt(token_of(seed))[1] for seed in range(120))
+    problems = chain.from_iterable(attempt(token_of(seed))[1] for seed in range(600))
     assert any(f"{rule}:" in problem for problem in problems)
