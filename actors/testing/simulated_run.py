@@ -29,7 +29,7 @@ from msgspec.structs import replace
 
 from callboard.actors.calls.dispatcher import ToolDispatcher
 from callboard.actors.journal.journal import run_on_store
-from callboard.actors.journal.journal_records import RequestLog
+from callboard.actors.journal.journal_records import RequestLog, without_keys
 from callboard.actors.journal.recovery import Available, check_needs, rebuilt, started_of
 from callboard.actors.kernel import Actor, ActorSystem, ChildSpec, MailboxFull, NoSuchActor, Ref, Restart, start_child
 from callboard.actors.models.llm_manager import LlmManager, Route, Routes
@@ -470,8 +470,10 @@ def seeded_scenarios(seed: int, fault_seed: int | None) -> list[Scenario]:
 
 
 def _playable(scenario: Scenario) -> Scenario:
-    """Without what only the bare driver can do, and without what the faults do here."""
-    return replace(scenario, restart_at=(), strays=(), jumps=(), store=Store())
+    """Without what only the bare driver can do, without what the faults do here, and without keys: a request that had
+    them is not taken up after a death."""
+    options = without_keys(scenario.options)
+    return replace(scenario, options=options, restart_at=(), strays=(), jumps=(), store=Store())
 
 
 def _short(seed: int, rng: random.Random, fault_seed: int | None) -> Scenario:

@@ -29,6 +29,7 @@ from callboard.actors.journal.journal_records import (
     Statement,
     Write,
     own_messages,
+    without_keys,
 )
 from callboard.actors.journal.journal_store import ChangeRefused, Idle, JournalFailed
 from callboard.actors.testing.faults import JournalFaults, Remains
@@ -166,7 +167,7 @@ class SimulatedDisk(Struct, eq=False):
 
     def _apply_write(self, change: Write) -> ChangeRefused | None:
         kept = self.requests.get(change.request_id)
-        events = [encode_event(_whole(event, ())) for event in change.events]
+        events = [encode_event(_kept(event)) for event in change.events]
         if kept is None:
             if change.begins is None:
                 return ChangeRefused(f"request {change.request_id} is not in the journal")
@@ -339,6 +340,13 @@ class SimulatedWriter:
         """See JournalWriter."""
         if self._number == self._disk.writer:
             self._disk.is_in_use = False
+
+
+def _kept(event: Event) -> Event:
+    """What a store writes of it: its history is kept elsewhere, and keys nowhere."""
+    if not isinstance(event, RequestStarted):
+        return event
+    return replace(event, history=(), options=without_keys(event.options))
 
 
 def _whole(event: Event, history: tuple[Message, ...]) -> Event:
