@@ -118,10 +118,12 @@ class ReplaceTools(Struct, frozen=True):
 
 
 class ConfirmStops(Struct, frozen=True):
-    """Asks for a StopsTold once every CancelTool that was sent before it has reached the worker of its call."""
+    """Asks for a StopsTold once every stop of a request has been told to whom it concerns."""
 
     tag: Tag
     reply_to: Ref[StopsTold]
+    stops: tuple[CancelTool | WithdrawApproval, ...] = ()
+    """All of them once more: those that were sent before it may be lost with a dispatcher."""
 
 
 class StopsTold(Struct, frozen=True):
@@ -427,6 +429,11 @@ class ToolDispatcher(Actor[DispatcherMessage]):
 
     @handles(ConfirmStops)
     def _confirm_stops(self, message: ConfirmStops) -> None:
+        for stop in message.stops:
+            if isinstance(stop, CancelTool):
+                self._cancel(stop)
+            else:
+                self._withdraw_question(stop)
         message.reply_to.tell_control(StopsTold(message.tag))
 
     @handles(ReadStack)

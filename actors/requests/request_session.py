@@ -33,7 +33,6 @@ from callboard.actors.requests.outside import CalledTool, FindCall, ReportProgre
 from callboard.actors.requests.replies import STOPPING, SUSPENDED, Question, Seen, Unwritten
 from callboard.actors.requests.session_messages import (
     ALWAYS_SHOWN,
-    BEGINS_WORK,
     STOPS,
     AnswersChecked,
     FeedStart,
@@ -51,6 +50,7 @@ from callboard.actors.requests.session_messages import (
     TakenUp,
     WindowFound,
     lost_work,
+    without_work,
 )
 from callboard.actors.requests.write_ahead import LATE, SECOND_LOOK_SECONDS, WRITTEN_WITHIN_SECONDS, WriteAhead
 from callboard.actors.telemetry.notices import PeerLost
@@ -66,7 +66,7 @@ from callboard.protocol.ids import Tag, ToolName
 from callboard.protocol.limits import MAX_CALL_SENDS, PROGRESS_PAUSE_SECONDS
 from callboard.protocol.machine import Session
 from callboard.protocol.options import ToolOffer
-from callboard.protocol.output import OUTPUT_TOOL, Checked, answers_in, named_apart
+from callboard.protocol.output import OUTPUT_TOOL, answers_in, named_apart
 from callboard.protocol.states import CallState
 from callboard.protocol.tools import Effect, ToolFailure
 
@@ -126,7 +126,9 @@ class RequestSession(Actor[SessionMessage]):
         self._clock_turned: commands.SetTimer | commands.ClearTimer | None = None
         """Of the request, by what was applied last: its asker has to know."""
         self._finish: commands.Finish | None = None
-        self._has_cancelled = self._is_stopping = self._is_waiting = False
+        self._stops: list[commands.CancelTool | commands.WithdrawApproval] = []
+        """Of its calls: a dispatcher may be lost before it has read them, so the next one is told all of them."""
+        self._is_stopping = self._is_waiting = False
         """Of the last: the request has finished, and its tools are being told to stop."""
 
     # -- life
@@ -271,12 +273,8 @@ class RequestSession(Actor[SessionMessage]):
         if not texts:
             self._apply(event)
             return
-        address = self.ref
-
-        def told(checked: tuple[Checked, ...]) -> None:
-            address.tell_control(AnswersChecked(replace(event, checked=checked)))
-
-        checker.check(texts, told)
+        told = self.ref.tell_control
+        checker.check(texts, lambda checked: told(AnswersChecked(replace(event, checked=checked))))
 
     @handles(AnswersChecked)
     def _answers_checked(self, message: AnswersChecked) -> None:
@@ -288,6 +286,8 @@ class RequestSession(Actor[SessionMessage]):
         if down.reason is ExitReason.NOT_ALIVE:
             raise RuntimeFailure(f"{down.ref.name} has stopped permanently")
         self.monitor(down.ref)
+        if self._is_waiting and down.ref is self._peers.dispatcher:
+            self._confirm_stops()
         if self._finish is not None:
             return
         self._trace.observe(PeerLost(self._question.tag, down.ref.name, down.reason.value))
@@ -307,6 +307,8 @@ class RequestSession(Actor[SessionMessage]):
 
     def _send_again(self) -> None:
         """The dispatcher ignores a call that it has from its ledger; one that it never heard of, it begins."""
+        for stop in self._stops:
+            self._peers.dispatcher.tell_control(stop)
         for tag, (order, sends) in tuple(self._open.items()):
             if isinstance(order, StartModel) or (self._ahead is not None and self._ahead.is_decided(tag)):
                 continue
@@ -318,6 +320,9 @@ class RequestSession(Actor[SessionMessage]):
             may_go_on = self._session.calls.get(tag) is CallState.RUNNING
             with suppress(Rejected):  # the step may have ended, and the stop of its calls waits for the journal
                 self._apply(lost_work(order, sends, self.now(), may_go_on=may_go_on))
+
+    def _confirm_stops(self) -> None:
+        self._peers.dispatcher.tell_control(dispatcher.ConfirmStops(self._question.tag, self.ref, tuple(self._stops)))
 
     @handles(StopsTold)
     def _stops_told(self, message: StopsTold) -> None:
@@ -403,15 +408,11 @@ class RequestSession(Actor[SessionMessage]):
         for held in ahead.durable(message.up_to):
             if held.confirms is not None:
                 held.confirms.answer(True)
-            self._act(held.event, self._without_work(held.given) if self._is_stopping else held.given)
+            self._act(held.event, without_work(held.given) if self._is_stopping else held.given)
             if held.recorded is not None:
                 held.recorded()
         if self._is_stopping and self._finish is None and self._suspends(ahead):
             self.stopped()
-
-    def _without_work(self, given: tuple[Command, ...]) -> tuple[Command, ...]:
-        """The runtime stops: what would begin now is begun by the next one."""
-        return tuple(command for command in given if not isinstance(command, BEGINS_WORK))
 
     @handles(NotWritten)
     def _not_written(self, message: NotWritten) -> None:
@@ -526,7 +527,7 @@ class RequestSession(Actor[SessionMessage]):
         if isinstance(command, commands.StopModel):
             self._peers.llm_manager.tell_control(command)
         else:
-            self._has_cancelled = True
+            self._stops.append(command)
             self._peers.dispatcher.tell_control(command)
 
     def _tell(self, command: commands.ReportFailure | commands.Note) -> None:
@@ -567,9 +568,9 @@ class RequestSession(Actor[SessionMessage]):
         """A request whose tools were cancelled is answered when they were asked to stop."""
         self._trace.observe(finish)
         self._finish = finish
-        if self._has_cancelled and finish.outcome in (commands.Outcome.CANCELLED, commands.Outcome.TIMED_OUT):
+        if self._stops and finish.outcome in (commands.Outcome.CANCELLED, commands.Outcome.TIMED_OUT):
             self._is_waiting = True
-            self._peers.dispatcher.tell_control(dispatcher.ConfirmStops(finish.tag, self.ref))
+            self._confirm_stops()
             self.tell_after(STOPS_TOLD_SECONDS, StopsTold(finish.tag))  # for a dispatcher that does not say so in time
         else:
             self._end(finish)

@@ -64,6 +64,11 @@ def lost_work(order: DispatchCall | SeekApproval, sends: int, at: float, *, may_
     return events.ToolCallFailed(order.run.tag, at, ToolFailure(name, code, why))
 
 
+def without_work(given: tuple[Command, ...]) -> tuple[Command, ...]:
+    """The runtime stops: what would begin now is begun by the next one."""
+    return tuple(command for command in given if not isinstance(command, BEGINS_WORK))
+
+
 class Peers(Struct, frozen=True):
     """The actors a session works with."""
 

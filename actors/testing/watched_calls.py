@@ -6,16 +6,17 @@ of a simulation moves when nothing is left to do, so `at_rest` asks then: what c
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from callboard.actors.calls.dispatcher import ABANDON_SECONDS, DispatchCall
+from callboard.actors.calls.dispatcher import ABANDON_SECONDS, ConfirmStops, DispatchCall
 from callboard.actors.calls.ledger import MAX_GIVEN, Ending, Outcome
 from callboard.actors.journal.outbox import EffectCommitted
+from callboard.actors.kernel import Down, Ref
 from callboard.actors.kernel.cell import State
 from callboard.actors.kernel.system import ActorSystem
 from callboard.actors.testing.faults import Faults
@@ -73,7 +74,7 @@ class Life(Struct, eq=False):
     given_at: float
     contract: ToolContract
     deaths_before: int
-    """Workers of its pool that had ended by then."""
+    """Workers of its pool of whose end the dispatcher had heard by then."""
     worker: PlayedWorker | None = None
     workers: int = 0
     """That had it so far."""
@@ -135,6 +136,8 @@ class WatchedCalls:
         self._withdrawn_at: dict[ToolName, float] = {}
         self.deaths: Counter[str] = Counter()
         """Workers that have ended, by pool: a call may have been on its way to each."""
+        self._heard_of: defaultdict[str, set[Ref]] = defaultdict(set)
+        """Those of whose end a dispatcher has heard."""
         self._freed_at: dict[str, float] = {}
         """When a call last ended, by pool and by tool."""
         self.has_lost_pools = False
@@ -160,6 +163,11 @@ class WatchedCalls:
             life = self.lives.get(message.tag)
             if life is not None and life.cancelled_at is None:
                 life.cancelled_at = self._system.now()
+        elif isinstance(message, ConfirmStops):
+            for stop in message.stops:
+                self.read(stop)
+        elif isinstance(message, Down):
+            self._heard_of[message.ref.name.rpartition("/")[0]].add(message.ref)
         elif isinstance(message, EffectCommitted):
             life = self.lives.get(message.tag)
             if life is not None and life.commits:
@@ -172,7 +180,8 @@ class WatchedCalls:
             return
         waiting = sum(1 for each in self._open.values() if each.run.name == run.name and each.worker is None)
         is_full = waiting >= self._faults.max_queued_calls
-        ended = self.deaths[_pool_name(contract)]
+        pool = _pool_name(contract)
+        ended = min(len(self._heard_of[pool]), self.deaths[pool])
         life = Life(run, message, len(self.lives), is_full, self._system.now(), contract, ended)
         self.lives[tag] = self._open[tag] = life
 

@@ -12,6 +12,7 @@ from typing import Final
 from msgspec import Struct
 
 from callboard.actors.calls.approvals import SeekApproval, Verdict
+from callboard.actors.calls.dispatcher import ConfirmStops
 from callboard.actors.kernel import Ref
 from callboard.actors.kernel.cell import State
 from callboard.actors.kernel.system import ActorSystem
@@ -70,6 +71,9 @@ class WatchedQuestions:
             self._decided(message)
         elif isinstance(message, WithdrawApproval):
             self._close(message.tag)
+        elif isinstance(message, ConfirmStops):
+            for stop in message.stops:
+                self.read(stop)
 
     def _sought(self, seek: SeekApproval) -> None:
         tag, equal = seek.question.tag, _equal_of(seek)
