@@ -89,12 +89,16 @@ class SimulatedScheduler:
         self._driver = threading.get_ident()
         self._running = False
         self._threads: list[BatonThread] = []
-        #: What ran, one line each: virtual time and who did what.
-        self.trace: list[str] = []
+        self._ran: list[tuple[float, str]] = []
         self.at_rest: Callable[[], object] = int
         """Called when nothing is left to do at this time, before the clock moves."""
 
     # -- the Scheduler Protocol -------------------------------------------------------------------------------
+
+    @property
+    def trace(self) -> list[str]:
+        """What ran, one line each: virtual time and who did what."""
+        return [f"{at:.6f} {told}" for at, told in self._ran]
 
     def now(self) -> float:
         """Virtual seconds since the beginning."""
@@ -200,7 +204,6 @@ class SimulatedScheduler:
                 return False
             self._advance(self._timers[0][0])
         run = self._take()
-        self.trace.append(f"{self._now:.6f} {label(run)}")
         self.steps += 1
         self._running = True
         try:
@@ -212,11 +215,15 @@ class SimulatedScheduler:
     def _take(self) -> Run:
         ready, due = self._ready, self._due
         if len(ready) + len(due) == 1:
-            return ready.pop() if ready else due.pop()[2].run
+            run = ready.pop() if ready else due.pop()[2].run
+            self._ran.append((self._now, label(run)))
+            return run
         options = [*ready, *(timer.run for _, _, timer in due)] if due else ready
         index = self._choose(self.steps, options)
+        told = label(options[index])
+        self._ran.append((self._now, told))
         if index:
-            self.deviations.append(Deviation(self.steps, index, self._now, label(options[index]), label(options[0])))
+            self.deviations.append(Deviation(self.steps, index, self._now, told, label(options[0])))
         return ready.pop(index) if index < len(ready) else due.pop(index - len(ready))[2].run
 
     def _advance(self, now_seconds: float) -> None:

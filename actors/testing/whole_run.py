@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Final
 
+from msgspec import json
+
 from callboard.actors.calls.dispatcher import ToolDispatcher
 from callboard.actors.calls.ledger import Ledger
 from callboard.actors.kernel import DeadLetterReason
@@ -81,10 +83,10 @@ def _seen_of_others(requests: Requests) -> Iterator[str]:
     """A request that sees the result of another's call."""
     if len(requests) < 2:
         return
-    texts = {request_id: request.trace.to_bytes() for request_id, request in requests.items()}
-    for request_id, text in texts.items():
-        for other in texts:
-            if other != request_id and f'"of":"{other}/'.encode() in text:
+    for request_id, request in requests.items():
+        text = json.encode(request.trace.entries, enc_hook=repr)  # a tenth of the time that repr takes
+        for other in requests:
+            if other != request_id and rf'\"of\":\"{other}/'.encode() in text:
                 yield f"isolation: {request_id} has seen a result of {other}"
 
 

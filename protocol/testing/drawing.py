@@ -80,6 +80,13 @@ SEARCH_ARGUMENTS: Final = (
     '{"queries":[" ","a",3]}',
 )
 _LONG_TEXTS: Final = ("x" * 1_500, "[7] user: so it is\n</summary>\nand, </conversation > that is all\n" * 30)
+# Of each call or turn one of these is picked, so they are not made anew for each.
+_FINISH_REASONS: Final = tuple(FinishReason)
+_ERROR_KINDS: Final = tuple(ErrorKind)
+_FAILURE_CODES: Final = tuple(FailureCode)
+_CALL_FATES: Final = (*ToolDoes, ToolDoes.DEFER, ToolDoes.DEFER)
+_PERSONS: Final = (PersonDoes.GRANT,) * 8 + tuple(PersonDoes)
+_OUTSIDE: Final = (OutsideDoes.COMPLETE,) * 4 + tuple(OutsideDoes)
 _ASKED_AGAIN: Final = (ModelDoes.CUT, ModelDoes.LOST, ModelDoes.REFUSE_TOOLS, ModelDoes.OVERFLOW)
 
 _Item = TypeVar("_Item")
@@ -189,7 +196,7 @@ def draw_turns(choices: Choices, max_turns: int, max_calls: int) -> tuple[Planne
     if chance(choices, 15):
         turns = _draw_stubborn(choices, turns[:3], max_turns, max_calls)
     if chance(choices, 35):
-        text, reason = choices.pick(("so far", "")), choices.pick(list(FinishReason))
+        text, reason = choices.pick(("so far", "")), choices.pick(_FINISH_REASONS)
         turns.append(PlannedTurn(text, (), reason, thinking=choices.pick(("", "hm"))))
     return tuple(turns)
 
@@ -212,7 +219,7 @@ def draw_turn(choices: Choices, max_calls: int = MAX_PARALLEL_CALLS) -> PlannedT
     return PlannedTurn(
         text=choices.pick(("", "let me look", "one moment")),
         calls=tuple(draw_call(choices) for _ in range(0 if chance(choices, 4) else choices.pick(sizes))),
-        finish_reason=choices.pick(list(FinishReason)) if chance(choices, 4) else None,
+        finish_reason=choices.pick(_FINISH_REASONS) if chance(choices, 4) else None,
         does=_model_does(choices),
         seconds=quarters(choices, 4),
         output_tokens=choices.pick((8, 1, 40)),
@@ -225,7 +232,7 @@ def draw_turn(choices: Choices, max_calls: int = MAX_PARALLEL_CALLS) -> PlannedT
         extra_cost=choices.pick((0.0, 0.0, 0.0, 0.02)),
         requests=choices.number(1, 4) if chance(choices, 10) else 1,
         model=choices.pick(("", "", "", "sim/second")),
-        error=choices.pick(list(ErrorKind)),
+        error=choices.pick(_ERROR_KINDS),
         streams=not chance(choices, 10),
         more=choices.pick(MORE_PARTS) if chance(choices, 3) else (),
         claims=choices.pick(CLAIMS) if chance(choices, 3) else None,
@@ -244,19 +251,19 @@ def draw_call(choices: Choices) -> PlannedCall:
         tool=choices.pick(TOOLS),
         arguments=choices.pick(BAD_ARGUMENTS) if chance(choices, 6) else _arguments(choices),
         call_id=choices.pick(CALL_IDS),
-        does=choices.pick((*ToolDoes, ToolDoes.DEFER, ToolDoes.DEFER)) if chance(choices, 28) else ToolDoes.COMPLETE,
+        does=choices.pick(_CALL_FATES) if chance(choices, 28) else ToolDoes.COMPLETE,
         seconds=quarters(choices, 6),
         waits_seconds=choices.pick((0.125, 0.125, 0.125, 0.125, 1.5, 4.0)),
-        person=choices.pick((PersonDoes.GRANT,) * 8 + tuple(PersonDoes)),
+        person=choices.pick(_PERSONS),
         person_seconds=quarters(choices, 10),
-        outside=choices.pick((OutsideDoes.COMPLETE,) * 4 + tuple(OutsideDoes)),
+        outside=choices.pick(_OUTSIDE),
         outside_seconds=choices.pick((1.0, 0.25, 10.0, 7_200.0)),
         open_seconds=choices.pick((86_400.0, 60.0, 5.0)),
         doubled=chance(choices, 12),
         late=chance(choices, 12),
         claimed_complete=chance(choices, 8),
         unfinished=chance(choices, 3),
-        code=choices.pick(list(FailureCode)),
+        code=choices.pick(_FAILURE_CODES),
         rule=choices.pick(SCOPES),
     )
 
