@@ -86,7 +86,7 @@ def _seen_of_others(requests: Requests) -> Iterator[str]:
     for request_id, request in requests.items():
         text = json.encode(request.trace.entries, enc_hook=repr)  # a tenth of the time that repr takes
         for other in requests:
-            if other != request_id and rf'\"of\":\"{other}/'.encode() in text:
+            if other != request_id and rf"\"of\":\"{other}/".encode() in text:
                 yield f"isolation: {request_id} has seen a result of {other}"
 
 
