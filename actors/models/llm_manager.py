@@ -134,10 +134,10 @@ class TryAgain(Struct, frozen=True):
 
 
 class TellAgain(Struct, frozen=True):
-    """The session's mailbox was full."""
+    """The session's mailbox was full: it hears these in their order."""
 
     reply_to: Ref[ModelEvent]
-    event: ModelEvent
+    events: tuple[ModelEvent, ...]
 
 
 class CallsOverdue(Struct, frozen=True):
@@ -321,7 +321,7 @@ class LlmManager(Actor[LlmMessage]):
 
     @handles(TellAgain)
     def _tell_again(self, message: TellAgain) -> None:
-        self._tell(message.reply_to, message.event)
+        self._tell(message.reply_to, *message.events)
 
     # -- one call
 
@@ -350,6 +350,7 @@ class LlmManager(Actor[LlmMessage]):
     def _take_route(self, call: _OpenCall) -> None:
         """Each later route keeps one attempt, as far as there are so many: the first ones come before the last."""
         call.doing = "the retry policy"
+        call.has_noted_wait = False
         later_routes = len(call.routes) - 1 - call.route
         asked = call.asked.call
         attempts = max(1, asked.attempts - call.attempt - later_routes)
@@ -504,11 +505,13 @@ class LlmManager(Actor[LlmMessage]):
 
     def _end(self, call: _OpenCall, error: Error) -> None:
         self._drop(call.tag)
-        if call.unread and call.asked.call.purpose is CallPurpose.TURN:
-            self._tell(call.asked.reply_to, ModelStreamed(call.tag, self.now(), (TextDelta(call.unread),)))
         model = call.routes[call.route].name if call.routes else ""
         failed = ModelFailed(call.tag, self.now(), error, call.attempt, model, call.usage, call.cost)
-        self._tell(call.asked.reply_to, failed)
+        if call.unread and call.asked.call.purpose is CallPurpose.TURN:
+            unread = ModelStreamed(call.tag, self.now(), (TextDelta(call.unread),))
+            self._tell(call.asked.reply_to, unread, failed)
+        else:
+            self._tell(call.asked.reply_to, failed)
 
     def _drop(self, tag: Tag) -> None:
         if call := self._open.pop(tag, None):
@@ -516,12 +519,14 @@ class LlmManager(Actor[LlmMessage]):
             if not self._open:
                 self._stop_looking()
 
-    def _tell(self, reply_to: Ref[ModelEvent], event: ModelEvent) -> None:
+    def _tell(self, reply_to: Ref[ModelEvent], *events: ModelEvent) -> None:
         """In line behind the deltas. A session whose mailbox is full must not cost all the others this actor."""
-        try:
-            reply_to.tell(event)
-        except MailboxFull:
-            self.tell_after(FULL_PAUSE_SECONDS, TellAgain(reply_to, event))
+        for place, event in enumerate(events):
+            try:
+                reply_to.tell(event)
+            except MailboxFull:
+                self.tell_after(FULL_PAUSE_SECONDS, TellAgain(reply_to, events[place:]))
+                return
 
 
 def _from(model: str, routes: Sequence[Route]) -> Sequence[Route]:
@@ -556,6 +561,18 @@ _LAST: Final = (Done, Error)
 # -- one attempt: a task of the runtime's loop, which only tells
 
 
+class _Reading(Struct, frozen=True, eq=False):
+    """A task that reads an answer."""
+
+    loop: asyncio.AbstractEventLoop
+    task: asyncio.Task[None]
+
+    def cancel(self) -> None:
+        """A provider that takes too long to close its stream then is not waited for."""
+        if self.task.cancel():
+            self.loop.call_later(CLOSE_STREAM_SECONDS, self.task.cancel)
+
+
 def start_on(loop: asyncio.AbstractEventLoop) -> StartAttempt:
     """Runs attempts as tasks of this loop."""
 
@@ -563,7 +580,8 @@ def start_on(loop: asyncio.AbstractEventLoop) -> StartAttempt:
         context = Context() if asker is None else asker.copy()
         reading = read_stream(provider, request, emit, end)
         # The name is what the watchdog calls a provider that blocks the loop.
-        return loop.create_task(reading, name=f"the provider {provider_name(provider)}", context=context)
+        name = f"the provider {provider_name(provider)}"
+        return _Reading(loop, loop.create_task(reading, name=name, context=context))
 
     return start
 

@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from callboard.actors.testing import chaos, played_edits, played_index, played_kernel
+from callboard.actors.testing import chaos, played_edits, played_index, played_kernel, played_models
 from callboard.actors.testing.chaos.table import contained_table
 from callboard.actors.testing.run_reach import seeded_reach
 from callboard.actors.tools import Tool
@@ -114,6 +114,7 @@ def _reach(seeds: int) -> int:
 #: Each says what is not as promised; the same for the same seed.
 PLAYS: Final[Mapping[str, Callable[[int], list[str]]]] = {
     "kernel": played_kernel.play,
+    "models": played_models.play,
     "edits": played_edits.play,
     "index": played_index.play,
 }

@@ -47,6 +47,7 @@ PLAYS: Final[dict[str, Callable[[], Play]]] = {
     "session": session,
     "actors": actors,
     "kernel": lambda: room("kernel"),
+    "models": lambda: room("models"),
     "index": lambda: room("index"),
     "edits": lambda: room("edits"),
 }
@@ -54,6 +55,7 @@ PLAYS: Final[dict[str, Callable[[], Play]]] = {
 PLAYED: Final = (
     ("callboard.actors.index", ("index",)),
     ("callboard.actors.edits", ("edits",)),
+    ("callboard.actors.models", ("models", "actors")),
     ("callboard.actors.kernel", ("kernel", "actors")),
     ("callboard.protocol", ("session", "actors")),
     ("callboard", ("actors",)),

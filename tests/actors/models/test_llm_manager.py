@@ -634,7 +634,7 @@ def test_a_session_whose_mailbox_is_full_costs_nobody_else(simulated: ActorSyste
     crowded = simulated.spawn(lambda: Probe(heard), "crowded", capacity=1)
     desk.run(0.0)
     crowded.tell("full")
-    desk.ref.tell_control(TellAgain(crowded, ModelResponded(TAG, 0.0, ModelResponse())))
+    desk.ref.tell_control(TellAgain(crowded, (ModelResponded(TAG, 0.0, ModelResponse()),)))
     while not simulated.statistics().refused:
         assert desk.scheduler.step(), "the manager was never turned away"
         if heard == ["full"] and not simulated.statistics().refused:
