@@ -70,6 +70,8 @@ class Crashes(Struct):
     """The requests that the messages were about."""
     tells: Callable[[str], object] = bool
     """Hears the name of each that crashes, before it does."""
+    came: int = 0
+    """Messages of the type, those that were handled too."""
 
 
 class Target(Struct, frozen=True):
@@ -103,6 +105,7 @@ def crashing(target: Target, times: int) -> Iterator[Crashes]:
 
     def wrapped(handler: Handler) -> Handler:
         def crash_or_handle(actor: Actor[Any], message: Any) -> object:
+            crashes.came += 1
             if crashes.left <= 0:
                 return handler(actor, message)
             crashes.left -= 1

@@ -55,6 +55,12 @@ def tell(listener: object, simulation: SimulatedScheduler, *messages: object) ->
         simulation.run_until_idle()
 
 
+def test_messages_that_are_handled_are_counted_too(listener: object, simulation: SimulatedScheduler) -> None:
+    with crashing(Target(Listener, Say), 0) as crashes, crashing(Target(Listener, Count), 0) as others:
+        tell(listener, simulation, Say(tag("a")), Say(tag("b")))
+    assert (crashes.came, others.came, crashes.actors) == (2, 0, [])
+
+
 @pytest.mark.parametrize("times", [1, 2, 3])
 def test_so_many_messages_crash_their_actor_and_the_next_is_handled(
     listener: object, simulation: SimulatedScheduler, times: int
@@ -77,7 +83,7 @@ def test_other_messages_are_handled_meanwhile(listener: object, simulation: Simu
 def test_a_message_about_no_request_names_none(listener: object, simulation: SimulatedScheduler) -> None:
     with crashing(Target(Listener, Count), 1) as crashes:
         tell(listener, simulation, Count())
-    assert crashes == Crashes(0, ["root/listener"], set())
+    assert crashes == Crashes(0, ["root/listener"], set(), came=1)
 
 
 def test_afterwards_everything_is_as_before() -> None:
