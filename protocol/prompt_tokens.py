@@ -107,7 +107,7 @@ _COST_OF_PAGE: Final = _page_table()
 
 def estimate_tokens(text: str) -> int:
     """Tokens of a text when no tokenizer is at hand: rather too many than too few. 10 to 20 us a kB."""
-    return _estimate_short(text) if len(text) <= _SHORT else _estimate(text)
+    return (_estimate_short if len(text) <= _SHORT else _estimate_long if len(text) <= _LONG else _estimate)(text)
 
 
 def _estimate(text: str) -> int:
@@ -128,6 +128,9 @@ def _estimate(text: str) -> int:
 #: Such texts come again and again: names of tools, their schemas, arguments, results that stand in the prompt already.
 _SHORT: Final = 512
 _estimate_short: Final = lru_cache(maxsize=2_048)(_estimate)
+#: Each of these comes a few times in a row: as it is recorded, shortened, cleared, told in words, or summarised.
+_LONG: Final = 16_384
+_estimate_long: Final = lru_cache(maxsize=64)(_estimate)
 
 
 @cache

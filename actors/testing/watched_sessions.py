@@ -50,9 +50,8 @@ class WatchedSessions:
         """A session has taken this event, and gives these commands."""
         session = self._open.get(event.tag.request_id)
         if session is not None:
-            session.work.hear(event)
-            for command in given:
-                session.work.see(command)
+            for told in (event, *given):
+                session.work = session.work.after(told)
 
     def at_rest(self) -> None:
         """Nothing is left to do at this time: who should work for a session, and does not, or the other way round?"""

@@ -172,10 +172,8 @@ def _had_calls(trace: Trace, begins: float, ends: float) -> bool:
             seen.append(bool(work.running or work.waiting))
         if entry.verb is Verb.RESUMED:
             work = OpenWork()
-        elif entry.verb is Verb.APPLIED:
-            work.hear(entry.value)  # type: ignore[arg-type]
-        elif entry.verb is Verb.GAVE:
-            work.see(entry.value)  # type: ignore[arg-type]
+        elif entry.verb is Verb.APPLIED or entry.verb is Verb.GAVE:
+            work = work.after(entry.value)
         if entry.at >= begins:
             seen.append(bool(work.running or work.waiting))
     return all(seen) and bool(seen or work.running or work.waiting)

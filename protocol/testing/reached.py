@@ -135,11 +135,11 @@ class _Open:
         """One entry of the trace."""
         if verb is Verb.APPLIED:
             self.last = type(value).__name__
-            self.work.hear(value)
+            self.work = self.work.after(value)
             if isinstance(value, ToolCallStarted):
                 self.begun.add(value.tag)
         elif verb is Verb.GAVE:
-            self.work.see(value)
+            self.work = self.work.after(value)
             self.is_over = self.is_over or isinstance(value, Finish)
             self.call = value if isinstance(value, CallModel) else self.call
 

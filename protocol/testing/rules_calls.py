@@ -481,13 +481,11 @@ def sent_again(story: Story) -> Iterator[str]:
         elif isinstance(event, ToolCallStarted):
             begun.add(event.tag)
             starts[event.tag] += 1
-        work.hear(event)
-        for command in reaction.commands if event is not None else ():
-            if isinstance(command, RunTool):
-                if runs[command.tag] and not isinstance(event, ToolsLost):
-                    yield f"call {command.tag} was handed out again although its holder was not lost"
-                runs[command.tag] += 1
-            work.see(command)
+        for command in reaction.given(RunTool) if event is not None else ():
+            if runs[command.tag] and not isinstance(event, ToolsLost):
+                yield f"call {command.tag} was handed out again although its holder was not lost"
+            runs[command.tag] += 1
+        work = reaction.left
 
 
 def _wrong_again(

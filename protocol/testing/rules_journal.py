@@ -16,7 +16,7 @@ from callboard.protocol.ids import Tag
 from callboard.protocol.machine import Session
 from callboard.protocol.states import RequestState
 from callboard.protocol.testing.mutation import MutatedSession
-from callboard.protocol.testing.story import OpenWork, Reaction, Story
+from callboard.protocol.testing.story import Reaction, Story
 from callboard.protocol.tools import Effect
 
 
@@ -162,17 +162,14 @@ def resumes(story: Story) -> Iterator[str]:
     if all(reaction.event is not None for reaction in story.reactions):
         return
     recorded: list[Record] = []
-    work = OpenWork()
     end: Finish | None = None
     for index, reaction in enumerate(story.reactions):
         if reaction.event is not None:
-            work.hear(reaction.event)
-            for command in reaction.commands:
-                work.see(command)
             recorded += _records(reaction)
             end = end or next(iter(reaction.given(Finish)), None)
             continue
         yield from _wrong_resume(story, reaction, recorded, end)
+        work = reaction.left
         after = story.reactions[index + 1 : index + 2]
         if after and after[0].event is None:
             continue  # it died once more, before what it was told was written

@@ -12,7 +12,7 @@ from callboard.protocol.content import AssistantMessage, ToolMessage, is_json_ob
 from callboard.protocol.events import CancelRequested, DeadlinePassed, Event, ToolsLost
 from callboard.protocol.states import CallState
 from callboard.protocol.testing.expected import ExpectedTurn, expected_turns
-from callboard.protocol.testing.story import OpenWork, Reaction, Story
+from callboard.protocol.testing.story import Reaction, Story
 from callboard.protocol.tools import FailureCode
 
 
@@ -26,14 +26,10 @@ def handed_out(story: Story) -> Iterator[str]:
         offer = story.offers.get(command.name)
         if offer is not None and offer.contract.is_outside:
             yield f"call {command.tag} of the asker's tool {command.name} was begun here"
-    work = OpenWork()
     for reaction in story.reactions:
         if reaction.event is None:
             continue
-        work.hear(reaction.event)
-        for command in reaction.commands:
-            work.see(command)
-        finishes = reaction.given(Finish)
+        finishes, work = reaction.given(Finish), reaction.left
         outcome = finishes[0].outcome if finishes else None
         if reaction.given(CallOutside) and outcome is not Outcome.CALLS_OUTSIDE:
             yield f"calls were handed out, and the request ended as {outcome}, or went on"

@@ -70,26 +70,24 @@ _MODEL_EVENTS: Final = (ModelStreamed, ModelNoted, *MODEL_ENDINGS)
 
 def no_early_step(story: Story) -> Iterator[str]:
     """I4: the model is not called while a call, or another model call, is open."""
-    work = OpenWork()
     for reaction in story.reactions:
-        if reaction.event is None:
+        if reaction.event is None or not reaction.given(CallModel):
             continue
-        work.hear(reaction.event)
+        work = reaction.work
         for command in reaction.commands:
             if isinstance(command, CallModel) and work.calls:
                 yield f"model call {command.tag.step} while {len(work.calls)} calls are open"
             if isinstance(command, CallModel) and work.model is not None:
                 yield f"model call {command.tag.step} while {work.model.step} is open"
-            work.see(command)
+            work = work.after(command)
 
 
 def cancel_ends(story: Story) -> Iterator[str]:
     """I7: a cancel ends the request at once; its end stops all that is open; only what is open is stopped."""
-    work = OpenWork()
     for reaction in story.reactions:
         if reaction.event is None:
             continue
-        work.hear(reaction.event)
+        work = reaction.work
         cancelled = isinstance(reaction.event, CancelRequested)
         if cancelled or reaction.given(Finish):
             yield from _left_behind(work, reaction.commands)
@@ -98,10 +96,10 @@ def cancel_ends(story: Story) -> Iterator[str]:
                 yield "a cancelled request did not finish as cancelled"
             if reaction.given(CallModel) or reaction.given(RunTool) or reaction.given(AskApproval):
                 yield "a cancelled request began new work"
-        for command in reaction.commands:
-            if type(command) in _STOPS:
+        if any(map(reaction.given, _STOPS)):
+            for command in reaction.commands:
                 yield from _stopped_wrongly(work, command)
-            work.see(command)
+                work = work.after(command)
 
 
 def _stopped_wrongly(work: OpenWork, command: Command) -> Iterator[str]:
@@ -129,8 +127,8 @@ def _left_behind(work: OpenWork, commands: Sequence[Any]) -> Iterator[str]:
 
 def conserved(story: Story) -> Iterator[str]:
     """I9: every message sent was handled, is a dead letter with a reason, or is still queued."""
-    handled = sum(entry.verb is Verb.APPLIED for entry in story.trace.entries)
-    dead = [entry for entry in story.trace.entries if entry.verb in (Verb.REFUSED, Verb.LOST)]
+    handled = sum(reaction.event is not None for reaction in story.reactions)
+    dead = story.dead
     if story.trace.sent != handled + len(dead) + story.trace.queued:
         yield f"{story.trace.sent} sent, {handled} handled, {len(dead)} dead, {story.trace.queued} queued"
     yield from (f"a dead {type(entry.value).__name__} without a reason" for entry in dead if not entry.note)
@@ -268,16 +266,12 @@ def _wrong_steps(story: Story, finish: Finish) -> Iterator[str]:
 
 def goes_on(story: Story) -> Iterator[str]:
     """I24: until its end a request waits for something: a model call, a tool call, or someone outside."""
-    work = OpenWork()
     for reaction in story.reactions:
         if reaction.event is None:
             continue
-        work.hear(reaction.event)
-        for command in reaction.commands:
-            work.see(command)
         if reaction.given(Finish):
             return
-        if work.model is None and not work.calls:
+        if reaction.left.model is None and not reaction.left.calls:
             yield f"after {type(reaction.event).__name__} it waits for nothing"
             return
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 import orjson
 from msgspec import Struct
+from msgspec.structs import replace
 
 from callboard.protocol.commands import (
     AskApproval,
@@ -51,7 +52,6 @@ from callboard.protocol.events import (
     ModelLost,
     ModelNoted,
     ModelResponded,
-    ModelStreamed,
     RequestStarted,
     ToolCallCancelled,
     ToolCallCompleted,
@@ -65,7 +65,7 @@ from callboard.protocol.ids import Tag, ToolName
 from callboard.protocol.limits import CALL_BACKSTOP_SECONDS, COMMIT_SECONDS, MAX_ANSWER_BYTES, MAX_RESULT_BYTES
 from callboard.protocol.model import CallPurpose, FinishReason, ModelResponse
 from callboard.protocol.options import ToolOffer
-from callboard.protocol.testing.trace import Trace, Verb
+from callboard.protocol.testing.trace import Entry, Trace, Verb
 from callboard.protocol.tools import Effect
 
 #: Float sums of virtual times, in seconds.
@@ -92,6 +92,49 @@ _SAID_UNASKED: Final = frozenset({ErrorKind.TOOLS_UNSUPPORTED, ErrorKind.SCHEMA_
 _NONE: Final[list[Any]] = []
 
 
+class OpenWork(Struct, frozen=True):
+    """Who holds what, by commands and answers alone."""
+
+    model: Tag | None = None
+    running: frozenset[Tag] = frozenset()
+    waiting: frozenset[Tag] = frozenset()
+    deferred: frozenset[Tag] = frozenset()
+    """Nothing holds these: their results come from outside."""
+
+    def after(self, told: Event | Command | None) -> OpenWork:
+        """What is open behind it: an answer closes something, a command opens or closes something."""
+        change = _CHANGES.get(type(told))
+        return self if change is None or told is None else change(self, told.tag)
+
+    @property
+    def calls(self) -> frozenset[Tag]:
+        return self.running | self.waiting | self.deferred
+
+
+def _call_ends(work: OpenWork, tag: Tag) -> OpenWork:
+    return OpenWork(work.model, work.running - {tag}, work.waiting - {tag}, work.deferred - {tag})
+
+
+def _model_call_ends(work: OpenWork, tag: Tag) -> OpenWork:
+    return replace(work, model=None) if tag == work.model else work
+
+
+_CHANGES: Final[Mapping[type[Any], Callable[[OpenWork, Tag], OpenWork]]] = {
+    **dict.fromkeys(CALL_ENDINGS, _call_ends),
+    **dict.fromkeys(MODEL_ENDINGS, _model_call_ends),
+    ToolCallDeferred: lambda work, tag: replace(work, running=work.running - {tag}, deferred=work.deferred | {tag}),
+    ApprovalGranted: lambda work, tag: replace(work, waiting=work.waiting - {tag}),
+    ToolsLost: lambda work, tag: replace(work, running=frozenset(), waiting=frozenset()),
+    RunTool: lambda work, tag: replace(work, running=work.running | {tag}),
+    AskApproval: lambda work, tag: replace(work, waiting=work.waiting | {tag}),
+    CancelTool: lambda work, tag: replace(work, running=work.running - {tag}),
+    WithdrawApproval: lambda work, tag: replace(work, waiting=work.waiting - {tag}),
+    ReportFailure: lambda work, tag: replace(work, deferred=work.deferred - {tag}),
+    CallModel: lambda work, tag: replace(work, model=tag),
+    StopModel: lambda work, tag: replace(work, model=None),
+}
+
+
 class Reaction(Struct):
     """One event that the session took (None: it was resumed), and the commands it gave."""
 
@@ -104,6 +147,10 @@ class Reaction(Struct):
     """Before it: each open call waited for someone outside."""
     only_waits: bool = False
     """After it."""
+    work: OpenWork = OpenWork()
+    """What is open when its event was heard, and its commands are not given yet."""
+    left: OpenWork = OpenWork()
+    """What is open behind its commands."""
     _by_kind: dict[type[Any], list[Any]] = msgspec.field(default_factory=dict)
 
     def add(self, command: Command) -> None:
@@ -275,6 +322,9 @@ class Story:
         self._results: list[tuple[Tag, ToolMessage]] | None = None
         self._blocks: list[Block] | None = None
         self.reactions: list[Reaction] = []
+        self.dead: list[Entry] = []
+        """Dead letters: what was refused, or lost with its process."""
+        self._asked_at: dict[Tag, float] = {}
         self.start: RequestStarted | None = None
         self.compacted = Compacted()
         """What was done to the conversation, as far as it was read."""
@@ -307,27 +357,37 @@ class Story:
     # Reading.
 
     def _read(self) -> None:
-        for entry in self.trace.entries:
-            value: Any = entry.value
-            if entry.verb is Verb.GAVE:
-                self.reactions[-1].add(value)
-            elif entry.verb is Verb.APPLIED or entry.verb is Verb.RESUMED:
-                self.reactions.append(Reaction(entry.at, value))
-        asked = [entry for entry in self.trace.entries if entry.verb is Verb.ASKED]
-        self._asked_at = {entry.value.tag: entry.at for entry in reversed(asked) if isinstance(entry.value, CallModel)}
+        for entry in self._entries:
+            verb, value = entry.verb, entry.value
+            if verb is Verb.GAVE:
+                self.reactions[-1].add(value)  # type: ignore[arg-type]
+            elif verb is Verb.APPLIED or verb is Verb.RESUMED:
+                self.reactions.append(Reaction(entry.at, value))  # type: ignore[arg-type]
+            elif verb is Verb.REFUSED or verb is Verb.LOST:
+                self.dead.append(entry)
+            elif type(value) is CallModel:
+                self._asked_at.setdefault(value.tag, entry.at)
+        work = OpenWork()
         for reaction in self.reactions:
+            event = reaction.event
             reaction.only_waited = self._waits_since is not None
-            if isinstance(reaction.event, RequestStarted):
-                self._deadline = reaction.event.at + reaction.event.options.timeout_seconds
-            reaction.deadline = self.deadline_at(reaction.event.at if reaction.event is not None else reaction.at)
-            if reaction.event is not None:
-                self._events.setdefault(type(reaction.event), []).append(reaction.event)
-                self._hear(reaction, reaction.event)
+            if isinstance(event, RequestStarted):
+                self._deadline = event.at + event.options.timeout_seconds
+            reaction.deadline = self.deadline_at(event.at if event is not None else reaction.at)
+            reaction.work = reaction.left = work
+            if event is not None:
+                reaction.work = work = work.after(event)
+                self._events.setdefault(type(event), []).append(event)
+                self._hear(reaction, event)
                 for command in reaction.commands:
-                    self._commands.setdefault(type(command), []).append(command)
-                    self._see(reaction, reaction.event, command)
-                self._close_unanswered(reaction, reaction.event)
-                self._keep_time(reaction, reaction.event.at)
+                    kind = type(command)
+                    self._commands.setdefault(kind, []).append(command)
+                    work = work.after(command)
+                    if (see := _SEE.get(kind)) is not None:
+                        see(self, reaction, event, command)
+                reaction.left = work
+                self._close_unanswered(reaction, event)
+                self._keep_time(reaction, event.at)
             elif reaction.given(Finish) and self._finish is None:
                 self._finish = reaction.at, reaction.given(Finish)[0]
 
@@ -371,37 +431,7 @@ class Story:
             call.granted, call.changed = True, call.changed or event.arguments
             call.wait_no_more(event.at)
 
-    def _see(self, reaction: Reaction, event: Event, command: Command) -> None:
-        match command:
-            case CallModel():
-                self._see_model_call(reaction, command)
-            case RunTool():
-                call = self._call(command)
-                call.runs.append((event.at, command))
-                call.request_deadlines.append(reaction.deadline)
-                call.enter(event, "sent")
-            case AskApproval():
-                call = self._call(command)
-                call.questions += 1
-                call.enter(event, "awaiting_approval")
-                if self.start is not None:
-                    call.wait(event.at, self.start.options.approval_timeout_seconds)
-            case RecordStep():
-                self._see_record(command)
-            case RecordCompaction():
-                self.compacted = command.compacted
-            case Finish() if self._finish is None:
-                self._finish = reaction.at, command
-                for model in self.models[-1:]:
-                    model.open_turn = command.open_turn
-            case CancelTool() | WithdrawApproval():
-                self._close(self.calls.get(command.tag), reaction, event)
-            case ReportFailure():  # of a deferred call, nothing else says that the session has ended it
-                deferred = self.calls.get(command.tag)
-                if deferred is not None and deferred.state == "deferred":
-                    self._close(deferred, reaction, event)
-
-    def _see_model_call(self, reaction: Reaction, command: CallModel) -> None:
+    def _see_model_call(self, reaction: Reaction, event: Event, command: CallModel) -> None:
         asked_at = self._asked_at.get(command.tag)
         self.asked.append(ModelRun(command, reaction, len(self.records), self.compacted, asked_at=asked_at))
         if command.is_turn:
@@ -410,13 +440,44 @@ class Story:
             self.models[-1].words = self.asked[-1]
         self._current = []
 
-    def _see_record(self, record: RecordStep) -> None:
+    def _see_run(self, reaction: Reaction, event: Event, command: RunTool) -> None:
+        call = self._call(command)
+        call.runs.append((event.at, command))
+        call.request_deadlines.append(reaction.deadline)
+        call.enter(event, "sent")
+
+    def _see_question(self, reaction: Reaction, event: Event, command: AskApproval) -> None:
+        call = self._call(command)
+        call.questions += 1
+        call.enter(event, "awaiting_approval")
+        if self.start is not None:
+            call.wait(event.at, self.start.options.approval_timeout_seconds)
+
+    def _see_record(self, reaction: Reaction, event: Event, record: RecordStep) -> None:
         self.records.append(record)
         for model in self.models[-1:]:
             # With the question of a turn that is handed out, there may be none but notices.
             has_turn = any(isinstance(message, AssistantMessage) for message in record.messages)
             if model.command.tag == record.tag and (has_turn or model.record is None):
                 model.record = record
+
+    def _see_compaction(self, reaction: Reaction, event: Event, command: RecordCompaction) -> None:
+        self.compacted = command.compacted
+
+    def _see_finish(self, reaction: Reaction, event: Event, command: Finish) -> None:
+        if self._finish is None:
+            self._finish = reaction.at, command
+            for model in self.models[-1:]:
+                model.open_turn = command.open_turn
+
+    def _see_stop(self, reaction: Reaction, event: Event, command: CancelTool | WithdrawApproval) -> None:
+        self._close(self.calls.get(command.tag), reaction, event)
+
+    def _see_failure(self, reaction: Reaction, event: Event, command: ReportFailure) -> None:
+        """Of a deferred call, nothing else says that the session has ended it."""
+        deferred = self.calls.get(command.tag)
+        if deferred is not None and deferred.state == "deferred":
+            self._close(deferred, reaction, event)
 
     def _call(self, command: RunTool | AskApproval) -> CallRun:
         if command.tag not in self.calls:
@@ -531,6 +592,17 @@ class Story:
         return self._results
 
 
+_SEE: Final[Mapping[type[Any], Callable[[Story, Reaction, Event, Any], None]]] = {
+    CallModel: Story._see_model_call,
+    RunTool: Story._see_run,
+    AskApproval: Story._see_question,
+    RecordStep: Story._see_record,
+    RecordCompaction: Story._see_compaction,
+    Finish: Story._see_finish,
+    CancelTool: Story._see_stop,
+    WithdrawApproval: Story._see_stop,
+    ReportFailure: Story._see_failure,
+}
 #: Of the traces that were read last: one run under the real actors has a few.
 _RECENT: Final[deque[Story]] = deque(maxlen=8)
 Block = tuple[str, AssistantMessage, list[ToolMessage]]
@@ -562,64 +634,6 @@ def _blocks(where: str, messages: Sequence[Message], read: int) -> Iterator[Bloc
         turn = message if isinstance(message, AssistantMessage) else AssistantMessage(())
     if begun or block:
         yield where, turn, block
-
-
-class OpenWork:
-    """Who holds what, by commands and answers alone: followed from reaction to reaction."""
-
-    def __init__(self) -> None:
-        self.model: Tag | None = None
-        self.running: set[Tag] = set()
-        self.waiting: set[Tag] = set()
-        self.deferred: set[Tag] = set()
-        """Nothing holds these: their results come from outside."""
-
-    def hear(self, event: Event | None) -> None:
-        """What an answer closes."""
-        kind = type(event)
-        if event is None or kind is ModelStreamed or kind is ToolCallStarted:
-            return
-        if kind in _ENDS_CALL:
-            self.running.discard(event.tag)
-            self.waiting.discard(event.tag)
-            self.deferred.discard(event.tag)
-        elif kind is ToolCallDeferred:
-            self.running.discard(event.tag)
-            self.deferred.add(event.tag)
-        elif kind is ApprovalGranted:
-            self.waiting.discard(event.tag)
-        elif kind is ToolsLost:
-            self.running.clear()
-            self.waiting.clear()
-        elif kind in _ENDS_MODEL_CALL and event.tag == self.model:
-            self.model = None
-
-    def see(self, command: Command) -> None:
-        """What a command opens or closes."""
-        tells = _TELLS_OF_WORK.get(type(command))
-        if tells is not None:
-            tells(self, command.tag)
-
-    def asks(self, model: Tag | None) -> None:
-        """The open model call; None: there is none."""
-        self.model = model
-
-    @property
-    def calls(self) -> set[Tag]:
-        return self.running | self.waiting | self.deferred
-
-
-_ENDS_CALL: Final = frozenset(CALL_ENDINGS)
-_ENDS_MODEL_CALL: Final = frozenset(MODEL_ENDINGS)
-_TELLS_OF_WORK: Final[Mapping[type[Command], Callable[[OpenWork, Tag], None]]] = {
-    RunTool: lambda work, tag: work.running.add(tag),
-    AskApproval: lambda work, tag: work.waiting.add(tag),
-    CancelTool: lambda work, tag: work.running.discard(tag),
-    WithdrawApproval: lambda work, tag: work.waiting.discard(tag),
-    ReportFailure: lambda work, tag: work.deferred.discard(tag),
-    CallModel: lambda work, tag: work.asks(tag),
-    StopModel: lambda work, tag: work.asks(None),
-}
 
 
 def responses(story: Story) -> dict[int, ModelResponded]:
