@@ -6,7 +6,6 @@ writes, and checks what is read field by field, because a file may have been cut
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import re
@@ -87,11 +86,14 @@ def encode_event(event: Event) -> bytes:
 
 def decode_event(data: bytes) -> Event:
     """Raises CodecError for anything `encode_event` did not write."""
-    if _is_flat(data):
-        with contextlib.suppress(msgspec.DecodeError, UnicodeError):  # what is wrong is told below
-            line: _EventLine = _decoder(_EventLine).decode(data)
-            if line.v == FORMAT_VERSION:
-                return line.event
+    line: _EventLine | None = None
+    try:
+        if _is_flat(data):
+            line = _decoder(_EventLine).decode(data)
+    except (msgspec.DecodeError, UnicodeError):
+        line = None  # what is wrong is told below
+    if line is not None and line.v == FORMAT_VERSION:
+        return line.event
     event: Event = _read(_raw(data, "event"), Event, "event", "expected an event, found {}")
     return event
 
@@ -309,7 +311,7 @@ _LINES: Final = msgspec.json.Decoder(_Line)
 
 def _is_flat(data: bytes) -> bool:
     """Whether it cannot be nested too deeply."""
-    return data.count(b"[") + data.count(b"{") <= MAX_OPAQUE_DEPTH
+    return len(data) <= 2 * MAX_OPAQUE_DEPTH or data.count(b"[") + data.count(b"{") <= MAX_OPAQUE_DEPTH
 
 
 @cache

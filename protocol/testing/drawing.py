@@ -89,6 +89,8 @@ _PERSONS: Final = (PersonDoes.GRANT,) * 8 + tuple(PersonDoes)
 _OUTSIDE: Final = (OutsideDoes.COMPLETE,) * 4 + tuple(OutsideDoes)
 _ASKED_AGAIN: Final = (ModelDoes.CUT, ModelDoes.LOST, ModelDoes.REFUSE_TOOLS, ModelDoes.OVERFLOW)
 
+_MODELS_FAIL: Final = (*_ASKED_AGAIN * 3, ModelDoes.STALL, *(ModelDoes.BREAK,) * 3, ModelDoes.VANISH)
+
 _Item = TypeVar("_Item")
 
 
@@ -113,7 +115,12 @@ class SeededChoices:
 
     def pick(self, options: Sequence[_Item]) -> _Item:
         """One of them, all equally likely."""
-        return options[self.number(0, len(options) - 1)]
+        count = len(options)
+        width = count.bit_length()
+        drawn = self._bits(width)
+        while drawn >= count:
+            drawn = self._bits(width)
+        return options[drawn]
 
     def number(self, low: int, high: int) -> int:
         """An integer between these two, both included: a scenario takes hundreds, and `randint` three times as long."""
@@ -242,7 +249,7 @@ def draw_turn(choices: Choices, max_calls: int = MAX_PARALLEL_CALLS) -> PlannedT
 def _model_does(choices: Choices) -> ModelDoes:
     if not chance(choices, 7):
         return ModelDoes.ANSWER
-    return choices.pick((*_ASKED_AGAIN * 3, ModelDoes.STALL, *(ModelDoes.BREAK,) * 3, ModelDoes.VANISH))
+    return choices.pick(_MODELS_FAIL)
 
 
 def draw_call(choices: Choices) -> PlannedCall:

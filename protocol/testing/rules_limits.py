@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from copy import copy
 from functools import lru_cache
 from typing import Final
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from callboard.protocol.commands import (
@@ -108,21 +110,20 @@ def _overlong_waits(story: Story, back: list[float]) -> Iterator[str]:
 # I6.
 
 
-class Spending:
+class Spending(Struct):
     """Usage and cost, model call by model call; a provider that reports no usage is charged an estimate."""
 
-    def __init__(self) -> None:
-        self.usage = Usage()
-        self.reported_usage: Usage | None = Usage()
-        """Without the estimates; None once that of a model call is not known."""
-        self.cost: float | None = 0.0
-        """None once that of a model call is not known."""
-        self.charged = 0.0
-        """Against the budget: by the request's prices where a cost is not known."""
-        self.last_output = 0
-        self.reported = True
-        self.exact = True
-        """False once an estimate of a turn that was never recorded is in it: its output is not known here."""
+    usage: Usage = Usage()
+    reported_usage: Usage | None = Usage()
+    """Without the estimates; None once that of a model call is not known."""
+    cost: float | None = 0.0
+    """None once that of a model call is not known."""
+    charged: float = 0.0
+    """Against the budget: by the request's prices where a cost is not known."""
+    last_output: int = 0
+    reported: bool = True
+    exact: bool = True
+    """False once an estimate of a turn that was never recorded is in it: its output is not known here."""
 
     def add(self, model: ModelRun, options: RequestOptions, tokens: int, *, taken: bool) -> None:
         """Charge one model call with a prompt of so many; `taken` when its turn became part of the history."""
@@ -166,16 +167,16 @@ def budgets_hold(story: Story) -> Iterator[str]:
     """I6: no step is begun that the limits on steps, tokens or cost do not cover, and none is refused that they do."""
     if story.start is None:
         return
-    options, spent, steps, again = story.start.options, Spending(), 0, False
+    options, steps, again = story.start.options, 0, False
     if options.cost_budget is not None and None in (options.input_price, options.output_price):
         yield "a cost budget was accepted without the prices by which it could be kept"
     turns = {turn.model.command.tag: turn for turn in expected_turns(story)}
-    known, tokens = windows(story), prompt_tokens(story)
+    known, tokens, spent_before = windows(story), prompt_tokens(story), spending(story)
     for model in story.asked:
+        spent = spent_before[model.command.tag]
         if not model.command.is_turn:
             if spent.exact:
                 yield from _wrong_aside(model, options, spent, tokens[model.command.tag])
-            spent.add(model, options, tokens[model.command.tag], taken=False)
             continue
         steps += not again
         step = model.command.tag.step
@@ -185,8 +186,8 @@ def budgets_hold(story: Story) -> Iterator[str]:
             bounded_by = replace(options, context_tokens=known[model.command.tag])
             yield from _wrong_allowance(model, bounded_by, spent, tokens[model.command.tag])
         turn = turns.get(model.command.tag)
-        spent.add(model, options, tokens[model.command.tag], taken=turn is not None and turn.taken)
         again = turn is not None and turn.follows in ASKED_AGAIN
+    spent = spent_before[None]
     if options.token_budget is not None and spent.reported and spent.usage.total_tokens > options.token_budget:
         yield f"{spent.usage.total_tokens} tokens used, the budget was {options.token_budget}"
     end = story.finish()
@@ -371,6 +372,10 @@ def _wrong_calls(turn: ExpectedTurn, reaction: Reaction, outcome: Outcome | None
 # I22.
 
 
+#: What ends a wait for someone outside, or begins another one.
+_ENDS_WAIT: Final = frozenset({*CALL_ENDINGS, ApprovalGranted, ToolCallDeferred})
+
+
 class _Timers:
     """Which timers are set, and for which deadlines of open calls there must be one."""
 
@@ -386,34 +391,36 @@ class _Timers:
 
     def hear(self, event: Event | None) -> None:
         """A timer fires; a call ends; a crash takes all timers away."""
+        kind = type(event)
         if event is None:
             self._live.clear()
             self._due.clear()  # it is told of its loss, and gives each call a deadline again
-        elif isinstance(event, DeadlinePassed):
+        elif kind is DeadlinePassed:
             self._live.pop(event.tag, None)
-        elif isinstance(event, CALL_ENDINGS):
-            self._due.pop(event.tag, None)
-            self._waiting.pop(event.tag, None)
-        elif isinstance(event, ApprovalGranted):
-            self._waiting.pop(event.tag, None)
-        elif isinstance(event, ToolCallDeferred):
-            self._due.pop(event.tag, None)
-            self._waiting[event.tag] = event.at + event.timeout_seconds
-        elif isinstance(event, ToolsLost):
+        elif kind is ToolsLost:
             self._due.clear()
+        elif kind in _ENDS_WAIT:
+            self._waiting.pop(event.tag, None)
+            if kind is not ApprovalGranted:
+                self._due.pop(event.tag, None)
+            if isinstance(event, ToolCallDeferred):
+                self._waiting[event.tag] = event.at + event.timeout_seconds
 
-    def see(self, command: Command, reaction: Reaction) -> Iterator[str]:
+    def see(self, command: Command, reaction: Reaction) -> None:
         """A timer is set or cleared; a call gets its deadline, or the end of its wait."""
         match command:
             case Note():
                 pass  # most are
             case SetTimer():
                 self._live[command.tag] = command.at
-                yield from self._wrong_time(command, reaction)
             case ClearTimer():
                 self._live.pop(command.tag, None)
             case RunTool():
                 self._due[command.tag] = command.deadline_at + self._story.calls[command.tag].backstop_seconds
+                self._step = command.tag.step
+            case RecordStep():
+                self._due.clear()
+            case CallModel():
                 self._step = command.tag.step
             case AskApproval():
                 self._step = command.tag.step
@@ -424,10 +431,14 @@ class _Timers:
                 self._due.pop(command.tag, None)
             case WithdrawApproval() | ReportFailure():
                 self._waiting.pop(command.tag, None)
-            case RecordStep():
-                self._due.clear()
-            case CallModel():
-                self._step = command.tag.step
+
+    def wrong_times(self, reaction: Reaction) -> Iterator[str]:
+        """Timers that are set to no time at which anything is due."""
+        asked: Sequence[SetTimer] = reaction.given(SetTimer)
+        if len(asked) > 1 and len({(command.tag, command.at) for command in asked}) < len(asked):
+            yield f"after {type(reaction.event).__name__} a timer is set twice to one time"
+        for command in asked:
+            yield from self._wrong_time(command, reaction)
 
     def _wrong_time(self, command: SetTimer, reaction: Reaction) -> Iterator[str]:
         story, deadline = self._story, reaction.deadline
@@ -446,10 +457,13 @@ class _Timers:
         request = self._story.start
         if request is not None and reaction.only_waits is (request.tag in self._live):
             yield "its time stands still, and its timer runs" if reaction.only_waits else "the request has no timer"
-        for tag, latest in (*self._due.items(), *self._waiting.items()):
-            if self._live.get(tag.at_step(tag.step), float("inf")) > latest + EPSILON:
-                yield f"call {tag} has no timer at its deadline"
-        yield from (f"the timer of {tag} outlived its step" for tag in self._live if 0 < tag.step < self._step)
+        for due in (self._due, self._waiting):
+            for tag, latest in due.items():
+                if self._live.get(tag.at_step(tag.step), math.inf) > latest + EPSILON:
+                    yield f"call {tag} has no timer at its deadline"
+        for tag in self._live:
+            if 0 < tag.step < self._step:
+                yield f"the timer of {tag} outlived its step"
 
     def left(self) -> Iterator[str]:
         """Timers at the end of the request."""
@@ -463,11 +477,9 @@ def timers(story: Story) -> Iterator[str]:
     watch, resumed = _Timers(story), False
     for reaction in story.reactions:
         watch.hear(reaction.event)
-        asked = [(command.tag, command.at) for command in reaction.given(SetTimer)]
-        if len(set(asked)) < len(asked):
-            yield f"after {type(reaction.event).__name__} a timer is set twice to one time"
+        yield from watch.wrong_times(reaction)
         for command in reaction.commands:
-            yield from watch.see(command, reaction)
+            watch.see(command, reaction)
         if reaction.given(Finish):
             yield from watch.left()
             return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import orjson
@@ -35,18 +35,19 @@ from callboard.protocol.events import (
     ModelStreamed,
     NoticeCame,
     RequestStarted,
+    ToolCallCancelled,
     ToolCallCompleted,
     ToolCallDeferred,
     ToolCallFailed,
     ToolCallStarted,
+    ToolCallTimedOut,
     ToolsLost,
 )
 from callboard.protocol.ids import Tag
 from callboard.protocol.limits import CLOCK_TOLERANCE_SECONDS
 from callboard.protocol.model import FinishReason, Usage
 from callboard.protocol.testing.expected import Follows, expected_turns
-from callboard.protocol.testing.expected_prompts import prompt_tokens
-from callboard.protocol.testing.rules_limits import LIMITS, Spending
+from callboard.protocol.testing.rules_limits import LIMITS, spending
 from callboard.protocol.testing.story import (
     CALL_ENDINGS,
     MODEL_ENDINGS,
@@ -239,10 +240,7 @@ def _dollars(cost: float | None) -> str:
 
 def _wrong_sums(story: Story, finish: Finish) -> Iterator[str]:
     assert story.start is not None
-    spent, options, tokens = Spending(), story.start.options, prompt_tokens(story)
-    taken = {turn.model.command.tag: turn.taken for turn in expected_turns(story)}
-    for model in story.asked:
-        spent.add(model, options, tokens[model.command.tag], taken=taken.get(model.command.tag, False))
+    spent = spending(story)[None]
     if finish.usage != spent.reported_usage:
         yield f"it says {finish.usage}, the providers reported {spent.reported_usage}"
     if spent.exact and not _is_same_cost(finish.cost, spent.cost):
@@ -295,63 +293,85 @@ class ExpectedEvents:
             return not self.started and event.tag == self.request
         if not self.started or self.over or event.tag[:2] != self.request[:2]:
             return False
-        if isinstance(event, CancelRequested | NoticeCame):
-            return True
-        if isinstance(event, _MODEL_EVENTS):
-            return event.tag == self.model
-        if isinstance(event, DeadlinePassed):
-            return event.tag == self.request or (self.timer and event.tag == self.step)
-        if isinstance(event, ToolsLost):
-            return self.model is None and event.tag == self.step
-        return self._allows_call(event)
-
-    def _allows_call(self, event: Event) -> bool:
-        waits_for = self.calls.get(event.tag)
-        if isinstance(event, ApprovalGranted) and event.arguments and not is_json_object(event.arguments):
-            return False
-        if isinstance(event, ApprovalGranted | ApprovalDenied):
-            return waits_for == "person"
-        if isinstance(event, ToolCallStarted):
-            return waits_for == "start"
-        if waits_for == "outside":
-            return isinstance(event, ToolCallCompleted | ToolCallFailed)
-        return waits_for in ("start", "end")
+        return _ALLOWS[type(event)](self, event)
 
     def took(self, event: Event, commands: Sequence[Command]) -> None:
         """Learn from what was taken, and from the commands it led to."""
         self.started = True
-        if isinstance(event, ToolCallStarted):
-            self.calls[event.tag] = "end"
-        elif isinstance(event, ToolCallDeferred):
-            self.calls[event.tag] = "outside"
-        elif isinstance(event, ToolsLost):
-            self.calls = {tag: waits_for for tag, waits_for in self.calls.items() if waits_for == "outside"}
-        elif isinstance(event, CALL_ENDINGS):
-            self.calls.pop(event.tag, None)
-        elif isinstance(event, MODEL_ENDINGS):
-            self.model = None
-        elif isinstance(event, DeadlinePassed) and event.tag == self.step:
-            self.timer = False
-        for command in commands:
-            self._see(command)
+        for told in (event, *commands):
+            if (learns := _LEARNS.get(type(told))) is not None:
+                learns(self, told)
 
-    def _see(self, command: Command) -> None:
-        match command:
-            case CallModel():
-                self.model = self.step = command.tag
-                self.calls, self.timer = {}, False
-            case Note():
-                pass  # most are
-            case RunTool():
-                self.calls[command.tag], self.step = "start", command.tag.at_step(command.tag.step)
-            case AskApproval():
-                self.calls[command.tag], self.step = "person", command.tag.at_step(command.tag.step)
-            case Finish():
-                self.over = True
-            case SetTimer() | ClearTimer() if command.tag == self.step:
-                self.timer = isinstance(command, SetTimer)
-            case CancelTool() | WithdrawApproval() | ReportFailure():
-                self.calls.pop(command.tag, None)
+    def _begins(self, command: RunTool | AskApproval) -> None:
+        self.calls[command.tag] = "start" if isinstance(command, RunTool) else "person"
+        self.step = command.tag.at_step(command.tag.step)
+
+    def _call_ends(self, told: Event | Command) -> None:
+        self.calls.pop(told.tag, None)
+
+    def _call_begins(self, event: ToolCallStarted) -> None:
+        self.calls[event.tag] = "end"
+
+    def _call_is_deferred(self, event: ToolCallDeferred) -> None:
+        self.calls[event.tag] = "outside"
+
+    def _calls_are_lost(self, event: ToolsLost) -> None:
+        self.calls = {tag: waits_for for tag, waits_for in self.calls.items() if waits_for == "outside"}
+
+    def _model_ends(self, event: Event) -> None:
+        self.model = None
+
+    def _timer(self, told: SetTimer | ClearTimer | DeadlinePassed) -> None:
+        if told.tag == self.step:
+            self.timer = isinstance(told, SetTimer)
+
+    def _step_begins(self, command: CallModel) -> None:
+        self.model = self.step = command.tag
+        self.calls, self.timer = {}, False
+
+    def _ends(self, command: Finish) -> None:
+        self.over = True
+
+
+def _while_call_waits(*states: str) -> Callable[[ExpectedEvents, Event], bool]:
+    return lambda expected, event: expected.calls.get(event.tag) in states
+
+
+def _allows_grant(expected: ExpectedEvents, event: Any) -> bool:
+    return expected.calls.get(event.tag) == "person" and (not event.arguments or is_json_object(event.arguments))
+
+
+#: When each kind of event is due in a request that has begun.
+_ALLOWS: Final[Mapping[type[Any], Callable[[ExpectedEvents, Any], bool]]] = {
+    CancelRequested: lambda expected, event: True,
+    NoticeCame: lambda expected, event: True,
+    **dict.fromkeys(_MODEL_EVENTS, lambda expected, event: event.tag == expected.model),
+    DeadlinePassed: lambda expected, event: (
+        event.tag == expected.request or (expected.timer and event.tag == expected.step)
+    ),
+    ToolsLost: lambda expected, event: expected.model is None and event.tag == expected.step,
+    ApprovalGranted: _allows_grant,
+    ApprovalDenied: _while_call_waits("person"),
+    ToolCallStarted: _while_call_waits("start"),
+    ToolCallCompleted: _while_call_waits("start", "end", "outside"),
+    ToolCallFailed: _while_call_waits("start", "end", "outside"),
+    ToolCallDeferred: _while_call_waits("start", "end"),
+    ToolCallTimedOut: _while_call_waits("start", "end"),
+    ToolCallCancelled: _while_call_waits("start", "end"),
+}
+#: What follows from what was taken, and from what was given; of all else, nothing.
+_LEARNS: Final[Mapping[type[Any], Callable[[ExpectedEvents, Any], None]]] = {
+    **dict.fromkeys(CALL_ENDINGS, ExpectedEvents._call_ends),
+    **dict.fromkeys(MODEL_ENDINGS, ExpectedEvents._model_ends),
+    ToolCallStarted: ExpectedEvents._call_begins,
+    ToolCallDeferred: ExpectedEvents._call_is_deferred,
+    ToolsLost: ExpectedEvents._calls_are_lost,
+    CallModel: ExpectedEvents._step_begins,
+    **dict.fromkeys((RunTool, AskApproval), ExpectedEvents._begins),
+    **dict.fromkeys((SetTimer, ClearTimer, DeadlinePassed), ExpectedEvents._timer),
+    **dict.fromkeys((CancelTool, WithdrawApproval, ReportFailure), ExpectedEvents._call_ends),
+    Finish: ExpectedEvents._ends,
+}
 
 
 def taken_or_refused(story: Story) -> Iterator[str]:

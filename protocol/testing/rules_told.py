@@ -78,6 +78,8 @@ def reports_true(story: Story) -> Iterator[str]:
 def _wrong_reasons(story: Story, reaction: Reaction) -> Iterator[str]:
     """Why the request ended, as its end says it; and each call that is stopped, by the same where that stops it."""
     event, finishes = reaction.event, reaction.given(Finish)
+    if not finishes and not reaction.given(CancelTool):
+        return
     ends_all = isinstance(event, CancelRequested) or (isinstance(event, DeadlinePassed) and not event.tag.step)
     for command in reaction.given(CancelTool):
         if not command.reason or (ends_all and finishes and command.reason != finishes[0].reason):
@@ -145,6 +147,8 @@ def _failures(story: Story) -> Iterator[str]:
 
 
 def _differences(what: str, told: Struct, expected: Struct, but: str = "") -> Iterator[str]:
+    if told == expected:
+        return
     for name in expected.__struct_fields__:
         said, wanted = getattr(told, name), getattr(expected, name)
         if name != but and not _is_same(said, wanted):
@@ -284,6 +288,8 @@ class _ExpectedNote(Struct, frozen=True):
 
 #: Those of a prompt that was made: what was cut or compacted is for the rules on prompts.
 _OF_THE_PROMPT: Final = frozenset({NoteKind.TRIMMED, NoteKind.COMPACTED})
+#: Events that a note may have to follow.
+_MAY_BE_NOTED: Final = frozenset({RequestStarted, ModelNoted, ModelResponded, ModelFailed, ModelLost})
 #: An end of a turn's text that is told to a person.
 _TOLD_SHORT: Final = frozenset({Follows.ANSWER, Follows.CUT_ON, Follows.MISFIT, Follows.GIVEN_UP})
 
@@ -302,6 +308,8 @@ def notes_true(story: Story) -> Iterator[str]:
     step = story.start.tag
     for reaction in story.reactions:
         if reaction.event is None:
+            continue
+        if not reaction.commands and type(reaction.event) not in _MAY_BE_NOTED:
             continue
         given = [note for note in reaction.given(Note) if note.kind not in _OF_THE_PROMPT]
         began = [command.tag for command in reaction.commands if command.tag.step and not command.tag.call_id]

@@ -316,6 +316,8 @@ class Story:
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
+        self._slack = trace.scenario.latency_seconds + trace.lag_seconds
+        self._jumps = sorted((*trace.scenario.jumps, *trace.jumps))
         self._entries = list(trace.entries)
         self._events: dict[type[Any], list[Any]] = {}
         self._commands: dict[type[Any], list[Any]] = {}
@@ -550,12 +552,9 @@ class Story:
 
     def latest(self, due: float) -> float:
         """When something due then is noticed at the latest: session or journal are slow, or the clock has jumped."""
-        trace = self.trace
-        slack = trace.scenario.latency_seconds + trace.lag_seconds
-        due += slack
-        if trace.jumps or trace.scenario.jumps:
-            for at, seconds in sorted((*trace.scenario.jumps, *trace.jumps)):
-                due = at + seconds + slack if at <= due < at + seconds else due
+        due += self._slack
+        for at, seconds in self._jumps:
+            due = at + seconds + self._slack if at <= due < at + seconds else due
         return due + EPSILON
 
     def blocks(self) -> Sequence[Block]:
