@@ -100,7 +100,7 @@ def in_part(text: str, chars: int) -> str:
 _Counted = TypeVar("_Counted")
 _COUNTED: Final[dict[int, tuple[object, int]]] = {}
 """What was counted lately, by its id: the same messages stand in one request after the other."""
-_MOST_COUNTED: Final = 4_096
+_MOST_COUNTED: Final = 256
 
 
 def once(value: _Counted, count: Callable[[_Counted], int]) -> int:

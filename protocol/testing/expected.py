@@ -146,7 +146,7 @@ class ExpectedTurn(Struct):
         return Outcome.CALLS_OUTSIDE if self.outside else None
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=2)
 def expected_turns(story: Story) -> tuple[ExpectedTurn, ...]:
     """One for each model call that ended, in their order. Several rules ask; a story does not change."""
     return tuple(_expected_turns(story))

@@ -603,7 +603,7 @@ _SEE: Final[Mapping[type[Any], Callable[[Story, Reaction, Event, Any], None]]] =
     ReportFailure: Story._see_failure,
 }
 #: Of the traces that were read last: one run under the real actors has a few.
-_RECENT: Final[deque[Story]] = deque(maxlen=8)
+_RECENT: Final[deque[Story]] = deque(maxlen=2)
 Block = tuple[str, AssistantMessage, list[ToolMessage]]
 """Where it stands, a turn, and the results directly after it."""
 
