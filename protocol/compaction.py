@@ -195,7 +195,7 @@ _END_OF_DATA: Final = re.compile(r"<(?=\s*/\s*(?:summary|conversation)\b)", re.I
 
 
 def _as_data(text: str) -> str:
-    return _END_OF_DATA.sub("&lt;", text)
+    return _END_OF_DATA.sub("&lt;", text) if "<" in text else text
 
 
 # Asking for a summary.

@@ -595,7 +595,11 @@ class Repeats:
 
 def digest(*texts: str) -> bytes:
     """Of a call or a result: the same in every process, and for no other texts."""
-    return hashlib.blake2b(content.json_text(texts).encode(), digest_size=16).digest()
+    try:
+        plain = orjson.dumps(texts)
+    except TypeError:  # a lone surrogate
+        plain = content.json_text(texts).encode()
+    return hashlib.blake2b(plain, digest_size=16).digest()
 
 
 # Failures: what the session itself reports to the model; each says what was wrong and what to do.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from enum import Enum, auto
+from enum import StrEnum, auto
 from functools import lru_cache
 from typing import Final
 
@@ -48,7 +48,7 @@ from callboard.protocol.testing.told_calls import in_words
 from callboard.protocol.tools import Decision, FailureCode, Risk
 
 
-class Follows(Enum):
+class Follows(StrEnum):
     """What a model call leads to."""
 
     ANSWER = auto()

@@ -62,7 +62,7 @@ REPEATED: Final = frozenset({ErrorKind.TRUNCATED, ErrorKind.MALFORMED_TOOL_CALL}
 _ENDS_DATA: Final = re.compile(r"<(?=\s*/\s*(?:summary|conversation)\b)", re.IGNORECASE)
 
 
-class DueSummary(Struct):
+class DueSummary(Struct, frozen=True):
     """A summary that is to be asked for, unless a budget does not cover it."""
 
     first: int
@@ -540,7 +540,7 @@ def _results(block: _Block) -> list[int]:
 
 def as_data(text: str) -> str:
     """A text in which nothing ends the part of the prompt that it stands in."""
-    return _ENDS_DATA.sub("&lt;", text)
+    return _ENDS_DATA.sub("&lt;", text) if "<" in text else text
 
 
 # Summaries.
@@ -562,9 +562,10 @@ def summary_in(model: ModelRun) -> tuple[str, bool]:
 def told_of(history: Sequence[Message], due: DueSummary, room: float) -> list[str]:
     """What a summary is asked for with, of the messages it is of: as much of each as there is room for; where that is
     too much even so, the oldest are left out."""
-    messages = list(enumerate(history[due.first - 1 : due.last], due.first))
+    messages = enumerate(history[due.first - 1 : due.last], due.first)
+    said = [(number, who, text) for number, message in messages for who, text in _said(message)]
     for chars in _LEVELS:
-        lines = [line for number, message in messages for line in _lines(number, message, chars)]
+        lines = [_line(number, who, text, chars) for number, who, text in said]
         sizes = [estimate_tokens(line) + 2 for line in lines]
         if sum(sizes) <= room:
             return lines
@@ -573,13 +574,12 @@ def told_of(history: Sequence[Message], due: DueSummary, room: float) -> list[st
     return lines
 
 
-def _lines(number: int, message: Message, chars: int) -> Iterator[str]:
-    for who, text in _said(message):
-        if len(text) > chars + 60:
-            head = chars * 2 // 3
-            tail = chars - head
-            text = f"{text[:head]} [... {len(text) - chars:,} characters ...] {text[-tail:]}"
-        yield f"[{number}] {who}: " + "\n  ".join(as_data(text).splitlines())
+def _line(number: int, who: str, text: str, chars: int) -> str:
+    if len(text) > chars + 60:
+        head = chars * 2 // 3
+        tail = chars - head
+        text = f"{text[:head]} [... {len(text) - chars:,} characters ...] {text[-tail:]}"
+    return f"[{number}] {who}: " + "\n  ".join(as_data(text).splitlines())
 
 
 def _said(message: Message) -> Iterator[tuple[str, str]]:

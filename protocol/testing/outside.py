@@ -162,8 +162,24 @@ def notice(tag: Tag, number: int) -> Make:
 # The model.
 
 
-def model_answers(turn: PlannedTurn, command: CallModel, options: RequestOptions, now: float) -> Iterator[Answer]:
-    """The stream and the end of one model call."""
+def model_answers(turn: PlannedTurn, command: CallModel, options: RequestOptions, now: float) -> Sequence[Answer]:
+    """The stream and the end of one model call. Its world asks for them, and so does the rule about time, later."""
+    key = id(turn), id(command), id(options), now
+    known = _ANSWERS.get(key)
+    if known is None:
+        if len(_ANSWERS) >= _MOST_ANSWERS:
+            _ANSWERS.clear()
+        answers = tuple(_model_answers(turn, command, options, now))
+        known = _ANSWERS[key] = turn, command, options, answers  # they are held: nothing else gets their ids
+    return known[-1]
+
+
+#: What was answered lately.
+_ANSWERS: Final[dict[tuple[int, int, int, float], tuple[PlannedTurn, CallModel, RequestOptions, Sequence[Answer]]]] = {}
+_MOST_ANSWERS: Final = 64
+
+
+def _model_answers(turn: PlannedTurn, command: CallModel, options: RequestOptions, now: float) -> Iterator[Answer]:
     tag, done_at = command.tag, min(now + turn.seconds, command.deadline_at)
     requests = requests_of(turn, command)
     for sent in range(1, requests):

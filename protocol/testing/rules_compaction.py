@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Final
 
 from callboard.protocol.commands import CallModel, Note, NoteKind, RecordCompaction
@@ -139,6 +140,7 @@ def _covered(story: Story, spent: Spending, due: DueSummary, tokens: int, ratio:
     return (again or size + due.most <= due.window) and covers_aside(story.start.options, spent, size, due.most, tokens)
 
 
+@lru_cache(maxsize=2)
 def _asks(story: Story, due: DueSummary, ratio: float) -> tuple[Message, ...]:
     """What asks for it. How that is worded is not for a rule; what it holds is."""
     assert story.start is not None

@@ -78,7 +78,6 @@ _SAID: Final[Mapping[type[Any], Callable[[Any], Any]]] = {
     CancelRequested: attrgetter("reason"),
     NoticeCame: attrgetter("text"),
 }
-_CARRIED_OUT: Final = (RunTool, CallModel, AskApproval)
 #: What ends the work of each kind of command.
 _STOPS: Final[Mapping[type[Any], type[Any]]] = {
     StopModel: CallModel,
@@ -149,19 +148,21 @@ class _Watch:
         for number, at in enumerate(scenario.notices_at):
             self._expect_answers((NoticeCame, tag), [Answer(at, notice(tag, number), unstoppable=True)])
 
-    def see(self, entry: Entry) -> Iterator[str]:
+    def see(self, entry: Entry) -> Iterable[str]:
         """One line of the trace."""
-        value: Any = entry.value
-        if entry.verb is Verb.GAVE:
-            self._given(entry.at, value)
-        elif entry.verb in (Verb.RAN, Verb.ASKED):
-            yield from self._carried_out(entry.at, value)
-        elif isinstance(value, ToolsLost) and entry.verb is Verb.APPLIED:
+        verb, value = entry.verb, entry.value
+        if verb is Verb.GAVE:
+            if (given := _GIVEN.get(type(value))) is not None:
+                given(self, entry.at, value)
+        elif verb is Verb.RAN or verb is Verb.ASKED:
+            return self._carried_out(entry.at, value)
+        elif verb is Verb.APPLIED and isinstance(value, ToolsLost):
             self._lose_calls(entry.at)
-        elif entry.verb is Verb.RESUMED:
+        elif verb is Verb.RESUMED:
             self._void(entry.at, lambda due: not due.unstoppable)
-        elif type(value) in _SAID and value.tag[:2] == self._request:
-            yield from self._came(entry.at, value)
+        elif value is not None and type(value) in _SAID and value.tag[:2] == self._request:
+            return self._came(entry.at, value)  # type: ignore[arg-type]
+        return ()
 
     def missing(self) -> Iterator[str]:
         """What had not come when it was stopped, or at the end."""
@@ -213,24 +214,31 @@ class _Watch:
         for due in chain.from_iterable(self._dues.values()):
             due.must_come = due.must_come and (due.make is not None or due.owner[0] not in _HELD)
 
-    def _given(self, at: float, command: Any) -> None:
-        kind, tag = type(command), command.tag
-        if isinstance(command, _CARRIED_OUT):
-            begins_at = max(at, command.not_before_at) if isinstance(command, CallModel) else at
-            self._expect(_Due(begins_at, (kind, tag), value=command))
-        elif isinstance(command, SetTimer | ClearTimer):
-            self._void(at, lambda due: due.owner[0] is SetTimer, tag)
-            if isinstance(command, SetTimer):
-                fires = Answer(max(command.at, at), lambda at: DeadlinePassed(tag, at))
-                self._expect_answers((SetTimer, tag), [fires])
-        elif kind in _STOPS:
-            self._stopped.add((_STOPS[kind], tag))
-            self._void(at, lambda due: due.owner[0] is _STOPS[kind] and not due.unstoppable, tag)
-            if isinstance(command, CancelTool):
-                stopped = replace(cancelled(tag, at), unstoppable=True)
-                self._expect_answers((CancelTool, tag), [stopped], must_come=False)
-        elif isinstance(command, Finish):
-            self._void(at, lambda due: due.make is None)
+    # What was given.
+
+    def _is_to_be_carried_out(self, at: float, command: Any) -> None:
+        begins_at = max(at, command.not_before_at) if isinstance(command, CallModel) else at
+        self._expect(_Due(begins_at, (type(command), command.tag), value=command))
+
+    def _clears_timer(self, at: float, command: SetTimer | ClearTimer) -> None:
+        self._void(at, lambda due: due.owner[0] is SetTimer, command.tag)
+
+    def _sets_timer(self, at: float, command: SetTimer) -> None:
+        tag = command.tag
+        self._clears_timer(at, command)
+        fires = Answer(max(command.at, at), lambda at: DeadlinePassed(tag, at))
+        self._expect_answers((SetTimer, tag), [fires])
+
+    def _stops(self, at: float, command: StopModel | CancelTool | WithdrawApproval) -> None:
+        stopped, tag = _STOPS[type(command)], command.tag
+        self._stopped.add((stopped, tag))
+        self._void(at, lambda due: due.owner[0] is stopped and not due.unstoppable, tag)
+        if isinstance(command, CancelTool):
+            answer = replace(cancelled(tag, at), unstoppable=True)
+            self._expect_answers((CancelTool, tag), [answer], must_come=False)
+
+    def _ends(self, at: float, command: Finish) -> None:
+        self._void(at, lambda due: due.make is None)
 
     # What came.
 
@@ -249,13 +257,12 @@ class _Watch:
         ):  # a slow journal: that it is to be stopped was given before
             self._void(at, lambda due: due.owner == owner and not due.unstoppable, command.tag)
 
-    def _answers(self, command: Any, at: float) -> Iterator[Answer]:
+    def _answers(self, command: Any, at: float) -> Iterable[Answer]:
         if isinstance(command, CallModel):
-            yield from model_answers(self._plans.next_turn(command), command, self._options, at)
-        elif isinstance(command, RunTool):
-            yield from tool_answers(self._plans.of(command), command, at)
-        else:
-            yield from person_answers(self._plans.of(command), command, at)
+            return model_answers(self._plans.next_turn(command), command, self._options, at)
+        if isinstance(command, RunTool):
+            return tool_answers(self._plans.of(command), command, at)
+        return person_answers(self._plans.of(command), command, at)
 
     def _came(self, at: float, event: Event) -> Iterator[str]:
         said = _SAID[type(event)]
@@ -291,6 +298,15 @@ class _Watch:
             yield f"{due.what} came at {at:g}, and was stopped at {due.void_at:g}"
         elif due.void_at is None and at > (latest := self._story.latest(due.at)):
             yield f"{due.what} came at {at:g}, it was due at {due.at:g} ({latest:g} at the latest)"
+
+
+_GIVEN: Final[Mapping[type[Any], Callable[[_Watch, float, Any], None]]] = {
+    **dict.fromkeys((RunTool, CallModel, AskApproval), _Watch._is_to_be_carried_out),
+    SetTimer: _Watch._sets_timer,
+    ClearTimer: _Watch._clears_timer,
+    **dict.fromkeys(_STOPS, _Watch._stops),
+    Finish: _Watch._ends,
+}
 
 
 def _is_it(value: Command | None, command: Command) -> bool:

@@ -60,9 +60,9 @@ from callboard.protocol.testing.story import (
 )
 from callboard.protocol.testing.trace import Verb
 
-_CARRIED_OUT: Final = (RunTool, CallModel, AskApproval)
+_CARRIED_OUT: Final = frozenset({RunTool, CallModel, AskApproval})
 _STOPS: Final = (CancelTool, WithdrawApproval, StopModel)
-_NEEDS_CARRYING_OUT: Final = (ToolCallCompleted, ModelResponded, ApprovalGranted)
+_NEEDS_CARRYING_OUT: Final = frozenset({ToolCallCompleted, ModelResponded, ApprovalGranted})
 _MODEL_EVENTS: Final = (ModelStreamed, ModelNoted, *MODEL_ENDINGS)
 
 
@@ -421,9 +421,10 @@ def carried_out(story: Story) -> Iterator[str]:
     standing: list[AskApproval] = []
     for entry in story.trace.entries:
         value: Any = entry.value
-        if entry.verb is Verb.GAVE and isinstance(value, _CARRIED_OUT):
-            waiting.setdefault((type(value), value.tag), []).append(value)
-        elif entry.verb in (Verb.RAN, Verb.ASKED):
+        if entry.verb is Verb.GAVE:
+            if type(value) in _CARRIED_OUT:
+                waiting.setdefault((type(value), value.tag), []).append(value)
+        elif entry.verb is Verb.RAN or entry.verb is Verb.ASKED:
             begun.add(value.tag)
             given = waiting.get((type(value), value.tag), [])
             if value in given:
@@ -436,6 +437,7 @@ def carried_out(story: Story) -> Iterator[str]:
             asked.pop(value.tag, None)
             if isinstance(value, ApprovalGranted) and value.tag in begun and _is_for_request(value):
                 standing += [question for question in story.given(AskApproval) if question.tag == value.tag]
-            is_known = isinstance(value, ApprovalGranted) and _is_for_request(value) and _stands(story, value, standing)
-            if isinstance(value, _NEEDS_CARRYING_OUT) and value.tag not in begun and not is_known:
+            if type(value) not in _NEEDS_CARRYING_OUT or value.tag in begun:
+                continue
+            if not (isinstance(value, ApprovalGranted) and _is_for_request(value) and _stands(story, value, standing)):
                 yield f"{type(value).__name__} {value.tag} came, and nothing was carried out that could lead to it"
