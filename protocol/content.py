@@ -148,7 +148,7 @@ class UserMessage(Value, frozen=True):
 
     @property
     def text(self) -> str:
-        return "".join([part.text for part in self.parts if isinstance(part, Text)])
+        return "".join([part.text for part in self.parts if type(part) is Text])
 
 
 class AssistantMessage(Value, frozen=True):
@@ -158,11 +158,11 @@ class AssistantMessage(Value, frozen=True):
 
     @property
     def text(self) -> str:
-        return "".join([part.text for part in self.parts if isinstance(part, Text)])
+        return "".join([part.text for part in self.parts if type(part) is Text])
 
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
-        return tuple([part for part in self.parts if isinstance(part, ToolCall)])
+        return tuple([part for part in self.parts if type(part) is ToolCall])
 
 
 class ToolMessage(Value, frozen=True):

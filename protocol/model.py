@@ -386,7 +386,7 @@ class ModelResponse(Value, frozen=True):
     @property
     def text(self) -> str:
         """All text parts, joined without separator."""
-        return "".join([part.text for part in self.parts if isinstance(part, Text)])
+        return "".join([part.text for part in self.parts if type(part) is Text])
 
     @property
     def thinking(self) -> str:
@@ -395,7 +395,7 @@ class ModelResponse(Value, frozen=True):
 
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
-        return tuple([part for part in self.parts if isinstance(part, ToolCall)])
+        return tuple([part for part in self.parts if type(part) is ToolCall])
 
     @property
     def message(self) -> AssistantMessage:

@@ -222,12 +222,16 @@ FAR_MEDIA_TOKENS: Final = 3_000
 
 def message_tokens(message: Message, count: TokenCounter) -> int:
     """Tokens of one message, what surrounds it included."""
-    if isinstance(message, content.ToolMessage):
-        shown = sum(media_tokens(media, count) for media in message.media) if message.media else 0
-        return count(message.content) + shown + MESSAGE_OVERHEAD_TOKENS
-    if isinstance(message, content.SystemMessage):
-        return count(message.text) + MESSAGE_OVERHEAD_TOKENS
-    total = MESSAGE_OVERHEAD_TOKENS
+    return _MESSAGE_TOKENS[type(message)](message, count) + MESSAGE_OVERHEAD_TOKENS
+
+
+def _result_tokens(message: content.ToolMessage, count: TokenCounter) -> int:
+    shown = sum(media_tokens(media, count) for media in message.media) if message.media else 0
+    return count(message.content) + shown
+
+
+def _tokens_of_parts(message: content.UserMessage | content.AssistantMessage, count: TokenCounter) -> int:
+    total = 0
     for part in message.parts:
         total += _PART_TOKENS[type(part)](part, count)
     return total
@@ -244,6 +248,13 @@ def media_tokens(media: content.Media, count: TokenCounter) -> int:
     return data_bytes // bytes_a_token + MESSAGE_OVERHEAD_TOKENS if data_bytes else FAR_MEDIA_TOKENS
 
 
+#: What each kind of message comes to, without what surrounds it.
+_MESSAGE_TOKENS: Final[Mapping[type[Message], Callable[[Any, TokenCounter], int]]] = {
+    content.SystemMessage: lambda message, count: count(message.text),
+    content.UserMessage: _tokens_of_parts,
+    content.AssistantMessage: _tokens_of_parts,
+    content.ToolMessage: _result_tokens,
+}
 #: What each kind of a message's parts comes to.
 _PART_TOKENS: Final[Mapping[type[content.AssistantPart | content.UserPart], Callable[[Any, TokenCounter], int]]] = {
     content.Text: lambda part, count: count(part.text),

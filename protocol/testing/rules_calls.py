@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import orjson
@@ -50,7 +50,7 @@ from callboard.protocol.tools import (
     ToolFailure,
 )
 
-_ENDS_OR_DEFERS: Final = (*CALL_ENDINGS, ToolCallDeferred)
+_ENDS_OR_DEFERS: Final = frozenset({*CALL_ENDINGS, ToolCallDeferred})
 _HANDED_OUT: Final = (RunTool, AskApproval)
 _CODE_OF: Final[Mapping[type, FailureCode]] = {
     ToolCallTimedOut: FailureCode.TIMED_OUT,
@@ -299,7 +299,8 @@ def leave_to_run(story: Story) -> Iterator[str]:
             yield f"call {call.tag} of {call.name} was asked about, its policy is {decision}"
     yield from _wrong_orders(story)
     for reaction in story.reactions:
-        yield from _runs_after_grant(story, reaction)
+        if isinstance(reaction.event, ApprovalGranted):
+            yield from _runs_after_grant(story, reaction, reaction.event)
         for question in reaction.given(AskApproval):
             offer = story.offers.get(question.name)
             if offer is not None and question.risk != offer.contract.risk:
@@ -327,9 +328,7 @@ def _wrong_orders(story: Story) -> Iterator[str]:
         if isinstance(event, ApprovalGranted):
             held[event.tag] = event.hold
             rules[event.tag] = event.rule or rules.get(event.tag, "")
-        for command in reaction.commands:
-            if not isinstance(command, RunTool | AskApproval):
-                continue
+        for command in _handed_out(reaction):
             before = first.setdefault((type(command), command.tag), command)
             if before is not command:
                 names = _ALWAYS_SAME[type(command)]
@@ -353,19 +352,26 @@ def _wrong_order(command: RunTool | AskApproval, rule: str, hold: Hold) -> Itera
         yield f"call {command.tag} has the mode {command.mode!r}, which a session does not know"
 
 
-def _runs_after_grant(story: Story, reaction: Reaction) -> Iterator[str]:
+def _runs_after_grant(story: Story, reaction: Reaction, granted: ApprovalGranted) -> Iterator[str]:
     """A grant runs its own call, and no other."""
-    if isinstance(reaction.event, ApprovalGranted):
-        run = [command.tag for command in reaction.given(RunTool)]
-        if run != [reaction.event.tag]:
-            yield f"the grant of {reaction.event.tag} ran {run}"
-        changed = reaction.event.arguments
-        for command in reaction.given(RunTool):
-            if changed and command.arguments != changed:
-                yield f"call {command.tag} ran with {command.arguments}, a person has changed that to {changed}"
-        asked = story.calls[reaction.event.tag].questions if reaction.event.tag in story.calls else 0
-        if not asked:
-            yield f"call {reaction.event.tag} was granted and never asked about"
+    run = [command.tag for command in reaction.given(RunTool)]
+    if run != [granted.tag]:
+        yield f"the grant of {granted.tag} ran {run}"
+    for command in reaction.given(RunTool):
+        if granted.arguments and command.arguments != granted.arguments:
+            yield f"call {command.tag} ran with {command.arguments}, a person has changed that to {granted.arguments}"
+    if granted.tag not in story.calls or not story.calls[granted.tag].questions:
+        yield f"call {granted.tag} was granted and never asked about"
+
+
+_BEGINS: Final[Mapping[type[Any], str]] = {RunTool: "run", AskApproval: "ask"}
+
+
+def _handed_out(reaction: Reaction) -> Sequence[Any]:
+    """The calls that it hands out, in their order."""
+    if _BEGINS.keys().isdisjoint(reaction.by_kind):
+        return ()
+    return [command for command in reaction.commands if type(command) in _BEGINS]
 
 
 def _wrong_beginnings(turn: ExpectedTurn) -> Iterator[str]:
@@ -373,17 +379,13 @@ def _wrong_beginnings(turn: ExpectedTurn) -> Iterator[str]:
     reaction = turn.model.calls_begin
     if reaction is None or turn.model.response is None:
         return
-    kinds = {RunTool: "run", AskApproval: "ask"}
-    begun = [
-        (kinds[type(command)], command.name, command.arguments)
-        for command in reaction.commands
-        if isinstance(command, RunTool | AskApproval)
-    ]
+    commands = _handed_out(reaction)
+    begun = [(_BEGINS[type(command)], command.name, command.arguments) for command in commands]
     expected = [(one.begins, one.call.name, one.call.arguments) for one in turn.begun]
     if begun != expected:
         yield f"step {turn.model.command.tag.step} began {begun}, the turn asks for {expected}"
         return
-    tags = [command.tag for command in reaction.commands if isinstance(command, RunTool | AskApproval)]
+    tags = [command.tag for command in commands]
     asked = [call.call.call_id for call in turn.calls]
     for tag, call in zip(tags, turn.begun, strict=True):
         own = call.call.call_id
@@ -436,9 +438,9 @@ def _ended_too_late(story: Story) -> Iterator[str]:
         late = [tag for tag, latest in due.items() if reaction.at > latest and reaction.at > story.latest(latest)]
         for tag in late:
             yield f"call {tag} was still open at {reaction.at:g}, {due.pop(tag):g} was the latest"
-        if isinstance(reaction.event, _ENDS_OR_DEFERS):
+        if reaction.event is not None and type(reaction.event) in _ENDS_OR_DEFERS:
             due.pop(reaction.event.tag, None)
-        for command in reaction.commands:
+        for command in reaction.commands if due or RunTool in reaction.by_kind else ():
             if type(command) is RunTool:
                 due[command.tag] = max(command.deadline_at + story.calls[command.tag].backstop_seconds, reaction.at)
             else:

@@ -156,9 +156,11 @@ def notices_read(story: Story) -> Iterator[str]:
     paused = False
     for reaction in story.reactions:
         event = reaction.event
-        if isinstance(event, NoticeCame):
-            waiting.append(event.text)
         if event is None:
+            continue
+        if type(event) is NoticeCame:
+            waiting.append(event.text)
+        if not reaction.commands:
             continue
         for record in reaction.given(RecordStep):
             told = [message.text for message in record.messages if is_notice(message)]
@@ -169,9 +171,9 @@ def notices_read(story: Story) -> Iterator[str]:
             if told and not all(map(is_notice, record.messages[-len(told) :])):
                 yield f"step {record.tag.step}: a notice is not at the end"
             waiting = [text for text in waiting if text not in told]
-        if reaction.given(Finish) and waiting and not paused:
+        if waiting and not paused and Finish in reaction.by_kind:
             yield f"{waiting} are told nowhere"
-        if reaction.given(CallModel):
+        if CallModel in reaction.by_kind:
             paused = False
 
 
@@ -226,25 +228,26 @@ def said_texts(story: Story) -> tuple[str, str, str]:
     asides = {model.command.tag for model in story.asked if not model.command.is_turn}
     for reaction in story.reactions:
         event = reaction.event
-        if event is not None and event.tag in asides and isinstance(event, ModelStreamed | ModelResponded):
-            continue  # no part of the answer
         if event is None:
             said = written  # deltas that no further event was journalled after are lost when the process dies
-        elif isinstance(event, ModelStreamed):
-            said = _after_deltas(said, event)
-        elif isinstance(event, ModelResponded):
+            continue
+        if type(event) is ModelStreamed:
+            if event.tag not in asides:  # which are no part of the answer
+                said = _after_deltas(said, event)
+                said = "" if is_too_long(said) else said
+            continue
+        if type(event) is ModelResponded:
+            if event.tag in asides:
+                continue
             said = "" if is_too_long(*answer_texts(event.response)) else event.response.text
             if (turn := taken.get(event.tag)) is not None:
                 said, last = "", turn.answer.text if turn.answer is not None else event.response.text
                 last = before + last if turn.follows in (Follows.ANSWER, Follows.CUT_ON) else last
                 before = last if turn.follows is Follows.CUT_ON else ""
-        if is_too_long(said):
-            said = ""
-        asked = [] if event is None else reaction.given(CallModel)
-        if any(command.purpose is not CallPurpose.SEARCH_WORDS for command in asked):
-            said = ""  # but a turn whose calls wait for words may still be cut
-        if not isinstance(event, ModelStreamed):
-            written = said
+        for command in reaction.given(CallModel):
+            if command.purpose is not CallPurpose.SEARCH_WORDS:
+                said = ""  # but a turn whose calls wait for words may still be cut
+        written = said
     return said, last, before
 
 
@@ -360,10 +363,14 @@ def _kinds(messages: Sequence[Message]) -> str:
     return "".join(letters[type(message).__name__] for message in messages)
 
 
+#: What has its place behind something else.
+_IN_PLACE: Final = frozenset({RecordStep, Finish})
+
+
 def records_in_place(story: Story) -> Iterator[str]:
     """I19: a step is recorded before the next model call and before the end, and the end comes last."""
     for reaction in story.reactions:
-        if reaction.event is None:
+        if reaction.event is None or _IN_PLACE.isdisjoint(reaction.by_kind):
             continue
         kinds = [type(command) for command in reaction.commands]
         if Finish in kinds and kinds.index(Finish) != len(kinds) - 1:

@@ -90,10 +90,11 @@ def bounded(story: Story) -> Iterator[str]:
         yield "it waits for nothing, and has not finished"
     elif end is not None and end[0] > latest:
         yield f"finished at {end[0]:g}, the deadline was {deadline:g}"
-    for reaction in story.reactions:
-        for command in (*reaction.given(RunTool), *reaction.given(CallModel)):
-            if command.deadline_at > reaction.deadline + EPSILON:
-                yield f"{type(command).__name__} {command.tag} may take until {command.deadline_at:g}"
+    for kind in (RunTool, CallModel):
+        for reaction in story.reactions:
+            for command in reaction.by_kind.get(kind, ()):
+                if command.deadline_at > reaction.deadline + EPSILON:
+                    yield f"{kind.__name__} {command.tag} may take until {command.deadline_at:g}"
     yield from _overlong_waits(story, back)
 
 
@@ -480,7 +481,7 @@ def timers(story: Story) -> Iterator[str]:
         yield from watch.wrong_times(reaction)
         for command in reaction.commands:
             watch.see(command, reaction)
-        if reaction.given(Finish):
+        if Finish in reaction.by_kind:
             yield from watch.left()
             return
         # What was committed with an outcome is told first, then what was lost: with that the timers are set again.

@@ -15,6 +15,8 @@ from callboard.protocol.testing.expected import ExpectedTurn, expected_turns
 from callboard.protocol.testing.story import Reaction, Story
 from callboard.protocol.tools import FailureCode
 
+_AT_THE_END: Final = frozenset({CallOutside, Finish})
+
 
 def handed_out(story: Story) -> Iterator[str]:
     """I31: calls of the asker's tools are not run here; they end the request, handed out once, after all others.
@@ -28,6 +30,8 @@ def handed_out(story: Story) -> Iterator[str]:
             yield f"call {command.tag} of the asker's tool {command.name} was begun here"
     for reaction in story.reactions:
         if reaction.event is None:
+            continue
+        if _AT_THE_END.isdisjoint(reaction.by_kind):
             continue
         finishes, work = reaction.given(Finish), reaction.left
         outcome = finishes[0].outcome if finishes else None

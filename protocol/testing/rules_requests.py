@@ -61,7 +61,7 @@ from callboard.protocol.testing.story import (
 from callboard.protocol.testing.trace import Verb
 
 _CARRIED_OUT: Final = frozenset({RunTool, CallModel, AskApproval})
-_STOPS: Final = (CancelTool, WithdrawApproval, StopModel)
+_STOPS: Final = frozenset({CancelTool, WithdrawApproval, StopModel})
 _NEEDS_CARRYING_OUT: Final = frozenset({ToolCallCompleted, ModelResponded, ApprovalGranted})
 _MODEL_EVENTS: Final = (ModelStreamed, ModelNoted, *MODEL_ENDINGS)
 
@@ -72,7 +72,7 @@ _MODEL_EVENTS: Final = (ModelStreamed, ModelNoted, *MODEL_ENDINGS)
 def no_early_step(story: Story) -> Iterator[str]:
     """I4: the model is not called while a call, or another model call, is open."""
     for reaction in story.reactions:
-        if reaction.event is None or not reaction.given(CallModel):
+        if reaction.event is None or CallModel not in reaction.by_kind:
             continue
         work = reaction.work
         for command in reaction.commands:
@@ -89,15 +89,15 @@ def cancel_ends(story: Story) -> Iterator[str]:
         if reaction.event is None:
             continue
         work = reaction.work
-        cancelled = isinstance(reaction.event, CancelRequested)
-        if cancelled or reaction.given(Finish):
+        cancelled = type(reaction.event) is CancelRequested
+        if cancelled or Finish in reaction.by_kind:
             yield from _left_behind(work, reaction.commands)
         if cancelled:
             if [command.outcome for command in reaction.given(Finish)] != [Outcome.CANCELLED]:
                 yield "a cancelled request did not finish as cancelled"
             if reaction.given(CallModel) or reaction.given(RunTool) or reaction.given(AskApproval):
                 yield "a cancelled request began new work"
-        if any(map(reaction.given, _STOPS)):
+        if not _STOPS.isdisjoint(reaction.by_kind):
             for command in reaction.commands:
                 yield from _stopped_wrongly(work, command)
                 work = work.after(command)
@@ -151,8 +151,8 @@ def isolated(story: Story) -> Iterator[str]:
 
 def true_finish(story: Story) -> Iterator[str]:
     """I21: a request ends once, as what happened says; usage and cost are of its model calls, each once."""
-    finishes = [(reaction, command) for reaction in story.reactions for command in reaction.given(Finish)]
-    finishes = [(reaction, command) for reaction, command in finishes if reaction.event is not None]
+    ends = [each for each in story.reactions if each.event is not None and Finish in each.by_kind]
+    finishes = [(reaction, command) for reaction in ends for command in reaction.given(Finish)]
     if len(finishes) > 1:
         yield "the request finished more than once"
     for reaction, finish in finishes[:1]:
@@ -267,7 +267,7 @@ def goes_on(story: Story) -> Iterator[str]:
     for reaction in story.reactions:
         if reaction.event is None:
             continue
-        if reaction.given(Finish):
+        if Finish in reaction.by_kind:
             return
         if reaction.left.model is None and not reaction.left.calls:
             yield f"after {type(reaction.event).__name__} it waits for nothing"
@@ -289,7 +289,7 @@ class ExpectedEvents:
 
     def allows(self, event: Event) -> bool:
         """Whether a session must take this event now."""
-        if isinstance(event, RequestStarted):
+        if type(event) is RequestStarted:
             return not self.started and event.tag == self.request
         if not self.started or self.over or event.tag[:2] != self.request[:2]:
             return False

@@ -61,7 +61,7 @@ def reports_true(story: Story) -> Iterator[str]:
     call has the code that the model reads, and the rule that decided on it.
     """
     for reaction in story.reactions if story.start is not None else ():
-        if reaction.event is not None:
+        if reaction.event is not None and not _GIVES_REASONS.isdisjoint(reaction.by_kind):
             yield from _wrong_reasons(story, reaction)
     end = story.finish()
     if end is None or story.start is None or not story.asked:
@@ -75,11 +75,12 @@ def reports_true(story: Story) -> Iterator[str]:
             yield f"model call {step.step} is reported with {len(told.calls)} calls, it had {len(step.calls)}"
 
 
+_GIVES_REASONS: Final = frozenset({CancelTool, Finish})
+
+
 def _wrong_reasons(story: Story, reaction: Reaction) -> Iterator[str]:
     """Why the request ended, as its end says it; and each call that is stopped, by the same where that stops it."""
     event, finishes = reaction.event, reaction.given(Finish)
-    if not finishes and not reaction.given(CancelTool):
-        return
     ends_all = isinstance(event, CancelRequested) or (isinstance(event, DeadlinePassed) and not event.tag.step)
     for command in reaction.given(CancelTool):
         if not command.reason or (ends_all and finishes and command.reason != finishes[0].reason):
@@ -163,7 +164,9 @@ def _is_same(said: Any, wanted: Any) -> bool:
 
 def _expected_steps(story: Story) -> Iterator[StepReport]:
     turns = {turn.model.command.tag: turn for turn in expected_turns(story)}
-    ends_at = next((each.event.at for each in story.reactions if each.event is not None and each.given(Finish)), 0.0)
+    ends_at = next(
+        (each.event.at for each in story.reactions if each.event is not None and Finish in each.by_kind), 0.0
+    )
     watch = _CallTimes(story, ends_at)
     for model in story.asked:
         assert model.reaction.event is not None

@@ -76,7 +76,7 @@ CALL_ENDINGS: Final = (ToolCallCompleted, ToolCallFailed, ToolCallTimedOut, Tool
 WAITING: Final = ("awaiting_approval", "deferred")
 _OPEN: Final = frozenset({"sent", "running", *WAITING})
 MODEL_ENDINGS: Final = (ModelResponded, ModelFailed, ModelLost)
-_OF_MODEL: Final = (*MODEL_ENDINGS, ModelNoted)
+_OF_MODEL: Final = frozenset({*MODEL_ENDINGS, ModelNoted})
 #: A turn that its provider stopped asks for nothing.
 STOPPED: Final = frozenset({FinishReason.CONTENT_FILTER, FinishReason.REFUSAL})
 #: An answer that ended so is not whole, or may not be.
@@ -151,16 +151,17 @@ class Reaction(Struct):
     """What is open when its event was heard, and its commands are not given yet."""
     left: OpenWork = OpenWork()
     """What is open behind its commands."""
-    _by_kind: dict[type[Any], list[Any]] = msgspec.field(default_factory=dict)
+    by_kind: dict[type[Any], list[Any]] = msgspec.field(default_factory=dict)
+    """Its commands, by their kinds."""
 
     def add(self, command: Command) -> None:
         """It gave this one too."""
         self.commands.append(command)
-        self._by_kind.setdefault(type(command), []).append(command)
+        self.by_kind.setdefault(type(command), []).append(command)
 
     def given(self, kind: type[Any]) -> Sequence[Any]:
         """Its commands of this kind."""
-        found: Sequence[Any] = self._by_kind.get(kind, _NONE)
+        found: Sequence[Any] = self.by_kind.get(kind, _NONE)
         return found
 
 
@@ -302,7 +303,7 @@ class CallRun(Struct):
             self.waits[-1].until = until
 
 
-_END_STATES: Final = {
+_END_STATES: Final[Mapping[type[Event], str]] = {
     ToolCallCompleted: "completed",
     ToolCallFailed: "failed",
     ToolCallTimedOut: "timed_out",
@@ -395,6 +396,8 @@ class Story:
 
     def _keep_time(self, reaction: Reaction, at: float) -> None:
         """The request's time stands still while each of its open calls waits for someone outside."""
+        if not self._current and self._waits_since is None:
+            return
         states = [call.state for call in self._current if call.state in _OPEN]
         if len(states) > 1:
             self.pairs.update(set(combinations(sorted(states), 2)))
@@ -406,29 +409,29 @@ class Story:
             self._deadline, self._waits_since = reaction.deadline, None
 
     def _hear(self, reaction: Reaction, event: Event) -> None:
-        call = self.calls.get(event.tag)
+        kind, call = type(event), self.calls.get(event.tag)
         if isinstance(event, RequestStarted):
             self.start = event
             if event.options.compaction is not None:
                 self.compacted = event.compacted
             self.offers = {offer.definition.name: offer for offer in event.tools}
-        elif isinstance(event, _OF_MODEL):
+        elif kind in _OF_MODEL:
             if self.asked and self.asked[-1].command.tag == event.tag:
                 self.asked[-1].hear(reaction, event)
         elif call is None:
             return
-        elif isinstance(event, CALL_ENDINGS):
+        elif kind is ToolCallStarted:
+            call.starts += 1
+            call.enter(event, "running")
+        elif kind in _END_STATES:
             if call.open:
                 is_unsound = isinstance(event, ToolCallCompleted) and is_too_large(event)
-                call.enter(event, "failed" if is_unsound else _END_STATES[type(event)])
+                call.enter(event, "failed" if is_unsound else _END_STATES[kind])
                 call.wait_no_more(event.at)
             call.ending = call.ending or event
         elif isinstance(event, ToolCallDeferred):
             call.enter(event, "deferred")
             call.wait(event.at, event.timeout_seconds)
-        elif isinstance(event, ToolCallStarted):
-            call.starts += 1
-            call.enter(event, "running")
         elif isinstance(event, ApprovalGranted):
             call.granted, call.changed = True, call.changed or event.arguments
             call.wait_no_more(event.at)
@@ -489,7 +492,7 @@ class Story:
 
     def _close_unanswered(self, reaction: Reaction, event: Event) -> None:
         """Calls that were not handed out again after their holder was lost have been ended by the session."""
-        if isinstance(event, ToolsLost):
+        if type(event) is ToolsLost:
             again = {command.tag for kind in (RunTool, AskApproval) for command in reaction.given(kind)}
             for call in self.calls.values():
                 if call.state == "deferred":
@@ -608,6 +611,9 @@ Block = tuple[str, AssistantMessage, list[ToolMessage]]
 """Where it stands, a turn, and the results directly after it."""
 
 
+_NO_TURN: Final = AssistantMessage(())
+
+
 def _in_common(before: Sequence[Message], now: Sequence[Message]) -> int:
     """How many messages both begin with."""
     places = range(min(len(before), len(now)))
@@ -617,20 +623,20 @@ def _in_common(before: Sequence[Message], now: Sequence[Message]) -> int:
 def _blocks(where: str, messages: Sequence[Message], read: int) -> Iterator[Block]:
     """Each assistant turn with the results directly after it; results that follow no turn come with an empty turn.
     Those among the first `read` messages were read before, but for what the further ones may belong to."""
-    turn = AssistantMessage(())
+    turn = _NO_TURN
     block: list[ToolMessage] = []
     begun = False
     read = max(read - 1, 0)
     while read and isinstance(messages[read], ToolMessage):
         read -= 1
     for message in messages[read:]:
-        if isinstance(message, ToolMessage):
+        if type(message) is ToolMessage:
             block.append(message)
             continue
         if begun or block:
             yield where, turn, block
-        begun, block = isinstance(message, AssistantMessage), []
-        turn = message if isinstance(message, AssistantMessage) else AssistantMessage(())
+        begun, block = type(message) is AssistantMessage, []
+        turn = message if type(message) is AssistantMessage else _NO_TURN
     if begun or block:
         yield where, turn, block
 
@@ -689,4 +695,4 @@ def without_notices(messages: Sequence[Message]) -> list[Message]:
 
 def is_notice(message: Message) -> bool:
     """Is it one of those that a scenario sends (`outside.notice`)?"""
-    return isinstance(message, SystemMessage) and message.text.startswith("notice ")
+    return type(message) is SystemMessage and message.text.startswith("notice ")
