@@ -312,7 +312,7 @@ def leave_to_run(story: Story) -> Iterator[str]:
 
 
 #: What is the same each time a call is handed out: all but its deadline.
-_ALWAYS_SAME: Final = {
+_ALWAYS_SAME: Final[Mapping[type[Any], tuple[str, ...]]] = {
     RunTool: tuple(name for name in RunTool.__struct_fields__ if name != "deadline_at"),
     AskApproval: AskApproval.__struct_fields__,
 }
