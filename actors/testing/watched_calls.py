@@ -7,7 +7,7 @@ of a simulation moves when nothing is left to do, so `at_rest` asks then: what c
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from typing import Final, Protocol
 
 from msgspec import Struct
@@ -537,14 +537,14 @@ class WatchedCalls:
         has_left = any(worker.room_left > taken[worker] for worker in workers)
         return pool is not None and (len(workers) < pool[1] or has_left)
 
-    def opened(self, request_id: RequestId, running: set[Tag]) -> set[Tag] | None:
+    def opened(self, request_id: RequestId, running: Set[Tag]) -> set[Tag] | None:
         """The calls of a request that the dispatcher has, of those that `running` names also those it has had; None
         while there is no dispatcher."""
         if not self._is_up("root/dispatcher"):
             return None
         own = (life for tag, life in self._open.items() if tag.request_id == request_id)
         left = {life.run.tag for life in own if life.is_open and life.cancelled_at is None and not life.is_given_up}
-        return left | (running & self._read)
+        return left | (self._read & running)
 
     # -- at the end of the process
 
