@@ -166,10 +166,12 @@ class SimulatedRun:
 
     def _run_until(self, seconds: float, *, may_die: bool = False) -> bool:
         """False: nothing is left to do until then; True: the process is to die now."""
-        while not (may_die and self.world.must_die):
-            if not self.scheduler.step(seconds):
+        scheduler, world = self.scheduler, self.world
+        may_die = may_die and world.ahead is not None
+        while not (may_die and world.must_die):
+            if not scheduler.step(seconds):
                 return False
-            if self.scheduler.steps > MAX_STEPS:
+            if scheduler.steps > MAX_STEPS:
                 raise AssertionError(f"the run does not end: {MAX_STEPS} steps, at {self.scheduler.now():g} s")
         return True
 

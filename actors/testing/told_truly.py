@@ -7,6 +7,7 @@ in which order, what telemetry hears, and what stands in the reply and in the jo
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 from itertools import zip_longest
 from typing import Any, Final
 
@@ -49,6 +50,7 @@ _HEARD: Final = (
     events.ToolCallDeferred, events.ApprovalGranted, events.ApprovalDenied, commands.CallModel, commands.RunTool,
     commands.AskApproval, commands.ReportFailure, commands.Note, commands.CallOutside, commands.Finish,
 )  # fmt: skip
+_APART: Final = (ToolProgressed, commands.SetTimer, commands.ClearTimer)
 _RETURNS: Final = (events.ToolCallCompleted, events.ToolCallFailed)
 #: Of a played tool, at its end.
 LAST_WORDS: Final = "all done"
@@ -87,17 +89,24 @@ def happened(entries: Sequence[Entry]) -> list[Told]:
     return told
 
 
+@cache
+def _is_shown(kind: type[Told], reads_along: bool) -> bool:
+    return issubclass(kind, (Event, *_SHOWN)) and (reads_along or issubclass(kind, _TO_ALL))
+
+
+@cache
+def _is_heard(kind: type[Told]) -> bool:
+    return issubclass(kind, _HEARD)
+
+
 def shown_wrongly(told: Sequence[Told], shown: Sequence[Seen], *, reads_along: bool, is_whole: bool) -> Iterator[str]:
     """Each event is shown, and each command that is for a reader, once, in their order. `is_whole`: to the end."""
     due = [
         each
         for each in told
-        if isinstance(each, (Event, *_SHOWN))
-        and not (isinstance(each, commands.CallModel) and each.is_turn)
-        and (reads_along or isinstance(each, _TO_ALL))
+        if _is_shown(type(each), reads_along) and not (type(each) is commands.CallModel and each.is_turn)
     ]
-    apart = (ToolProgressed, commands.SetTimer, commands.ClearTimer)
-    seen = [each for each in shown if not isinstance(each, apart)]
+    seen = [each for each in shown if not isinstance(each, _APART)]
     yield from _difference("shown", due, seen, is_whole=is_whole)
 
 
@@ -107,7 +116,7 @@ def heard_wrongly(
     """Telemetry hears each piece of work, each end of one, each decision and note, once, in their order.
 
     `has_run`: its session was not lost before it did anything."""
-    due = [each for each in told if isinstance(each, _HEARD)]
+    due = [each for each in told if _is_heard(type(each))]
     known = [each for each in heard if not isinstance(each, Question | PeerLost)]
     questions = sum(isinstance(each, Question) for each in heard)
     if questions != 1 and (has_run or questions):
