@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from operator import add, attrgetter
+from operator import add
 from typing import Final
 
 import msgspec
+from msgspec.structs import astuple
 
 from callboard.protocol.content import (
     AssistantMessage,
@@ -93,7 +94,7 @@ class Usage(Value, frozen=True):
 
 
 #: All counts of a usage, in the order of its fields.
-counts_of: Final[Callable[[Usage], tuple[int, ...]]] = attrgetter(*Usage.__struct_fields__)
+counts_of: Final[Callable[[Usage], tuple[int, ...]]] = astuple
 
 
 #: The logarithm of a probability of zero, which JSON cannot hold: OpenAI's number (API reference, `logprobs`: "the

@@ -581,10 +581,12 @@ class Repeats:
         """The calls of a step have ended, in any order: what each gave, or None where it was refused by `next_step`."""
         each: dict[bytes, set[bytes]] = {}
         for key, result in outcomes:
-            each.setdefault(key, set()).update(() if result is None else (digest(result),))
+            results = each.setdefault(key, set())
+            if result is not None:
+                results.add(digest(result))
         found = {key: b"".join(sorted(results)) for key, results in each.items()}
         known = {key: self._asked.pop(key, _Asked()) for key in found}
-        self._news += any(results and results != known[key].results for key, results in found.items())
+        self._news += any(given and given != known[key].results for key, given in found.items())
         for key, asked in known.items():
             asked.times = asked.times + 1 if asked.news == self._news else 1
             asked.results, asked.news = found[key] or asked.results, self._news

@@ -31,10 +31,15 @@ def tokens_of_one(message: Message) -> int:
     return _AROUND + sum(_OF_PARTS.get(type(part), _of_text)(part) for part in parts)
 
 
-def tokens_beside(tools: Iterable[ToolDefinition], schema: Mapping[str, Any] | None) -> int:
-    """Of the tools on offer and of the schema of the answer."""
+def tokens_of_tools(tools: Iterable[ToolDefinition]) -> int:
+    """Of the tools on offer."""
     shown = [text for tool in tools for text in (tool.name, tool.description, _json(tool.parameters))]
-    return sum(map(estimate_tokens, shown if schema is None else [*shown, _json(schema)]))
+    return sum(map(estimate_tokens, shown))
+
+
+def tokens_of_schema(schema: Mapping[str, Any] | None) -> int:
+    """Of the schema of the answer."""
+    return 0 if schema is None else estimate_tokens(_json(schema))
 
 
 def _of_text(part: Any) -> int:

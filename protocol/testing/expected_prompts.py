@@ -34,7 +34,15 @@ from callboard.protocol.ids import Tag
 from callboard.protocol.model import CallPurpose, FinishReason, ModelResponse, Usage
 from callboard.protocol.output import OutputMode
 from callboard.protocol.prompt_tokens import estimate_tokens
-from callboard.protocol.testing.counted import SHORT_CHARS, in_part, shortened, tokens_beside, tokens_of, tokens_of_one
+from callboard.protocol.testing.counted import (
+    SHORT_CHARS,
+    in_part,
+    shortened,
+    tokens_of,
+    tokens_of_one,
+    tokens_of_schema,
+    tokens_of_tools,
+)
 from callboard.protocol.testing.expected import (
     ASKED_AGAIN,
     Follows,
@@ -244,7 +252,7 @@ class _Prompt:
         assert self.story.start is not None
         leading = self.story.start.history[: self.leading]
         self._show(self.head, (*((SystemMessage(prompt),) if prompt else ()), *leading))
-        self._resize(self.beside, tokens_beside(self.tools, self.schema))
+        self._resize(self.beside, tokens_of_tools(self.tools) + tokens_of_schema(self.schema))
 
     def _new(self, messages: tuple[Message, ...], number: int = 0) -> _Block:
         is_cleared = number and number <= self.compacted.cleared

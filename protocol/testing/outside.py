@@ -49,7 +49,7 @@ from callboard.protocol.model import (
 )
 from callboard.protocol.options import RequestOptions
 from callboard.protocol.output import Checked, answers_in
-from callboard.protocol.testing.counted import once, tokens_beside, tokens_of
+from callboard.protocol.testing.counted import once, tokens_of, tokens_of_schema, tokens_of_tools
 from callboard.protocol.testing.scenario import (
     ModelDoes,
     OutsideDoes,
@@ -348,7 +348,8 @@ def input_tokens(request: ModelRequest) -> int:
 
 
 def _count_request(request: ModelRequest) -> int:
-    return tokens_of(request.messages) + tokens_beside(request.tools, request.response_schema)
+    beside = once(request.tools, tokens_of_tools) + tokens_of_schema(request.response_schema)
+    return tokens_of(request.messages) + beside
 
 
 # The tools.

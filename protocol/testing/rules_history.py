@@ -344,7 +344,8 @@ _AS_ASKED: Final = (
 
 
 def _wrong_options(request: ModelRequest, options: RequestOptions, *, first: bool, step: int) -> Iterator[str]:
-    if replace(request.sampling, max_output_tokens=None) != replace(options.sampling, max_output_tokens=None):
+    sampling = replace(options.sampling, max_output_tokens=request.sampling.max_output_tokens)
+    if request.sampling != sampling:
         yield f"model call {step} has other sampling than the request"
     wanted = options.tool_choice
     hidden = wanted.mode is ToolChoiceMode.NAMED and wanted.name not in {tool.name for tool in request.tools}

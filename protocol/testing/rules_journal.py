@@ -8,13 +8,14 @@ from functools import cache
 from itertools import takewhile
 from typing import Any
 
-from callboard.protocol.codec import decode_event, encode_event
+from callboard.protocol.codec import encode_event
 from callboard.protocol.commands import Command, Finish, RecordCompaction, RecordStep, SetTimer
 from callboard.protocol.errors import ProtocolError
 from callboard.protocol.events import Event, ModelLost, ModelStreamed, ToolCallCompleted, ToolsLost
 from callboard.protocol.ids import Tag
 from callboard.protocol.machine import Session
 from callboard.protocol.states import RequestState
+from callboard.protocol.testing.driver import read_back
 from callboard.protocol.testing.mutation import MutatedSession
 from callboard.protocol.testing.story import Reaction, Story
 from callboard.protocol.tools import Effect
@@ -35,7 +36,7 @@ _LIVES, _DIES, _LOSES = range(3)
 def _replay(story: Story) -> Iterator[str]:
     """The whole journal applied, or a death at one place: the rest follows its replay, or what was lost with it."""
     lived = journalled(story)
-    journal: list[Event] = [decode_event(encode_event(event)) for event, _ in lived]
+    journal = [read_back(encode_event(event)) for event, _ in lived]
     seed = story.trace.seed // 2  # even ones are small stories
     how, size = seed % 3, (seed // 3) % max(len(journal), 1)
     kind: type[Any] = type(story.trace.session) if story.trace.session is not None else Session
@@ -114,17 +115,22 @@ def _surely_same(live: Any, again: Any) -> bool:
     if live == again or kind is not type(again):
         return bool(live == again)
     if kind is dict:
-        return live.keys() == again.keys() and all(_surely_same(item, again[key]) for key, item in live.items())
+        if live.keys() != again.keys():
+            return False
+        for key, item in live.items():  # most are the same, or equal
+            other = again[key]
+            if item is not other and not _surely_same(item, other):
+                return False
+        return True
     if isinstance(live, MutatedSession):
         return _surely_same(live.behind, again.behind)
     of: Any = kind
     if kind is list or _taken(of) is None:
         return False
-    names = _slots(kind.__mro__)
-    pairs = [(getattr(live, name, None), getattr(again, name, None)) for name in names]
-    if hasattr(live, "__dict__"):
-        pairs.append((vars(live), vars(again)))
-    return all(_surely_same(*pair) for pair in pairs)
+    for name in _slots(kind.__mro__):
+        if not _surely_same(getattr(live, name, None), getattr(again, name, None)):
+            return False
+    return not hasattr(live, "__dict__") or _surely_same(vars(live), vars(again))
 
 
 def _plain_list(value: list[Any]) -> Any:

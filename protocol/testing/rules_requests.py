@@ -139,10 +139,10 @@ def isolated(story: Story) -> Iterator[str]:
     """I11: nothing of another request goes in or comes out."""
     if story.start is None:
         return
-    own = story.start.tag.request
+    own, ours = story.start.tag.request, story.start.tag[:2]
     for reaction in story.reactions:
         for value in (reaction.event, *reaction.commands):
-            if value is not None and value.tag[:2] != own[:2]:
+            if value is not None and value.tag[:2] != ours:
                 yield f"{type(value).__name__} is of request {value.tag.request_id!r}, not {own.request_id!r}"
 
 

@@ -177,16 +177,17 @@ class World:
         at, life = self.now, self._lives
         written_at = self._journal.write(list(lines), len(self._trace.entries), at)
 
+        if written_at <= at:
+            then()
+            return
+
         def written() -> Iterable[Happening]:
             self._trace.lag_seconds = max(self._trace.lag_seconds, self.now - at)
             if self._lives == life:
                 then()
             return ()
 
-        if written_at <= at:
-            then()
-        else:
-            self._schedule(written_at, written, before_others=True)
+        self._schedule(written_at, written, before_others=True)
 
     def carry_out(self, command: Command) -> None:
         """Do it: ask the model or the person, begin the tool, stop one of them, set or clear the timer. What it leads
