@@ -31,7 +31,8 @@ def replay_faults(story: Story) -> Iterator[str]:
 
 #: What is looked at of one journal, by the seed: each of it costs as much as the run itself.
 _LIVES, _DIES, _LOSES = range(3)
-#: Of the small stories, which are those of even seeds, one in so many is replayed: a session holds little in them.
+#: Of the driver's small stories, which are those of even seeds, one in so many is replayed: a session holds little in
+#: them.
 _SMALL_STORIES: Final = 3
 #: Turns that a small story has at most.
 _SMALL_TURNS: Final = 3
@@ -39,15 +40,16 @@ _SMALL_TURNS: Final = 3
 
 def _replay(story: Story) -> Iterator[str]:
     """The whole journal applied, or a death at one place: the rest follows its replay, or what was lost with it."""
-    seed, scenario = story.trace.seed // 2, story.trace.scenario
-    if not story.trace.seed % 2 and len(scenario.turns) <= _SMALL_TURNS:
+    trace, seed = story.trace, story.trace.seed // 2
+    is_small = not trace.seed % 2 and len(trace.scenario.turns) <= _SMALL_TURNS
+    if is_small and trace.session is not None:  # of another runtime, each journal is looked at
         seed, left_out = divmod(seed, _SMALL_STORIES)
         if left_out:
             return
     lived = journalled(story)
     journal = [read_back(encode_event(event)) for event, _ in lived]
     how, size = seed % 3, (seed // 3) % max(len(journal), 1)
-    kind: type[Any] = type(story.trace.session) if story.trace.session is not None else Session
+    kind: type[Any] = type(trace.session) if trace.session is not None else Session
     begin, end = (size if how == _DIES else 0), (size if how == _LOSES else len(journal))
     session = kind.replay(journal[:begin]) if begin else kind()
     for index in range(begin, end):
@@ -61,8 +63,8 @@ def _replay(story: Story) -> Iterator[str]:
             yield from _recovers(session, journal, index + 1)
     if end < len(journal):
         yield from _recovers(session, journal, end)
-    elif story.trace.session is not None and not _surely_same(story.trace.session, session):
-        live, again = fingerprint(story.trace.session), fingerprint(session)
+    elif trace.session is not None and not _surely_same(trace.session, session):
+        live, again = fingerprint(trace.session), fingerprint(session)
         if live != again:
             yield f"the replayed session differs from the live one: {_difference(live, again)}"
 
