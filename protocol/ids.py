@@ -35,6 +35,10 @@ class Tag(NamedTuple):
         """The tag of model call number `step` (the first is 1) of the same request."""
         return Tag(self.request_id, self.parent_id, step)
 
+    def at_call(self, call_id: CallId) -> Tag:
+        """The tag of a call of this step."""
+        return Tag(self.request_id, self.parent_id, self.step, call_id)
+
     @property
     def shown_call_id(self) -> str:
         """For log records and spans: a server chooses it, so it is cut, and what is not printable is escaped."""

@@ -579,9 +579,7 @@ class Session:
         self._log.calls_ended(self._batch.reports())
         self._batch, self._facts.open_calls = step.NO_CALLS, 0
         self._end(Outcome.CALLS_OUTSIDE, "")
-        told = [
-            commands.CallOutside(self.step._replace(call_id=each.call_id), each) for each in self._open_turn.outside
-        ]
+        told = [commands.CallOutside(self.step.at_call(each.call_id), each) for each in self._open_turn.outside]
         return [*told, *([] if self.has_recorded else [self._record(())])]
 
     def _turn_clock(self, at: float) -> commands.SetTimer | commands.ClearTimer:

@@ -174,7 +174,7 @@ def _ended_at_once(story: Story) -> dict[Tag, _EndedAtOnce]:
         if len(results) == len(ended):
             for result, expected in zip(results, ended, strict=True):
                 if expected.code is not None or expected.result is not None:
-                    tag = turn.model.command.tag._replace(call_id=result.call_id)
+                    tag = turn.model.command.tag.at_call(result.call_id)
                     found[tag] = _EndedAtOnce(expected, turn.told_in_words)
     return found
 

@@ -118,14 +118,13 @@ def recorded_truly(story: Story) -> Iterator[str]:
 def _wrong_turn(story: Story, turn: ExpectedTurn) -> Iterator[str]:
     step, recorded, response = turn.model.command.tag.step, turn.model.recorded, turn.model.response
     assert response is not None
-    still_open = any(call.open for call in story.calls.values() if call.tag.step == step)
     if not recorded:
-        if not still_open:
+        if not any(call.open for call in story.calls.values() if call.tag.step == step):
             yield f"the turn of step {step} was not recorded"
         return
     first, *rest = recorded
     results = len(turn.calls) - (len(turn.outside) if turn.model.open_turn is not None else 0)
-    if not isinstance(first, AssistantMessage) or _plain(first.parts, None) != _plain(response.parts, response):
+    if not isinstance(first, AssistantMessage) or not _is_as_said(first, response):
         yield f"step {step} was recorded as {first!r:.300}, the model said {response.parts!r:.300}"
     notes = [message for message in without_notices(rest) if not isinstance(message, ToolMessage)]
     rest = without_notices(rest)
@@ -184,6 +183,11 @@ def _is_paused(event: Event) -> bool:
     return event.response.finish_reason is FinishReason.PAUSE and not event.response.tool_calls
 
 
+def _is_as_said(turn: AssistantMessage, response: ModelResponse) -> bool:
+    is_same = turn.parts == response.parts and response.finish_reason not in STOPPED
+    return is_same or _plain(turn.parts, None) == _plain(response.parts, response)
+
+
 def _plain(parts: Sequence[AssistantPart], response: ModelResponse | None) -> list[AssistantPart]:
     """A turn's parts without what a history changes on purpose: ids, arguments of half calls, what was stopped."""
     stopped = response is not None and response.finish_reason in STOPPED
@@ -192,9 +196,10 @@ def _plain(parts: Sequence[AssistantPart], response: ModelResponse | None) -> li
         if not isinstance(part, ToolCall):
             plain.append(part)
         elif not stopped:
-            arguments = part.arguments if is_whole(part) else "{}"
             # Half a call stands in the history as "{}", and is marked as incomplete.
-            plain.append(replace(part, call_id=CallId(""), arguments=arguments, complete=is_whole(part)))
+            whole = is_whole(part)
+            arguments = part.arguments if whole else "{}"
+            plain.append(replace(part, call_id=CallId(""), arguments=arguments, complete=whole))
     return plain
 
 

@@ -244,7 +244,7 @@ class _CallTimes:
         asked = message.tool_calls
         if len(asked) != len(turn.calls):
             return ()  # I17 says so
-        own = [(turn.model.command.tag._replace(call_id=each.call_id), each.name) for each in asked]
+        own = [(turn.model.command.tag.at_call(each.call_id), each.name) for each in asked]
         began_at = begins.event.at
         return tuple(
             self._report(tag, CallReport(tag.call_id, name, self._codes.get(tag), 0.0, 0.0), one, began_at)

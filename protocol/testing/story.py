@@ -536,8 +536,9 @@ class Story:
 
     def events(self, *kinds: type[Any]) -> Iterator[Any]:
         """The events of these kinds that the session took."""
-        if len(kinds) == 1:
-            return iter(self._events.get(kinds[0], _NONE))
+        found = [self._events[kind] for kind in kinds if kind in self._events]
+        if len(found) <= 1:
+            return iter(found[0] if found else _NONE)
         return (reaction.event for reaction in self.reactions if type(reaction.event) in kinds)
 
     def given(self, kind: type[Any]) -> Sequence[Any]:
@@ -586,7 +587,7 @@ class Story:
             kept = [(record.tag, record.messages) for record in self.records]
             kept += [(model.command.tag, model.recorded) for model in self.models if model.open_turn is not None]
             self._results = [
-                (tag._replace(call_id=message.call_id), message)
+                (tag.at_call(message.call_id), message)
                 for tag, messages in kept
                 for message in messages
                 if isinstance(message, ToolMessage)
