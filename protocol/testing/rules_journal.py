@@ -161,7 +161,7 @@ def _plain_fields(value: Any, names: Sequence[str]) -> dict[str, Any]:
 
 def _difference(live: Any, again: Any, where: str = "session") -> str:
     if isinstance(live, dict) and isinstance(again, dict):
-        for key in live.keys() | again.keys():
+        for key in sorted(live.keys() | again.keys(), key=str):  # the same in every process
             if live.get(key) != again.get(key):
                 return _difference(live.get(key), again.get(key), f"{where}.{key}")
     return f"{where} is {live!r:.80}, replayed {again!r:.80}"
