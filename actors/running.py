@@ -32,7 +32,7 @@ from callboard.actors.requests.outside import OutsideCalls
 from callboard.actors.requests.replies import Answer, Question, Seen, T
 from callboard.actors.requests.request_feed import RequestFeed
 from callboard.actors.requests.request_session import RequestSession
-from callboard.actors.requests.session_messages import ReadWork, SessionMessage, Subscriber
+from callboard.actors.requests.session_messages import GoOn, ReadWork, SessionMessage, Subscriber
 from callboard.actors.requests.write_ahead import LOST, WriteAhead
 from callboard.actors.telemetry import extras
 from callboard.actors.telemetry.metrics import Metrics
@@ -203,7 +203,10 @@ class StartedRuntime:
         request_id = question.tag.request_id
         temporary, capacity = kernel.Restart.TEMPORARY, SESSION_CAPACITY
         spec = kernel.ChildSpec(str(request_id), opened.make_session, restart=temporary, capacity=capacity)
-        self.sessions[request_id] = ref = opened.ref = kernel.start_child(self._supervisor, spec)
+        ref = kernel.start_child(self._supervisor, spec)
+        if opened.rebuilt is not None:
+            ref.tell_control(GoOn())  # before anybody else knows its address
+        self.sessions[request_id] = opened.ref = ref
         self.requests[request_id] = cast("StartedRequest[object]", opened)
         answer.is_kept = self.outbox is not None
         if question.options.compaction is not None:

@@ -143,8 +143,7 @@ class RequestSession(Actor[SessionMessage]):
         self.monitor(self._peers.llm_manager)
         self.monitor(self._peers.dispatcher)
         if self._taken_up is not None:
-            self.ref.tell_control(GoOn())
-            return
+            return  # it goes on when it is told to, before it is told anything else
         question = self._question
         self._set_timer(commands.SetTimer(question.tag, question.asked_at + question.options.timeout_seconds))
         self._ask_for_offers()

@@ -90,7 +90,7 @@ class AnswersChecked(Struct, frozen=True):
 
 
 class GoOn(Struct, frozen=True):
-    """To itself: the first of a request that was taken up from a journal."""
+    """The first thing that a request is told that was taken up from a journal."""
 
 
 class ReadWork(Asks[OpenWork], Struct, frozen=True):

@@ -98,8 +98,8 @@ class DirectPlay:
         try:
             result = self._result(self._answer)
         except RuntimeFailure as failure:
-            if not (self._world.happened or self._world.ahead):
-                yield f"it ended with {failure}, and nothing has happened"
+            if "internal_error" in str(failure) or not (self._world.happened or self._world.ahead):
+                yield f"it ended with {failure}, and nothing has happened that leads to that"
             return
         except AssertionError as error:
             yield str(error)

@@ -254,10 +254,22 @@ class SimulatedRequest:
             reasons = ("session was lost", self.world.why_ended or "session was lost")
             if not isinstance(error, RuntimeFailure) or not any(why in str(error) for why in reasons):
                 yield f"end: its session was killed, and its caller is told {error}"
-        elif not isinstance(error, RuntimeFailure) or not (is_refused or isinstance(self.lost.error, RuntimeFailure)):
+        elif not isinstance(error, RuntimeFailure) or not (is_refused or self._may_be_lost(self.lost.error)):
             yield f"end: its session was lost ({self.lost.reason.value}): {self.lost.error!r}"
-        elif is_refused and "No space left on device" not in str(error):
+        elif is_refused and _NO_ROOM not in str(error):
             yield f"end: the store refused, and its caller is told {error}"
+
+    def _may_be_lost(self, error: BaseException | None) -> bool:
+        """It could not be written, its store had no room, or too many of those that it works with were lost."""
+        if not isinstance(error, RuntimeFailure):
+            return False
+        has_crashes = self.world is not None and bool(self.world.happened)
+        told = str(error)
+        return (
+            isinstance(error, Unwritten)
+            or (told.startswith(_RECORDING) and _NO_ROOM in told)
+            or (has_crashes and any(why in told for why in _LOST_PEERS))
+        )
 
     def _may_be_unwritten(self) -> bool:
         faults = self.world.faults.journal if self.world is not None else None
@@ -318,6 +330,10 @@ def _without_open_end(entries: list[Entry]) -> list[Entry]:
     return [*entries[:first], *(entry for entry in entries[first:] if entry.verb is Verb.LOST)]
 
 
+#: A store that refuses what a session records.
+_RECORDING: Final = ("internal_error: carrying out RecordStep", "internal_error: carrying out RecordCompaction")
+_NO_ROOM: Final = "No space left on device"
+_LOST_PEERS: Final = ("dispatchers were lost before one said which tools there are", "has stopped permanently")
 _OPEN_CALLS: Final = {
     CallState.RUNNING: "a running call",
     CallState.DEFERRED: "a deferred call",

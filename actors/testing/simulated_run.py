@@ -37,7 +37,7 @@ from callboard.actors.requests.output_checks import Told
 from callboard.actors.requests.replies import Answer as RequestAnswer
 from callboard.actors.requests.replies import Question
 from callboard.actors.requests.request_session import RequestSession
-from callboard.actors.requests.session_messages import Peers, Record, TakenUp
+from callboard.actors.requests.session_messages import GoOn, Peers, Record, TakenUp
 from callboard.actors.requests.tool_selection import ToolSelection
 from callboard.actors.requests.write_ahead import WriteAhead
 from callboard.actors.telemetry.telemetry import Telemetry
@@ -277,6 +277,8 @@ class SimulatedRun:
         capacity = self.faults.session_capacity if self.faults.floods else SESSION_CAPACITY
         spec = ChildSpec(str(question.tag.request_id), start, restart=Restart.TEMPORARY, capacity=capacity)
         request.ref = start_child(self.system.ref("root/sessions"), spec)
+        if taken_up is not None:
+            request.ref.tell_control(GoOn())
         request.ahead = ahead
         self.system.watch(request.ref, request.ended)
         waits = None if ahead is None else lambda: ahead.waits

@@ -73,6 +73,11 @@ FAULTS = [
     Fault(LlmManager, "_start_attempt", "number == asked.call.attempts", "False", "requests"),
     # The session.
     Fault(RequestSession, "_holder_down", "self._apply(events.ModelLost(step, self.now()))", "pass", "carried out"),
+    Fault(RequestSession, "_apply", "given, self.now()", "self.now(), given", "end"),
+    Fault(RequestSession, "_act", "self._carried_out(event)", "self._carried(event)", "end"),
+    Fault(RequestSession, "_context_for", "self._trace.context_for", "self._trace.context_of", "end"),
+    Fault(RequestSession, "_give_go_ahead", "order.go_ahead.give()", "order.go_ahead.gives()", "end"),
+    Fault(RequestSession, "_happened", "event.tag == self._question.tag", "event.tag == self._tag", "end"),
     Fault(RequestSession, "_taken_in", "ApprovalGranted | events.ApprovalDenied", "ApprovalDenied", "telemetry"),
 ]
 
