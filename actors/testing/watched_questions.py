@@ -7,6 +7,7 @@ with it; a yes for the request also for those that come later; any other yes for
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from typing import Final
 
 from msgspec import Struct
@@ -169,12 +170,15 @@ class WatchedQuestions:
 
 def _equal_of(seek: SeekApproval) -> _Equal:
     """Questions are equal when one request asks them about one tool and the same arguments, however written."""
-    question = seek.question
+    return seek.reply_to, seek.question.name, _however_written(seek.question.arguments)
+
+
+@lru_cache
+def _however_written(arguments: str) -> str:
     try:
-        arguments = json.dumps(json.loads(question.arguments), sort_keys=True)
+        return json.dumps(json.loads(arguments), sort_keys=True)
     except ValueError:
-        arguments = question.arguments
-    return seek.reply_to, question.name, arguments
+        return arguments
 
 
 def _differs(event: ApprovalGranted | ApprovalDenied, verdict: Verdict) -> str:

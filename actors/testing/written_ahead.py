@@ -6,6 +6,7 @@ It asks the disk, not the code under test.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import Final
 
 from msgspec import Struct, field
 
@@ -22,6 +23,9 @@ from callboard.protocol.events import Event, ToolCallStarted
 from callboard.protocol.ids import RequestId, Tag
 from callboard.protocol.recorded import replay_log
 from callboard.protocol.testing.trace import Trace
+
+#: Some thirty classes: to put them together for each question takes longer than the answer.
+_EVENT_OR_COMMAND: Final = Event | Command
 
 
 class Applied(Struct):
@@ -148,7 +152,7 @@ class WrittenAhead:
 
     def acts(self, what: str, value: object, at: float) -> None:
         """Something is shown or carried out: what it follows from must be durable."""
-        if not isinstance(value, Event | Command):
+        if not isinstance(value, _EVENT_OR_COMMAND):
             return
         request_id = value.tag.request_id
         applied = self.applied.get(request_id)
