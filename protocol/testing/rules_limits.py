@@ -172,9 +172,8 @@ def budgets_hold(story: Story) -> Iterator[str]:
     if options.cost_budget is not None and None in (options.input_price, options.output_price):
         yield "a cost budget was accepted without the prices by which it could be kept"
     turns = {turn.model.command.tag: turn for turn in expected_turns(story)}
-    known, tokens, spent_before = windows(story), prompt_tokens(story), spending(story)
-    for model in story.asked:
-        spent = spent_before[model.command.tag]
+    known, tokens, spent_before = windows(story), prompt_tokens(story), _spent(story)
+    for model, spent in zip(story.asked, spent_before, strict=False):
         if not model.command.is_turn:
             if spent.exact:
                 yield from _wrong_aside(model, options, spent, tokens[model.command.tag])
@@ -188,7 +187,7 @@ def budgets_hold(story: Story) -> Iterator[str]:
             yield from _wrong_allowance(model, bounded_by, spent, tokens[model.command.tag])
         turn = turns.get(model.command.tag)
         again = turn is not None and turn.follows in ASKED_AGAIN
-    spent = spent_before[None]
+    spent = spent_before[-1]
     if options.token_budget is not None and spent.reported and spent.usage.total_tokens > options.token_budget:
         yield f"{spent.usage.total_tokens} tokens used, the budget was {options.token_budget}"
     end = story.finish()
@@ -197,16 +196,21 @@ def budgets_hold(story: Story) -> Iterator[str]:
 
 
 @lru_cache(maxsize=1)
+def _spent(story: Story) -> tuple[Spending, ...]:
+    """What was spent before each model call, in their order, and in the end."""
+    assert story.start is not None
+    taken = {turn.model.command.tag: turn.taken for turn in expected_turns(story)}
+    spent, found, tokens = Spending(), list[Spending](), prompt_tokens(story)
+    for model in story.asked:
+        found.append(copy(spent))
+        tag = model.command.tag
+        spent.add(model, story.start.options, tokens[tag], taken=taken.get(tag, False))
+    return (*found, spent)
+
+
 def spending(story: Story) -> dict[Tag | None, Spending]:
     """What was spent before each model call, by its tag; under None, in the end."""
-    assert story.start is not None
-    taken = {turn.model.command.tag for turn in expected_turns(story) if turn.taken}
-    spent, found, tokens = Spending(), dict[Tag | None, Spending](), prompt_tokens(story)
-    for model in story.asked:
-        found[model.command.tag] = copy(spent)
-        spent.add(model, story.start.options, tokens[model.command.tag], taken=model.command.tag in taken)
-    found[None] = spent
-    return found
+    return dict(zip((*(model.command.tag for model in story.asked), None), _spent(story), strict=True))
 
 
 def spending_after(story: Story, model: ModelRun) -> Spending:
