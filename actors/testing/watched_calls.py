@@ -260,7 +260,9 @@ class WatchedCalls:
                 self._wrong(life, "stop", f"it is told to stop a second time, after {life.stopped_at:g}")
             life.stopped_at = now
             return
-        too_soon = life.stopped_at is None or now < life.stopped_at + TOOL_GRACE_SECONDS - EPSILON
+        # From when it was due: a loop that is held up may let a worker read both at one moment.
+        due = life.run.deadline_at if life.cancelled_at is None else min(life.cancelled_at, life.run.deadline_at)
+        too_soon = life.stopped_at is None or now < due + TOOL_GRACE_SECONDS - EPSILON
         if too_soon and life.taken_at < now:  # else all of it has waited for the worker to be there
             self._wrong(life, "grace", f"it is killed, and was told to stop at {life.stopped_at}")
         life.killed_at = now
