@@ -54,6 +54,8 @@ MOMENTS: Final = (
     "RecordCompaction",
     "Finish",
 )
+#: Where a death has to find the outcome of a call in the journal, committed with what its tool wrote, and no event yet.
+COMMITTED: Final = "EffectCommitted"
 #: Crashes in one seeded run, at most.
 MAX_CRASHES: Final = 3
 #: Deaths of the process in one seeded run, at most: a request that is taken up more often without getting on is ended.
@@ -92,7 +94,7 @@ class Moment(Struct, frozen=True):
     """The time at which something happens in the run, whenever that is."""
 
     what: str
-    """One of `MOMENTS`."""
+    """One of `MOMENTS`, or COMMITTED."""
     number: int = 1
     """The first time, or a later one; those of all requests are counted together."""
 
@@ -312,6 +314,8 @@ def _deaths(rng: random.Random, faults: Faults, latest: int) -> Faults:
 def _death_at_a_moment(rng: random.Random, faults: Faults, _latest: int) -> Faults:
     """Of the process, just behind something that happens."""
     death = Death(rng.randint(0, 12), rng.choice(DOWN_SECONDS), _any_moment(rng))
+    if random.Random(repr(death)).random() < 0.2:
+        death = replace(death, moment=Moment(COMMITTED))
     return replace(faults, journal=faults.journal or _sound_journal(rng), deaths=(*faults.deaths, death))
 
 

@@ -23,14 +23,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import Context
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from msgspec.structs import replace
 
 from callboard.actors.calls.dispatcher import ToolDispatcher
-from callboard.actors.journal.journal import run_on_store
 from callboard.actors.journal.journal_records import RequestLog, without_keys
-from callboard.actors.journal.recovery import Available, check_needs, rebuilt, started_of
+from callboard.actors.journal.recovery import rebuilt
 from callboard.actors.kernel import Actor, ActorSystem, ChildSpec, MailboxFull, NoSuchActor, Ref, Restart, start_child
 from callboard.actors.models.llm_manager import LlmManager, Route, Routes
 from callboard.actors.requests.output_checks import Told
@@ -40,10 +39,12 @@ from callboard.actors.requests.request_session import RequestSession
 from callboard.actors.requests.session_messages import GoOn, Peers, Record, TakenUp
 from callboard.actors.requests.tool_selection import ToolSelection
 from callboard.actors.requests.write_ahead import WriteAhead
+from callboard.actors.running import StartedRequest
 from callboard.actors.telemetry.telemetry import Telemetry
 from callboard.actors.testing.answered_calls import next_request, taken_wrongly
 from callboard.actors.testing.direct_plays import DirectPlay
-from callboard.actors.testing.faults import Faults, PeopleFaults, is_small, seeded_faults
+from callboard.actors.testing.faults import COMMITTED, Faults, PeopleFaults, is_small, seeded_faults
+from callboard.actors.testing.played_runtime import PlayedRuntime
 from callboard.actors.testing.replay_token import Chosen, RunToken
 from callboard.actors.testing.schedules import smallest
 from callboard.actors.testing.simulated_request import RecordedSession, SimulatedRequest
@@ -61,10 +62,12 @@ from callboard.actors.testing.simulated_world import (
 )
 from callboard.actors.testing.simulation import Deviation, Schedule, SimulatedScheduler
 from callboard.actors.testing.whole_run import problems_of_the_whole
+from callboard.actors.testing.written_ahead import WrittenAhead, rebuilt_wrongly
 from callboard.actors.topology import SESSION_CAPACITY, JournalPlan, Plan, build
+from callboard.actors.wiring import Asked, KnownModel
 from callboard.protocol.commands import CancelTool, Finish, StopModel
 from callboard.protocol.errors import UsageError
-from callboard.protocol.events import CancelRequested, NoticeCame
+from callboard.protocol.events import CancelRequested, NoticeCame, RequestStarted
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
 from callboard.protocol.machine import Session
 from callboard.protocol.model import Usage
@@ -294,43 +297,61 @@ class SimulatedRun:
         down_seconds = self.world.die()
         build(self.system, self._plan())
         self._run_until(self.scheduler.now())
-        run_on_store(self.system.ref("root/journal"), lambda writer: writer.take_up())
         reader = SimulatedReader(ahead.disk)
-        for number, (request_id, request) in enumerate(self.requests.items()):
+        unknown: list[SimulatedRequest] = []
+        for request_id, request in self.requests.items():
             log = reader.request(request_id)
             if request.is_over and (log is None or log.end is not None):
                 request.outlived = True
                 continue
             request.process_dies(ahead.applied[request_id], len(log.records) if log is not None else 0)
-            is_read_along = number % 4 != 3
-            if log is None:  # its asker hears of the end of the process, and asks once more
-                self._begin(request, is_read_along=is_read_along)
-            else:
-                self._take_up(request, log, is_read_along=is_read_along)
+            if log is None:
+                unknown.append(request)
+            elif log.end is not None:
+                found = rebuilt(log, estimate_tokens, self.scheduler.now(), ahead.disk.wall_clock())
+                request.ended_before(cast(Session, found.taken_up.session), found.conversation.messages)
+        self._take_up(ahead, reader)
+        for request in unknown:  # its asker hears of the end of the process, and asks once more
+            self._begin(request, is_read_along=self._is_read_along(request))
         self._arrange(died_at + down_seconds)
 
-    def _take_up(self, request: SimulatedRequest, log: RequestLog, *, is_read_along: bool) -> None:
-        """Go on with it, by the code that a runtime has for that."""
-        plan, ahead, now = request.scenario, self.world.ahead, self.scheduler.now()
-        assert ahead is not None
-        found = rebuilt(log, estimate_tokens, now, ahead.disk.wall_clock())
-        session = found.taken_up.session
-        assert isinstance(session, Session)
-        if log.end is not None:
-            request.ended_before(session, found.conversation.messages)
-            return
-        started = started_of(log)
-        if started.options.output is None:
-            has = Available({tool.definition.name: tool for tool in map(simulated_tool, self._tools)}, {}, True)
-            check_needs(started, log.begins.needs, has)
-        found.conversation.take(plan.request_id, found.recorded)
-        answer = RequestAnswer(found.conversation, plan.tag, plan.options.timeout_seconds)
+    def _is_read_along(self, request: SimulatedRequest) -> bool:
+        return list(self.requests.values()).index(request) % 4 != 3
+
+    def _take_up(self, ahead: WrittenAhead, reader: SimulatedReader) -> None:
+        """Go on with what is open, by the code that a runtime has for that."""
+        left = set(reader.open_requests())
+        outputs = (each.scenario.options.output for each in self.requests.values())
+
+        def begin(opened: StartedRequest[object]) -> None:
+            left.remove(request_id := opened.question.tag.request_id)
+            self._go_on(ahead, opened, reader.request(request_id))
+
+        runtime = PlayedRuntime(self.system, ahead.outbox, begin)
+        tools = map(simulated_tool, self._tools)
+        runtime.taking_up(tools, self._asked, filter(None, outputs)).at_start()
+        self.world.problems += [f"{request_id} taken up: it does not go on" for request_id in sorted(left)]
+
+    def _asked(self, started: RequestStarted, counter: str, is_direct: bool) -> Asked:
+        assert not is_direct
+        model = KnownModel((), started.options, estimate_tokens, counter)
+        return Asked(started.user, started.at, model, started.options, ())
+
+    def _go_on(self, ahead: WrittenAhead, opened: StartedRequest[object], log: RequestLog | None) -> None:
+        question, found, answer = opened.question, opened.rebuilt, cast("RequestAnswer[str]", opened.answer)
+        answer.checker = None  # answers are checked as planned
+        request = self.requests[question.tag.request_id]
+        assert found is not None and log is not None  # noqa: PT018 - of one that was taken up
+        self.world.problems += [
+            f"{log.request_id} taken up: {told}" for told in rebuilt_wrongly(ahead.disk, log, found)
+        ]
+        is_read_along = self._is_read_along(request)
         request.answered_by(answer, reads_along=is_read_along)
-        self.world.heard.pop(plan.request_id, None)
-        for seen in found.told:
-            answer(seen)
-        question = self._question(request, is_read_along=is_read_along)
-        taken_up = replace(found.taken_up, session=RecordedSession(request, self.world, session))
+        self.world.heard.pop(log.request_id, None)
+        checker = PlannedCheck() if question.checker is not None else None
+        question = replace(question, is_read_along=is_read_along, checker=checker)
+        session = RecordedSession(request, self.world, cast(Session, found.taken_up.session))
+        taken_up = replace(found.taken_up, session=session)
         self._start(request, question, found.conversation.record, ahead.go_on(question, found), taken_up)
 
     # -- what happens to it
@@ -532,6 +553,13 @@ def _cancelled(rng: random.Random, scenario: Scenario) -> Scenario:
     return replace(slow, cancel_at=rng.choice((1.5, 2.5, 4.0, 6.0)))
 
 
+def _committing(_rng: random.Random, scenario: Scenario) -> Scenario:
+    """What each tool writes is committed with its outcome."""
+    done = _with_calls(scenario, lambda call: replace(call, does=ToolDoes.COMPLETE, late=False))
+    contracts = (replace(offer.contract, effect=Effect.TRANSACTION) for offer in done.tools)
+    return replace(done, tools=tuple(map(lambda offer, own: replace(offer, contract=own), done.tools, contracts)))
+
+
 def _retrying(_rng: random.Random, scenario: Scenario) -> Scenario:
     """Each model call takes several requests, and the last turn fails."""
     turns = [replace(turn, requests=3) for turn in scenario.turns]
@@ -547,6 +575,7 @@ _NEEDED: Final[Mapping[str, Spice]] = {
     "AskApproval": _asking,
     "ApprovalGranted": _asking,
     "CancelTool": _cancelled,
+    COMMITTED: _committing,
     "ModelNoted": _retrying,
     "ModelFailed": _retrying,
 }

@@ -92,6 +92,8 @@ class SimulatedDisk(Struct, eq=False):
     unconfirmed: tuple[Change, ...] = ()
     """Of the last commit, where it was not confirmed."""
     made_at: float = 0.0
+    commits_effect: Callable[[], object] = bool
+    """Called when it has one more outcome."""
 
     def __post_init__(self) -> None:
         self.made_at = self.wall_clock()
@@ -163,6 +165,7 @@ class SimulatedDisk(Struct, eq=False):
             return ChangeRefused(f"call {change.tag.call_id}: the database refuses its statement")
         self.outcomes[change.tag] = EffectWrite(change.tag, change.outcome)
         self.effects += [(change.tag, statement) for statement in change.statements]
+        self.commits_effect()
         return None
 
     def _apply_write(self, change: Write) -> ChangeRefused | None:
@@ -184,7 +187,7 @@ class SimulatedDisk(Struct, eq=False):
         for place, event in enumerate(new, 1):
             led_to = change.led_to if place == len(new) else ()
             kept.records.append((event, led_to, self.wall_clock()))
-        if new:
+        if new or change.only_goes_on:
             kept.takings_up = 0
         self._add_messages(kept, change)
         if kept.end is None:
@@ -196,6 +199,8 @@ class SimulatedDisk(Struct, eq=False):
         return AssertionError(self.wrong[-1])
 
     def _add_messages(self, kept: _Kept, change: Write) -> None:
+        if (change.messages or change.compacted is not None) and not change.conversation_id:
+            raise self._fault(change, "something of a conversation is written, and not of which")
         kept.conversation_id = kept.conversation_id or change.conversation_id
         rows = self.conversations.setdefault(kept.conversation_id, {})
         for each in change.messages:
@@ -247,10 +252,8 @@ _REMAINS: Final[dict[Remains, Callable[[Sequence[Change], random.Random], Sequen
 class SimulatedWriter:
     """One process's JournalWriter on a disk."""
 
-    is_shared: Final = False
-
-    def __init__(self, disk: SimulatedDisk) -> None:
-        self._disk = disk
+    def __init__(self, disk: SimulatedDisk, *, is_shared: bool = False) -> None:
+        self._disk, self.is_shared = disk, is_shared
         self._number = 0
 
     def open(self) -> OpenReport:
@@ -260,9 +263,10 @@ class SimulatedWriter:
             raise ProcessDied
         if disk.is_in_use:
             raise UsageError(f"the simulated journal is open in writer {disk.writer}")
+        notes = disk.recover()  # what is there of it is of the writer before
         disk.writer += 1
         self._number, disk.is_in_use = disk.writer, True
-        return OpenReport(disk.recover())
+        return OpenReport(notes)
 
     def commit(self, batch: Sequence[Change]) -> Sequence[ChangeRefused | None]:
         """Half of the time passes before the batch is durable, half of it after."""

@@ -22,7 +22,7 @@ from callboard.actors.models.llm_manager import Attempt, Emit, End
 from callboard.actors.requests.conversation import Conversation
 from callboard.actors.requests.outside import ResolveCall
 from callboard.actors.telemetry.telemetry import Observed
-from callboard.actors.testing.faults import Faults, JournalFaults, Moment, RequestFate
+from callboard.actors.testing.faults import COMMITTED, Faults, JournalFaults, Moment, RequestFate
 from callboard.actors.testing.simulated_store import REFUSED_STATEMENT, SimulatedDisk
 from callboard.actors.testing.simulated_workers import Die, Later, SimulatedWorker, simulated_kind
 from callboard.actors.testing.simulation import BATON, SimulatedScheduler
@@ -53,6 +53,7 @@ from callboard.protocol.ids import RequestId, Tag, ToolName
 from callboard.protocol.model import Error, ModelRequest, ModelResponse, TextDelta, Usage
 from callboard.protocol.options import ToolOffer
 from callboard.protocol.policy import Policy
+from callboard.protocol.states import CallState
 from callboard.protocol.testing.outside import (
     RETRY_AFTER_SECONDS,
     Answer,
@@ -83,8 +84,7 @@ _OF_JOURNAL: Final = (
     ("the journal cannot be written: No space", "full"),
     ("the journal cannot be written: Read-only", "read-only"),
 )
-#: Supervisors, which read no message of ours.
-_KILLED: Final = ("root/tools", "root/sessions")
+_KILLED: Final = ("root/tools", "root/sessions")  # supervisors, which read no message of ours
 DEAD_LETTERS_KEPT: Final = 100_000
 #: The wall clock shows this when a run begins in which the process does not end before it is over.
 WALL_CLOCK_AHEAD: Final = 2.0**20
@@ -111,6 +111,8 @@ class World:
         self.system = ActorSystem(scheduler, dead_letters_kept=DEAD_LETTERS_KEPT)
         self.earlier: list[ActorSystem] = []
         """Those of the processes that have died."""
+        self._said: set[Tag] = set()
+        """Calls that were given a result from outside."""
         self._from_outside: list[tuple[float, ResolveCall]] = []
         self.faults = faults
         self.scenarios = {scenario.request_id: scenario for scenario in scenarios}
@@ -166,8 +168,19 @@ class World:
         self.questions.at_rest()
         self.models.at_rest()
         self.sessions.at_rest()
+        self._unheard()
         if not self.faults.escalates:  # who gives up is started again when all below it has ended, or not at all
             self.crashes.at_rest()
+
+    def _unheard(self) -> None:
+        """What has come from outside of a call that waits for it is heard, and so is that a request goes on."""
+        self.problems += self.ahead.at_rest(self.sessions.has_done_all) if self.ahead is not None else ()
+        for tag in sorted(self._said):
+            session = self.traces[tag.request_id].session
+            if self.sessions.has_done_all(tag.request_id) and session is not None:
+                self._said.discard(tag)
+                if session.calls.get(tag) is CallState.DEFERRED:
+                    self.problems.append(f"{tag.request_id} from outside: the result of {tag} has come, and it waits")
 
     def tells(self, event: Event) -> None:
         """A session hears this."""
@@ -198,7 +211,8 @@ class World:
         # A request that goes on has its times back from the wall clock. Of most times the sum with another clock's is
         # not exact, and what is compared here must be: so the two are one where the process dies, or may end by itself.
         ahead = 0.0 if self.faults.deaths or self.faults.escalates else WALL_CLOCK_AHEAD
-        return SimulatedDisk(lambda: self.scheduler.now() + ahead, wait, faults)
+        passes = partial(self.passes, COMMITTED)
+        return SimulatedDisk(lambda: self.scheduler.now() + ahead, wait, faults, commits_effect=passes)
 
     def add(self, scenario: Scenario, trace: Trace) -> None:
         """One more request, which begins later than the others."""
@@ -250,6 +264,7 @@ class World:
     def _say_from_outside(self, message: ResolveCall) -> None:
         with contextlib.suppress(NoSuchActor):  # the request has ended
             self.system.ref(f"root/sessions/{message.tag.request_id}").tell_control(message)
+            self._said.add(message.tag)
 
     def write(self, verb: Verb, command: RunTool | CallModel | AskApproval) -> None:
         """Write down in its request's trace that a command was carried out."""
@@ -377,6 +392,7 @@ class World:
         self.process_ends()
         self.system = ActorSystem(self.scheduler, dead_letters_kept=DEAD_LETTERS_KEPT)
         self._watch()
+        self._said.clear()
         self.model_calls.clear()
         self._workers.clear()
         self._crashes = {name: [] for name in _BORNE}

@@ -95,6 +95,8 @@ class Life(Struct, eq=False):
     """What its worker said last: how it ended, and what the tool printed."""
     commits: bool = False
     """Its outcome is committed together with what it wrote: it keeps its place until that is done."""
+    late_since: float | None = None
+    """When it was first seen that its commit waits beyond its deadline."""
     lost: str = ""
     """How its last worker was lost with it."""
     last_words: str | None = None
@@ -454,12 +456,15 @@ class WatchedCalls:
 
     def _is_committed(self, life: Life, now: float, *, session_lives: bool) -> bool:
         """A commit that has no answer is waited for, and then it is not known whether it was done."""
-        latest = max(now, life.run.deadline_at) + COMMIT_SECONDS
         if not session_lives:  # that it has its place no more is not seen then
-            self._unseen_until = max(self._unseen_until, latest)
-        elif life.cancelled_at is None and now > life.run.deadline_at + COMMIT_SECONDS + EPSILON:
+            self._unseen_until = max(self._unseen_until, max(now, life.run.deadline_at) + COMMIT_SECONDS)
+            return True
+        if now >= life.run.deadline_at and life.late_since is None:
+            life.late_since = now  # later than its deadline where the clock has jumped
+        latest = now if life.late_since is None else life.late_since + COMMIT_SECONDS
+        if life.cancelled_at is None and now > latest + EPSILON:
             self._wrong(life, "end", f"its commit was to be answered by {latest:g}, and its session waits for its end")
-        return not session_lives
+        return False
 
     def _is_stuck(self, life: Life, now: float) -> bool:
         """Its session has heard its end: its worker has it no more, or does not let go of it."""

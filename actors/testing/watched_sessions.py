@@ -62,6 +62,11 @@ class WatchedSessions:
                 for told in self._wrong(request_id, session.work):
                     self.problems.append(f"{request_id} carried out: {told}, at {self._now():g}")
 
+    def has_done_all(self, request_id: RequestId) -> bool:
+        """Does it live, and wait for nothing to be written?"""
+        session = self._open.get(request_id)
+        return session is not None and session.ref.is_alive() and not session.waits()
+
     def _wrong(self, request_id: RequestId, work: OpenWork) -> Iterator[str]:
         for who, due, open_now in (
             ("the dispatcher has the call", work.running, self._calls.opened(request_id, work.running)),

@@ -19,8 +19,9 @@ from callboard.actors.requests.write_ahead import Waiting, WriteAhead
 from callboard.actors.testing.simulated_store import SimulatedDisk, SimulatedReader
 from callboard.actors.testing.told_truly import happened, kept_wrongly
 from callboard.protocol.commands import Command, Finish, RunTool
-from callboard.protocol.events import Event, ToolCallStarted
-from callboard.protocol.ids import RequestId, Tag
+from callboard.protocol.events import Event, ModelStreamed, RequestStarted, ToolCallStarted
+from callboard.protocol.ids import MessageId, RequestId, Tag
+from callboard.protocol.machine import Session
 from callboard.protocol.recorded import replay_log
 from callboard.protocol.testing.trace import Trace
 
@@ -166,6 +167,13 @@ class WrittenAhead:
             told = f"{type(value).__name__} of step {value.tag.step} was {what} at {at:g}"
             self.too_early.append(f"{request_id} written ahead: {told}, with {durable} of {needed} events durable")
 
+    def at_rest(self, has_done_all: Callable[[RequestId], bool]) -> Iterator[str]:
+        """A request that goes on after a death has said so: that it was taken up was not in vain. `has_done_all`: its
+        session lives, and waits for nothing to be written."""
+        for request_id, kept in self.disk.requests.items() if not self.outbox.count else ():
+            if kept.takings_up and kept.end is None and has_done_all(request_id):
+                yield f"{request_id} taken up: it goes on, and the journal has it as taken up in vain"
+
     def begins(self, run: RunTool, at: float) -> None:
         """The code of a tool begins that must not run twice: that it has begun must be durable."""
         applied = self.applied.get(run.tag.request_id)
@@ -173,6 +181,8 @@ class WrittenAhead:
         if applied is not None and (not found or self.disk.written(run.tag.request_id) < found[0][0]):
             told = f"the code of call {run.tag.call_id} of step {run.tag.step} began at {at:g}"
             self.too_early.append(f"{run.tag.request_id} written ahead: {told}, before that was durable")
+        if run.tag in self.disk.outcomes:
+            self.too_early.append(f"{run.tag.request_id} transaction: {run.tag} runs, and its outcome is committed")
 
     def problems(self, finished: Mapping[RequestId, Finish | None]) -> Iterator[str]:
         """At rest. `finished`: how each request ended, None where its session was lost."""
@@ -187,6 +197,50 @@ class WrittenAhead:
                 yield from (f"{request_id} {wrong}" for wrong in _of_request(log, finish, told))
             elif finish is not None:
                 yield f"{request_id} journal: it was answered, and the journal has nothing of it"
+
+
+def rebuilt_wrongly(disk: SimulatedDisk, log: RequestLog, found: Rebuilt) -> Iterator[str]:
+    """What a request goes on with is what the disk has of it, in its conversation and in its session."""
+    kept = disk.requests[log.request_id]
+    outcomes = [each.outcome for tag, each in disk.outcomes.items() if tag.request_id == log.request_id]
+    own, ids = [each.message_id for each in kept.messages], chain_of(disk, log)
+    session, started = found.taken_up.session, log.records[0].event
+    replayed = Session.replay([record.event for record in log.records]) if not log.begins.needs.direct else session
+    assert isinstance(started, RequestStarted)
+    same = {
+        "its events": (found.written, len(kept.records)),
+        "its messages": (found.recorded, len(own)),
+        "the place in its feed": (
+            found.taken_up.number, sum(not isinstance(record.event, ModelStreamed) for record in log.records)
+        ),
+        "the committed outcomes": (
+            [(type(each), each.tag) for each in found.taken_up.outcomes],
+            [(type(each), each.tag) for each in outcomes],
+        ),
+        "the conversation": (found.conversation.id, log.begins.conversation_id),
+        "the ids of the messages": (list(found.conversation.ids), ids),
+        "the messages": (found.conversation.messages, (*started.history, *(each.message for each in kept.messages))),
+        "what is left out of the prompts": (
+            found.conversation.compacted, disk.compacted.get(log.begins.conversation_id, started.compacted)
+        ),
+        "the state": (session.state, replayed.state),
+        "the step": (session.step, replayed.step),
+        "the calls": (session.calls, replayed.calls),
+    }  # fmt: skip
+    for what, (there, due) in same.items():
+        if there != due:
+            yield f"{what}: {there!r:.240}, where {due!r:.240} was due"
+
+
+def chain_of(disk: SimulatedDisk, log: RequestLog) -> list[MessageId]:
+    """The ids of its conversation up to its last message, by their parents."""
+    rows = disk.conversations.get(log.begins.conversation_id, {})
+    last = log.messages[-1][0] if log.messages else log.begins.parent
+    ids: list[MessageId] = []
+    while last is not None and last in rows and last not in ids:
+        ids.insert(0, last)
+        last = rows[last].parent
+    return ids
 
 
 def _of_request(log: RequestLog, finish: Finish | None, told: list[Event | Command]) -> Iterator[str]:

@@ -39,7 +39,7 @@ def actors() -> Play:
 
 
 def room(name: str) -> Play:
-    """What no request reaches: the kernel's corners, the index, the editor."""
+    """What no request reaches, or seldom: the kernel's corners, the index, the editor, the end of a process."""
     return importlib.import_module(f"callboard.actors.testing.played_{name}").play
 
 
@@ -50,6 +50,7 @@ PLAYS: Final[dict[str, Callable[[], Play]]] = {
     "models": lambda: room("models"),
     "index": lambda: room("index"),
     "edits": lambda: room("edits"),
+    "recovery": lambda: room("recovery"),
 }
 #: What is played for a file, by how its path begins.
 PLAYED: Final = (
@@ -57,6 +58,9 @@ PLAYED: Final = (
     ("callboard.actors.edits", ("edits",)),
     ("callboard.actors.models", ("models", "actors")),
     ("callboard.actors.kernel", ("kernel", "actors")),
+    ("callboard.actors.journal", ("recovery", "actors")),
+    ("callboard.actors.taking_up", ("recovery", "actors")),
+    ("callboard.actors.requests.write_ahead", ("recovery", "actors")),
     ("callboard.protocol", ("session", "actors")),
     ("callboard", ("actors",)),
 )

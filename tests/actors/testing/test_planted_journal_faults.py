@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from callboard.actors import taking_up
 from callboard.actors.calls.dispatcher import DispatchCall
 from callboard.actors.journal import recovery
 from callboard.actors.journal.journal import Journal, WriteAgain
@@ -20,7 +21,6 @@ from callboard.actors.requests import request_session
 from callboard.actors.requests.conversation import Conversation
 from callboard.actors.requests.request_session import RequestSession
 from callboard.actors.requests.write_ahead import Waiting, WriteAhead
-from callboard.actors.testing import simulated_run
 from callboard.actors.testing.faults import Death, Faults, JournalFaults, seeded_faults
 from callboard.actors.testing.replay_token import RunToken
 from callboard.actors.testing.simulated_request import RecordedSession
@@ -171,7 +171,7 @@ def runs_started_calls_again(patch: Patch) -> None:
         found = recovered(replace(log, records=records), *given)
         return replace(found, written=len(log.records))
 
-    patch.setattr(simulated_run, "rebuilt", as_if_none_had_begun)
+    patch.setattr(taking_up, "rebuilt", as_if_none_had_begun)
 
 
 def drops_the_last_outcome(patch: Patch) -> None:
@@ -184,7 +184,7 @@ def drops_the_last_outcome(patch: Patch) -> None:
         return recovered(replace(log, records=found, messages=log.messages), *given)
 
     patch.setattr(recovery, "_check_messages", lambda *given: None)
-    patch.setattr(simulated_run, "rebuilt", without)
+    patch.setattr(taking_up, "rebuilt", without)
 
 
 def repeats_recorded_steps(patch: Patch) -> None:
@@ -201,7 +201,7 @@ def repeats_recorded_steps(patch: Patch) -> None:
         )
         return replace(found, conversation=twice)
 
-    patch.setattr(simulated_run, "rebuilt", with_steps_once_more)
+    patch.setattr(taking_up, "rebuilt", with_steps_once_more)
 
 
 def does_not_say_what_was_lost(patch: Patch) -> None:
@@ -211,7 +211,7 @@ def does_not_say_what_was_lost(patch: Patch) -> None:
 def counts_from_the_wrong_event(patch: Patch) -> None:
     recovered = recovery.rebuilt
     patch.setattr(
-        simulated_run, "rebuilt", lambda log, *given: replace(recovered(log, *given), written=len(log.records) + 1)
+        taking_up, "rebuilt", lambda log, *given: replace(recovered(log, *given), written=len(log.records) + 1)
     )
 
 
