@@ -333,7 +333,6 @@ class SimulatedRun:
         self.world.problems += [f"{request_id} taken up: it does not go on" for request_id in sorted(left)]
 
     def _asked(self, started: RequestStarted, counter: str, is_direct: bool) -> Asked:
-        assert not is_direct
         model = KnownModel((), started.options, estimate_tokens, counter)
         return Asked(started.user, started.at, model, started.options, ())
 
@@ -342,13 +341,11 @@ class SimulatedRun:
         answer.checker = None  # answers are checked as planned
         request = self.requests[question.tag.request_id]
         assert found is not None and log is not None  # noqa: PT018 - of one that was taken up
-        self.world.problems += [
-            f"{log.request_id} taken up: {told}" for told in rebuilt_wrongly(ahead.disk, log, found)
-        ]
-        is_read_along = self._is_read_along(request)
-        request.answered_by(answer, reads_along=is_read_along)
+        wrong = rebuilt_wrongly(ahead.disk, log, found)
+        self.world.problems += [f"{log.request_id} taken up: {told}" for told in wrong]
+        request.answered_by(answer, reads_along=(is_read_along := self._is_read_along(request)))
         self.world.heard.pop(log.request_id, None)
-        checker = PlannedCheck() if question.checker is not None else None
+        checker = None if question.checker is None else PlannedCheck()
         question = replace(question, is_read_along=is_read_along, checker=checker)
         session = RecordedSession(request, self.world, cast(Session, found.taken_up.session))
         taken_up = replace(found.taken_up, session=session)
@@ -556,8 +553,8 @@ def _cancelled(rng: random.Random, scenario: Scenario) -> Scenario:
 def _committing(_rng: random.Random, scenario: Scenario) -> Scenario:
     """What each tool writes is committed with its outcome."""
     done = _with_calls(scenario, lambda call: replace(call, does=ToolDoes.COMPLETE, late=False))
-    contracts = (replace(offer.contract, effect=Effect.TRANSACTION) for offer in done.tools)
-    return replace(done, tools=tuple(map(lambda offer, own: replace(offer, contract=own), done.tools, contracts)))
+    offers = [replace(offer, contract=replace(offer.contract, effect=Effect.TRANSACTION)) for offer in done.tools]
+    return replace(done, tools=tuple(offers))
 
 
 def _retrying(_rng: random.Random, scenario: Scenario) -> Scenario:

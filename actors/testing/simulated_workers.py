@@ -216,7 +216,7 @@ class SimulatedWorker(Actor[ToWorker | Die | Planned]):
             self._later(call, STOP_SECONDS / 2, lambda: self._die(before=True))
         elif not self._begins(call):
             self._forget(call)
-        elif call.record.must_wait(lambda: self.ref.tell_control(BeginCode(call.run.tag))):
+        elif call.record.must_wait(partial(self.ref.tell_control, BeginCode(call.run.tag))):
             self._running[call.run.tag].is_held = True
         else:
             self._play(call)

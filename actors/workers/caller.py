@@ -99,7 +99,7 @@ class CallerWorker(Actor[ToWorker | ReadStack | _Finished | _Closed]):
     def _run(self, call: RunCall) -> None:
         if not self._reports.begin(call.record):
             return
-        if call.record.must_wait(lambda: self.ref.tell_control(BeginCode(call.run.tag))):
+        if call.record.must_wait(partial(self.ref.tell_control, BeginCode(call.run.tag))):
             self._held[call.run.tag] = call
         else:
             self._start(call)

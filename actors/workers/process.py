@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from msgspec import Struct
@@ -130,7 +131,7 @@ class ProcessWorker(Actor[ProcessMessage]):
             self._call = None
             return
         self._child = child
-        if not call.record.must_wait(lambda: self.ref.tell_control(BeginCode(call.run.tag))):
+        if not call.record.must_wait(partial(self.ref.tell_control, BeginCode(call.run.tag))):
             self._order(call, child)
 
     @handles(BeginCode)

@@ -470,7 +470,7 @@ class TaskWorker(Actor[ToWorker | ReadStack | _Finished | _LoopGone | _Wake | _L
             self.stop()
             return
         if self._reports.begin(call.record):
-            if call.record.must_wait(lambda: self.ref.tell_control(BeginCode(call.run.tag))):
+            if call.record.must_wait(partial(self.ref.tell_control, BeginCode(call.run.tag))):
                 self._held[call.run.tag] = call
             else:
                 self._start(call, loop)

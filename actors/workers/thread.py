@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
@@ -111,7 +112,7 @@ class ThreadWorker(Actor[ToWorker | ReadStack | _Returned | _Closed]):
             return
         if self._reports.begin(call.record):
             self._call = call
-            self._is_held = call.record.must_wait(lambda: self.ref.tell_control(BeginCode(call.run.tag)))
+            self._is_held = call.record.must_wait(partial(self.ref.tell_control, BeginCode(call.run.tag)))
             if not self._is_held:
                 self._give(desk, call)
 

@@ -19,6 +19,7 @@ from callboard.actors.requests.direct_calls import CallResult
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
 from callboard.actors.tools import Tool, ToolContext, tool
+from callboard.actors.workers.messages import pool_name
 from callboard.protocol.errors import CallboardError
 from callboard.protocol.events import ToolCallStarted
 from callboard.protocol.tools import FailureCode
@@ -184,6 +185,34 @@ def test_a_deadline_that_passes_before_the_go_ahead_keeps_the_code_from_running(
     assert "the call was not run" in result.failure.message
     assert result.failure.retry_hint == "It had no effect. Send it again later."
     assert not marker.exists()
+
+
+@pytest.mark.parametrize("used", [in_process, on_thread, on_loop], ids=lambda used: used.name)
+def test_a_worker_that_is_lost_before_the_go_ahead_does_not_end_the_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, used: Tool
+) -> None:
+    made: list[Runtime] = []
+    is_lost = threading.Event()
+
+    def lose() -> None:
+        if is_lost.is_set():
+            return
+        system = made[0]._live().system
+        pool = system.ref(f"root/tools/{pool_name(used.contract)}")
+        system.watch(pool, lambda down: is_lost.set())
+        pool._cell.kill()
+        assert is_lost.wait(PATIENCE_SECONDS)
+
+    before_the_begin_is_written(monkeypatch, lose)
+
+    async def call() -> CallResult:
+        async with Runtime(Settings(journal=tmp_path / "journal.db"), tools=[used]) as runtime:
+            made.append(runtime)
+            return await runtime.call_tool(used.name, {"marker": str(tmp_path / "marker")})
+
+    result = asyncio.run(call())
+    assert is_lost.is_set()
+    assert result.failure is None or result.failure.code is not FailureCode.INTERNAL_ERROR
 
 
 def test_a_go_ahead_is_told_to_the_worker_that_asked_last_also_where_it_was_given_before() -> None:
