@@ -111,17 +111,21 @@ def test_only_one_has_it_open_and_a_dead_process_writes_nothing() -> None:
         committed(dead, begin("late"))
 
 
+STRAY = NewMessage(MessageId("m"), MessageId("n"), message("x"))
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [
         (Write(request_id("a"), 4, (ANSWER,)), "event 4 is written, 2 are there"),
         (Write(request_id("b"), 3, (ANSWER,)), "after its end"),
         (
-            Write(request_id("a"), 3, (ANSWER,), messages=(NewMessage(MessageId("m"), MessageId("n"), message("x")),)),
+            Write(request_id("a"), 3, (ANSWER,), conversation_id="talk", messages=(STRAY,)),
             "m follows a message that is not there",
         ),
+        (Write(request_id("a"), 3, (ANSWER,), messages=(STRAY,)), "written, and not of which"),
     ],
-    ids=["gap", "end", "parent"],
+    ids=["gap", "end", "parent", "conversation"],
 )
 def test_what_no_journal_should_be_given_is_told(change: Write, told: str) -> None:
     disk = SimulatedDisk()
