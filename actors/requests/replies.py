@@ -349,10 +349,8 @@ class Answer(Generic[T]):
         return OutcomeUnknown(f"{told}; {MAY_GO_ON.format(request_id)}", request_id)
 
     def _reply(self, end: Finish) -> Reply[T]:
-        self.conversation.leave_open(end.open_turn)
-        output: object = end.text
-        if self.checker is not None:
-            output = self.checker.taken(end.text) if end.outcome is Outcome.ANSWERED else None
+        checker, is_taken = self.checker, end.outcome is Outcome.ANSWERED
+        output: object = end.text if checker is None else checker.taken(end.text) if is_taken else None
         return Reply(
             end.text,
             end.usage,
@@ -378,6 +376,8 @@ class Answer(Generic[T]):
     def _settle(self, end: Reply[T] | RuntimeFailure) -> None:
         if not self._once.acquire(blocking=False):
             return
+        if isinstance(end, Reply):  # here, since later another request may have the conversation
+            self.conversation.leave_open(self._finish and self._finish.open_turn)
         self.conversation.release(self.tag.request_id)
         error = end if isinstance(end, RuntimeFailure) else error_of(end, self._model_error)
         if error is not None:
@@ -606,7 +606,6 @@ class Stream(EventReader[T], AsyncIterable[StreamItem[T]]):
             raise TypeError("a Stream is read by `async for`; without an event loop use stream_sync(...)")
 
     async def _items(self) -> AsyncGenerator[StreamItem[T], None]:
-        self._begin_reading()
         try:
             ended = False
             while not ended:
@@ -637,6 +636,8 @@ class StreamIterator(AsyncIterator[Item]):
         self._reader = reader
 
     async def __anext__(self) -> Item:  # a coroutine, which holds this object: `await anext(aiter(stream))`
+        if not self._has_begun:
+            self._reader._begin_reading()  # one that is refused ends nothing: the first reads on
         self._has_begun = True
         return await self._items.__anext__()
 

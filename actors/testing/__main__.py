@@ -18,7 +18,15 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from callboard.actors.testing import chaos, played_edits, played_index, played_kernel, played_models, played_recovery
+from callboard.actors.testing import (
+    chaos,
+    played_edits,
+    played_index,
+    played_kernel,
+    played_models,
+    played_recovery,
+    played_requests,
+)
 from callboard.actors.testing.chaos.table import contained_table
 from callboard.actors.testing.run_reach import seeded_reach
 from callboard.actors.tools import Tool
@@ -118,6 +126,7 @@ PLAYS: Final[Mapping[str, Callable[[int], list[str]]]] = {
     "edits": played_edits.play,
     "index": played_index.play,
     "recovery": played_recovery.play,
+    "requests": played_requests.play,
 }
 
 

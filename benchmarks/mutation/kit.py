@@ -51,6 +51,7 @@ PLAYS: Final[dict[str, Callable[[], Play]]] = {
     "index": lambda: room("index"),
     "edits": lambda: room("edits"),
     "recovery": lambda: room("recovery"),
+    "requests": lambda: room("requests"),
 }
 #: What is played for a file, by how its path begins.
 PLAYED: Final = (
@@ -61,6 +62,7 @@ PLAYED: Final = (
     ("callboard.actors.journal", ("recovery", "actors")),
     ("callboard.actors.taking_up", ("recovery", "actors")),
     ("callboard.actors.requests.write_ahead", ("recovery", "actors")),
+    ("callboard.actors.requests", ("requests", "actors")),
     ("callboard.protocol", ("session", "actors")),
     ("callboard", ("actors",)),
 )
