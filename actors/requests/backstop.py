@@ -58,12 +58,13 @@ class Backstop:
             if late_seconds > FROZEN_SECONDS:  # what would have ended the request was stopped, too
                 self._went_on_at = now
             return 0.0 <= late_seconds <= FROZEN_SECONDS
+        if self._post is None:
+            return False
         if self._unanswered >= LOST_AFTER:
             return True
         self._unanswered += 1
         try:
-            if self._post is not None:
-                self._post(self._runs)
+            self._post(self._runs)
         except RuntimeError:
             return True
         return False

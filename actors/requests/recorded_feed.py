@@ -13,13 +13,13 @@ from callboard.actors.requests.feed_positions import IN_TURN, SHOWN, Position
 from callboard.actors.requests.replies import Shown, StreamItem
 from callboard.actors.requests.request_feed import recorded_turn
 from callboard.actors.requests.session_messages import ReplayedSession
-from callboard.protocol.commands import CallModel
+from callboard.protocol.commands import CallModel, Finish
 from callboard.protocol.content import AssistantMessage
 from callboard.protocol.direct_call import DirectCall
 from callboard.protocol.errors import RuntimeFailure, said
-from callboard.protocol.events import ModelLost, ModelResponded, ModelStreamed, shifted
+from callboard.protocol.events import ModelFailed, ModelLost, ModelResponded, ModelStreamed, shifted
 from callboard.protocol.machine import Session
-from callboard.protocol.model import CallPurpose, TextDelta
+from callboard.protocol.model import CallPurpose, Restarted, TextDelta
 from callboard.protocol.prompt_tokens import TokenCounter
 
 Item = tuple[Position, StreamItem[object]]
@@ -45,14 +45,18 @@ def recorded_items(log: RequestLog, count_tokens: TokenCounter, ahead: float) ->
         except Exception as error:
             raise RuntimeFailure(f"event {record.number} of the request cannot be replayed: {said(error)}") from error
         if isinstance(event, ModelStreamed):
-            cut = "".join(each.text for each in event.events if isinstance(each, TextDelta))
+            for piece in event.events:
+                cut = "" if isinstance(piece, Restarted) else cut + piece.text if isinstance(piece, TextDelta) else cut
         else:
             number, index = number + 1, 0
+            if isinstance(event, ModelResponded | ModelLost):
+                cut = ""
             if isinstance(event, ModelResponded) and not is_aside:
                 yield from recorded_turn(event.response.parts, event.response, number)
-            elif cut and not isinstance(event, ModelLost):
+            # What comes in the midst of a turn leaves its text to its end.
+            elif cut and (isinstance(event, ModelFailed) or any(isinstance(each, Finish) for each in given)):
                 yield Position(number, IN_TURN, 1), TextDelta(cut)
-            cut = ""
+                cut = ""
         for seen in (event, *given):
             if isinstance(seen, CallModel):
                 is_aside = seen.purpose is not CallPurpose.TURN

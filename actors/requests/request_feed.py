@@ -58,7 +58,8 @@ from callboard.protocol.model import (
 KEPT_BYTES: Final = 1024 * 1024
 #: What a follower takes at a time. Joined pieces are made into objects again then, and no more of them than this.
 TAKEN_ITEMS: Final = 256
-_ENDS_TURN: Final = (ModelResponded, ModelFailed, ModelLost, CancelRequested, DeadlinePassed)
+#: A timer that was set anew may pass all the same: only what ends the request then says that its turn is over.
+_ENDS_TURN: Final = (ModelResponded, ModelFailed, ModelLost, CancelRequested)
 _ASKED_AGAIN: Final = Restarted("the model call was lost and is asked again")
 RECORDED_AGAIN: Final = Restarted("what was streamed of this turn is no longer kept: it follows from its beginning")
 
@@ -99,6 +100,8 @@ class RequestFeed:
         """The turn that is streamed began before this feed."""
         self._is_aside = False
         """The model call that is open is no part of the answer."""
+        self._is_streamed = False
+        """The turn that is open came in pieces so far."""
         self._readers: dict[FeedReader, None] = {}
         answer.future.on_done(self._ended)
 
@@ -143,20 +146,21 @@ class RequestFeed:
         if isinstance(event, Restarted):
             self._is_skipping = False
         if not self._is_skipping:
+            self._is_streamed = True
             self._add(self._behind(is_partial=True), event)
 
     def _event(self, event: Event) -> None:
-        was_partial = self._last.is_partial
-        is_partial = was_partial and not isinstance(event, _ENDS_TURN)
+        was_streamed = self._is_streamed
+        is_partial = self._last.is_partial and not isinstance(event, (*_ENDS_TURN, DeadlinePassed))
         self._last = Position(self._last.number + 1, SHOWN, is_partial=is_partial)
-        if isinstance(event, ModelResponded) and not (was_partial or self._is_aside):  # it came in one piece
+        if isinstance(event, ModelResponded) and not (was_streamed or self._is_aside):  # it came in one piece
             for position, piece in recorded_turn(event.response.parts, event.response, self._last.number):
                 self._add(position, piece)
             self._last = Position(self._last.number, SHOWN)
-        if isinstance(event, ModelLost) and was_partial:
+        if isinstance(event, ModelLost) and was_streamed:
             self._add(self._behind(is_partial=False), _ASKED_AGAIN)
         if isinstance(event, _ENDS_TURN):
-            self._is_skipping = self._is_aside = False
+            self._is_skipping = self._is_aside = self._is_streamed = False
         if isinstance(event, Shown):
             self._show(event)
 

@@ -1,5 +1,6 @@
 """What comes of a question, as askers meet it: they wait for the answer, or read its stream to the end, slowly, or
-leave it in any way; beside an account of each (request_accounts.py). And followers of it (played_feeds.py).
+leave it in any way; beside an account of each (request_accounts.py). Its followers are played by played_feeds.py, what
+a journal has of it by played_records.py.
 
     python -m callboard.actors.testing plays requests --seeds 1000
 
@@ -23,6 +24,7 @@ from callboard.actors.requests.conversation import Conversation
 from callboard.actors.requests.output_checks import CheckThreads, OutputChecker
 from callboard.actors.requests.outputs import OutputType, output_type
 from callboard.actors.requests.replies import Answer, Reply, SyncStream, Stream, Unheld
+from callboard.actors.testing import played_feeds, played_records
 from callboard.actors.testing.request_accounts import FAILURES, UNREAD_BYTES, Account, Looks, cancelled, parts_amiss, told
 from callboard.actors.testing.request_plans import NEVER, REQUEST, TAG, Plan, planned
 from callboard.actors.testing.waiting_world import OTHER_THREAD, READERS_THREAD, WaitsForEver, World, WorldLoop, waiting_in
@@ -377,5 +379,5 @@ def alike(found: Any, due: Any) -> bool:
 
 
 def play(seed: int) -> list[str]:
-    """What is not as promised."""
-    return Stage(seed).play()[:3]
+    """What is not as promised, in one play of each."""
+    return [*Stage(seed).play()[:3], *played_feeds.play(seed), *played_records.play(seed)]

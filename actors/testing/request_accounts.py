@@ -241,7 +241,7 @@ class Account(Struct):
         if finish is None and why:
             return self._no_answer(why, plan.is_kept)
         if finish is None and isinstance(error, RuntimeFailure):
-            failure = self._no_answer(said(error), isinstance(error, Unwritten) and error.may_go_on)
+            failure = self._no_answer("told to", isinstance(error, Unwritten) and error.may_go_on)
             failure.__cause__ = error.__cause__ or error
             return failure
         if finish is None and (error is not None or plan.down.reason is ExitReason.KILLED):
@@ -251,7 +251,7 @@ class Account(Struct):
             finish = Finish(TAG, Outcome.CANCELLED, "", Usage(), 0.0, (), STOPPING)
         if why and finish.reason.startswith(STOPPING):
             finish = replace(finish, reason=f"{finish.reason}: {why}")
-        return self._answered(finish)
+        return self.answered(finish)
 
     @staticmethod
     def _no_answer(why: str, may_go_on: bool) -> RuntimeFailure:
@@ -259,7 +259,7 @@ class Account(Struct):
             return OutcomeUnknown(f"the request has no answer: {why}; {MAY_GO_ON.format(REQUEST)}", REQUEST)
         return RuntimeFailure(f"the request has no answer: {why}")
 
-    def _answered(self, finish: Finish) -> object:
+    def answered(self, finish: Finish) -> object:
         self.is_open = finish.open_turn is not None
         output: object = finish.text
         if self.output is not None:
@@ -468,8 +468,14 @@ def parts_amiss(reply: Reply[Any]) -> Iterator[str]:
         "whether it has private parts": (hasattr(reply, "_no"), False),
     }
     yield from (f"{what} is {found!r}, due is {due!r}" for what, (found, due) in pairs.items() if found != due)
+    for name, says in (("contents", "a Reply has no 'contents'"), ("_no", "object has no attribute")):
+        try:
+            yield f"it has a part that none has: {getattr(reply, name)!r}"
+        except AttributeError as error:
+            if says not in str(error):
+                yield f"it does not say which part it has not: {error}"
     try:
-        yield f"it has a part that none has: {reply.contents!r}"
-    except AttributeError as error:
-        if "contents" not in str(error):
-            yield f"it does not say which part it has not: {error}"
+        reply.text = ""  # type: ignore[misc] - that it cannot be written is what is looked at
+        yield "it can be changed"
+    except AttributeError:
+        return

@@ -26,10 +26,23 @@ from callboard.protocol.commands import (
     RunTool,
     SetTimer,
 )
-from callboard.protocol.content import AssistantMessage, Citation, Image, Message, Text, ToolCall, UserMessage
+from callboard.protocol.content import (
+    AssistantMessage,
+    AssistantPart,
+    Citation,
+    Image,
+    Message,
+    Replay,
+    ServerTool,
+    Text,
+    Thinking,
+    ToolCall,
+    UserMessage,
+)
 from callboard.protocol.errors import ErrorKind, RuntimeFailure
 from callboard.protocol.events import (
     ApprovalGranted,
+    DeadlinePassed,
     ModelFailed,
     ModelLost,
     ModelResponded,
@@ -68,6 +81,7 @@ REQUEST: Final = RequestId("asked")
 TAG: Final = Tag(REQUEST, MessageId("asked/user"))
 NEVER: Final = math.inf
 _LOOK: Final = ToolName("look")
+_REPLAY: Final = Replay("sim", {"signature": "s"})
 _QUESTION: Final = UserMessage.of("What is there?")
 _MODEL_REQUEST: Final = ModelRequest("sim/a", (_QUESTION,))
 _KINDS: Final = (ErrorKind.SERVER, ErrorKind.RATE_LIMITED, ErrorKind.CONTEXT_LENGTH, ErrorKind.AUTHENTICATION)
@@ -122,7 +136,7 @@ class Plan(Struct, frozen=True):
 def planned(seed: int) -> Plan:
     """The same for the same seed."""
     rng = random.Random(f"request {seed}")
-    made = _Made(rng)
+    made = Made(rng)
     reader = _reader(rng)
     shown, at = list[tuple[float, tuple[Seen, ...]]](), 0.0
     for _ in range(rng.choice((0, 1, 4, 8, 8, 15))):
@@ -169,7 +183,7 @@ def _moment(seconds: float) -> float:
     return 1_000.0 + seconds
 
 
-class _Made:
+class Made:
     """What a session shows of a request, at random."""
 
     def __init__(self, rng: random.Random) -> None:
@@ -241,9 +255,23 @@ class _Made:
         rng, step = self.rng, TAG.at_step(self.step)
         return rng.choice((
             Note(step, self.word()), Note(step, self.word()), ModelFailed(step, at, self.error()), ModelLost(step, at),
-            ModelResponded(step, at, ModelResponse((Text(self.word()),))), self._recorded(), self._recorded(),
+            ModelResponded(step, at, self._turn()), self.recorded(), self.recorded(),
             CallModel(step, _MODEL_REQUEST, at + 60, purpose=CallPurpose.SUMMARY),
         ))  # fmt: skip
+
+    def _turn(self) -> ModelResponse:
+        rng = self.rng
+        cited = (Citation("https://a.example"),)
+        parts: list[AssistantPart] = [
+            Text(self.word(), rng.choice((None, _REPLAY)), rng.choice(((), cited))), Thinking(self.word(), _REPLAY),
+            ToolCall(CallId("a"), _LOOK, "{}"), ToolCall(CallId("b"), _LOOK, "{", complete=False, replay=_REPLAY),
+            Image("image/png", "AAAA"), ServerTool("search", _REPLAY, "web_search", "c", "found"),
+        ]  # fmt: skip
+        rng.shuffle(parts)
+        error = self.error() if rng.random() < 0.3 else None
+        return ModelResponse(
+            tuple(parts[: rng.choice((0, 1, 3))]), FinishReason.STOP, "stop", rng.choice((None, Usage(5, 6))), error=error
+        )
 
     def error(self) -> Error:
         """Of a model call."""
@@ -254,9 +282,10 @@ class _Made:
     def _of_request(self, at: float) -> Seen:
         moment = _moment(at + self.rng.choice((9.0, 30.0, 700.0)))
         started = RequestStarted(TAG, at, (), _QUESTION, RequestOptions("sim/a"))
-        return self.rng.choice((SetTimer(TAG, moment), SetTimer(TAG, moment), ClearTimer(TAG), started))
+        passed = DeadlinePassed(TAG, at)  # of a timer that was set anew
+        return self.rng.choice((SetTimer(TAG, moment), SetTimer(TAG, moment), ClearTimer(TAG), started, passed))
 
-    def _recorded(self) -> RecordStep:
+    def recorded(self) -> RecordStep:
         rng = self.rng
         parts: list[Any] = []
         for _ in range(rng.choice((0, 1, 3))):

@@ -152,17 +152,24 @@ class WorldLoop(asyncio.SelectorEventLoop):
 
 
 @contextmanager
-def waiting_in(world: World, **limits: int) -> Iterator[None]:
-    """What asks and reads waits in this world. `limits`: of the module `replies`, smaller ones."""
-    names: list[tuple[Any, str, Any]] = [
-        (backstop, "time", world), (reply, "time", world), (reply, "Lock", world.lock), (replies, "Lock", world.lock),
-        (replies, "get_ident", world.get_ident), *((replies, name, limit) for name, limit in limits.items()),
-    ]  # fmt: skip
-    before = [getattr(module, name) for module, name, _ in names]
-    for module, name, value in names:
+def replaced(module: Any, **values: object) -> Iterator[None]:
+    """These names of a module, for a while."""
+    before = {name: getattr(module, name) for name in values}
+    for name, value in values.items():
         setattr(module, name, value)
     try:
         yield
     finally:
-        for (module, name, _), value in zip(names, before, strict=True):
+        for name, value in before.items():
             setattr(module, name, value)
+
+
+@contextmanager
+def waiting_in(world: World, **limits: int) -> Iterator[None]:
+    """What asks and reads waits in this world. `limits`: of the module `replies`, smaller ones."""
+    with (
+        replaced(backstop, time=world),
+        replaced(reply, time=world, Lock=world.lock),
+        replaced(replies, Lock=world.lock, get_ident=world.get_ident, **limits),
+    ):
+        yield
