@@ -45,8 +45,7 @@ def recorded_items(log: RequestLog, count_tokens: TokenCounter, ahead: float) ->
         except Exception as error:
             raise RuntimeFailure(f"event {record.number} of the request cannot be replayed: {said(error)}") from error
         if isinstance(event, ModelStreamed):
-            for piece in event.events:
-                cut = "" if isinstance(piece, Restarted) else cut + piece.text if isinstance(piece, TextDelta) else cut
+            cut = _streamed(cut, event)
         else:
             number, index = number + 1, 0
             if isinstance(event, ModelResponded | ModelLost):
@@ -65,6 +64,16 @@ def recorded_items(log: RequestLog, count_tokens: TokenCounter, ahead: float) ->
                 yield Position(number, SHOWN, index), seen
     if cut:
         yield Position(number + 1, IN_TURN, 1), TextDelta(cut)
+
+
+def _streamed(before: str, event: ModelStreamed) -> str:
+    """The text of the turn that is open, once this of it has come."""
+    for piece in event.events:
+        if isinstance(piece, Restarted):
+            before = ""
+        elif isinstance(piece, TextDelta):
+            before += piece.text
+    return before
 
 
 def _of_messages(log: RequestLog) -> Iterator[Item]:

@@ -369,15 +369,14 @@ class Answer(Generic[T]):
 
     def expire(self) -> None:
         """The backstop: nothing has ended the request in time."""
-        late = "the request has no answer long after its deadline, or while it only waited: "
-        late += "callboard's loop is blocked, or its actors were lost"
-        self._settle(OutcomeUnknown(late, self.tag.request_id))
+        late = "the request has no answer long after its deadline, or while it only waited: callboard's loop is blocked"
+        self._settle(OutcomeUnknown(f"{late}, or its actors were lost", self.tag.request_id))
 
     def _settle(self, end: Reply[T] | RuntimeFailure) -> None:
         if not self._once.acquire(blocking=False):
             return
         if isinstance(end, Reply):  # here, since later another request may have the conversation
-            self.conversation.leave_open(self._finish and self._finish.open_turn)
+            self.conversation.leave_open(self._finish.open_turn if self._finish is not None else None)
         self.conversation.release(self.tag.request_id)
         error = end if isinstance(end, RuntimeFailure) else error_of(end, self._model_error)
         if error is not None:

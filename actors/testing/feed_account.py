@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any, Final
 
 from msgspec import Struct, field
@@ -167,9 +168,8 @@ class FeedAccount(Struct):
         self.entries.append(Entry(len(self.came), [(position, item)]))
         self.came.append((position, item))
         tail = self.entries[-JOINED:]
-        pairs = zip(tail, tail[1:], strict=False)
         are_single = len(tail) == JOINED and all(len(each.items) == 1 for each in tail)
-        if are_single and all(_follows(one.items[0], other.items[0]) for one, other in pairs):
+        if are_single and all(_follows(one.items[0], other.items[0]) for one, other in pairwise(tail)):
             self.entries[-JOINED:] = [Entry(tail[0].first, [each.items[0] for each in tail])]
 
     # -- what is kept

@@ -12,6 +12,7 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from callboard.actors.kernel import Down, ExitReason
 from callboard.actors.requests import ended_feeds, request_feed
 from callboard.actors.requests.backstop import Backstop
 from callboard.actors.requests.conversation import Conversation
@@ -30,12 +31,11 @@ from callboard.actors.testing.feed_account import (
     is_behind,
 )
 from callboard.actors.testing.request_accounts import Looks
-from callboard.actors.testing.request_plans import NEVER, TAG, Made
+from callboard.actors.testing.request_plans import NEVER, NO_ACTOR, TAG, Made
 from callboard.actors.testing.waiting_world import World, WorldLoop, replaced, waiting_in
 from callboard.protocol.commands import Finish, Outcome
 from callboard.protocol.errors import UsageError
 from callboard.protocol.model import CallPurpose, Usage
-from callboard.actors.kernel import Down, ExitReason
 
 _LIMITS: Final = {
     "KEPT_BYTES": KEPT_BYTES, "MAX_UNREAD_BYTES": UNREAD_BYTES, "TAKEN_ITEMS": TAKEN, "JOINED_PIECES": JOINED,
@@ -68,9 +68,7 @@ class FeedPlay:
         self.answer: Answer[Any] = Answer(Conversation(), TAG, 600.0)
         self.heard: list[object] = []
         self.told: list[object] = []
-        self.feed = RequestFeed(
-            self.answer, PROCESS, has_journal=self.account.has_journal, beside=self.heard.append
-        )
+        self.feed = RequestFeed(self.answer, PROCESS, has_journal=self.account.has_journal, beside=self.heard.append)
         self.followers: list[_Follower] = []
         self.problems: list[str] = []
         self.ended = False
@@ -154,7 +152,7 @@ class FeedPlay:
         self.ended = True
         before = self.loop.wake_ups
         self.answer(Finish(TAG, Outcome.ANSWERED, "", Usage(), 0.0, ()))
-        self.answer.session_ended(Down(None, ExitReason.NORMAL))  # type: ignore[arg-type]
+        self.answer.session_ended(Down(NO_ACTOR, ExitReason.NORMAL))
         self.same("the number of wake-ups at the end", self.loop.wake_ups - before, self.wake())
 
     async def wait(self) -> None:
@@ -224,7 +222,9 @@ def play_ids(seed: int) -> list[str]:
     first = process_name()
     if len(first) != 12 or set(first) - set("0123456789abcdef") or process_name() < first:
         return [f"{first} is no name of a process, or the next one is before it"]
-    return [] if is_behind(END, Position(99_999_998, 2)) and Position.read("") == Position() else ["END is not behind all"]
+    return (
+        [] if is_behind(END, Position(99_999_998, 2)) and Position.read("") == Position() else ["END is not behind all"]
+    )
 
 
 class _Ended(Struct):

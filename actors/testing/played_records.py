@@ -3,9 +3,8 @@ reads again of its conversation."""
 
 from __future__ import annotations
 
-import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, Final
 
@@ -21,7 +20,7 @@ from callboard.actors.requests.recorded_reply import recorded_reply
 from callboard.actors.requests.replies import Shown
 from callboard.actors.testing.feed_account import FeedAccount, Item, turn_pieces
 from callboard.actors.testing.request_accounts import Account, Looks, Told, told
-from callboard.actors.testing.request_plans import NEVER, REQUEST, TAG, Made, planned
+from callboard.actors.testing.request_plans import REQUEST, TAG, Made, planned
 from callboard.actors.testing.waiting_world import replaced
 from callboard.protocol.commands import CallModel, Command, Finish, Outcome
 from callboard.protocol.compaction import message_text, shortened
@@ -53,10 +52,11 @@ _WHOLE: Final = 4
 #: In these plays, of what a model reads again.
 _PAGE, _FOUND, _MOST_FOUND = 60, 20, 2
 _ENDS: Final = (ModelResponded, ModelFailed, ModelLost)
+_NO_NEEDS: Final = Needs()
 _SCHEMA: Final = {"type": "object", "properties": {"n": {"type": "array"}}}
 
 
-def _log(events: Sequence[Event], needs: Needs = Needs(), messages: Sequence[Message] = ()) -> RequestLog:
+def _log(events: Sequence[Event], needs: Needs = _NO_NEEDS, messages: Sequence[Message] = ()) -> RequestLog:
     records = tuple(Recorded(number, event) for number, event in enumerate(events, 1))
     named = tuple((MessageId(f"asked/{number}"), message) for number, message in enumerate(messages))
     return RequestLog(REQUEST, Beginning("c", None, 0.0, "sim/a", needs), records, messages=named)
@@ -204,7 +204,11 @@ def play_reply(seed: int) -> list[str]:
         found = type(wrong), "Numbers" in str(wrong), "has changed" in str(wrong)
     except Exception as ended:  # noqa: BLE001 - it is compared
         found = told(ended)
-    return [] if found == due and type(found) is type(due) else [f"a recorded reply is {found!r:.400}, due is {due!r:.400}"]
+    return (
+        []
+        if found == due and type(found) is type(due)
+        else [f"a recorded reply is {found!r:.400}, due is {due!r:.400}"]
+    )
 
 
 def _due(

@@ -1,10 +1,12 @@
-"""Requests as their askers meet them, made up at random: what a session shows and when, how it ends, and who reads it."""
+"""Requests as their askers meet them, made up: what a session shows and when, how it ends, and who reads it."""
 
 from __future__ import annotations
 
 import json
 import math
 import random
+from collections.abc import Callable
+from itertools import chain
 from typing import Any, Final
 
 from msgspec import Struct
@@ -79,10 +81,13 @@ from callboard.protocol.tools import FailureCode, Risk, ToolFailure
 
 REQUEST: Final = RequestId("asked")
 TAG: Final = Tag(REQUEST, MessageId("asked/user"))
+NO_ACTOR: Final[Any] = None
+"""Whose end it is, is not looked at."""
 NEVER: Final = math.inf
 _LOOK: Final = ToolName("look")
 _REPLAY: Final = Replay("sim", {"signature": "s"})
 _QUESTION: Final = UserMessage.of("What is there?")
+_OPTIONS: Final = RequestOptions("sim/a")
 _MODEL_REQUEST: Final = ModelRequest("sim/a", (_QUESTION,))
 _KINDS: Final = (ErrorKind.SERVER, ErrorKind.RATE_LIMITED, ErrorKind.CONTEXT_LENGTH, ErrorKind.AUTHENTICATION)
 _FENCED: Final = 'See:\n<code="a.py" #0:5>\nx = 1\n</code>\n'
@@ -171,16 +176,23 @@ def _reader(rng: random.Random) -> Reader:
     is_cancelled = kind in ("ask_async", "stream", "scope") and rng.random() < 0.5
     cancelled_at = begins_at + rng.uniform(0.01, 6.0) if is_cancelled else NEVER
     again_at = cancelled_at + rng.choice((NEVER, rng.uniform(0.001, 4.0))) if kind != "scope" else NEVER
-    pauses = rng.choice(((0.0,), (0.0,), (0.0, 0.3), (0.4,), (0.0, 0.0, 0.0, 2.0), (0.0, 11.7)))
+    pauses: tuple[float, ...] = rng.choice(((0.0,), (0.0,), (0.0, 0.3), (0.4,), (0.0, 0.0, 0.0, 2.0), (0.0, 11.7)))
     pauses = tuple(pause * rng.uniform(0.8, 1.2) for pause in pauses)
-    return Reader(
-        kind, begins_at, pauses, leaves_after, cancelled_at, again_at, rng.random() < 0.3, rng.random() < 0.3
-    )
+    return Reader(kind, begins_at, pauses, leaves_after, cancelled_at, again_at, rng.random() < 0.3, rng.random() < 0.3)
 
 
 def _moment(seconds: float) -> float:
     """Of the clock by which a session sets its timers."""
     return 1_000.0 + seconds
+
+
+def _begun(at: float) -> Seen:
+    return RequestStarted(TAG, at, (), _QUESTION, _OPTIONS)
+
+
+def _passed(at: float) -> Seen:
+    """A timer that was set anew since."""
+    return DeadlinePassed(TAG, at)
 
 
 class Made:
@@ -206,10 +218,8 @@ class Made:
     def seen(self, at: float) -> Seen:
         """One thing."""
         rng, step = self.rng, TAG.at_step(self.step)
-        made: Seen = rng.choice((
-            self._streamed, self._streamed, self._streamed, self._streamed, self._of_call, self._of_call, self._progress,
-            self._progress, self._told, self._told, self._of_request,
-        ))(at)  # fmt: skip
+        makes = (self._streamed,) * 4, (self._of_call, self._progress, self._told) * 2, (self._of_request,)
+        made: Seen = rng.choice([*chain(*makes)])(at)
         self.step += isinstance(made, ModelResponded) and made.tag == step
         return made
 
@@ -225,12 +235,14 @@ class Made:
 
     def _piece(self) -> StreamEvent:
         rng, call = self.rng, CallId(self.rng.choice("ab"))
-        return rng.choice((
-            TextDelta(self.word(), rng.randrange(2)), TextDelta(self.word()), TextDelta(self.word()),
-            ThinkingDelta(self.word()), ToolCallStart(call, _LOOK), ToolCallDelta(call, '{"n": '),
-            ToolCallComplete(call), Restarted("told to"), Done(FinishReason.STOP, usage=Usage(3, 4)),
-            CitationDelta((Citation("https://a.example"),)),
+        makes: Callable[[], StreamEvent] = rng.choice((
+            lambda: TextDelta(self.word(), rng.randrange(2)), lambda: TextDelta(self.word()),
+            lambda: TextDelta(self.word()), lambda: ThinkingDelta(self.word()), lambda: ToolCallStart(call, _LOOK),
+            lambda: ToolCallDelta(call, '{"n": '), lambda: ToolCallComplete(call), lambda: Restarted("told to"),
+            lambda: Done(FinishReason.STOP, usage=Usage(3, 4)),
+            lambda: CitationDelta((Citation("https://a.example"),)),
         ))  # fmt: skip
+        return makes()
 
     def failure(self) -> ToolFailure:
         """With what only the host sees."""
@@ -240,24 +252,31 @@ class Made:
 
     def _of_call(self, at: float) -> Seen:
         tag, rng = self.call(), self.rng
-        return rng.choice((
-            RunTool(tag, _LOOK, "{}", at + 9, "e"), ToolCallStarted(tag, at), ToolCallDeferred(tag, at, 60.0, "later"),
-            ToolCallCompleted(tag, at, self.word(), "printed"), ToolCallFailed(tag, at, self.failure()),
-            ToolCallTimedOut(tag, at, "", rng.choice((None, self.failure()))),
-            ToolCallCancelled(tag, at, "", rng.choice((None, self.failure()))), AskApproval(tag, _LOOK, "{}", Risk.READ),
-            ApprovalGranted(tag, at), ReportFailure(tag, self.failure()), CallOutside(tag, ToolCall(tag.call_id, _LOOK, "{}")),
+        makes: Callable[[], Seen] = rng.choice((
+            lambda: RunTool(tag, _LOOK, "{}", at + 9, "e"), lambda: ToolCallStarted(tag, at),
+            lambda: ToolCallDeferred(tag, at, 60.0, "later"),
+            lambda: ToolCallCompleted(tag, at, self.word(), "printed"),
+            lambda: ToolCallFailed(tag, at, self.failure()),
+            lambda: ToolCallTimedOut(tag, at, "", rng.choice((None, self.failure()))),
+            lambda: ToolCallCancelled(tag, at, "", rng.choice((None, self.failure()))),
+            lambda: AskApproval(tag, _LOOK, "{}", Risk.READ), lambda: ApprovalGranted(tag, at),
+            lambda: ReportFailure(tag, self.failure()),
+            lambda: CallOutside(tag, ToolCall(tag.call_id, _LOOK, "{}")),
         ))  # fmt: skip
+        return makes()
 
     def _progress(self, at: float) -> Seen:
         return ToolProgressed(self.call(), at, self.word(), 0.5)
 
     def _told(self, at: float) -> Seen:
         rng, step = self.rng, TAG.at_step(self.step)
-        return rng.choice((
-            Note(step, self.word()), Note(step, self.word()), ModelFailed(step, at, self.error()), ModelLost(step, at),
-            ModelResponded(step, at, self._turn()), self.recorded(), self.recorded(),
-            CallModel(step, _MODEL_REQUEST, at + 60, purpose=CallPurpose.SUMMARY),
+        makes: Callable[[], Seen] = rng.choice((
+            lambda: Note(step, self.word()), lambda: Note(step, self.word()),
+            lambda: ModelFailed(step, at, self.error()), lambda: ModelLost(step, at),
+            lambda: ModelResponded(step, at, self._turn()), self.recorded, self.recorded,
+            lambda: CallModel(step, _MODEL_REQUEST, at + 60, purpose=CallPurpose.SUMMARY),
         ))  # fmt: skip
+        return makes()
 
     def _turn(self) -> ModelResponse:
         rng = self.rng
@@ -270,20 +289,24 @@ class Made:
         rng.shuffle(parts)
         error = self.error() if rng.random() < 0.3 else None
         return ModelResponse(
-            tuple(parts[: rng.choice((0, 1, 3))]), FinishReason.STOP, "stop", rng.choice((None, Usage(5, 6))), error=error
+            tuple(parts[: rng.choice((0, 1, 3))]),
+            FinishReason.STOP,
+            "stop",
+            rng.choice((None, Usage(5, 6))),
+            error=error,
         )
 
     def error(self) -> Error:
         """Of a model call."""
         self.number += 1
         rng = self.rng
-        return Error(rng.choice(_KINDS), f"told to {self.number}.", True, rng.choice((None, 3.5)), status=400 + self.number)
+        return Error(
+            rng.choice(_KINDS), f"told to {self.number}.", True, rng.choice((None, 3.5)), status=400 + self.number
+        )
 
     def _of_request(self, at: float) -> Seen:
         moment = _moment(at + self.rng.choice((9.0, 30.0, 700.0)))
-        started = RequestStarted(TAG, at, (), _QUESTION, RequestOptions("sim/a"))
-        passed = DeadlinePassed(TAG, at)  # of a timer that was set anew
-        return self.rng.choice((SetTimer(TAG, moment), SetTimer(TAG, moment), ClearTimer(TAG), started, passed))
+        return self.rng.choice((SetTimer(TAG, moment), SetTimer(TAG, moment), ClearTimer(TAG), _begun(at), _passed(at)))
 
     def recorded(self) -> RecordStep:
         rng = self.rng
@@ -308,7 +331,7 @@ class Made:
             error.__cause__ = OSError("no room")
         reason = rng.choice((ExitReason.NORMAL, ExitReason.KILLED)) if error is None else ExitReason.CRASHED
         why = rng.choice(("", "", "", "the tree has ended"))
-        down = Down(None, reason, error)  # type: ignore[arg-type] - of no actor
+        down = Down(NO_ACTOR, reason, error)
         return (self.finish() if rng.random() < 0.75 else None), down, why
 
     def finish(self) -> Finish:
