@@ -142,8 +142,9 @@ def play_odd_feeds(seed: int) -> list[str]:
     except RuntimeFailure as failure:
         if "event 2 of the request" not in str(failure) or failure.__cause__ is None:
             return [f"a request that began twice: {failure}"]
-    cut = ModelStreamed(TAG.at_step(1), 2.0, (Restarted("journal"), TextDelta("so "), TextDelta("far")))
-    last = list(recorded_items(_log((started, cut)), estimate_tokens, 0.0))[-1:]
+    cut = [ModelStreamed(TAG.at_step(1), 2.0, (Restarted("journal"), TextDelta("so "))) for _ in range(2)]
+    cut.append(ModelStreamed(TAG.at_step(1), 2.0, (TextDelta("far"),)))
+    last = list(recorded_items(_log((started, *cut)), estimate_tokens, 0.0))[-1:]
     if [(str(position), item) for position, item in last] != [("00000002.0.000001", TextDelta("so far"))]:
         return [f"of a turn that its process has not ended is shown {last}"]
     return _direct(started)

@@ -61,6 +61,14 @@ def test_while_it_only_waits_it_may_take_days_as_long_as_the_loop_answers(clock:
         assert not backstop.is_lost()
 
 
+def test_a_loop_that_nobody_can_look_at_is_not_lost(clock: Clock) -> None:
+    backstop = Backstop(10.0)
+    backstop.deadline_moved(None)
+    for _ in range(LOST_AFTER + 2):
+        assert backstop.look_seconds == LOOK_SECONDS
+        assert not backstop.is_lost()
+
+
 def test_a_loop_that_answers_no_look_is_lost(clock: Clock) -> None:
     asked: list[Callable[[], object]] = []
     backstop = Backstop(10.0, asked.append)

@@ -17,7 +17,7 @@ from callboard.actors.requests import replies as module
 from callboard.actors.requests.conversation import Conversation
 from callboard.actors.requests.replies import Answer, ModelCallFailed, Reply, RequestEnded, Stream
 from callboard.protocol.code_fences import CodeFence, MalformedFence
-from callboard.protocol.commands import Finish, Note, Outcome, RunTool
+from callboard.protocol.commands import Finish, Note, OpenTurn, Outcome, RunTool
 from callboard.protocol.compaction import Compacted
 from callboard.protocol.content import (
     AssistantMessage,
@@ -217,6 +217,20 @@ async def test_a_waiting_task_and_a_reader_are_told_too(monkeypatch: pytest.Monk
         [item async for item in Stream(Answer(taken(), TAG, 0.01), Cancels())]
 
 
+def test_a_session_that_ends_after_its_asker_was_told_opens_no_turn() -> None:
+    """Another request may have the conversation by then."""
+    conversation = Conversation()
+    conversation.take(TAG.request_id)
+    answer: Answer = Answer(conversation, TAG, 60.0)
+    answer.expire()
+    turn = OpenTurn(AssistantMessage((ToolCall(CallId("c"), ToolName("t"), "{}"),)))
+    end(answer, replace(finish(Outcome.CALLS_OUTSIDE), open_turn=turn))
+    assert conversation.open_turn is None
+    conversation.take(TAG.request_id)
+    end(Answer(conversation, TAG, 60.0), replace(finish(Outcome.CALLS_OUTSIDE), open_turn=turn))
+    assert conversation.open_turn == turn
+
+
 # -- conversations that no provider would accept
 
 
@@ -274,6 +288,21 @@ async def test_a_consumer_that_leaves_cancels_the_request_once(answer: Answer) -
     await iterator.aclose()  # type: ignore[attr-defined]
     stream(delta("b"))
     assert cancels.reasons == ["its reader has left"]
+
+
+async def test_a_second_reader_is_refused_and_the_first_reads_on(answer: Answer) -> None:
+    cancels = Cancels()
+    stream = Stream(answer, cancels)
+    stream.has_begun = True
+    stream(delta("a"))
+    first = aiter(stream)
+    assert await anext(first) == TextDelta("a")
+    with pytest.raises(UsageError, match="was read before"):
+        await anext(aiter(stream))
+    stream(delta("b"))
+    end(stream, finish())
+    assert [type(item) async for item in first] == [TextDelta, Reply]
+    assert not cancels.reasons
 
 
 async def test_a_consumer_that_reads_to_the_end_cancels_nothing(answer: Answer) -> None:
