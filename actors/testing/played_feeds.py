@@ -186,7 +186,7 @@ class FeedPlay:
         deeds: tuple[Callable[[], None], ...] = (
             *(self.show,) * 6, self.follow, self.follow, self.take, self.take, self.leave, self.end,
         )  # fmt: skip
-        for _ in range(rng.choice((10, 40))):
+        for _ in range(rng.choice((10, 30))):
             rng.choice(deeds)()
             self.compare()
             if self.loop.wake_ups and rng.random() < 0.5:
@@ -241,7 +241,7 @@ def play_ended(seed: int) -> list[str]:
     problems: list[str] = []
     with replaced(ended_feeds, KEPT_FEEDS=4, KEPT_FEEDS_BYTES=1_000, KEPT_FEED_SECONDS=100.0):
         for _ in range(20):
-            now += rng.choice((0.0, 1.0, 60.0))
+            now += rng.choice((0.0, 1.0, 50.0))
             name: Any = rng.choice("abcdef")
             is_added = rng.random() < 0.6
             if is_added:
@@ -252,6 +252,8 @@ def play_ended(seed: int) -> list[str]:
                 len(kept) > 4 or sum(each.size_bytes for _, _, each in kept) > 1_000 or kept[0][0] < now - 100.0
             ):
                 kept.pop(0)
+            if feeds._size_bytes != sum(each.size_bytes for _, _, each in kept) and is_added:
+                problems.append(f"it keeps {feeds._size_bytes} bytes, due is {kept}")
             for each in "abcdef" if not is_added else name:
                 last = [feed for _, known, feed in kept if known == each]
                 found: Any = feeds.find(each, now)  # type: ignore[arg-type]

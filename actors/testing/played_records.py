@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from callboard.actors.journal.journal_records import Beginning, Needs, Recorded, RequestEnd, RequestLog
 from callboard.actors.requests import read_earlier
+from callboard.actors.requests.conversation import Conversation
 from callboard.actors.requests.feed_positions import Position
 from callboard.actors.requests.json_schema import raw_output
 from callboard.actors.requests.outputs import OutputType, output_type
@@ -22,8 +23,9 @@ from callboard.actors.testing.feed_account import FeedAccount, Item, turn_pieces
 from callboard.actors.testing.request_accounts import Account, Looks, Told, told
 from callboard.actors.testing.request_plans import REQUEST, TAG, Made, planned
 from callboard.actors.testing.waiting_world import replaced
-from callboard.protocol.commands import CallModel, Command, Finish, Outcome
-from callboard.protocol.compaction import message_text, shortened
+from callboard.actors.tools import ToolContext
+from callboard.protocol.commands import CallModel, Command, Finish, Outcome, RunTool
+from callboard.protocol.compaction import READ_TOOL, message_text, shortened
 from callboard.protocol.content import AssistantMessage, Message, ToolCall, UserMessage
 from callboard.protocol.direct_call import DirectCall
 from callboard.protocol.errors import RuntimeFailure, ToolError, UsageError
@@ -38,7 +40,7 @@ from callboard.protocol.events import (
     ToolCallStarted,
     shifted,
 )
-from callboard.protocol.ids import CallId, MessageId, ToolName
+from callboard.protocol.ids import CallId, MessageId, RequestId, ToolName
 from callboard.protocol.machine import Session
 from callboard.protocol.model import Restarted, TextDelta
 from callboard.protocol.options import RequestOptions
@@ -47,7 +49,7 @@ from callboard.protocol.prompt_tokens import estimate_tokens
 from callboard.protocol.testing import drive
 from callboard.protocol.testing.generator import scenario
 
-#: Of the seeds, one in so many plays a whole conversation.
+#: Of the seeds, one in so many plays a whole conversation, and one the odd ones.
 _WHOLE: Final = 4
 #: In these plays, of what a model reads again.
 _PAGE, _FOUND, _MOST_FOUND = 60, 20, 2
@@ -121,6 +123,8 @@ def _streamed(before: str, event: ModelStreamed) -> str:
 def play_odd_feeds(seed: int) -> list[str]:
     """One whose events are no longer kept, one that this code makes something else of, one that has no model, and one
     whose process has ended in the middle of a turn."""
+    if seed % _WHOLE != 1:
+        return []
     rng = random.Random(f"odd {seed}")
     made = Made(rng)
     messages: list[Message] = []
@@ -247,7 +251,8 @@ def play_read(seed: int) -> list[str]:
     words, offset = rng.choice(("", " ", "alpha", "BETA alpha", "gamma", "none")), rng.choice((0, 0, 50, 700, -5))
     with replaced(read_earlier, MAX_RESULT_CHARS=_PAGE, FOUND_CHARS=_FOUND, MAX_FOUND=_MOST_FOUND):
         try:
-            found = read_earlier.read(messages, first, last, words, offset)
+            given = {"first": first, "last": last, "words": words, "offset": offset}
+            found = _called(messages, {name: value for name, value in given.items() if value})
         except ToolError as error:
             found = f"refused: {error}"
     due = _read(messages, first, last, words, offset)
@@ -256,6 +261,23 @@ def play_read(seed: int) -> list[str]:
     if not isinstance(due, str) and found.startswith("refused: ") and all(each in found for each in due):
         return []
     return [f"{first} to {last} with {words!r} from {offset}: {found!r}, due is {due!r}"]
+
+
+def _called(messages: list[Message], given: dict[str, Any]) -> str:
+    """By the model's tool, of a request that has this conversation. Raises ToolError."""
+    tool = read_earlier.read_tool({REQUEST: Conversation(messages)}.get)
+    other = ToolContext(RunTool(TAG._replace(request_id=RequestId("other")), READ_TOOL, "{}", 0.0, "e"))
+    found = []
+    for context in (other, ToolContext(RunTool(TAG, READ_TOOL, "{}", 0.0, "e"))):
+        call: Any = tool.function(context, **given)
+        try:
+            call.send(None)
+        except StopIteration as end:
+            found.append(end.value)
+        except ToolError:
+            if context is not other:
+                raise
+    return str(found[0]) if len(found) == 1 else "one without a conversation reads another's"
 
 
 def _read(messages: list[Message], first: int, last: int, words: str, offset: int) -> str | tuple[str, ...]:

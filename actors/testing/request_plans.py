@@ -231,7 +231,16 @@ class Made:
                 pieces = (*pieces, Done(FinishReason.STOP))
         else:
             pieces = tuple(self._piece() for _ in range(self.rng.choice((0, 1, 1, 3))))
+            if self.rng.random() < 0.3:
+                pieces = self._run()
         return ModelStreamed(TAG.at_step(self.step), at, pieces)
+
+    def _run(self) -> tuple[StreamEvent, ...]:
+        """Pieces of one part of a turn."""
+        call, block, count = CallId(self.rng.choice("ab")), self.rng.randrange(2), self.rng.choice((2, 3, 7))
+        if self.rng.random() < 0.5:
+            return tuple(ToolCallDelta(call, self.word()) for _ in range(count))
+        return tuple(TextDelta(self.word(), block) for _ in range(count))
 
     def _piece(self) -> StreamEvent:
         rng, call = self.rng, CallId(self.rng.choice("ab"))

@@ -62,6 +62,7 @@ PLAYED: Final = (
     ("callboard.actors.journal", ("recovery", "actors")),
     ("callboard.actors.taking_up", ("recovery", "actors")),
     ("callboard.actors.requests.write_ahead", ("recovery", "actors")),
+    ("callboard.actors.requests.request_session", ("actors",)),
     ("callboard.actors.requests", ("requests", "actors")),
     ("callboard.protocol", ("session", "actors")),
     ("callboard", ("actors",)),
