@@ -59,6 +59,7 @@ class _Kept(Struct, eq=False):
     conversation_id: str
     records: list[tuple[bytes, tuple[str, ...], float]] = field(default_factory=list)
     messages: list[NewMessage] = field(default_factory=list)
+    """That its writes have brought: first those of its history that were not there yet."""
     end: RequestEnd | None = None
     owner: int = 0
     takings_up: int = 0
@@ -208,8 +209,7 @@ class SimulatedDisk(Struct, eq=False):
                 if each.parent is not None and each.parent not in rows:
                     raise self._fault(change, f"{each.message_id} follows a message that is not there")
                 rows[each.message_id] = each
-                if change.begins is None:  # else it is of the history, which the journal did not have yet
-                    kept.messages.append(each)
+                kept.messages.append(each)
         if change.compacted is not None:
             self.compacted[kept.conversation_id] = change.compacted
 

@@ -203,7 +203,7 @@ def rebuilt_wrongly(disk: SimulatedDisk, log: RequestLog, found: Rebuilt) -> Ite
     """What a request goes on with is what the disk has of it, in its conversation and in its session."""
     kept = disk.requests[log.request_id]
     outcomes = [each.outcome for tag, each in disk.outcomes.items() if tag.request_id == log.request_id]
-    own, ids = [each.message_id for each in kept.messages], chain_of(disk, log)
+    own, ids = [each.message for each in kept.messages if each.message_id not in log.history_ids], chain_of(disk, log)
     session, started = found.taken_up.session, log.records[0].event
     replayed = Session.replay([record.event for record in log.records]) if not log.begins.needs.direct else session
     assert isinstance(started, RequestStarted)
@@ -219,7 +219,7 @@ def rebuilt_wrongly(disk: SimulatedDisk, log: RequestLog, found: Rebuilt) -> Ite
         ),
         "the conversation": (found.conversation.id, log.begins.conversation_id),
         "the ids of the messages": (list(found.conversation.ids), ids),
-        "the messages": (found.conversation.messages, (*started.history, *(each.message for each in kept.messages))),
+        "the messages": (found.conversation.messages, (*started.history, *own)),
         "what is left out of the prompts": (
             found.conversation.compacted, disk.compacted.get(log.begins.conversation_id, started.compacted)
         ),
