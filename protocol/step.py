@@ -581,12 +581,10 @@ class Repeats:
         """The calls of a step have ended, in any order: what each gave, or None where it was refused by `next_step`."""
         each: dict[bytes, set[bytes]] = {}
         for key, result in outcomes:
-            results = each.setdefault(key, set())
-            if result is not None:
-                results.add(digest(result))
+            each.setdefault(key, set()).update(() if result is None else (digest(result),))
         found = {key: b"".join(sorted(results)) for key, results in each.items()}
         known = {key: self._asked.pop(key, _Asked()) for key in found}
-        self._news += any(given and given != known[key].results for key, given in found.items())
+        self._news += any(results and results != known[key].results for key, results in found.items())
         for key, asked in known.items():
             asked.times = asked.times + 1 if asked.news == self._news else 1
             asked.results, asked.news = found[key] or asked.results, self._news
@@ -597,11 +595,7 @@ class Repeats:
 
 def digest(*texts: str) -> bytes:
     """Of a call or a result: the same in every process, and for no other texts."""
-    try:
-        plain = orjson.dumps(texts)
-    except TypeError:  # a lone surrogate
-        plain = content.json_text(texts).encode()
-    return hashlib.blake2b(plain, digest_size=16).digest()
+    return hashlib.blake2b(content.json_text(texts).encode(), digest_size=16).digest()
 
 
 # Failures: what the session itself reports to the model; each says what was wrong and what to do.
