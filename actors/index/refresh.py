@@ -109,9 +109,11 @@ def _agrees(store: SqliteStore, lexical: LexicalIndex) -> bool:
 
 
 def _plan(request: Request, store: SqliteStore) -> RefreshPlan:
-    walks = [Walk(root, str(request.layout.folder), request.secrets) for root in request.roots]
-    plan = _scan_paths(walks, store, request.paths) if request.paths is not None else None
-    return plan or _scan_all(walks, store)
+    def walks() -> list[Walk]:  # each counts what it leaves out
+        return [Walk(root, str(request.layout.folder), request.secrets) for root in request.roots]
+
+    plan = _scan_paths(walks(), store, request.paths) if request.paths is not None else None
+    return plan or _scan_all(walks(), store)
 
 
 def _jobs(plan: RefreshPlan) -> Iterator[ParseJob]:

@@ -2,36 +2,60 @@
 
     python -m callboard.actors.testing plays index --seeds 200
 
-Files are written, moved, removed and ignored at random; after a refresh each word is found where it is now, and nowhere
-else, also by a store that was copied in the middle of all and by an index made anew. `play(seed)` says what is not so,
-one sentence each; the same for the same seed.
+Files are written, moved, removed, ignored, made secret and unreadable at random, and read all together or a few at a
+time. Each word is found where it was when it was read, and nowhere else, also by a store that was copied in the middle
+of all and by an index made anew; what is shown is what the files hold now. Every third play is about the code of a
+small program (index_programs.py), every sixth about what questions wait for (index_waits.py). `play(seed)` says what
+is not so, one sentence each; the same for the same seed.
 """
 
 from __future__ import annotations
 
 import os
 import random
+import re
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from msgspec.structs import replace
+
+from callboard.actors.index import parsing
 from callboard.actors.index.code_index import CodeIndex, Hit
-from callboard.actors.index.rag import AskIndex, Indexer, Rag, RefreshIndex, SearchCode
-from callboard.actors.index.searching import Filters
-from callboard.actors.kernel import ActorSystem
+from callboard.actors.index.rag import AskIndex, CodeSearch, RefreshIndex, code_actors
+from callboard.actors.index.refresh import RefreshSummary
+from callboard.actors.index.searching import MAX_QUERIES, Filters
+from callboard.actors.kernel import ActorSystem, Backoff, Supervisor
+from callboard.actors.secret_files import SecretRules
+from callboard.actors.testing.index_model import (
+    BY_CONTENT,
+    GIT,
+    LATE,
+    OWN,
+    Counted,
+    Known,
+    Tree,
+    language_of,
+    plainly,
+)
+from callboard.actors.testing.simulated_loop import SimulatedLoop
 from callboard.actors.testing.simulation import SimulatedScheduler
+from callboard.protocol.code_fences import AssembledContext, CodeFence, parse_fences
+from callboard.protocol.errors import RuntimeFailure, UsageError
 
 #: Files are made by the hundred: in memory where there is such a place.
 _MEMORY: Final = "/dev/shm"
-#: Path, and what it is written in.
-FILES: Final = {
-    "a.py": "python", "pkg/b.py": "python", "pkg/deep/c.py": "python", "d.rs": "rust", "pkg/e.go": "go",
-    "f.js": "javascript", "notes.md": "markdown", "pkg/plain.txt": "text",
-}  # fmt: skip
+NAMES: Final = (
+    "a.py", "pkg/b.py", "pkg/deep/c.py", "d.rs", "pkg/e.go", "f.js", "notes.md", "pkg/plain.txt", "pkg2/b.py",
+    "pkg/deeper/g.py", "pkg.py", "Dockerfile",
+)  # fmt: skip
 #: One definition, or one paragraph; `{word}` is its own.
 BLOCKS: Final = {
     "python": "def {word}(value):\n    total = value + 1\n    return total\n\n\n",
@@ -40,11 +64,32 @@ BLOCKS: Final = {
     "javascript": "function {word}(value) {{\n  const total = value + 1;\n  return total;\n}}\n\n",
     "markdown": "# About {word}\n\nThe total is told of {word} here.\n\n",
     "text": "A line about {word} and its total.\n\n",
+    "script": "RUN make {word} --total\n\n",
 }
 HEADS: Final = {"go": "package p\n\n"}
-IGNORED: Final = ("", "*.go\n", "pkg/deep/\n", "/a.py\nnotes.md\n", "*.py\n!b.py\n")
+CODE: Final = ("python", "rust", "go", "javascript")
+IGNORED: Final = (
+    "", "*.go\n", "pkg/deep/\n", "/a.py\nnotes.md\n", "*.py\n!b.py\n", "deep*\n", "/pkg/*\n!/pkg/deep/\n", "b.py\n",
+    "!b.py\n", "*\n!*.md\n",
+)  # fmt: skip
+SECRET: Final = ("", "c.py\n", "/deep/\n", "pkg/deep/\n", "*.md\n", "*.py\n!a.py\n", "!c.py\n", "d.rs\n")
+GIVEN: Final = ((), (), ("e.go",), ("*.rs", "!d.rs", "deeper/"))
+#: What is never read: its content, and why.
+ODD: Final[tuple[tuple[str, bytes, str], ...]] = (
+    ("blob.py", b"\0{word}", "read: binary"), ("void.py", b"", "empty"), ("poetry.lock", b"{word}", "not_source"),
+    ("pkg/picture.png", b"{word}", "not_source"), (".env", b"{word}", "secret"), ("pkg/.env", b"{word}", "secret"),
+    ("pkg/one_line.js", b"{word} " * 900, "read: minified"), ("notes2.txt", b"{word}\n" * 50_000, "read: too_long"),
+    ("id.txt", b"-----BEGIN RSA PRIVATE KEY-----\n{word}\n-----END RSA PRIVATE KEY-----\n", "read: secret"),
+    ("node_modules/m.py", b"def {word}(): pass\n", "hidden"), ("venv/v.py", b"def {word}(): pass\n", "hidden"), ("pkg/huge.py", b"", "too_long"),
+)  # fmt: skip
 #: A token that no other word is like: letters by which the words are counted.
 LETTERS: Final = "bcdfghjklm"
+_WORD: Final = re.compile(r"quux[b-m]{4}")
+
+
+def words_in(text: str) -> list[str]:
+    """Each once, in order."""
+    return list(dict.fromkeys(_WORD.findall(text)))
 
 
 class World:
@@ -55,38 +100,53 @@ class World:
         self.folder = Path(tempfile.mkdtemp(prefix="played-index-", dir=_MEMORY if os.path.isdir(_MEMORY) else None))
         self.root = self.folder / "work"
         self.root.mkdir()
-        self.words: dict[str, list[str]] = {}
-        """What each file holds, in order."""
-        self.rules = ""
-        self.known: dict[str, list[str]] = {}
-        """The same, as it was when it was indexed."""
-        self.known_rules = ""
+        self.tree = Tree(given=self.rng.choice(GIVEN))
+        self.stamps: dict[str, tuple[int, int]] = {}
+        self.known = Known()
+        self.is_exact = True
+        """Is `known` all that the index has? Not after a look-up has found some files changed."""
+        self.latest: tuple[float, RefreshSummary] | None = None
+        """The last refresh of all, which may be answer enough."""
         self.dropped: list[str] = []
         self.number = 0
         self.clock = 1_700_000_000
         self.problems: list[str] = []
         self.deed = ""
-        self.open_index = partial(CodeIndex.open, self.root, self.folder / "store", embedder=None)
-        self.simulation = SimulatedScheduler(0)
+        self.rules = SecretRules(self.tree.given)
+        self.open_index = partial(CodeIndex.open, self.root, self.folder / "store", embedder=None, secrets=self.rules)
+        self.simulation = SimulatedScheduler(seed)
         self.system = ActorSystem(self.simulation)
-        self._begin()
-        for name in self.rng.sample(sorted(FILES), 4):
+        self.loop = SimulatedLoop(self.simulation)
+        specs = code_actors([self.root], self.folder / "store", None, self.rules, lambda _: None)
+        specs = tuple(replace(each, runs_on="loop", backoff=Backoff(0, 0), intensity=1_000_000) for each in specs)
+        self.system.spawn(lambda: Supervisor(specs), "root")
+        self.pass_time(0.3)
+        self.search = CodeSearch(self.system)
+        for name in self.rng.sample(NAMES, 5):
             self.write(name)
 
-    def _begin(self) -> None:
-        self.rag = self.system.spawn(lambda: Rag(self.open_index, [self.root]), "rag")
-        self.indexer = self.system.spawn(lambda: Indexer(self.open_index), "indexer")
+    def pass_time(self, seconds: float) -> None:
+        """Virtual."""
+        self.simulation.run_until_idle(until_seconds=self.simulation.now() + seconds)
 
     def wrong(self, what: str) -> None:
         """Something is not as promised."""
         if len(self.problems) < 3:
             self.problems.append(f"after {self.deed}: {what}".replace(f"{self.root}/", ""))
 
-    def ask(self, ref: Any, message: Any) -> Any:
-        """What an actor answers."""
-        reply = ref.ask(message, block=False)
-        self.simulation.run_until_idle(until_seconds=self.simulation.now() + 1.0)
+    def ask(self, name: str, message: Any) -> Any:
+        """What an actor answers; where it fails, with what."""
+        reply = self.system.ref(f"root/{name}").ask(message, block=False)
+        while not reply.done and self.simulation.step():
+            continue
         return reply._error or reply.result()
+
+    def answer(self, question: Callable[[CodeIndex], Any]) -> Any:
+        """By the actor that answers questions."""
+        found = self.ask("rag", AskIndex(question))
+        if isinstance(found, BaseException):
+            self.wrong(f"the questions came to {found!r}")
+        return found
 
     # -- files
 
@@ -95,208 +155,458 @@ class World:
         self.number += 1
         return "quux" + "".join(LETTERS[int(digit)] for digit in f"{self.number:04}")
 
-    def write(self, name: str) -> None:
+    def write(self, name: str, *, is_late: bool = False) -> None:
         """New content, some of it kept."""
-        old = self.words.get(name, [])
+        old = words_in(self.tree.texts.get(name, ""))
         kept = [word for word in old if self.rng.random() < 0.5]
-        self.dropped += [word for word in old if word not in kept]
-        self.words[name] = [*kept, *(self.word() for _ in range(self.rng.randint(1, 4)))]
-        self.rng.shuffle(self.words[name])
-        self._save(name)
+        words = [*kept, *(self.word() for _ in range(self.rng.randint(1, 4)))]
+        self.rng.shuffle(words)
+        self.save(name, self.text(name, words), is_late=is_late)
 
-    def text(self, name: str, words: Sequence[str]) -> str:
-        """What the file holds."""
-        kind = FILES[name]
+    def text(self, name: str, words: Iterable[str]) -> str:
+        """What a file with these words holds."""
+        kind = language_of(name)
         return HEADS.get(kind, "") + "".join(BLOCKS[kind].format(word=word) for word in words)
 
-    def _save(self, name: str) -> None:
+    def save(self, name: str, text: str, *, is_late: bool = False) -> None:
+        """This is what the file holds."""
+        self.dropped += words_in(self.tree.texts.get(name, ""))
+        self.tree.odd.pop(name, None)
+        self.tree.texts[name] = text
+        self._put(name, text.encode())
+        self.stamp(name, is_late=is_late)
+
+    def _put(self, name: str, content: bytes) -> None:
         place = self.root / name
         place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(self.text(name, self.words[name]))
-        self._tick(place)
+        if place.is_symlink():
+            place.unlink()
+        place.write_bytes(content)
 
-    def _tick(self, place: Path) -> None:
+    def stamp(self, name: str, *, is_late: bool = False) -> None:
         """Times that go on by themselves, so that no play depends on how quick it is."""
         self.clock += 1
-        os.utime(place, (self.clock, self.clock))
+        at = int(time.time()) + 100_000 if is_late else self.clock
+        place = self.root / name
+        os.utime(place, (at, at))
+        self.stamps[name] = (max(at, LATE) if is_late else at, place.stat().st_size)
 
-    def visible(self, words: dict[str, list[str]], rules: str) -> dict[str, list[str]]:
-        """The files that no rule leaves out."""
-        return {name: held for name, held in words.items() if not self.is_ignored(name, rules)}
+    def gone(self, name: str) -> None:
+        """The file is no longer there."""
+        self.dropped += words_in(self.tree.texts.pop(name, ""))
+        self.tree.odd.pop(name, None)
+        self.tree.locked.discard(name)
 
-    @staticmethod
-    def is_ignored(name: str, rules: str) -> bool:
-        """By the rules of IGNORED, each read by itself."""
-        return {
-            "": False,
-            "*.go\n": name.endswith(".go"),
-            "pkg/deep/\n": name.startswith("pkg/deep/"),
-            "/a.py\nnotes.md\n": name in ("a.py", "notes.md"),
-            "*.py\n!b.py\n": name.endswith(".py") and name != "pkg/b.py",
-        }[rules]
+    def a_text(self) -> str | None:
+        """One that is there, rules or none."""
+        names = sorted(self.tree.texts)
+        return self.rng.choice(names) if names else None
 
     @property
     def is_up_to_date(self) -> bool:
         """Whether all is read; else contexts and look-ups read on their own what they find changed."""
-        return self.known == self.words and self.known_rules == self.rules
+        return self.is_exact and self.known.texts == self.tree.visible() and not self.tree.locked
 
-    # -- deeds
-
-    def act(self) -> None:
-        """One random deed."""
-        deeds: tuple[Callable[[], None], ...] = (
-            *(self.change,) * 5, *(self.refresh,) * 4, self.refresh_some, self.remove, self.move, self.ignore,
-            self.junk, self.reopen, self.copied,
-        )  # fmt: skip
-        deed = self.rng.choice(deeds)
-        self.deed = deed.__name__
-        deed()
+    # -- deeds that change files
 
     def change(self) -> None:
-        """A file is written."""
-        self.write(self.rng.choice(sorted(FILES)))
+        """A file is written; now and then one of which the times will tell nothing."""
+        self.write(self.rng.choice(NAMES), is_late=self.rng.random() < 0.2)
+
+    def change_unseen(self) -> None:
+        """A file is written again with the same size and times, as within one tick of the clock."""
+        late = [name for name in sorted(self.tree.texts) if self.stamps[name][0] >= LATE]
+        if late:
+            name = self.rng.choice(late)
+            before = self.root / name
+            status = before.stat()
+            words = [self.word() for _ in words_in(self.tree.texts[name])]
+            self.save(name, self.text(name, words), is_late=True)
+            os.utime(before, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+    def touch(self) -> None:
+        """Only its times change."""
+        if name := self.a_text():
+            self.stamp(name)
 
     def remove(self) -> None:
-        """A file is gone."""
-        if self.words:
-            name = self.rng.choice(sorted(self.words))
-            self.dropped += self.words.pop(name)
+        """A file is gone, or a folder with all that is in it."""
+        name = self.a_text()
+        if name is None:
+            return
+        folder = name.partition("/")[0] if self.rng.random() < 0.3 and "/" in name else ""
+        if folder:
+            shutil.rmtree(self.root / folder)
+            for each in [*self.tree.texts, *self.tree.odd]:
+                if each.startswith(f"{folder}/"):
+                    self.gone(each)
+        else:
             (self.root / name).unlink()
+            self.gone(name)
 
     def move(self) -> None:
         """A file gets the name of another one of its language, or changes places with it."""
-        names = [name for name in sorted(self.words) if FILES[name] == "python"]
-        free = [name for name in sorted(FILES) if FILES[name] == "python" and name not in self.words]
-        if names and free:
+        names = [name for name in sorted(self.tree.texts) if name in NAMES and name.endswith(".py")]
+        free = [name for name in NAMES if name.endswith(".py") and name not in names]
+        if names and free and self.rng.random() < 0.5:
             old, new = self.rng.choice(names), self.rng.choice(free)
-            (self.root / new).parent.mkdir(parents=True, exist_ok=True)
+            self._put(new, b"")
             os.replace(self.root / old, self.root / new)
-            self.words[new] = self.words.pop(old)
+            self.tree.odd.pop(new, None)
+            self.tree.texts[new], self.stamps[new] = self.tree.texts.pop(old), self.stamps[old]
+            self.tree.locked -= {old, new}
         elif len(names) > 1:
             one, other = self.rng.sample(names, 2)
-            self.words[one], self.words[other] = self.words[other], self.words[one]
-            self._save(one)
-            self._save(other)
+            texts = self.tree.texts[one], self.tree.texts[other]
+            self.save(one, texts[1])
+            self.save(other, texts[0])
+
+    def move_folder(self) -> None:
+        """A folder has another name."""
+        old, new = self.rng.sample(("pkg", "pkg2", "pkg/deep", "pkg/deeper"), 2)
+        if (self.root / old).is_dir() and not (self.root / new).exists() and not new.startswith(f"{old}/"):
+            (self.root / new).parent.mkdir(parents=True, exist_ok=True)
+            os.replace(self.root / old, self.root / new)
+            for held in (self.tree.texts, self.tree.odd, self.stamps):
+                for name in [each for each in held if each.startswith(f"{old}/")]:
+                    held[new + name.removeprefix(old)] = held.pop(name)  # type: ignore[attr-defined]
+            self.tree.locked = {new + n.removeprefix(old) if n.startswith(f"{old}/") else n for n in self.tree.locked}
 
     def ignore(self) -> None:
-        """Other rules on what is left out."""
-        self.rules = self.rng.choice(IGNORED)
-        place = self.root / ".gitignore"
-        place.write_text(self.rules)
-        self._tick(place)
+        """Other rules on what is left out, in the workspace or in a folder of it."""
+        self._rule(GIT, self.rng.choice(IGNORED))
+
+    def hide(self) -> None:
+        """Other files are secret. Nothing of them is shown from now on, whatever the index holds."""
+        self._rule(OWN, self.rng.choice(SECRET))
+        self.look_now()
+
+    def _rule(self, rules: str, text: str) -> None:
+        name = self.rng.choice((rules, rules, f"pkg/{rules}"))
+        if text:
+            self.save(name, text)
+        else:
+            self._put(name, b"")
+            self.gone(name)
+            self.tree.odd[name] = "empty"
 
     def junk(self) -> None:
-        """Files that are never read: binary, empty, a lock file, a secret, a link that leads out."""
+        """Something that is never read; perhaps in the place of a file that was."""
         word = self.word()
         self.dropped.append(word)
+        name, content, why = self.rng.choice(ODD)
+        if why not in ("secret", "hidden", "not_source") and self.rng.random() < 0.5 and (old := self.a_text()):
+            if old.endswith((GIT, OWN)) or (why == "read: too_long" and not old.endswith((".txt", ".md"))):
+                return
+            name = old
+        self.gone(name)
+        self.tree.odd[name] = why
+        if name == "venv/v.py":
+            self.tree.odd["venv/pyvenv.cfg"] = why
+            self._put("venv/pyvenv.cfg", b"home = /usr")
+        self._put(name, content.replace(b"{word}", word.encode()))
+        if why == "too_long":
+            os.truncate(self.root / name, 1_500_001)
+        self.stamp(name)
+
+    def link(self) -> None:
+        """A link that leads out, or one in the place of a file to another one."""
         outside = self.folder / "outside.py"
-        outside.write_text(f"def {word}(): pass\n")
-        name, content = self.rng.choice(
-            (
-                ("blob.py", f"\0{word}".encode()),
-                ("void.py", b""),
-                ("poetry.lock", word.encode()),
-                (".env", word.encode()),
-            )
-        )
-        (self.root / name).write_bytes(content)
-        if not os.path.lexists(self.root / "link.py"):
-            (self.root / "link.py").symlink_to(outside)
+        outside.write_text(f"def {self.word()}(): pass\n")
+        self.dropped.append(words_in(outside.read_text())[0])
+        name = self.rng.choice(NAMES)
+        target = self.rng.choice((outside, self.root / self.rng.choice(NAMES)))
+        if target != self.root / name:
+            self._put(name, b"")
+            (self.root / name).unlink()
+            (self.root / name).symlink_to(target)
+            self.gone(name)
+            self.tree.odd[name] = "symlink"
+
+    def lock(self) -> None:
+        """A file cannot be opened, or those that could not be can be again."""
+        if self.tree.locked and self.rng.random() < 0.6:
+            self.tree.locked.clear()
+        elif (name := self.a_text()) and not name.endswith((GIT, OWN)):
+            self.tree.locked.add(name)
+
+    # -- deeds that read them
 
     def refresh(self) -> None:
-        """All that has changed is read, and everything compared."""
-        summary = self.ask(self.indexer, RefreshIndex())
-        self.known, self.known_rules = {name: list(held) for name, held in self.words.items()}, self.rules
-        files = self.visible(self.known, self.known_rules)
-        if isinstance(summary, BaseException):
-            self.wrong(f"the refresh came to {summary!r}")
-        elif summary.note:
-            self.wrong(f"the refresh tells of {summary.note!r}")
-        elif summary.files != len(files) + bool(self.rules):  # the rules are a file too
-            self.wrong(f"the index is said to have {summary.files} files, and there are {sorted(files)}")
+        """All that has changed is read, and everything compared. One that has just ended may be answer enough."""
+        most = self.rng.choice((0.0, 0.0, 2.0))
+        self._refreshed(self.ask("indexer", RefreshIndex(max_age_seconds=most)), most)
         self.compare()
 
-    def refresh_some(self) -> None:
-        """Only some files need be read: what they hold is found, whatever of others is."""
-        if self.rules != self.known_rules or not self.known:
+    def _refreshed(self, summary: Any, most: float = 0.0) -> None:
+        """Compare what a refresh of all says that it did."""
+        now = self.simulation.now()
+        if self.latest is not None and now - self.latest[0] < most:
+            if summary != self.latest[1]:
+                self.wrong(f"a refresh that ended just now, {self.latest[1]}, is told as {summary!r}")
             return
-        names = self.rng.sample(sorted(FILES), 3)
-        self.ask(self.indexer, RefreshIndex(paths=tuple(str(self.root / name) for name in names)))
-        self.known = {}  # of the others it may have read more
-        files = {name: held for name, held in self.visible(self.words, self.rules).items() if name in names}
+        due = self.known.refresh(self.tree, self.stamps)
+        self._compare_summary(summary, due)
+        self.is_exact = True
+        if isinstance(summary, RefreshSummary):
+            self.latest = now, summary
 
-        def look(index: CodeIndex) -> None:
-            own = {os.path.relpath(row.path, self.root) for row in index.files()} & set(names)
-            if own != set(files):
-                self.wrong(f"of {names} the index has the files {sorted(own)}, and there are {sorted(files)}")
-                return
-            for name, held in sorted(files.items()):
-                if not index.search(held[0], 5):
-                    self.wrong(f"the index does not find {held[0]} of {name}")
+    def _compare_summary(self, summary: Any, due: Counted) -> None:
+        if not isinstance(summary, RefreshSummary):
+            self.wrong(f"the refresh came to {summary!r}")
+            return
+        counts = Counted(
+            summary.indexed, summary.unchanged, summary.removed, dict(summary.skipped), summary.files
+        )
+        if not self.is_exact:  # some of it has been read before
+            due = replace(due, indexed=counts.indexed, unchanged=counts.unchanged, removed=counts.removed)
+        if counts != due:
+            self.wrong(f"the refresh tells {counts}, and is to tell {due}")
+        if summary.note:
+            self.wrong(f"the refresh tells of {summary.note!r}")
+        if summary.is_complete != self.known.is_whole:
+            self.wrong(f"the index is said to be whole: {summary.is_complete}, and it is: {self.known.is_whole}")
+        texts = self.known.texts.items()
+        held = sum(1 + (language_of(name) in (*CODE, "markdown")) * len(words_in(text)) for name, text in texts)
+        if summary.symbols != held:
+            self.wrong(f"the index is said to have {summary.symbols} symbols, and there are {held}")
 
-        if isinstance(found := self.ask(self.rag, AskIndex(look)), BaseException):
-            self.wrong(f"the questions came to {found!r}")
+    def refresh_some(self) -> None:
+        """Only these files are looked at; all, where one of them is a folder, or says which files there are."""
+        rng = self.rng
+        names = rng.sample(sorted({*self.tree.texts, *self.known.texts, *self.tree.odd, "a.py"}), 1)
+        names += rng.sample([name for name in NAMES if name in self.known.texts or (self.root / name).is_file()], 1)
+        gone = [name for name in self.known.texts if not os.path.lexists(self.root / name)]
+        names += [rng.choice(gone)] if gone else []
+        names += rng.choice(((), (), (), ("pkg",), ("pkg/deep",), (GIT,), (f"pkg/{OWN}",), ("no/such.py",)))
+        rng.shuffle(names)
+        self._look_at(names)
+
+    def _look_at(self, names: Sequence[str]) -> None:
+        if not self.is_exact:
+            return
+        if self.rng.random() < 0.5:
+            paths = [str(self.root / name) for name in names]
+            summary = self.ask("indexer", RefreshIndex(paths=(*paths, "/somewhere/else.py")))
+        else:
+            summary = self.loop.outcome(self.search.changed([self.root / name for name in names]))
+        is_whole = any(
+            name.endswith((GIT, OWN))
+            or (self.root / name).is_dir()
+            or (name not in self.known.texts and not os.path.lexists(self.root / name))
+            for name in names
+        )
+        due = (
+            self.known.refresh(self.tree, self.stamps)
+            if is_whole
+            else self.known.refresh_some(self.tree, self.stamps, names)
+        )
+        self._compare_summary(summary, due)
+        self.compare()
 
     def reopen(self) -> None:
         """The actors stop, and others begin with the store that they have left."""
-        for ref in (self.rag, self.indexer):
-            ref.stop()
-        self.simulation.run_until_idle(until_seconds=self.simulation.now() + 1.0)
-        self._begin()
+        for name in ("rag", "indexer"):
+            self.system.ref(f"root/{name}").stop()
+        self.pass_time(1.0)
+        self.latest = None
 
     def copied(self) -> None:
         """A store that was copied while it was open, as a kill leaves it, is brought up to date as this one is."""
-        if not (self.folder / "store").exists():
+        if self.tree.locked or not (self.folder / "store").exists():
             return
         copy = self.folder / "copy"
         shutil.copytree(self.folder / "store", copy)
-        with CodeIndex.open(self.root, copy, embedder=None) as index:
+        with CodeIndex.open(self.root, copy, embedder=None, secrets=self.rules) as index:
             index.refresh()
-            self._compare_with(index, self.visible(self.words, self.rules), "a copied store")
+            self._compare_with(index, self.tree.visible(), "a copied store")
         shutil.rmtree(copy)
+
+    def busy(self) -> None:
+        """Another process writes the index: nothing is lost, and who asks is told."""
+
+        def look(index: CodeIndex) -> None:
+            with CodeIndex.open(self.root, self.folder / "store", embedder=None) as other:
+                with other._layout.write_lock(0.0):
+                    summary = index.refresh(wait_seconds=0.0)
+            if not summary.note or (summary.indexed, summary.files) != (0, len(self.known.texts)):
+                self.wrong(f"while another process writes the index, a refresh tells {summary}")
+            if summary.is_complete != self.known.is_whole:
+                self.wrong("while another process writes the index, a refresh tells otherwise whether it is whole")
+
+        if self.is_exact:
+            self.answer(look)
+            self.compare()
+
+    def away(self) -> None:
+        """The workspace is away for a while, as a disk may be: nothing is deleted from the index, and nothing made."""
+        self.root.rename(self.folder / "away")
+        summary = self.ask("indexer", RefreshIndex())
+        if not isinstance(summary, UsageError):
+            self.wrong(f"a refresh of a workspace that is gone came to {summary!r}")
+        if self.root.exists():
+            self.wrong("a folder was made in the place of a workspace that is gone")
+            shutil.rmtree(self.root)
+        (self.folder / "away").rename(self.root)
+        self.refresh()
+
+    def fail(self) -> None:
+        """A question raises: it is told so who has asked it, and the next one is answered."""
+        for error, kind in ((UsageError("so"), UsageError), (ZeroDivisionError("so"), RuntimeFailure)):
+
+            def ask(index: CodeIndex, error: Exception = error) -> None:
+                raise error
+
+            found = self.ask("rag", AskIndex(ask))
+            if type(found) is not kind or "so" not in str(found):
+                self.wrong(f"a question that raises {error!r} came to {found!r}")
+        self.compare()
+
+    def ask_wrongly(self) -> None:
+        """What no index can answer is said; a question that is asked twice, or empty, is one."""
+
+        def look(index: CodeIndex) -> None:
+            wrong: tuple[Callable[[], object], ...] = (
+                lambda: index.search(["a"] * (MAX_QUERIES + 1)), lambda: index.lookup(" "),
+                lambda: index.search("total", 5, Filters(languages=("klingon",))),
+                lambda: index.search("total", 5, Filters(kinds=("spell",))), lambda: index.lookup("a", "spell"),
+            )  # fmt: skip
+            for number, each in enumerate(wrong):
+                try:
+                    found = each()
+                except UsageError:
+                    continue
+                self.wrong(f"question {number}, which no index can answer, came to {found!r}")
+            many = [_shown(index.search(query)) for query in ("total", ["total", "", " total "], ["total"] * MAX_QUERIES)]
+            if many != many[:1] * 3 or index.search(["", " "]):
+                self.wrong("a question that is asked several times, or is empty, is answered otherwise than once")
+
+        self._freshen()
+        self.answer(look)
+        found = self.loop.outcome(self.search.search("  ", 2_000))
+        if not isinstance(found, UsageError):
+            self.wrong(f"an empty question came to {found!r}")
+        self.is_exact = False
 
     # -- what is compared
 
+    def look_now(self) -> None:
+        """Whatever the index was made of, look-ups and contexts show the files as they are now, and no secret ones."""
+        self._freshen()
+        visible = self.tree.visible()
+        texts = self.known.texts
+        held = [(name, word) for name in sorted(texts) for word in words_in(texts[name])]
+        for name, word in self.rng.sample(held, min(len(held), 2)):
+            is_same = self.known.texts.get(name) == visible.get(name) and name not in self.tree.locked
+            kinds = language_of(name) in CODE and self.is_exact
+            items = self.answer(lambda index, word=word: (index.lookup(word), index.close_items(word)))
+            if isinstance(items, BaseException):
+                return
+            for item in (each for group in items for each in group):
+                short = os.path.relpath(item.file, self.root)
+                if self.tree.is_secret(short):
+                    self.wrong(f"the item {item.name} of {short} is shown, which is secret by now")
+                elif item.name not in self.tree.texts.get(short, ""):
+                    self.wrong(f"the item {item.name} is shown, which {short} does not hold any more")
+            if is_same and kinds and not items[0]:
+                self.wrong(f"{word} of {name} is not looked up")
+            self.is_exact = self.is_exact and self.is_up_to_date
+            if is_same:
+                self.ask_for(name, word)
+            else:
+                context = self.loop.outcome(self.search.search(word, 2_000))
+                self._compare_context(context)
+        if not self.is_up_to_date:
+            self.is_exact = False
+
+    def _freshen(self) -> None:
+        """As a question does that comes from outside, which is answered from a look of the last two seconds."""
+        found = self.loop.outcome(self.search.refresh(timeout_seconds=5.0, max_age_seconds=2.0))
+        self._refreshed(found, 2.0)
+
+    def ask_for(self, name: str, word: str) -> None:
+        """Who asks for a word is shown its block, exactly as the file holds it now."""
+        context = self.loop.outcome(self.search.search(word, 2_000))
+        shown = self._compare_context(context)
+        block = BLOCKS[language_of(name)].format(word=word).strip("\n")
+        if not any(block in each.code and each.path == str(self.root / name) for each in shown):
+            self.wrong(f"who asks for {word} is not shown {block!r} of {name}: {context!r}"[:700])
+
+    def _compare_context(self, context: Any) -> list[CodeFence]:
+        """What is shown is what is there."""
+        if not isinstance(context, AssembledContext):
+            self.wrong(f"a question came to {context!r}")
+            return []
+        shown = [each for item in context.context for each in parse_fences(item.snippet)]
+        for each, item in zip(shown, context.context, strict=True):
+            if not isinstance(each, CodeFence):
+                self.wrong(f"a place is shown as {each!r}")
+                return []
+            name = os.path.relpath(each.path, self.root)
+            content = self.tree.texts.get(name, "").encode()
+            first = content.count(b"\n", 0, each.start_byte) + 1
+            lines = f"{first}-{first + each.code.rstrip().count(chr(10))}"
+            if self.tree.is_secret(name):
+                self.wrong(f"{name} is shown, which is secret by now")
+            elif content[each.start_byte : each.end_byte].decode() != each.code:
+                self.wrong(f"{each.code!r} is shown of {name}, which does not hold it there")
+            elif (item.file, item.lines) != (each.path, lines):
+                self.wrong(f"{item.file}:{item.lines} is said of what is shown of {name}:{lines}")
+        if context.note:
+            self.wrong(f"an answer from a whole index tells of {context.note!r}")
+        return [each for each in shown if isinstance(each, CodeFence)]
+
     def compare(self) -> None:
         """By the actor that answers questions."""
-        files = self.visible(self.known, self.known_rules)
-        found = self.ask(self.rag, AskIndex(lambda index: self._compare_with(index, files, "the index")))
-        if isinstance(found, BaseException):
-            self.wrong(f"the questions came to {found!r}")
-        places = [(name, word) for name, held in files.items() for word in held]
-        if places and self.is_up_to_date:
-            name, word = self.rng.choice(places)
-            answer = self.ask(self.rag, SearchCode((word,), 2_000))
-            context = getattr(answer, "context", None)
-            shown = str(answer) if context is None else "\n".join(item.snippet for item in context.context)
-            block = BLOCKS[FILES[name]].format(word=word).strip("\n")
-            if block not in shown:
-                self.wrong(f"who asks for {word} is not shown {block!r} of {name}: {shown[:300]!r}")
-
-    def _compare_with(self, index: CodeIndex, files: dict[str, list[str]], who: str) -> None:
-        rng = self.rng
-        own = {os.path.relpath(row.path, self.root) for row in index.files()} - {".gitignore"}
-        if own != set(files):
-            self.wrong(f"{who} has the files {sorted(own)}, and there are {sorted(files)}")
+        if not self.is_exact:
             return
-        places = [(name, word) for name, held in sorted(files.items()) for word in held]
-        for name, word in rng.sample(places, min(len(places), 5)):
+        files = self.known.texts
+        self.answer(lambda index: self._compare_with(index, files, "the index"))
+        places = [(name, word) for name, text in files.items() for word in words_in(text)]
+        if places and self.is_up_to_date:
+            now = self.simulation.now()
+            is_read = self.latest is None or now - self.latest[0] >= 2.0  # by the question itself
+            self.ask_for(*self.rng.choice(places))
+            if is_read:
+                self.known.refresh(self.tree, self.stamps)
+                self.latest = now, self.ask("indexer", RefreshIndex(max_age_seconds=1.0))
+
+    def _compare_with(self, index: CodeIndex, files: dict[str, str], who: str) -> None:
+        rng = self.rng
+        own = [(os.path.relpath(row.path, self.root), row.language, row.lines) for row in index.files()]
+        due = [(name, language_of(name), text[:-1].count("\n") + 1) for name, text in sorted(files.items())]
+        if own != due:
+            self.wrong(f"{who} has the files {own}, and there are {due}")
+            return
+        held = Counter(word for text in files.values() for word in words_in(text))
+        # A word may have gone from one file to another one, of which only this one was read again.
+        places = [(name, word) for name, text in sorted(files.items()) for word in words_in(text) if held[word] == 1]
+        for name, word in rng.sample(places, min(len(places), 4)):
             self._compare_word(index, name, word, files[name], who)
-        held = {word for words in files.values() for word in words}
+        if len(places) > 1:
+            (one, first), (other, second) = rng.sample(places, 2)
+            best = {os.path.relpath(hit.path, self.root) for hit in index.search((first, second), 2)}
+            if best != {one, other}:
+                self.wrong(f"{who} finds {first} and {second}, asked for together, in {sorted(best)}")
         gone = [word for word in self.dropped if word not in held]
         for word in rng.sample(gone, min(len(gone), 3)):
             if hits := index.search(word, 5):
                 self.wrong(f"{who} finds {word}, which is nowhere, at {hits[0].path}:{hits[0].start_line}")
         self._compare_many(index, files, who)
+        if who == "the index" and self.known.is_whole != index.state().is_complete:
+            self.wrong(f"the index says that it is whole: {index.state().is_complete}")
+        if who == "the index" and self.known.is_whole:
+            unread = sorted(f"{self.root / name}: no_permission" for name in self.known.unread)
+            if index.unread_files(20) != unread:
+                self.wrong(f"{index.unread_files(20)} are said to be unread, and {unread} are")
 
-    def _compare_word(self, index: CodeIndex, name: str, word: str, words: list[str], who: str) -> None:
-        text = self.text(name, words)
+    def _compare_word(self, index: CodeIndex, name: str, word: str, text: str, who: str) -> None:
         line = next(at for at, each in enumerate(text.split("\n"), 1) if word in each)
         hits = index.search(word, 5)
         if not hits:
             self.wrong(f"{who} does not find {word} of {name}")
             return
-        first = hits[0]
+        first, language = hits[0], language_of(name)
         if first.path != str(self.root / name) or not first.start_line <= line <= first.end_line:
             self.wrong(f"{who} finds {word} at {first.path}:{first.start_line}, and it is in {name}:{line}")
         content = text.encode()
@@ -304,51 +614,121 @@ class World:
             first.start_line != content.count(b"\n", 0, first.start_byte) + 1
         ):
             self.wrong(f"{who} gives bytes and lines of {word} that are not those of {name}")
-        if len(hits) > 1 and any(hit.path == first.path and hit.start_byte == first.start_byte for hit in hits[1:]):
-            self.wrong(f"{who} gives one place twice for {word}")
-        if FILES[name] in ("python", "rust", "go", "javascript") and self.is_up_to_date:
+        if language in CODE and (first.name, first.kind) != (word, "function"):
+            self.wrong(f"{who} finds {word} as the {first.kind} {first.name}")
+        if len(hits) > 1:
+            self.wrong(f"{who} finds {word}, which is at one place, {len(hits)} times")
+        if language in CODE and self.is_up_to_date:
             items = index.lookup(word)
             spans = [(item.file, item.start_line, item.kind) for item in items]
             if spans != [(str(self.root / name), line, "function")]:
                 self.wrong(f"{who} looks {word} of {name}:{line} up as {spans}")
 
-    def _compare_many(self, index: CodeIndex, files: dict[str, list[str]], who: str) -> None:
+    def _compare_many(self, index: CodeIndex, files: dict[str, str], who: str) -> None:
         """Of a word that is everywhere: no more than asked for, in the same order again, filtered as asked."""
         rng = self.rng
         most = rng.choice((1, 3, 10))
         hits = index.search("total", most)
-        blocks = sum(map(len, files.values()))
-        if len(hits) > most or (blocks and not hits) or _shown(hits) != _shown(index.search("total", most)):
+        files = {name: text for name, text in files.items() if words_in(text)}
+        blocks = sum(len(words_in(text)) for text in files.values())
+        if len(hits) > most or (blocks and not hits) or hits != index.search("total", most):
             self.wrong(f"{who} gives {len(hits)} hits of {most}, or another order when it is asked again")
-        wanted = rng.choice(("pkg", "a.py", "*.py"))
-        fitting = {name for name in files if fnmatchcase(name, wanted) or name.startswith(f"{wanted}/")}
-        found = {os.path.relpath(hit.path, self.root) for hit in index.search("total", 50, Filters(paths=(wanted,)))}
-        if found != fitting:
-            self.wrong(f"{who} finds in {wanted!r} the files {sorted(found)}")
+        if [hit.score for hit in hits] != sorted((hit.score for hit in hits), reverse=True):
+            self.wrong(f"{who} gives hits of the scores {[hit.score for hit in hits]}")
+        here = str(self.root)
+        wanted = rng.choice(
+            ("pkg", "pkg/", "./pkg", "pkg/deep", "pk", "a.py", "*.py", "pkg/*.py", "p*/b.py", f"{here}/pkg",
+             f"{here}/*.md", "PKG", "b.py", "[ad].*")
+        )  # fmt: skip
+        below = wanted.removeprefix("./").removeprefix(f"{here}/").rstrip("/")
+        fitting = {name for name in files if fnmatchcase(name, below) or f"{name}/".startswith(f"{below}/")}
         language = rng.choice(("python", "rust", "markdown"))
-        of_it = index.search("total", 50, Filters(languages=(language,)))
-        found = {os.path.relpath(hit.path, self.root) for hit in of_it}
-        if found != {name for name in files if FILES[name] == language}:
-            self.wrong(f"{who} finds for {language} the files {sorted(found)}")
+        of_it = {name for name in files if language_of(name) == language}
+        functions = {name for name in files if language_of(name) in CODE}
+        for filters, due in (
+            (Filters(paths=(wanted,)), fitting),
+            (Filters(paths=("notes.md", wanted)), fitting | ({"notes.md"} & set(files))),
+            (Filters(languages=(language, "go")), of_it | {name for name in files if name.endswith(".go")}),
+            (Filters(languages=(language,), paths=(wanted,)), of_it & fitting),
+            (Filters(kinds=("function",)), functions),
+        ):
+            found = {os.path.relpath(hit.path, self.root) for hit in index.search("total", 200, filters)}
+            if found != due:
+                self.wrong(f"{who} finds with {filters} the files {sorted(found)}, and not {sorted(due)}")
+        passing = index.passing_files(Filters(languages=(language,), paths=(wanted,)))
+        if who == "the index" and passing != len(of_it & fitting):
+            self.wrong(f"{passing} files are said to be {language} and in {wanted!r}: {sorted(of_it & fitting)} are")
 
     def compare_with_a_fresh_one(self) -> None:
         """The same files give the same answers, whatever was before."""
         fresh = self.folder / "fresh"
-        queries = ["total", "value", *(word for held in self.words.values() for word in held[:1])]
-        with CodeIndex.open(self.root, fresh, embedder=None) as index:
+        texts = self.tree.visible().values()
+        queries = ["total", "value", *(word for text in texts for word in words_in(text)[:1])]
+        with CodeIndex.open(self.root, fresh, embedder=None, secrets=self.rules) as index:
             index.refresh()
             due = [_shown(index.search(query, 100)) for query in queries]
-        found = self.ask(self.rag, AskIndex(lambda index: [_shown(index.search(query, 100)) for query in queries]))
+        found = self.answer(lambda index: [_shown(index.search(query, 100)) for query in queries])
         for query, one, other in zip(queries, found, due, strict=True):
             if one != other:
                 self.wrong(f"{query} is found at {one[:3]}, and by a fresh index at {other[:3]}")
                 return
+
+    def act(self) -> None:
+        """One random deed."""
+        deeds: tuple[Callable[[], None], ...] = (
+            *(self.change,) * 5, *(self.refresh,) * 4, *(self.refresh_some,) * 3, self.remove, self.move, self.ignore,
+            self.junk, self.junk, self.reopen, self.copied, self.change_unseen, self.change_unseen, self.touch,
+            self.move_folder, self.hide, self.hide, self.link, self.lock, self.lock, self.busy, self.away, self.fail,
+            self.ask_wrongly, self.look_now, self.look_now,
+        )  # fmt: skip
+        deed = self.rng.choice(deeds)
+        self.deed = deed.__name__
+        deed()
+        for above, folders, names in os.walk(self.root, topdown=False):
+            if not (folders or names):  # it would count, where it is secret
+                os.rmdir(above)
+        self.pass_time(self.rng.choice((0.0, 0.0, 1.5, 3.0)))
+
+    def play(self) -> None:
+        """A first look, at some or at all, and then deeds."""
+        self.deed = "the first look"
+        if self.rng.random() < 0.4:
+            self._look_at([name for name in sorted(self.tree.texts) if self.rng.random() < 0.8] or ["."])
+        else:
+            self.refresh()
+        for _ in range(self.rng.choice((3, 6, 12))):
+            if self.problems:
+                return
+            self.act()
+        if not self.problems:
+            self.deed = "all"
+            self.tree.locked.clear()
+            self._refreshed(self.ask("indexer", RefreshIndex()))
+            self.compare()
+            self.compare_with_a_fresh_one()
+
+    @contextmanager
+    def locks(self) -> Iterator[None]:
+        """The files that are locked cannot be opened."""
+        real = parsing.open_plain
+
+        def opened(path: str) -> int:
+            if os.path.relpath(path, self.root) in self.tree.locked:
+                raise PermissionError(13, "Permission denied", path)
+            return real(path)
+
+        parsing.open_plain = opened
+        try:
+            yield
+        finally:
+            parsing.open_plain = real
 
     def end(self) -> None:
         """Leave nothing."""
         self.system.shutdown(5)
         self.simulation.run_until_idle()
         self.simulation.close()
+        self.loop.close()
         shutil.rmtree(self.folder)
 
 
@@ -360,16 +740,8 @@ def play(seed: int) -> list[str]:
     """What is not as promised, in one play of it."""
     world = World(seed)
     try:
-        world.deed = "the first refresh"
-        world.refresh()
-        for _ in range(world.rng.choice((3, 6, 12))):
-            if world.problems:
-                return world.problems
-            world.act()
-        if not world.problems:
-            world.deed = "all"
-            world.refresh()
-            world.compare_with_a_fresh_one()
+        with world.locks():
+            world.play()
     finally:
         world.end()
     return world.problems

@@ -105,6 +105,13 @@ def test_a_changed_gitignore_counts_at_once(tmp_path: Path) -> None:
         assert index.search("beta", 1)[0].name == "beta"
 
 
+def test_what_is_left_out_is_counted_once_where_a_few_paths_lead_to_a_look_at_all(tmp_path: Path) -> None:
+    write(tmp_path, {".gitignore": "out.py\n", "a.py": "x\n", "out.py": "x\n"})
+    with CodeIndex.open(tmp_path, embedder=None) as index:
+        summary = index.refresh(paths=[str(tmp_path / "out.py"), str(tmp_path / ".gitignore")])
+        assert dict(summary.skipped) == {"ignored": 1}
+
+
 def test_what_is_not_indexed_is_counted_by_reason(tmp_path: Path) -> None:
     write(tmp_path, {
         "good.py": "def good(): pass\n",
