@@ -5,14 +5,20 @@ Beside the real walk: each file is looked at by itself, from the root down.
 
 from __future__ import annotations
 
+import os
+import re
+import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Final
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+#: Files are made by the hundred: in memory where there is such a place.
+_MEMORY: Final = "/dev/shm"
 #: By the end of a name, what it is written in.
 LANGUAGES: Final = {
     ".py": "python", ".rs": "rust", ".go": "go", ".js": "javascript", ".md": "markdown", ".txt": "text",
@@ -34,6 +40,52 @@ BY_WHAT_IT_IS: Final = ("symlink", "name_not_utf8")
 def language_of(name: str) -> str:
     """By the end of the name."""
     return next(language for end, language in LANGUAGES.items() if name.endswith(end))
+
+
+NAMES: Final = (
+    "a.py", "pkg/b.py", "pkg/deep/c.py", "d.rs", "pkg/e.go", "f.js", "notes.md", "pkg/plain.txt", "pkg2/b.py",
+    "pkg/deeper/g.py", "pkg.py", "Dockerfile",
+)  # fmt: skip
+#: One definition, or one paragraph; `{word}` is its own.
+BLOCKS: Final = {
+    "python": "def {word}(value):\n    total = value + 1\n    return total\n\n\n",
+    "rust": "fn {word}(value: i32) -> i32 {{\n    let total = value + 1;\n    total\n}}\n\n",
+    "go": "func {word}(value int) int {{\n\ttotal := value + 1\n\treturn total\n}}\n\n",
+    "javascript": "function {word}(value) {{\n  const total = value + 1;\n  return total;\n}}\n\n",
+    "markdown": "# About {word}\n\nThe total is told of {word} here.\n\n",
+    "text": "A line about {word} and its total.\n\n",
+    "script": "RUN make {word} --total\n\n",
+}
+HEADS: Final = {"go": "package p\n\n"}
+CODE: Final = ("python", "rust", "go", "javascript")
+IGNORED: Final = (
+    "", "*.go\n", "pkg/deep/\n", "/a.py\nnotes.md\n", "*.py\n!b.py\n", "deep*\n", "/pkg/*\n!/pkg/deep/\n", "b.py\n",
+    "!b.py\n", "*\n!*.md\n",
+)  # fmt: skip
+SECRET: Final = ("", "c.py\n", "/deep/\n", "pkg/deep/\n", "*.md\n", "*.py\n!a.py\n", "!c.py\n", "d.rs\n")
+GIVEN: Final = ((), (), ("e.go",), ("*.rs", "!d.rs", "deeper/"))
+#: What is never read: its content, and why.
+ODD: Final[tuple[tuple[str, bytes, str], ...]] = (
+    ("blob.py", b"\0{word}", "read: binary"), ("void.py", b"", "empty"), ("poetry.lock", b"{word}", "not_source"),
+    ("pkg/picture.png", b"{word}", "not_source"), (".env", b"{word}", "secret"), ("pkg/.env", b"{word}", "secret"),
+    ("pkg/one_line.js", b"{word} " * 900, "read: minified"), ("notes2.txt", b"{word}\n" * 50_000, "read: too_long"),
+    ("id.txt", b"-----BEGIN RSA PRIVATE KEY-----\n{word}\n-----END RSA PRIVATE KEY-----\n", "read: secret"),
+    ("node_modules/m.py", b"def {word}(): pass\n", "hidden"), ("venv/v.py", b"def {word}(): pass\n", "hidden"),
+    ("pkg/huge.py", b"", "too_long"),
+)  # fmt: skip
+#: A token that no other word is like: letters by which the words are counted.
+LETTERS: Final = "bcdfghjklm"
+_WORD: Final = re.compile(r"quux[b-m]{4}")
+
+
+def words_in(text: str) -> list[str]:
+    """Each once, in order."""
+    return list(dict.fromkeys(_WORD.findall(text)))
+
+
+def new_folder() -> Path:
+    """For one play, which removes it."""
+    return Path(tempfile.mkdtemp(prefix="played-index-", dir=_MEMORY if os.path.isdir(_MEMORY) else None))
 
 
 class Counted(Struct, frozen=True):

@@ -4,25 +4,22 @@
 
 Files are written, moved, removed, ignored, made secret and unreadable at random, and read all together or a few at a
 time. Each word is found where it was when it was read, and nowhere else, also by a store that was copied in the middle
-of all and by an index made anew; what is shown is what the files hold now. Every third play is about the code of a
-small program (index_programs.py), every sixth about what questions wait for (index_waits.py). `play(seed)` says what
-is not so, one sentence each; the same for the same seed.
+of all and by an index made anew; what is shown is what the files hold now. Of four plays one is about the code of a
+small program (index_programs.py), and one about what questions wait for (index_waits.py). `play(seed)` says what is not
+so, one sentence each; the same for the same seed.
 """
 
 from __future__ import annotations
 
 import os
 import random
-import re
 import shutil
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -34,62 +31,31 @@ from callboard.actors.index.refresh import RefreshSummary
 from callboard.actors.index.searching import MAX_QUERIES, Filters
 from callboard.actors.kernel import ActorSystem, Backoff, Supervisor
 from callboard.actors.secret_files import SecretRules
+from callboard.actors.testing import index_programs, index_waits
 from callboard.actors.testing.index_model import (
-    BY_CONTENT,
+    BLOCKS,
+    CODE,
     GIT,
+    GIVEN,
+    HEADS,
+    IGNORED,
     LATE,
+    LETTERS,
+    NAMES,
+    ODD,
     OWN,
+    SECRET,
     Counted,
     Known,
     Tree,
     language_of,
-    plainly,
+    new_folder,
+    words_in,
 )
 from callboard.actors.testing.simulated_loop import SimulatedLoop
 from callboard.actors.testing.simulation import SimulatedScheduler
 from callboard.protocol.code_fences import AssembledContext, CodeFence, parse_fences
 from callboard.protocol.errors import RuntimeFailure, UsageError
-
-#: Files are made by the hundred: in memory where there is such a place.
-_MEMORY: Final = "/dev/shm"
-NAMES: Final = (
-    "a.py", "pkg/b.py", "pkg/deep/c.py", "d.rs", "pkg/e.go", "f.js", "notes.md", "pkg/plain.txt", "pkg2/b.py",
-    "pkg/deeper/g.py", "pkg.py", "Dockerfile",
-)  # fmt: skip
-#: One definition, or one paragraph; `{word}` is its own.
-BLOCKS: Final = {
-    "python": "def {word}(value):\n    total = value + 1\n    return total\n\n\n",
-    "rust": "fn {word}(value: i32) -> i32 {{\n    let total = value + 1;\n    total\n}}\n\n",
-    "go": "func {word}(value int) int {{\n\ttotal := value + 1\n\treturn total\n}}\n\n",
-    "javascript": "function {word}(value) {{\n  const total = value + 1;\n  return total;\n}}\n\n",
-    "markdown": "# About {word}\n\nThe total is told of {word} here.\n\n",
-    "text": "A line about {word} and its total.\n\n",
-    "script": "RUN make {word} --total\n\n",
-}
-HEADS: Final = {"go": "package p\n\n"}
-CODE: Final = ("python", "rust", "go", "javascript")
-IGNORED: Final = (
-    "", "*.go\n", "pkg/deep/\n", "/a.py\nnotes.md\n", "*.py\n!b.py\n", "deep*\n", "/pkg/*\n!/pkg/deep/\n", "b.py\n",
-    "!b.py\n", "*\n!*.md\n",
-)  # fmt: skip
-SECRET: Final = ("", "c.py\n", "/deep/\n", "pkg/deep/\n", "*.md\n", "*.py\n!a.py\n", "!c.py\n", "d.rs\n")
-GIVEN: Final = ((), (), ("e.go",), ("*.rs", "!d.rs", "deeper/"))
-#: What is never read: its content, and why.
-ODD: Final[tuple[tuple[str, bytes, str], ...]] = (
-    ("blob.py", b"\0{word}", "read: binary"), ("void.py", b"", "empty"), ("poetry.lock", b"{word}", "not_source"),
-    ("pkg/picture.png", b"{word}", "not_source"), (".env", b"{word}", "secret"), ("pkg/.env", b"{word}", "secret"),
-    ("pkg/one_line.js", b"{word} " * 900, "read: minified"), ("notes2.txt", b"{word}\n" * 50_000, "read: too_long"),
-    ("id.txt", b"-----BEGIN RSA PRIVATE KEY-----\n{word}\n-----END RSA PRIVATE KEY-----\n", "read: secret"),
-    ("node_modules/m.py", b"def {word}(): pass\n", "hidden"), ("venv/v.py", b"def {word}(): pass\n", "hidden"), ("pkg/huge.py", b"", "too_long"),
-)  # fmt: skip
-#: A token that no other word is like: letters by which the words are counted.
-LETTERS: Final = "bcdfghjklm"
-_WORD: Final = re.compile(r"quux[b-m]{4}")
-
-
-def words_in(text: str) -> list[str]:
-    """Each once, in order."""
-    return list(dict.fromkeys(_WORD.findall(text)))
 
 
 class World:
@@ -97,7 +63,7 @@ class World:
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(f"index {seed}")
-        self.folder = Path(tempfile.mkdtemp(prefix="played-index-", dir=_MEMORY if os.path.isdir(_MEMORY) else None))
+        self.folder = new_folder()
         self.root = self.folder / "work"
         self.root.mkdir()
         self.tree = Tree(given=self.rng.choice(GIVEN))
@@ -243,6 +209,8 @@ class World:
         else:
             (self.root / name).unlink()
             self.gone(name)
+            if self.rng.random() < 0.3:  # a watcher tells of it
+                self._look_at([name])
 
     def move(self) -> None:
         """A file gets the name of another one of its language, or changes places with it."""
@@ -355,9 +323,7 @@ class World:
         if not isinstance(summary, RefreshSummary):
             self.wrong(f"the refresh came to {summary!r}")
             return
-        counts = Counted(
-            summary.indexed, summary.unchanged, summary.removed, dict(summary.skipped), summary.files
-        )
+        counts = Counted(summary.indexed, summary.unchanged, summary.removed, dict(summary.skipped), summary.files)
         if not self.is_exact:  # some of it has been read before
             due = replace(due, indexed=counts.indexed, unchanged=counts.unchanged, removed=counts.removed)
         if counts != due:
@@ -374,12 +340,10 @@ class World:
     def refresh_some(self) -> None:
         """Only these files are looked at; all, where one of them is a folder, or says which files there are."""
         rng = self.rng
-        names = rng.sample(sorted({*self.tree.texts, *self.known.texts, *self.tree.odd, "a.py"}), 1)
-        names += rng.sample([name for name in NAMES if name in self.known.texts or (self.root / name).is_file()], 1)
-        gone = [name for name in self.known.texts if not os.path.lexists(self.root / name)]
-        names += [rng.choice(gone)] if gone else []
-        names += rng.choice(((), (), (), ("pkg",), ("pkg/deep",), (GIT,), (f"pkg/{OWN}",), ("no/such.py",)))
-        rng.shuffle(names)
+        there = sorted({*self.tree.texts, *self.known.texts, *self.tree.odd})
+        names = rng.sample(there, min(len(there), rng.choice((1, 2, 4))))
+        if rng.random() < 0.3:
+            names.append(rng.choice(("pkg", "pkg/deep", GIT, f"pkg/{OWN}", "no/such.py")))
         self._look_at(names)
 
     def _look_at(self, names: Sequence[str]) -> None:
@@ -426,9 +390,9 @@ class World:
         """Another process writes the index: nothing is lost, and who asks is told."""
 
         def look(index: CodeIndex) -> None:
-            with CodeIndex.open(self.root, self.folder / "store", embedder=None) as other:
-                with other._layout.write_lock(0.0):
-                    summary = index.refresh(wait_seconds=0.0)
+            other = CodeIndex.open(self.root, self.folder / "store", embedder=None)
+            with other, other._layout.write_lock(0.0):
+                summary = index.refresh(wait_seconds=0.0)
             if not summary.note or (summary.indexed, summary.files) != (0, len(self.known.texts)):
                 self.wrong(f"while another process writes the index, a refresh tells {summary}")
             if summary.is_complete != self.known.is_whole:
@@ -477,7 +441,9 @@ class World:
                 except UsageError:
                     continue
                 self.wrong(f"question {number}, which no index can answer, came to {found!r}")
-            many = [_shown(index.search(query)) for query in ("total", ["total", "", " total "], ["total"] * MAX_QUERIES)]
+            many = [
+                _shown(index.search(query)) for query in ("total", ["total", "", " total "], ["total"] * MAX_QUERIES)
+            ]
             if many != many[:1] * 3 or index.search(["", " "]):
                 self.wrong("a question that is asked several times, or is empty, is answered otherwise than once")
 
@@ -736,8 +702,7 @@ def _shown(hits: Sequence[Hit]) -> list[tuple[object, ...]]:
     return sorted((hit.path, hit.start_line, hit.end_line, hit.canonical_path, hit.digest) for hit in hits)
 
 
-def play(seed: int) -> list[str]:
-    """What is not as promised, in one play of it."""
+def _play_files(seed: int) -> list[str]:
     world = World(seed)
     try:
         with world.locks():
@@ -745,3 +710,12 @@ def play(seed: int) -> list[str]:
     finally:
         world.end()
     return world.problems
+
+
+#: By turns.
+_PLAYS: Final = (_play_files, index_programs.play, _play_files, index_waits.play)
+
+
+def play(seed: int) -> list[str]:
+    """What is not as promised, in one play of it."""
+    return _PLAYS[seed % len(_PLAYS)](seed)

@@ -1,4 +1,4 @@
-"""asyncio in the virtual time of a simulation: for code that waits for its actors from outside, on a loop of its own."""
+"""asyncio in the virtual time of a simulation: for code that waits for its actors from outside."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_STEPS = 10_000
 
 
 class SimulatedLoop(asyncio.BaseEventLoop):
-    """Callbacks run in the order in which they came, each as one thing of the simulation; timers are the simulation's."""
+    """Callbacks run in the order in which they came, each as one thing of the simulation, whose timers it has."""
 
     def __init__(self, simulation: SimulatedScheduler) -> None:
         super().__init__()
