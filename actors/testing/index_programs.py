@@ -555,11 +555,10 @@ class Program:
         owner = self._owner(item)
         if owner.kind not in ("function", "method"):
             return
-        calls = owner.all_calls(self.items)
         for other in self.items:
             if other.kind not in ("function", "method") or self._owner(other) is not other:
                 continue
-            if not (other.name in calls or owner.name in other.all_calls(self.items)):
+            if not (other.name in owner.calls or owner.name in other.calls):
                 continue
             place = str(self.root / other.file)
             total = sum(end - start for _, start, end in spans)
