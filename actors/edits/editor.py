@@ -156,6 +156,7 @@ class Editor(Actor[EditorMessage]):
         applier = self._applier(store)
         ids = store.pending() if message.ids is None else tuple(dict.fromkeys(message.ids))
         before = {each: store.get(each) for each in ids}  # a wrong id changes nothing
+        others = [each for each in store.pending() if each not in before]
         found = []
         for each in ids:
             if message.is_approved:
@@ -167,6 +168,9 @@ class Editor(Actor[EditorMessage]):
                 store.mark_told((each,))
             elif proposal != before[each]:
                 self._listener.decided(proposal)
+        for each in others:  # of the same lines as one that was applied
+            if (other := store.get(each)).state is ProposalState.STALE:
+                self._listener.decided(other)
         if any(each.state is ProposalState.APPLIED and before[each.id].state != each.state for each in found):
             self._listener.files_changed()
         return tuple(found)

@@ -339,7 +339,7 @@ def _splice_of(edit: CodeEdit, item: LocatedItem | None, text: EditedText, field
     if edit.place == "replace":
         new = edit.new_text
         ends = new.endswith("\n") and not text.decoded(start, end).endswith("\n")
-        if ends and end < len(text.content) and text.decoded(end, end + 2 * 4)[:2] in ("\r\n", "\n") and item:
+        if item and ends and text.decoded(end, end + 2 * 4).startswith(("\r\n", "\n")):
             new = new.removesuffix("\n")  # the item's span ends before its line end
         return Splice(start, end, text.encoded(new, start, f"{field}.new_text"))
     new = edit.new_text if edit.new_text.endswith("\n") else edit.new_text + "\n"

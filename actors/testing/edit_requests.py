@@ -10,6 +10,7 @@ from typing import Final
 
 from callboard.actors.edits.changes import tracking_hash
 from callboard.actors.edits.planning import ApplyPatch, CodeEdit, EditCode, EditRequest
+from callboard.actors.index.code_items import CodeItem
 from callboard.actors.testing.edits_model import Edit, Shelf, Span, meet
 
 NAMES: Final = ("a.py", "b.txt", "sub/c.py", "sub/deep/d.md", "e")
@@ -47,6 +48,8 @@ class Requests:
     rng: random.Random
     lines: Lines
     shelf: Shelf
+    located: dict[str, list[CodeItem]]
+    """What the index finds, by name."""
 
     def stage(self, request: EditRequest, edits: tuple[Edit, ...] | None, note: str = "") -> None:
         """Of the play: None where it is to be refused."""
@@ -102,7 +105,7 @@ class Requests:
         if not body.strip() or content.count(body) != 1:
             return None
         old = body.decode()
-        how = rng.choice(("text", "line", "span", "span_text", "before", "after", "remove", "many"))
+        how = rng.choice(("text", "line", "span", "span_text", "before", "after", "remove", "many", "item", "lines"))
         new = fresh.encode()
         if how == "text":
             return CodeEdit(fresh, file=name, old_text=old), (start, text_end, new)
@@ -114,6 +117,11 @@ class Requests:
             return edit, (start, text_end, new)
         if how == "span_text":
             return CodeEdit(fresh, file=name, old_text=old, start_byte=start, end_byte=text_end), (start, text_end, new)
+        if how == "item":
+            return self._by_item(name, content, (start, text_end), fresh, has_end=end > text_end)
+        if how == "lines" and at + 1 < len(lines) and (more := lines[at + 1].rstrip(b"\r\n")).strip():
+            both = f"{old}\n{more.decode()}"  # whichever line ends they have
+            return CodeEdit(fresh, file=f"./{name}", old_text=both), (start, end + len(more), new)
         if how in ("line", "remove") and end > text_end:
             given = f"{fresh}\n" if how == "line" else ""
             put = new + ends if how == "line" else b""
@@ -124,6 +132,22 @@ class Requests:
             put = new + self._ends(lines, at + 1) if end > text_end else ends + new
             return CodeEdit(fresh, file=name, old_text=old, place="after"), (end, end, put)
         return None
+
+    def _by_item(
+        self, name: str, content: bytes, span: tuple[int, int], fresh: str, *, has_end: bool
+    ) -> tuple[CodeEdit, Span]:
+        """By the name of an item, or by a text that is there once within it."""
+        start, end = span
+        known = f"item_{self.lines.number}"
+        self.located[known] = [CodeItem(name, known, known, "function", start, end, 1, 1, tracking_hash(content))]
+        body = content[start:end]
+        word = body.split()[0]
+        if self.rng.random() < 0.5 and body.count(word) == 1:
+            at = start + body.index(word)
+            edit = CodeEdit(fresh.strip(), canonical_path=known, old_text=word.decode())
+            return edit, (at, at + len(word), fresh.strip().encode())
+        given = f"{fresh}\n" if has_end else fresh
+        return CodeEdit(given, canonical_path=known), (start, end, fresh.encode())
 
     @staticmethod
     def _ends(lines: list[bytes], at: int) -> bytes:

@@ -150,12 +150,13 @@ class Shelf(Struct):
                 modes[edit.target] = mode
         return files, modes
 
-    def apply(self, known: str) -> None:
-        """It is approved."""
+    def apply(self, known: str) -> list[str]:
+        """It is approved; the others that no longer fit then."""
         offer = self.offers[known]
         if not self.fits(offer):
             self.settle(known, "stale")
-            return
+            return []
+        stale: list[str] = []
         self.files, self.modes = self.changed(offer)
         self.settle(known, "applied")
         for other, left in self.pending().items():
@@ -165,8 +166,10 @@ class Shelf(Struct):
                     edits = [edit and after(edit, done) for edit in edits]
             if None in edits:
                 self.settle(other, "stale")
+                stale.append(other)
             else:
                 left.edits = tuple(edit for edit in edits if edit is not None)
+        return stale
 
 
 # -- a diff, as git writes it, read by itself

@@ -168,6 +168,8 @@ class Known(Struct):
     """When each file was written, as far as its times tell, and its size."""
     unread: set[str] = field(default_factory=set)
     """What could not be opened."""
+    judged: set[str] = field(default_factory=set)
+    """What was looked at and left out, by its content or since it could not be opened."""
     is_whole: bool = False
 
     def refresh(self, tree: Tree, stamps: Mapping[str, tuple[int, int]]) -> Counted:
@@ -179,6 +181,7 @@ class Known(Struct):
         for name in gone:
             self._forget(name)
         self.unread &= set(visible)
+        self.judged = self.unread | {name for name in tree.odd if tree.why_not(name) in BY_CONTENT}
         self.is_whole = True
         skipped = Counter(counted.skipped) + tree.left_out()
         return replace(counted, removed=len(removed), skipped=dict(skipped), files=len(self.texts))
@@ -190,6 +193,7 @@ class Known(Struct):
         chosen = {name: visible[name] for name in names if name in visible}
         counted = self._look(tree, chosen, stamps)
         read = [reason for reason in map(tree.why_not, names) if reason in BY_CONTENT]
+        self.judged |= {name for name in names if tree.why_not(name) in BY_CONTENT}
         gone = [name for name in names if name in self.texts and name not in visible]
         removed = sum(tree.why_not(name) not in BY_CONTENT for name in gone)
         for name in gone:
@@ -206,11 +210,13 @@ class Known(Struct):
                 locked += 1
                 self._forget(name)
                 self.unread.add(name)
+                self.judged.add(name)
             else:
                 is_same = self.texts.get(name) == text
                 unchanged, indexed = unchanged + is_same, indexed + (not is_same)
                 self.texts[name], self.stamps[name] = text, stamps[name]
                 self.unread.discard(name)
+                self.judged.discard(name)
         return Counted(indexed, unchanged, skipped={"no_permission": locked} if locked else {})
 
     def _forget(self, name: str) -> None:

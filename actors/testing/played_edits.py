@@ -14,15 +14,17 @@ import random
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from callboard.actors import opened_folders
-from callboard.actors.builtins.workspace import Workspace
 from callboard.actors.edits.changes import tracking_hash
-from callboard.actors.edits.editor import ListProposals, ListUntold, MarkTold, Stage, Staged, editor_actor
+from callboard.actors.edits.editing import EditResult
+from callboard.actors.edits.editor import ListProposals, ListUntold, MarkTold
 from callboard.actors.edits.planning import (
     ApplyPatch,
     CodeEdit,
@@ -34,16 +36,17 @@ from callboard.actors.edits.planning import (
     RenameFile,
 )
 from callboard.actors.edits.proposals import DecideEdits, Proposal, ProposalState
+from callboard.actors.index.code_items import CodeItem
 from callboard.actors.kernel import ActorSystem, Backoff, Supervisor
 from callboard.actors.testing.edit_requests import NAMES, Lines, Requests, pieces
 from callboard.actors.testing.edits_model import Edit, Offer, Shelf, done_by, told_by
+from callboard.actors.testing.edits_owner import REQUESTS, Owner
 from callboard.actors.testing.simulation import SimulatedScheduler
 from callboard.protocol.errors import ToolError
 
 #: Files are made by the thousand: in memory where there is such a place.
 _MEMORY: Final = "/dev/shm"
 ON_EXISTS: Final[tuple[OnExists, ...]] = ("fail", "overwrite", "keep")
-REQUESTS: Final = ("", "req_1", "req_2")
 CALLS: Final = ("open", "rename", "unlink", "mkdir", "rmdir", "fsync", "fchmod", "stat", "fstat")
 #: What the editor's process does with files while it applies one proposal is most often less than this.
 MOST_CALLS: Final = 60
@@ -87,7 +90,7 @@ def failing(at: int, error: BaseException) -> Iterator[Failing]:
         opened_folders.__dict__["os"] = real
 
 
-class World(Requests):
+class World(Owner, Requests):
     """A workspace with its editor, and the model."""
 
     def __init__(self, seed: int) -> None:
@@ -106,33 +109,18 @@ class World(Requests):
             self.write(name, self.lines.content(), rng.choice((0o644, 0o600, 0o755)))
         self.problems: list[str] = []
         self.folders = {os.path.relpath(above, self.root) for above, _, _ in os.walk(self.root)}
-        self.heard: list[str] = []
-        self.due: list[str] = []
-        self.changes = self.due_changes = 0
         self.deed = ""
         self.simulation = SimulatedScheduler(0)
+        self.start()
+
+    def start(self) -> None:
+        """A runtime."""
         self.system = ActorSystem(self.simulation)
-        spec = editor_actor(Workspace.at(self.root), self.folder / "state", self)
-        spec = type(spec)("editor", spec.start, backoff=Backoff(0, 0), intensity=1_000_000)
+        self.begin()
+        spec = replace(self.edits.actor(), runs_on="loop", backoff=Backoff(0, 0), intensity=1_000_000)
         self.system.spawn(lambda: Supervisor([spec]), "root")
         self.simulation.run_until_idle()
         self.editor = self.system.ref("root/editor")
-
-    # -- what the editor tells
-
-    def decided(self, proposal: Proposal) -> None:
-        """One has ended, or could not be applied."""
-        self.heard.append(f"{proposal.id} {proposal.state}")
-
-    def files_changed(self) -> None:
-        """One was applied."""
-        self.changes += 1
-
-    def remembers(self, request_ids: Iterable[str]) -> None:
-        """After a restart: those of which something is open or not told."""
-        due = {each.request for each in self.shelf.offers.values() if each.request}
-        if strange := sorted(set(request_ids) - due):
-            self.wrong(f"the editor remembers the requests {strange}, which have staged nothing")
 
     def wrong(self, what: str) -> None:
         """Something is not as promised."""
@@ -212,10 +200,7 @@ class World(Requests):
             self.wrong(f"{odd[0]} is {states.get(odd[0])}, and is to be {due.get(odd[0])}")
         for each in found:
             self.compare_proposal(each, self.shelf.offers.get(each.id))
-        if self.heard != self.due:
-            self.wrong(f"the editor has told {self.heard[-3:]}, due are {self.due[-3:]}")
-        if self.changes != self.due_changes:
-            self.wrong(f"it has told {self.changes} times that files were changed, due is {self.due_changes}")
+        self.compare_told()
 
     def compare_proposal(self, found: Proposal, offer: Offer | None) -> None:
         """What it says of itself is what it does."""
@@ -257,36 +242,29 @@ class World(Requests):
 
     def stage(self, request: EditRequest, edits: tuple[Edit, ...] | None, note: str = "") -> None:
         """Stage it, which makes these edits; None: it is refused; (): there is nothing to do."""
-        of = self.rng.choice(REQUESTS)
-        found = self.ask(Stage(request, "a_tool", of, "call"))
+        of, found = self.call(request)
         if edits is None:
             if not isinstance(found, ToolError):
                 self.wrong(f"it was to be refused ({note}), and came to {found!r}"[:400])
-                if isinstance(found, Staged) and found.proposal is not None:
+                if isinstance(found, EditResult) and found.proposal:
                     self.problems.append("")
-            return
-        if not isinstance(found, Staged):
+        elif not isinstance(found, EditResult):
             self.wrong(f"it was refused: {found!r}"[:600])
-            return
-        if not edits:
-            if found.proposal is not None or not found.notes:
+        elif not edits:
+            if found.proposal or found.staged or not found.notes:
                 self.wrong("there is nothing to do, and a proposal was staged")
-            return
-        if found.proposal is None:
+        elif not found.proposal:
             self.wrong(f"nothing was staged: {found.notes}")
-            return
-        known = found.proposal.id
-        stale = self.shelf.stage(known, Offer(edits, request=of))
-        if set(found.stale) != stale:
-            self.wrong(f"it makes {found.stale} stale, and is to make {sorted(stale)} so")
-        self.due += [f"{each} stale" for each in found.stale]
+        else:
+            self.take(of, found, edits)
 
     def act(self) -> None:
         """One random deed."""
         deeds: tuple[Callable[[], object], ...] = (
             *(self.edit,) * 3, *(self.patch,) * 4, self.create, self.delete, self.rename, *(self.approve,) * 4,
             self.approve_all, self.deny, self.interrupt, self.interrupt, self.outsider, self.refused, self.tell,
-            self.restart, self.swap, self.owners_text,
+            self.tell, self.restart, self.swap, self.owners_text, self.answer_late, self.begin_or_end,
+            self.begin_or_end, self.new_runtime,
         )  # fmt: skip
         deed = self.rng.choice(deeds)
         self.deed = deed.__name__
@@ -344,6 +322,12 @@ class World(Requests):
             (EditCode((CodeEdit("x", file="nowhere", old_text="y"),), {}), "missing"),
         ]
         if name is not None:
+            item = CodeItem(name, "twice", "twice", "class", 0, len(content), 1, 1, tracking_hash(content))
+            self.located |= {"twice": [item, item], "old": [replace(item, hash="00")]}
+            ways += [
+                (EditCode((CodeEdit("x", canonical_path=each),), {}), f"the item {each}")
+                for each in ("twice", "old", "nothing")
+            ]
             near = CodeEdit("x", file=name, old_text="no such line is here")
             body = next((each.strip().decode("utf-8-sig") for each in pieces(content) if each.strip()), "")
             ways += [
@@ -409,18 +393,20 @@ class World(Requests):
         if isinstance(found, BaseException):
             self.wrong(f"the decision came to {found!r}"[:300])
             return
+        others: list[str] = []
         for known in wanted:
             offer = self.shelf.offers[known]
-            if offer.state == "pending":
-                self.shelf.apply(known) if is_approved else self.shelf.settle(known, "denied")
-                if is_told:
-                    offer.is_told = True
-                else:
-                    self.due.append(f"{known} {offer.state}")
-            elif offer.state != before[known] and not is_told:
-                self.due.append(f"{known} {offer.state}")
-            elif is_told:
+            if offer.state == "pending" and is_approved:
+                others += self.shelf.apply(known)
+            elif offer.state == "pending":
+                self.shelf.settle(known, "denied")
+            if is_told:
                 offer.is_told = True
+            elif offer.state != before[known]:
+                self.due_decided(known)
+        for known in others:
+            if known not in wanted:
+                self.due_decided(known)
         self.due_changes += any(
             before[known] != "applied" and self.shelf.offers[known].state == "applied" for known in wanted
         )
@@ -456,8 +442,8 @@ class World(Requests):
         )
         offer.is_changed = True
         found = self.ask(DecideEdits((known,), True, "owner", contents={chosen.target: text}))  # type: ignore[dict-item]
-        self.shelf.apply(known)
-        self.due.append(f"{known} {offer.state}")
+        for each in (known, *self.shelf.apply(known)):
+            self.due_decided(each)
         self.due_changes += offer.state == "applied"
         if isinstance(found, BaseException):
             self.wrong(f"the decision came to {found!r}"[:300])
@@ -471,7 +457,7 @@ class World(Requests):
         known = self.a_proposal()
         if known is None or self.shelf.offers[known].state != "pending":
             return
-        rng, offer, shelf = self.rng, self.shelf.offers[known], self.shelf
+        rng, offer, shelf, others = self.rng, self.shelf.offers[known], self.shelf, list[str]()
         is_fit = shelf.fits(offer)
         error: BaseException = rng.choice((Death("here"), OSError(28, "No space left on device")))
         before = next(each for each in self.ask(ListProposals()) if each.id == known)
@@ -484,7 +470,7 @@ class World(Requests):
         files, modes = self.look()
         state = str(states[known].state)
         if state == "applied":
-            shelf.apply(known)
+            others = shelf.apply(known)
             if not isinstance(found, BaseException):
                 self.due_changes += 1
         elif state in ("pending", "stale"):
@@ -499,14 +485,15 @@ class World(Requests):
         else:
             self.wrong(f"an edit that was interrupted is {state}")
         if not isinstance(found, BaseException) and states[known] != before:
-            self.due.append(f"{known} {state}")
+            for each in (known, *others):
+                self.due_decided(each)
         if (files, modes) != (shelf.files, shelf.modes):
             self.wrong(f"an edit that was interrupted ({error!r}) has left a part of it: {sorted(files)}")
 
     def _as_decided(self, known: str, found: Any) -> None:
-        self.shelf.apply(known)
+        for each in (known, *self.shelf.apply(known)):
+            self.due_decided(each)
         offer = self.shelf.offers[known]
-        self.due.append(f"{known} {offer.state}")
         self.due_changes += offer.state == "applied"
         if isinstance(found, BaseException):
             self.wrong(f"the decision came to {found!r}"[:300])
@@ -545,7 +532,7 @@ class World(Requests):
         place.write_bytes(edit.base)
         place.chmod(self.shelf.modes[edit.name])
         self.shelf.settle(known, "stale")
-        self.due.append(f"{known} stale")
+        self.due_decided(known)
         if isinstance(found, BaseException) or str(found[0].state) != "stale":
             self.wrong(f"a proposal for a file that has become a link came to {found!r}"[:300])
 
@@ -557,16 +544,41 @@ class World(Requests):
     def tell(self) -> None:
         """What the model of a request is yet to read, it reads once."""
         wanted = tuple(self.rng.sample(REQUESTS[1:], self.rng.randint(1, 2)))
-        due = [known for known, offer in self.shelf.offers.items() if not offer.is_told and offer.request in wanted]
-        found = self.ask(ListUntold(wanted))
-        if [each.id for each in found] != due:
-            self.wrong(f"{[each.id for each in found]} are not told yet, and {due} are to be")
-            return
-        told = self.ask(MarkTold((*due, *due)))
-        if list(told) != due or self.ask(ListUntold(wanted)) != ():
-            self.wrong(f"{told} were told for the first time, and {due} are to be")
+        offers = self.shelf.offers
+        due = [known for known, offer in offers.items() if not offer.is_told and offer.request in wanted]
+        if self.rng.random() < 0.5:  # before a question of a conversation
+            read = self.edits.untold(wanted)
+            if list(read) != due or self.edits.untold(wanted):
+                self.wrong(f"the model reads of {list(read)}, and is to read of {due}")
+            for known, text in read.items():
+                self.compare_outcome(known, text, offers[known].state)
+        else:
+            found = self.ask(ListUntold(wanted))
+            if [each.id for each in found] != due:
+                self.wrong(f"{[each.id for each in found]} are not told yet, and {due} are to be")
+                return
+            told = self.ask(MarkTold((*due, *due)))
+            if list(told) != due or self.ask(ListUntold(wanted)) != ():
+                self.wrong(f"{told} were told for the first time, and {due} are to be")
         for known in due:
-            self.shelf.offers[known].is_told = True
+            offers[known].is_told = True
+
+    def begin_or_end(self) -> None:
+        """A request runs, so that its model is told at once; or it has ended."""
+        self.running ^= {self.rng.choice(REQUESTS[1:])}
+
+    def new_runtime(self) -> None:
+        """The process ends, and another one begins with what is on the disk: it remembers what is not told yet."""
+        self.edits.close()
+        if not (self.approver.is_closed and self.proposing.is_closed):
+            self.wrong("an approver is left open")
+        self.system.shutdown(5)
+        self.simulation.run_until_idle()
+        self.start()
+        due = {offer.request for offer in self.shelf.offers.values() if not offer.is_told or offer.state == "pending"}
+        for request in REQUESTS[1:]:
+            if self.edits.has_staged((request,)) != (request in due):
+                self.wrong(f"of {request} something may be left to be told: {request in due}, and it is said otherwise")
 
     def end(self) -> None:
         """Leave nothing."""

@@ -180,20 +180,24 @@ class World:
         self.write(self.rng.choice(NAMES), is_late=self.rng.random() < 0.2)
 
     def change_unseen(self) -> None:
-        """A file is written again with the same size and times, as within one tick of the clock."""
-        late = [name for name in sorted(self.tree.texts) if self.stamps[name][0] >= LATE]
-        if late:
-            name = self.rng.choice(late)
-            before = self.root / name
-            status = before.stat()
-            words = [self.word() for _ in words_in(self.tree.texts[name])]
-            self.save(name, self.text(name, words), is_late=True)
-            os.utime(before, ns=(status.st_atime_ns, status.st_mtime_ns))
+        """A file is written twice within one tick of the clock, or so that only its size tells."""
+        name, is_late = self.rng.choice(NAMES), self.rng.random() < 0.6
+        self.write(name, is_late=is_late)
+        self.refresh()
+        stamp, status = self.stamps[name], (self.root / name).stat()
+        words = [self.word() for _ in words_in(self.tree.texts[name])]
+        self.save(name, self.text(name, words if is_late else [*words, self.word()]))
+        os.utime(self.root / name, ns=(status.st_atime_ns, status.st_mtime_ns))
+        self.stamps[name] = (stamp[0], (self.root / name).stat().st_size)
+        self.rng.choice((self.refresh, lambda: self._look_at([name])))()
 
     def touch(self) -> None:
-        """Only its times change."""
+        """Only its times change, which is seen once."""
         if name := self.a_text():
             self.stamp(name)
+            self.refresh()
+            if not name.endswith((GIT, OWN)):
+                self.tree.locked.add(name)
 
     def remove(self) -> None:
         """A file is gone, or a folder with all that is in it."""
@@ -561,6 +565,9 @@ class World:
         self._compare_many(index, files, who)
         if who == "the index" and self.known.is_whole != index.state().is_complete:
             self.wrong(f"the index says that it is whole: {index.state().is_complete}")
+        done = len(files) + len(self.known.judged)
+        if who == "the index" and index.state().done_files != done:
+            self.wrong(f"{index.state().done_files} files are said to have been looked at, and {done} were")
         if who == "the index" and self.known.is_whole:
             unread = sorted(f"{self.root / name}: no_permission" for name in self.known.unread)
             if index.unread_files(20) != unread:
@@ -639,21 +646,26 @@ class World:
                 self.wrong(f"{query} is found at {one[:3]}, and by a fresh index at {other[:3]}")
                 return
 
-    def act(self) -> None:
-        """One random deed."""
-        deeds: tuple[Callable[[], None], ...] = (
-            *(self.change,) * 5, *(self.refresh,) * 4, *(self.refresh_some,) * 3, self.remove, self.move, self.ignore,
-            self.junk, self.junk, self.reopen, self.copied, self.change_unseen, self.change_unseen, self.touch,
-            self.move_folder, self.hide, self.hide, self.link, self.lock, self.lock, self.busy, self.away, self.fail,
-            self.ask_wrongly, self.look_now, self.look_now,
+    def deeds(self) -> list[Callable[[], None]]:
+        """Those of this play: a few kinds, so that they come upon one another."""
+        every: tuple[Callable[[], None], ...] = (
+            self.remove, self.move, self.ignore, self.junk, self.reopen, self.copied, self.change_unseen, self.touch,
+            self.move_folder, self.hide, self.link, self.lock, self.busy, self.away, self.fail, self.ask_wrongly,
+            self.look_now,
         )  # fmt: skip
-        deed = self.rng.choice(deeds)
+        chosen = self.rng.sample(every, 5)
+        return [*(self.change,) * 2, *(self.refresh,) * 2, *(self.refresh_some,) * 2, *chosen, *chosen]
+
+    def act(self, deed: Callable[[], None]) -> None:
+        """Do it; files that were changed are mostly looked at soon."""
         self.deed = deed.__name__
         deed()
         for above, folders, names in os.walk(self.root, topdown=False):
             if not (folders or names):  # it would count, where it is secret
                 os.rmdir(above)
         self.pass_time(self.rng.choice((0.0, 0.0, 1.5, 3.0)))
+        if self.rng.random() < 0.3 and not self.problems:
+            self.refresh()
 
     def play(self) -> None:
         """A first look, at some or at all, and then deeds."""
@@ -662,10 +674,11 @@ class World:
             self._look_at([name for name in sorted(self.tree.texts) if self.rng.random() < 0.8] or ["."])
         else:
             self.refresh()
-        for _ in range(self.rng.choice((3, 6, 12))):
+        deeds = self.deeds()
+        for _ in range(self.rng.choice((4, 8, 12))):
             if self.problems:
                 return
-            self.act()
+            self.act(self.rng.choice(deeds))
         if not self.problems:
             self.deed = "all"
             self.tree.locked.clear()

@@ -365,17 +365,18 @@ def test_an_item_is_edited_by_its_canonical_path_and_found_again_after_it(
     settings: Callable[..., Settings], root: Path
 ) -> None:
     first = {"canonical_path": "a.two", "kind": "function", "new_text": "def two():\n    return 22"}
-    second = {"canonical_path": "a.two", "new_text": "def two():\n    return 222"}
+    second = {"canonical_path": "a.two", "new_text": "def two():\n    return 222\n"}
+    first_one = {"canonical_path": "a.one", "new_text": "def one():\n    return 11\n"}  # adds no line
     given = settings(
         call("apply_code_edit", edits=[first]),
-        call("apply_code_edit", edits=[second]),
+        call("apply_code_edit", edits=[second, first_one]),
         ScriptedTurn("done"),
         auto_confirm_edits=True,
     )
     with Runtime(given) as runtime:
         runtime.ask_sync("edit")
         assert [each.state for each in runtime.proposals()] == [ProposalState.APPLIED] * 2
-    assert (root / "a.py").read_text() == "def one():\n    return 1\n\n\ndef two():\n    return 222\n"
+    assert (root / "a.py").read_text() == "def one():\n    return 11\n\n\ndef two():\n    return 222\n"
 
 
 def test_an_ambiguous_path_is_answered_with_its_candidates(settings: Callable[..., Settings], root: Path) -> None:
