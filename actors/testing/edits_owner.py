@@ -6,10 +6,9 @@ or before the next question.
 
 from __future__ import annotations
 
-import os
 import random
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextvars import Context
 from functools import partial
 from pathlib import Path
@@ -28,7 +27,6 @@ from callboard.actors.testing.simulated_loop import SimulatedLoop
 from callboard.actors.testing.simulation import SimulatedScheduler
 from callboard.actors.tools import Tool, ToolContext
 from callboard.protocol.commands import AskApproval, RunTool
-from callboard.protocol.errors import ToolError
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag
 from callboard.protocol.masking import mask
 from callboard.protocol.policy import AccessKind, Mode
@@ -209,7 +207,9 @@ class Owner:
         name, given = _arguments(request)
         tool = self.tools[name]
         tag = Tag(RequestId(of), MessageId("m"), 1, CallId(f"call_{self.calls}"))
-        run = RunTool(tag, tool.name, "{}", time.monotonic() + 3_600, "effect", mode=self.rng.choice((None, None, *Mode)))
+        run = RunTool(
+            tag, tool.name, "{}", time.monotonic() + 3_600, "effect", mode=self.rng.choice((None, None, *Mode))
+        )
         self.is_building = (run.mode or self.mode) is Mode.BUILD
         self.began = self.simulation.now()
         self.asked_before = len(self.approver.asked), len(self.proposing.asked)
@@ -229,7 +229,10 @@ class Owner:
             self.wrong(f"it is said otherwise whether {of!r} has staged something")
         approver = self.approver if self.is_building else self.proposing
         asked = [len(self.approver.asked), len(self.proposing.asked)]
-        due = [each + (approver is one) for each, one in zip(self.asked_before, (self.approver, self.proposing), strict=True)]
+        due = [
+            each + (approver is one)
+            for each, one in zip(self.asked_before, (self.approver, self.proposing), strict=True)
+        ]
         if asked != due:
             self.wrong(f"{asked} questions were asked of the approver and of the policy, and due are {due}")
             return

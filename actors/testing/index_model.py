@@ -1,24 +1,18 @@
-"""Which files of a workspace are in an index, and why others are not: by names, by their content, by what cannot be read.
+"""Which files of a workspace are in an index, and why others are not: by names, by content, by what cannot be read.
 
 Beside the real walk: each file is looked at by itself, from the root down.
 """
 
 from __future__ import annotations
 
-import os
-import re
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Final
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-#: Files are made by the hundred: in memory where there is such a place.
-_MEMORY: Final = "/dev/shm"
 #: By the end of a name, what it is written in.
 LANGUAGES: Final = {
     ".py": "python", ".rs": "rust", ".go": "go", ".js": "javascript", ".md": "markdown", ".txt": "text",
@@ -42,52 +36,6 @@ def language_of(name: str) -> str:
     return next(language for end, language in LANGUAGES.items() if name.endswith(end))
 
 
-NAMES: Final = (
-    "a.py", "pkg/b.py", "pkg/deep/c.py", "d.rs", "pkg/e.go", "f.js", "notes.md", "pkg/plain.txt", "pkg2/b.py",
-    "pkg/deeper/g.py", "pkg.py", "Dockerfile",
-)  # fmt: skip
-#: One definition, or one paragraph; `{word}` is its own.
-BLOCKS: Final = {
-    "python": "def {word}(value):\n    total = value + 1\n    return total\n\n\n",
-    "rust": "fn {word}(value: i32) -> i32 {{\n    let total = value + 1;\n    total\n}}\n\n",
-    "go": "func {word}(value int) int {{\n\ttotal := value + 1\n\treturn total\n}}\n\n",
-    "javascript": "function {word}(value) {{\n  const total = value + 1;\n  return total;\n}}\n\n",
-    "markdown": "# About {word}\n\nThe total is told of {word} here.\n\n",
-    "text": "A line about {word} and its total.\n\n",
-    "script": "RUN make {word} --total\n\n",
-}
-HEADS: Final = {"go": "package p\n\n"}
-CODE: Final = ("python", "rust", "go", "javascript")
-IGNORED: Final = (
-    "", "*.go\n", "pkg/deep/\n", "/a.py\nnotes.md\n", "*.py\n!b.py\n", "deep*\n", "/pkg/*\n!/pkg/deep/\n", "b.py\n",
-    "!b.py\n", "*\n!*.md\n",
-)  # fmt: skip
-SECRET: Final = ("", "c.py\n", "/deep/\n", "pkg/deep/\n", "*.md\n", "*.py\n!a.py\n", "!c.py\n", "d.rs\n")
-GIVEN: Final = ((), (), ("e.go",), ("*.rs", "!d.rs", "deeper/"))
-#: What is never read: its content, and why.
-ODD: Final[tuple[tuple[str, bytes, str], ...]] = (
-    ("blob.py", b"\0{word}", "read: binary"), ("void.py", b"", "empty"), ("poetry.lock", b"{word}", "not_source"),
-    ("pkg/picture.png", b"{word}", "not_source"), (".env", b"{word}", "secret"), ("pkg/.env", b"{word}", "secret"),
-    ("pkg/one_line.js", b"{word} " * 900, "read: minified"), ("notes2.txt", b"{word}\n" * 50_000, "read: too_long"),
-    ("id.txt", b"-----BEGIN RSA PRIVATE KEY-----\n{word}\n-----END RSA PRIVATE KEY-----\n", "read: secret"),
-    ("node_modules/m.py", b"def {word}(): pass\n", "hidden"), ("venv/v.py", b"def {word}(): pass\n", "hidden"),
-    ("pkg/huge.py", b"", "too_long"),
-)  # fmt: skip
-#: A token that no other word is like: letters by which the words are counted.
-LETTERS: Final = "bcdfghjklm"
-_WORD: Final = re.compile(r"quux[b-m]{4}")
-
-
-def words_in(text: str) -> list[str]:
-    """Each once, in order."""
-    return list(dict.fromkeys(_WORD.findall(text)))
-
-
-def new_folder() -> Path:
-    """For one play, which removes it."""
-    return Path(tempfile.mkdtemp(prefix="played-index-", dir=_MEMORY if os.path.isdir(_MEMORY) else None))
-
-
 class Counted(Struct, frozen=True):
     """What a refresh is to say that it did."""
 
@@ -105,8 +53,8 @@ class Tree(Struct):
     """Files that are read where no rule leaves them out, those with rules too."""
     odd: dict[str, str] = field(default_factory=dict)
     """Other files, and why they are left out."""
-    locked: set[str] = field(default_factory=set)
-    """Files that cannot be opened."""
+    locked: dict[str, str] = field(default_factory=dict)
+    """Files that cannot be opened, and why."""
     given: tuple[str, ...] = ()
     """Patterns of secret files, from who opens the index."""
 
@@ -155,10 +103,6 @@ class Tree(Struct):
         counted["secret"] += len(secret)
         return +counted
 
-    def copy(self) -> Tree:
-        """As it is now."""
-        return replace(self, texts=dict(self.texts), odd=dict(self.odd), locked=set(self.locked))
-
 
 class Known(Struct):
     """What an index holds."""
@@ -202,22 +146,24 @@ class Known(Struct):
         return replace(counted, removed=removed, skipped=dict(skipped), files=len(self.texts))
 
     def _look(self, tree: Tree, files: Mapping[str, str], stamps: Mapping[str, tuple[int, int]]) -> Counted:
-        indexed = unchanged = locked = 0
+        indexed = unchanged = 0
+        skipped = Counter[str]()
         for name, text in files.items():
             if self.stamps.get(name) == stamps[name] and stamps[name][0] < LATE:
                 unchanged += 1
             elif name in tree.locked:
-                locked += 1
+                skipped[tree.locked[name]] += 1
                 self._forget(name)
-                self.unread.add(name)
-                self.judged.add(name)
+                if tree.locked[name] == "no_permission":
+                    self.unread.add(name)
+                    self.judged.add(name)
             else:
                 is_same = self.texts.get(name) == text
                 unchanged, indexed = unchanged + is_same, indexed + (not is_same)
                 self.texts[name], self.stamps[name] = text, stamps[name]
                 self.unread.discard(name)
                 self.judged.discard(name)
-        return Counted(indexed, unchanged, skipped={"no_permission": locked} if locked else {})
+        return Counted(indexed, unchanged, skipped=skipped)
 
     def _forget(self, name: str) -> None:
         self.texts.pop(name, None)

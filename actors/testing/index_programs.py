@@ -23,8 +23,9 @@ from callboard.actors.index.relations import Certainty, Relation
 from callboard.actors.index.searching import Filters
 from callboard.actors.index.store import SymbolRow
 from callboard.actors.index.token_count import count_tokens
-from callboard.actors.testing.index_model import new_folder
-from callboard.protocol.code_fences import CodeFence, ContextFit, parse_fences, render_fence
+from callboard.actors.testing import index_orders
+from callboard.actors.testing.index_files import new_folder
+from callboard.protocol.code_fences import CodeFence, ContextFit, ContextItem, parse_fences, render_fence
 from callboard.protocol.errors import UsageError
 
 SYLLABLES: Final = ["ba", "de", "ki", "lo", "mu", "pra", "ste", "gri", "flo", "zu", "ve", "no"]
@@ -447,9 +448,10 @@ class Program:
                 self.wrong(f"{owner.path} is said to be whole at {hit.whole}, and is at {owner.span}")
         if hit.end_byte - hit.start_byte > 2 * MOST_TILE:
             self.wrong(f"a place of {hit.end_byte - hit.start_byte} bytes is found for {item.word}")
-        if owner.kind in ("function", "method") and not is_long and (best := index.search(owner.name, 5)):
-            if owner.name not in file.shown(best[0].start_byte, best[0].end_byte) and best[0].path == hit.path:
-                self.wrong(f"{owner.name} is found where it is not")
+        best = index.search(owner.name, 1)[0]
+        is_named = owner.name in file.shown(best.start_byte, best.end_byte) or best.path != hit.path
+        if owner.kind in ("function", "method") and not is_long and not is_named:
+            self.wrong(f"{owner.name} is found where it is not")
 
     def _owner(self, item: Item) -> Item:
         """What it is a part of, where it is searched: short functions are not divided."""
@@ -485,32 +487,38 @@ class Program:
             self.wrong("what is to be said with an answer is left out")
         spans: list[tuple[str, int, int]] = []
         for place in answer.context:
-            (fence,) = parse_fences(place.snippet)
-            if not isinstance(fence, CodeFence):
-                self.wrong(f"a place is shown as {fence}")
-                return
-            file = next(each for each in self.files if str(self.root / each.name) == fence.path)
-            text = file.shown(fence.start_byte, fence.end_byte)
-            before = file.content[: fence.start_byte].decode(file.encoding, "replace").count("\n") + 1
-            lines = f"{before}-{before + text.rstrip().count(chr(10))}"
-            if place.snippet != render_fence(fence.path, fence.start_byte, fence.end_byte, text.removeprefix("\ufeff")):
-                self.wrong(f"{place.snippet!r} is not what {file.name} holds there")
-            if (place.file, place.lines) != (fence.path, lines):
-                self.wrong(f"{place.file}:{place.lines} is said of {file.name}:{lines}")
-            if any(a == fence.path and s < fence.end_byte and fence.start_byte < e for a, s, e in spans):
-                self.wrong(f"a part of {file.name} is shown twice")
-            spans.append((fence.path, fence.start_byte, fence.end_byte))
-            unknown = set(place.symbols) - {each.path for each in file.items}
-            if unknown or not place.symbols:
-                self.wrong(f"what is shown of {file.name} is said to be {place.symbols}")
-            if not {word.lower() for word in place.words} <= {word for query in queries for word in query.split()}:
-                self.wrong(f"of the words {queries} a place is said to hold {place.words}")
-            if "pkg" in filters.paths and not file.name.startswith("pkg/"):
-                self.wrong(f"{file.name} is shown, and only what is below pkg is asked for")
-            shown = [each for each in self.items if each.path in place.symbols and each.file == file.name]
-            if filters.kinds and not {each.kind for each in shown} <= {"function", "method"}:
-                self.wrong(f"{place.symbols} are shown, and only functions are asked for")
+            self._compare_place(place, spans, queries, filters)
         self._best_first(index, item, queries, filters, answer, spans, budget)
+
+    def _compare_place(
+        self, place: ContextItem, spans: list[tuple[str, int, int]], queries: tuple[str, ...], filters: Filters
+    ) -> None:
+        """What is shown of one stretch of a file, besides `spans`."""
+        (fence,) = parse_fences(place.snippet)
+        if not isinstance(fence, CodeFence):
+            self.wrong(f"a place is shown as {fence}")
+            return
+        file = next(each for each in self.files if str(self.root / each.name) == fence.path)
+        text = file.shown(fence.start_byte, fence.end_byte)
+        before = file.content[: fence.start_byte].decode(file.encoding, "replace").count("\n") + 1
+        lines = f"{before}-{before + text.rstrip().count(chr(10))}"
+        if place.snippet != render_fence(fence.path, fence.start_byte, fence.end_byte, text.removeprefix("\ufeff")):
+            self.wrong(f"{place.snippet!r} is not what {file.name} holds there")
+        if (place.file, place.lines) != (fence.path, lines):
+            self.wrong(f"{place.file}:{place.lines} is said of {file.name}:{lines}")
+        if any(a == fence.path and s < fence.end_byte and fence.start_byte < e for a, s, e in spans):
+            self.wrong(f"a part of {file.name} is shown twice")
+        spans.append((fence.path, fence.start_byte, fence.end_byte))
+        unknown = set(place.symbols) - {each.path for each in file.items}
+        if unknown or not place.symbols:
+            self.wrong(f"what is shown of {file.name} is said to be {place.symbols}")
+        if not {word.lower() for word in place.words} <= {word for query in queries for word in query.split()}:
+            self.wrong(f"of the words {queries} a place is said to hold {place.words}")
+        if "pkg" in filters.paths and not file.name.startswith("pkg/"):
+            self.wrong(f"{file.name} is shown, and only what is below pkg is asked for")
+        shown = [each for each in self.items if each.path in place.symbols and each.file == file.name]
+        if filters.kinds and not {each.kind for each in shown} <= {"function", "method"}:
+            self.wrong(f"{place.symbols} are shown, and only functions are asked for")
 
     def _best_first(
         self,
@@ -571,29 +579,6 @@ class Program:
             ):
                 self.wrong(f"{other.path} is not shown beside {owner.path}, which calls it or is called by it")
 
-    # -- what comes first
-
-    def rank(self, index: CodeIndex) -> None:
-        """Of places with the same words: code before its test and its prose, but where those are asked for."""
-        word, other = self.word(), self.word()
-        body = "\n".join(f"    value = value + {number}" for number in range(6))
-        texts = {
-            f"{word}_code.py": f"def {self.word()}(value):\n    # {word} {other}\n{body}\n    return value\n",
-            f"tests/test_{other}.py": f"def {self.word()}(value):\n    # {word} {other}\n{body}\n    return value\n",
-            f"docs/{other}.md": f"# About\n\nThe {word} {other} is told here, at some length, for a reader. " * 3,
-        }
-        for name, text in texts.items():
-            (self.root / name).parent.mkdir(parents=True, exist_ok=True)
-            (self.root / name).write_text(text.replace(f"{word}_code", "code"))
-        index.refresh()
-        kinds: tuple[tuple[str, str], ...] = (
-            (f"{word} {other}", "_code.py"), (f"{word} {other} tests", "tests/"), (f"how do I {word} {other}", ".md"),
-        )  # fmt: skip
-        for question, due in kinds:
-            hits = index.search(question, 3)
-            if not hits or due not in hits[0].path:
-                self.wrong(f"{question!r} is answered with {[hit.path for hit in hits]}, and {due} is to come first")
-
 
 def play(seed: int) -> list[str]:
     """What is not as promised, in one play of it."""
@@ -603,7 +588,7 @@ def play(seed: int) -> list[str]:
         with CodeIndex.open(program.root, folder / "store", embedder=None) as index:
             index.refresh()
             program.compare(index)
-            program.rank(index)
+            program.problems += index_orders.compare(program.rng, program.word, program.root, index)
     finally:
         shutil.rmtree(folder)
     return program.problems

@@ -22,7 +22,7 @@ from callboard.actors.index.refresh import ProgressCallback, RefreshSummary
 from callboard.actors.index.searching import NO_FILTERS, Filters
 from callboard.actors.kernel import ActorSystem, AskTimeout, Backoff, ChildSpec, Supervisor
 from callboard.actors.kernel.reply import Reply
-from callboard.actors.testing.index_model import new_folder
+from callboard.actors.testing.index_files import new_folder
 from callboard.actors.testing.simulated_loop import SimulatedLoop
 from callboard.actors.testing.simulation import SimulatedScheduler
 from callboard.protocol.code_fences import AssembledContext
@@ -212,7 +212,7 @@ class Waits:
     def whole(self) -> None:
         """It is built; files change, looks at them are slow or fail, and questions come one by one or at once."""
         self.say("the index is built")
-        ended, found = self.ask(self.search.prepared(timeout_seconds=30.0))
+        _, found = self.ask(self.search.prepared(timeout_seconds=30.0))
         if not isinstance(found, RefreshSummary) or (found.indexed, found.is_complete) != (len(FILES), True):
             self.wrong(f"the first look came to {found!r}")
             return

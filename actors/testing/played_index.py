@@ -14,17 +14,14 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, Final
 
 from msgspec.structs import replace
 
-from callboard.actors.index import parsing
 from callboard.actors.index.code_index import CodeIndex, Hit
 from callboard.actors.index.rag import AskIndex, CodeSearch, RefreshIndex, code_actors
 from callboard.actors.index.refresh import RefreshSummary
@@ -32,50 +29,24 @@ from callboard.actors.index.searching import MAX_QUERIES, Filters
 from callboard.actors.kernel import ActorSystem, Backoff, Supervisor
 from callboard.actors.secret_files import SecretRules
 from callboard.actors.testing import index_programs, index_waits
-from callboard.actors.testing.index_model import (
-    BLOCKS,
-    CODE,
-    GIT,
-    GIVEN,
-    HEADS,
-    IGNORED,
-    LATE,
-    LETTERS,
-    NAMES,
-    ODD,
-    OWN,
-    SECRET,
-    Counted,
-    Known,
-    Tree,
-    language_of,
-    new_folder,
-    words_in,
-)
+from callboard.actors.testing.index_files import BLOCKS, CODE, NAMES, SECRET, Files, new_folder, words_in
+from callboard.actors.testing.index_model import GIT, OWN, Counted, Known, language_of
 from callboard.actors.testing.simulated_loop import SimulatedLoop
 from callboard.actors.testing.simulation import SimulatedScheduler
 from callboard.protocol.code_fences import AssembledContext, CodeFence, parse_fences
 from callboard.protocol.errors import RuntimeFailure, UsageError
 
 
-class World:
+class World(Files):
     """A workspace, its index, and what is in each file."""
 
     def __init__(self, seed: int) -> None:
-        self.rng = random.Random(f"index {seed}")
-        self.folder = new_folder()
-        self.root = self.folder / "work"
-        self.root.mkdir()
-        self.tree = Tree(given=self.rng.choice(GIVEN))
-        self.stamps: dict[str, tuple[int, int]] = {}
+        super().__init__(random.Random(f"index {seed}"), new_folder())
         self.known = Known()
         self.is_exact = True
         """Is `known` all that the index has? Not after a look-up has found some files changed."""
         self.latest: tuple[float, RefreshSummary] | None = None
         """The last refresh of all, which may be answer enough."""
-        self.dropped: list[str] = []
-        self.number = 0
-        self.clock = 1_700_000_000
         self.problems: list[str] = []
         self.deed = ""
         self.rules = SecretRules(self.tree.given)
@@ -116,68 +87,12 @@ class World:
 
     # -- files
 
-    def word(self) -> str:
-        """One that is nowhere yet."""
-        self.number += 1
-        return "quux" + "".join(LETTERS[int(digit)] for digit in f"{self.number:04}")
-
-    def write(self, name: str, *, is_late: bool = False) -> None:
-        """New content, some of it kept."""
-        old = words_in(self.tree.texts.get(name, ""))
-        kept = [word for word in old if self.rng.random() < 0.5]
-        words = [*kept, *(self.word() for _ in range(self.rng.randint(1, 4)))]
-        self.rng.shuffle(words)
-        self.save(name, self.text(name, words), is_late=is_late)
-
-    def text(self, name: str, words: Iterable[str]) -> str:
-        """What a file with these words holds."""
-        kind = language_of(name)
-        return HEADS.get(kind, "") + "".join(BLOCKS[kind].format(word=word) for word in words)
-
-    def save(self, name: str, text: str, *, is_late: bool = False) -> None:
-        """This is what the file holds."""
-        self.dropped += words_in(self.tree.texts.get(name, ""))
-        self.tree.odd.pop(name, None)
-        self.tree.texts[name] = text
-        self._put(name, text.encode())
-        self.stamp(name, is_late=is_late)
-
-    def _put(self, name: str, content: bytes) -> None:
-        place = self.root / name
-        place.parent.mkdir(parents=True, exist_ok=True)
-        if place.is_symlink():
-            place.unlink()
-        place.write_bytes(content)
-
-    def stamp(self, name: str, *, is_late: bool = False) -> None:
-        """Times that go on by themselves, so that no play depends on how quick it is."""
-        self.clock += 1
-        at = int(time.time()) + 100_000 if is_late else self.clock
-        place = self.root / name
-        os.utime(place, (at, at))
-        self.stamps[name] = (max(at, LATE) if is_late else at, place.stat().st_size)
-
-    def gone(self, name: str) -> None:
-        """The file is no longer there."""
-        self.dropped += words_in(self.tree.texts.pop(name, ""))
-        self.tree.odd.pop(name, None)
-        self.tree.locked.discard(name)
-
-    def a_text(self) -> str | None:
-        """One that is there, rules or none."""
-        names = sorted(self.tree.texts)
-        return self.rng.choice(names) if names else None
-
     @property
     def is_up_to_date(self) -> bool:
         """Whether all is read; else contexts and look-ups read on their own what they find changed."""
         return self.is_exact and self.known.texts == self.tree.visible() and not self.tree.locked
 
     # -- deeds that change files
-
-    def change(self) -> None:
-        """A file is written; now and then one of which the times will tell nothing."""
-        self.write(self.rng.choice(NAMES), is_late=self.rng.random() < 0.2)
 
     def change_unseen(self) -> None:
         """A file is written twice within one tick of the clock, or so that only its size tells."""
@@ -197,7 +112,7 @@ class World:
             self.stamp(name)
             self.refresh()
             if not name.endswith((GIT, OWN)):
-                self.tree.locked.add(name)
+                self.tree.locked[name] = "no_permission"
 
     def remove(self) -> None:
         """A file is gone, or a folder with all that is in it."""
@@ -216,91 +131,10 @@ class World:
             if self.rng.random() < 0.3:  # a watcher tells of it
                 self._look_at([name])
 
-    def move(self) -> None:
-        """A file gets the name of another one of its language, or changes places with it."""
-        names = [name for name in sorted(self.tree.texts) if name in NAMES and name.endswith(".py")]
-        free = [name for name in NAMES if name.endswith(".py") and name not in names]
-        if names and free and self.rng.random() < 0.5:
-            old, new = self.rng.choice(names), self.rng.choice(free)
-            self._put(new, b"")
-            os.replace(self.root / old, self.root / new)
-            self.tree.odd.pop(new, None)
-            self.tree.texts[new], self.stamps[new] = self.tree.texts.pop(old), self.stamps[old]
-            self.tree.locked -= {old, new}
-        elif len(names) > 1:
-            one, other = self.rng.sample(names, 2)
-            texts = self.tree.texts[one], self.tree.texts[other]
-            self.save(one, texts[1])
-            self.save(other, texts[0])
-
-    def move_folder(self) -> None:
-        """A folder has another name."""
-        old, new = self.rng.sample(("pkg", "pkg2", "pkg/deep", "pkg/deeper"), 2)
-        if (self.root / old).is_dir() and not (self.root / new).exists() and not new.startswith(f"{old}/"):
-            (self.root / new).parent.mkdir(parents=True, exist_ok=True)
-            os.replace(self.root / old, self.root / new)
-            for held in (self.tree.texts, self.tree.odd, self.stamps):
-                for name in [each for each in held if each.startswith(f"{old}/")]:
-                    held[new + name.removeprefix(old)] = held.pop(name)  # type: ignore[attr-defined]
-            self.tree.locked = {new + n.removeprefix(old) if n.startswith(f"{old}/") else n for n in self.tree.locked}
-
-    def ignore(self) -> None:
-        """Other rules on what is left out, in the workspace or in a folder of it."""
-        self._rule(GIT, self.rng.choice(IGNORED))
-
     def hide(self) -> None:
         """Other files are secret. Nothing of them is shown from now on, whatever the index holds."""
         self._rule(OWN, self.rng.choice(SECRET))
         self.look_now()
-
-    def _rule(self, rules: str, text: str) -> None:
-        name = self.rng.choice((rules, rules, f"pkg/{rules}"))
-        if text:
-            self.save(name, text)
-        else:
-            self._put(name, b"")
-            self.gone(name)
-            self.tree.odd[name] = "empty"
-
-    def junk(self) -> None:
-        """Something that is never read; perhaps in the place of a file that was."""
-        word = self.word()
-        self.dropped.append(word)
-        name, content, why = self.rng.choice(ODD)
-        if why not in ("secret", "hidden", "not_source") and self.rng.random() < 0.5 and (old := self.a_text()):
-            if old.endswith((GIT, OWN)) or (why == "read: too_long" and not old.endswith((".txt", ".md"))):
-                return
-            name = old
-        self.gone(name)
-        self.tree.odd[name] = why
-        if name == "venv/v.py":
-            self.tree.odd["venv/pyvenv.cfg"] = why
-            self._put("venv/pyvenv.cfg", b"home = /usr")
-        self._put(name, content.replace(b"{word}", word.encode()))
-        if why == "too_long":
-            os.truncate(self.root / name, 1_500_001)
-        self.stamp(name)
-
-    def link(self) -> None:
-        """A link that leads out, or one in the place of a file to another one."""
-        outside = self.folder / "outside.py"
-        outside.write_text(f"def {self.word()}(): pass\n")
-        self.dropped.append(words_in(outside.read_text())[0])
-        name = self.rng.choice(NAMES)
-        target = self.rng.choice((outside, self.root / self.rng.choice(NAMES)))
-        if target != self.root / name:
-            self._put(name, b"")
-            (self.root / name).unlink()
-            (self.root / name).symlink_to(target)
-            self.gone(name)
-            self.tree.odd[name] = "symlink"
-
-    def lock(self) -> None:
-        """A file cannot be opened, or those that could not be can be again."""
-        if self.tree.locked and self.rng.random() < 0.6:
-            self.tree.locked.clear()
-        elif (name := self.a_text()) and not name.endswith((GIT, OWN)):
-            self.tree.locked.add(name)
 
     # -- deeds that read them
 
@@ -456,6 +290,9 @@ class World:
         found = self.loop.outcome(self.search.search("  ", 2_000))
         if not isinstance(found, UsageError):
             self.wrong(f"an empty question came to {found!r}")
+        found = self.loop.outcome(self.search.search(["total", " total", ""], 2_000))
+        if isinstance(found, Exception) or found.queries != ("total",):
+            self.wrong(f"a question that is asked twice came to {found!r}")
         self.is_exact = False
 
     # -- what is compared
@@ -637,7 +474,8 @@ class World:
         fresh = self.folder / "fresh"
         texts = self.tree.visible().values()
         queries = ["total", "value", *(word for text in texts for word in words_in(text)[:1])]
-        with CodeIndex.open(self.root, fresh, embedder=None, secrets=self.rules) as index:
+        below = [each for each in (self.root / "pkg", self.root) if each.is_dir()]  # of which nothing is there twice
+        with CodeIndex.open([self.root, *below], fresh, embedder=None, secrets=self.rules) as index:
             index.refresh()
             due = [_shown(index.search(query, 100)) for query in queries]
         found = self.answer(lambda index: [_shown(index.search(query, 100)) for query in queries])
@@ -685,22 +523,6 @@ class World:
             self._refreshed(self.ask("indexer", RefreshIndex()))
             self.compare()
             self.compare_with_a_fresh_one()
-
-    @contextmanager
-    def locks(self) -> Iterator[None]:
-        """The files that are locked cannot be opened."""
-        real = parsing.open_plain
-
-        def opened(path: str) -> int:
-            if os.path.relpath(path, self.root) in self.tree.locked:
-                raise PermissionError(13, "Permission denied", path)
-            return real(path)
-
-        parsing.open_plain = opened
-        try:
-            yield
-        finally:
-            parsing.open_plain = real
 
     def end(self) -> None:
         """Leave nothing."""
