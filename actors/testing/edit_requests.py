@@ -119,9 +119,9 @@ class Requests:
             return CodeEdit(fresh, file=name, old_text=old, start_byte=start, end_byte=text_end), (start, text_end, new)
         if how == "item":
             return self._by_item(name, content, (start, text_end), fresh, has_end=end > text_end)
-        if how == "lines" and at + 1 < len(lines) and (more := lines[at + 1].rstrip(b"\r\n")).strip():
-            both = f"{old}\n{more.decode()}"  # whichever line ends they have
-            return CodeEdit(fresh, file=f"./{name}", old_text=both), (start, end + len(more), new)
+        if how == "lines" and at + 1 < len(lines) and (next_one := lines[at + 1].rstrip(b"\r\n")).strip():
+            both = f"{old}\n{next_one.decode()}"  # whichever line ends they have
+            return CodeEdit(fresh, file=f"./{name}", old_text=both), (start, end + len(next_one), new)
         if how in ("line", "remove") and end > text_end:
             given = f"{fresh}\n" if how == "line" else ""
             put = new + ends if how == "line" else b""

@@ -131,7 +131,7 @@ class Owner:
         )  # fmt: skip
         self.edits.files_changed = self.files_changed
         self.edits.tell_model = self.tell_model
-        self.tools = {each.name: each for each in edit_tools(self.edits, self)}
+        self.tools: dict[str, Tool] = {each.name: each for each in edit_tools(self.edits, self)}
 
     # -- what the editor tells
 
@@ -213,7 +213,8 @@ class Owner:
         self.is_building = (run.mode or self.mode) is Mode.BUILD
         self.began = self.simulation.now()
         self.asked_before = len(self.approver.asked), len(self.proposing.asked)
-        result = self.loop.outcome(tool.function(**given, context=ToolContext(run)))
+        made: Any = tool.function(**given, context=ToolContext(run))
+        result: EditResult | Exception = self.loop.outcome(made)
         return of, result
 
     def take(self, of: str, result: EditResult, edits: tuple[Edit, ...]) -> None:

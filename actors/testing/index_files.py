@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from callboard.actors.index import parsing
 from callboard.actors.testing.index_model import GIT, LATE, OWN, Tree, language_of
@@ -160,9 +160,10 @@ class Files:
         if (self.root / old).is_dir() and not (self.root / new).exists() and not new.startswith(f"{old}/"):
             (self.root / new).parent.mkdir(parents=True, exist_ok=True)
             os.replace(self.root / old, self.root / new)
-            for held in (self.tree.texts, self.tree.odd, self.tree.locked, self.stamps):
-                for name in [each for each in held if each.startswith(f"{old}/")]:
-                    held[new + name.removeprefix(old)] = held.pop(name)  # type: ignore[attr-defined]
+            held: tuple[dict[str, Any], ...] = (self.tree.texts, self.tree.odd, self.tree.locked, self.stamps)
+            for each in held:
+                for name in [name for name in each if name.startswith(f"{old}/")]:
+                    each[new + name.removeprefix(old)] = each.pop(name)
 
     def ignore(self) -> None:
         """Other rules on what is left out, in the workspace or in a folder of it."""
@@ -220,16 +221,17 @@ class Files:
     @contextmanager
     def locks(self) -> Iterator[None]:
         """The files that are locked cannot be opened."""
-        real = parsing.open_plain
+        real = parsing.__dict__["open_plain"]
 
         def opened(path: str) -> int:
             why = self.tree.locked.get(os.path.relpath(path, self.root))
             if why is not None:
                 raise PermissionError(13, why, path) if why == "no_permission" else FileNotFoundError(2, why, path)
-            return real(path)
+            descriptor: int = real(path)
+            return descriptor
 
-        parsing.open_plain = opened
+        parsing.__dict__["open_plain"] = opened
         try:
             yield
         finally:
-            parsing.open_plain = real
+            parsing.__dict__["open_plain"] = real

@@ -56,6 +56,8 @@ class Item(Struct):
     outer: Item | None
     word: str = ""
     """What its own text alone holds."""
+    more: list[tuple[str, int]] = field(default_factory=list)
+    """Words further down in it, between what it holds, each with its line."""
     calls: list[str] = field(default_factory=list)
     """In its own text."""
     supers: tuple[str, ...] = ()
@@ -114,6 +116,8 @@ class Writer:
         self.lines.append("")
         for _ in range(rng.randint(1, 4)):
             rng.choice((self.function, self.function, self.a_class, self.constant))("", whole)
+            if rng.random() < 0.3:
+                self.words_below("", whole)
         whole.lines = (1, len(self.lines))
         text = "".join(f"{line}{self.end}" for line in self.lines)
         content = self.mark + text.encode(self.encoding)
@@ -163,6 +167,7 @@ class Writer:
             )
         if rng.random() < 0.1:
             lines += [f"{indent}    value = value + {number}  # step {number}" for number in range(250)]
+            self.words_below(f"{indent}    ", item)
         if rng.random() < 0.15 and outer.kind == "file":
             self.function(f"{indent}    ", item)
             lines.pop()
@@ -170,6 +175,12 @@ class Writer:
         lines.append(f"{indent}    return value")
         item.lines = (first, len(lines))
         lines += ["", ""]
+
+    def words_below(self, indent: str, outer: Item) -> None:
+        """A line that is no item."""
+        word = self.program.word()
+        self.lines.append(f"{indent}setting['{word}'] = value")
+        outer.more.append((word, len(self.lines)))
 
     def a_class(self, indent: str, outer: Item) -> None:
         """One with methods, perhaps with one in it."""
@@ -186,6 +197,8 @@ class Writer:
         self.lines += [f'{indent}    """Holds {item.word} of the total."""', ""]
         for _ in range(rng.randint(1, 3)):
             self.function(f"{indent}    ", item)
+            if rng.random() < 0.3:
+                self.words_below(f"{indent}    ", item)
         if rng.random() < 0.2 and outer.kind == "file":
             self.a_class(f"{indent}    ", item)
         while not self.lines[-1]:
@@ -268,7 +281,7 @@ class Program:
         ]
         wanted = [self.place(each) for each in due]
         if shown != wanted:
-            odd = [each for each in [*shown, *wanted] if each not in shown or each not in wanted] or ["their order"]
+            odd = [each for each in [*shown, *wanted] if each not in shown or each not in wanted]  # none: their order
             self.wrong(f"{what} gives {len(shown)} items, due are {len(wanted)}: {odd[:3]}")
 
     def _outlines(self, index: CodeIndex, file: File) -> None:
@@ -314,7 +327,7 @@ class Program:
         if item.kind == "file":
             return
         place, content = str(self.root / item.file), self.file(item).content
-        asked: tuple[dict[str, str], ...] = (
+        asked: tuple[dict[str, Any], ...] = (
             {"name": item.name}, {"canonical_path": item.path}, {"name": item.name, "path": place, "kind": item.kind},
         )  # fmt: skip
         found: list[SymbolRow] = []
@@ -428,6 +441,12 @@ class Program:
     # -- what is found
 
     def _found(self, index: CodeIndex, item: Item) -> None:
+        for word, line in item.more:
+            found = index.search(word, 5)
+            if [(hit.path, hit.canonical_path) for hit in found] != [self.place(self._owner(item))[:2]]:
+                self.wrong(f"{word} in line {line} of {item.path} is found in {[hit.canonical_path for hit in found]}")
+            elif not found[0].start_line <= line <= found[0].end_line:
+                self.wrong(f"{word} is found in lines {found[0].start_line}-{found[0].end_line}, not in line {line}")
         if not item.word:
             return
         hits = index.search(item.word, 5)

@@ -104,9 +104,9 @@ class Waits:
         self.simulation = simulation = SimulatedScheduler(seed)
         self.system = ActorSystem(simulation)
         self.loop = SimulatedLoop(simulation)
-        self.course = Course(simulation.now, lambda seconds: simulation.block_until(Reply(None), seconds))  # type: ignore[arg-type]
+        self.course = Course(simulation.now, lambda seconds: simulation.block_until(Reply(None), seconds))
         self.store = self.folder / "store"
-        specs = (
+        specs: tuple[ChildSpec[Any], ...] = (
             ChildSpec("rag", lambda: Rag(lambda: self.open(rebuilds=False), [self.root]), runs_on="thread"),
             ChildSpec("indexer", lambda: Indexer(self.open), runs_on="thread"),
         )

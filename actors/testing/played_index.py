@@ -14,18 +14,23 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
+from threading import Event
+from types import SimpleNamespace
 from typing import Any, Final
 
 from msgspec.structs import replace
 
 from callboard.actors.index.code_index import CodeIndex, Hit
+from callboard.actors.index.code_items import CodeItem
 from callboard.actors.index.rag import AskIndex, CodeSearch, RefreshIndex, code_actors
 from callboard.actors.index.refresh import RefreshSummary
 from callboard.actors.index.searching import MAX_QUERIES, Filters
+from callboard.actors.index.watch import batches, watch
 from callboard.actors.kernel import ActorSystem, Backoff, Supervisor
 from callboard.actors.secret_files import SecretRules
 from callboard.actors.testing import index_programs, index_waits
@@ -264,6 +269,36 @@ class World(Files):
                 self.wrong(f"a question that raises {error!r} came to {found!r}")
         self.compare()
 
+    def watched(self) -> None:
+        """What the operating system tells of changed paths: each once, in order, until the workspace is another one."""
+        one, other = str(self.root / "a.py"), str(self.root / "b.py")
+        told: list[object] = []
+
+        def changes(*roots: str, **_: object) -> Iterator[set[tuple[int, str]]]:
+            told.append(roots)
+            yield set()
+            yield {(1, other), (2, other), (1, one)}
+            self.root.rename(self.folder / "away")
+            yield {(3, one)}
+            told.append("more")
+            yield {(1, other)}
+
+        index = CodeIndex.open(self.root, self.folder / "store", embedder=None)
+        for heard, due in ((batches, [[], [one, other], [one]]), (watch, [[one, other], [one]])):
+            told.clear()
+            real = sys.modules.get("watchfiles")
+            sys.modules["watchfiles"] = SimpleNamespace(watch=changes, DefaultFilter=dict)  # type: ignore[assignment]
+            try:
+                found = list(heard(index, Event()))
+            finally:
+                sys.modules.pop("watchfiles")
+                if real is not None:
+                    sys.modules["watchfiles"] = real
+                (self.folder / "away").rename(self.root)
+            if found != due or told != [(str(self.root),)]:
+                self.wrong(f"of changed paths {found} is told, and {due} is to be; and the watch goes on: {told}")
+        index.close()
+
     def ask_wrongly(self) -> None:
         """What no index can answer is said; a question that is asked twice, or empty, is one."""
 
@@ -306,7 +341,7 @@ class World(Files):
         for name, word in self.rng.sample(held, min(len(held), 2)):
             is_same = self.known.texts.get(name) == visible.get(name) and name not in self.tree.locked
             kinds = language_of(name) in CODE and self.is_exact
-            items = self.answer(lambda index, word=word: (index.lookup(word), index.close_items(word)))
+            items = self.answer(partial(_items, word))
             if isinstance(items, BaseException):
                 return
             for item in (each for group in items for each in group):
@@ -489,7 +524,7 @@ class World(Files):
         every: tuple[Callable[[], None], ...] = (
             self.remove, self.move, self.ignore, self.junk, self.reopen, self.copied, self.change_unseen, self.touch,
             self.move_folder, self.hide, self.link, self.lock, self.busy, self.away, self.fail, self.ask_wrongly,
-            self.look_now,
+            self.watched, self.look_now,
         )  # fmt: skip
         chosen = self.rng.sample(every, 5)
         return [*(self.change,) * 2, *(self.refresh,) * 2, *(self.refresh_some,) * 2, *chosen, *chosen]
@@ -531,6 +566,10 @@ class World(Files):
         self.simulation.close()
         self.loop.close()
         shutil.rmtree(self.folder)
+
+
+def _items(word: str, index: CodeIndex) -> tuple[Sequence[CodeItem], Sequence[CodeItem]]:
+    return index.lookup(word), index.close_items(word)
 
 
 def _shown(hits: Sequence[Hit]) -> list[tuple[object, ...]]:

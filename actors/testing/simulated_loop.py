@@ -27,16 +27,18 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         """Virtual seconds."""
         return self._simulation.now()
 
-    def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> asyncio.Handle:
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
         """As asyncio's."""
         handle = asyncio.Handle(callback, args, self, context)
         self._waiting.append(handle)
         self._simulation.call_soon(self._run_oldest)
         return handle
 
-    call_soon_threadsafe = call_soon  # of a simulation's threads only one runs
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]  # of a simulation's threads only one runs
 
-    def call_at(
+    def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
         """As asyncio's."""

@@ -9,15 +9,17 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from callboard.actors.index import walk
+from callboard.actors.index import rag, ranking, refresh, searching, walk
 from callboard.actors.index.code_index import CodeIndex
 from callboard.actors.index.rag import Indexer
+from callboard.actors.index.records import IndexState
 from callboard.actors.index.searching import Filters
+from callboard.actors.index.store import SqliteStore
 from callboard.actors.index.walk import Walk
 from callboard.actors.testing.played_index import play
 
 Patch = pytest.MonkeyPatch
-SEEDS = 10
+SEEDS = 12
 #: Seeds within which each planted fault is found.
 MOST_SEEDS = 40
 
@@ -64,6 +66,19 @@ FAULTS: dict[str, Callable[[Patch], object]] = {
     "a refresh is answered with an earlier one": never_again,
     "lines are counted from 0": lines_from_nought,
     "filters of paths are not kept": lambda patch: patch.setattr(Filters, "fits_file", lambda *_: True),
+    "a folder is taken for all that begins so": lambda patch: patch.setattr(
+        searching, "_path_fits", lambda relative, absolute, wanted: relative.startswith(wanted.strip("./"))
+    ),
+    "what could not be read is not tried again": lambda patch: patch.setattr(refresh, "_remembered", lambda each: each),
+    "what has become secret is shown": lambda patch: patch.setattr(
+        CodeIndex, "secret_files", lambda _: lambda path: False
+    ),
+    "a part of an index is said to be whole": lambda patch: patch.setattr(
+        SqliteStore, "state", lambda _: IndexState(True, 0, 0)
+    ),
+    "a question waits for a slow look": lambda patch: patch.setattr(rag, "REFRESH_PATIENCE_SECONDS", 30.0),
+    "callers are not known": lambda patch: patch.setattr(SqliteStore, "callers", lambda *_: {}),
+    "tests are worth what they test": lambda patch: patch.setattr(ranking, "TEST_PRIOR", 1.0),
     "names are not looked up": lambda patch: patch.setattr(CodeIndex, "lookup", lambda *_: ()),
 }
 
