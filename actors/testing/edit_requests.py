@@ -14,7 +14,7 @@ from callboard.actors.index.code_items import CodeItem
 from callboard.actors.testing.edits_model import Edit, Shelf, Span, meet
 
 NAMES: Final = ("a.py", "b.txt", "sub/c.py", "sub/deep/d.md", "e")
-WORDS: Final = ("alpha", "beta", "gamma", "été", "日本", "x = 1", "return", "")
+WORDS: Final = ("alpha", "beta", "gamma", "été", "日本", "x = 1", "return", "", f"key = 'ghp_{'a1B2' * 9}'")
 
 
 class Lines:

@@ -59,6 +59,7 @@ class Offer(Struct, eq=False):
     edits: tuple[Edit, ...]
     state: str = "pending"
     request: str = ""
+    call: str = ""
     is_told: bool = True
     is_changed: bool = False
     may_say_why: bool = False

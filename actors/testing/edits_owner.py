@@ -33,7 +33,16 @@ from callboard.protocol.policy import AccessKind, Mode
 
 REQUESTS: Final = ("", "req_1", "req_2")
 #: What the approver does; most often nobody answers while the play lasts.
-ANSWERS: Final = ("never",) * 8 + ("grant", "setting", "deny", "arguments", "nobody", "late grant", "late deny")
+ANSWERS: Final = ("never",) * 8 + (
+    "grant",
+    "setting",
+    "deny",
+    "arguments",
+    "nobody",
+    "late grant",
+    "late deny",
+    "late nobody",
+)
 #: A person is not waited for longer than this, and the policy alone not longer than that.
 PERSON_SECONDS: Final = 0.2
 POLICY_SECONDS: Final = 10.0
@@ -141,6 +150,8 @@ class Owner:
 
     def tell_model(self, request_id: str, text: str) -> bool:
         """The model of a running request reads it."""
+        if not request_id:
+            self.wrong(f"{text!r} is told to the model of no request")
         if request_id not in self.running:
             return False
         self.told.append((request_id, text))
@@ -221,7 +232,7 @@ class Owner:
         """Compare what a call has staged with what it was to stage, and with what its approver has said."""
         known, shelf = result.proposal, self.shelf
         took = self.simulation.now() - self.began
-        stale = shelf.stage(known, Offer(edits, request=of))
+        stale = shelf.stage(known, Offer(edits, request=of, call=f"call_{self.calls}"))
         if set(result.stale) != stale:
             self.wrong(f"it makes {result.stale} stale, and is to make {sorted(stale)} so")
         for each in result.stale:
@@ -245,7 +256,7 @@ class Owner:
     def _decided_by(self, answer: str, known: str) -> None:
         """What the approver's answer makes of it within the call."""
         offer = self.shelf.offers[known]
-        if self.is_building and answer in ("never", "late grant", "late deny"):
+        if self.is_building and (answer == "never" or answer.startswith("late ")):
             self.open[known] = f"call_{self.calls}"
         if answer == "deny" or (answer == "arguments" and self.is_building):
             self.shelf.settle(known, "denied")
@@ -262,7 +273,7 @@ class Owner:
         places = [str(self.root / name) for edit in edits for name in edit.places]
         is_kept = any(place.startswith(f"{folder}/") for place in places for folder in self.guarded)
         most = POLICY_SECONDS if not self.is_building else PERSON_SECONDS if is_kept else self.patience
-        due = most if answer in ("never", "late grant", "late deny") else 0.0
+        due = most if answer == "never" or answer.startswith("late ") else 0.0
         if abs(took - due) > 0.01:
             self.wrong(f"a call took {took:g} s, where its approver answers {answer!r}, and is to take {due:g} s")
 
@@ -315,13 +326,15 @@ class Owner:
         known = next((known for known, each in self.open.items() if each == call), None)
         if known is None:  # withdrawn
             return
-        is_granted = answer.args[-1].granted  # type: ignore[attr-defined]
+        verdict = answer.args[-1]  # type: ignore[attr-defined]
         del self.open[known]
         answer()
         self.simulation.run_until_idle()
-        if self.shelf.offers[known].state == "pending":  # else decided with its call, of which its approver hears not
+        if (
+            not verdict.is_unanswered and self.shelf.offers[known].state == "pending"
+        ):  # else decided with its call, of which its approver hears not
             others: Sequence[str] = ()
-            if is_granted:
+            if verdict.granted:
                 others = self.shelf.apply(known)
                 self.due_changes += self.shelf.offers[known].state == "applied"
             else:

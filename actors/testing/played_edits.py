@@ -103,7 +103,9 @@ class World(Owner, Requests):
         self.outside.write_bytes(b"nobody writes here\n")
         (self.root / "out").symlink_to(self.outside)
         (self.root / ".env").write_bytes(b"KEY=secret\n")
-        self.kept = {"out": b"", ".env": b"KEY=secret\n"}
+        (self.root / "linked").write_bytes(b"nobody moves this\n")
+        (self.root / "in").symlink_to(self.root / "linked")
+        self.kept = {"out": b"", "in": b"", "linked": b"nobody moves this\n", ".env": b"KEY=secret\n"}
         self.shelf = Shelf(new_mode=stat.S_IMODE(self.outside.stat().st_mode))
         for name in rng.sample(NAMES, rng.randint(1, 4)):
             self.write(name, self.lines.content(), rng.choice((0o644, 0o600, 0o755)))
@@ -200,10 +202,15 @@ class World(Owner, Requests):
             self.wrong(f"{odd[0]} is {states.get(odd[0])}, and is to be {due.get(odd[0])}")
         for each in found:
             self.compare_proposal(each, self.shelf.offers.get(each.id))
+        state = self.rng.choice(tuple(ProposalState))
+        if [each.id for each in self.edits.list((state,))] != [each.id for each in found if each.state is state]:
+            self.wrong(f"others are listed than those that are {state}")
         self.compare_told()
 
     def compare_proposal(self, found: Proposal, offer: Offer | None) -> None:
         """What it says of itself is what it does."""
+        if offer is not None and (found.request_id, found.call_id) != (offer.request, offer.call):
+            self.wrong(f"{found.id} is of the call {found.call_id}, and was staged by {offer.call}")
         if offer is None or offer.state != "pending":
             return
         told = told_by(found.diff)
@@ -263,7 +270,7 @@ class World(Owner, Requests):
         deeds: tuple[Callable[[], object], ...] = (
             *(self.edit,) * 3, *(self.patch,) * 4, self.create, self.delete, self.rename, *(self.approve,) * 4,
             self.approve_all, self.deny, self.interrupt, self.interrupt, self.outsider, self.refused, self.tell,
-            self.tell, self.restart, self.swap, self.owners_text, self.answer_late, self.begin_or_end,
+            self.tell, self.restart, self.swap, self.made_secret, self.owners_text, self.answer_late, self.begin_or_end,
             self.begin_or_end, self.new_runtime,
         )  # fmt: skip
         deed = self.rng.choice(deeds)
@@ -314,6 +321,9 @@ class World(Owner, Requests):
             (CreateFile("/etc/passwd", "x", "overwrite"), "outside"),
             (CreateFile("out", "x", "overwrite"), "a link that leads out"),
             (DeleteFile("out"), "a link that leads out"),
+            (DeleteFile("in"), "a link"),
+            (RenameFile("in", "elsewhere"), "a link"),
+            (CreateFile(".callboardignore", "x"), "says what is secret"),
             (CreateFile(".env", "x", "overwrite"), "protected"),
             (DeleteFile(".env"), "protected"),
             (CreateFile("sub", "x", "overwrite"), "a folder"),
@@ -334,6 +344,7 @@ class World(Owner, Requests):
                 (RenameFile(name, ".env"), "protected"),
                 (RenameFile(name, "out"), "a link"),
                 (EditCode((near,), {}), "text that is not there"),
+                (EditCode((CodeEdit("x", file=name, old_text=body, start_byte=0, end_byte=0),), {}), "another span"),
                 (EditCode((CodeEdit("x", file=name),), {}), "no place"),
                 (EditCode((CodeEdit("x", file=name, start_byte=0, end_byte=1),), {}), "no hash"),
                 (EditCode((CodeEdit("x", file=name, start_byte=0, end_byte=1, hash="00"),), {}), "another hash"),
@@ -368,7 +379,7 @@ class World(Owner, Requests):
         """One."""
         known = self.a_proposal()
         if known is not None:
-            self._decide((known,), is_approved=True)
+            self._decide((known,) * self.rng.choice((1, 1, 2)), is_approved=True)
 
     def approve_all(self) -> None:
         """All that wait."""
@@ -387,7 +398,7 @@ class World(Owner, Requests):
 
     def _decide(self, ids: tuple[str, ...] | None, *, is_approved: bool) -> None:
         is_told = self.rng.random() < 0.3
-        wanted = list(self.shelf.pending()) if ids is None else list(ids)
+        wanted = list(self.shelf.pending()) if ids is None else list(dict.fromkeys(ids))
         before = {known: self.shelf.offers[known].state for known in self.shelf.offers}
         found = self.ask(DecideEdits(ids, is_approved, "owner", "" if is_approved else "no", is_told=is_told))
         if isinstance(found, BaseException):
@@ -463,7 +474,7 @@ class World(Owner, Requests):
         before = next(each for each in self.ask(ListProposals()) if each.id == known)
         with failing(rng.randint(1, MOST_CALLS), error) as fails:
             found = self.ask(DecideEdits((known,), True, "owner"))
-        if not is_fit or not fails.has_failed:
+        if not fails.has_failed:
             self._as_decided(known, found)
             return
         states = {each.id: each for each in self.ask(ListProposals())}
@@ -474,7 +485,7 @@ class World(Owner, Requests):
             if not isinstance(found, BaseException):
                 self.due_changes += 1
         elif state in ("pending", "stale"):
-            if state == "stale" and not isinstance(error, OSError):
+            if state == "stale" and is_fit and not isinstance(error, OSError):
                 self.wrong("an edit that was interrupted is stale, though nobody has changed its files")
             if not states[known].reason and not isinstance(error, Death):
                 self.wrong("an edit could not be applied, and does not say why")
@@ -535,6 +546,20 @@ class World(Owner, Requests):
         self.due_decided(known)
         if isinstance(found, BaseException) or str(found[0].state) != "stale":
             self.wrong(f"a proposal for a file that has become a link came to {found!r}"[:300])
+
+    def made_secret(self) -> None:
+        """A file that a proposal is of is secret by now: the proposal is not applied."""
+        known = self.a_proposal()
+        if known is None or self.shelf.offers[known].state != "pending":
+            return
+        rules = self.root / ".callboardignore"
+        rules.write_text("".join(f"/{edit.name}\n" for edit in self.shelf.offers[known].edits))
+        found = self.ask(DecideEdits((known,), True, "owner"))
+        rules.unlink()
+        self.shelf.settle(known, "stale")
+        self.due_decided(known)
+        if isinstance(found, BaseException) or str(found[0].state) != "stale":
+            self.wrong(f"a proposal for a file that has become secret came to {found!r}"[:300])
 
     def restart(self) -> None:
         """The editor stops, and another one begins."""
