@@ -533,8 +533,8 @@ class World(Files):
         """Do it; files that were changed are mostly looked at soon."""
         self.deed = deed.__name__
         deed()
-        for above, folders, names in os.walk(self.root, topdown=False):
-            if not (folders or names) and above != str(self.root):  # it would count, where it is secret
+        for above, _, _ in os.walk(self.root, topdown=False):
+            if above != str(self.root) and not os.listdir(above):  # it would count, where it is secret
                 os.rmdir(above)
         self.pass_time(self.rng.choice((0.0, 0.0, 1.5, 3.0)))
         if self.rng.random() < 0.3 and not self.problems:
