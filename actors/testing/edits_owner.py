@@ -102,6 +102,7 @@ class Owner:
     root: Path
     folder: Path
     simulation: SimulatedScheduler
+    loop: SimulatedLoop
     system: ActorSystem
     located: dict[str, list[CodeItem]]
     """What the index is to find, by name."""
@@ -110,7 +111,6 @@ class Owner:
         """Make the edits of the workspace; its actor is started by the play."""
         rng = self.rng
         self.located = {}
-        self.loop = SimulatedLoop(self.simulation)
         self.approver, self.proposing = Approver(), Approver()
         self.patience = rng.choice((0.2, 3.0))
         self.mode = rng.choice((Mode.BUILD,) * 5 + (Mode.PLAN,))

@@ -127,6 +127,12 @@ class Files:
         self.tree.odd.pop(name, None)
         self.tree.locked.pop(name, None)
 
+    def tidy(self) -> None:
+        """No folder is empty: it would count, where it is secret."""
+        for above, _, _ in os.walk(self.root, topdown=False):
+            if above != str(self.root) and not os.listdir(above):
+                os.rmdir(above)
+
     def a_text(self) -> str | None:
         """One that is there, rules or none."""
         names = sorted(self.tree.texts)

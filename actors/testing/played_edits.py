@@ -41,6 +41,7 @@ from callboard.actors.kernel import ActorSystem, Backoff, Supervisor
 from callboard.actors.testing.edit_requests import NAMES, Lines, Requests, pieces
 from callboard.actors.testing.edits_model import Edit, Offer, Shelf, done_by, told_by
 from callboard.actors.testing.edits_owner import REQUESTS, Owner
+from callboard.actors.testing.simulated_loop import SimulatedLoop
 from callboard.actors.testing.simulation import SimulatedScheduler
 from callboard.protocol.errors import ToolError
 
@@ -113,6 +114,7 @@ class World(Owner, Requests):
         self.folders = {os.path.relpath(above, self.root) for above, _, _ in os.walk(self.root)}
         self.deed = ""
         self.simulation = SimulatedScheduler(0)
+        self.loop = SimulatedLoop(self.simulation)
         self.start()
 
     def start(self) -> None:
@@ -610,6 +612,7 @@ class World(Owner, Requests):
         self.system.shutdown(5)
         self.simulation.run_until_idle()
         self.simulation.close()
+        self.loop.close()
         shutil.rmtree(self.folder)
 
 

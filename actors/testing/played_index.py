@@ -133,6 +133,7 @@ class World(Files):
         else:
             (self.root / name).unlink()
             self.gone(name)
+            self.tidy()
             if self.rng.random() < 0.3:  # a watcher tells of it
                 self._look_at([name])
 
@@ -533,9 +534,7 @@ class World(Files):
         """Do it; files that were changed are mostly looked at soon."""
         self.deed = deed.__name__
         deed()
-        for above, _, _ in os.walk(self.root, topdown=False):
-            if above != str(self.root) and not os.listdir(above):  # it would count, where it is secret
-                os.rmdir(above)
+        self.tidy()
         self.pass_time(self.rng.choice((0.0, 0.0, 1.5, 3.0)))
         if self.rng.random() < 0.3 and not self.problems:
             self.refresh()
