@@ -12,7 +12,6 @@ from callboard.actors.edits import applying, changes, planning, proposal_store
 from callboard.actors.edits.applying import Applier
 from callboard.actors.edits.changes import Splice
 from callboard.actors.edits.editing import Edits
-from callboard.actors.edits.editor import Editor
 from callboard.actors.edits.proposal_store import ProposalStore
 from callboard.actors.edits.texts import EditedText
 from callboard.actors.testing.edits_owner import Approver
@@ -75,9 +74,6 @@ FAULTS: dict[str, Callable[[Patch], object]] = {
     "all line ends are LF": lambda patch: patch.setattr(EditedText, "_line_end", lambda *_: "\n"),
     "what is told once is told again": lambda patch: patch.setattr(
         ProposalStore, "mark_told", lambda _, ids: tuple(ids)
-    ),
-    "a model reads again what it has read": lambda patch: patch.setattr(
-        Editor, "_mark_told", lambda self, message: message.ids
     ),
     "a question that is moot is left open": lambda patch: patch.setattr(Approver, "withdraw", lambda *_: None),
     "an edit is applied in a mode that changes nothing": lambda patch: patch.setattr(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from callboard.actors.index import rag, ranking, refresh, searching, walk
+from callboard.actors.index import rag, refresh, searching, walk
 from callboard.actors.index.code_index import CodeIndex
 from callboard.actors.index.rag import Indexer
 from callboard.actors.index.records import IndexState
@@ -77,8 +77,6 @@ FAULTS: dict[str, Callable[[Patch], object]] = {
         SqliteStore, "state", lambda _: IndexState(True, 0, 0)
     ),
     "a question waits for a slow look": lambda patch: patch.setattr(rag, "REFRESH_PATIENCE_SECONDS", 30.0),
-    "callers are not known": lambda patch: patch.setattr(SqliteStore, "callers", lambda *_: {}),
-    "tests are worth what they test": lambda patch: patch.setattr(ranking, "TEST_PRIOR", 1.0),
     "names are not looked up": lambda patch: patch.setattr(CodeIndex, "lookup", lambda *_: ()),
 }
 
