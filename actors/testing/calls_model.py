@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from msgspec import Struct, field
@@ -24,7 +24,6 @@ from callboard.actors.kernel import ExitReason, Ref
 from callboard.actors.telemetry.notices import ToolPrinted, ToolStopped
 from callboard.actors.testing.watched_calls import (
     FAILURE_WINDOW_SECONDS,
-    MAX_HELD_THREADS,
     TOLERATED_SHARE,
     WITHDRAWN_SECONDS,
 )
@@ -53,10 +52,8 @@ GRACE_SECONDS: Final = 0.25
 ABANDON_SECONDS: Final = 1.5
 COMMIT_SECONDS: Final = 20.0
 MAX_GIVEN: Final = 5
-#: What one worker of each kind takes, and how many there are.
-PLACES: Final = {
-    Isolation.PROCESS: (1, 2), Isolation.THREAD: (1, 3), Isolation.TASK: (3, 2), Isolation.CALLER: (4, 1)
-}  # fmt: skip
+Places = Mapping[Isolation, tuple[int, int]]
+"""What one worker of each kind takes, and how many there are."""
 NOT_RUN: Final = "It had no effect. Send it again later."
 #: What was not run, or is not known to have failed for its tool, says nothing of the tool; what raised, works.
 _BROKEN: Final = (FailureCode.CRASHED, FailureCode.OUTCOME_UNKNOWN)
@@ -192,9 +189,11 @@ class Model:
     """See the module. `due`: by who hears it, what is due since it was last compared."""
 
     def __init__(
-        self, budget: int | None, most_waiting: int, policy: Policy, *, has_effects: bool, starts_ahead: bool
-    ) -> None:
-        self.budget, self.most_waiting, self.policy = budget, most_waiting, policy
+        self, budget: int | None, most_held: int | None, most_waiting: int, policy: Policy, places: Places, *,
+        has_effects: bool, starts_ahead: bool,
+    ) -> None:  # fmt: skip
+        self.budget, self.most_held, self.most_waiting = budget, most_held, most_waiting
+        self.policy, self.places = policy, places
         self.has_effects, self.starts_ahead = has_effects, starts_ahead
         self.now = 0.0
         self.is_up = False
@@ -337,7 +336,7 @@ class Model:
 
     def pool(self, contract: ToolContract) -> Pool:
         """Where its calls run."""
-        kind, (room, most) = kind_of(contract), PLACES[contract.isolation]
+        kind, (room, most) = kind_of(contract), self.places[contract.isolation]
         if kind not in self.pools:
             ended = self.pools_ended[kind]
             self.pools[kind] = Pool(f"{kind}-{ended + 1}" if ended else kind, room, most)
@@ -398,7 +397,8 @@ class Model:
     def is_healthy(self, key: ToolKey) -> bool:
         """May it be called?"""
         until = self.entries[key].health.until
-        return self.held(key) < MAX_HELD_THREADS and (until is None or self.now >= until)
+        is_held = self.most_held is not None and self.held(key) >= self.most_held
+        return not is_held and (until is None or self.now >= until)
 
     def hold(self, worker: Worker, holds: tuple[ToolKey, ...]) -> None:
         """The dispatcher hears that the worker is held by these."""

@@ -50,7 +50,7 @@ from callboard.actors.kernel import (
     Supervisor,
 )
 from callboard.actors.kernel.system import cell_of
-from callboard.actors.testing.calls_model import PLACES, Call, Model, Session, offered, same
+from callboard.actors.testing.calls_model import Call, Model, Session, offered, same
 from callboard.actors.testing.simulation import SimulatedScheduler, fifo, uniform
 from callboard.actors.testing.watched_questions import WatchedQuestions
 from callboard.actors.testing.whole_run import left_open
@@ -221,8 +221,12 @@ class Play:
         self.log: defaultdict[tuple[object, ...], list[Any]] = defaultdict(list)
         self.policy = Policy({Risk.READ: Decision.ALLOW, Risk.WRITE: Decision.ASK, Risk.EXECUTE: Decision.DENY})
         self.has_effects, self.starts_ahead = rng.random() < 0.8, rng.random() < 0.5
+        places = {
+            Isolation.PROCESS: (1, 2), Isolation.THREAD: (1, rng.choice((1, 3, 12))), Isolation.TASK: (3, 2),
+            Isolation.CALLER: (4, 1),
+        }  # fmt: skip
         self.model = Model(
-            rng.choice((5, 5, 5, 2, None)), rng.choice((2, 3, 100)), self.policy,
+            rng.choice((5, 5, 5, 2, None)), rng.choice((8, 8, 2, 3, None)), rng.choice((2, 3, 100)), self.policy, places,
             has_effects=self.has_effects, starts_ahead=self.starts_ahead,
         )  # fmt: skip
         self.model.asked_about = {ToolName(rng.choice(NAMES))} if rng.random() < 0.3 else set()
@@ -273,7 +277,7 @@ class Play:
         is_ahead = self.starts_ahead and isolation is Isolation.PROCESS
         source = (ChildSpec[Never]("source", partial(Source, self)),) if is_ahead else ()
         replaced = (lambda tool: tool) if is_ahead else None
-        return WorkerKind(self._hand, *PLACES[isolation], source, replaced, starts_ahead=is_ahead)
+        return WorkerKind(self._hand, *self.model.places[isolation], source, replaced, starts_ahead=is_ahead)
 
     def _hand(self, reports: CallReports, _pool: str) -> Hand:
         if self.unmade:
@@ -291,7 +295,8 @@ class Play:
             raise OSError("told to")
         self.model.sources = dict(self.current)
         registry = Registry(
-            self.current[GIVEN], self.policy, self.model.budget, may_deny=self.model.asked_about.__contains__
+            self.current[GIVEN], self.policy, self.model.budget, self.model.most_held,
+            self.model.asked_about.__contains__,
         )
         for source in SOURCES[1:]:
             registry.replace(source, self.current[source])
