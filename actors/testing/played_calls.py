@@ -50,6 +50,7 @@ from callboard.actors.kernel import (
     Supervisor,
 )
 from callboard.actors.kernel.system import cell_of
+from callboard.actors.testing import played_answers
 from callboard.actors.testing.calls_model import Call, Model, Session, offered, same
 from callboard.actors.testing.simulation import SimulatedScheduler, fifo, uniform
 from callboard.actors.testing.watched_questions import WatchedQuestions
@@ -900,14 +901,19 @@ def code_of(error: RuntimeFailure | None) -> FailureCode | None:
     return FailureCode.TOOL_ERROR if isinstance(error, ChangeRefused) else FailureCode.OUTCOME_UNKNOWN
 
 
-def play(seed: int) -> list[str]:
-    """What is not as promised, in one play."""
-    play = Play(seed)
+def play_calls(seed: int) -> list[str]:
+    """Dispatcher, registry and ledger."""
+    made = Play(seed)
     for _ in range(45):
-        play.act()
-        if play.rng.random() < 0.6:
-            play.go_on(play.simulation.now() + play.rng.choice((0.0, 0.0, 0.02)))
-        if play.problems:
-            return play.problems[:1]
-    play.end()
-    return play.problems[:1]
+        made.act()
+        if made.rng.random() < 0.6:
+            made.go_on(made.simulation.now() + made.rng.choice((0.0, 0.0, 0.02)))
+        if made.problems:
+            return made.problems[:1]
+    made.end()
+    return made.problems[:1]
+
+
+def play(seed: int) -> list[str]:
+    """What is not as promised, in a play of the calls and in one of the approver."""
+    return [*play_calls(seed), *played_answers.play(seed)]

@@ -18,6 +18,7 @@ from typing import Any, Final
 from unittest import mock
 
 from callboard.actors.calls.ledger import Call, CallState, Ending
+from callboard.actors.testing import played_loops, played_processes
 from callboard.actors.testing.worker_bench import NO_CALL, Bench, Gate, gates
 from callboard.actors.tools import Tool, tool
 from callboard.actors.workers.messages import KillCall, StopCall
@@ -210,5 +211,6 @@ def play_thread(seed: int) -> list[str]:
 
 
 def play(seed: int) -> list[str]:
-    """What is not as promised, in one play of each."""
-    return play_thread(seed)
+    """What is not as promised, in a play of each kind; those of loops take turns."""
+    found = [*play_thread(seed), *played_processes.play(seed)]
+    return found or (played_loops.play("task" if seed % 2 else "caller", seed) if seed % 4 < 2 else [])

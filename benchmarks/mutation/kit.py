@@ -39,7 +39,7 @@ def actors() -> Play:
 
 
 def room(name: str) -> Play:
-    """What no request reaches, or seldom: the kernel's corners, the index, the editor, the end of a process."""
+    """What no request reaches, or seldom: the kernel's corners, calls, the index, the editor, the end of a process."""
     return importlib.import_module(f"callboard.actors.testing.played_{name}").play
 
 
@@ -52,12 +52,16 @@ PLAYS: Final[dict[str, Callable[[], Play]]] = {
     "edits": lambda: room("edits"),
     "recovery": lambda: room("recovery"),
     "requests": lambda: room("requests"),
+    "calls": lambda: room("calls"),
+    "workers": lambda: room("workers"),
 }
 #: What is played for a file, by how its path begins.
 PLAYED: Final = (
     ("callboard.actors.index", ("index",)),
     ("callboard.actors.edits", ("edits",)),
     ("callboard.actors.models", ("models", "actors")),
+    ("callboard.actors.calls", ("calls", "actors")),
+    ("callboard.actors.workers", ("workers", "calls", "actors")),
     ("callboard.actors.kernel", ("kernel", "actors")),
     ("callboard.actors.journal", ("recovery", "actors")),
     ("callboard.actors.taking_up", ("recovery", "actors")),
