@@ -10,39 +10,47 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from msgspec import Struct, field
 from msgspec.structs import replace
 
-from callboard.actors.calls.dispatcher import DispatchCall, ToolsOffered
-from callboard.actors.calls.go_ahead import GoAhead
+from callboard.actors.calls.dispatcher import DispatchCall
 from callboard.actors.calls.ledger import Ending, LastEvent, Outcome
 from callboard.actors.calls.registry import GIVEN, ToolKey, ToolRestored, ToolWithdrawn
-from callboard.actors.kernel import ExitReason, Ref
+from callboard.actors.kernel import ExitReason
 from callboard.actors.telemetry.notices import ToolPrinted, ToolStopped
+from callboard.actors.testing.calls_books import (
+    Call,
+    Death,
+    Entry,
+    Health,
+    Lane,
+    Places,
+    Pool,
+    Session,
+    Worker,
+    after_run,
+    kind_of,
+    named,
+    was_judged,
+)
 from callboard.actors.testing.watched_calls import (
     FAILURE_WINDOW_SECONDS,
     TOLERATED_SHARE,
     WITHDRAWN_SECONDS,
 )
 from callboard.actors.tools import Tool
-from callboard.actors.tools.progress import CallProgress
 from callboard.actors.workers.messages import WorkerLost
 from callboard.protocol import events
 from callboard.protocol.ids import Tag, ToolName
-from callboard.protocol.options import ToolOffer
 from callboard.protocol.policy import Mode, Policy
 from callboard.protocol.tools import (
-    HINTS_AFTER_EFFECT,
-    RETRY_HINTS,
     Decision,
     Deferred,
     Effect,
     FailureCode,
     Isolation,
-    Risk,
     ToolContract,
     ToolFailure,
 )
@@ -52,137 +60,10 @@ GRACE_SECONDS: Final = 0.25
 ABANDON_SECONDS: Final = 1.5
 COMMIT_SECONDS: Final = 20.0
 MAX_GIVEN: Final = 5
-Places = Mapping[Isolation, tuple[int, int]]
-"""What one worker of each kind takes, and how many there are."""
 NOT_RUN: Final = "It had no effect. Send it again later."
 #: What was not run, or is not known to have failed for its tool, says nothing of the tool; what raised, works.
 _BROKEN: Final = (FailureCode.CRASHED, FailureCode.OUTCOME_UNKNOWN)
 _SAYS_NOTHING: Final = (FailureCode.INTERNAL_ERROR, FailureCode.OVERLOADED)
-
-
-def named(key: ToolKey) -> ToolName:
-    """As models know it."""
-    return key.name if isinstance(key, Tool) else key
-
-
-class Health(Struct, eq=False):
-    """Of one tool."""
-
-    until: float | None = None
-    pause: float = WITHDRAWN_SECONDS
-    breaks: list[tuple[float, int]] = field(default_factory=list)
-    calls: int = 0
-
-
-class Entry(Struct, eq=False):
-    """A tool that there is."""
-
-    tool: Tool
-    health: Health
-
-
-class Session(Struct, eq=False):
-    """Who hears of calls."""
-
-    name: str
-    ref: Ref = None  # type: ignore[assignment]
-    is_alive: bool = True
-    death: tuple[ExitReason, BaseException | None] = (ExitReason.NORMAL, None)
-    ended: dict[Tag, LastEvent] = field(default_factory=dict)
-    """Of the last step in which a call has ended."""
-
-
-class Pool(Struct, eq=False):
-    """Workers of one kind."""
-
-    name: str
-    room: int
-    most: int
-    is_wanted: bool = True
-    is_started: bool = False
-    workers: int = 0
-    free: list[Worker] = field(default_factory=list)
-    """The last used is the last."""
-
-
-class Worker(Struct, eq=False):
-    """One of them."""
-
-    name: str
-    pool: Pool
-    room: int
-    holds: tuple[ToolKey, ...] = ()
-    told_holds: tuple[ToolKey, ...] = ()
-    """As the dispatcher of now has read."""
-    calls: list[Call] = field(default_factory=list)
-    ref: Ref = None  # type: ignore[assignment]
-    is_lost: bool = False
-    is_alive: bool = True
-    death: tuple[ExitReason, BaseException | None] = (ExitReason.NORMAL, None)
-
-    def take(self, room: int | None = None) -> None:
-        """Does it take a call now?"""
-        self.room = self.room if room is None else room
-        takes, free = len(self.calls) < self.room and not self.is_lost, self.pool.free
-        if takes and self not in free:
-            free.append(self)
-        elif not takes and self in free:
-            free.remove(self)
-
-
-class Lane(Struct, eq=False):
-    """The calls of one tool."""
-
-    key: ToolKey
-    pool: Pool
-    contract: ToolContract
-    running: int = 0
-    waiting: list[Call] = field(default_factory=list)
-    home: Worker | None = None
-
-
-class Call(Struct, eq=False):
-    """One call."""
-
-    number: int
-    given: DispatchCall
-    session: Session
-    lane: Lane
-    contract: ToolContract
-    due: float
-    is_transaction: bool = False
-    state: str = "queued"
-    worker: Worker | None = None
-    pool: Pool | None = None
-    workers: int = 0
-    left: Worker | None = None
-    begun: bool = False
-    was_told: bool = False
-    why: Ending | None = None
-    printed_bytes: int = 0
-    frames: str = ""
-    is_stopped: bool = False
-    handed: tuple[str, str] | None = None
-    """Its result and what it printed, on their way to be committed."""
-    commit_by: float | None = None
-    progress: CallProgress | None = None
-    """On its way."""
-
-    @property
-    def tag(self) -> Tag:
-        """Whose it is."""
-        return self.given.run.tag
-
-    @property
-    def name(self) -> ToolName:
-        """Its tool's."""
-        return self.given.run.name
-
-    @property
-    def has_run(self) -> bool:
-        """Its tool's code may have begun."""
-        ahead: GoAhead | None = self.given.go_ahead
-        return self.begun and (ahead is None or ahead.is_given)
 
 
 class Model:
@@ -217,6 +98,10 @@ class Model:
         self.names = itertools.count(1)
         self.is_full = False
         """The journal takes nothing."""
+        self.is_on_server = False
+        """The journal is on a server: a process has no part in its transactions."""
+        self.fault = ""
+        """Where the next transaction meets a fault of our own: as it is admitted, or as it is given."""
         self.due: defaultdict[tuple[object, ...], list[Any]] = defaultdict(list)
 
     def tell(self, session: Session, tag: Tag, event: Any) -> None:
@@ -244,9 +129,9 @@ class Model:
             worker.told_holds = ()
         for worker in self.workers.values():
             self.hold(worker, worker.holds)
-        for session, tools in self.brought.items():
+        for session, brought in self.brought.items():
             self.keep(session)
-            for tool in tools:
+            for tool in brought:
                 self.entries.setdefault(tool, Entry(tool, Health()))
         for key in tuple(self.lanes):
             if key in self.entries:
@@ -273,7 +158,7 @@ class Model:
             self.kept.add(session.name)
             self.watch(session)
 
-    def ends(self, who: Worker | Session, death: tuple[ExitReason, BaseException | None]) -> None:
+    def ends(self, who: Worker | Session, death: Death) -> None:
         """A worker or session has ended."""
         who.is_alive, who.death = False, death
         if who.name in self.monitored:
@@ -481,6 +366,10 @@ class Model:
         self.by_number.append(call)
         self.calls[tag] = call
         lane.waiting.append(call)
+        if call.is_transaction and self.fault == "admit":
+            self.fails(call)
+            self.go_on()
+            return
         if run.deadline_at <= now:
             self.end_here(call, Ending.TIMED_OUT)
         self.go_on(lane.pool)
@@ -504,8 +393,9 @@ class Model:
             return self.withdrawal(key)
         if run.hold and offered is not None and offered.contract.can_be_held and not contract.can_be_held:
             return ToolFailure(run.name, FailureCode.WITHDRAWN, "~cannot hold it to reading")
-        if contract.effect is Effect.TRANSACTION and not self.has_effects:
-            return ToolFailure(run.name, FailureCode.WITHDRAWN, "~it was not run: effect=")
+        is_process = contract.isolation is Isolation.PROCESS
+        if contract.effect is Effect.TRANSACTION and (not self.has_effects or (self.is_on_server and is_process)):
+            return ToolFailure(run.name, FailureCode.WITHDRAWN, "~it was not run: ")
         return None
 
     def cancel(self, tag: Tag) -> None:
@@ -602,6 +492,9 @@ class Model:
             worker = lane.home
         else:
             worker = others[-1] if others else self.new_worker(pool)
+        if call.is_transaction and self.fault == "give":
+            self.fails(call)
+            return
         lane.waiting.remove(call)
         lane.running += 1
         call.state, call.worker, call.pool = "running", worker, pool
@@ -609,6 +502,11 @@ class Model:
         worker.calls.append(call)
         worker.take()
         self.tell_worker(worker, ("RunCall", run, tool, call.given.is_read_along, call.given.user_text))
+
+    def fails(self, call: Call) -> None:
+        """A fault of our own costs this call, and nothing else."""
+        self.fault = ""
+        self.end_here(call, ToolFailure(call.name, FailureCode.INTERNAL_ERROR, "~callboard failed to run"))
 
     def new_worker(self, pool: Pool) -> Worker:
         """One more."""
@@ -654,9 +552,7 @@ class Model:
         if worker is not None and worker.pool is lane.pool and (home is None or home.is_lost or not home.room):
             lane.home = worker
 
-    def report(
-        self, worker: Worker, call: Call, outcome: Outcome, printed: str = "", how: str = "ended"
-    ) -> None:
+    def report(self, worker: Worker, call: Call, outcome: Outcome, printed: str = "", how: str = "ended") -> None:
         """A worker says how it ended."""
         if call.is_transaction and how == "ended" and not isinstance(outcome, Ending):
             finished = self.finished(call, outcome, printed)
@@ -700,7 +596,7 @@ class Model:
             if not worker.pool.is_wanted:
                 self.end_unwanted()
 
-    def heard_down(self, who: Worker | Session, death: tuple[ExitReason, BaseException | None]) -> None:
+    def heard_down(self, who: Worker | Session, death: Death) -> None:
         """The dispatcher reads of an end."""
         if isinstance(who, Session):
             left = self.brought.pop(who, []) if who.name in self.kept else []
@@ -804,43 +700,3 @@ class Model:
         for call in self.calls.values():
             if call.due <= self.now:
                 yield f"call {call.tag.call_id} is {call.state}, and its time was over at {call.due}"
-
-
-def kind_of(contract: ToolContract) -> str:
-    """Of its pool: short calls never wait for long ones."""
-    return f"{contract.isolation.value}-{contract.latency.value}" + ("-reuse" if contract.reuse else "")
-
-
-def was_judged(offered: ToolOffer, now: ToolContract) -> bool:
-    """Has what a request was judged by changed since it was offered the tool?"""
-    then = offered.contract
-    return (then.risk, then.effect, then.needs_approval, then.stages, then.is_trusted) != (
-        now.risk, now.effect, now.needs_approval, now.stages, now.is_trusted
-    )  # fmt: skip
-
-
-def after_run(failure: ToolFailure, contract: ToolContract) -> ToolFailure:
-    """The model is told that code which has run may have had an effect, where a second run would do harm."""
-    is_harmless = contract.risk is Risk.READ or contract.effect is not Effect.ONCE
-    if is_harmless or failure.retry_hint != RETRY_HINTS[failure.code]:
-        return failure
-    return replace(failure, retry_hint=HINTS_AFTER_EFFECT.get(failure.code, failure.retry_hint))
-
-
-def same(found: Any, due: Any) -> bool:
-    """Is it what is due? A text of the dispatcher's own need only have the words after "~" in it."""
-    if type(found) is not type(due):
-        return False
-    failed, wanted = getattr(found, "failure", None), getattr(due, "failure", None)
-    if isinstance(failed, ToolFailure) and isinstance(wanted, ToolFailure):
-        if wanted.message.startswith("~") and wanted.message[1:] in failed.message:
-            failed = replace(failed, message=wanted.message)
-        if wanted.retry_hint.startswith("~") and wanted.retry_hint[1:] in failed.retry_hint:
-            failed = replace(failed, retry_hint=wanted.retry_hint)
-        found = replace(found, failure=failed)
-    return bool(found == due)
-
-
-def offered(answer: ToolsOffered) -> list[tuple[ToolName, Decision, ToolContract]]:
-    """As the model has it."""
-    return [(offer.definition.name, offer.decision, offer.contract) for offer in answer.offers]

@@ -197,7 +197,9 @@ class Answers:
         if changed is not None and known is not None and changed.get("number") == "two":
             reason, changed, granted = "a person changed its arguments to what the tool does not take", None, False
         arguments = json.dumps(changed) if changed is not None else ""
-        due = Verdict(question.tag, granted, "approver", reason, rule, arguments, is_for_request=kind in COUNTS_FOR_MORE)
+        due = Verdict(
+            question.tag, granted, "approver", reason, rule, arguments, is_for_request=kind in COUNTS_FOR_MORE
+        )
         self.compare(question, due)
         if self.saved != ([(question.tag, granted)] if is_saved else []):
             self.wrong(f"{self.saved} is saved for the answer {said}")

@@ -162,9 +162,7 @@ class LoopPlay(Bench):
                 break
             done = threading.Event()
             try:
-                loop.call_soon_threadsafe(
-                    lambda loop=loop, done=done: loop.call_soon(lambda: loop.call_soon(done.set))
-                )
+                loop.call_soon_threadsafe(loop.call_soon, loop.call_soon, done.set)
             except RuntimeError:
                 break  # it has been closed
             if not self._is_done(done):
@@ -203,11 +201,7 @@ class LoopPlay(Bench):
         """A loop that was given up ends with the last call that is in time."""
         if self.blocker is not None:
             return
-        for _ in range(20):
-            if not self.worker.is_alive():
-                break
-            self.simulation.woken.acquire(timeout=PATIENCE_SECONDS / 20)
-            self.settle()
+        self._await_end()
         if self.worker.is_alive():
             self.wrong("its loop was given up, runs nothing any more, and it has not ended")
         self.is_gone = True
@@ -392,7 +386,13 @@ class LoopPlay(Bench):
     def _strange(self) -> None:
         """A thread of the host cancels the task of a call."""
         job = self._some("running")
-        if not self.is_shared or job is None or self.blocker is not None or job.gate.is_deaf or job.call.why is not None:
+        if (
+            not self.is_shared
+            or job is None
+            or self.blocker is not None
+            or job.gate.is_deaf
+            or job.call.why is not None
+        ):
             return
         assert job.gate.loop is not None
         assert job.gate.task is not None
@@ -451,17 +451,8 @@ class LoopPlay(Bench):
                 else:
                     self.ended(job.call, has_run=job.mode == "running")
         if not self.is_shared:
-            for job in [each for each in self.jobs if each.mode == "stuck" or each.gate.is_deaf]:
-                if job.mode not in ("stuck", "running"):
-                    continue
-                if not job.is_cancelled:
-                    self._is_cancelled(job)
-                job.gate.say("in the end")
-        for _ in range(20):
-            if not self.worker.is_alive():
-                break
-            self.simulation.woken.acquire(timeout=PATIENCE_SECONDS / 20)
-            self.settle()
+            self._let_go()
+        self._await_end()
         if self.worker.is_alive():
             self.wrong("it has not stopped")
         if self.resource not in (None, ["opened", "closed"]):
@@ -470,6 +461,23 @@ class LoopPlay(Bench):
         self.heard.sort()
         self.room, self.holds = self.seat.room, len(self.seat.holds)
         self.compare()
+
+    def _let_go(self) -> None:
+        """The loop of a host ends what runs there when it does."""
+        for job in [each for each in self.jobs if self._goes_on(each)]:
+            if not job.is_cancelled:
+                self._is_cancelled(job)
+            job.gate.say("in the end")
+
+    def _goes_on(self, job: Job) -> bool:
+        return job.mode == "stuck" or (job.mode == "running" and job.gate.is_deaf)
+
+    def _await_end(self) -> None:
+        for _ in range(20):
+            if not self.worker.is_alive():
+                return
+            self.simulation.woken.acquire(timeout=PATIENCE_SECONDS / 20)
+            self.settle()
 
     def close(self) -> None:
         """Nothing of it goes on."""

@@ -76,8 +76,8 @@ class Child:
         self.said: list[Reply] = []
         self.is_broken = self.is_closed = self.is_let_go = self.has_room = False
         self.more: bool | None = None
-        self.speaks: Callable[[], None] = int
-        self.writes: Callable[[], None] = int
+        self.speaks: Callable[[], object] = int
+        self.writes: Callable[[], object] = int
 
     def order(self, context: ToolContext, *, more: bool) -> bool:
         """The next call, of which not all fits."""
