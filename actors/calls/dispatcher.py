@@ -234,6 +234,9 @@ class ToolDispatcher(Actor[DispatcherMessage]):
         left = self._registry.replace(message.source, message.tools)
         for tool in left:
             self._has_left(tool)
+        for tool in message.tools:  # what an earlier one of its name has begun may come back to the queue
+            if tool.name in self.ledger.lanes and (entry := self._registry.entries.get(tool.name)) is not None:
+                self._lane(tool.name, entry.tool.contract)
         self._start_ahead()
         self._end_unwanted_pools()
         for tool in left:
@@ -341,9 +344,10 @@ class ToolDispatcher(Actor[DispatcherMessage]):
             self._refuse(message, ToolFailure(run.name, FailureCode.OVERLOADED, why))
 
     def _lane(self, key: ToolKey, contract: ToolContract) -> Lane:
-        """Where calls of the tool wait. One that was made by another contract goes by this one from now on."""
+        """Where calls of the tool wait. One that was made by another contract goes by this one from now on, and one
+        whose pool has ended to the pool that there is."""
         lane = self.ledger.lanes.get(key)
-        if lane is not None and lane.contract is contract:
+        if lane is not None and lane.contract is contract and lane.pool.is_wanted:
             return lane
         pool = self._pool(contract)
         if lane is None:

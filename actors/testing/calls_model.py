@@ -192,6 +192,9 @@ class Model:
                 for call in tuple(lane.waiting):
                     self.end_here(call, ToolFailure(tool.name, FailureCode.WITHDRAWN, "~taken away"))
                 self.forget_lane(lane)
+        for tool in tools:
+            if tool.name in self.lanes and tool.name in self.entries:
+                self.lane(tool.name)
         self._start_ahead()
         self.end_unwanted()
         for tool in left:
@@ -233,7 +236,7 @@ class Model:
         contract, lane = self.entries[key].tool.contract, self.lanes.get(key)
         if lane is None:
             lane = self.lanes[key] = Lane(key, self.pool(contract), contract)
-        elif lane.contract is not contract:
+        elif lane.contract is not contract or lane.pool is not self.pools.get(kind_of(contract)):
             pool = self.pool(contract)
             lane.home = lane.home if pool is lane.pool else None
             lane.pool, lane.contract = pool, contract
@@ -249,7 +252,10 @@ class Model:
         policy = self.policy.in_mode(mode)
 
         def decided(name: ToolName, contract: ToolContract) -> Decision:
-            said = policy.offer(name, contract).decision
+            try:
+                said = policy.offer(name, contract).decision
+            except LookupError:  # as the play has it: a policy that fails denies
+                said = Decision.DENY
             said = Decision.ASK if said is Decision.ALLOW and name in self.asked_about else said
             return Decision.ALLOW if said is Decision.ASK and contract.stages else said
 

@@ -71,6 +71,8 @@ from callboard.protocol.tools import (
 PLANS: Final = (*("begin",) * 6, *("ok",) * 3, "wait", "wait", "back", "crash", "lost", "hang", "hold", "hold")
 BREAKS: Final = (*("crash",) * 3, *("lost",) * 2, *("hang",) * 2, *("hold",) * 4, "ok", "back")
 NAMES: Final = ("look", "write", "slow", "find", "keep")
+#: With this time, the policy fails to decide about a tool.
+FAILS_AT_SECONDS: Final = 2.0
 SOURCES: Final = (GIVEN, "server")
 
 
@@ -204,6 +206,16 @@ class Faulty(CallEffect):
         return super().for_tool(context)
 
 
+class Own(Policy):
+    """An owner's own, which decides by itself, and fails for some tools."""
+
+    def decide(self, contract: ToolContract) -> Decision:
+        """What the table says."""
+        if contract.timeout_seconds == FAILS_AT_SECONDS:
+            raise LookupError("told to")
+        return super().decide(contract)
+
+
 class Stage:
     """Of one play. `problems`: what is not as promised."""
 
@@ -214,7 +226,9 @@ class Stage:
         self.problems: list[str] = []
         self.deeds: list[str] = []
         self.log: defaultdict[tuple[object, ...], list[Any]] = defaultdict(list)
-        self.policy = Policy({Risk.READ: Decision.ALLOW, Risk.WRITE: Decision.ASK, Risk.EXECUTE: Decision.DENY})
+        self.policy = rng.choice((Policy, Policy, Own))(
+            {Risk.READ: Decision.ALLOW, Risk.WRITE: Decision.ASK, Risk.EXECUTE: Decision.DENY}
+        )
         self.has_effects, self.starts_ahead = rng.random() < 0.8, rng.random() < 0.5
         places = {
             Isolation.PROCESS: (1, 2), Isolation.THREAD: (1, rng.choice((1, 3, 12))), Isolation.TASK: (3, 2),
@@ -559,7 +573,7 @@ class Stage:
 
     def seek_again(self) -> None:
         """A session sends its questions to the next dispatcher."""
-        for seek in self.sought.values():
+        for seek in [each for tag, each in self.sought.items() if tag not in self.questions._due]:
             self.say(seek)
 
     def ask(

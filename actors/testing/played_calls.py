@@ -33,7 +33,7 @@ from callboard.actors.kernel import (
 )
 from callboard.actors.kernel.system import cell_of
 from callboard.actors.testing import played_answers
-from callboard.actors.testing.calls_books import Call, same
+from callboard.actors.testing.calls_books import Call, named, same
 from callboard.actors.testing.calls_stage import (
     NAMES,
     SOURCES,
@@ -65,7 +65,7 @@ DEEDS: Final = (
     *("dispatch",) * 10, *("storm",) * 2, *("cancel",) * 3, *("begins",) * 3, *("finish",) * 7, "give_it_back", "dies",
     *("abandons",) * 3, *("thread_returns",) * 3, "no_resources", "leaves", *("go_ahead",) * 2, "crash", "end_session",
     *("replace",) * 2, *("offers",) * 2, "confirm", *("seek",) * 3, *("answer",) * 3, "withdraw", *("commit",) * 2,
-    "stack", "progress", "again", "fault", *("probe",) * 3, *("wait",) * 5,
+    "stack", "progress", "again", "fault", "mend", "trial", *("probe",) * 3, *("wait",) * 5,
 )  # fmt: skip
 #: Which are equal is not for the text to say.
 ARGUMENTS: Final = ('{"a":1,"b":2}', '{"b": 2, "a": 1}', '{"a":1}', "{nothing")
@@ -102,8 +102,10 @@ class Play(Stage):
 
         hand.ref.tell_control(Do(run))
 
-    def dispatch(self, name: str | None = None, seconds: float | None = None, plan: str | None = None) -> None:
-        """A session sends a call."""
+    def dispatch(
+        self, name: str | None = None, seconds: float | None = None, plan: str | None = None, *, plain: bool = False
+    ) -> None:
+        """A session sends a call; a plain one has nothing to wait for."""
         rng, session = self.rng, self.session()
         self.serial += 1
         step = 1 + self.serial // 12
@@ -117,11 +119,11 @@ class Play(Stage):
         if seconds is None:
             seconds = rng.choice((contract.timeout_seconds, contract.timeout_seconds, 0.3, 20.0, 0.0, -0.1))
         seen = None
-        if rng.random() < 0.3:
+        if rng.random() < 0.3 and not plain:
             shown = rng.choice((chosen, *some_tools()[chosen.name]))
             seen = ToolOffer(shown.definition, shown.contract)
         ahead = None
-        if contract.effect is not Effect.REPEAT and rng.random() < 0.4:
+        if contract.effect is not Effect.REPEAT and rng.random() < 0.4 and not plain:
             ahead = GoAhead()
             ahead.is_given = rng.random() < 0.3
         called = chosen.name if made is not None or rng.random() < 0.97 else ToolName("none")
@@ -318,6 +320,44 @@ class Play(Stage):
     def go_on(self, until: float) -> None:
         """Until this time."""
         self.simulation.run_until_idle(until)
+
+    def _trial(self) -> None:
+        """One tool breaks as often as it may, and once more: within the time that counts, among calls that go well."""
+        rng, model, budget = self.rng, self.model, self.model.budget
+        names = [key for key in model.entries if not isinstance(key, Tool)]
+        if budget is None or not names:
+            return
+        name = rng.choice(names)
+        what = rng.choice(("pauses", "share", "window"))
+        self.deeds[-1] = f"{what} of {name}"
+        began = self.simulation.now()
+        self._calls(name, "crash")
+        if what == "share":
+            self._calls(name, *["ok"] * (10 * (budget + 1) - budget - rng.choice((0, 1, 2, 3))))
+        self._calls(name, *["crash"] * (budget - 1))
+        if what == "window":
+            self.go_on(began + rng.choice((59.9, 60.0, 60.1)))
+        self._calls(name, "crash", "ok")
+        for _ in range(rng.choice((1, 3, 7)) if what == "pauses" else 1):
+            until = model.entries[name].health.until if name in model.entries else None
+            if until is None or until < self.simulation.now():
+                return
+            self.go_on(until)
+            self._calls(name, rng.choice(("crash", "crash", "crash", "ok")), "ok")
+
+    def _calls(self, name: ToolName, *plans: str) -> None:
+        for plan in plans:
+            self.dispatch(name, 5.0, plan, plain=True)
+            self.go_on(self.simulation.now())
+
+    def _mend(self) -> None:
+        """A tool that has broken is replaced by another one of its name."""
+        broken = {named(key) for key, each in self.model.entries.items() if each.health.breaks or each.health.until}
+        source = self.rng.choice(SOURCES)
+        self.current[source] = tuple(
+            self.rng.choice(some_tools()[each.name]) if each.name in broken else each for each in self.current[source]
+        )
+        self.say(ReplaceTools(source, self.current[source]))
 
     def _fault(self) -> None:
         if self.model.is_on_server:
