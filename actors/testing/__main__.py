@@ -2,7 +2,7 @@
 
 python -m callboard.actors.testing replay 9.17/4.0     # a conversation that a failure named, with its story
 python -m callboard.actors.testing reach 1000          # how often seeds 0 to 999 reach each row of the tables
-python -m callboard.actors.testing plays kernel        # a room that no request reaches, beside a small model of it
+python -m callboard.actors.testing plays kernel        # a room beside a small model of it
 python -m callboard.actors.testing chaos --cases 'die/*' --tools my.tools:lookup   # lets things go wrong
 """
 
@@ -20,12 +20,14 @@ from typing import Final
 
 from callboard.actors.testing import (
     chaos,
+    played_calls,
     played_edits,
     played_index,
     played_kernel,
     played_models,
     played_recovery,
     played_requests,
+    played_workers,
 )
 from callboard.actors.testing.chaos.table import contained_table
 from callboard.actors.testing.run_reach import seeded_reach
@@ -45,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
     again.add_argument("token", help="what a failure printed, for example 9.17/4.0")
     reached = commands.add_parser("reach", help="how often the seeds reach each row of the tables")
     reached.add_argument("seeds", nargs="?", type=int, default=FIXED_SEEDS)
-    plays = commands.add_parser("plays", help="play a room that no request reaches beside a small model of it")
+    plays = commands.add_parser("plays", help="play a room beside a small model of it")
     plays.add_argument("room", nargs="?", choices=tuple(PLAYS), help="all unless it is given")
     plays.add_argument("--seeds", type=int, default=100, help="how many")
     plays.add_argument("--first", type=int, default=0, metavar="SEED")
@@ -123,6 +125,8 @@ def _reach(seeds: int) -> int:
 PLAYS: Final[Mapping[str, Callable[[int], list[str]]]] = {
     "kernel": played_kernel.play,
     "models": played_models.play,
+    "calls": played_calls.play,
+    "workers": played_workers.play,
     "edits": played_edits.play,
     "index": played_index.play,
     "recovery": played_recovery.play,

@@ -25,8 +25,10 @@ from callboard.protocol.tools import FailureCode
 
 DEEDS: Final = (
     *("give",) * 6, *("ahead",) * 2, *("returns",) * 5, *("block",) * 2, *("unblock",) * 2, *("stop",) * 3,
-    *("kill",) * 3, "others", "strange", "stack", "stranger", *("wait",) * 2,
+    *("kill",) * 3, *("hangs",) * 3, "stack", "stranger", *("wait",) * 2,
 )  # fmt: skip
+#: Besides, where the loop is ours.
+MORE_DEEDS: Final = ("others", "strange", *("overdue",) * 4, *("elsewhere",) * 3)
 #: A blocked loop is looked at four times a second, and two looks find that it is.
 LOOKS_SECONDS: Final = 0.6
 GRACE_SECONDS: Final = 0.25
@@ -181,7 +183,7 @@ class LoopPlay(Bench):
 
     def act(self) -> None:
         """One random deed."""
-        what = self.rng.choice(DEEDS)
+        what = self.rng.choice((*DEEDS, *MORE_DEEDS) if self.is_shared else DEEDS)
         self.deeds.append(what)
         getattr(self, f"_{what}")()
         self.calm()
@@ -214,11 +216,12 @@ class LoopPlay(Bench):
         return self.rng.choice(found) if found else None
 
     def _give(self) -> None:
-        used = self.rng.choice(loop_tools(self.name))
+        self._gives(self.rng.choice(loop_tools(self.name)), self.rng.choice((1.0, 100.0)))
+
+    def _gives(self, used: Tool, seconds: float, *, is_plain: bool = False) -> None:
         gate = AsyncGate(is_deaf=self.rng.random() < 0.3)
-        seconds = self.rng.choice((1.0, 100.0))
-        call = self.submit(used, gate, seconds)
-        is_stopped = self.rng.random() < 0.1
+        call = self.submit(used, gate, seconds, may_wait=not is_plain)
+        is_stopped = self.rng.random() < 0.1 and not is_plain
         self.give(call, used)
         if is_stopped:
             call.stop(self.rng.choice(tuple(Ending)))
@@ -290,8 +293,10 @@ class LoopPlay(Bench):
 
     def _block(self) -> None:
         job = self._some("running", "stuck")
-        if job is None or self.blocker is not None:
-            return
+        if job is not None and self.blocker is None:
+            self._blocks(job)
+
+    def _blocks(self, job: Job) -> None:
         job.gate.say(job.gate.blocks)
         if job.gate.has_come() is None:
             self.wrong("its code does not go on")
@@ -321,8 +326,10 @@ class LoopPlay(Bench):
 
     def _stop(self) -> None:
         job = self._some("held", "unbegun", "running")
-        if job is None or job.call.state is not CallState.RUNNING:
-            return
+        if job is not None and job.call.state is CallState.RUNNING:
+            self._stops(job)
+
+    def _stops(self, job: Job) -> None:
         self.stop(job.call)
         if job.mode == "running":
             if self.blocker is None:
@@ -340,9 +347,11 @@ class LoopPlay(Bench):
 
     def _kill(self) -> None:
         found = [each for each in self.jobs if each.call.state is CallState.ENDING and each.mode == "running"]
-        if not found:
-            return
-        job, blocker, now = self.rng.choice(found), self.blocker, self.simulation.now()
+        if found:
+            self._kills(self.rng.choice(found))
+
+    def _kills(self, job: Job) -> None:
+        blocker, now = self.blocker, self.simulation.now()
         is_held = blocker is not None and blocker is not job and now < blocker.call.run.deadline_at
         is_held = is_held and not job.is_cancelled and not self.is_given_up
         if self.is_shared and is_held and job.gate.is_deaf:
@@ -411,9 +420,51 @@ class LoopPlay(Bench):
     def _stranger(self) -> None:
         self.worker.tell_control(self.rng.choice((StopCall, KillCall))(NO_CALL))
 
+    def _overdue(self) -> None:
+        """A call ends while another one, which is in time, holds the loop: that is not given up before its deadline."""
+        now = self.simulation.now()
+        found = [each for each in self.jobs if each.mode == "running" and each.call.why is None]
+        soon = [each for each in found if now < each.call.run.deadline_at <= now + 1.0]
+        others = [each for each in found if not each.gate.is_deaf and each not in soon[:1]]
+        if self.blocker is not None or not soon or not others or self.is_given_up or not self.is_shared:
+            return
+        blocker, job = soon[0], others[0]
+        self._blocks(blocker)
+        self._stops(job)
+        self.settle()
+        self._kills(job)
+        for seconds in (0.0, 0.3, 1.2):
+            self._waits(seconds)
+            self.settle()
+            self.look()
+
+    def _hangs(self) -> None:
+        """A call does not end when it is asked to."""
+        found = [each for each in self.jobs if each.mode == "running" and each.gate.is_deaf and each.call.why is None]
+        if found and self.blocker is None:
+            job = self.rng.choice(found)
+            self._stops(job)
+            self.settle()
+            self._kills(job)
+
+    def _elsewhere(self) -> None:
+        """A call of a tool that has not run here waits for a loop that is blocked."""
+        job, new = self._some("running"), [each for each in loop_tools(self.name) if each.name not in self.has_run]
+        if job is None or not new or self.blocker is not None or self.is_given_up or not self.is_shared:
+            return
+        self._blocks(job)
+        self._gives(new[0], 1.0, is_plain=True)
+        for seconds in (0.0, 0.3, 1.2):
+            self._waits(seconds)
+            self.settle()
+            self.look()
+
     def _wait(self) -> None:
+        self._waits(self.rng.choice((0.1, 0.3, 1.0)))
+
+    def _waits(self, seconds: float) -> None:
         """Time passes: what waits for a blocked loop too long goes elsewhere, unless it has something open here."""
-        now = self.simulation.now() + self.rng.choice((0.1, 0.3, 1.0))
+        now = self.simulation.now() + seconds
         self.simulation.run_until_idle(now)
         if not self.is_shared:
             return
@@ -425,7 +476,7 @@ class LoopPlay(Bench):
                 self.jobs.remove(job)
                 self.is_news = True
                 job.call.end(Ending.CANCELLED, "", 0.0)
-            elif not is_at_home and now >= job.waits_until + LOOKS_SECONDS and now - LOOKS_SECONDS > job.waits_until:
+            elif not is_at_home and now - LOOKS_SECONDS > job.waits_until:
                 self.wrong(f"its loop is blocked, and a call that waits for it since long is not given back at {now}")
         blocker = self.blocker
         is_late = blocker is not None and now >= blocker.call.run.deadline_at
@@ -498,5 +549,6 @@ def play(name: str, seed: int) -> list[str]:
         made.act()
     if not made.problems and not made.is_gone:
         made.end()
+    made.give_late()
     made.close()
     return made.problems[:1]

@@ -444,8 +444,9 @@ def play(seed: int) -> list[str]:
     made = ProcessPlay(seed)
     for _ in range(25):
         if made.problems or made.mode == "gone":
-            return made.problems[:1]
+            break
         made.act()
     if made.mode != "gone" and not made.problems:
         made.end()
+    made.give_late()
     return made.problems[:1]

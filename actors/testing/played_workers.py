@@ -207,6 +207,7 @@ def play_thread(seed: int) -> list[str]:
             return made.problems[:1]
         made.act()
     made.end()
+    made.give_late()
     return made.problems[:1]
 
 

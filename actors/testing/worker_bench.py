@@ -204,6 +204,12 @@ class Bench:
         except NoStack:
             return ""
 
+    def give_late(self) -> None:
+        """The go-ahead of calls whose worker has ended."""
+        for ahead in self.aheads.values():
+            ahead.give()
+        self.settle()
+
     # -- what is compared
 
     def compare(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from contextvars import Context
 from typing import Any
 
@@ -19,6 +20,7 @@ from callboard.actors.calls.dispatcher import (
     ConfirmStops,
     DispatchCall,
     OfferTools,
+    ReplaceTools,
     StopsTold,
     ToolDispatcher,
     ToolsOffered,
@@ -60,7 +62,7 @@ from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
 from callboard.protocol.limits import CALL_BACKSTOP_SECONDS, TOOL_GRACE_SECONDS
 from callboard.protocol.options import ToolOffer
 from callboard.protocol.policy import Policy
-from callboard.protocol.tools import Decision, FailureCode, Hold, Risk, ToolContract, ToolFailure
+from callboard.protocol.tools import Decision, FailureCode, Hold, Latency, Risk, ToolContract, ToolFailure
 
 DEADLINE = 30.0
 
@@ -253,6 +255,23 @@ def test_calls_beyond_the_tools_concurrency_wait_their_turn_in_order(backstage: 
     assert backstage.running() == ["a", "b", "c"]
     backstage.ends("a")
     assert backstage.running() == ["a", "b", "c", "d"]
+
+
+def test_a_call_that_comes_back_runs_where_its_tool_does_now_though_that_was_away(backstage: Backstage) -> None:
+    """Its tool was replaced, taken away, and offered again; the pool of the one in between is gone."""
+    backstage.begins = False
+    backstage.dispatch("a")
+    call, worker = backstage.started[0]
+    for tools in ((replaced(look, Latency.LONG), write), (write,), (look, write)):
+        backstage.say(ReplaceTools("", tools))
+    worker.reports.give_back(call.record, "its loop was blocked")
+    backstage.run()
+    assert backstage.running() == ["a", "a"]
+    assert backstage.worker().name.startswith("root/tools/thread-short/")
+
+
+def replaced(used: Tool[..., Any], latency: Latency) -> Tool[..., Any]:
+    return dataclasses.replace(used, contract=replace(used.contract, latency=latency))
 
 
 def test_another_tool_does_not_wait_for_a_full_one(backstage: Backstage) -> None:
