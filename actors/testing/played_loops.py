@@ -125,6 +125,8 @@ class Job(Struct, eq=False):
     waits_until: float
     is_cancelled: bool = False
     """Its loop has been asked to cancel it."""
+    is_struck: bool = False
+    """It held the loop when it was given up: it ends as soon as it goes on."""
 
 
 class LoopPlay(Bench):
@@ -307,7 +309,7 @@ class LoopPlay(Bench):
             return
         self.blocker = None
         job.gate.unblock.put(None)
-        if self.is_given_up and job.mode == "stuck":  # it was struck where it blocked the loop
+        if job.is_struck:
             self._finishes(job)
         elif job.gate.has_come() is None:
             self.wrong("its code does not go on")
@@ -360,6 +362,7 @@ class LoopPlay(Bench):
         job.mode, self.is_news = "stuck", True
         self.ended(job.call, has_run=True)
         if self.is_shared and not is_held:
+            job.is_struck = blocker is job
             self._gives_up()
 
     def _gives_up(self) -> None:
