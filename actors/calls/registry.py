@@ -169,7 +169,7 @@ class Registry:
         name = tool.definition.name
         if name in self.entries:
             raise UsageError(f"two tools are called {name!r}; rename one of them")
-        self.entries[name] = self._entry(tool)
+        self.entries[name] = self._entry(tool, name)
         risk = tool.contract.risk
         if risk not in self._policy.decisions and offer_of(tool, self._policy).decision is Decision.DENY:
             logger.warning("tool %s is not offered: its risk is %s, which the policy has no row for", name, risk)
@@ -200,16 +200,13 @@ class Registry:
         return tuple(tool for tool in earlier if now.get(tool.name) is not tool)
 
     def _in_place_of(self, kept: Entry, tool: Tool, source: str) -> Entry:
-        entry = self._entry(tool)
-        if source != GIVEN or kept.tool is tool:
-            return replace(entry, health=kept.health)
-        entry.health.held_threads = kept.health.held_threads
-        return entry
+        entry = self._entry(tool, tool.name)
+        return replace(entry, health=kept.health) if source != GIVEN or kept.tool is tool else entry
 
     def bring(self, tool: Tool) -> None:
         """A tool that a question has brought with it, until `forget`."""
         if tool not in self.entries:
-            self.entries[tool] = self._entry(tool)
+            self.entries[tool] = self._entry(tool, tool)
 
     def forget(self, tool: Tool) -> None:
         """No question has it any more."""
@@ -235,8 +232,9 @@ class Registry:
             return entry.offer
         return offer_of(entry.tool, policy, self._may_deny)
 
-    def _entry(self, tool: Tool) -> Entry:
-        health = ToolHealth(self._failure_budget, self._max_held_threads)
+    def _entry(self, tool: Tool, key: ToolKey) -> Entry:
+        held = sum(holds.count(key) for holds in self._holds.values())  # it may have been here before
+        health = ToolHealth(self._failure_budget, self._max_held_threads, held)
         # It takes 20 us, and every request looks at all tools.
         return Entry(tool, health, offer_of(tool, self._policy) if type(self._policy) is Policy else None)
 

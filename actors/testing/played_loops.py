@@ -511,8 +511,6 @@ class LoopPlay(Bench):
             self.wrong("it has not stopped")
         if self.resource not in (None, ["opened", "closed"]):
             self.wrong(f"what was open on its loop is {self.resource} in the end")
-        self.due.sort()
-        self.heard.sort()
         self.room, self.holds = self.seat.room, len(self.seat.holds)
         self.compare()
 

@@ -149,3 +149,16 @@ def test_a_policy_that_decides_by_itself_is_asked_before_a_missing_row_is_named(
 
 def test_the_default_policy_has_a_row_for_every_risk() -> None:
     assert set(TABLES[Trust.BALANCED]) == set(Risk)
+
+
+def test_threads_that_a_tool_holds_count_still_when_it_comes_back() -> None:
+    """From whatever source; and once they have returned, it holds none."""
+    registry = Registry()
+    registry.replace("one", [bare])
+    registry.hold("worker", (ToolName("bare"),) * MAX_HELD_THREADS, 0.0)
+    registry.replace("one", [])
+    registry.replace("other", [bare])
+    assert registry.refusal(ToolName("bare"), 0.0) is not None
+    registry.hold("worker", (), 1.0)
+    assert registry.entries[ToolName("bare")].health.held_threads == 0
+    assert registry.refusal(ToolName("bare"), 1.0) is None
