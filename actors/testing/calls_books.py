@@ -75,6 +75,8 @@ class Pool(Struct, eq=False):
     is_wanted: bool = True
     is_started: bool = False
     workers: int = 0
+    made: int = 0
+    """Workers that it has had."""
     free: list[Worker] = field(default_factory=list)
     """The last used is the last."""
 

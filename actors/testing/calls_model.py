@@ -7,7 +7,6 @@ messages of one actor come in the order in which they were sent.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
@@ -34,7 +33,7 @@ from callboard.actors.testing.calls_books import (
     kind_of,
     named,
     was_judged,
-)
+)  # fmt: skip
 from callboard.actors.testing.watched_calls import (
     FAILURE_WINDOW_SECONDS,
     TOLERATED_SHARE,
@@ -95,7 +94,6 @@ class Model:
         self.by_number: list[Call] = []
         self.news: deque[tuple[Call, LastEvent]] = deque()
         self.inbox: deque[Any] = deque()
-        self.names = itertools.count(1)
         self.is_full = False
         """The journal takes nothing."""
         self.is_on_server = False
@@ -274,10 +272,6 @@ class Model:
             (named(name), decided(named(name), contract) if shown(contract) else Decision.DENY, contract)
             for name, contract in there
         ]
-
-    def offer_tools(self, session: Session, tag: Tag, mode: Mode | None) -> None:
-        """A session asks what there is."""
-        self.tell(session, tag, self.offers(mode))
 
     # -- health
 
@@ -516,7 +510,8 @@ class Model:
 
     def new_worker(self, pool: Pool) -> Worker:
         """One more."""
-        worker = Worker(f"root/tools/{pool.name}/{next(self.names)}", pool, pool.room)
+        pool.made += 1
+        worker = Worker(f"{pool.name}#{pool.made}", pool, pool.room)
         pool.workers, pool.is_started = pool.workers + 1, True
         pool.free.append(worker)
         self.workers[worker.name] = worker

@@ -28,7 +28,7 @@ from callboard.actors.calls.dispatcher import (
     Workers,
 )
 from callboard.actors.calls.go_ahead import GoAhead
-from callboard.actors.calls.ledger import CallReports, EndedCalls, Ending, Ledger, Outcome, WorkerState
+from callboard.actors.calls.ledger import CallReports, EndedCalls, Ending, Ledger, Outcome, Pool, Seat, WorkerState
 from callboard.actors.calls.registry import GIVEN, Registry
 from callboard.actors.journal.journal_store import ChangeRefused
 from callboard.actors.journal.outbox import CommitEffect, EffectCommitted, Outbox
@@ -43,7 +43,7 @@ from callboard.actors.kernel import (
     Ref,
     Supervisor,
 )
-from callboard.actors.testing.calls_books import Call, Session, offered
+from callboard.actors.testing.calls_books import Call, Session, Worker, offered
 from callboard.actors.testing.calls_model import Model
 from callboard.actors.testing.simulation import SimulatedScheduler, fifo, uniform
 from callboard.actors.testing.watched_questions import WatchedQuestions
@@ -143,8 +143,8 @@ class Hand(Actor[Any]):
         self.given: dict[int, RunCall] = {}
 
     def on_start(self) -> None:
-        self.worker = self.play.model.workers[self.name]
-        self.play.hands[self.name] = self
+        self.worker = self.play.named[self.name]
+        self.play.hands[self.worker.name] = self
         self.at_end(lambda: self.play.hand_ends(self))
 
     def on_receive(self, message: Any) -> None:
@@ -191,6 +191,21 @@ class Box(Outbox):
         assert isinstance(what, CommitEffect)
         outcome: Any = what.change.outcome
         self._play.log["outbox",].append((what.change.tag, outcome.content, outcome.output))
+
+
+class Book(Ledger):
+    """The ledger, of which the play sees which worker is which: those of a pool have the same order in the model."""
+
+    def __init__(self, play: Stage) -> None:
+        super().__init__()
+        self._play = play
+        self._made: defaultdict[str, int] = defaultdict(int)
+
+    def add_worker(self, pool: Pool, worker: Ref) -> Seat:
+        """A worker that takes calls."""
+        self._made[pool.name] += 1
+        self._play.named[worker.name] = self._play.model.workers[f"{pool.name}#{self._made[pool.name]}"]
+        return super().add_worker(pool, worker)
 
 
 class Faulty(CallEffect):
@@ -243,8 +258,10 @@ class Stage:
         self.current = {source: self.some_of_them() for source in SOURCES}
         self.breaks = rng.choice((None, *NAMES))
         self.brought = rng.choice(some_tools()["find"]), rng.choice(some_tools()["look"])
-        self.ledger = Ledger()
+        self.ledger = Book(self)
         self.hands: dict[str, Hand] = {}
+        self.named: dict[str, Worker] = {}
+        """By the names of their actors."""
         self.plans: dict[Tag, str] = {}
         self.waits: dict[GoAhead, Hand] = {}
         self.sent: list[tuple[DispatchCall, Session]] = []
@@ -293,9 +310,9 @@ class Stage:
         if self.unmade:
             self.unmade -= 1
             error = LookupError("told to")
-            name = reports.seat.worker.name
-            self.model.due["worker", name].clear()
-            self.model.ends(self.model.workers[name], (ExitReason.CRASHED, error))
+            worker = self.named[reports.seat.worker.name]
+            self.model.due["worker", worker.name].clear()
+            self.model.ends(worker, (ExitReason.CRASHED, error))
             raise error
         return Hand(self, reports)
 
@@ -383,7 +400,7 @@ class Stage:
         if isinstance(message, DispatchCall):
             model.dispatch(message, session)
         elif isinstance(message, OfferTools):
-            model.offer_tools(session, message.tag, message.mode)
+            model.tell(session, message.tag, model.offers(message.mode))
         elif isinstance(message, ConfirmStops):
             for stop in message.stops:
                 if isinstance(stop, CancelTool):
@@ -405,9 +422,10 @@ class Stage:
 
     def _is_due(self, message: Any, due: Any) -> bool:
         if isinstance(message, WorkerState):
-            return isinstance(due, tuple) and due[0] == "state" and due[1].name == message.seat.worker.name
+            return isinstance(due, tuple) and due[0] == "state" and due[1] is self.named[message.seat.worker.name]
         if isinstance(message, Down):
-            named = isinstance(due, tuple) and due[0] == "down" and due[1].name == message.ref.name
+            who = self.named.get(message.ref.name) or self.by_ref.get(message.ref)
+            named = isinstance(due, tuple) and due[0] == "down" and due[1] is who
             return named and message.reason is due[2][0]
         if isinstance(message, Verdict) and isinstance(due, tuple):
             return bool(due == ("cannot ask", message.tag)) and not message.granted
@@ -444,13 +462,13 @@ class Stage:
 
     def hand_ends(self, hand: Hand) -> None:
         """A worker has ended, and reads nothing any more."""
-        key = "worker", hand.name
+        key = "worker", hand.worker.name
         self.log[key], self.model.due[key] = [], []
         self.model.ends(hand.worker, hand.worker.death)
 
     def hears(self, hand: Hand, message: Any) -> None:
         """A worker takes this message."""
-        kind, log = type(message).__name__, self.log["worker", hand.name]
+        kind, log = type(message).__name__, self.log["worker", hand.worker.name]
         if isinstance(message, RunCall):
             context = message.context
             log.append((kind, message.run, message.tool, context.is_read_along, context.user_text))

@@ -430,7 +430,7 @@ class Play(Stage):
         there = {name for name in self.system._cells if name.startswith("root/tools/")}
         due = {f"root/tools/{pool.name}" for pool in self.model.pools.values() if pool.is_started}
         due |= {f"{name}/source" for name in due if self.starts_ahead and name.startswith("root/tools/process")}
-        due |= {worker.name for worker in self.model.workers.values()}
+        due |= {name for name, worker in self.named.items() if worker.name in self.model.workers}
         if there != due:
             self.wrong(
                 f"of pools and workers there are {sorted(there - due)} too many, and {sorted(due - there)} missing"
