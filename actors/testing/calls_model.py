@@ -52,7 +52,7 @@ from callboard.protocol.tools import (
     Isolation,
     ToolContract,
     ToolFailure,
-)
+)  # fmt: skip
 
 MAX_WITHDRAWN_SECONDS: Final = 600.0
 GRACE_SECONDS: Final = 0.25
