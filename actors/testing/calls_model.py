@@ -75,8 +75,7 @@ class Model:
         self.budget, self.most_held, self.most_waiting = budget, most_held, most_waiting
         self.policy, self.places = policy, places
         self.has_effects, self.starts_ahead = has_effects, starts_ahead
-        self.now = 0.0
-        self.is_up = False
+        self.now, self.is_up = 0.0, False
         self.entries: dict[ToolKey, Entry] = {}
         self.sources: dict[str, tuple[Tool, ...]] = {}
         self.asked_about: set[ToolName] = set()
@@ -236,8 +235,7 @@ class Model:
             lane = self.lanes[key] = Lane(key, self.pool(contract), contract)
         elif lane.contract is not contract or lane.pool is not self.pools.get(kind_of(contract)):
             pool = self.pool(contract)
-            lane.home = lane.home if pool is lane.pool else None
-            lane.pool, lane.contract = pool, contract
+            lane.home, lane.pool, lane.contract = lane.home if pool is lane.pool else None, pool, contract
         return lane
 
     def forget_lane(self, lane: Lane) -> None:
@@ -360,9 +358,8 @@ class Model:
             self.refuse(message, session, refusal)
             return
         lane = self.lane(key)
-        contract = self.entries[key].tool.contract
-        call = Call(len(self.by_number), message, session, lane, contract, run.deadline_at)
-        call.is_transaction = self.has_effects and contract.effect is Effect.TRANSACTION
+        call = Call(len(self.by_number), message, session, lane, lane.contract, run.deadline_at)
+        call.is_transaction = self.has_effects and lane.contract.effect is Effect.TRANSACTION
         self.by_number.append(call)
         self.calls[tag] = call
         lane.waiting.append(call)
@@ -393,8 +390,8 @@ class Model:
             return self.withdrawal(key)
         if run.hold and offered is not None and offered.contract.can_be_held and not contract.can_be_held:
             return ToolFailure(run.name, FailureCode.WITHDRAWN, "~cannot hold it to reading")
-        is_process = contract.isolation is Isolation.PROCESS
-        if contract.effect is Effect.TRANSACTION and (not self.has_effects or (self.is_on_server and is_process)):
+        cannot = not self.has_effects or (self.is_on_server and contract.isolation is Isolation.PROCESS)
+        if contract.effect is Effect.TRANSACTION and cannot:
             return ToolFailure(run.name, FailureCode.WITHDRAWN, "~it was not run: ")
         return None
 
