@@ -18,10 +18,8 @@ from callboard.actors.journal.sqlite_journal import SqliteJournal
 from callboard.actors.requests.direct_calls import CallResult
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
-from callboard.actors.testing.worker_bench import Bench
 from callboard.actors.tools import Tool, ToolContext, tool
 from callboard.actors.workers.messages import pool_name
-from callboard.actors.workers.thread import ThreadWorker
 from callboard.protocol.errors import CallboardError
 from callboard.protocol.events import ToolCallStarted
 from callboard.protocol.tools import FailureCode
@@ -228,19 +226,3 @@ def test_a_go_ahead_is_told_to_the_worker_that_asked_last_also_where_it_was_give
     late.give()
     late.give()
     assert told == ["early", "last"]
-
-
-def test_a_go_ahead_that_comes_after_its_worker_has_ended_fails_nobody() -> None:
-    """Not the session that gives it: the call may wait for the next worker then."""
-    bench = Bench("thread", 0)
-    bench.start(lambda reports, _: ThreadWorker(reports))
-    call = bench.submit(on_thread, None, may_wait=False)
-    call.go_ahead = ahead = GoAhead()
-    bench.give(call, on_thread)
-    bench.settle()
-    assert call.begun
-    bench.worker.stop()
-    bench.settle()
-    assert not bench.worker.is_alive()
-    ahead.give()
-    assert ahead.is_given
