@@ -54,6 +54,15 @@ def test_one_that_is_decided_after_many_later_ones_is_answered(desk: Desk, monke
     assert len(desk.states()) <= 3 + 3
 
 
+def test_one_that_another_makes_stale_as_it_is_applied_is_told(desk: Desk) -> None:
+    (desk.root / "a.py").write_text("one\ntwo\n")
+    older = desk.replace("a.py", "one", "1")
+    (desk.root / "a.py").write_text("one\ntwo\nthree\n")
+    newer = desk.replace("a.py", "two", "2")
+    desk.decide(newer)
+    assert [(each.id, each.state) for each in desk.heard] == [(newer, APPLIED), (older, STALE)]
+
+
 def test_a_denied_proposal_keeps_its_reason_and_changes_nothing(desk: Desk) -> None:
     (desk.root / "a.py").write_text("one\n")
     known = desk.replace("a.py", "one", "1")
