@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import selectors
 from collections.abc import AsyncIterator, Iterator
 from contextvars import Context, ContextVar
 from typing import Any, Final
@@ -13,6 +12,8 @@ from msgspec import Struct, field
 
 from callboard.actors.kernel import MailboxFull
 from callboard.actors.models.llm_manager import CLOSE_STREAM_SECONDS, FULL_PAUSE_SECONDS, TURN_EVENTS, start_on
+from callboard.actors.testing.simulated_loop import SimulatedLoop
+from callboard.actors.testing.simulation import SimulatedScheduler, fifo
 from callboard.protocol.content import UserMessage
 from callboard.protocol.errors import ErrorKind, UsageError
 from callboard.protocol.limits import MAX_ANSWER_BYTES
@@ -26,27 +27,6 @@ _TURNS: Final = 50
 _LONG: Final = TextDelta("x" * (MAX_ANSWER_BYTES + 1))
 _CUT: Final = ErrorKind.TRUNCATED
 _ASKER: Final = ContextVar("asker", default=0)
-
-
-class _Selector(selectors.SelectSelector):
-    """Nothing comes from outside: who waits is woken when that time has come, at once."""
-
-    seconds = 0.0
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        self.seconds += timeout or 0.0
-        return super().select(0)
-
-
-class VirtualLoop(asyncio.SelectorEventLoop):
-    """An asyncio loop whose time passes at once."""
-
-    def __init__(self) -> None:
-        self._virtual = _Selector()
-        super().__init__(self._virtual)
-
-    def time(self) -> float:
-        return self._virtual.seconds
 
 
 class _Deed(Struct, frozen=True):
@@ -92,7 +72,7 @@ class _Stage(Struct, eq=False):
     """One reading."""
 
     plan: _Plan
-    loop: VirtualLoop
+    loop: SimulatedLoop
     number: int
     heard: list[tuple[float, tuple[Any, ...]]] = field(default_factory=list)
     ended: list[tuple[float, ModelResponse]] = field(default_factory=list)
@@ -157,6 +137,7 @@ class _Stage(Struct, eq=False):
         attempt.cancel()
         await asyncio.wait([attempt.task], timeout=2 * _HANGS)
         other.cancel()
+        await asyncio.wait([other])
         if asker.run(_ASKER.get) != self.number:
             self.asked_in = -1
         if not attempt.task.done():
@@ -266,10 +247,10 @@ def _near(heard: list[tuple[float, tuple[Any, ...]]], due: list[tuple[float, tup
 
 def play(seed: int) -> list[str]:
     """What is not as promised."""
-    plan, loop = _planned(seed), VirtualLoop()
+    plan, loop = _planned(seed), SimulatedLoop(SimulatedScheduler(fifo))
     stage = _Stage(plan, loop, seed)
-    try:
-        over_at = loop.run_until_complete(stage.play())
-    finally:
-        loop.close()
+    over_at = loop.outcome(stage.play())
+    loop.close()
+    if isinstance(over_at, Exception):
+        return [f"a stream, {over_at!r}"]
     return [f"a stream, {told}" for told in _differ(stage, over_at)][:1]
