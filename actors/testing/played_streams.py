@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextvars import Context, ContextVar
 from typing import Any, Final
 
@@ -77,6 +78,8 @@ class _Stage(Struct, eq=False):
     heard: list[tuple[float, tuple[Any, ...]]] = field(default_factory=list)
     ended: list[tuple[float, ModelResponse]] = field(default_factory=list)
     closed_at: float | None = None
+    reading: AsyncGenerator[list[Any], None] | None = None
+    """The stream itself."""
     asked_in: int = 0
     failed: BaseException | None = None
     """What escaped from its task."""
@@ -84,8 +87,12 @@ class _Stage(Struct, eq=False):
     """Of somebody else on the loop."""
     name: str = "played"
 
-    async def stream(self, _request: ModelRequest) -> AsyncIterator[list[Any]]:
+    def stream(self, _request: ModelRequest) -> AsyncGenerator[list[Any], None]:
         """As a provider."""
+        self.reading = self._says()
+        return self.reading
+
+    async def _says(self) -> AsyncGenerator[list[Any], None]:
         self.asked_in = _ASKER.get()
         _ASKER.set(-1)
         try:
@@ -143,7 +150,12 @@ class _Stage(Struct, eq=False):
         if not attempt.task.done():
             return _HANGS * 9
         self.failed = None if attempt.task.cancelled() else attempt.task.exception()
-        return self.loop.time()
+        over_at, closed_at = self.loop.time(), self.closed_at
+        if self.reading is not None:
+            with contextlib.suppress(OSError):
+                await self.reading.aclose()  # a reader that is broken leaves it open
+        self.closed_at = closed_at
+        return over_at
 
 
 def _planned(seed: int) -> _Plan:
