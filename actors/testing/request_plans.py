@@ -44,6 +44,7 @@ from callboard.protocol.content import (
 from callboard.protocol.errors import ErrorKind, RuntimeFailure
 from callboard.protocol.events import (
     ApprovalGranted,
+    CancelRequested,
     DeadlinePassed,
     ModelFailed,
     ModelLost,
@@ -315,7 +316,8 @@ class Made:
 
     def _of_request(self, at: float) -> Seen:
         moment = _moment(at + self.rng.choice((9.0, 30.0, 700.0)))
-        return self.rng.choice((SetTimer(TAG, moment), SetTimer(TAG, moment), ClearTimer(TAG), _begun(at), _passed(at)))
+        timers = SetTimer(TAG, moment), SetTimer(TAG, moment), ClearTimer(TAG)
+        return self.rng.choice((*timers, _begun(at), _passed(at), CancelRequested(TAG, at, "told to")))
 
     def recorded(self) -> RecordStep:
         rng = self.rng
