@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,18 +16,13 @@ from callboard.actors.calls.registry import Registry, ToolHealth
 from callboard.actors.testing.__main__ import main
 from callboard.actors.testing.played_calls import play
 
+#: Crashes are what is played, and each is logged.
+pytestmark = pytest.mark.usefixtures("quiet")
+
 Patch = pytest.MonkeyPatch
 SEEDS = 100
 #: Seeds within which each planted fault is found.
 MOST_SEEDS = 400
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    """Crashes are what is played, and each is logged."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def test_calls_are_as_promised() -> None:

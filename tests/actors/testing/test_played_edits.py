@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,18 +17,13 @@ from callboard.actors.testing.edits_owner import Approver
 from callboard.actors.testing.played_edits import play
 from callboard.protocol.policy import Mode
 
+#: Crashes are what is played, and each is logged.
+pytestmark = pytest.mark.usefixtures("quiet")
+
 Patch = pytest.MonkeyPatch
 SEEDS = 30
 #: Seeds within which each planted fault is found.
 MOST_SEEDS = 100
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    """Failures are what is played, and each is logged."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def test_the_editor_keeps_what_it_promises() -> None:

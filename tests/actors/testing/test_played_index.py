@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,17 +17,13 @@ from callboard.actors.index.store import SqliteStore
 from callboard.actors.index.walk import Walk
 from callboard.actors.testing.played_index import play
 
+#: Crashes are what is played, and each is logged.
+pytestmark = pytest.mark.usefixtures("quiet")
+
 Patch = pytest.MonkeyPatch
 SEEDS = 12
 #: Seeds within which each planted fault is found.
 MOST_SEEDS = 40
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def test_the_index_keeps_what_it_promises() -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,18 +17,13 @@ from callboard.actors.testing.played_models import Stage, play
 from callboard.protocol.errors import ErrorKind
 from callboard.providers.retry import Tries
 
+#: Crashes are what is played, and each is logged.
+pytestmark = pytest.mark.usefixtures("quiet")
+
 Patch = pytest.MonkeyPatch
 SEEDS = 300
 #: Seeds within which each planted fault is found.
 MOST_SEEDS = 600
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    """Crashes are what is played, and each is logged."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def test_the_manager_keeps_what_it_promises() -> None:

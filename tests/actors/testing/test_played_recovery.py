@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -21,18 +20,13 @@ from callboard.actors.requests.write_ahead import WriteAhead
 from callboard.actors.taking_up import TakingUp
 from callboard.actors.testing.played_recovery import play
 
+#: Crashes are what is played, and each is logged.
+pytestmark = pytest.mark.usefixtures("quiet")
+
 Patch = pytest.MonkeyPatch
 SEEDS = 60
 #: Seeds within which each planted fault is found.
 MOST_SEEDS = 300
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    """Failures are what is played, and each is logged."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def test_what_was_written_is_there_and_goes_on() -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,18 +21,13 @@ from callboard.actors.testing.__main__ import main
 from callboard.actors.testing.played_requests import Stage, play
 from callboard.actors.testing.waiting_world import WaitsForEver, World
 
+#: Crashes are what is played, and each is logged.
+pytestmark = pytest.mark.usefixtures("quiet")
+
 Patch = pytest.MonkeyPatch
 SEEDS = 400
 #: Seeds within which each planted fault is found.
 MOST_SEEDS = 1_500
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    """Streams that are left open are logged."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def test_askers_have_what_they_are_promised() -> None:

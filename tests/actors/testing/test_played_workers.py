@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -15,18 +14,13 @@ from callboard.actors.workers.caller import CallerWorker
 from callboard.actors.workers.process import ProcessWorker
 from callboard.actors.workers.task import TaskWorker
 
+#: Crashes are what is played, and each is logged.
+pytestmark = pytest.mark.usefixtures("quiet")
+
 Patch = pytest.MonkeyPatch
 SEEDS = 60
 #: Seeds within which each planted fault is found.
 MOST_SEEDS = 200
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    """What goes wrong in a tool is logged, and that is what is played."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def test_workers_do_what_they_owe() -> None:
