@@ -43,6 +43,12 @@ ASKS: Final = ToolName("look")
 QUESTION: Final = '{"question":"Which?","choices":["a","b"]}'
 
 
+#: What a model may be shown of a tool in another way.
+_OTHERWISE: Final[tuple[dict[str, Any], ...]] = (
+    {"description": "Another."}, {"parameters": {"type": "object", "properties": {"other": {}}}}, {"strict": True}
+)  # fmt: skip
+
+
 class Died(BaseException):
     """The process ends here."""
 
@@ -120,8 +126,8 @@ class Start:
         tools = []
         for offer in {offer.definition.name: offer for talk in self.open for offer in talk.started.tools}.values():
             definition, contract = offer.definition, offer.contract
-            if definition.name in self.changed and self.rng.random() < 0.5:
-                definition = replace(definition, description="Another.")
+            if definition.name in self.changed and self.rng.random() < 0.6:
+                definition = replace(definition, **self.rng.choice(_OTHERWISE))
             elif definition.name in self.changed:
                 contract = replace(contract, is_trusted=not contract.is_trusted)
             else:  # that may change
