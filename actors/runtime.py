@@ -267,6 +267,7 @@ class Runtime(Operated):
         False where some have not ended by the deadline, or wait for someone outside while there is a journal, which
         keeps them: `stop` leaves them there for the next start. New ones raise RuntimeFailure ("draining").
         """
+        self._live().is_draining = True  # the thread that waits may come to it later
         return await asyncio.to_thread(self.drain_sync, deadline_seconds)
 
     @from_host

@@ -236,6 +236,23 @@ async def test_asked_again_it_is_no_refused_one_where_others_would_be(tmp_path: 
             await runtime.start_request("q")
 
 
+async def test_none_is_taken_from_the_moment_of_a_drain(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = asyncio.Event()
+
+    async def later(*_: Any) -> bool:
+        return await held.wait()
+
+    async with Runtime(Settings(model="scripted/m", script=model)) as runtime:
+        with monkeypatch.context() as patch:
+            patch.setattr(asyncio, "to_thread", later)  # every thread of the host is busy
+            draining = asyncio.ensure_future(runtime.drain(10))
+            await asyncio.sleep(0)
+            with pytest.raises(RuntimeFailure, match="draining"):
+                await runtime.ask("q")
+            held.set()
+            assert await draining
+
+
 def test_a_runtime_that_stops_refuses_or_keeps_it(tmp_path: Path, model: Model, disk: Disk) -> None:
     settings = Settings(model="scripted/m", script=model, journal=tmp_path / "journal.db")
     runtime = Runtime(settings).start()
