@@ -298,7 +298,7 @@ DECODERS: dict[str, tuple[str, dict[str, Any], str]] = {
     "errors are swallowed": (
         "anthropic",
         {"events": each(lambda e: Done(FinishReason.STOP) if isinstance(e, Error) else e)},
-        "expected Error",
+        "expected Error|its end has not come",
     ),
     "thinking loses its signature": ("anthropic", {"events": kind(ThinkingDelta, replay=None)}, "must be given back"),
     "calls lose their signature": ("gemini", {"events": kind(ToolCallStart, replay=None)}, "must be given back"),

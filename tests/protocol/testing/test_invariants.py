@@ -57,6 +57,12 @@ LOOK = ToolName("look")
 #: Everything is hunted from seed 0 on, and every fault is shrunk.
 IS_DEEP = bool(os.environ.get("CALLBOARD_DEEP"))
 MAX_STEPS = 12
+MAX_SCENARIOS = 400
+#: Two of what is rare must come together for these: they show first at seeds 502 and 557.
+RARE = {
+    "The search is not given the words": 800,
+    "the asker's calls are run here when the holder of the others is lost": 800,
+}
 #: The same call again and again, most times with its result; more than seven messages that are shown.
 LONGER = {
     "a repetition is noticed one step late": 16,
@@ -147,7 +153,7 @@ def test_a_planted_fault_is_found_and_shrunk(fault: Fault) -> None:
     found = find(
         fault.play,
         invariant=fault.invariant,
-        max_scenarios=400,
+        max_scenarios=RARE.get(fault.name, MAX_SCENARIOS),
         shorten=is_shrunk,
         short_steps=steps,
     )
@@ -163,7 +169,7 @@ def test_a_planted_fault_is_found_and_shrunk(fault: Fault) -> None:
 @pytest.mark.parametrize("mutation", HUNTED_INDEPENDENT, ids=lambda mutation: mutation.__name__)
 def test_a_fault_by_somebody_who_did_not_know_the_rules_is_found(mutation: type[Mutation]) -> None:
     session = mutated(mutation)
-    found = find(lambda scenario, seed: drive(scenario, seed, session), max_scenarios=400, shorten=False)
+    found = find(lambda scenario, seed: drive(scenario, seed, session), max_scenarios=MAX_SCENARIOS, shorten=False)
     assert found is not None, mutation.__doc__
     assert not violations(drive(found.token.scenario, found.token.seed)), "without the fault all is well"
 
