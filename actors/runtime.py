@@ -248,15 +248,14 @@ class Runtime(Operated):
         """`reload`, for code without an event loop."""
         _check_list(tools or ())
         with self._changing:
-            patience = settings.approval_timeout_seconds
-            ask = None if self._questions is None else self._questions.tool_for(patience)
+            ask = None if self._questions is None else self._questions.tool_for(settings.approval_timeout_seconds)
             given = self._given if tools is None else tuple(tools)
             own = self._providers if providers is None else providers
             running = self._live() if self._running is not None else None
             self._wiring.reload(settings, given if ask is None else (*given, ask), own)
             self.settings, self._given, self._providers = settings, given, own
             if self._questions is not None and ask is not None:
-                self._questions.go_by(ask, patience)
+                self._questions.go_by(ask, settings.approval_timeout_seconds)
             if running is not None:
                 running.post(running.windows.forget)
                 running.peers.dispatcher.tell_control(ReplaceTools(GIVEN, self._wiring.given_tools))
