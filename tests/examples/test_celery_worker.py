@@ -15,9 +15,27 @@ from callboard.actors.testing.wire_double import Fault, FaultKind, Turn
 #: Each test starts several programs, on a machine that may be busy with other tests.
 pytestmark = [pytest.mark.deep, pytest.mark.timeout(150)]
 
-#: The example's app, with a broker that needs no server.
+#: The example's app, with a broker that needs no server. Its files, and those of results, appear whole: kombu and celery
+#: write them where they are read, so that one that is read too soon is lost.
 WORKER = """
-import sys
+import os, sys, time, uuid
+from celery.backends.filesystem import FilesystemBackend
+from kombu.transport import filesystem
+from kombu.utils.encoding import str_to_bytes
+from kombu.utils.json import dumps
+
+def written(path, data):
+    with open(path + ".part", "wb") as part:
+        part.write(data)
+    os.rename(path + ".part", path)
+
+def put(self, queue, payload, **_):
+    name = f"{{round(time.monotonic() * 1000)}}_{{uuid.uuid4()}}.{{queue}}.msg"
+    written(os.path.join(self.data_folder_out, name), str_to_bytes(dumps(payload)))
+
+filesystem.Channel._put = put
+FilesystemBackend.set = lambda self, key, value: written(self._filename(key).decode(), str_to_bytes(value))
+
 sys.path.insert(0, {examples!r})
 from celery_app import app, ask
 app.conf.update(broker_transport_options={transport!r}, worker_hijack_root_logger=False)
