@@ -15,8 +15,8 @@ from callboard.actors.testing.wire_double import Fault, FaultKind, Turn
 #: Each test starts several programs, on a machine that may be busy with other tests.
 pytestmark = [pytest.mark.deep, pytest.mark.timeout(150)]
 
-#: The example's app, with a broker that needs no server. Its files, and those of results, appear whole: kombu and celery
-#: write them where they are read, so that one that is read too soon is lost.
+#: The example's app, with a broker that needs no server. Its files, and those of results, appear whole: kombu and
+#: celery write them where they are read, so that one that is read too soon is lost.
 WORKER = """
 import os, sys, time, uuid
 from celery.backends.filesystem import FilesystemBackend
