@@ -65,17 +65,17 @@ class HeadAndTail:
         return f"{_decoded(self._shown_head())}{gap}{_decoded(self._shown_tail())}"
 
     def _shown_head(self) -> bytes:
-        """Not cut within a character."""
+        """Not cut within a character, of which three bytes at most go on what the first begins."""
         head = bytes(self._head)
         end = self._head_bytes
-        while end > self._head_bytes - 4 and head[end] & 0xC0 == 0x80:
+        while end > self._head_bytes - 3 and head[end] & 0xC0 == 0x80:
             end -= 1
         return mask_bytes(head, 0, end)
 
     def _shown_tail(self) -> bytes:
         tail = bytes(self._tail)
         start = len(tail) - self._tail_bytes
-        end = start + 4
+        end = start + 3
         while start < end and tail[start] & 0xC0 == 0x80:
             start += 1
         return mask_bytes(tail, start)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from callboard.actors.builtins.command_output import HeadAndTail
@@ -10,6 +10,7 @@ from callboard.actors.builtins.command_output import HeadAndTail
 KEY = b"sk-ant-api03-" + b"a1B2c3D4" * 10
 
 
+@example([b"\x80" * 40], 4, 4)
 @given(st.lists(st.binary(max_size=40), max_size=20), st.integers(4, 30), st.integers(4, 30))
 def test_beginning_and_end_are_kept_and_the_rest_is_counted(pieces: list[bytes], head: int, tail: int) -> None:
     kept = HeadAndTail(head, tail)
