@@ -328,10 +328,7 @@ class Waits:
     def end(self) -> None:
         """Leave nothing."""
         self.course.whole_at = 0.0
-        self.system.shutdown(5)
-        self.simulation.run_until_idle()
-        self.simulation.close()
-        self.loop.close()
+        self.loop.end(self.system)
         shutil.rmtree(self.folder)
 
 

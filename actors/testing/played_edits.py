@@ -609,10 +609,7 @@ class World(Owner, Requests):
 
     def end(self) -> None:
         """Leave nothing."""
-        self.system.shutdown(5)
-        self.simulation.run_until_idle()
-        self.simulation.close()
-        self.loop.close()
+        self.loop.end(self.system)
         shutil.rmtree(self.folder)
 
 

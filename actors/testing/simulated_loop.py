@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from contextvars import Context
 from typing import Any, TypeVar
 
+from callboard.actors.kernel.system import ActorSystem
 from callboard.actors.testing.simulation import SimulatedScheduler
 
 Answered = TypeVar("Answered")
@@ -58,6 +59,13 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             handle._run()
         finally:
             asyncio._set_running_loop(None)
+
+    def end(self, system: ActorSystem) -> None:
+        """Stop the actors of its simulation, let go of its threads, and close."""
+        system.shutdown(5)
+        self._simulation.run_until_idle()
+        self._simulation.close()
+        self.close()
 
     def outcome(self, coroutine: Coroutine[Any, Any, Answered]) -> Answered | Exception:
         """What it returns or raises, once the simulation has come so far."""
