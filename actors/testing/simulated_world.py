@@ -407,6 +407,7 @@ class World:
         self.reach("world", "jump")
         self.happened.append((at, f"{why} by {seconds:g} s"))
         self.jumps.append((at, seconds))
+        self.crashes.clock_jumps()
         self.scheduler.jump(seconds)
 
 

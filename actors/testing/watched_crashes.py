@@ -8,6 +8,7 @@ from typing import Final
 
 from callboard.actors.kernel import DeadLetterReason
 from callboard.actors.kernel.cell import Cell, State
+from callboard.actors.kernel.supervisor import Supervisor
 from callboard.actors.kernel.system import ActorSystem
 
 #: Float sums of virtual times, in seconds.
@@ -39,6 +40,8 @@ class WatchedCrashes:
         """Crashes over a message."""
         self._failures: dict[str, list[float]] = {}
         """When children of each supervisor have failed."""
+        self._unread: list[str] = []
+        """Those that have crashed, and whose supervisor may not have read it yet."""
         self._has_ended = False
         """The root has given up."""
         self._said: set[str] = set()
@@ -49,7 +52,27 @@ class WatchedCrashes:
         if cell is None or cell.state in (State.WAITING, State.DEAD):
             return  # it is down already
         self._planned[name] += over_message
-        self._fails(name)
+        if name in self._unread or name.rpartition("/")[0] in self._unread:
+            self._are_read()  # the one before was: it runs again
+        self._unread.append(name)
+
+    def clock_jumps(self) -> None:
+        """The loop is held up: a supervisor that has not read of a crash yet reads it behind, and counts from then."""
+        self._are_read(behind=tuple(name for name in self._unread if self._is_unread(name)))
+
+    def _are_read(self, behind: tuple[str, ...] = ()) -> None:
+        read = [name for name in self._unread if name not in behind]
+        self._unread = list(behind)
+        for name in read:
+            self._fails(name)
+
+    def _is_unread(self, name: str) -> bool:
+        cell = self._system._cells.get(name)
+        supervisor = cell.parent.actor if cell is not None and cell.parent is not None else None
+        if cell is None or cell.state is not State.WAITING or not isinstance(supervisor, Supervisor):
+            return False
+        child = supervisor._children.get(name.rpartition("/")[2])
+        return child is not None and child.running is not None
 
     def crashes_unplanned(self, name: str) -> None:
         """It crashes now by no plan of the run; of sessions and workers nothing is known here."""
@@ -77,6 +100,7 @@ class WatchedCrashes:
 
     def gives_up(self) -> None:
         """The root ends, and all with it: too many of its children have failed."""
+        self._are_read()
         self._has_ended = True
         now, (most, period) = self._system.now(), BORNE["root"]
         failures = [at for at in self._failures.get("root", ()) if now - at < period]
@@ -85,6 +109,7 @@ class WatchedCrashes:
 
     def at_rest(self) -> None:
         """Nothing is left to do at this time: does each actor run that should?"""
+        self._are_read()
         if self._has_ended:
             return
         cells = self._system._cells

@@ -159,6 +159,19 @@ def test_crashes_that_a_dispatcher_reads_when_it_starts_again_keep_it_down_for_l
     check(token_of(515))
 
 
+@pytest.mark.parametrize("held_up_seconds", [0.0625, 0.25, 1.0, 31.0])
+@pytest.mark.parametrize("crashes", range(1, 6))
+def test_a_pause_before_a_start_counts_from_when_the_supervisor_has_read_of_the_crash(
+    crashes: int, held_up_seconds: float
+) -> None:
+    """The dispatcher crashes when a store begins to hold up the loop: its supervisor reads of it behind."""
+    times = Crash(0.265625, ("root/dispatcher",)), Crash(0.296875, ("root/dispatcher",) * crashes)
+    faults = Faults(crashes=times, store=StoreFaults(slow=((0.0, 100.0, held_up_seconds),)))
+    turn = PlannedTurn(calls=(PlannedCall(LOOK, '{"x":0}', "a", seconds=0.25),), seconds=0.25)
+    run = played(Scenario(turns=(turn,), tools=STANDARD_TOOLS, request_id=RequestId("r")), faults=faults)
+    assert [seconds for _, seconds in run.world.jumps] == [held_up_seconds] * 2
+
+
 def test_a_session_that_dies_before_a_loss_is_written_and_never_starts_again_was_told() -> None:
     """The disk was full from then on."""
     check(token_of(737))
