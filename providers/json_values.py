@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
@@ -17,6 +18,14 @@ Body: TypeAlias = dict[str, object]
 
 #: What reading untrusted JSON of the wrong shape can raise. ValueError covers both parsers' own errors.
 SHAPE_ERRORS: Final = (AttributeError, IndexError, KeyError, TypeError, ValueError, OverflowError, RecursionError)
+#: What JSON has only escaped within a text (RFC 8259, section 7), and models write as it is: Gemini (rhesis pull 2488),
+#: Kimi (kimi-cli pull 1460). Both clients read it so (`strict=False`).
+_CONTROL: Final = re.compile("[\x00-\x1f]")
+_ESCAPES: Final = {code: f"\\u{code:04x}" for code in range(32)} | str.maketrans(
+    {"\t": r"\t", "\n": r"\n", "\r": r"\r"}
+)
+#: A text in JSON that is sound but for those.
+_STRING: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
 #: orjson writes 254 levels. What is kept of an answer goes back inside a request or a journal entry, so it must leave
 #: some of them to what is around it.
 _LEVELS_AROUND: Final = 16
@@ -70,6 +79,54 @@ def dumps(value: object, default: Callable[[object], object] | None = None) -> b
     if b"null" in written and (found := not_finite(value)):
         raise ValueError(f"{found} is not a finite number")
     return written
+
+
+def arguments_text(arguments: Json) -> str:
+    """The argument text of a call whose arguments came as a value. NaN stays NaN, so that the call is refused by name
+    and not run with a null that its model never wrote."""
+    if arguments is None:
+        return ""
+    if isinstance(arguments, str):
+        return arguments
+    try:
+        return dumps(arguments).decode()
+    except ValueError:
+        return json.dumps(arguments)
+
+
+def canonical_arguments(raw: str) -> tuple[str, bool]:
+    """(arguments, complete) of a call whose whole argument text is `raw`.
+
+    Nothing and null are `{}` (docs/wire.md, quirk 9). An object that was encoded twice is unwrapped (10). Line feeds,
+    tabs and other control characters that its texts have as they are, are escaped (86). A text which is not one JSON
+    object, or has a number in it that JSON has not (NaN, 1e400), stays as it is and is not complete: such a call is
+    never run (11, 21).
+    """
+    text = raw.strip()
+    if text in ("", "null"):
+        return "{}", True
+    try:
+        text, value = _lenient_loads(text)
+        if isinstance(value, str):
+            text, value = _lenient_loads(value)
+    except ValueError:
+        return raw, False
+    return (text, True) if isinstance(value, dict) else (raw, False)
+
+
+def _lenient_loads(text: str) -> tuple[str, Json]:
+    """The text as JSON has it, and its value."""
+    try:
+        return text, finite_loads(text)
+    except ValueError:
+        if _CONTROL.search(text) is None:
+            raise
+    try:
+        json.loads(text, strict=False)  # else texts may not be told apart from what is between them
+    except RecursionError:
+        raise ValueError("JSON nested too deeply") from None
+    text = _STRING.sub(lambda found: found[0].translate(_ESCAPES), text)
+    return text, finite_loads(text)
 
 
 def storable_bytes(value: Mapping[str, object]) -> int:

@@ -5,7 +5,6 @@ A ModelResponse is a collected stream, never a second path.
 
 from __future__ import annotations
 
-import json
 from base64 import b64decode, b64encode
 from bisect import bisect_right
 from collections.abc import Hashable, Iterable, Iterator, Sequence
@@ -33,51 +32,25 @@ from callboard.protocol.content import (
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind
 from callboard.protocol.ids import CallId, ToolName
 from callboard.protocol.limits import MAX_ANSWER_BYTES, MAX_ARGUMENT_BYTES, MAX_CALLS_PER_STEP
-from callboard.providers.json_values import Json, dumps, finite_loads
+from callboard.providers.json_values import Json, arguments_text, canonical_arguments
 
 _PROSE: Final = (model.TextDelta, model.ThinkingDelta)
 #: How the argument text of a call can begin.
 _BEGINS: Final = frozenset({"{", '"'})
 #: And how it can end.
 _ENDS: Final = frozenset({"}", '"'})
+#: Text that says of a call's arguments no more than that there are none, and how long such a text is at most.
+_NO_ARGUMENTS: Final = frozenset({"", "null", "{}"})
+_BARE_CHARS: Final = 32
 #: Looks at one call's arguments before pieces that may begin another call. Each reads all of them.
 _MAX_LOOKS: Final = 100
 #: Told by the answer.
 REPEATED_ID: Final = "calls of the answer had the same id; the later ones have new ones"
+UNCLEAR_CALLS: Final = (
+    "it is not clear which call of the answer some arguments belong to; the calls in question are not run"
+)
 #: What any piece of a medium may tell.
 _OF_MEDIA: Final = ("media_type", "url", "file_id", "name", "replay")
-
-
-def arguments_text(arguments: Json) -> str:
-    """The argument text of a call whose arguments came as a value. NaN stays NaN, so that the call is refused by name
-    and not run with a null that its model never wrote."""
-    if arguments is None:
-        return ""
-    if isinstance(arguments, str):
-        return arguments
-    try:
-        return dumps(arguments).decode()
-    except ValueError:
-        return json.dumps(arguments)
-
-
-def canonical_arguments(raw: str) -> tuple[str, bool]:
-    """(arguments, complete) of a call whose whole argument text is `raw`.
-
-    Nothing and null are `{}` (docs/wire.md, quirk 9). An object that was encoded twice is unwrapped (10). A text which
-    is not one JSON object, or has a number in it that JSON has not (NaN, 1e400), stays as it is and is not complete:
-    such a call is never run (11, 21).
-    """
-    text = raw.strip()
-    if text in ("", "null"):
-        return "{}", True
-    try:
-        value = finite_loads(text)
-        if isinstance(value, str):
-            text, value = value, finite_loads(value)
-    except ValueError:
-        return raw, False
-    return (text, True) if isinstance(value, dict) else (raw, False)
 
 
 # A call's fragments to events.
@@ -105,10 +78,18 @@ class _Call(Struct, eq=False):
     looks: int = 0
     named_again: bool = False
     """Its name came once more, and no more of its arguments since."""
+    after: _Call | None = None
+    """The call that was being written when it was opened."""
+    unclear: bool = False
+    """Arguments that came may be its own or not: it is not run."""
 
     def is_written(self) -> bool:
         """Has any of its arguments come?"""
         return bool(self.last_char)
+
+    def is_bare(self) -> bool:
+        """Has nothing come of its arguments but an empty object?"""
+        return self.arguments.tell() < _BARE_CHARS and self.arguments.getvalue().strip() in _NO_ARGUMENTS
 
     def is_over(self) -> bool:
         """Are its arguments one whole object, which nothing can go on with?"""
@@ -141,6 +122,10 @@ class ToolCallTracker:
         an object as arguments is encoded once                                                         10
         an id that another call of this answer has is replaced by a new one; `notes` tells             48
         no arguments at all    are whole once the API says so: see `complete`, `written`               9, 23, 57
+
+    A piece without id and name, under an index that no call has, goes on with the last call where no arguments begin
+    so. Else it waits for a name; without one at the end of the turn it belongs to the call that was being written, if
+    that has whole arguments by it, or to the only one without any. If neither, no call is run of which it may be (85).
 
     A piece with the id of a call begins another call, if it
 
@@ -201,7 +186,8 @@ class ToolCallTracker:
         call = self._find(index, id, name, text)
         if call.completed or call is self._waiting:
             return
-        self.settle(out)
+        if self._waiting is not None and (name or call.name):
+            self.settle(out)
         self._last = call
         call.replay = replay or call.replay
         call.named_again = not text.strip() and (call.named_again or bool(name and call.name))
@@ -248,10 +234,11 @@ class ToolCallTracker:
         A call without any argument text waits until more of the answer comes (`settle`) or its end does: servers send
         the stop event also where the length limit cut the call off before its first argument (57).
         """
-        call = self._by_index.get(index)
-        if call is None or call is self._waiting:
+        if index not in self._by_index or self._by_index[index] is self._waiting:
             return
         self.settle(out)
+        self._reunite(out)
+        call = self._by_index[index]
         if call.is_written():
             self._complete(call, out)
         else:
@@ -265,6 +252,7 @@ class ToolCallTracker:
 
     def complete_all(self, out: list[model.StreamEvent], *, cut: bool = False) -> None:
         """The turn is over. With `cut` (length limit, filter) the call that was written last stays incomplete."""
+        self._reunite(out)
         for call in self._calls:
             if not (cut and call is self._last):
                 self._complete(call, out)
@@ -274,7 +262,7 @@ class ToolCallTracker:
             return self._find_by_id(index, id, name, text)
         call = self._last if index is None else self._by_index.get(index)
         if call is None:
-            return self._open_at(index)
+            return self._continued(index, name, text) or self._open_at(index)
         if call.named_again and _begins_object(call, text):
             another = self._open_at(index, call.sent_id)
             another.name = call.name
@@ -283,6 +271,21 @@ class ToolCallTracker:
             return self._open_at(None) if name and call.name else call
         is_another = _is_named_otherwise(call, name) or (name and _begins_object(call, text))
         return self._open_at(index) if is_another else call
+
+    def _continued(self, index: Hashable, name: str, text: str) -> _Call | None:
+        """The last call, if a piece without an id, under an index that no call has, can only go on with it: indexes
+        that are counted on with each piece."""
+        last, begun = self._last, text.strip()
+        if last is None or last.completed or last is self._waiting or (name and name != last.name):
+            return None
+        if not begun:
+            return None if name else last
+        if _may_begin(begun):
+            is_another = last.is_over() if last.is_written() else not name or canonical_arguments(begun)[1]
+            if is_another:
+                return None
+        self._by_index[index] = last
+        return last
 
     def _find_by_id(self, index: Hashable, id: str, name: str, text: str) -> _Call:
         at_index = self._by_index.get(index)
@@ -319,7 +322,7 @@ class ToolCallTracker:
     def _open(self, id: str) -> _Call:
         if len(self._calls) >= MAX_CALLS_PER_STEP:
             raise TooManyCallsError(f"more than {MAX_CALLS_PER_STEP} tool calls in one turn")
-        call = _Call(id)
+        call = _Call(id, after=self._last)
         self._calls.append(call)
         return call
 
@@ -355,13 +358,70 @@ class ToolCallTracker:
             self._start(call, out)
         call.completed = True
         # Servers call a turn whole that the length limit has cut (docs/wire.md quirk 21, llama.cpp's Responses).
-        if canonical_arguments(call.arguments.getvalue())[1]:
+        if canonical_arguments(call.arguments.getvalue())[1] and not (call.unclear and call.name):
             out.append(model.ToolCallComplete(call.call_id))
+
+    def _reunite(self, out: list[model.StreamEvent]) -> None:
+        """Give arguments that came without a name to the call that they belong to. See the class."""
+        strays = [call for call in self._calls if not call.name]
+        if not strays:
+            return
+        pieces_of: dict[_Call | None, list[_Call]] = {}
+        for stray in strays:
+            if not stray.unclear:  # else it was looked at before
+                pieces_of.setdefault(_named_before(stray), []).append(stray)
+        left = [piece for owner, pieces in pieces_of.items() for piece in self._without_own(owner, pieces, out)]
+        bare = [call for call in self._calls if call.name and not call.completed and call.is_bare()]
+        text = "".join(map(_arguments, left))
+        if len(bare) == 1 and not bare[0].is_written() and text.strip() and canonical_arguments(text)[1]:
+            self._join(bare[0], left, text, out)
+        elif left or any(stray.unclear for stray in strays):
+            self._doubt(bare)
+        for piece in left:
+            piece.unclear = True
+
+    def _without_own(self, owner: _Call | None, pieces: list[_Call], out: list[model.StreamEvent]) -> list[_Call]:
+        """Those pieces that are not of the call that was being written when they came; it takes its own."""
+        text = "".join(map(_arguments, pieces))
+        says_nothing = text.strip() in _NO_ARGUMENTS
+        if owner is None and says_nothing:
+            owner = next((call for call in self._calls if call.name), None)
+        if owner is None:
+            return pieces
+        own = owner.arguments.getvalue()
+        if says_nothing or text.strip() == own.strip():
+            self._join(owner, pieces, "", out)
+            return []
+        if owner.completed or (own.strip() and canonical_arguments(own)[1]):
+            return pieces
+        before = self._calls[: self._calls.index(pieces[0])]
+        rivals = [call for call in before if call is not owner and call.name and not call.completed and call.is_bare()]
+        self._join(owner, pieces, text, out)
+        if rivals:
+            self._doubt([owner, *rivals])
+        return []
+
+    def _join(self, owner: _Call, pieces: list[_Call], text: str, out: list[model.StreamEvent]) -> None:
+        """These pieces are of that call, and add this text to its arguments."""
+        self._held -= sum(piece.arguments.tell() for piece in pieces)
+        self._calls = [call for call in self._calls if call not in pieces]
+        for place, call in self._by_index.items():
+            if call in pieces:
+                self._by_index[place] = owner
+        self._last = owner if self._last in pieces else self._last
+        if text:
+            self._write(owner, text, out)
+
+    def _doubt(self, calls: list[_Call]) -> None:
+        for call in calls:
+            call.unclear = True
+        if calls and UNCLEAR_CALLS not in self.notes:
+            self.notes = (*self.notes, UNCLEAR_CALLS)
 
     def _unique_id(self, call: _Call) -> CallId:
         chosen, ordinal, salt = call.sent_id, self._calls.index(call), 0
         if chosen in self._taken:
-            self.notes = (REPEATED_ID,)
+            self.notes = tuple(dict.fromkeys((*self.notes, REPEATED_ID)))
         while not chosen or chosen in self._taken:
             digest = blake2s(f"{self.seed}/{ordinal}/{salt}".encode("utf-8", "replace"), digest_size=12)
             chosen = f"call_{digest.hexdigest()}"
@@ -374,7 +434,29 @@ def _begins_another(call: _Call, elsewhere: bool, name: str, text: str) -> bool:
     """Does a piece with the id of this call begin another one? `elsewhere`: at another index."""
     if _is_named_otherwise(call, name) or _begins_object(call, text):
         return True
-    return elsewhere and bool(name) and (not call.is_written() or text.lstrip()[:1] in {"", *_BEGINS} or call.is_over())
+    if not (elsewhere and name):
+        return False
+    begun = text.strip()
+    if not call.is_written():  # its first arguments, or another call: heads come first, or calls whole
+        return not begun or canonical_arguments(begun)[1]
+    return begun[:1] in {"", *_BEGINS} or call.is_over()
+
+
+def _named_before(stray: _Call) -> _Call | None:
+    """The call that was being written when these arguments came, which may have begun without a name themselves."""
+    owner = stray.after
+    while owner is not None and not owner.name:
+        owner = owner.after
+    return owner
+
+
+def _arguments(call: _Call) -> str:
+    return call.arguments.getvalue()
+
+
+def _may_begin(text: str) -> bool:
+    """May a call's arguments begin with this text: an object, or one that was encoded twice?"""
+    return text[0] == "{" or text == '"' or text.startswith('"{') or text == "null"
 
 
 def _is_named_otherwise(call: _Call, name: str) -> bool:

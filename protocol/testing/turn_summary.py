@@ -257,10 +257,10 @@ def _call_event(
 
 def _object(text: str) -> dict[str, Any] | None:
     """The arguments of a call; None for what is none. Nothing and null are {}, and some servers write the JSON text of
-    a JSON text (docs/wire.md, quirks 9 and 10)."""
+    a JSON text, or control characters as they are (docs/wire.md, quirks 9, 10 and 86)."""
     try:
-        value = json.loads(text.strip() or "{}")
-        value = json.loads(value) if isinstance(value, str) else value
+        value = json.loads(text.strip() or "{}", strict=False)
+        value = json.loads(value, strict=False) if isinstance(value, str) else value
     except ValueError:
         return None
     return {} if value is None else value if isinstance(value, dict) else None

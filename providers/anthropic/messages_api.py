@@ -134,6 +134,8 @@ class AnthropicDecoder(BaseDecoder):
         """The indexes of those that are a server tool's."""
         self._ended_call: int | None = None
         """The call whose block was the last to end."""
+        self._takes_input: _Block | None = None
+        """The last block that is no text or thinking."""
         self._pending: set[str] = set()
         """Calls of server tools that have no result yet."""
         self._container = ""
@@ -233,8 +235,10 @@ class AnthropicDecoder(BaseDecoder):
         block = _Block(kind, self._ordinal, start)
         self._ordinal += 1
         self._blocks[index] = block
-        if kind not in (*_NO_TOOL_BLOCKS, "tool_use"):
-            self._server_tools.append(index)
+        if kind not in _NO_TOOL_BLOCKS:
+            self._takes_input = block
+            if kind != "tool_use":
+                self._server_tools.append(index)
         self.hold()
         self._complete_call(out)
         if kind == "tool_use":
@@ -274,14 +278,25 @@ class AnthropicDecoder(BaseDecoder):
 
     def _block_of_stray(self, document: JsonObject, kind: str, out: _Out) -> _Block | None:
         """The block of a delta that no open block has the index of: without an index it goes on with the last block;
-        text that was never begun begins one."""
+        text that was never begun begins one; arguments are of the call that is being written (85)."""
         if self._blocks and ("index" not in document or None in self._blocks):
             return next(reversed(self._blocks.values()))
+        if kind == "input_json_delta":
+            return self._block_of_input(document, out)
         if kind in _BEGUN_BY:
             index = document.get("index")
             self._block_start({"index": index, "content_block": {"type": _BEGUN_BY[kind]}}, out)
             return self._blocks[index]
         return None
+
+    def _block_of_input(self, document: JsonObject, out: _Out) -> _Block | None:
+        """Those of a call of ours are for the tracker to place; a server tool's are of its block, if that is open."""
+        last = self._takes_input
+        if last is not None and last.kind == "tool_use":
+            text = text_at(object_at(document, "delta"), "partial_json")
+            self.calls.delta(out, index=("no block", str(document.get("index"))), arguments=text)
+            return None
+        return last if last in self._blocks.values() else None
 
     def _text_delta(self, block: _Block, delta: JsonObject, out: _Out) -> None:
         if text := text_at(delta, "text"):

@@ -130,6 +130,8 @@ class GeminiDecoder(BaseDecoder):
         self._may_be_array = head.streaming and head.status < 400
         self._partial: tuple[int, PartialArguments] | None = None
         """A call whose arguments are being streamed: its index, and they."""
+        self._is_partial_over = False
+        """Its last piece said that no other follows; one without a name is its own all the same (85)."""
         self._part_number = -1
         """The place of the part that is being written, which is its block. Pieces that follow each other are one."""
         self._writing: type[TextDelta | ThinkingDelta] | str | None = None
@@ -189,7 +191,7 @@ class GeminiDecoder(BaseDecoder):
             detail = f": {self._finish_message}" if self._finish_message else ""
             self.fail(out, make_error(kind, f"The model's turn ended with {reason}{detail}", code=reason))
         else:
-            if finish in (FinishReason.STOP, FinishReason.TOOL_CALLS):
+            if self._is_partial_over or finish in (FinishReason.STOP, FinishReason.TOOL_CALLS):
                 # The piece that closes a streamed call may be missing before the finish reason (quirk 43); any other
                 # reason (length, filter) broke the call off.
                 self._close_partial(out)
@@ -375,7 +377,7 @@ class GeminiDecoder(BaseDecoder):
         self._close_partial(out)
         self._new_part(None)
         # Complete only at the turn's end: its reason may mean that the turn is half (quirk 69).
-        arguments = call.get("args") or {}
+        arguments = call.get("args")
         self.calls.whole(out, id=call_id, name=name, arguments=arguments, replay=replay, complete=False)
 
     def _partial_call(
@@ -388,12 +390,11 @@ class GeminiDecoder(BaseDecoder):
             self.calls.begin(out, index=self.calls.count, id=call_id, name=name, replay=replay)
         for piece in objects_at(call, "partialArgs"):
             self._partial[1].add(piece)
-        if not call.get("willContinue"):
-            self._close_partial(out)
+        self._is_partial_over = not call.get("willContinue")
 
     def _close_partial(self, out: _Out) -> None:
         if self._partial is not None:
-            (index, arguments), self._partial = self._partial, None
+            (index, arguments), self._partial, self._is_partial_over = self._partial, None, False
             self.calls.delta(out, index=index, arguments=arguments.value())
 
 

@@ -38,7 +38,7 @@ from callboard.providers.base_decoder import (
     whole_counts,
 )
 from callboard.providers.http_errors import make_error
-from callboard.providers.json_values import Json, JsonObject
+from callboard.providers.json_values import Json, JsonObject, arguments_text
 from callboard.providers.openai.responses_items import shown_text, tool_name
 from callboard.providers.openai.responses_tracking import (
     REASONING,
@@ -55,7 +55,7 @@ from callboard.providers.openai.responses_tracking import (
     paired_texts,
     whole_texts,
 )
-from callboard.providers.response_builder import REPEATED_ID, arguments_text
+from callboard.providers.response_builder import REPEATED_ID
 
 _INCOMPLETE: Final = {"max_output_tokens": FinishReason.LENGTH, "content_filter": FinishReason.CONTENT_FILTER}
 #: Of a response that is worked on in the background.

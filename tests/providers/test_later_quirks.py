@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 
+import pytest
+from support.event_frames import stream
 from support.wire import answer, body, events, sse
 
 from callboard.protocol.content import AssistantMessage, Replay, ServerTool, Text, Thinking, UserMessage
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.model import FinishReason, ModelRequest, ToolCallComplete, Usage
+from callboard.providers.adapter import Adapter
 from callboard.providers.anthropic.messages_api import Anthropic
+from callboard.providers.bedrock.converse_api import Bedrock
 from callboard.providers.gemini.gemini_api import Gemini
 from callboard.providers.http_errors import error_kind
 from callboard.providers.openai.chat_api import OpenAIChat
 from callboard.providers.openai.responses_api import OpenAIResponses
+from callboard.providers.response_builder import UNCLEAR_CALLS
 
-CHAT, RESPONSES = OpenAIChat(), OpenAIResponses()
+CHAT, RESPONSES, BEDROCK = OpenAIChat(), OpenAIResponses(), Bedrock(api_key="k")
 
 
 def chat(*deltas: dict[str, object], reason: str = "stop", **more: object) -> bytes:
@@ -152,3 +157,132 @@ def test_quirk_21_a_half_call_in_a_turn_that_is_said_to_be_whole() -> None:
     half = [{"index": 0, "id": "c", "function": {"name": "look", "arguments": "{"}}]
     told = events(CHAT, chat({"tool_calls": half}, reason="tool_calls"))
     assert not any(isinstance(event, ToolCallComplete) for event in told)
+
+
+F, G = ("f", '{"x":1}'), ("g", '{"y":2}')
+
+
+def piece(index: int, id: str = "", name: str = "", arguments: str = "") -> dict[str, object]:
+    head = {"id": id, "type": "function"} if id else {}
+    return {"tool_calls": [{"index": index, **head, "function": {"name": name, "arguments": arguments}}]}
+
+
+def block(index: int, name: str) -> dict[str, object]:
+    tool = {"type": "tool_use", "id": f"id{name}", "name": name, "input": {}}
+    return {"type": "content_block_start", "index": index, "content_block": tool}
+
+
+def input_delta(index: int, text: str) -> dict[str, object]:
+    return {
+        "type": "content_block_delta",
+        "index": index,
+        "delta": {"type": "input_json_delta", "partial_json": text},
+    }
+
+
+def item_added(index: int, name: str) -> dict[str, object]:
+    item = {"type": "function_call", "id": f"fc{name}", "call_id": f"id{name}", "name": name, "arguments": ""}
+    return {"type": "response.output_item.added", "output_index": index, "item": item}
+
+
+def arguments_delta(index: int, text: str, item_id: str = "") -> dict[str, object]:
+    more = {"item_id": item_id} if item_id else {}
+    return {"type": "response.function_call_arguments.delta", "output_index": index, "delta": text, **more}
+
+
+def item_done(index: int, name: str, arguments: str) -> dict[str, object]:
+    document = item_added(index, name)
+    return {
+        "type": "response.output_item.done",
+        "output_index": index,
+        "item": {**dict(document["item"]), "arguments": arguments},  # type: ignore[call-overload]
+    }
+
+
+def responses(*documents: dict[str, object]) -> bytes:
+    end = {"type": "response.completed", "response": {"status": "completed", "output": []}}
+    return sse([*documents, end])
+
+
+def gemini(*calls: dict[str, object]) -> bytes:
+    chunks = [{"candidates": [{"content": {"parts": [{"functionCall": call}]}}]} for call in calls]
+    return sse([*chunks, {"candidates": [{"finishReason": "STOP"}]}])
+
+
+def bedrock(*blocks: tuple[str, int, dict[str, object]]) -> bytes:
+    documents = [(f"contentBlock{what}", {"contentBlockIndex": index, **told}) for what, index, told in blocks]
+    return stream([*documents, ("messageStop", {"stopReason": "tool_use"}), ("metadata", {})])
+
+
+def bedrock_input(index: int, text: str) -> tuple[str, int, dict[str, object]]:
+    return "Delta", index, {"delta": {"toolUse": {"input": text}}}
+
+
+def partial(name: str = "", path: str = "", value: int = 0, *, more: bool = False) -> dict[str, object]:
+    head: dict[str, object] = {"name": name} if name else {}
+    pieces = {"partialArgs": [{"jsonPath": path, "numberValue": value}]} if path else {}
+    return {**head, **pieces, **({"willContinue": True} if more else {})}
+
+
+STOP_0, STOP_1 = ({"type": "content_block_stop", "index": index} for index in (0, 1))
+
+
+@pytest.mark.parametrize(
+    ("adapter", "data", "calls"),
+    [
+        # Chat Completions: agno issue 8880, dirac pull 215 (Nebius, Cerebras).
+        (
+            CHAT,
+            chat(piece(0, "a", *F), piece(0, "b", "g"), piece(1, arguments='{"y"'), piece(2, arguments=":2}")),
+            [F, G],
+        ),
+        (CHAT, chat(piece(0, "a", "f"), piece(1, arguments='{"x"'), piece(2, arguments=":1}")), [F]),
+        (CHAT, chat(piece(1, "a", "f"), piece(0, arguments='{"x":1}')), [F]),
+        # Anthropic: the arguments one index on, before or behind the end of their block (proxies that renumber).
+        (Anthropic(), anthropic({}, block(0, "f"), input_delta(1, F[1]), STOP_0), [F]),
+        (Anthropic(), anthropic({}, block(0, "f"), STOP_0, input_delta(1, '{"x"'), input_delta(1, ":1}")), [F]),
+        (
+            Anthropic(),
+            anthropic({}, block(0, "f"), input_delta(1, F[1]), STOP_0, block(1, "g"), input_delta(2, G[1])),
+            [F, G],
+        ),
+        # Responses: an output_index of no item, with an id of its own in each event (Copilot), or none.
+        (RESPONSES, responses(item_added(0, "f"), arguments_delta(1, F[1]), item_done(0, "f", "")), [F]),
+        (RESPONSES, responses(item_added(0, "f"), arguments_delta(1, F[1], "x"), item_done(0, *F)), [F]),
+        (RESPONSES, responses(item_added(0, "f"), arguments_delta(1, F[1], "fcf"), item_done(0, *F)), [F]),
+        (RESPONSES, responses(item_added(0, "f"), arguments_delta(1, '{"x"'), arguments_delta(2, ":1}")), [F]),
+        # Bedrock: contentBlockIndex.
+        (
+            BEDROCK,
+            bedrock(("Start", 0, {"start": {"toolUse": {"toolUseId": "a", "name": "f"}}}), bedrock_input(1, F[1])),
+            [F],
+        ),
+        # Gemini: pieces without a name behind the one that said that no other follows, or behind a whole call.
+        (Gemini(), gemini(partial("f"), partial(path="$.x", value=1)), [F]),
+        (Gemini(), gemini(partial("f", "$.x", 1), partial(path="$.z", value=3)), [("f", '{"x":1,"z":3}')]),
+        (Gemini(), gemini({"name": "f"}, {"args": {"x": 1}}), [F]),
+    ],
+)
+def test_quirk_85_arguments_under_an_index_of_no_call(
+    adapter: Adapter, data: bytes, calls: list[tuple[str, str]]
+) -> None:
+    turn = answer(adapter, data)
+    assert [(call.name, call.arguments, call.complete) for call in turn.tool_calls] == [(*call, True) for call in calls]
+    assert (turn.error, turn.notes) == (None, ())
+    assert answer(adapter, data, [1]) == turn
+
+
+@pytest.mark.parametrize(
+    ("adapter", "data"),
+    [
+        (CHAT, chat(piece(0, "a", "f"), piece(1, "b", "g"), piece(2, arguments=F[1]))),
+        (Anthropic(), anthropic({}, block(0, "f"), block(1, "g"), input_delta(2, F[1]), STOP_0, STOP_1)),
+        (RESPONSES, responses(item_added(0, "f"), item_added(1, "g"), arguments_delta(2, F[1]))),
+        (Gemini(), gemini({"name": "f"}, {"name": "g"}, {"args": {"x": 1}})),
+    ],
+)
+def test_quirk_85_no_call_is_run_where_it_is_not_clear_whose_they_are(adapter: Adapter, data: bytes) -> None:
+    turn = answer(adapter, data)
+    assert [(call.name, call.complete) for call in turn.tool_calls] == [("f", False), ("g", False)]
+    assert turn.notes == (UNCLEAR_CALLS,)
+    assert answer(adapter, data, [1]) == turn

@@ -40,11 +40,11 @@ from callboard.providers.base_decoder import MAX_ERROR_BODY_BYTES, MAX_TOKEN_COU
 from callboard.providers.catalog import Catalog
 from callboard.providers.gemini.gemini_api import Gemini
 from callboard.providers.http_errors import error_from_body
+from callboard.providers.json_values import canonical_arguments
 from callboard.providers.openai.chat_api import OpenAIChat
 from callboard.providers.openai.responses_api import OpenAIResponses
 from callboard.providers.openrouter import OpenRouter
 from callboard.providers.rate_limit import MAX_BLOCK_SECONDS, RateLimiter
-from callboard.providers.response_builder import canonical_arguments
 from callboard.providers.retry import RetryPolicy, retry_after_seconds
 
 ADAPTERS: dict[str, Adapter] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from base64 import b64decode, b64encode
 
 import pytest
@@ -28,7 +29,8 @@ from callboard.protocol.model import (
     Usage,
 )
 from callboard.protocol.testing.strategies import stream_events
-from callboard.providers.response_builder import ResponseBuilder, build_response, canonical_arguments
+from callboard.providers.json_values import canonical_arguments
+from callboard.providers.response_builder import ResponseBuilder, build_response
 
 A, B, F = CallId("a"), CallId("b"), ToolName("f")
 DONE = Done(FinishReason.STOP)
@@ -175,6 +177,19 @@ def test_a_stream_without_an_end_is_truncated() -> None:
         ("[" * 100_000, "[" * 100_000, False),
         ('{"a":' * 50_000, '{"a":' * 50_000, False),
         ('{"n": 123456789012345678901234567890}', '{"n": 123456789012345678901234567890}', True),
+        # Control characters as they are (quirk 86): in texts and names, beside JSON's own white space, encoded twice.
+        ('{"text":"one\ntwo"}', '{"text":"one\\ntwo"}', True),
+        ('{\n\t"a\tb": "x\r\n\ty"\n}', '{\n\t"a\\tb": "x\\r\\n\\ty"\n}', True),
+        ('{"a":"\x00\x1b[0m"}', '{"a":"\\u0000\\u001b[0m"}', True),
+        ('{"a":"say \\"hi\\"\n\\\\"}', '{"a":"say \\"hi\\"\\n\\\\"}', True),
+        (json.dumps('{"a":"x\ny"}'), '{"a":"x\\ny"}', True),
+        ('"{\\"a\\":\n1}"', '{"a":\n1}', True),
+        # Not sound but for them: half a text, a bad escape, a number that is none, a comma too many.
+        ('{"a":"x\n', '{"a":"x\n', False),
+        ('{"a":"x\\\n"}', '{"a":"x\\\n"}', False),
+        ('{"a":"\n","n":NaN}', '{"a":"\n","n":NaN}', False),
+        ('{"a":"\n",}', '{"a":"\n",}', False),
+        ('["\n"]', '["\n"]', False),
     ],
 )
 def test_arguments_are_made_canonical(raw: str, canonical: str, complete: bool) -> None:

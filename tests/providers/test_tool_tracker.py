@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 from callboard.protocol.content import Replay
 from callboard.protocol.limits import MAX_ANSWER_BYTES, MAX_ARGUMENT_BYTES, MAX_CALLS_PER_STEP
 from callboard.protocol.model import Done, FinishReason, StreamEvent, ToolCallComplete, ToolCallDelta, ToolCallStart
-from callboard.providers.response_builder import ToolCallTracker, TooManyCallsError, build_response, canonical_arguments
+from callboard.providers.response_builder import (
+    UNCLEAR_CALLS,
+    ToolCallTracker,
+    TooManyCallsError,
+    build_response,
+    canonical_arguments,
+)
 
 
 def feed_all(tracker: ToolCallTracker, out: list[StreamEvent], deltas: Iterable[dict[str, Any]]) -> None:
@@ -165,6 +171,109 @@ def test_pieces_of_one_call_are_one(deltas: list[dict[str, Any]]) -> None:
     assert tracker.notes == ()
 
 
+SHARED_HEAD = {"index": 0, "id": "a", "name": "f", "arguments": ""}
+
+
+@pytest.mark.parametrize(
+    ("deltas", "made"),
+    [
+        # A gateway that counts the choices of Anthropic's blocks: the arguments one index behind (agno issue 8880).
+        (
+            [{**F, "index": 0, "arguments": ONE}, {"index": 0, "id": "b", "name": "g"}, {"index": 1, "arguments": TWO}],
+            2,
+        ),
+        # The same in pieces.
+        (
+            [{**F, "index": 0, "arguments": ONE}, {"index": 0, "id": "b", "name": "g", "arguments": ""}]
+            + [{"index": 1, "arguments": piece} for piece in ('{"y"', ":2}")],
+            2,
+        ),
+        # The index counts on with each piece (dirac issue 215).
+        ([SHARED_HEAD, *({"index": n, "arguments": piece} for n, piece in enumerate(('{"x"', ":1}"), 1))], 1),
+        ([SHARED_HEAD, *({"index": n, "arguments": piece} for n, piece in enumerate('{"x":1}', 1))], 1),
+        # So it does for two calls, with the id or the name in each piece, or with a new id in each.
+        (
+            [
+                SHARED_HEAD,
+                {"index": 1, "arguments": ONE},
+                {"index": 2, "id": "b", "name": "g", "arguments": ""},
+                {"index": 3, "arguments": TWO},
+            ],
+            2,
+        ),
+        ([{**F, "index": n, "arguments": piece} for n, piece in enumerate(("", '{"x"', ":1}"))], 1),
+        ([{"index": n, "name": "f", "arguments": piece} for n, piece in enumerate(("", '{"x"', ":1}"))], 1),
+        (
+            [
+                SHARED_HEAD,
+                *({"index": 0, "id": f"b{n}", "arguments": piece} for n, piece in enumerate(('{"x"', ":1}"))),
+            ],
+            1,
+        ),
+        # Its first pieces under the right index, the rest under another; and none of it, a blank or null besides.
+        ([{**F, "index": 0, "arguments": '{"x"'}, {"index": 1, "arguments": ":1}"}], 1),
+        ([{**F, "index": 0, "arguments": ONE}, {"index": 1}, {"index": 2, "arguments": "null"}], 1),
+        ([{**F, "index": 0, "arguments": ONE}, {"index": 1, "arguments": ONE}], 1),
+        # Arguments of no call, and one call without any.
+        ([{"index": 0, "arguments": ONE}, {"index": 1, "id": "a", "name": "f"}], 1),
+        # Encoded twice.
+        ([SHARED_HEAD, {"index": 1, "arguments": orjson.dumps(ONE).decode()}], 1),
+    ],
+)
+def test_arguments_under_an_index_of_no_call_belong_to_the_call_that_was_being_written(
+    deltas: list[dict[str, Any]], made: int
+) -> None:
+    found = calls(*deltas)
+    assert [(name, arguments) for _, name, arguments in found] == [("f", ONE), ("g", TWO)][:made]
+    assert found[0][0].startswith("call_") or found[0][0] == "a"
+
+
+@pytest.mark.parametrize(
+    "deltas",
+    [
+        # Which of two heads they belong to is not said.
+        [SHARED_HEAD, {"index": 1, "id": "b", "name": "g"}, {"index": 2, "arguments": ONE}],
+        [SHARED_HEAD, {"index": 1, "id": "b", "name": "g"}, *({"index": n, "arguments": ONE} for n in (2, 3))],
+        [{"index": 0, "arguments": ONE}, *({"index": n, "id": f"a{n}", "name": "f"} for n in (1, 2))],
+        # They do not make its arguments whole.
+        [SHARED_HEAD, {"index": 1, "arguments": ONE}, {"index": 2, "arguments": TWO}],
+        [SHARED_HEAD, {"index": 1, "arguments": ONE[:-1]}],
+        [SHARED_HEAD, {"index": 1, "arguments": ":1}"}],
+        [{**F, "index": 0, "arguments": '{"x":'}, {"index": 1, "arguments": TWO}],
+        # An empty object, and others of no call.
+        [{**F, "index": 0, "arguments": "{}"}, {"index": 1, "arguments": ONE}],
+    ],
+)
+def test_no_call_is_run_where_it_is_not_clear_whose_some_arguments_are(deltas: list[dict[str, Any]]) -> None:
+    tracker, out = ToolCallTracker(), list[StreamEvent]()
+    feed_all(tracker, out, deltas)
+    tracker.complete_all(out)
+    response = build_response([*out, Done(FinishReason.TOOL_CALLS)])
+    assert [call.name for call in response.tool_calls if call.complete and call.name] == []
+    assert any(call.name for call in response.tool_calls)
+
+
+def test_a_whole_call_is_run_beside_arguments_of_no_call() -> None:
+    """No text can go on behind a whole object: they are of a call whose beginning was lost, and told as it is."""
+    first, lost = calls({**F, "index": 0, "arguments": ONE}, {"index": 1, "arguments": TWO})
+    assert first == ("a", "f", ONE)
+    assert lost[1:] == ("", TWO)
+
+
+def test_a_cut_turn_leaves_the_call_incomplete_that_takes_its_last_arguments() -> None:
+    tracker, out = ToolCallTracker(), list[StreamEvent]()
+    feed_all(tracker, out, [{"index": 1, "id": "b", "name": "g", "arguments": TWO}, SHARED_HEAD])
+    tracker.delta(out, index=5, arguments=ONE)
+    tracker.complete_all(out, cut=True)
+    assert [event.id for event in out if isinstance(event, ToolCallComplete)] == ["b"]
+
+
+def test_pieces_under_counted_indexes_are_no_calls_too_many() -> None:
+    text = orjson.dumps({"words": [{"word": "a"}] * 2_000}).decode()
+    pieces = [{"index": n, "arguments": text[n : n + 3]} for n in range(0, len(text), 3)]
+    assert calls(SHARED_HEAD, *({**piece, "index": n} for n, piece in enumerate(pieces, 1))) == [("a", "f", text)]
+
+
 def test_braces_within_a_text_begin_no_call() -> None:
     text = orjson.dumps({"code": '{"}{"}' * 40}).decode()
     pieces = [{**F, "index": 0, "arguments": character} for character in text]
@@ -203,10 +312,11 @@ def test_longer_arguments_than_a_model_writes_on_purpose() -> None:
 def test_arguments_that_wait_for_names_are_bounded_together() -> None:
     """No event tells of them: who counts what an answer says does not see them."""
     tracker, out = ToolCallTracker(), list[StreamEvent]()
-    piece = "x" * (MAX_ANSWER_BYTES // 100)
+    piece = orjson.dumps({"x": "x" * (MAX_ANSWER_BYTES // 100 - 8)}).decode()
     for number in range(200):  # those that get their names no longer count here
         tracker.delta(out, index=number % 20, arguments=piece)
         tracker.delta(out, index=number % 20, name="f")
+    tracker.delta(out, index="whole", name="g", arguments="{}")  # no further piece can go on with it
     feed_all(tracker, out, [{"index": number, "arguments": piece} for number in range(20, 119)])
     with pytest.raises(TooManyCallsError, match="without a name are longer"):
         feed_all(tracker, out, [{"index": 119, "arguments": piece}, {"index": 120, "arguments": piece}])
@@ -237,7 +347,13 @@ def test_whatever_comes_each_call_starts_once_and_completes_once_if_it_is_whole(
     for event in out:
         if isinstance(event, ToolCallDelta):
             told[event.id] += event.args_delta
-    assert sorted(completed) == sorted(call for call, text in told.items() if canonical_arguments(text)[1])
+    whole = {call for call, text in told.items() if canonical_arguments(text)[1]}
+    assert len(set(completed)) == len(completed)
+    assert set(completed) == whole if UNCLEAR_CALLS not in tracker.notes else set(completed) < whole
+    # Never a call run without arguments beside arguments of no call.
+    names = {event.id: event.name for event in out if isinstance(event, ToolCallStart)}
+    if any(not name and told[call].strip() not in ("", "{}") for call, name in names.items()):
+        assert not any(names[call] and told[call].strip() in ("", "{}") for call in completed)
     for event in out:
         assert isinstance(event, ToolCallStart | ToolCallDelta | ToolCallComplete)
         assert event.id in started
