@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
+from itertools import islice
+from typing import Final
 
 from msgspec.structs import asdict
 
@@ -14,6 +16,9 @@ from callboard.actors.cli.terminal import print_json, print_line, printable
 from callboard.actors.cli.workspace_setup import set_up
 from callboard.actors.mcp.remote_values import ServerStatus
 from callboard.protocol.options import ToolOffer
+
+#: Tools of one server that are told to be left out, in the form for people.
+LEFT_OUT_SHOWN: Final = 20
 
 
 async def run(options: argparse.Namespace, known: dict[str, object]) -> None:
@@ -40,7 +45,9 @@ def _server_line(server: ServerStatus) -> str:
     """An MCP server: how it is, and what of it is not offered."""
     count = counted(len(server.tools), "tool") if server.tools else "no tools"
     told = [f"MCP server {server.name}: {server.state}, {count}", server.title, server.reason]
-    told += [f"left out: {name} ({why})" for name, why in server.left_out.items()]
+    told += [f"left out: {name} ({why})" for name, why in islice(server.left_out.items(), LEFT_OUT_SHOWN)]
+    if len(server.left_out) > LEFT_OUT_SHOWN:
+        told.append(f"{len(server.left_out) - LEFT_OUT_SHOWN:,} more are left out, which --json tells")
     return "; ".join(filter(None, told))
 
 

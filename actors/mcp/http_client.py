@@ -4,13 +4,21 @@ network as answers to the request they are about, since the SDK would end the wh
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from http import HTTPStatus
 from typing import Final
 
 import httpx2
 import orjson
 
 from callboard.actors.kernel import logger_of
-from callboard.actors.mcp.server_thread import MAX_FRAME_BYTES, mark_sent
+from callboard.actors.mcp.server_thread import (
+    MAX_FRAME_BYTES,
+    ConnectionLost,
+    NotSent,
+    RemoteError,
+    mark_failed,
+    mark_sent,
+)
 from callboard.actors.policy.addresses import CheckedAddress
 
 logger = logger_of("callboard.mcp")
@@ -19,9 +27,11 @@ logger = logger_of("callboard.mcp")
 CONNECT_SECONDS: Final = 10.0
 #: A stream of which nothing comes for so long is taken for dead.
 READ_SECONDS: Final = 660.0
-#: Codes of our own, in the range that JSON-RPC leaves to applications: what became of a request.
-NOT_SENT_CODE: Final = -31_001
-LOST_CODE: Final = -31_002
+#: The header by which a server of 2025-11-25 knows a session.
+_SESSION: Final = "mcp-session-id"
+#: JSON-RPC's "internal error" and "method not found".
+_INTERNAL_ERROR: Final = -32_603
+_METHOD_NOT_FOUND: Final = -32_601
 
 JudgeAddress = Callable[[str], Awaitable[CheckedAddress]]
 """May this address be asked, which a server has named?"""
@@ -56,11 +66,13 @@ class _Guarded(httpx2.AsyncBaseTransport):
         try:
             response = await self._inner.handle_async_request(request)
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
-            mark_sent(sent=False)
-            return _failed(request, NOT_SENT_CODE, f"the server cannot be reached: {error}")
+            return _failed(request, NotSent(f"the server cannot be reached: {error}"))
         except httpx2.TransportError as error:
-            return _failed(request, LOST_CODE, f"the connection broke: {type(error).__name__}")
-        return _bounded(response)
+            return _failed(request, ConnectionLost(f"the connection broke: {type(error).__name__}"))
+        response = _bounded(response)
+        if response.status_code == HTTPStatus.NOT_FOUND and _SESSION in request.headers:
+            return await _of_no_session(request, response)
+        return response
 
     async def _pin(self, request: httpx2.Request) -> None:
         """Connect to the address that was judged: a name may lead elsewhere at the next look."""
@@ -75,8 +87,8 @@ class _Guarded(httpx2.AsyncBaseTransport):
         await self._inner.aclose()
 
 
-def _failed(request: httpx2.Request, code: int, message: str) -> httpx2.Response:
-    """As if the server had answered so; of a notification, that it has taken it."""
+def _failed(request: httpx2.Request, failure: RemoteError) -> httpx2.Response:
+    """As if the server had answered so; of a notification or an answer of ours, that it has taken it."""
     try:
         asked = orjson.loads(request.content)
     except ValueError:
@@ -84,23 +96,47 @@ def _failed(request: httpx2.Request, code: int, message: str) -> httpx2.Response
     asked_id = asked.get("id") if isinstance(asked, dict) and "method" in asked else None
     if asked_id is None:
         return httpx2.Response(202, request=request)
-    answer = {"jsonrpc": "2.0", "id": asked_id, "error": {"code": code, "message": message}}
+    mark_failed(failure)
+    answer = {"jsonrpc": "2.0", "id": asked_id, "error": {"code": _INTERNAL_ERROR, "message": str(failure)}}
     return httpx2.Response(200, json=answer, request=request)
+
+
+async def _of_no_session(request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
+    """404 to a request with a session: the session is gone, and nothing was looked at (2025-11-25, "Session
+    Management"). SDKs put words of their own into it: -32001 "Session not found" (TypeScript), -32600 (Python). But
+    a server may say by it, too, that it has no such method."""
+    try:
+        body = await response.aread()
+        said = orjson.loads(body)
+    except (httpx2.StreamError, ValueError):
+        body, said = b"", None
+    error = said.get("error") if isinstance(said, dict) else None
+    if isinstance(error, dict) and error.get("code") == _METHOD_NOT_FOUND:
+        kind = {"content-type": response.headers.get("content-type", "")}
+        return httpx2.Response(response.status_code, headers=kind, content=body, request=request)
+    words = error.get("message") if isinstance(error, dict) else None
+    told = f": {words}" if isinstance(words, str) else ""
+    return _failed(request, NotSent(f"its session is gone{told}"))
 
 
 def _bounded(response: httpx2.Response) -> httpx2.Response:
     """Of a stream of events each is bounded by the SDK; anything else as a whole, by us."""
-    if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
-        assert isinstance(response.stream, httpx2.AsyncByteStream)
-        response.stream = _Counted(response.stream)
+    assert isinstance(response.stream, httpx2.AsyncByteStream)
+    is_events = response.headers.get("content-type", "").lower().startswith("text/event-stream")
+    response.stream = _Events(response.stream) if is_events else _Counted(response.stream)
     return response
 
 
-class _Counted(httpx2.AsyncByteStream):
-    """A body that ends in an error which the SDK takes for a bad answer, not for the end of the connection."""
-
+class _Wrapped(httpx2.AsyncByteStream):
     def __init__(self, inner: httpx2.AsyncByteStream) -> None:
         self._inner = inner
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class _Counted(_Wrapped):
+    """A body that ends in an error which the SDK takes for a bad answer, not for the end of the connection."""
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         size = 0
@@ -113,5 +149,18 @@ class _Counted(httpx2.AsyncByteStream):
         except httpx2.TransportError as error:
             raise httpx2.StreamError(f"the answer broke off: {type(error).__name__}") from error
 
-    async def aclose(self) -> None:
-        await self._inner.aclose()
+
+class _Events(_Wrapped):
+    """A stream that the SDK closes as soon as it has its answer: one that ends by itself has brought none, and the
+    SDK makes an error of it which a server might send as well."""
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        mark_failed(None)
+        broke_off = ConnectionLost("the stream of its answer broke off")
+        try:
+            async for part in self._inner:
+                yield part
+        except httpx2.TransportError:
+            mark_failed(broke_off)
+            raise
+        mark_failed(broke_off)

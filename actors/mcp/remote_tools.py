@@ -23,7 +23,7 @@ from callboard.actors.mcp.remote_values import Listing, RemoteTool, ServerFacts
 from callboard.actors.mcp.server_thread import BadAnswer, ConnectionLost, NotSent, RemoteError
 from callboard.actors.tools.context import Report, ToolContext
 from callboard.actors.tools.decorator import Tool
-from callboard.actors.tools.invoke import Invoker, Result, shortened
+from callboard.actors.tools.invoke import Invoker, Result, safe_text, shortened
 from callboard.actors.tools.progress import CallProgress
 from callboard.actors.tools.schema import Signature
 from callboard.protocol.ids import ToolName
@@ -127,7 +127,7 @@ def _failure(name: ToolName, error: RemoteError) -> ToolFailure:
         case BadAnswer():
             code, why = FailureCode.INVALID_RESULT, f"the MCP server of {name} gave no valid answer: {error}"
         case _:
-            code, why = FailureCode.TOOL_ERROR, f"the MCP server refused the call: {error}"
+            code, why = FailureCode.TOOL_ERROR, f"the MCP server answered with an error: {error}"
     return ToolFailure(name, code, shortened(why))
 
 
@@ -176,14 +176,18 @@ def offered_tools(
     from callboard.actors.mcp.remote_schema import Unfit, fit_result_schema, fit_schema  # noqa: PLC0415
 
     tools: dict[str, OfferedTool] = {}
-    left_out: dict[str, str] = {}
+    left_out = dict(listing.left_out)
     names = _Both(taken, tools)
     for each in listing.tools:
         try:
             name = fit_name(remote.name, each.name, names)
             parameters = fit_schema(each.parameters)
+            result_schema = fit_result_schema(each.result_schema)
         except (Unfit, ValueError) as why:
             left_out[each.name] = str(why)
+            continue
+        except Exception as error:  # noqa: BLE001 - a server's schema may be anything, and must hide no other tool
+            left_out[each.name] = f"it cannot be read: {safe_text(str, error)}"
             continue
         description = each.description[:MAX_DESCRIPTION_CHARS].encode(errors="replace").decode()
         tools[name] = OfferedTool(
@@ -191,7 +195,7 @@ def offered_tools(
             ToolDefinition(name, description, parameters),
             _contract(server, server.risk_of(each.name), asks_because=changed.get(each.name, "")),
             Signature(()),
-            run=_run_of(remote, each, parameters, fit_result_schema(each.result_schema)),
+            run=_run_of(remote, each, parameters, result_schema),
             remote_name=each.name,
         )
     if facts.has_resources:

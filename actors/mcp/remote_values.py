@@ -45,7 +45,11 @@ class Listing(Struct, frozen=True):
 
     tools: tuple[RemoteTool, ...]
     ttl_seconds: float | None = None
-    """After which the server wants to be asked again; None: it has not said."""
+    """After which the server is to be asked again; None: it has not said."""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """What the list has besides, by its names there, and why it is not among the tools."""
+    broke_off: bool = False
+    """A page of it did not come: there may be more tools."""
 
 
 class ServerFacts(Struct, frozen=True):
@@ -83,7 +87,7 @@ class ServerStatus(Struct, frozen=True):
     tools: tuple[str, ...] = ()
     """By the names that models see."""
     left_out: Mapping[str, str] = field(default_factory=dict)
-    """Tools that cannot be offered, by their names at the server, and why."""
+    """What of its list is not offered, by the names at the server, and why."""
     connections: int = 0
     """Made so far: more than one means that it was lost."""
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Set
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, Generic, TypeVar
 
 import mcp_types as types
 from mcp.client import Client, ClientRequestContext, ClientSession, Transport
@@ -18,15 +19,27 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.client.subscriptions import SubscriptionLost
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from msgspec import Struct
+from msgspec.structs import replace
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from callboard.actors.kernel import logger_of
-from callboard.actors.mcp.http_client import LOST_CODE, NOT_SENT_CODE, http_client
+from callboard.actors.mcp.http_client import http_client
+from callboard.actors.mcp.judged_streams import (
+    MAX_NAME_CHARS,
+    MAX_NAMED,
+    MAX_WHY_CHARS,
+    NOT_READABLE,
+    FromServer,
+    JudgedTransport,
+)
 from callboard.actors.mcp.mcp_servers import McpServer, inherited_environment
 from callboard.actors.mcp.oauth_login import signed_in
 from callboard.actors.mcp.remote_tools import RemoteCall
 from callboard.actors.mcp.remote_values import Elicit, ElicitForm, Listing, RemoteTool, ServerFacts
 from callboard.actors.mcp.server_thread import (
+    MAX_FRAME_BYTES,
+    AnyErrand,
     BadAnswer,
     ConnectionLost,
     NotSent,
@@ -35,16 +48,19 @@ from callboard.actors.mcp.server_thread import (
     ServerThread,
     errand_of_context,
     first_cause,
+    mark_failed,
 )
 from callboard.actors.mcp.stdio_streams import ServerProcess
 from callboard.actors.policy.addresses import NONE_ALLOWED, AllowedAddresses, CheckedAddress, checked_address
 from callboard.actors.tools.invoke import shortened
+from callboard.protocol.content import json_text
 
 logger = logger_of("callboard.mcp")
 
 T = TypeVar("T")
+Named = TypeVar("Named", bound=types.BaseMetadata)
 
-#: Tools of one server, and pages of its list: more are left out, and said so. A model cannot choose among more.
+#: Tools of one server, and pages of its list: more are left out, and told so. A model cannot choose among more.
 MAX_TOOLS: Final = 512
 MAX_PAGES: Final = 64
 #: For a list, a resource or a prompt to come.
@@ -52,11 +68,16 @@ LIST_SECONDS: Final = 30.0
 #: Between two readings of a list that its server says has changed, or may have (ttlMs).
 RELIST_SECONDS: Final = 1.0
 MIN_TTL_SECONDS: Final = 30.0
+#: Of what is left out of an answer, in the log; and of the data that comes with an error.
+LOGGED: Final = 10
+MAX_DATA_CHARS: Final = 1_000
 #: Rounds of questions in one call (2026-07-28), as the SDK has it.
 MAX_ROUNDS: Final = 10
 _MODES: Final = {"auto": "auto", "2025-11-25": "legacy", "2026-07-28": "2026-07-28"}
-#: What a server answers whose session is gone (2025-11-25, over HTTP); the request was not looked at.
-_SESSION_GONE: Final = "Session terminated"
+#: How the SDK's errors begin that say, over HTTP, that it could not read an answer.
+_UNREADABLE: Final = ("Failed to parse ", "SSE stream failed: ")
+#: Under which it is told that a list was not read to its end.
+_REST: Final = "further pages"
 
 _CallResult: TypeAdapter[types.CallToolResult | types.InputRequiredResult] = TypeAdapter(
     types.CallToolResult | types.InputRequiredResult
@@ -67,6 +88,15 @@ _ReadResult: TypeAdapter[types.ReadResourceResult | types.InputRequiredResult] =
 _PromptResult: TypeAdapter[types.GetPromptResult | types.InputRequiredResult] = TypeAdapter(
     types.GetPromptResult | types.InputRequiredResult
 )
+
+
+class _Found(Struct, Generic[Named]):
+    """What was read of a list."""
+
+    items: list[Named]
+    left_out: dict[str, str]
+    broke_off: bool = False
+    """One of its pages did not come."""
 
 
 class ServerConnection:
@@ -90,6 +120,8 @@ class ServerConnection:
         self._start: asyncio.Timeout | None = None
         self._thread: ServerThread | None = None
         self._client: Client | None = None
+        self._left_out: dict[str, Mapping[str, str]] = {}
+        """Of the last answer to each method."""
         self._lists_changed = asyncio.Event()
         self._lost: Exception | None = None
         self._wake = asyncio.Event()
@@ -102,7 +134,7 @@ class ServerConnection:
         self._thread = thread
         try:
             async with asyncio.timeout(self._server.start_timeout) as self._start:
-                async with self._transport(thread) as transport, self._client_over(transport) as client:
+                async with self._transport(thread) as transport, self._client_over(self._judged(transport)) as client:
                     self._client = client
                     facts, listing = _facts(client), await self._tools()
                     self._start.reschedule(None)
@@ -128,11 +160,21 @@ class ServerConnection:
                     )
                     auth = await stack.enter_async_context(login)
                 client = http_client(server.url, server.headers, self._judge, auth)
-                yield streamable_http_client(server.url, http_client=await stack.enter_async_context(client))
+                opened = await stack.enter_async_context(client)
+                yield streamable_http_client(server.url, http_client=opened, max_sse_event_size=MAX_FRAME_BYTES)
             return
         self._process = process = ServerProcess(self.name, server, inherited_environment())
         thread.kill_server = process.kill
         yield process
+
+    def _judged(self, transport: Transport) -> Transport:
+        def told(method: str, left_out: Mapping[str, str]) -> None:
+            self._left_out[method] = left_out
+            if left_out and method != "tools/list":  # which its status tells
+                first = "; ".join(f"{name}: {why}" for name, why in itertools.islice(left_out.items(), LOGGED))
+                logger.warning("MCP server %s: %s: %d left out: %s", self.name, method, len(left_out), first)
+
+        return JudgedTransport(transport, lambda: self._client.protocol_version if self._client else None, told)
 
     async def _judge(self, url: str) -> CheckedAddress:
         return await checked_address(url, self._allowed)
@@ -192,10 +234,13 @@ class ServerConnection:
         try:
             async with asyncio.timeout(LIST_SECONDS):
                 listing = await self._tools()
-        except (RemoteError, TimeoutError) as error:
-            logger.warning("MCP server %s: its tools cannot be listed again: %s", self.name, error)
-            return last
-        if listing.tools != last.tools:
+        except TimeoutError:
+            listing = Listing((), 0.0, {_REST: "no page came"}, broke_off=True)
+        if listing.broke_off and last.tools:
+            why = listing.left_out.get(_REST)
+            logger.warning("MCP server %s: its tools cannot be listed again: %s", self.name, why)
+            return replace(last, ttl_seconds=0.0)
+        if (listing.tools, listing.left_out) != (last.tools, last.left_out):
             self._listed(facts, listing)
         return listing
 
@@ -261,7 +306,7 @@ class ServerConnection:
             listed = await self._session.list_resources(params=_page(cursor))
             return listed.resources, listed.next_cursor
 
-        return [_plain(each) for each in await self._pages("resources", page)]
+        return self._all_of(await self._pages("resources/list", page))
 
     async def prompts(self) -> list[dict[str, object]]:
         """Its prompts, bounded. Raises RemoteError."""
@@ -270,7 +315,12 @@ class ServerConnection:
             listed = await self._session.list_prompts(params=_page(cursor))
             return listed.prompts, listed.next_cursor
 
-        return [_plain(each) for each in await self._pages("prompts", page)]
+        return self._all_of(await self._pages("prompts/list", page))
+
+    def _all_of(self, found: _Found[Named]) -> list[dict[str, object]]:
+        if rest := found.left_out.get(_REST):
+            logger.warning("MCP server %s: a list of it was not read to its end: %s", self.name, rest)
+        return [_plain(each) for each in found.items]
 
     # -- how it is asked
 
@@ -285,34 +335,76 @@ class ServerConnection:
         return self._connected.session
 
     async def _tools(self) -> Listing:
+        """What it offers. Each tool is judged by itself, and each page: what is wrong, or too much, is left out."""
         if not _has(self._connected, "tools"):
             return Listing(())
         ttls: list[float] = []
 
         async def page(cursor: str | None) -> tuple[list[types.Tool], str | None]:
             listed = await self._session.list_tools(params=_page(cursor))
+            if self._start is not None:
+                self._start.reschedule(None)  # it has answered; the rest of its list has LIST_SECONDS
             if listed.ttl_ms is not None:
                 ttls.append(listed.ttl_ms / 1000)
             return listed.tools, listed.next_cursor
 
-        found = await self._pages("tools", page)
-        tools = {each.name: RemoteTool.of(_plain(each)) for each in found}
-        return Listing(tuple(tools.values()), min(ttls, default=None))
+        errand_of_context.set(AnyErrand())  # by which the transport tells what has become of a page
+        try:
+            found = await self._pages("tools/list", page)
+        except (ServerRefused, BadAnswer) as error:
+            return Listing((), 0.0, {"tools/list": str(error)}, broke_off=True)
+        finally:
+            errand_of_context.set(None)
+        tools: dict[str, RemoteTool] = {}
+        for each in found.items:
+            if each.name in tools:
+                found.left_out.setdefault(
+                    each.name[:MAX_NAME_CHARS], "it is listed more than once; the first is offered"
+                )
+                continue
+            try:
+                tools[each.name] = RemoteTool.of(_plain(each))
+            except (TypeError, ValueError, RecursionError) as error:  # such as a number of more than 64 bits
+                found.left_out[each.name[:MAX_NAME_CHARS]] = (
+                    f"it cannot be read: {shortened(str(error), MAX_WHY_CHARS)}"
+                )
+        ttl = 0.0 if found.broke_off else min(ttls, default=None)
+        return Listing(tuple(tools.values()), ttl, found.left_out, found.broke_off)
 
-    async def _pages(self, what: str, page: Callable[[str | None], Awaitable[tuple[list[T], str | None]]]) -> list[T]:
-        found: list[T] = []
+    async def _pages(
+        self, method: str, page: Callable[[str | None], Awaitable[tuple[list[Named], str | None]]]
+    ) -> _Found[Named]:
+        """A list of the server's: what is taken of it, and what is not. Raises RemoteError where its first page does
+        not come, and where the connection is lost."""
+        found: list[Named] = []
+        left_out: dict[str, str] = {}
         cursors: set[str | None] = set()
-        cursor: str | None = None
-        while cursor not in cursors:
+        cursor, rest, until = None, "", None
+        while not rest:
             cursors.add(cursor)
-            items, cursor = await self._said(page(cursor))
+            try:
+                async with asyncio.timeout_at(until):
+                    items, cursor = await self._said(page(cursor))
+            except (ServerRefused, BadAnswer, TimeoutError) as error:
+                if until is None:
+                    raise
+                why = f"page {len(cursors)} could not be read: {str(error) or f'it took more than {LIST_SECONDS:g} s'}"
+                return _Found(found, {**left_out, _REST: why}, broke_off=True)
+            until = until or asyncio.get_running_loop().time() + LIST_SECONDS
+            for name, why in self._left_out.pop(method, {}).items():
+                of_page = name if len(cursors) == 1 or not name.endswith("]") else f"page {len(cursors)}: {name}"
+                left_out.setdefault(_REST if name == "nextCursor" else of_page, why)
             found += items
-            if cursor is None:
-                return found[:MAX_TOOLS]
-            if len(found) >= MAX_TOOLS or len(cursors) >= MAX_PAGES:
+            if not cursor:  # some servers end with "" (the TypeScript SDK's example asks `while (cursor)`)
                 break
-        logger.warning("MCP server %s: only the first %d of its %s are taken", self.name, len(found), what)
-        return found[:MAX_TOOLS]
+            rest = _rest(len(found), cursor, cursors)
+        for each in found[MAX_TOOLS : MAX_TOOLS + MAX_NAMED]:
+            left_out.setdefault(each.name[:MAX_NAME_CHARS], f"only the first {MAX_TOOLS} are taken")
+        if (more := len(found) - MAX_TOOLS - MAX_NAMED) > 0:
+            left_out[f"{more:,} more"] = f"only the first {MAX_TOOLS} are taken"
+        if rest:
+            left_out[_REST] = rest
+        return _Found(found[:MAX_TOOLS], left_out)
 
     async def _answered(
         self, send: Callable[[types.InputResponses | None, str | None], Awaitable[object]]
@@ -336,6 +428,7 @@ class ServerConnection:
 
     async def _said(self, asking: Awaitable[T]) -> T:
         """What was asked, or one of our errors."""
+        mark_failed(None)
         try:
             return await asking
         except MCPError as error:
@@ -346,22 +439,19 @@ class ServerConnection:
             raise BadAnswer(f"its answer is not as the protocol has it: {where}: {first['msg']}") from None
 
     def _error_of(self, error: MCPError) -> RemoteError:
-        code, message = error.code, shortened(error.message)
-        errand = errand_of_context.get()
-        if code == NOT_SENT_CODE or (code == types.INVALID_REQUEST and message == _SESSION_GONE):
-            if errand is not None:
-                errand.is_sent = False
-            self._lose(f"its session is gone: {message}")
-            return NotSent(message)
-        if code == types.CONNECTION_CLOSED:
-            if self._server.url:
-                return ConnectionLost(message)
-            return ConnectionLost(message) if errand is None or errand.is_sent else NotSent(message)
-        if code == LOST_CODE:
-            return ConnectionLost(message)
-        if code == types.PARSE_ERROR:
+        """By where it comes from: the transport, the server (as the answer to what we asked), or the SDK."""
+        message, errand = shortened(error.message), errand_of_context.get()
+        if errand is not None and errand.failure is not None:
+            if isinstance(errand.failure, NotSent):
+                self._lose(str(errand.failure))
+            return errand.failure
+        if error.data is NOT_READABLE or (self._server.url and message.startswith(_UNREADABLE)):
             return BadAnswer(message)
-        return ServerRefused(f"{message} (code {code})")
+        if isinstance(error.data, FromServer) or error.code != types.CONNECTION_CLOSED:
+            return ServerRefused(_words_of(error))
+        if errand is None or errand.is_sent or self._server.url:
+            return ConnectionLost(message)
+        return NotSent(message)
 
     def _lose(self, why: str) -> None:
         """The connection is of no use any more; it ends, and is made again."""
@@ -398,6 +488,24 @@ def _facts(client: Client) -> ServerFacts:
         has_resources=_has(client, "resources"),
         has_prompts=_has(client, "prompts"),
     )
+
+
+def _words_of(error: MCPError) -> str:
+    """An error of the server's in its own words, with what it has told besides."""
+    data = error.data.data if isinstance(error.data, FromServer) else error.data
+    told = "" if data is None else f", data {shortened(json_text(data), MAX_DATA_CHARS)}"
+    return f"{shortened(error.message) or 'without a word'} (code {error.code}{told})"
+
+
+def _rest(found: int, cursor: str, cursors: Set[str | None]) -> str:
+    """Why a list is not read on; "" where it is."""
+    if found >= MAX_TOOLS:
+        return f"only the first {MAX_TOOLS} are taken, and its list goes on after them"
+    if cursor in cursors:
+        return f"page {len(cursors)} names one as the next that was read already: its nextCursor is {cursor!r:.50}"
+    if len(cursors) >= MAX_PAGES:
+        return f"only the first {MAX_PAGES} pages are read"
+    return ""
 
 
 def _plain(value: object) -> dict[str, object]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import threading
 from collections.abc import Awaitable, Callable, Container, Mapping
 from concurrent.futures import Future
@@ -32,6 +33,8 @@ T = TypeVar("T")
 MAX_SENDS: Final = 3
 #: For a server that is being started again; then the call fails, where its own deadline is not sooner.
 RECONNECT_SECONDS: Final = 5.0
+#: Tools that are left out, in the log; `ServerStatus.left_out` has all.
+LOGGED: Final = 10
 #: Before a call's deadline: to say that the server is not there is more than to be timed out.
 LAST_WORD_SECONDS: Final = 0.2
 
@@ -216,8 +219,11 @@ class ServerLink:
     def _offer(self, listing: Listing) -> None:
         changed = self._known.meet(listing.tools)
         self._offered = offered_tools(self, self.server, self._facts, listing, self._taken(self.name), changed)
-        for name, why in self._offered.left_out.items():
+        left_out = self._offered.left_out
+        for name, why in itertools.islice(left_out.items(), LOGGED):
             logger.warning("MCP server %s: its tool %r is left out: %s", self.name, name[:100], why)
+        if len(left_out) > LOGGED:
+            logger.warning("MCP server %s: %d more are left out", self.name, len(left_out) - LOGGED)
         if changed:
             shown = [f"{name[:100]!r}: {why}" for name, why in sorted(changed.items())]
             logger.warning("MCP server %s: these tools are asked about: %s", self.name, "; ".join(shown))

@@ -54,6 +54,9 @@ class AnyErrand(Struct, eq=False):
     about: object = None
     """What it is for, in the words of who asks: the server may ask something back about it."""
     task: asyncio.Task[None] | None = None
+    failure: RemoteError | None = None
+    """What became of it where the transport itself has noticed: no code of an error can say so, since a server's own
+    errors may have any."""
 
     def fail(self, error: BaseException) -> None:
         """It ended so."""
@@ -82,10 +85,18 @@ class Errand(AnyErrand, Generic[T], eq=False, kw_only=True):
 errand_of_context: ContextVar[AnyErrand | None] = ContextVar("callboard_mcp_errand", default=None)
 
 
-def mark_sent(*, sent: bool = True) -> None:
-    """What is being asked for leaves this process from here on; or, certainly, has not."""
+def mark_sent() -> None:
+    """What is being asked for leaves this process from here on."""
     if (errand := errand_of_context.get()) is not None:
-        errand.is_sent = sent
+        errand.is_sent = True
+
+
+def mark_failed(failure: RemoteError | None) -> None:
+    """The transport knows that no answer comes; None: it may come after all."""
+    if (errand := errand_of_context.get()) is not None:
+        errand.failure = failure
+        if isinstance(failure, NotSent):
+            errand.is_sent = False
 
 
 class ServerThread:

@@ -234,7 +234,6 @@ LIES = {
     "not_json": (FailureCode.INVALID_RESULT, {}),
     "deep": (FailureCode.INVALID_RESULT, {}),
     "wrong_shape": (FailureCode.INVALID_RESULT, {}),
-    "unknown_content": (FailureCode.INVALID_RESULT, {}),
     "huge": (FailureCode.INVALID_RESULT, {"megabytes": 32}),
     "large": (FailureCode.RESULT_TOO_LARGE, {}),
     "fail": (FailureCode.TOOL_ERROR, {}),
@@ -250,6 +249,12 @@ async def test_a_lie_is_one_failed_result_and_the_next_call_works() -> None:
             assert result.failure is not None, name
             assert result.failure.code is code, (name, result.content)
             assert (await runtime.call_tool("raw_echo", {"after": name})).content == f'{{"after": "{name}"}}'
+
+
+async def test_content_of_an_unknown_kind_is_left_out_with_a_note() -> None:
+    async with runtime_with(raw()) as runtime:
+        result = await runtime.call_tool("raw_unknown_content")
+    assert result.content == "[a block of content was left out: its type 'hologram' is not known]"
 
 
 async def test_noise_floods_and_second_answers_do_no_harm(caplog: pytest.LogCaptureFixture) -> None:
