@@ -8,7 +8,7 @@ in another way, which costs one request an hour. Behind each row is where it com
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from msgspec import Struct
@@ -17,6 +17,7 @@ from callboard.protocol.errors import UsageError
 from callboard.protocol.output import OutputMode
 from callboard.providers.anthropic.messages_dialects import MESSAGES_SERVERS
 from callboard.providers.openai.dialects import SERVERS
+from callboard.providers.tool_schema import ANTHROPIC_ANSWER, GEMINI_ANSWER, SchemaDialect, adapted
 
 _EVERY: Final = re.compile("")
 _NONE: Final = re.compile(r"(?!)")
@@ -31,8 +32,8 @@ class OutputForms(Struct, frozen=True):
     """Of those, the ones that take it beside tools too."""
     recursive: bool = True
     """The schema may refer to itself."""
-    open_objects: bool = True
-    """Its objects may have keys that it does not name, as a dict has."""
+    strict: SchemaDialect | None = None
+    """The schema must be one that this dialect says in full: the API has no other for answers."""
     tools: bool = True
     """Its models take tools."""
 
@@ -42,8 +43,7 @@ class OutputForms(Struct, frozen=True):
 _OPENAI: Final = re.compile(
     r"^(?!.*(?:gpt-3\.5|gpt-35|gpt-4(?!o|\.\d)|gpt-4o-2024-05|o1-(?:mini|preview)))", re.IGNORECASE
 )
-#: platform.claude.com, "Structured outputs": from Claude 4.5 on, beside tools too; no recursive schema, and each object
-#: says additionalProperties: false.
+#: platform.claude.com, "Structured outputs": from Claude 4.5 on, beside tools too.
 _CLAUDE: Final = re.compile(
     r"claude-(?!2|3|instant)(?!(?:opus|sonnet)-4(?:-0|-1|-2025(?:0514|0805))?(?:$|[@:]|-v))", re.IGNORECASE
 )
@@ -52,7 +52,7 @@ _CLAUDE: Final = re.compile(
 #: some depth only.
 _GEMINI: Final = re.compile(r"gemini-(?!1\.0|pro)", re.IGNORECASE)
 _GEMINI_3: Final = re.compile(r"gemini-(?:[3-9]|\d\d)", re.IGNORECASE)
-_CLAUDE_FORMS: Final = OutputForms(_CLAUDE, _CLAUDE, recursive=False, open_objects=False)
+_CLAUDE_FORMS: Final = OutputForms(_CLAUDE, _CLAUDE, strict=ANTHROPIC_ANSWER)
 _GEMINI_FORMS: Final = OutputForms(_GEMINI, _GEMINI_3, recursive=False)
 _OPENAI_FORMS: Final = OutputForms(_OPENAI, _OPENAI)
 #: By tool calls, or in words.
@@ -66,8 +66,7 @@ _ROWS: Final[Mapping[str, OutputForms]] = {
     "bedrock": OutputForms(
         re.compile(rf"{_CLAUDE.pattern}|qwen3|gpt-oss|mistral-large-3|ministral|deepseek|kimi|minimax", re.IGNORECASE),
         _CLAUDE,
-        recursive=False,
-        open_objects=False,
+        strict=ANTHROPIC_ANSWER,
     ),
     # console.groq.com, "Structured Outputs": these models; "json mode cannot be combined with tool/function calling"
     # (vercel/ai PR 16540).
@@ -108,60 +107,12 @@ def output_modes(provider: str, model: str, schema: Mapping[str, object]) -> tup
         raise UsageError("offline/... answers from the code index, in no form of one's own; leave output out")
     forms = forms_of(provider, model)
     modes = [OutputMode.TOOL, OutputMode.PROMPT] if forms.tools else [OutputMode.PROMPT]
-    takes_it = (forms.recursive or not is_recursive(schema)) and (forms.open_objects or not has_open_objects(schema))
-    if takes_it and forms.native.search(model):
+    if forms.native.search(model) and _takes(forms, schema):
         modes.insert(0, OutputMode.NATIVE)
     return tuple(modes), forms.beside_tools.search(model) is None
 
 
-def is_recursive(schema: Mapping[str, object]) -> bool:
-    """Does a definition of this schema refer to itself, by others or directly?"""
-    defs = schema.get("$defs")
-    refers = {name: set(_refs(each)) for name, each in defs.items()} if isinstance(defs, Mapping) else {}
-    for name, targets in refers.items():
-        waiting, seen = list(targets), set[str]()
-        while waiting:
-            target = waiting.pop()
-            if target == name:
-                return True
-            if target not in seen:
-                seen.add(target)
-                waiting += refers.get(target, ())
-    return False
-
-
-def has_open_objects(schema: Mapping[str, object]) -> bool:
-    """Has it an object with keys that it does not name?"""
-    return any(
-        node.get("additionalProperties", False) is not False
-        or (node.get("type") == "object" and "properties" not in node)
-        for node in _nodes(schema)
-    )
-
-
-def _refs(schema: object) -> Iterator[str]:
-    for node in _nodes(schema):
-        if isinstance(ref := node.get("$ref"), str):
-            yield ref.removeprefix("#/$defs/")
-
-
-#: Their values are data, or names of fields.
-_NO_SCHEMAS: Final = frozenset({"default", "const", "enum", "examples", "required"})
-
-
-def _nodes(schema: object) -> Iterator[Mapping[str, object]]:
-    """The schemas in a schema, itself included."""
-    waiting: list[tuple[object, bool]] = [(schema, True)]
-    while waiting:
-        node, is_schema = waiting.pop()
-        if isinstance(node, Mapping):
-            if is_schema:
-                yield node
-            names = not is_schema
-            waiting += [
-                (item, names or key not in ("properties", "$defs", "patternProperties"))
-                for key, item in node.items()
-                if names or key not in _NO_SCHEMAS
-            ]
-        elif isinstance(node, list | tuple):
-            waiting += [(item, True) for item in node]
+def _takes(forms: OutputForms, schema: Mapping[str, object]) -> bool:
+    if forms.strict is not None and not adapted(schema, forms.strict).strict:
+        return False
+    return forms.recursive or not adapted(schema, GEMINI_ANSWER).is_recursive

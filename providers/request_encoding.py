@@ -30,7 +30,7 @@ from callboard.providers.adapter import Decoder, WireRequest
 from callboard.providers.base_decoder import AnswerHead
 from callboard.providers.json_values import Body, Json, dumps, finite_loads
 from callboard.providers.own_options import NO_OPTIONS, OptionTable, merged, own_fields
-from callboard.providers.tool_schema import AdaptedSchema, SchemaDialect, adapt_schema, tool_parameters
+from callboard.providers.tool_schema import AdaptedSchema, SchemaDialect, StrictBudget, adapted
 
 #: OpenAI and Anthropic take these names for tools and calls; it is within what Gemini takes.
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -378,26 +378,41 @@ class Encoding:
         if storage.store or storage.background:
             self.note("storage: this API keeps no answers; left out")
 
-    def adapted_tools(self, lax: SchemaDialect, strict: SchemaDialect) -> tuple[ToolDefinition, ...]:
+    def adapted_tools(
+        self, lax: SchemaDialect, strict: SchemaDialect, answer: SchemaDialect | None = None
+    ) -> tuple[ToolDefinition, ...]:
         """The request's tools with schemas that the API takes, not strict where that is impossible. Raises UsageError
-        for a schema that no API takes."""
+        for a schema that no API takes.
+
+        Where strict schemas have a budget, the answer's comes first, since it is always strict (`answer`), then tools
+        in their order: one that is added behind them changes none before it, and a cached prompt stays.
+        """
         tools: list[ToolDefinition] = []
+        budget, schema = strict.budget, self.request.response_schema
+        if budget is not None and answer is not None and schema is not None:
+            budget = budget.after(adapted(schema, answer), tools=0) or StrictBudget(0, 0, 0)
         for tool in self.request.tools:
             try:
-                adapted = tool_parameters(tool.parameters, strict if tool.strict else lax)
+                found = adapted(tool.parameters, strict if tool.strict else lax)
+                if found.strict and budget is not None:
+                    if left := budget.after(found):
+                        budget = left
+                    else:
+                        found = adapted(tool.parameters, lax)
+                        self.notes.append(f"tool {tool.name}: strict: {strict.name} takes {strict.budget}; left out")
             except UsageError as error:
                 raise UsageError(f"tool {tool.name!r}: {error}") from None
-            self.notes += [f"tool {tool.name}: {loss}" for loss in adapted.losses]
-            tools.append(replace(tool, parameters=adapted.schema, strict=adapted.strict))
+            self.notes += [f"tool {tool.name}: {loss}" for loss in found.losses]
+            tools.append(replace(tool, parameters=found.schema, strict=found.strict))
         return tuple(tools)
 
     def answer_schema(self, dialect: SchemaDialect) -> AdaptedSchema | None:
         """The schema of the answer in the API's words; None where none is asked for."""
         if self.request.response_schema is None:
             return None
-        adapted = adapt_schema(self.request.response_schema, dialect)
-        self.notes += [f"response_schema: {loss}" for loss in adapted.losses]
-        return adapted
+        found = adapted(self.request.response_schema, dialect)
+        self.notes += [f"response_schema: {loss}" for loss in found.losses]
+        return found
 
 
 class TurnEncoding(Encoding, ABC):

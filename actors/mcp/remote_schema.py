@@ -14,10 +14,12 @@ from typing import Final
 
 from jsonschema import Draft202012Validator, ValidationError, validators
 from msgspec import Struct
+from msgspec.structs import replace
 from referencing import Registry
 
 from callboard.protocol.errors import UsageError
 from callboard.providers import tool_schema
+from callboard.providers.schema_forms import ASSERTIONS
 
 #: Schemas within one schema after its references were written out, and levels of it.
 MAX_NODES: Final = 1_000
@@ -30,16 +32,26 @@ MAX_VALUES: Final = 256
 #: Keywords looked at while one value is checked. 1 MB of JSON has some 100,000 values.
 MAX_CHECKS: Final = 300_000
 
-_LISTS: Final = ("anyOf", "oneOf", "allOf", "prefixItems")
-_ONES: Final = ("items", "additionalProperties", "not")
-_TEXTS: Final = ("description", "format", "pattern")
-_NUMBERS: Final = (
-    "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength", "maxLength", "minItems",
-    "maxItems", "minProperties", "maxProperties",
-)  # fmt: skip
-_TYPES: Final = frozenset({"object", "array", "string", "number", "integer", "boolean", "null"})
-#: By which each provider must be able to say it.
-_DIALECTS: Final = (tool_schema.OPENAI, tool_schema.OPENAI_STRICT, tool_schema.ANTHROPIC, tool_schema.GEMINI)
+#: A reference is written out; a pattern would be run; the others cannot be checked by what is within them alone.
+_NOT_KEPT: Final = frozenset(
+    {"$ref", "$defs", "definitions", "patternProperties", "dependencies", "additionalItems"}
+    | {"unevaluatedItems", "unevaluatedProperties"}
+)
+#: What every provider takes, and what is checked: references are written out, since a server's circles would have no
+#: end, and what is no schema stands for anything.
+_OF_SERVERS: Final = tool_schema.SchemaDialect(
+    "a server's tool",
+    keywords=ASSERTIONS - _NOT_KEPT | {"description", "default"},
+    explicit=True,
+    references=False,
+    property_pattern=tool_schema.ANTHROPIC.property_pattern,
+    lenient=True,
+    max_depth=MAX_DEPTH,
+    max_nodes=MAX_NODES,
+    max_text=MAX_TEXT_CHARS,
+    max_values=MAX_VALUES,
+)
+_OF_RESULTS: Final = replace(_OF_SERVERS, name="a server's result", object_root=False, in_words=False)
 
 
 class Unfit(ValueError):
@@ -48,14 +60,9 @@ class Unfit(ValueError):
 
 def fit_schema(schema: Mapping[str, object]) -> dict[str, object]:
     """The parameters of a tool as every provider takes them. Raises Unfit."""
-    root = _Fitting(schema).node(schema, 0)
-    if root.get("type", "object") != "object":
-        raise Unfit(f"its arguments are no object but {root['type']!r:.100}")
-    fitted = {**root, "type": "object", "properties": root.get("properties", {})}
     try:
+        fitted = tool_schema.adapt_schema(schema, _OF_SERVERS).schema
         size = len(json.dumps(fitted, allow_nan=False))
-        for dialect in _DIALECTS:
-            tool_schema.adapt_schema(fitted, dialect)
     except (UsageError, ValueError, RecursionError) as error:
         raise Unfit(f"its schema cannot be sent: {error}") from None
     if size > MAX_SCHEMA_BYTES:
@@ -66,103 +73,9 @@ def fit_schema(schema: Mapping[str, object]) -> dict[str, object]:
 def fit_result_schema(schema: Mapping[str, object] | None) -> dict[str, object] | None:
     """What is checked of a result; None: nothing."""
     try:
-        return None if schema is None else _Fitting(schema).node(schema, 0)
-    except Unfit:
+        return None if schema is None else tool_schema.adapt_schema(schema, _OF_RESULTS).schema
+    except (UsageError, RecursionError):
         return None
-
-
-class _Fitting(Struct):
-    root: Mapping[str, object]
-    nodes: int = 0
-    written_out: tuple[str, ...] = ()
-    """The references that we are within."""
-
-    def node(self, schema: object, depth: int) -> dict[str, object]:
-        self.nodes += 1
-        if not isinstance(schema, Mapping) or depth > MAX_DEPTH or self.nodes > MAX_NODES:
-            return {}
-        if "$ref" in schema:
-            return self._reference(schema, depth)
-        fitted = dict(_plain_keywords(schema))
-        for keyword in _LISTS:
-            branches = schema.get(keyword)
-            if isinstance(branches, list) and branches:
-                fitted[keyword] = [self.node(each, depth + 1) for each in branches[:MAX_VALUES]]
-        for keyword in _ONES:
-            if isinstance(schema.get(keyword), Mapping):
-                fitted[keyword] = self.node(schema[keyword], depth + 1)
-        if isinstance(schema.get("additionalProperties"), bool):
-            fitted["additionalProperties"] = schema["additionalProperties"]
-        if "patternProperties" in schema:  # which is not kept: what it allows must not be forbidden
-            fitted.pop("additionalProperties", None)
-        if fitted.get("type") == "array":
-            fitted.setdefault("items", {})
-        self._properties(schema, fitted, depth)
-        return fitted
-
-    def _properties(self, schema: Mapping[str, object], fitted: dict[str, object], depth: int) -> None:
-        given, required = schema.get("properties"), schema.get("required")
-        if not isinstance(given, Mapping):
-            return
-        names = required if isinstance(required, list) else []
-        wanted = [each for each in names if isinstance(each, str) and each in given]
-        kept = {}
-        for name, each in given.items():
-            if tool_schema.ANTHROPIC.property_pattern is None or tool_schema.ANTHROPIC.property_pattern.fullmatch(name):
-                kept[name] = self.node(each, depth + 1)
-            elif name in wanted:
-                raise Unfit(f"it needs an argument called {name!r:.100}, a name that not every provider takes")
-        fitted["properties"] = kept
-        if wanted:
-            fitted["required"] = list(dict.fromkeys(wanted))
-
-    def _reference(self, schema: Mapping[str, object], depth: int) -> dict[str, object]:
-        reference, beside = schema["$ref"], dict(_plain_keywords(schema))
-        target = _target(self.root, reference)
-        if target is None or reference in self.written_out:
-            return {name: each for name, each in beside.items() if name == "description"}
-        outer, self.written_out = self.written_out, (*self.written_out, str(reference))
-        try:
-            return {**self.node(target, depth + 1), **beside}
-        finally:
-            self.written_out = outer
-
-
-def _plain_keywords(schema: Mapping[str, object]) -> Iterator[tuple[str, object]]:
-    kind = schema.get("type")
-    if (isinstance(kind, str) and kind in _TYPES) or (
-        isinstance(kind, list) and kind and all(isinstance(each, str) and each in _TYPES for each in kind)
-    ):
-        yield "type", kind
-    for keyword in _TEXTS:
-        value = schema.get(keyword)
-        if isinstance(value, str) and value:
-            yield keyword, value[:MAX_TEXT_CHARS]
-    for keyword in _NUMBERS:
-        value = schema.get(keyword)
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            yield keyword, value
-    values = schema.get("enum")
-    if isinstance(values, list) and 0 < len(values) <= MAX_VALUES:
-        yield "enum", values
-    for keyword in ("const", "default"):
-        if keyword in schema:
-            yield keyword, schema[keyword]
-    if isinstance(schema.get("uniqueItems"), bool):
-        yield "uniqueItems", schema["uniqueItems"]
-
-
-def _target(root: Mapping[str, object], reference: object) -> object:
-    """Of a reference within the schema ("#/$defs/Name"); None for any other."""
-    if not isinstance(reference, str) or not reference.startswith("#"):
-        return None
-    node: object = root
-    for step in reference[1:].split("/")[1:]:
-        name = step.replace("~1", "/").replace("~0", "~")
-        if not isinstance(node, Mapping) or name not in node:
-            return None
-        node = node[name]
-    return node
 
 
 # -- checking -------------------------------------------------------------------------------------------------------

@@ -254,7 +254,7 @@ class MessagesEncoding(encoding.TurnEncoding):
 
     def _own_tools(self) -> Sequence[ToolDefinition]:
         if self._dialect.schemas:
-            return self.adapted_tools(ANTHROPIC, ANTHROPIC_STRICT)
+            return self.adapted_tools(ANTHROPIC, ANTHROPIC_STRICT, ANTHROPIC_ANSWER)
         if any(tool.strict for tool in self.request.tools):
             self.notes.append(f"strict: {self._dialect.name} has no such field; left out")
         return [replace(tool, strict=False) for tool in self.adapted_tools(ANTHROPIC, ANTHROPIC)]

@@ -238,7 +238,7 @@ class ConverseEncoding(encoding.TurnEncoding):
 
     def _tools(self) -> Body:
         request = self.request
-        tools: list[Body] = [_tool(tool) for tool in self.adapted_tools(ANTHROPIC, ANTHROPIC_STRICT)]
+        tools: list[Body] = [_tool(tool) for tool in self.adapted_tools(ANTHROPIC, ANTHROPIC_STRICT, ANTHROPIC_ANSWER)]
         tools += [{"systemTool": {"name": self._system_tool(offer)}} for offer in request.server_tools]
         mode = request.tool_choice.mode
         if mode is ToolChoiceMode.NONE and tools:

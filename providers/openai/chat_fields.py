@@ -3,7 +3,7 @@ The table of dialects says which server takes which form."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from typing import Final
 
@@ -14,7 +14,7 @@ from callboard.protocol.errors import UsageError
 from callboard.protocol.server_tools import CodeExecution, ServerToolOffer, WebFetch, WebSearch
 from callboard.providers.json_values import Body
 from callboard.providers.request_encoding import data_url, file_name
-from callboard.providers.tool_schema import is_strict
+from callboard.providers.schema_forms import SCHEMA_LISTS, SCHEMA_MAPS
 
 # Media.
 
@@ -309,3 +309,23 @@ def json_schema_format(schema: Mapping[str, object]) -> Body:
 def json_object_format(schema: Mapping[str, object]) -> Body:
     """Cohere's: the schema beside the type."""
     return {"type": "json_object", "schema": schema}
+
+
+def is_strict(schema: object) -> bool:
+    """Will OpenAI take this with `strict: true`? There every object closes itself and requires all its properties."""
+    if not isinstance(schema, Mapping):
+        return True
+    properties, required = schema.get("properties") or {}, schema.get("required") or ()
+    if schema.get("type") == "object" or properties:
+        closed = schema.get("additionalProperties") is False
+        if not closed or sorted(map(str, required)) != sorted(map(str, properties)):
+            return False
+    return all(is_strict(child) for keyword, value in schema.items() for child in _children(keyword, value))
+
+
+def _children(keyword: str, value: object) -> Iterable[object]:
+    if keyword in SCHEMA_MAPS and isinstance(value, Mapping):
+        return value.values()
+    if keyword in SCHEMA_LISTS and isinstance(value, list | tuple):
+        return value
+    return (value,) if keyword == "items" else ()

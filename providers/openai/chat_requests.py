@@ -15,7 +15,6 @@ from callboard.providers import request_encoding as encoding
 from callboard.providers.json_values import Body
 from callboard.providers.openai.dialects import ChatDialect, StrictTools
 from callboard.providers.tool_schema import OPENAI as OPENAI_SCHEMA
-from callboard.providers.tool_schema import OPENAI_STRICT
 
 #: The model's turn between tool results and the user's next message, where a server demands one (quirk 74).
 BRIDGE: Final = "I have the results."
@@ -210,7 +209,7 @@ class ChatEncoding(encoding.Encoding):
     def _tools(self) -> Sequence[ToolDefinition]:
         """The tools in schemas that the server takes, `strict` as it takes that."""
         noted = len(self.notes)
-        tools = self.adapted_tools(OPENAI_SCHEMA, OPENAI_STRICT)
+        tools = self.adapted_tools(OPENAI_SCHEMA, self.dialect.strict_schemas)
         strict, rule = {tool.strict for tool in tools}, self.dialect.strict
         if strict == {False} or rule is StrictTools.EACH or (rule is StrictTools.SAME and strict == {True}):
             return tools
@@ -220,7 +219,7 @@ class ChatEncoding(encoding.Encoding):
             f"strict: it {why} at {self.dialect.name}, so no tool is; arguments are checked when they come"
         ]
         self.request = replace(self.request, tools=tuple(replace(tool, strict=False) for tool in self.request.tools))
-        return self.adapted_tools(OPENAI_SCHEMA, OPENAI_STRICT)
+        return self.adapted_tools(OPENAI_SCHEMA, self.dialect.strict_schemas)
 
     def _tool_choice(self, tools: Sequence[ToolDefinition]) -> tuple[Sequence[ToolDefinition], Body]:
         """The tools to be offered and the fields that say which must be called. What a server cannot be told by its
@@ -260,7 +259,7 @@ class ChatEncoding(encoding.Encoding):
         schema = self.request.response_schema
         if schema is None:
             return {}, ""
-        if self.dialect.strict_answers and (adapted := self.answer_schema(OPENAI_STRICT)):
+        if self.dialect.strict_answers and (adapted := self.answer_schema(self.dialect.strict_schemas)):
             answer = {"name": "answer", "schema": adapted.schema, "strict": adapted.strict}
             return {"response_format": {"type": "json_schema", "json_schema": answer}}, ""
         if self.dialect.answer_format is not None:

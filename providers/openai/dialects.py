@@ -22,6 +22,7 @@ from callboard.providers.json_values import Body
 from callboard.providers.openai import chat_fields as fields
 from callboard.providers.openai.chat_fields import MediaSource, PartForm, ServerToolForm
 from callboard.providers.request_encoding import MISTRAL_IDS, OPENAI_IDS, OPENAI_IMAGES, CallIdRule, checked_url
+from callboard.providers.tool_schema import CEREBRAS_STRICT, OPENAI_STRICT, SchemaDialect
 
 
 class StrictTools(StrEnum):
@@ -118,6 +119,8 @@ class ChatDialect(Struct, frozen=True):
 
     # Tools.
     strict: StrictTools = StrictTools.EACH
+    strict_schemas: SchemaDialect = OPENAI_STRICT
+    """The subset of JSON Schema that a strict tool or answer must keep to."""
     tool_choices: frozenset[ToolChoiceMode] = frozenset(ToolChoiceMode)
     required_word: str = "required"
     parallel_flag: bool = True
@@ -313,6 +316,7 @@ _ROWS: Final = (
         strict_answers=True,
         parts=MappingProxyType({Image: PartForm(fields.image_part, (_BYTES,), ("image/png", "image/jpeg"))}),
         strict=StrictTools.SAME,
+        strict_schemas=CEREBRAS_STRICT,
         reasoning_replay_field="reasoning",
     ),
     ChatDialect(

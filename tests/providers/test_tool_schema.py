@@ -15,10 +15,13 @@ from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import ToolName
 from callboard.protocol.model import ModelRequest
 from callboard.protocol.tools import ToolDefinition
+from callboard.providers.json_values import dumps
 from callboard.providers.request_encoding import Encoding
 from callboard.providers.tool_schema import (
     ANTHROPIC,
+    ANTHROPIC_ANSWER,
     ANTHROPIC_STRICT,
+    CEREBRAS_STRICT,
     GEMINI,
     GEMINI_ANSWER,
     MAX_SCHEMA_DEPTH,
@@ -236,3 +239,361 @@ def test_that_a_text_is_base64_is_said_in_words_where_there_is_no_keyword(dialec
     told = adapted.schema["properties"]["picture"]
     assert told == {"type": "string", "description": 'PNG.\n(contentEncoding: "base64")'}
     assert not adapted.losses
+
+
+# -- a schema is judged by its values ----------------------------------------------------------------------------------
+
+
+def faults(schema: Any, dialect: SchemaDialect, root: dict[str, Any], path: str = "") -> list[str]:
+    """What a strict compiler refuses, by the makers' documents: OpenAI's "Supported schemas", Anthropic's "JSON Schema
+    limitations"."""
+    found = []
+    assert dialect.keywords is not None
+    if "$ref" in schema:
+        name = schema["$ref"].removeprefix("#/$defs/")
+        return [] if set(schema) == {"$ref"} and name in root.get("$defs", {}) else [f"{path}: $ref"]
+    kinds = schema.get("type")
+    kinds = [kinds] if isinstance(kinds, str) else kinds
+    if kinds is None and "anyOf" not in schema:
+        found.append(f"{path}: schema must have a 'type' key")
+    found += [f"{path}: {keyword!r} is not permitted" for keyword in set(schema) - dialect.keywords - {"$defs"}]
+    if "object" in (kinds or ()):
+        if schema.get("additionalProperties") is not False or "properties" not in schema:
+            found.append(f"{path}: 'additionalProperties' is required to be supplied and to be false")
+        if dialect.all_required and sorted(schema.get("required", ())) != sorted(schema.get("properties", ())):
+            found.append(f"{path}: 'required' must name every property")
+    if "array" in (kinds or ()) and not schema.get("items"):
+        found.append(f"{path}: array schema missing items")
+    if dialect.formats is not None and schema.get("format", "date") not in dialect.formats:
+        found.append(f"{path}: {schema['format']!r} is not a valid format")
+    if "(?!" in schema.get("pattern", ""):
+        found.append(f"{path}: regex lookaround is not supported")
+    for key in ("properties", "$defs"):
+        for name, child in schema.get(key, {}).items():
+            found += faults(child, dialect, root, f"{path}/{key}/{name}")
+    for index, child in enumerate(schema.get("anyOf", ())):
+        found += faults(child, dialect, root, f"{path}/anyOf/{index}")
+    if isinstance(schema.get("items"), dict):
+        found += faults(schema["items"], dialect, root, f"{path}/items")
+    return found
+
+
+def of(schema: Any, **more: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": {"x": schema}, "required": ["x"], **more}
+
+
+NODE = {"N": an_object(kids={"type": "array", "items": {"$ref": "#/$defs/N"}})}
+TWO_OBJECTS = {"allOf": [an_object(a={"type": "string"}), an_object(b={"type": "string"})]}
+
+
+@pytest.mark.parametrize(
+    ("schema", "is_strict"),
+    [
+        # A format that is none of the nine is said in words; `uri` is pydantic's of a URL.
+        (of({"type": "string", "format": "uri"}), True),
+        (of({"type": "string", "format": "binary"}), True),
+        (of({"type": "string", "format": "int64"}), True),
+        (of({"type": "array", "items": {"type": "string", "format": "uri-reference"}}), True),
+        (of({"anyOf": [{"type": "string", "format": "password"}, {"type": "null"}]}), True),
+        (of({"type": "string", "format": "byte", "pattern": "^a"}), True),
+        # Lookarounds.
+        (of({"type": "string", "pattern": "^(?!a)"}), True),
+        (of({"anyOf": [{"type": "number"}, {"type": "string", "pattern": r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$"}]}), True),
+        # Tuples: of a known length as an array of their types, else not strict.
+        (of({"type": "array", "prefixItems": [{"type": "integer"}, {"type": "string"}]}), False),
+        (of({"type": "array", "prefixItems": [{"type": "integer"}], "minItems": 1, "maxItems": 1}), True),
+        (of({"type": "array", "prefixItems": [{"type": "integer"}, {"type": "string"}], "items": False}), True),
+        (of({"type": "array", "prefixItems": [{"type": "integer"}], "items": {"type": "string"}}), True),
+        (of({"type": "array", "items": [{"type": "integer"}, {"type": "string"}], "additionalItems": False}), True),
+        (of({"type": "array", "items": [{"type": "integer"}]}), False),
+        (of({"type": "array", "prefixItems": [{}], "items": False}), False),
+        # Arrays of anything, objects of any key, any value.
+        (of({"type": "array"}), False),
+        (of({"type": "array", "items": {}}), False),
+        (of({"type": "array", "items": True}), False),
+        (of({"type": ["array", "null"]}), False),
+        (of({"type": "object"}), False),
+        (of({"type": ["object", "null"]}), False),
+        (of({"type": "object", "additionalProperties": {"type": "string"}}), False),
+        (of({"type": "object", "patternProperties": {"^a": {"type": "string"}}}), False),
+        (of(an_object(a={"type": "string"}) | {"patternProperties": {"^a": {"type": "string"}}}), False),
+        (of({}), False),
+        (of(True), False),
+        (of({"description": "Whatever."}), False),
+        (of({"anyOf": [{"type": "string"}, {}]}), False),
+        (of({"const": "fact"}), True),
+        (of({"enum": ["a", 1, None]}), True),
+        (of({"enum": [{"a": 1}, {"a": 2}]}), False),
+        (of({"properties": {"a": {"type": "string"}}}), True),
+        # Branches of an `allOf`, and of a choice beside properties.
+        (of(TWO_OBJECTS), True),
+        (of({"type": "string", "allOf": [{"pattern": "a"}, {"pattern": "b"}]}), True),
+        (of({"allOf": [{"type": "string"}, {"minLength": 2}, {"maxLength": 5}]}), True),
+        (
+            of({"allOf": [an_object(a={"anyOf": [{"type": "string"}]}), an_object(a={"anyOf": [{"type": "null"}]})]}),
+            True,
+        ),
+        (of({**an_object(kind={"type": "string"}), "anyOf": [an_object(a={"type": "string"}), an_object()]}), True),
+        (of({**an_object(a={"type": "string"}), "if": {"required": ["a"]}, "then": an_object(b={})}), False),
+        (of({"not": {"type": "string"}}), False),
+        (of({"type": "string", "not": {"const": "a"}}), True),
+        (of({"oneOf": [{"type": "string"}, {"type": "null"}]}), True),
+        (of({"$ref": "#/definitions/A"}, definitions={"A": {"type": "string"}}), True),
+        (of({"$ref": "#/properties/x/properties/y", **an_object(y={"type": "string"})}), False),
+        (of({"type": "string", "nullable": True}), True),
+        (of(TWO_OBJECTS["allOf"][0], allOf=[an_object(y={"type": "string"})]), True),
+        (of({"type": "string"}, anyOf=[an_object(y={"type": "string"}), an_object(z={"type": "string"})]), False),
+        (of({"type": "string"}, oneOf=[{"required": ["x"]}]), False),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("dialect", [OPENAI_STRICT, ANTHROPIC_STRICT, CEREBRAS_STRICT], ids=lambda each: each.name)
+def test_what_is_sent_strict_is_what_the_compiler_takes(
+    schema: dict[str, Any], is_strict: bool, dialect: SchemaDialect
+) -> None:
+    adapted = adapt_schema(schema, dialect)
+    assert adapted.strict is is_strict
+    if is_strict:
+        assert faults(adapted.schema, dialect, adapted.schema) == []
+    else:
+        assert adapted.losses  # which are notes
+        assert adapt_schema(schema, dialect.relaxed or dialect).schema == adapted.schema
+
+
+def test_every_strict_schema_is_one_that_the_compiler_takes() -> None:
+    @settings(max_examples=examples(300), deadline=None)
+    @given(schemas, schemas, st.sampled_from([OPENAI_STRICT, ANTHROPIC_STRICT, CEREBRAS_STRICT]))
+    def check(one: Any, other: Any, dialect: SchemaDialect) -> None:
+        schema = an_object(a=one, b={"$ref": "#/$defs/O", "description": "b"}, c={"$ref": "#/$defs/O"})
+        adapted = adapt_schema({**schema, "$defs": {"O": other}}, dialect)
+        if adapted.strict:
+            assert faults(adapted.schema, dialect, adapted.schema) == []
+
+    check()
+
+
+@pytest.mark.parametrize("dialect", [OPENAI, OPENAI_STRICT, CEREBRAS_STRICT], ids=lambda dialect: dialect.name)
+def test_a_lookaround_goes_to_openai_in_words_only(dialect: SchemaDialect) -> None:
+    adapted = adapt_schema(of({"type": "string", "pattern": "^(?!a)", "description": "A name."}), dialect)
+    assert adapted.schema["properties"]["x"] == {"type": "string", "description": 'A name.\n(pattern: "^(?!a)")'}
+    assert [(loss.path, loss.keyword) for loss in adapted.losses] == [("/properties/x", "pattern")]
+
+
+def test_openai_needs_items_and_properties_without_strict_too() -> None:
+    """ "array schema missing items" (langgenius/dify#32894), "object schema missing properties"."""
+    sent = adapt_schema({"type": "object"}, OPENAI).schema
+    assert sent == {"type": "object", "properties": {}}
+    for array in ({"type": "array"}, {"type": ["array", "null"]}, {"type": "array", "prefixItems": [{}]}):
+        assert adapt_schema(of(array), OPENAI).schema["properties"]["x"] == {**array, "items": {}}
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
+@pytest.mark.parametrize(
+    "reference", ["#/definitions/N", "#/properties/y", "#/$defs/N", "#/$defs/M/anyOf/0", "#/$defs/A%20B", "#/$defs/~1"]
+)
+def test_every_reference_names_a_definition(reference: str, dialect: SchemaDialect) -> None:
+    """Gemini finds nothing else (DEEIX-AI/DEEIX-Chat#546)."""
+    number = an_object(n={"type": "integer"})
+    schema = {
+        **an_object(x={"$ref": reference}, y=number),
+        "definitions": {"N": number},
+        "$defs": {"N": number, "M": {"anyOf": [number]}, "A B": number, "/": number},
+    }
+    adapted = adapt_schema(schema, dialect)
+    (name, definition), *others = adapted.schema["$defs"].items()
+    assert not others
+    assert adapted.schema["properties"]["x"] == {"$ref": f"#/$defs/{name.replace('/', '~1')}"}
+    assert definition["properties"] == {"n": {"type": "integer"}}
+    assert "definitions" not in adapted.schema
+    assert not adapted.losses
+
+
+def test_two_definitions_of_one_name_stay_two() -> None:
+    schema = {
+        **an_object(x={"$ref": "#/definitions/N"}, y={"$ref": "#/$defs/N"}),
+        "definitions": {"N": {"type": "string"}},
+        "$defs": {"N": {"type": "integer"}},
+    }
+    sent = adapt_schema(schema, GEMINI).schema
+    assert sent["properties"] == {"x": {"$ref": "#/$defs/N"}, "y": {"$ref": "#/$defs/N_2"}}
+    assert sent["$defs"] == {"N": {"type": "string"}, "N_2": {"type": "integer"}}
+
+
+@pytest.mark.parametrize("dialect", [OPENAI_STRICT, GEMINI, ANTHROPIC_STRICT], ids=lambda dialect: dialect.name)
+def test_a_reference_and_what_stands_beside_it_hold_both(dialect: SchemaDialect) -> None:
+    """JSON Schema 2020-12 (openai/openai-agents-python#4354)."""
+    target = {"type": "object", "properties": {"b": {"type": "string"}}, "required": ["b"]}
+    beside = {"$ref": "#/$defs/T", "properties": {"a": {"type": "string"}}, "required": ["a"]}
+    adapted = adapt_schema(of(beside, **{"$defs": {"T": target}}), dialect)
+    assert set(adapted.schema["properties"]["x"]["properties"]) == {"a", "b"}
+    assert set(adapted.schema["properties"]["x"]["required"]) == {"a", "b"}
+    assert not adapted.losses
+
+
+def test_a_circle_at_gemini_is_in_a_property_that_may_be_left_out() -> None:
+    schema = of({"$ref": "#/$defs/N"}, **{"$defs": NODE})
+    adapted = adapt_schema(schema, GEMINI)
+    assert adapted.schema["$defs"]["N"]["properties"]["kids"]["items"] == {"$ref": "#/$defs/N"}
+    needed = {"N": {**NODE["N"], "required": ["kids"]}}
+    adapted = adapt_schema({**schema, "$defs": needed}, GEMINI)
+    assert adapted.schema["$defs"]["N"]["properties"]["kids"]["items"] == {"description": "(again as described of N)"}
+    assert [loss.keyword for loss in adapted.losses] == ["$ref"]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        of({"$ref": "#/$defs/N"}, **{"$defs": NODE}),
+        of({"$ref": "#/$defs/N", "description": "The root."}, **{"$defs": NODE}),
+        of({"$ref": "#"}),
+        of({"$ref": "#/$defs/A"}, **{"$defs": {"A": of({"$ref": "#/$defs/B"}), "B": of({"$ref": "#/$defs/A"})}}),
+        of({"allOf": [{"$ref": "#/$defs/N"}, an_object(n={"type": "string"})]}, **{"$defs": NODE}),
+        {"$ref": "#/$defs/N", "$defs": NODE},
+    ],
+    ids=["items", "described", "root", "two", "allOf", "at the root"],
+)
+def test_a_recursive_tool_is_strict_at_openai_and_not_at_anthropic(schema: dict[str, Any]) -> None:
+    """ "Circular reference detected in schema definitions"."""
+    assert adapt_schema(schema, OPENAI_STRICT).strict
+    for dialect in (ANTHROPIC_STRICT, CEREBRAS_STRICT):
+        adapted = adapt_schema(schema, dialect)
+        assert not adapted.strict
+        assert "refers to itself" in str(adapted.losses[0])
+    assert not adapt_schema(schema, ANTHROPIC_ANSWER).strict
+
+
+@pytest.mark.parametrize(
+    ("schema", "keyword"),
+    [
+        (an_object(**{f"p{n}": {"type": "string"} for n in range(5_001)}), "properties"),
+        (an_object(x={"enum": [str(n) for n in range(1_001)]}), "enum"),
+        (an_object(**{"x" * 120_001: {"type": "string"}}), "characters"),
+        (an_object(x={"enum": ["x" * 60_001, "y" * 60_000]}), "characters"),
+        (an_object(x={"const": "x" * 120_001}), "characters"),
+    ],
+    ids=["properties", "values", "a name", "long values", "a constant"],
+)
+def test_what_is_too_large_for_openai_is_not_strict(schema: dict[str, Any], keyword: str) -> None:
+    adapted = adapt_schema(schema, OPENAI_STRICT)
+    assert not adapted.strict
+    assert adapted.losses[0].keyword == keyword
+
+
+def test_an_object_nested_deeper_than_openai_compiles_is_not_strict() -> None:
+    schema: dict[str, Any] = an_object()
+    for level in range(1, 12):
+        adapted = adapt_schema(schema, OPENAI_STRICT)
+        assert adapted.strict is (level <= 10)
+        schema = an_object(x=schema)
+
+
+def strict_tool(name: str, schema: dict[str, Any]) -> ToolDefinition:
+    return ToolDefinition(ToolName(name), "", schema, strict=True)
+
+
+OPTIONAL = an_object(**{f"o{n}": {"type": "string"} for n in range(10)})
+NULLABLE = of({"type": ["string", "null"]})
+PLAIN = of({"type": "string"})
+
+
+@pytest.mark.parametrize(
+    ("schemas", "strict"),
+    [
+        ([PLAIN] * 21, [True] * 20 + [False]),
+        ([PLAIN] * 20, [True] * 20),
+        ([OPTIONAL, OPTIONAL, OPTIONAL, PLAIN], [True, True, False, True]),
+        ([NULLABLE] * 17 + [PLAIN], [True] * 16 + [False, True]),
+        ([of({"anyOf": [{"type": "string"}, {"type": "null"}]})] * 17, [True] * 16 + [False]),
+        ([an_object(**{f"o{n}": {"type": "string"} for n in range(25)}), PLAIN], [False, True]),
+    ],
+    ids=["21 tools", "20 tools", "optional", "nullable", "anyOf", "one alone"],
+)
+def test_the_budget_of_a_request_goes_to_its_first_tools(schemas: list[dict[str, Any]], strict: list[bool]) -> None:
+    """platform.claude.com, "Schema complexity limits"; Bedrock: pydantic/pydantic-ai#5579."""
+    tools = tuple(strict_tool(f"t{number}", schema) for number, schema in enumerate(schemas))
+    for count in range(1, len(tools) + 1):  # one more tool changes none before it
+        encoding = Encoding(ModelRequest("m", (UserMessage.of("?"),), tools[:count]))
+        sent = encoding.adapted_tools(ANTHROPIC, ANTHROPIC_STRICT, ANTHROPIC_ANSWER)
+        assert [tool.strict for tool in sent] == strict[:count]
+    left = [f"t{number}" for number, is_strict in enumerate(strict) if not is_strict]
+    assert [note.split(":")[0].removeprefix("tool ") for note in encoding.notes] == left
+
+
+def test_the_answer_s_schema_has_the_budget_first() -> None:
+    tools = (strict_tool("a", OPTIONAL), strict_tool("b", PLAIN))
+    request = ModelRequest("m", (UserMessage.of("?"),), tools, response_schema=an_object(**OPTIONAL["properties"]) | {})
+    encoding = Encoding(request)
+    assert [tool.strict for tool in encoding.adapted_tools(ANTHROPIC, ANTHROPIC_STRICT, ANTHROPIC_ANSWER)] == [True] * 2
+    more = an_object(**{f"o{n}": {"type": "string"} for n in range(15)})
+    encoding = Encoding(ModelRequest("m", (UserMessage.of("?"),), tools, response_schema=more))
+    sent = encoding.adapted_tools(ANTHROPIC, ANTHROPIC_STRICT, ANTHROPIC_ANSWER)
+    assert [tool.strict for tool in sent] == [False, True]
+    assert encoding.notes == [
+        "tool a: strict: anthropic strict takes at most 20 strict tools, 24 parameters that may be left out and 16 of "
+        "several types in one request; left out"
+    ]
+
+
+# -- no schema is too odd ----------------------------------------------------------------------------------------------
+
+ALL = (*DIALECTS, ANTHROPIC_ANSWER, CEREBRAS_STRICT, GEMINI_ANSWER)
+odd_values = st.recursive(
+    st.one_of(
+        st.none(), st.booleans(), st.integers(-3, 3), st.text(max_size=3),
+        st.sampled_from(["object", "array", "#", "#/$defs/a", "#/$defs/b", "#/properties/a", "http://x/y", "(?!"]),
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(st.sampled_from([*"ab", "type", "properties", "required", "items", "anyOf", "allOf", "oneOf",
+            "not", "enum", "const", "$ref", "$defs", "additionalProperties", "patternProperties", "prefixItems",
+            "nullable", "definitions", "pattern", "format", "minimum", "exclusiveMinimum", "if", "then"]), inner,
+            max_size=5),
+    ),
+    max_leaves=25,
+)  # fmt: skip
+
+
+@settings(max_examples=examples(500), deadline=None)
+@given(
+    st.dictionaries(st.sampled_from(["a", "b"]), odd_values), st.fixed_dictionaries({"a": odd_values, "b": odd_values})
+)
+def test_any_json_is_sent_or_refused_with_a_reason(properties: dict[str, Any], defs: dict[str, Any]) -> None:
+    for dialect in ALL:
+        try:
+            adapted = adapt_schema({"properties": properties, "$defs": defs}, dialect)
+        except UsageError:
+            continue
+        if adapted.strict:
+            assert faults(adapted.schema, dialect, adapted.schema) == []
+
+
+def doubling(levels: int, level: Any) -> dict[str, Any]:
+    defs = {f"d{number}": level(f"#/$defs/d{number + 1}") for number in range(levels)}
+    return {**an_object(a={"$ref": "#/$defs/d0"}), "$defs": {**defs, f"d{levels}": {"type": "string"}}}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        doubling(60, lambda ref: {"allOf": [{"$ref": ref}, {"$ref": ref}]}),
+        doubling(60, lambda ref: {"allOf": [{"$ref": ref, "description": "x"}, {"$ref": ref, "minLength": 1}]}),
+        doubling(60, lambda ref: an_object(x={"$ref": ref, "title": "x"}, y={"$ref": ref, "description": "y"})),
+        doubling(60, lambda ref: {"anyOf": [{"$ref": ref, "description": str(number)} for number in range(3)]}),
+        doubling(60, lambda ref: {**an_object(k={"$ref": ref}), "anyOf": [an_object(a={"$ref": ref}), an_object()]}),
+        doubling(3_000, lambda ref: {"$ref": ref}),
+        an_object(a={"allOf": [an_object(**{f"p{number}": {}}) for number in range(3_000)]}),
+        {**an_object(a={"$ref": "#/$defs/a", "minLength": 1}), "$defs": {"a": {"$ref": "#/$defs/a"}}},
+        {**an_object(a={"$ref": "#/$defs/a"}), "$defs": {"a": {"allOf": [{"$ref": "#/$defs/a"}, {"minLength": 1}]}}},
+        an_object(a={"$ref": "#"}, b={"$ref": "#", "title": "x"}, c={"allOf": [{"$ref": "#"}, {"minProperties": 1}]}),
+        an_object(a={"type": "string", "pattern": "[" * 100_000}),
+        an_object(a={"enum": list(range(20_000))}),
+        an_object(**{f"p{number}": False for number in range(1_000)}),
+    ],
+    ids=["allOf", "allOf described", "beside", "choices", "choices beside", "row", "wide", "self", "self in allOf",
+         "root", "pattern", "values", "false"],
+)  # fmt: skip
+def test_a_hostile_schema_is_bounded(schema: dict[str, Any]) -> None:
+    """Written out, some of these would be 2 to the power of 60 schemas."""
+    for dialect in ALL:
+        sent = adapt_schema(schema, dialect)
+        assert len(dumps(sent.schema)) < 3_000_000

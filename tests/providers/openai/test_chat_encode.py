@@ -28,9 +28,9 @@ from callboard.protocol.provider_options import ExtraFields
 from callboard.protocol.tools import ToolDefinition
 from callboard.providers.adapter import Adapter
 from callboard.providers.openai.chat_api import OpenAIChat
+from callboard.providers.openai.chat_fields import is_strict
 from callboard.providers.openrouter import OpenRouter, ProviderPreferences, SendPreferences
 from callboard.providers.provider_registry import adapter_for
-from callboard.providers.tool_schema import is_strict
 
 OPENAI = OpenAIChat(api_key="sk-key")
 USER = UserMessage.of("Hi")
