@@ -29,6 +29,7 @@ from callboard.protocol.tools import ToolDefinition
 from callboard.providers.adapter import Decoder, WireRequest
 from callboard.providers.base_decoder import AnswerHead
 from callboard.providers.json_values import Body, Json, dumps, finite_loads
+from callboard.providers.model_rules import Thinks, fitted, forced_calls_of, thinking_of, thinks, told_to_think
 from callboard.providers.own_options import NO_OPTIONS, OptionTable, merged, own_fields
 from callboard.providers.tool_schema import AdaptedSchema, SchemaDialect, StrictBudget, adapted
 
@@ -294,10 +295,11 @@ class Encoding:
     cites_documents: ClassVar[bool] = False
     """Can the model be asked to cite a document (`Document.citations`)?"""
 
-    def __init__(self, request: ModelRequest) -> None:
+    def __init__(self, request: ModelRequest, server: str = "") -> None:
         check_request(request)
+        request, self.notes = fitted(request, server)
         self.request = replace(request, messages=tuple(map(_with_plain_media, request.messages)))
-        self.notes: list[str] = []
+        self._server = server
         if not self.cites_documents and any(map(_asks_for_citations, self.request.messages)):
             self.note("citations of documents: the API has none; left out")
         if request.storage is not None and not self.keeps_answers:
@@ -364,6 +366,29 @@ class Encoding:
             f"{self.asked} answers without sound on this API; leave audio_out out, or ask a model that speaks."
         )
 
+    def may_force_call(self) -> bool:
+        """May the model be sent the forced call that it is asked for? One that takes none while it thinks is kept from
+        thinking, or where it cannot be, is asked without force; noted. UsageError where it was told to think."""
+        choice, rule = self.request.tool_choice, forced_calls_of(self.request.model)
+        if rule is None or (rule.at and rule.at != self._server) or not thinks(self.request):
+            return True
+        if rule.named and choice.mode is not ToolChoiceMode.NAMED:
+            return True
+        what = f"tool_choice {choice.name or choice.mode.value}"
+        if told_to_think(self.request):
+            raise UsageError(
+                f"{what}: {self.asked} takes no forced call while it thinks; drop reasoning_effort (or what else asks "
+                "for thinking), or drop tool_choice"
+            )
+        thinking = thinking_of(self.request.model)
+        if thinking is not None and thinking.when is Thinks.UNLESS:
+            self.note(f"{what}: {self.asked} takes no forced call while it thinks; it was asked not to think")
+            sampling = replace(self.request.sampling, reasoning_effort="none")
+            self.request = replace(self.request, sampling=sampling)
+            return True
+        self.note(f"{what}: {self.asked} takes no forced call, since it always thinks; it may answer without a call")
+        return False
+
     def note_own_cache(self) -> None:
         """Where the server decides what it caches: say that it cannot be asked to keep it for an hour."""
         if self.request.prompt_cache is PromptCache.ONE_HOUR:
@@ -419,8 +444,8 @@ class TurnEncoding(Encoding, ABC):
     """A request to an API whose conversation begins with the user and in which neighbours of one role are one message:
     Anthropic and Gemini."""
 
-    def __init__(self, request: ModelRequest) -> None:
-        super().__init__(request)
+    def __init__(self, request: ModelRequest, server: str = "") -> None:
+        super().__init__(request, server)
         self.turns: list[tuple[str, list[Body]]] = []
         """Roles and their parts."""
 

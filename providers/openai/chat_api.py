@@ -11,6 +11,8 @@ from io import StringIO
 from typing import Final
 from urllib.parse import quote
 
+from msgspec.structs import replace
+
 from callboard.protocol import content, model
 from callboard.protocol.content import Citation
 from callboard.protocol.errors import ErrorKind
@@ -37,6 +39,7 @@ from callboard.providers.base_decoder import (
 )
 from callboard.providers.http_errors import make_error
 from callboard.providers.json_values import Body, Json, JsonObject
+from callboard.providers.model_rules import FAMILY, family_of
 from callboard.providers.openai.chat_extras import (
     CitedSources,
     ExecutedTools,
@@ -65,7 +68,11 @@ class OpenAIChat(encoding.HttpAdapter):
         api_key: str | None = None,
         dialect: ChatDialect = OPENAI,
         headers: Mapping[str, str] | None = None,
+        reasoning: str = "",
     ) -> None:
+        """`reasoning`: the field in which a model whose name does not say so wants its reasoning back."""
+        if reasoning:
+            dialect = replace(dialect, reasoning_replay_field=reasoning, blank_reasoning=True)
         self.dialect = dialect
         super().__init__(
             dialect.name,
@@ -132,9 +139,8 @@ class ChatDecoder(BaseDecoder):
         self._dialect = dialect
         self._held = HeldReasoning(dialect.name)
         self._think_tags = ThinkTags() if dialect.think_tags else None
-        # Given back to the server that wants it (ChatDialect.reasoning_replay_field).
-        wanted = dialect.reasoning_replay_field or dialect.thinking_parts
-        self._thinking_replay = content.Replay(dialect.name, {}) if wanted else None
+        self._thinking_replay = content.Replay(dialect.name, {})
+        """Whose the reasoning is, so that it goes back to no other model."""
         self._sources = CitedSources()
         self._tools = ExecutedTools(dialect.name)
         self._speech: Speech | None = None
@@ -235,6 +241,8 @@ class ChatDecoder(BaseDecoder):
         """What any chunk may have: the answer's id and model, and usage, of which the last is the total (18)."""
         if not self.model and document.get("model"):
             self.model = str(document["model"])
+            if (family := family_of(self.model)) is not None and family.name != self._dialect.name:
+                self._thinking_replay = self._held.mark = content.Replay(self._dialect.name, {FAMILY: family.name})
         if not self.response_id and document.get("id"):
             self.response_id = self.calls.seed = str(document["id"])
         self._named = bool(self.model and self.response_id)

@@ -279,9 +279,30 @@ MOONSHOT_EFFORT: Final = EffortForm(
 )
 ZAI_EFFORT: Final = EffortForm(lambda effort: _switched("thinking", effort), levels=False)
 ALIBABA_EFFORT: Final = EffortForm(lambda effort: {"enable_thinking": effort != "none"}, levels=False)
-#: Qwen's templates read the one, gpt-oss's the other.
+#: "Thinking mode": `thinking` alone switches it; an effort has no effect (NousResearch/hermes-agent#17314).
+MIMO_EFFORT: Final = ZAI_EFFORT
+#: M3 thinks adaptively, or not (java.agentscope.io, "MiniMax Model").
+MINIMAX_EFFORT: Final = EffortForm(
+    lambda effort: {"thinking": {"type": "disabled" if effort == "none" else "adaptive"}}, levels=False
+)
+
+
+def _template(effort: str) -> Body:
+    """What chat templates read: Qwen's and GLM's `enable_thinking`, DeepSeek's and Kimi's `thinking` (docs.sglang.io,
+    "Reasoning Parser"). One that a template does not know changes nothing."""
+    return {"enable_thinking": effort != "none", "thinking": effort != "none"}
+
+
+#: gpt-oss's reads the effort.
 TEMPLATE_EFFORT: Final = EffortForm(
-    lambda effort: {"chat_template_kwargs": {"enable_thinking": effort != "none", "reasoning_effort": effort}}
+    lambda effort: {"chat_template_kwargs": {**_template(effort), "reasoning_effort": effort}}
+)
+#: The effort is a field of its own; older vLLM refuses "none" in it (docs.vllm.ai, "Reasoning Outputs").
+VLLM_EFFORT: Final = EffortForm(
+    lambda effort: {
+        "chat_template_kwargs": _template(effort),
+        **({} if effort == "none" else {"reasoning_effort": effort}),
+    }
 )
 
 

@@ -73,7 +73,8 @@ class HeldReasoning:
     `take` hands out what has come since the last time (docs/wire.md 1.5)."""
 
     def __init__(self, origin: str) -> None:
-        self._origin = origin
+        self.mark = content.Replay(origin, {})
+        """Whose it is."""
         self._size = 0
         self.pending = False
         self._values: dict[str, str] = {}
@@ -106,11 +107,11 @@ class HeldReasoning:
         """What has come, to be replayed unmodified; None where nothing has."""
         if not self.pending:
             return None
-        data: dict[str, object] = {**self._values}
+        data: dict[str, object] = {**self.mark.data, **self._values}
         for field, blocks in self._blocks.items():
             data[field] = [{**item, **{key: text.getvalue() for key, text in texts.items()}} for item, texts in blocks]
         self._values, self._blocks, self.pending = {}, {}, False
-        return content.Replay(self._origin, data)
+        return content.Replay(self.mark.origin, data)
 
     def _count(self, size: int) -> None:
         self.pending = True

@@ -13,7 +13,8 @@ from callboard.protocol.model import PromptCache, ToolChoiceMode
 from callboard.protocol.tools import ToolDefinition
 from callboard.providers import request_encoding as encoding
 from callboard.providers.json_values import Body
-from callboard.providers.openai.dialects import ChatDialect, StrictTools
+from callboard.providers.model_rules import FAMILY, family_of, is_own
+from callboard.providers.openai.dialects import ChatDialect, StrictTools, effort_of
 from callboard.providers.tool_schema import OPENAI as OPENAI_SCHEMA
 
 #: The model's turn between tool results and the user's next message, where a server demands one (quirk 74).
@@ -27,8 +28,12 @@ class ChatEncoding(encoding.Encoding):
     """One request being written."""
 
     def __init__(self, request: model.ModelRequest, dialect: ChatDialect) -> None:
-        super().__init__(request)
+        super().__init__(request, dialect.name)
         self.dialect = dialect
+        self.family = family = family_of(request.model)
+        """Whose reasoning the model takes back as its own; None: not known."""
+        self.reasoning_field = dialect.reasoning_replay_field or ("reasoning_content" if family else "")
+        self.wants_blank = dialect.blank_reasoning or (family is not None and family.wants_blank)
 
     def body(self) -> Body:
         """The request's fields, without the caller's `options`. Raises UsageError for what the server cannot do."""
@@ -59,7 +64,8 @@ class ChatEncoding(encoding.Encoding):
         else:
             messages_after = messages
         for message in self._in_turns(messages_after):
-            if (said := self._message(message)) is not None:
+            is_behind_results = bool(written) and written[-1]["role"] == "tool"
+            if (said := self._message(message, is_behind_results)) is not None:
                 self._add(written, said)
         if self.dialect.notes_as_user and not any(each["role"] != "system" for each in written):
             written.append({"role": "user", "content": encoding.BLANK_USER})
@@ -79,9 +85,9 @@ class ChatEncoding(encoding.Encoding):
                 joined.append(message)
         return joined
 
-    def _message(self, message: content.Message) -> Body | None:
+    def _message(self, message: content.Message, is_behind_results: bool) -> Body | None:
         if isinstance(message, content.AssistantMessage):
-            return self._assistant(message)
+            return self._assistant(message, follows_results=is_behind_results)
         if isinstance(message, content.ToolMessage):
             return {"role": "tool", "tool_call_id": message.call_id, "content": self._result(message)}
         if isinstance(message, content.UserMessage):
@@ -164,12 +170,20 @@ class ChatEncoding(encoding.Encoding):
         text = self._filled("\n".join(text for text in texts if text), encoding.NO_OUTPUT)
         return [{"type": "text", "text": text}, *shown] if shown else text
 
-    def _assistant(self, message: content.AssistantMessage) -> Body:
+    def takes_back(self, replay: content.Replay | None) -> bool:
+        """Does the model want reasoning with this mark back, as its own?"""
+        dialect = self.dialect
+        if replay is None and self.family is None and not dialect.blank_reasoning:
+            return False
+        is_wanted = bool(self.reasoning_field) or dialect.thinking_parts
+        return is_wanted and is_own(replay, dialect.name, self.family)
+
+    def _assistant(self, message: content.AssistantMessage, *, follows_results: bool) -> Body:
         """A turn of the model's. What its server sent goes back to it; thinking, only where it wants its own back."""
         turn = _Turn(self)
         for part in message.parts:
             turn.add(part)
-        return turn.body()
+        return turn.body(follows_results=follows_results)
 
     def _mark_for_cache(self, written: list[Body]) -> None:
         """Let the provider behind keep the prompt: marks on the instructions and on the last message."""
@@ -239,6 +253,8 @@ class ChatEncoding(encoding.Encoding):
                 f"tool_choice {self.request.tool_choice.mode.value}", "the model may answer without a call"
             )
             return tools, {}
+        if mode is not ToolChoiceMode.NONE and not self.may_force_call():
+            return tools, {}
         if mode is ToolChoiceMode.NAMED:
             return tools, {"tool_choice": {"type": "function", "function": {"name": choice.name}}}
         return tools, {"tool_choice": self.dialect.required_word if mode is ToolChoiceMode.REQUIRED else mode.value}
@@ -280,8 +296,9 @@ class ChatEncoding(encoding.Encoding):
         if sampling.seed is not None:
             knobs |= {dialect.seed_field: sampling.seed} if dialect.seed_field else self._note_missing("seed")
         if (effort := sampling.reasoning_effort) is not None:
-            knobs |= dialect.effort.write(effort)
-            if not dialect.effort.levels and effort != "none":
+            form = effort_of(dialect, self.family)
+            knobs |= form.write(effort)
+            if not form.levels and effort != "none":
                 self._note_missing(f"reasoning effort {effort!r}", "thinking is on, without a level")
         if sampling.logprobs is not None:
             knobs |= self._logprobs(sampling.logprobs)
@@ -342,9 +359,9 @@ class _Turn:
                 self._texts.append(part.text)
             self._keep(own)
         elif isinstance(part, content.Thinking):
-            if own is not None and part.text:
+            if part.text and self._request.takes_back(part.replay):
                 self._thoughts.append(part.text)
-            elif part.text and part.replay is None:  # thinking of another API is marked by its replay
+            elif part.text and (own is not None or part.replay is None):  # that of another API goes without saying
                 name = self._dialect.name
                 self._request.note(f"thinking {encoding.OF_AN_ANSWER}: {name} takes none back; left out")
             self._keep(own)
@@ -361,6 +378,8 @@ class _Turn:
 
     def _keep(self, own: Mapping[str, object] | None) -> None:
         for name, value in (own or {}).items():
+            if name == FAMILY:
+                continue
             if isinstance(value, list | tuple):
                 kept = self._own.setdefault(name, [])
                 assert isinstance(kept, list)
@@ -368,8 +387,8 @@ class _Turn:
             else:
                 self._own[name] = value
 
-    def body(self) -> Body:
-        """The message."""
+    def body(self, *, follows_results: bool) -> Body:
+        """The message. `follows_results`: it is about the results of calls."""
         dialect, text = self._dialect, "".join(self._texts)
         body: Body = {"role": "assistant"}
         if text:
@@ -379,8 +398,8 @@ class _Turn:
         if self._thoughts and dialect.thinking_parts:
             thinking = [{"type": "thinking", "thinking": [{"type": "text", "text": each}]} for each in self._thoughts]
             body["content"] = [*thinking, *([{"type": "text", "text": text}] if text else [])]
-        elif self._thoughts and dialect.reasoning_replay_field:
-            body[dialect.reasoning_replay_field] = "".join(self._thoughts)
+        elif self._thoughts or (self._request.wants_blank and (self._calls or follows_results)):
+            body[self._request.reasoning_field] = "".join(self._thoughts)
         if self._calls:
             body["tool_calls"] = self._calls
         return body | {name: value for name, value in self._own.items() if value not in ([], None)}

@@ -19,6 +19,7 @@ from callboard.protocol.errors import UsageError
 from callboard.protocol.model import ToolChoiceMode
 from callboard.protocol.server_tools import CodeExecution, ServerToolOffer, WebFetch, WebSearch
 from callboard.providers.json_values import Body
+from callboard.providers.model_rules import Family
 from callboard.providers.openai import chat_fields as fields
 from callboard.providers.openai.chat_fields import MediaSource, PartForm, ServerToolForm
 from callboard.providers.request_encoding import MISTRAL_IDS, OPENAI_IDS, OPENAI_IMAGES, CallIdRule, checked_url
@@ -70,7 +71,8 @@ class ChatDialect(Struct, frozen=True):
     """ "" where there is none."""
     stream_usage: bool = True
     """Send `stream_options.include_usage`; without it most servers send no usage in a stream."""
-    effort: fields.EffortForm = fields.FLAT_EFFORT
+    effort: fields.EffortForm | None = fields.FLAT_EFFORT
+    """None: as the model's maker has it, where its name says who that is."""
     logprobs: fields.LogprobsForm | None = fields.LOGPROBS_PAIR
     """None: the server has none."""
     answer_format: Callable[[Mapping[str, object]], Body] | None = fields.json_schema_format
@@ -113,7 +115,10 @@ class ChatDialect(Struct, frozen=True):
     result_media: tuple[type[Media], ...] = ()
     """Those that the result of a tool may have too."""
     reasoning_replay_field: str = ""
-    """The field of an assistant message in which the server wants its own reasoning back; "" = not at all."""
+    """The field of an assistant message in which the server wants reasoning back, whichever the model; "": it follows
+    from the model's name (model_rules.py)."""
+    blank_reasoning: bool = False
+    """Each turn with calls needs that field, "" where there is no reasoning, whichever the model."""
     thinking_parts: bool = False
     """It wants its reasoning back as parts of the content (Mistral)."""
 
@@ -178,7 +183,7 @@ _REASONING: Final = "reasoning_content"
 
 _ROWS: Final = (
     OPENAI,
-    ChatDialect(modalities=("image", "audio")),
+    ChatDialect(modalities=("image", "audio"), effort=None),
     ChatDialect(
         # "OpenAI compatibility": images in base64 only, no log probabilities; `reasoning` of a message is read.
         "ollama",
@@ -193,6 +198,7 @@ _ROWS: Final = (
         # (vllm-project/vllm#27752).
         "vllm",
         "http://localhost:8000/v1",
+        effort=fields.VLLM_EFFORT,
         parts=MappingProxyType({Image: _IMAGES, Video: _VIDEOS, Audio: _SOUNDS}),
         service_tiers=False,
         reasoning_replay_field="reasoning",
@@ -210,13 +216,15 @@ _ROWS: Final = (
     ChatDialect("lmstudio", "http://localhost:1234/v1", parts=SEES, service_tiers=False),
     ChatDialect(
         # "API Reference": logprobs "not yet supported". "Built-In Tools", "Browser Search", "Web Search". "Structured
-        # Outputs": all fields required, additionalProperties false.
+        # Outputs": all fields required, additionalProperties false. A message has `reasoning` (SDK, Chat Completions);
+        # other fields are refused ("property 'reasoning_content' is unsupported").
         "groq",
         "https://api.groq.com/openai/v1",
         "GROQ_API_KEY",
         strict_answers=True,
         parts=SEES,
         logprobs=None,
+        reasoning_replay_field="reasoning",
         server_tools={
             WebSearch: ServerToolForm(fields.groq_search, ("allowed_domains", "blocked_domains", "country")),
             CodeExecution: ServerToolForm(fields.groq_code),
@@ -380,10 +388,12 @@ _ROWS: Final = (
         service_tiers=False,
     ),
     ChatDialect(
-        # NIM for LLMs and VLMs, "API Reference", hosted at build.nvidia.com.
+        # NIM for LLMs and VLMs, "API Reference", hosted at build.nvidia.com. Thinking by the template's own switches
+        # (anomalyco/opencode#24264).
         "nvidia",
         "https://integrate.api.nvidia.com/v1",
         "NVIDIA_API_KEY",
+        effort=fields.VLLM_EFFORT,
         parts=_SEES_AND_WATCHES,
         service_tiers=False,
     ),
@@ -404,3 +414,13 @@ _ROWS: Final = (
 )
 
 SERVERS: Final = {row.name: row for row in _ROWS}
+#: How thinking is switched and measured by the makers that have no row above.
+_OTHER_EFFORTS: Final = {"xiaomi": fields.MIMO_EFFORT, "minimax": fields.MINIMAX_EFFORT}
+
+
+def effort_of(dialect: ChatDialect, family: Family | None) -> fields.EffortForm:
+    """How this server, or else the maker of this model, is told how hard to think."""
+    if dialect.effort is not None or family is None:
+        return dialect.effort or fields.FLAT_EFFORT
+    maker = SERVERS.get(family.name)
+    return (maker.effort if maker is not None else _OTHER_EFFORTS.get(family.name)) or fields.FLAT_EFFORT
