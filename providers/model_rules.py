@@ -31,7 +31,7 @@ class Family(Struct, frozen=True):
     """Models of one maker that take their own reasoning back as a text, unsigned."""
 
     name: str
-    """As the provider of its maker is called, where there is one."""
+    """As its maker's own provider is called, where callboard has one."""
     models: re.Pattern[str]
     wants_blank: bool = True
     """A turn that called tools is refused without the field, so that it is sent empty where there is no reasoning."""
@@ -83,7 +83,6 @@ _QWEN: Final = Family(
     wants_blank=False,
 )
 _FAMILIES: Final = (_DEEPSEEK, _KIMI, _GLM, _MIMO, _MINIMAX, _QWEN)
-_FAMILY_NAMES: Final = frozenset(family.name for family in _FAMILIES)
 
 
 @lru_cache(maxsize=512)
@@ -92,23 +91,17 @@ def family_of(model: str) -> Family | None:
     return next((family for family in _FAMILIES if family.models.search(model)), None)
 
 
-def told_by(replay: Replay | None) -> str:
-    """The family whose reasoning this is; "": not known."""
-    if replay is None:
-        return ""
-    origin = replay.origin.removesuffix("-anthropic")
-    return str(replay.data.get(FAMILY) or (origin if origin in _FAMILY_NAMES else ""))
-
-
 def is_own(replay: Replay | None, origin: str, family: Family | None) -> bool:
     """May reasoning with this mark go to a model of this family behind the server `origin` as its own? That of the same
     model from any host, and what a client says without a mark; never that of another model."""
     if replay is None:
         return True
-    told = told_by(replay)
-    if told and family is not None:
+    told = replay.data.get(FAMILY)
+    if told is not None and family is not None:
         return told == family.name
-    return replay.origin == origin
+    if replay.origin == origin:
+        return True
+    return family is not None and replay.origin.removesuffix("-anthropic") == family.name
 
 
 # -- when a model thinks
@@ -312,7 +305,7 @@ def _without(request: ModelRequest, names: Iterable[str]) -> tuple[ModelRequest,
     return replace(request, sampling=sampling, provider_options=tuple(options)), left_out
 
 
-_NOT_SET: Final = (None, (), {})
+_NOT_SET: Final[tuple[object, ...]] = (None, (), {})
 _S = TypeVar("_S", bound=Struct)
 
 
@@ -320,7 +313,7 @@ def _emptied(options: _S, name: str) -> tuple[_S, bool]:
     value = getattr(options, name, None)
     if value in _NOT_SET or (name in _USUAL and value == _USUAL[name]):
         return options, False
-    empty = () if isinstance(value, tuple) else {} if isinstance(value, Mapping) else None
+    empty: object = () if isinstance(value, tuple) else {} if isinstance(value, Mapping) else None
     return replace(options, **{name: empty}), True
 
 

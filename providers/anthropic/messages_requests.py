@@ -17,6 +17,7 @@ from callboard.providers.anthropic.cache_marks import mark_prompt
 from callboard.providers.anthropic.messages_dialects import MessagesDialect
 from callboard.providers.anthropic.server_blocks import CONTAINER, is_call, own_citations
 from callboard.providers.json_values import Body
+from callboard.providers.model_rules import Thinks, family_of, is_own, thinking_of
 from callboard.providers.tool_schema import ANTHROPIC, ANTHROPIC_ANSWER, ANTHROPIC_STRICT
 
 #: `max_tokens` is required. 8,192 is the smallest output limit among the models that are still served.
@@ -27,8 +28,8 @@ THINKING_BUDGETS: Final = {"minimal": 1_024, "low": 2_048, "medium": 8_192, "hig
 ADAPTIVE_EFFORTS: Final = {"minimal": "low"} | {effort: effort for effort in ("low", "medium", "high", "xhigh", "max")}
 #: Claude 4.6 and later: `thinking: adaptive`. A date ("claude-opus-4-20250514") has no minor version.
 ADAPTIVE_MODEL: Final = re.compile(r"claude-[a-z]+-(?:4[-.](?:[6-9]|[1-9]\d)(?!\d)|[5-9](?!\d)|[1-9]\d(?!\d))")
-#: Claude 4.7 and later: 400 "`temperature` is deprecated for this model"; and thinking comes back empty beside its
-#: signature, unless its display is asked for (jin-bo/agentao PR 296; the SDK's ThinkingConfigAdaptiveParam).
+#: Claude 4.7 and later: thinking comes back empty beside its signature, unless its display is asked for (jin-bo/agentao
+#: PR 296; the SDK's ThinkingConfigAdaptiveParam).
 NEWER_MODEL: Final = re.compile(r"claude-[a-z]+-(?:4[-.](?:[7-9]|[1-9]\d)(?!\d)|[5-9](?!\d)|[1-9]\d(?!\d))")
 #: The modes that force a call, and the API's words for them.
 _FORCED: Final = {ToolChoiceMode.REQUIRED: "any", ToolChoiceMode.NAMED: "tool"}
@@ -51,8 +52,10 @@ class MessagesEncoding(encoding.TurnEncoding):
     cites_documents: ClassVar[bool] = True
 
     def __init__(self, request: model.ModelRequest, dialect: MessagesDialect) -> None:
-        super().__init__(request)
+        super().__init__(request, dialect.name)
         self._dialect = dialect
+        self._family = family_of(request.model) if dialect.takes_unsigned(request.model) else None
+        """Whose unsigned thinking goes back as the model's own."""
         self._adaptive = ADAPTIVE_MODEL.search(request.model) is not None
         self.betas: set[str] = set()
         self._open_turn: content.Message | None = None
@@ -76,7 +79,7 @@ class MessagesEncoding(encoding.TurnEncoding):
         body.update(self._tools())
         body["messages"] = [{"role": role, "content": blocks} for role, blocks in self.turns]
         body.update(self._sampling(request.sampling))
-        body.update(self._thinking(request.sampling))
+        body.update(self._thinking(self.request.sampling))  # a forced call may have changed it
         body.update(self._answer_format(body))
         body.update(self._service())
         body["max_tokens"] = body["max_tokens"] or DEFAULT_MAX_TOKENS
@@ -126,7 +129,9 @@ class MessagesEncoding(encoding.TurnEncoding):
         is_open = message is self._open_turn
         blocks = [block for part in message.parts if (block := self._part(part, is_open)) is not None]
         kinds = {block["type"] for block in blocks}
-        if kinds <= {"text", "tool_use"}:
+        if "tool_use" in kinds and "thinking" not in kinds and self._family is not None and self._family.wants_blank:
+            blocks.insert(0, {"type": "thinking", "thinking": "", "signature": ""})
+        elif kinds <= {"text", "tool_use"}:
             # Another provider's turn may hold text behind a call; here results must come directly behind the calls.
             blocks.sort(key=lambda block: block["type"] == "tool_use")
         self.say("assistant", blocks)
@@ -154,7 +159,7 @@ class MessagesEncoding(encoding.TurnEncoding):
             return {"type": "redacted_thinking", "data": own["data"]}
         if own and own.get("signature"):
             return {"type": "thinking", "thinking": part.text, "signature": own["signature"]}
-        if not part.text.strip() or (own is None and part.replay is not None):
+        if not part.text.strip() or not is_own(part.replay, self._dialect.origin, self._family):
             return None
         if self._dialect.takes_unsigned(self.request.model):
             return {"type": "thinking", "thinking": part.text, "signature": ""}
@@ -245,6 +250,8 @@ class MessagesEncoding(encoding.TurnEncoding):
                 f"A tool and a server tool are both named {min(twice)!r}; rename or leave out one of them."
             )
         mode = request.tool_choice.mode
+        if mode in _FORCED and not self.may_force_call():
+            mode = ToolChoiceMode.AUTO
         choice: Body = {"type": _FORCED.get(mode, mode.value)}
         if mode is ToolChoiceMode.NAMED:
             choice["name"] = request.tool_choice.name
@@ -289,9 +296,6 @@ class MessagesEncoding(encoding.TurnEncoding):
             self.notes.append("logprobs: the API has none; left out")
         knobs = {"temperature": sampling.temperature, "top_p": sampling.top_p}
         sent: Body = {name: value for name, value in knobs.items() if value is not None}
-        if NEWER_MODEL.search(self.request.model):
-            self.notes += [f"{name}: this model takes none; left out" for name in sent]
-            sent = {}
         return {**sent, "stop_sequences": list(sampling.stop)} if sampling.stop else sent
 
     def _service(self) -> Body:
@@ -325,14 +329,14 @@ class MessagesEncoding(encoding.TurnEncoding):
     def _thinking(self, sampling: model.Sampling) -> Body:
         effort = sampling.reasoning_effort
         if effort is None or effort == "none":
-            # Models of other vendors think unless they are told not to.
-            said = effort and (self._adaptive or self._dialect.takes_unsigned(self.request.model))
+            # Models of other vendors, and Claude 5, think unless they are told not to.
+            rule = thinking_of(self.request.model)
+            is_default = rule is not None and rule.when is Thinks.UNLESS
+            said = effort and (is_default or self._adaptive or self._dialect.takes_unsigned(self.request.model))
             return {"thinking": {"type": "disabled"}} if said else {}
         efforts: Mapping[str, object] = ADAPTIVE_EFFORTS if self._adaptive else THINKING_BUDGETS
         if effort not in efforts:
             raise UsageError(f"reasoning_effort {effort!r} is unknown here; use one of none, {', '.join(efforts)}")
-        if self.request.tool_choice.mode in _FORCED:
-            raise UsageError("Anthropic cannot think when a tool call is forced: drop reasoning_effort or tool_choice")
         if sampling.temperature not in (None, 1, 1.0):
             raise UsageError("Anthropic takes no temperature with thinking: drop reasoning_effort or temperature")
         if self._adaptive:

@@ -21,7 +21,6 @@ from callboard.providers.anthropic.messages_requests import (
     ADAPTIVE_EFFORTS,
     ADAPTIVE_MODEL,
     DEFAULT_MAX_TOKENS,
-    NEWER_MODEL,
     THINKING_BUDGETS,
 )
 from callboard.providers.json_values import Body
@@ -83,7 +82,6 @@ _SYSTEM_TOOLS: Final[Mapping[type, str]] = {WebSearch: "nova_grounding", CodeExe
 _SYSTEM_TOOL_MODELS: Final = ("nova-2", "nova-premier")
 #: Other models take one of three (Nova 2 User Guide, "Extended thinking"; OpenAI's gpt-oss).
 _THREE_EFFORTS: Final = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "high"}
-_FORCED: Final = (ToolChoiceMode.REQUIRED, ToolChoiceMode.NAMED)
 #: Bedrock takes four cache points; tools and system have one each.
 _MESSAGE_CACHE_POINTS: Final = 2
 
@@ -94,7 +92,7 @@ class ConverseEncoding(encoding.TurnEncoding):
     cites_documents: ClassVar[bool] = True
 
     def __init__(self, request: model.ModelRequest) -> None:
-        super().__init__(request)
+        super().__init__(request, ORIGIN)
         self._is_claude = "claude" in request.model
         self._names: set[str] = set()
         """The names of documents, which are unique in a request."""
@@ -117,7 +115,7 @@ class ConverseEncoding(encoding.TurnEncoding):
             body["toolConfig"] = tools
         more: Body = {}
         config = self._sampling(request.sampling)
-        output = self._thinking(request.sampling, config, more)
+        output = self._thinking(self.request.sampling, config, more)  # a forced call may have changed it
         if adapted := self.answer_schema(ANTHROPIC_ANSWER):
             schema = {"schema": json_text(adapted.schema), "name": "answer"}
             output["textFormat"] = {"type": "json_schema", "structure": {"jsonSchema": schema}}
@@ -253,6 +251,8 @@ class ConverseEncoding(encoding.TurnEncoding):
             ToolChoiceMode.NAMED: {"tool": {"name": request.tool_choice.name}},
         }
         choice = choices.get(mode)
+        if choice is not None and self._is_claude and not self.may_force_call():
+            choice = None
         return {"tools": tools} | ({"toolChoice": choice} if choice else {})
 
     def _without_tools(self, tools: list[Body]) -> str:
@@ -285,9 +285,6 @@ class ConverseEncoding(encoding.TurnEncoding):
             for name, value in (("temperature", sampling.temperature), ("topP", sampling.top_p))
             if value is not None
         }
-        if NEWER_MODEL.search(self.request.model):
-            self.notes += [f"{name}: this model takes none; left out" for name in sent]
-            sent = {}
         if sampling.max_output_tokens is not None:
             sent["maxTokens"] = sampling.max_output_tokens
         return {**sent, "stopSequences": list(sampling.stop)} if sampling.stop else sent
@@ -321,8 +318,6 @@ class ConverseEncoding(encoding.TurnEncoding):
         efforts: Mapping[str, object] = ADAPTIVE_EFFORTS if is_adaptive else THINKING_BUDGETS
         if effort not in efforts:
             raise UsageError(f"reasoning_effort {effort!r} is unknown here; use one of none, {', '.join(efforts)}")
-        if self.request.tools and self.request.tool_choice.mode in _FORCED:
-            raise UsageError("Claude cannot think when a tool call is forced: drop reasoning_effort or tool_choice")
         if config.get("temperature") not in (None, 1, 1.0):
             raise UsageError("Claude takes no temperature with thinking: drop reasoning_effort or temperature")
         if is_adaptive:

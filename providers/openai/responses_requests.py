@@ -30,6 +30,7 @@ _PLAIN_MODEL: Final = re.compile(r"(?:^|/)(?:chatgpt|gpt-[34]|gpt-\d.*chat)")
 _REASONING_MODEL: Final = re.compile(
     r"(?:^|[/.])(?:o\d|gpt-(?:[5-9]|\d\d)(?!.*chat)|codex|gpt-oss|computer-use|grok-(?:[4-9]|code|build))"
 )
+_FORCED: Final = frozenset({ToolChoiceMode.REQUIRED, ToolChoiceMode.NAMED})
 #: What is asked for beside the answer, by the tool that was offered: without it the item does not hold what came.
 _TOOL_INCLUDES: Final = {
     "code_interpreter": "code_interpreter_call.outputs",
@@ -43,7 +44,7 @@ class ResponsesEncoding(encoding.Encoding):
     keeps_answers: ClassVar[bool] = True
 
     def __init__(self, request: model.ModelRequest, origin: str, *, names_tell: bool = True) -> None:
-        super().__init__(request)
+        super().__init__(request, origin)
         self._origin = origin
         self._images = encoding.OPENAI_IMAGES if names_tell else ()
         """The media types of pictures by their bytes; (): the server decides."""
@@ -72,7 +73,7 @@ class ResponsesEncoding(encoding.Encoding):
         if system:
             body["instructions"] = system
         body.update(self._tools())
-        body.update(self._sampling(request.sampling))
+        body.update(self._sampling(self.request.sampling))  # a forced call may have changed it
         if include := self._include(body):
             body["include"] = include
         if adapted := self.answer_schema(OPENAI_STRICT):
@@ -269,6 +270,8 @@ class ResponsesEncoding(encoding.Encoding):
         if request.tools or choice.mode is not ToolChoiceMode.AUTO:
             named = {"type": "function", "name": choice.name}
             tools["tool_choice"] = named if choice.mode is ToolChoiceMode.NAMED else choice.mode.value
+            if choice.mode in _FORCED and not self.may_force_call():
+                tools["tool_choice"] = ToolChoiceMode.AUTO.value
         if request.tools and request.parallel_tool_calls is not None:
             tools["parallel_tool_calls"] = request.parallel_tool_calls
         return tools

@@ -57,7 +57,7 @@ BEDROCK = BedrockOptions("guard", "1", "optimized", {"team": "a"}, {"top_k": 3})
 
 def sent(adapter: Adapter, *options: ProviderOptions, **more: Any) -> tuple[dict[str, Any], dict[str, str], list[str]]:
     """(body, headers, notes)"""
-    request = ModelRequest("gpt-5", (UserMessage.of("Hi"),), provider_options=options, **more)
+    request = ModelRequest("gpt-4.1", (UserMessage.of("Hi"),), provider_options=options, **more)
     wire = adapter.encode(request)
     return json.loads(wire.body), dict(wire.headers), list(wire.notes)
 

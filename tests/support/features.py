@@ -95,8 +95,8 @@ class Api:
 
 
 APIS = {
-    "Chat Completions": Api(adapter_for("openai-chat"), "gpt-5-mini", WIRES["chat"]),
-    "Responses": Api(adapter_for("openai"), "gpt-5-mini", WIRES["responses"]),
+    "Chat Completions": Api(adapter_for("openai-chat"), "gpt-5.1", WIRES["chat"]),
+    "Responses": Api(adapter_for("openai"), "gpt-5.1", WIRES["responses"]),
     "Messages": Api(adapter_for("anthropic"), "claude-sonnet-4-5", WIRES["messages"]),
     "Gemini": Api(adapter_for("gemini"), "gemini-2.5-flash", WIRES["gemini"]),
     "Converse": Api(adapter_for("bedrock"), "us.anthropic.claude-sonnet-4-5-20250929-v1:0", WIRES["converse"]),

@@ -158,8 +158,13 @@ def test_a_model_that_takes_no_sampling_gets_none_and_that_is_noted() -> None:
         wire = ADAPTER.encode(ModelRequest(model, (UserMessage.of("Hi"),), sampling=sampling))
         assert len(wire.notes) == 2
         assert not {"temperature", "top_p"} & set(json.loads(wire.body))
-    for model in ("claude-opus-4-20250514", "claude-sonnet-4-5", "claude-sonnet-4-6", "claude-3-5-haiku-20241022"):
+    for model in ("claude-opus-4-20250514", "claude-3-5-haiku-20241022"):
         assert body(ADAPTER, model=model, sampling=sampling)["top_p"] == 0.9
+    for model in ("claude-opus-4-1", "claude-sonnet-4-5", "claude-haiku-4-5@20251001", "claude-opus-4.6"):
+        wire = ADAPTER.encode(ModelRequest(model, (UserMessage.of("Hi"),), sampling=sampling))
+        assert wire.notes == (f"top_p: {model} takes none beside temperature; left out",)
+        assert json.loads(wire.body)["temperature"] == 0.5
+        assert body(ADAPTER, model=model, sampling=Sampling(top_p=0.9))["top_p"] == 0.9
 
 
 def test_effort_is_a_budget_or_adaptive_by_model() -> None:

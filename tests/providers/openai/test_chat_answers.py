@@ -278,7 +278,8 @@ def test_usage_in_groqs_own_field() -> None:
 
 @pytest.mark.parametrize("name", ["reasoning_content", "reasoning", "reasoning_text", "thinking"])
 def test_reasoning_under_every_name(name: str) -> None:
-    assert both({name: "hm", "content": "a"}).parts == (Thinking("hm"), Text("a"))
+    marked = Thinking("hm", Replay("openai-chat", {}))  # whose it is: it goes to no other model as its own
+    assert both({name: "hm", "content": "a"}).parts == (marked, Text("a"))
 
 
 def test_litellms_blocks_are_read_once_and_go_back() -> None:

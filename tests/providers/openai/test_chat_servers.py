@@ -233,13 +233,26 @@ def test_parallel_tool_calls_only_where_it_is_taken() -> None:
         ("zai", "none", {"thinking": {"type": "disabled"}}),
         ("alibaba", "low", {"enable_thinking": True}),
         ("alibaba", "none", {"enable_thinking": False}),
-        ("llamacpp", "high", {"chat_template_kwargs": {"enable_thinking": True, "reasoning_effort": "high"}}),
+        (
+            "llamacpp",
+            "high",
+            {"chat_template_kwargs": {"enable_thinking": True, "thinking": True, "reasoning_effort": "high"}},
+        ),
+        (
+            "vllm",
+            "high",
+            {"chat_template_kwargs": {"enable_thinking": True, "thinking": True}, "reasoning_effort": "high"},
+        ),
+        ("vllm", "none", {"chat_template_kwargs": {"enable_thinking": False, "thinking": False}}),
+        ("nvidia", "none", {"chat_template_kwargs": {"enable_thinking": False, "thinking": False}}),
     ],
 )
 def test_how_hard_to_think(name: str, effort: str, fields: dict[str, object]) -> None:
     plain, asked = sent(name), sent(name, sampling=Sampling(reasoning_effort=effort))
     assert {key: asked[key] for key in asked.keys() - plain.keys()} == fields
-    lost = not ROWS[name].effort.levels and effort != "none"
+    form = ROWS[name].effort
+    assert form is not None
+    lost = not form.levels and effort != "none"
     assert ("reasoning effort" in notes(name, sampling=Sampling(reasoning_effort=effort))) is lost
 
 

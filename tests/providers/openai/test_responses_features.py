@@ -503,7 +503,7 @@ def test_a_picture_of_another_model_is_named_in_a_text_and_a_note() -> None:
 
 
 def test_log_probabilities_are_asked_for_and_read() -> None:
-    found = sent(HI, sampling=Sampling(logprobs=2))
+    found = sent(HI, model="gpt-4.1", sampling=Sampling(logprobs=2))
     assert found["top_logprobs"] == 2
     assert "message.output_text.logprobs" in found["include"]
     raw = [
