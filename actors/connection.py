@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 else:
     wrong_calls = lazy_module("callboard.actors.wrong_calls")
 
+REASONING_FIELDS: Final = ("reasoning_content", "reasoning")
 NOT_A_KEY: Final = "a key is one word of ASCII; set it again, without spaces, line breaks and other characters"
 NOT_AN_ADDRESS: Final = "must be an address with http:// or https://, such as http://localhost:8000/v1"
 _NOT_A_PROXY: Final = 'must be the address of an HTTP proxy, such as http://proxy.example:3128, or "" for none'
@@ -62,12 +63,16 @@ class Connection:
     """None: by the settings, else by HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY. "": none."""
     verify: Verify | None = None
     """None: by the settings."""
+    reasoning: str | None = None
+    """The field in which its models want their reasoning back, "reasoning_content" or "reasoning": of a server that
+    speaks Chat Completions, where the names of its models do not say so."""
 
     def __post_init__(self) -> None:
         checks: dict[str, Callable[[object], object]] = {
             "base_url": checked_address,
             "api_key": checked_key,
             "proxy": checked_proxy,
+            "reasoning": checked_reasoning,
         }
         if self.verify is not None:
             checks["verify"] = checked_verify
@@ -238,6 +243,13 @@ def checked_proxy(value: object) -> str | None:
     if not isinstance(value, str) or not _has_host(value):
         raise ValueError(_NOT_A_PROXY)
     return value
+
+
+def checked_reasoning(value: object) -> str | None:
+    """One of the two names that the field has."""
+    if value is None or value in REASONING_FIELDS:
+        return None if value is None else str(value)
+    raise ValueError(f"must be {' or '.join(map(repr, REASONING_FIELDS))}")
 
 
 def checked_verify(value: object) -> Verify:

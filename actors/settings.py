@@ -538,6 +538,7 @@ class Settings(
             headers={name: value for each in headers for name, value in each.items()},
             proxy=next((each.proxy for each in given if each.proxy is not None), self.proxy),
             verify=next((each.verify for each in given if each.verify is not None), self.verify),
+            reasoning=self.connections[provider].reasoning if provider in self.connections else None,
         )
 
     def _key_of(self, provider: str) -> tuple[ApiKey | None, str]:

@@ -211,7 +211,7 @@ def thinks(request: ModelRequest) -> bool:
 # -- options that a model refuses
 
 
-class Refused(Struct, frozen=True):
+class RefusedOptions(Struct, frozen=True):
     """Options that the models of a row refuse: fields of Sampling, and of the options of one API. Their usual values
     are taken everywhere (`_USUAL`)."""
 
@@ -234,38 +234,38 @@ _REFUSED: Final = (
     # Guide "Using GPT-5.2": temperature, top_p and logprobs only with effort none, else an error, and so with older
     # GPT-5 models; guide "Reasoning" of the o-series: the penalties and logit_bias too. 400 "Unsupported parameter:
     # 'temperature' is not supported with this model." (OpenHands/software-agent-sdk#1837)
-    Refused(
+    RefusedOptions(
         _names(r"(?:^|[/.])(?:gpt-(?:[5-9]|\d\d)(?!(?:[.-]\d+)?-chat)|o[134](?:-|$)|codex)"),
         ("temperature", "top_p", "logprobs", *_PENALTIES, "logit_bias"),
         thinking=True,
     ),
     # API reference, `stop`: "Not supported with latest reasoning models o3 and o4-mini."
-    Refused(_names(r"(?:^|[/.])(?:o[34](?:-|$)|gpt-5(?!(?:[.-]\d+)?-chat))"), ("stop",), thinking=True),
+    RefusedOptions(_names(r"(?:^|[/.])(?:o[34](?:-|$)|gpt-5(?!(?:[.-]\d+)?-chat))"), ("stop",), thinking=True),
     # platform.claude.com, release notes of Opus 4.1; 400 "`temperature` and `top_p` cannot both be specified for this
     # model. Please use only one." (skydiscover-ai/skydiscover#15, Vali-98/ChatterUI#564)
-    Refused(_names(r"claude-[a-z]+-4[-.][1-6](?!\d)"), ("top_p",), beside="temperature"),
+    RefusedOptions(_names(r"claude-[a-z]+-4[-.][1-6](?!\d)"), ("top_p",), beside="temperature"),
     # Claude 4.7 and later: 400 "`temperature` is deprecated for this model" (jin-bo/agentao PR 296; openrouter.ai,
     # "Claude 5.5": "Non-default temperature, top_p, and top_k are not supported").
-    Refused(
+    RefusedOptions(
         _names(r"claude-(?:fable|mythos)|claude-[a-z]+-(?:4[-.](?:[7-9]|[1-9]\d)(?!\d)|[5-9](?!\d)|[1-9]\d(?!\d))"),
         ("temperature", "top_p", "top_k"),
     ),
     # platform.kimi.ai, "Models overview": fixed for kimi-k2.5 and later; 400 "invalid temperature: only 1 is allowed
     # for this model" (Warma10032/VideoAdGuard#34), "invalid top_p: only 0.95" (CherryHQ/cherry-studio#12691).
-    Refused(
+    RefusedOptions(
         _names(r"kimi-(?:k2[.p-]?[5-9](?!\d)|k[3-9]|for|latest)|^k[23]"),
         ("temperature", "top_p", *_PENALTIES),
         at="moonshot",
     ),
     # docs.x.ai, "Reasoning": "presencePenalty, frequencyPenalty and stop parameters are not supported by reasoning
     # models"; grok-4 has no reasoning_effort.
-    Refused(_names(r"grok-(?:3-mini|4(?!.*non-reasoning)|code)"), ("stop", *_PENALTIES)),
-    Refused(_names(r"grok-(?:4(?:-0709|-latest|$)|4-fast|code)"), ("reasoning_effort",)),
+    RefusedOptions(_names(r"grok-(?:3-mini|4(?!.*non-reasoning)|code)"), ("stop", *_PENALTIES)),
+    RefusedOptions(_names(r"grok-(?:4(?:-0709|-latest|$)|4-fast|code)"), ("reasoning_effort",)),
 )
 
 
 @lru_cache(maxsize=512)
-def _refused_by(model: str) -> tuple[Refused, ...]:
+def _refused_by(model: str) -> tuple[RefusedOptions, ...]:
     return tuple(row for row in _REFUSED if row.models.search(model))
 
 

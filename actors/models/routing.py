@@ -15,6 +15,7 @@ from callboard.actors.models.llm_manager import Route
 from callboard.actors.settings import Settings
 from callboard.protocol.errors import UsageError
 from callboard.providers.adapter import Adapter, Provider, Timeouts
+from callboard.providers.openai.dialects import SERVERS
 from callboard.providers.provider_registry import (
     ENVIRONMENT,
     KEY_VARIABLES,
@@ -85,6 +86,13 @@ class Router:
         options: dict[str, Any] = {**settings.options_for(provider)}
         if connection.headers and provider not in LOCAL:  # a fake takes the place of any model, with its settings
             options["headers"] = connection.headers
+        if connection.reasoning is not None:
+            if provider not in SERVERS:
+                raise UsageError(
+                    f"connections.{provider}.reasoning: only a server that speaks Chat Completions has such a field; "
+                    f"leave it out, or ask by one of: {', '.join(SERVERS)}"
+                )
+            options["reasoning"] = connection.reasoning
         # As its own client has it: a token of the environment's comes before a key of the environment's.
         if "token" in options and settings.key_source(provider) == KEY_VARIABLES.get(provider):
             key = None
@@ -112,8 +120,8 @@ class Router:
 
 
 #: What a provider of the user's own says itself, and of that what an adapter does not.
-_OF_A_PROVIDER: Final = ("base_url", "api_key", "headers", "proxy", "verify")
-_OF_AN_ADAPTER: Final = ("base_url", "api_key", "headers")
+_OF_A_PROVIDER: Final = ("base_url", "api_key", "headers", "proxy", "verify", "reasoning")
+_OF_AN_ADAPTER: Final = ("base_url", "api_key", "headers", "reasoning")
 
 
 def _check_connection(name: str, own: Provider | Adapter, settings: Settings) -> None:

@@ -13,8 +13,9 @@ from callboard.protocol.model import PromptCache, ToolChoiceMode
 from callboard.protocol.tools import ToolDefinition
 from callboard.providers import request_encoding as encoding
 from callboard.providers.json_values import Body
-from callboard.providers.model_rules import FAMILY, family_of, is_own
-from callboard.providers.openai.dialects import ChatDialect, StrictTools, effort_of
+from callboard.providers.model_rules import FAMILY, Family, family_of, is_own
+from callboard.providers.openai import chat_fields as fields
+from callboard.providers.openai.dialects import SERVERS, ChatDialect, StrictTools
 from callboard.providers.tool_schema import OPENAI as OPENAI_SCHEMA
 
 #: The model's turn between tool results and the user's next message, where a server demands one (quirk 74).
@@ -22,6 +23,8 @@ BRIDGE: Final = "I have the results."
 #: A turn of the model's in which it said nothing, where a server refuses an empty one.
 BLANK_TURN: Final = "(no text)"
 _Content = str | list[Body]
+#: How thinking is switched and measured by the makers that have no row above.
+_OTHER_EFFORTS: Final = {"xiaomi": fields.MIMO_EFFORT, "minimax": fields.MINIMAX_EFFORT}
 
 
 class ChatEncoding(encoding.Encoding):
@@ -296,7 +299,7 @@ class ChatEncoding(encoding.Encoding):
         if sampling.seed is not None:
             knobs |= {dialect.seed_field: sampling.seed} if dialect.seed_field else self._note_missing("seed")
         if (effort := sampling.reasoning_effort) is not None:
-            form = effort_of(dialect, self.family)
+            form = _effort_form(dialect, self.family)
             knobs |= form.write(effort)
             if not form.levels and effort != "none":
                 self._note_missing(f"reasoning effort {effort!r}", "thinking is on, without a level")
@@ -435,3 +438,11 @@ def _merge(body: Body, more: Mapping[str, object]) -> None:
             _merge(kept, value)
         else:
             body[name] = value
+
+
+def _effort_form(dialect: ChatDialect, family: Family | None) -> fields.EffortForm:
+    """How this server, or else the maker of this model, is told how hard to think."""
+    if dialect.effort is not None or family is None:
+        return dialect.effort or fields.FLAT_EFFORT
+    maker = SERVERS.get(family.name)
+    return (maker.effort if maker is not None else _OTHER_EFFORTS.get(family.name)) or fields.FLAT_EFFORT

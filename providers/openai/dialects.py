@@ -19,7 +19,6 @@ from callboard.protocol.errors import UsageError
 from callboard.protocol.model import ToolChoiceMode
 from callboard.protocol.server_tools import CodeExecution, ServerToolOffer, WebFetch, WebSearch
 from callboard.providers.json_values import Body
-from callboard.providers.model_rules import Family
 from callboard.providers.openai import chat_fields as fields
 from callboard.providers.openai.chat_fields import MediaSource, PartForm, ServerToolForm
 from callboard.providers.request_encoding import MISTRAL_IDS, OPENAI_IDS, OPENAI_IMAGES, CallIdRule, checked_url
@@ -414,13 +413,3 @@ _ROWS: Final = (
 )
 
 SERVERS: Final = {row.name: row for row in _ROWS}
-#: How thinking is switched and measured by the makers that have no row above.
-_OTHER_EFFORTS: Final = {"xiaomi": fields.MIMO_EFFORT, "minimax": fields.MINIMAX_EFFORT}
-
-
-def effort_of(dialect: ChatDialect, family: Family | None) -> fields.EffortForm:
-    """How this server, or else the maker of this model, is told how hard to think."""
-    if dialect.effort is not None or family is None:
-        return dialect.effort or fields.FLAT_EFFORT
-    maker = SERVERS.get(family.name)
-    return (maker.effort if maker is not None else _OTHER_EFFORTS.get(family.name)) or fields.FLAT_EFFORT

@@ -23,7 +23,7 @@ from callboard.actors.models.routing import Router
 from callboard.actors.requests.replies import ModelCallFailed, RequestEnded
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
-from callboard.actors.testing.wire_double import Api, Turn
+from callboard.actors.testing.wire_double import Api, Call, Turn
 from callboard.protocol.commands import Outcome
 from callboard.protocol.errors import ErrorKind, UsageError
 from callboard.protocol.model import Done, FinishReason, ModelRequest, StreamEvent, TextDelta, Usage
@@ -351,6 +351,7 @@ def test_an_own_provider_beside_the_known_ones(server: Server) -> None:
         ({"connections": {"mine": Connection(base_url="http://h")}}, "base_url"),
         ({"connections": {"mine": Connection(api_key="k")}}, "api_key"),
         ({"connections": {"mine": Connection(headers={"x-a": "b"})}}, "headers"),
+        ({"connections": {"mine": Connection(reasoning="reasoning")}}, "reasoning"),
         ({"api_key": "k"}, "api_key"),
         ({"headers": {"x-a": "b"}}, "headers"),
     ],
@@ -359,6 +360,37 @@ def test_an_own_provider_beside_the_known_ones(server: Server) -> None:
 def test_what_would_not_reach_an_own_provider_is_refused(settings: dict[str, Any], field: str, own: Any) -> None:
     with pytest.raises(UsageError, match=f"{field} does nothing for mine"):
         Runtime(Settings(model="mine/x", **settings), providers={"mine": own})
+
+
+def test_a_connection_says_where_an_unknown_model_wants_its_reasoning_back() -> None:
+    """The second model call of the request has the turn of the first, which called without reasoning."""
+    turns = [Turn(calls=(Call("now", {}, id="c1"),)), Turn("Noon.")]
+    with shared_double(turns) as server:
+        settings = Settings(
+            model="openai-compatible/prod",
+            base_url=server.base_url(Api.CHAT),
+            connections={"openai-compatible": Connection(reasoning="reasoning_content")},
+        )
+        with Runtime(settings) as runtime:
+
+            def now() -> str:
+                return "12:00"
+
+            assert runtime.ask_sync("What time is it?", tools=[now]).text == "Noon."
+        (turn,) = [each for each in server.traffic().bodies[1]["messages"] if "tool_calls" in each]
+    assert turn["reasoning_content"] == ""
+
+
+@pytest.mark.parametrize("field", ["thinking", "", 5])
+def test_a_field_for_reasoning_that_there_is_not_is_refused(field: Any) -> None:
+    with pytest.raises(UsageError, match="reasoning: must be 'reasoning_content' or 'reasoning'"):
+        Connection(reasoning=field)
+
+
+def test_only_chat_completions_has_a_field_for_reasoning() -> None:
+    settings = Settings(model="gemini/x", api_key="k", connections={"gemini": Connection(reasoning="reasoning")})
+    with pytest.raises(UsageError, match=r"connections\.gemini\.reasoning: only a server that speaks Chat Completions"):
+        router(settings).route("gemini/x")
 
 
 def test_a_proxy_and_certificates_reach_an_adapter_of_ones_own_only() -> None:
