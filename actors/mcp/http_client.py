@@ -11,6 +11,7 @@ import httpx2
 import orjson
 
 from callboard.actors.kernel import logger_of
+from callboard.actors.mcp.judged_streams import mended
 from callboard.actors.mcp.server_thread import (
     MAX_FRAME_BYTES,
     ConnectionLost,
@@ -139,13 +140,14 @@ class _Counted(_Wrapped):
     """A body that ends in an error which the SDK takes for a bad answer, not for the end of the connection."""
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        size = 0
+        whole = bytearray()
         try:
             async for part in self._inner:
-                size += len(part)
-                if size > MAX_FRAME_BYTES:
+                whole += part
+                if len(whole) > MAX_FRAME_BYTES:
                     raise httpx2.StreamError(f"the answer has more than {MAX_FRAME_BYTES:,} bytes")
-                yield part
+            body = bytes(whole)
+            yield mended(body) or body
         except httpx2.TransportError as error:
             raise httpx2.StreamError(f"the answer broke off: {type(error).__name__}") from error
 
@@ -157,10 +159,26 @@ class _Events(_Wrapped):
     async def __aiter__(self) -> AsyncIterator[bytes]:
         mark_failed(None)
         broke_off = ConnectionLost("the stream of its answer broke off")
+        line = bytearray()
         try:
             async for part in self._inner:
-                yield part
+                *ended, rest = part.split(b"\n")
+                for each in ended:
+                    line += each
+                    yield _mended_line(bytes(line)) + b"\n"
+                    line.clear()
+                line += rest
+                if len(line) > MAX_FRAME_BYTES:  # the SDK ends the stream for it
+                    yield bytes(line)
+                    line.clear()
         except httpx2.TransportError:
             mark_failed(broke_off)
             raise
+        yield bytes(line)
         mark_failed(broke_off)
+
+
+def _mended_line(line: bytes) -> bytes:
+    if line.startswith(b"data:") and (text := mended(line.removeprefix(b"data:").strip())) is not None:
+        return b"data: " + text
+    return line

@@ -8,6 +8,8 @@ too: by its code alone one cannot tell an error of the server's from one that th
 
 from __future__ import annotations
 
+import contextlib
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from contextvars import Context
@@ -19,7 +21,14 @@ from mcp.shared._stream_protocols import ReadStream, WriteStream
 from mcp.shared.dispatcher import coerce_request_id
 from mcp.shared.inbound import find_invalid_x_mcp_header
 from mcp.shared.message import SessionMessage
-from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse, RequestId
+from mcp_types import (
+    JSONRPCError,
+    JSONRPCNotification,
+    JSONRPCRequest,
+    JSONRPCResponse,
+    RequestId,
+    jsonrpc_message_adapter,
+)
 from mcp_types.methods import parse_server_result
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from msgspec import Struct
@@ -199,6 +208,35 @@ def _why(fault: ErrorDetails, below: str) -> str:
 def _name_of(piece: object, row: _Row, position: int) -> str:
     name = (piece.get("name") or piece.get("uri")) if isinstance(piece, Mapping) else None
     return name[:MAX_NAME_CHARS] if isinstance(name, str) and name else f"{row.pieces}[{position}]"
+
+
+def mended(text: bytes) -> bytes | None:
+    """A message that pydantic does not read and that says what it means; None where it is fine, or says nothing.
+
+    There may be half of a pair of surrogates in it, as where JavaScript has cut a text within an emoji (JSON.stringify
+    writes it so, by ECMA-262), or an error without its message, or with a code that is no whole number.
+    """
+    if b'"error"' not in text and b"\\ud" not in text and b"\\uD" not in text:
+        return None
+    with contextlib.suppress(ValueError):
+        jsonrpc_message_adapter.validate_json(text, by_name=False)
+        return None
+    try:
+        told = json.loads(text)
+        error = told.get("error") if isinstance(told, dict) else None
+        if error is not None and "id" in told:
+            said = error if isinstance(error, dict) else {"message": error}
+            code, message = said.get("code"), said.get("message")
+            told["error"] = {
+                "code": code if isinstance(code, int) and not isinstance(code, bool) else 0,
+                "message": message if isinstance(message, str) else "",
+                "data": said.get("data", None if isinstance(message, str) else message),
+            }
+        written = json.dumps(told, ensure_ascii=False).encode(errors="replace")
+        jsonrpc_message_adapter.validate_json(written, by_name=False)
+    except (ValueError, RecursionError):
+        return None
+    return written
 
 
 # -- the streams -------------------------------------------------------------------------------------------------------

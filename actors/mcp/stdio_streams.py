@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import re
 import shutil
@@ -32,7 +31,7 @@ from mcp_types import (
 )
 
 from callboard.actors.kernel import logger_of
-from callboard.actors.mcp.judged_streams import NOT_READABLE
+from callboard.actors.mcp.judged_streams import NOT_READABLE, mended
 from callboard.actors.mcp.mcp_servers import McpServer
 from callboard.actors.mcp.server_thread import MAX_FRAME_BYTES, mark_sent
 from callboard.actors.processes.linux import IS_LINUX
@@ -246,8 +245,8 @@ class Frames(_Stream):
             try:
                 return jsonrpc_message_adapter.validate_json(line, by_name=False)
             except ValueError:
-                if (mended := _mended(line)) is not None:
-                    return mended
+                if (text := mended(line)) is not None:
+                    return jsonrpc_message_adapter.validate_json(text, by_name=False)
                 why = "the answer is not valid JSON-RPC"
         if found := _ID.search(line[:_ID_WITHIN]) or _ID.search(line[-_ID_WITHIN:]):
             answered = found[1].decode(errors="replace")
@@ -257,27 +256,6 @@ class Frames(_Stream):
             )
         if line.strip():
             logger.debug("MCP server %s: a line on its stdout is no message", self._name)
-        return None
-
-
-def _mended(line: bytes) -> JSONRPCMessage | None:
-    """A line that pydantic does not read and that says what it means: with half of a pair of surrogates, as where
-    JavaScript has cut a text within an emoji (JSON.stringify writes it so, by ECMA-262), or with an error that lacks
-    its message or has a code that is no whole number."""
-    try:
-        told = json.loads(line)
-        error = told.get("error") if isinstance(told, dict) else None
-        if error is not None and "id" in told:
-            said = error if isinstance(error, dict) else {"message": error}
-            code, message = said.get("code"), said.get("message")
-            told["error"] = {
-                "code": code if isinstance(code, int) and not isinstance(code, bool) else 0,
-                "message": message if isinstance(message, str) else "",
-                "data": said.get("data", None if isinstance(message, str) else message),
-            }
-        text = json.dumps(told, ensure_ascii=False).encode(errors="replace")
-        return jsonrpc_message_adapter.validate_json(text, by_name=False)
-    except (ValueError, RecursionError):
         return None
 
 

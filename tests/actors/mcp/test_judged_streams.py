@@ -430,15 +430,26 @@ ODD_ERRORS: dict[str, tuple[object, str]] = {
 }
 
 
-@pytest.mark.parametrize("kind", ODD_ERRORS)
-async def test_an_error_that_is_written_oddly_is_still_the_servers(kind: str, tmp_path: Path) -> None:
-    error, words = ODD_ERRORS[kind]
-    calls = {"t": {"error": error}}
-    async with told("stdio", tmp_path / "told", tools_list={"": page(tool("t"))}, tools_call=calls) as runtime:
-        result = await runtime.call_tool("told_t")
-        assert result.failure is not None
-        assert result.failure.code is FailureCode.TOOL_ERROR
-        assert words in result.failure.message.replace("\\", "")
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_an_error_that_is_written_oddly_is_still_the_servers(transport: str, tmp_path: Path) -> None:
+    calls: dict[str, dict[str, object]] = {
+        f"t{n}": {"error": error} for n, (error, _) in enumerate(ODD_ERRORS.values())
+    }
+    if transport == "http":
+        calls |= {f"{name}_sent": {**told_so, "events": True} for name, told_so in calls.items()}
+    cut = {"result": {"content": [text("an emoji that is cut: \ud83d")]}}
+    calls |= {"cut": cut, "cut_sent": {**cut, "events": True}}
+    async with told(
+        transport, tmp_path / "told", tools_list={"": page(*map(tool, calls))}, tools_call=calls
+    ) as runtime:
+        for n, (kind, (_, words)) in enumerate(ODD_ERRORS.items()):
+            for name in {f"t{n}", f"t{n}_sent"} & calls.keys():
+                result = await runtime.call_tool(f"told_{name}")
+                assert result.failure is not None
+                assert result.failure.code is FailureCode.TOOL_ERROR, (kind, result.content)
+                assert words in result.failure.message.replace("\\", ""), kind
+        for name in ("cut", "cut_sent"):
+            assert (await runtime.call_tool(f"told_{name}")).content == "an emoji that is cut: ?"
 
 
 async def test_a_stream_that_ends_without_an_answer_is_a_lost_connection(tmp_path: Path) -> None:
