@@ -8,7 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-RAW = str(Path(__file__).parents[2] / "support" / "mcp_raw_server.py")
+SUPPORT = Path(__file__).parents[2] / "support"
+RAW = str(SUPPORT / "mcp_raw_server.py")
 
 
 def test_tools_of_servers_and_the_servers_state_are_listed(tmp_path: Path) -> None:
@@ -31,3 +32,23 @@ def test_tools_of_servers_and_the_servers_state_are_listed(tmp_path: Path) -> No
     assert "asked" in lines["raw_pid"]
     assert "MCP server raw: ready, " in shown.stdout
     assert "MCP server gone: starting, no tools; there is no command 'no-such-command-of-mine'" in shown.stdout
+
+
+def test_what_is_left_out_of_a_server_is_told_and_bounded(tmp_path: Path) -> None:
+    answers = tmp_path / "answers"
+    tools = [{"name": "good", "inputSchema": {"type": "object"}}, *({"name": f"bad{n}"} for n in range(25))]
+    answers.write_text(json.dumps({"tools/list": {"": {"result": {"tools": tools}}}}))
+    args = [str(SUPPORT / "mcp_told_server.py"), str(answers)]
+    (tmp_path / "config.toml").write_text(
+        f"[default.mcp_servers.told]\ncommand = {sys.executable!r}\nargs = {args!r}\n"
+    )
+    environment = {**os.environ, "CALLBOARD_CONFIG_DIR": str(tmp_path)}
+    command = [sys.executable, "-m", "callboard.actors.cli", "tools", "--workspace", str(tmp_path)]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=50, env=environment, check=False).stdout
+    said = " ".join(shown.split())
+    assert "left out: bad0 (inputSchema: Field required); left out: bad1 (" in said
+    assert "left out: bad20" not in said
+    assert "5 more are left out, which --json tells" in said
+    told = subprocess.run([*command, "--json"], capture_output=True, timeout=50, env=environment, check=True)
+    (server,) = json.loads(told.stdout)["mcp_servers"]
+    assert len(server["left_out"]) == 25
