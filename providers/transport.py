@@ -58,6 +58,8 @@ MAX_FETCHED_BYTES: Final = 16 * 1024 * 1024
 #: longer than this loses it.
 _DRAIN_SECONDS: Final = 0.25
 _KEEPALIVE_SECONDS: Final = 30.0
+#: Of one header: gateways write a whole policy or trace into one, and 64 KiB is what Node and nginx are set to at most.
+_MAX_HEADER_BYTES: Final = 64 * 1024
 #: The most that one read gives: 150 events of 100 bytes, which take the decoder 0.5 ms.
 _READ_BYTES: Final = 16 * 1024
 #: A read that gives one event takes the loop 0.1 ms, with all that it wakes (benchmarks/sessions.py). So of n streams
@@ -317,7 +319,11 @@ class HttpProvider:
 
     def _over(self, connector: aiohttp.TCPConnector, proxy: str) -> _Sender:
         session = aiohttp.ClientSession(
-            connector=connector, cookie_jar=aiohttp.DummyCookieJar(), middlewares=[_as_escaped]
+            connector=connector,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            middlewares=[_as_escaped],
+            max_line_size=_MAX_HEADER_BYTES,
+            max_field_size=_MAX_HEADER_BYTES,
         )
         if proxy:
             through = _proxy(proxy)

@@ -13,6 +13,7 @@ import pytest
 import uvloop
 from msgspec.structs import replace
 from support.shared_double import cut, shared_double, stall
+from support.wire import sse
 
 from callboard.actors.testing.wire_double import Answer, Call, Fault, FaultKind, RawAnswer, Turn, WireDouble
 from callboard.protocol.content import AssistantMessage, ToolMessage, UserMessage
@@ -407,6 +408,14 @@ async def served(raw: bytes, *, more: bytes = b"", timeouts: Timeouts = PATIENT)
         async with asyncio.timeout(5):
             await left.wait()
     return response
+
+
+@pytest.mark.parametrize("size", [8_000, 9_000, 32_000, 65_000])
+def test_headers_of_up_to_64_kb_are_read(size: int) -> None:
+    """aiohttp alone refuses one above 8,190 bytes; an answer is not lost over a header that nobody reads."""
+    body = sse([{"choices": [{"index": 0, "delta": {"content": "Hi."}, "finish_reason": "stop"}]}])
+    raw = HEAD + b"x-trace: " + b"t" * size + b"\r\n\r\n" + body
+    assert asyncio.run(served(raw)).text == "Hi."
 
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
