@@ -16,7 +16,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from callboard.protocol.limits import MAX_ANSWER_BYTES, MAX_CALLS_PER_STEP
 
 if TYPE_CHECKING:
     from typing import ParamSpec, TypeVar
@@ -50,7 +53,9 @@ class ErrorKind(StrEnum):
     AUTHENTICATION = "authentication"
     PERMISSION = "permission"
     BILLING = "billing"
-    """No credits or an exhausted quota: waiting does not help."""
+    """No credit, or an account that may not pay: waiting does not help."""
+    QUOTA_SPENT = "quota_spent"
+    """The allowance of a day, a month or a plan is used up: it comes back by itself, later than we wait."""
     NOT_FOUND = "not_found"
     INVALID_REQUEST = "invalid_request"
     CONTEXT_LENGTH = "context_length"
@@ -59,6 +64,8 @@ class ErrorKind(StrEnum):
     """The model or its route takes no tools (404 "No endpoints found that support tool use" and its kin)."""
     SCHEMA_UNSUPPORTED = "schema_unsupported"
     """The model takes no JSON Schema of the answer, or not this one."""
+    UNSUPPORTED = "unsupported"
+    """The model or its server cannot do something else that was asked for: pictures, sound, thinking, this endpoint."""
     CONTENT_FILTER = "content_filter"
     RATE_LIMITED = "rate_limited"
     OVERLOADED = "overloaded"
@@ -77,17 +84,90 @@ class ErrorKind(StrEnum):
     OTHER = "other"
 
 
-RETRYABLE_KINDS = frozenset(
+class KindOfError(NamedTuple):
+    """What follows from the kind of an error, for everything that decides by it: the retry policy, the choice of a
+    fallback, the words that a user reads, the table of docs/providers.md."""
+
+    means: str
+    todo: str = ""
+    """What the user can do, where that is not plain; said in the error's message."""
+    is_retried: bool = False
+    """Can asking the same model again help?"""
+    is_waited: bool = False
+    """Is the wait that the server's words name kept? A header's always is."""
+    has_fallback: bool = False
+    """Can another model do better? A bad request or a wrong key would fail there for its own reasons, unseen."""
+
+
+_K: Final = ErrorKind
+KINDS_OF_ERRORS: Final[Mapping[ErrorKind, KindOfError]] = MappingProxyType(
     {
-        ErrorKind.RATE_LIMITED,
-        ErrorKind.OVERLOADED,
-        ErrorKind.SERVER,
-        ErrorKind.TIMEOUT,
-        ErrorKind.CONNECTION,
-        ErrorKind.TRUNCATED,
-        ErrorKind.MALFORMED_TOOL_CALL,
+        _K.AUTHENTICATION: KindOfError(
+            "the key is missing, wrong or has expired",
+            "check the key of this provider: `api_key`, `connections`, or its variable",
+        ),
+        _K.PERMISSION: KindOfError("the key may not use this", "check what the key may use at this provider"),
+        _K.BILLING: KindOfError(
+            "no credit, or no way to pay",
+            "add credit to the account behind the key, raise its limit, or name a model of another one in "
+            "`fallback_models`",
+            has_fallback=True,
+        ),
+        _K.QUOTA_SPENT: KindOfError(
+            "the allowance of a day, a month or a plan is used up",
+            "wait until it comes back, raise it at the provider, or name another model in `fallback_models`",
+            has_fallback=True,
+        ),
+        _K.NOT_FOUND: KindOfError(
+            "no such model or address, or one that was retired",
+            "check the model's name and the `base_url`",
+            has_fallback=True,
+        ),
+        _K.INVALID_REQUEST: KindOfError("the server refuses the request as it is"),
+        _K.CONTEXT_LENGTH: KindOfError(
+            "the prompt is longer than the model's window; it is cut, and asked once more",
+            "ask for less at once, begin a new conversation, or use a model with a larger context",
+        ),
+        _K.REQUEST_TOO_LARGE: KindOfError(
+            "the request has more bytes than the server takes", "send less at once: smaller files and pictures"
+        ),
+        _K.TOOLS_UNSUPPORTED: KindOfError(
+            "the model takes no tools; it is asked once more without",
+            'use a model that takes tools, or tool_fallback "retry_without_tools" with max_attempts of 2 or more',
+        ),
+        _K.SCHEMA_UNSUPPORTED: KindOfError(
+            "the model takes no JSON Schema, or not this one; the next `output` mode is asked",
+            "leave the output's mode open, or choose another one: tool, prompt",
+        ),
+        _K.UNSUPPORTED: KindOfError(
+            "the model or its server cannot do it: pictures, sound, thinking, this API",
+            "leave that out, or use a model that can do it",
+            has_fallback=True,
+        ),
+        _K.CONTENT_FILTER: KindOfError("the provider's filter took the prompt", "ask in other words"),
+        _K.RATE_LIMITED: KindOfError(
+            "too many requests or tokens a minute", is_retried=True, is_waited=True, has_fallback=True
+        ),
+        _K.OVERLOADED: KindOfError("the server has no room now", is_retried=True, is_waited=True, has_fallback=True),
+        _K.SERVER: KindOfError("a fault of the server", is_retried=True, is_waited=True, has_fallback=True),
+        _K.TIMEOUT: KindOfError(
+            "no byte for 90 s, or more than 600 s in all", is_retried=True, is_waited=True, has_fallback=True
+        ),
+        _K.CONNECTION: KindOfError("refused, reset, broken off", is_retried=True, has_fallback=True),
+        _K.TRUNCATED: KindOfError("the answer ended early", is_retried=True, has_fallback=True),
+        _K.MALFORMED: KindOfError(
+            f"HTML, broken JSON, an endless line, more than {MAX_CALLS_PER_STEP} calls in a turn or "
+            f"{MAX_ANSWER_BYTES // 1024**2} MiB",
+        ),
+        _K.MALFORMED_TOOL_CALL: KindOfError("the model wrote a call that the server could not read", is_retried=True),
+        _K.CANCELLED: KindOfError("the response was cancelled at the server"),
+        _K.INTERNAL: KindOfError("a fault of callboard; the request ends, nothing else does"),
+        _K.OTHER: KindOfError("an error that nothing more is known of"),
     }
 )
+RETRYABLE_KINDS: Final = frozenset(kind for kind, facts in KINDS_OF_ERRORS.items() if facts.is_retried)
+#: A model that failed so has its fallback asked.
+FALLBACK_KINDS: Final = frozenset(kind for kind, facts in KINDS_OF_ERRORS.items() if facts.has_fallback)
 #: A model call that failed so can be asked again as it is, where its holder has left some of the step's requests.
 ASK_AGAIN_KINDS = frozenset({ErrorKind.TRUNCATED, ErrorKind.MALFORMED_TOOL_CALL})
 
@@ -139,19 +219,10 @@ class OutcomeUnknown(RuntimeFailure):
         """Of a request that may have begun; "" where it is about something else."""
 
 
-#: What can be done about an error that the session has tried to get round, and could not.
-_ADVICE: Final = {
-    ErrorKind.CONTEXT_LENGTH: "ask for less at once, begin a new conversation, or use a model with a larger context",
-    ErrorKind.TOOLS_UNSUPPORTED: (
-        'use a model that takes tools, or tool_fallback "retry_without_tools" with max_attempts of 2 or more'
-    ),
-    ErrorKind.SCHEMA_UNSUPPORTED: "leave the output's mode open, or choose another one: tool, prompt",
-}
-
-
 def with_advice(kind: ErrorKind, message: str) -> str:
     """An error's message, and what can be done about it where that is not plain."""
-    return f"{message.rstrip('.')}; {_ADVICE[kind]}" if kind in _ADVICE else message
+    todo = KINDS_OF_ERRORS[kind].todo
+    return f"{message.rstrip('.')}; {todo}" if todo else message
 
 
 def said(error: BaseException) -> str:

@@ -1,8 +1,5 @@
 """Bytes of an HTTP answer to JSON documents, and what every decoder does alike: end exactly once, and never raise.
 
-`SseDecoder` cuts server-sent events by the rules of the WHATWG (HTML standard, 9.2.6 "Interpreting an event stream"),
-but an event without its blank line at the end of the body counts too: recorded streams end so (docs/wire.md quirk 31).
-
 `BaseDecoder` finds out what kind of body it gets and reads its JSON. An adapter's decoder says what one document means
 (`on_json` for a streamed one, `on_body` for a whole answer) and what the end of the body means (`on_end`). A document
 of an unexpected shape, and an answer beyond all bounds, end here, as an Error(MALFORMED) with a snippet.
@@ -18,7 +15,7 @@ import math
 from abc import ABC, abstractmethod
 from base64 import b64decode
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, TypeAlias, TypeGuard
+from typing import Final, TypeGuard
 
 import orjson
 from msgspec import Struct
@@ -39,9 +36,18 @@ from callboard.protocol.model import (
     Usage,
 )
 from callboard.protocol.values import repr_without
-from callboard.providers.http_errors import error_from_body, error_from_payload, make_error, scrubbed, snippet
+from callboard.providers.http_errors import (
+    error_from_body,
+    error_from_payload,
+    error_from_words,
+    is_error,
+    make_error,
+    scrubbed,
+    snippet,
+)
 from callboard.providers.json_values import SHAPE_ERRORS, Json, JsonObject, loads, storable_bytes
 from callboard.providers.response_builder import ToolCallTracker
+from callboard.providers.sse_decoder import BOM, SseDecoder
 
 #: Of an error body no more is read: messages are short, and a proxy's HTML page is not worth keeping.
 MAX_ERROR_BODY_BYTES: Final = 64 * 1024
@@ -49,14 +55,16 @@ MAX_ERROR_BODY_BYTES: Final = 64 * 1024
 _SNIFF_BYTES: Final = 1024
 #: Of the words that a server ends with (its reason, the model's name) so much is kept.
 _MAX_WORD_CHARS: Final = 200
+#: So many reads are looked at for a whole error among the words that a stream should not have; later ones at its end.
+_MAX_LOOKS: Final = 16
 #: With twenty alternatives each takes 3 kB.
 MAX_LOGPROBS: Final = 20_000
 #: A count of tokens above this is none: it is a hundred times the largest context there is.
 MAX_TOKEN_COUNT: Final = 1_000_000_000
 _UNSTORABLE: Final = "citations: what a source says of itself is not JSON that can be kept; left out"
 _UNREADABLE: Final = "media: what the answer shows has no bytes that can be read; left out"
-_BOM: Final = b"\xef\xbb\xbf"
-_BLANK: Final = b" \t\r\n" + _BOM
+_BROKEN_OFF: Final = "The stream ended before the turn did; the server wrote into it: "
+_BLANK: Final = b" \t\r\n" + BOM
 #: No event stream starts with these, so a body that does is a whole document, even if its content type says otherwise
 #: (docs/wire.md quirks 26, 51; Gemini without alt=sse).
 _DOCUMENT_STARTS: Final = (b"{", b"[", b"<", b'"')
@@ -68,92 +76,6 @@ _REQUEST_IDS: Final = (
     *("x-request-id", "request-id", "apim-request-id", "x-generation-id"),
     *("x-amzn-requestid", "cf-ray"),
 )
-
-ServerSentEvent: TypeAlias = tuple[str, bytes]
-"""The event's type, "" where the stream named none, and its data lines joined by LF. Bytes: JSON parsers want them."""
-
-
-class SseLimitError(ValueError):
-    """An event or a line grew past the limit."""
-
-
-class SseDecoder:
-    """Bytes to events. Cost is linear in the bytes, however they are cut; memory is bounded by one event.
-
-    Lines end with LF, CR or CR LF and nothing else: U+2028, U+0085, VT and FF occur inside JSON strings (quirk 29).
-    """
-
-    __slots__ = ("_data", "_event", "_first_line", "_max_event_bytes", "_pending_bytes", "_skip_lf", "_tail")
-
-    def __init__(self, max_event_bytes: int = MAX_RESPONSE_BYTES) -> None:
-        self._max_event_bytes = max_event_bytes
-        self._tail = bytearray()
-        self._data: list[bytes] = []
-        self._event = ""
-        self._pending_bytes = 0
-        self._skip_lf = False
-        self._first_line = True
-
-    def feed(self, chunk: bytes) -> list[ServerSentEvent]:
-        """The events that `chunk` completes. Raises SseLimitError for an event without end."""
-        if self._skip_lf and chunk:
-            self._skip_lf = False
-            if chunk[0] == 10:
-                chunk = chunk[1:]
-        if b"\r" in chunk:
-            # A CR at the end of the chunk ends its line now; if an LF comes next, it belongs to it.
-            self._skip_lf = chunk[-1] == 13
-            chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        if b"\n" not in chunk:
-            # A growing bytearray is amortised linear; joining bytes here would be quadratic for one-byte chunks.
-            self._tail += chunk
-            self._hold(len(chunk))
-            return []
-        if self._tail:
-            chunk = bytes(self._tail) + chunk
-            self._tail.clear()
-        lines = chunk.split(b"\n")
-        tail = lines.pop()
-        events = self._lines(lines)
-        if events or not self._data:
-            self._pending_bytes = 0
-        if tail or self._data:
-            self._tail += tail
-            self._hold(len(chunk) if self._data else len(tail))
-        return events
-
-    def finish(self) -> list[ServerSentEvent]:
-        """The body ended: the event that was being built, if it has data."""
-        line, self._tail = bytes(self._tail), bytearray()
-        return self._lines([line, b""])
-
-    def _hold(self, more_bytes: int) -> None:
-        self._pending_bytes += more_bytes
-        if self._pending_bytes > self._max_event_bytes:
-            raise SseLimitError(f"an event of more than {self._max_event_bytes} bytes")
-
-    def _lines(self, lines: list[bytes]) -> list[ServerSentEvent]:
-        if self._first_line and lines:
-            self._first_line = False
-            lines[0] = lines[0].removeprefix(_BOM)
-        events: list[ServerSentEvent] = []
-        data = self._data
-        for line in lines:
-            if not line:
-                if data:
-                    events.append((self._event, data[0] if len(data) == 1 else b"\n".join(data)))
-                    data.clear()
-                self._event = ""
-            elif line[:6] == b"data: ":
-                data.append(line[6:])
-            else:
-                # Comments, `id`, `retry` and unknown fields say nothing to us.
-                name, _, value = line.partition(b":")
-                if name == b"event":
-                    self._event = value.removeprefix(b" ").decode("utf-8", "replace")
-                elif name == b"data":
-                    data.append(value.removeprefix(b" "))
-        return events
 
 
 class AnswerHead(Struct, frozen=True):
@@ -182,6 +104,7 @@ class BaseDecoder(ABC):
         "_held_bytes",
         "_kind",
         "_last_data",
+        "_looks",
         "_replay_bytes",
         "_secret",
         "_sse",
@@ -227,6 +150,7 @@ class BaseDecoder(ABC):
         self._sse = SseDecoder()
         self._body = bytearray()
         self._last_data = b""
+        self._looks = 0
         self._head = b""
         # Decided by the bytes: servers stream unasked, and answer whole where a stream was wanted.
         self._take: Callable[[bytes, list[StreamEvent]], None] = self._take_first if status < 400 else self._take_error
@@ -252,6 +176,8 @@ class BaseDecoder(ABC):
         if self.ended:
             return
         self._close()
+        if self._sse.is_broken:  # the server says that the turn is whole all the same
+            self.notes.append(f"the stream held text outside its format: {snippet(bytes(self._sse.outside))}")
         try:
             storable_bytes(done.raw_usage)
         except ValueError:
@@ -322,6 +248,12 @@ class BaseDecoder(ABC):
 
     def fail_truncated(self, out: list[StreamEvent]) -> None:
         """Close a stream whose body ended before its turn (quirk 23)."""
+        words = bytes(self._sse.outside)
+        if not words and _tells(self._last_data):
+            words = self._last_data
+        if words:
+            self.fail_words(out, words, ErrorKind.TRUNCATED, _BROKEN_OFF)
+            return
         raw = snippet(self._last_data)
         self.fail(out, make_error(ErrorKind.TRUNCATED, "The stream ended before the turn did.", raw))
 
@@ -329,6 +261,15 @@ class BaseDecoder(ABC):
         """Close a stream of bytes that are not what the API promises."""
         message = f"The server did not answer as its API promises: {why}"
         self.fail(out, make_error(ErrorKind.MALFORMED, message, snippet(data)))
+
+    def fail_words(self, out: list[StreamEvent], words: bytes, unknown: ErrorKind, preface: str = "") -> None:
+        """Close the stream with what its server wrote into it outside the API's documents."""
+        self.fail(out, error_from_words(self.family, words, unknown, preface, self.headers))
+
+    def fail_if_error(self, document: JsonObject, out: list[StreamEvent]) -> None:
+        """Close the stream if a document of it that holds nothing of an answer is an error in a form of its own."""
+        if is_error(document):
+            self.fail_payload(document, out)
 
     def hold(self) -> None:
         """Count the event that is being read as kept without being emitted yet. Raises ValueError past the limit."""
@@ -425,6 +366,10 @@ class BaseDecoder(ABC):
             begins = any(self._head.startswith(start) or start.startswith(self._head) for start in _STREAM_STARTS)
             if not self._last_data and not begins:
                 self.fail_malformed(out, "the body is neither JSON nor an event stream.", self._head)
+            elif self._sse.is_broken and not self.ended:
+                self.fail_truncated(
+                    out
+                )  # only the end of the body says that the turn is whole, and words came before it
             elif not self.ended:
                 self.on_end(out, False)
 
@@ -449,7 +394,7 @@ class BaseDecoder(ABC):
             kind = self.headers.get("content-type", "no content type")
             self.fail_malformed(out, f"the body is not JSON ({kind}).", body)
             return
-        if isinstance(document, dict) and document.get("error"):
+        if isinstance(document, dict) and is_error(document, whole=True):
             self.fail_payload(document, out)
         else:
             self._last_data = body
@@ -488,6 +433,11 @@ class BaseDecoder(ABC):
             self._take_event(event, payload, out)
             if self.ended:
                 return
+        if self._sse.is_broken and self._looks < _MAX_LOOKS:
+            # A whole JSON error ends the stream at once: its server may keep the connection open.
+            self._looks += 1
+            if _tells(words := bytes(self._sse.outside)):
+                self.fail_words(out, words, ErrorKind.OTHER)
 
     def _take_event(self, event: str, data: bytes, out: list[StreamEvent]) -> None:
         self._last_data = data
@@ -500,6 +450,11 @@ class BaseDecoder(ABC):
             if text == b"[DONE]":
                 self.on_end(out, True)
                 return
+            if text.startswith(b":"):
+                return  # Vertex's partner models send their keep-alives as data (opencode 50871)
+            if event == "error" or not text.startswith(_DOCUMENT_STARTS):
+                self.fail_words(out, data, ErrorKind.OTHER if event == "error" else ErrorKind.MALFORMED)
+                return
             document = loads(data)
         if isinstance(document, dict):
             self.on_json(event, document, out)
@@ -509,6 +464,18 @@ class BaseDecoder(ABC):
 
 def _ignore(data: bytes, out: list[StreamEvent]) -> None:
     """What comes after the end of an answer."""
+
+
+def _tells(words: bytes) -> bool:
+    """Are these words a JSON error, whole?"""
+    if not words.rstrip().endswith((b"}", b"]")):
+        return False
+    try:
+        document = loads(words)
+    except SHAPE_ERRORS:
+        return False
+    document = document[0] if isinstance(document, list) and document else document
+    return isinstance(document, dict) and is_error(document, whole=True)
 
 
 def _is_base64(data: str) -> bool:

@@ -1,9 +1,8 @@
-"""What a provider's error means: a table from (family, status, code) to ErrorKind.
+"""Reads a provider's error, in whatever document it came, and finds its kind by the table (error_table.py).
 
-The most exact line counts; `ANY` is every family, 0 every status, "" every code. Where that says no more than that the
-request is bad, the words of the message may (error_phrases.py), and so may the error of another server that a gateway
-passes on inside its own. Whether trying again can help follows from the kind (protocol.errors), unless the provider
-says otherwise by `x-should-retry`.
+Where status and code say no more than that the request is bad, the words of the message may, and so may the error of
+another server that a gateway passes on inside its own. Whether trying again can help follows from the kind
+(protocol.errors), unless the provider says otherwise by `x-should-retry`.
 """
 
 from __future__ import annotations
@@ -16,133 +15,22 @@ from urllib.parse import urlsplit
 from msgspec.structs import replace
 
 from callboard.protocol.content import json_text
-from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind
+from callboard.protocol.errors import KINDS_OF_ERRORS, RETRYABLE_KINDS, ErrorKind
 from callboard.protocol.limits import ERROR_SNIPPET_CHARS, MAX_RETRY_AFTER_SECONDS
 from callboard.protocol.model import Error
-from callboard.providers.error_phrases import kind_of_phrase, unwrapped, window_of
-from callboard.providers.json_values import SHAPE_ERRORS, Json, loads
-from callboard.providers.retry import details_of, retry_after_seconds, should_retry
+from callboard.providers.error_table import ANY, KINDS, NOT_JSON, SPENT_QUOTAS, kind_of_phrase, unwrapped, window_of
+from callboard.providers.json_values import SHAPE_ERRORS, Json, JsonObject, loads
+from callboard.providers.retry import details_of, retry_after_seconds, should_retry, wait_in_words
 
-ANY: Final = "*"
 #: Shorter "keys" are placeholders ("EMPTY", "ollama"), which would blot out words.
 SHORTEST_SECRET: Final = 8
 _K = ErrorKind
 
-#: HTTP statuses alone, where no code is known. 498 is Groq's (flex capacity exceeded), 524 Cloudflare's (origin slow).
-_STATUSES: Final = {
-    _K.INVALID_REQUEST: (400, 422),
-    _K.AUTHENTICATION: (401,),
-    _K.BILLING: (402,),
-    _K.PERMISSION: (403,),
-    _K.NOT_FOUND: (404, 405),
-    _K.TIMEOUT: (408, 504, 524),
-    _K.OVERLOADED: (409, 425, 498, 503, 529),
-    _K.REQUEST_TOO_LARGE: (413,),
-    _K.RATE_LIMITED: (429,),
-}
-#: Codes, types and status words, for any HTTP status: OpenAI's, which the compatible servers copy, Anthropic's
-#: (GitHub Copilot sends them too, on its messages route), llama.cpp's, Groq's, and words of others that mean nothing
-#: else: Moonshot's (platform.moonshot.ai, "Errors"), Alibaba's (help.aliyun.com, "Error codes"), Azure's inner codes.
-_CODES: Final = {
-    _K.AUTHENTICATION: "invalid_api_key account_deactivated authentication_error invalid_authentication_error "
-    "incorrect_api_key_error invalidapikey wrong_api_key",
-    # insufficient_quota is a 429 that waiting does not cure; so are Moonshot's and Alibaba's.
-    _K.BILLING: "insufficient_quota billing_hard_limit_reached billing_not_active credit_balance_too_low billing_error "
-    "exceeded_current_quota_error arrearage allocationquota.freetieronly",
-    _K.PERMISSION: "permission_error permission_denied_error accessdenied model.accessdenied",
-    _K.NOT_FOUND: "model_not_found deploymentnotfound not_found_error resource_not_found_error invalid_model "
-    "model_not_supported model_not_available",
-    _K.CONTEXT_LENGTH: "context_length_exceeded exceed_context_size_error model_max_prompt_tokens_exceeded "
-    "tokens_limit_reached",
-    _K.REQUEST_TOO_LARGE: "string_above_max_length request_too_large badrequest.toolarge",
-    _K.CONTENT_FILTER: "content_filter content_policy_violation responsibleaipolicyviolation datainspectionfailed "
-    "data_inspection_failed",
-    _K.RATE_LIMITED: "rate_limit_exceeded rate_limit_error rate_limit_reached_error rate_limited tokens requests "
-    "too_many_requests_error too_many_tokens_error throttling throttling.ratequota throttling.allocationquota "
-    "limit_requests limit_burst_rate",
-    _K.OVERLOADED: "slow_down server_is_overloaded engine_overloaded engine_overloaded_error service_unavailable "
-    "overloaded_error service_tier_capacity_exceeded queue_exceeded",
-    _K.SERVER: "server_error internal_error internalservererror internal_server_error internalerror api_error",
-    _K.TIMEOUT: "timeout_error requesttimeout",
-    _K.INVALID_REQUEST: "invalid_request_error invalid_prompt unsupported_value unsupported_parameter",
-    _K.MALFORMED_TOOL_CALL: "tool_use_failed",  # Groq: what the model wrote was no call
-    _K.TOOLS_UNSUPPORTED: "tools_not_supported tool_use_not_supported",
-}
-#: Bedrock's exceptions, as HTTP errors (header x-amzn-errortype) and in the stream; the last ones of AUTHENTICATION are
-#: those of every AWS service ("Common Errors" of the API reference).
-_BEDROCK: Final = {
-    _K.AUTHENTICATION: "expiredtokenexception unrecognizedclientexception invalidsignatureexception "
-    "incompletesignatureexception missingauthenticationtokenexception expiredtoken invalidclienttokenid",
-    _K.PERMISSION: "accessdeniedexception",
-    _K.BILLING: "servicequotaexceededexception",  # a quota of the account, which waiting does not raise
-    _K.NOT_FOUND: "resourcenotfoundexception",
-    _K.INVALID_REQUEST: "validationexception",
-    _K.RATE_LIMITED: "throttlingexception",
-    _K.OVERLOADED: "serviceunavailableexception modelnotreadyexception",
-    _K.TIMEOUT: "modeltimeoutexception",
-    _K.SERVER: "internalserverexception modelerrorexception modelstreamerrorexception internalfailure",
-}
-#: Numbers that are codes of one family. Z.ai: docs.z.ai/api-reference/api-code; what it calls a limit of the day, the
-#: week or the plan (1304, 1308 to 1310) no wait of ours cures. Mistral: 3051 is "too large for model", and what the
-#: model cannot do (error_phrases.py tells them apart), 3505 "Service tier capacity exceeded".
-_NUMBERS: Final = {
-    "zai": {
-        _K.AUTHENTICATION: "1000 1001 1002 1003 1004",
-        _K.PERMISSION: "1110 1111 1112 1121 1220 1311",
-        _K.BILLING: "1113 1304 1308 1309 1310",
-        _K.NOT_FOUND: "1211 1221 1222",
-        _K.INVALID_REQUEST: "1210 1212 1213 1214 1215 1231",
-        _K.SERVER: "1120 1200 1230 1234",
-        _K.CONTEXT_LENGTH: "1261",
-        _K.CONTENT_FILTER: "1300 1301",
-        _K.RATE_LIMITED: "1302 1303 1305",
-        _K.OVERLOADED: "1312",
-    },
-    "mistral": {
-        _K.RATE_LIMITED: "1300",
-        _K.NOT_FOUND: "1500",
-        _K.CONTEXT_LENGTH: "3051",
-        _K.INVALID_REQUEST: "3230",
-        _K.OVERLOADED: "3505",
-    },
-}
-KINDS: Final[Mapping[tuple[str, int, str], ErrorKind]] = {
-    **{(ANY, status, ""): kind for kind, statuses in _STATUSES.items() for status in statuses},
-    **{(ANY, 0, code): kind for kind, codes in _CODES.items() for code in codes.split()},
-    **{("bedrock", 0, code): kind for kind, codes in _BEDROCK.items() for code in codes.split()},
-    ("azure", 401, "permissiondenied"): _K.PERMISSION,  # an Entra identity without the role
-    **{
-        (family, 0, number): kind
-        for family, rows in _NUMBERS.items()
-        for kind, numbers in rows.items()
-        for number in numbers.split()
-    },
-    # Gemini's statuses (google.rpc.Code).
-    ("gemini", 0, "invalid_argument"): _K.INVALID_REQUEST,
-    ("gemini", 0, "failed_precondition"): _K.BILLING,  # free tier not available there: enable billing
-    ("gemini", 0, "unauthenticated"): _K.AUTHENTICATION,
-    ("gemini", 0, "api_key_invalid"): _K.AUTHENTICATION,  # sent as a 400; the reason is in details
-    ("gemini", 0, "permission_denied"): _K.PERMISSION,
-    ("gemini", 0, "not_found"): _K.NOT_FOUND,
-    ("gemini", 0, "resource_exhausted"): _K.RATE_LIMITED,
-    ("gemini", 0, "internal"): _K.SERVER,
-    ("gemini", 0, "unavailable"): _K.OVERLOADED,
-    ("gemini", 0, "deadline_exceeded"): _K.TIMEOUT,
-    # OpenRouter and Copilot.
-    ("openrouter", 403, ""): _K.CONTENT_FILTER,  # moderation
-    # Groq: one request above the limit of a minute, which waiting does not cure.
-    ("groq", 413, "rate_limit_exceeded"): _K.REQUEST_TOO_LARGE,
-    # Cerebras sends a prompt that is too long back without a body (pi's list of overflow errors, pi issue 4943).
-    ("cerebras", 413, ""): _K.CONTEXT_LENGTH,
-    ("copilot", 0, "quota_exceeded"): _K.BILLING,
-}
-#: Kinds that say little: the words of the message, or another server's error inside this one, may say more.
-_BROAD: Final = frozenset(
-    {_K.INVALID_REQUEST, _K.OTHER, _K.SERVER, _K.NOT_FOUND, _K.REQUEST_TOO_LARGE, _K.CONTEXT_LENGTH}
-)
-#: Of these, the inner error counts where it is of another kind.
-_VAGUE: Final = frozenset({_K.INVALID_REQUEST, _K.OTHER, _K.SERVER})
 _HTTP_STATUS: Final = re.compile(r"0|[1-5]\d\d")
+#: Of these, the error that is passed on counts where it is of another kind.
+_VAGUE: Final = frozenset({_K.INVALID_REQUEST, _K.OTHER, _K.SERVER})
+#: Of a list of errors so many are told.
+_MAX_ENTRIES: Final = 3
 #: Gateways pass on errors of gateways: OpenRouter's of Vertex's of Anthropic's is the deepest seen.
 _MAX_LAYERS: Final = 4
 
@@ -209,6 +97,8 @@ def shown_address(url: str) -> str:
 def error_kind(family: str, status: int, codes: tuple[str, ...] = ()) -> ErrorKind:
     """The kind of an error by the table above."""
     for word in map(str.lower, codes):
+        if SPENT_QUOTAS.search(word):
+            return _K.QUOTA_SPENT
         for key in ((family, status, word), (family, 0, word), (ANY, 0, word)):
             # A type as broad as "invalid_request_error" must not hide what the status says (401, 404, 413, 429).
             if key in KINDS and not (KINDS[key] is _K.INVALID_REQUEST and status not in (0, 200, 400)):
@@ -221,11 +111,17 @@ def error_kind(family: str, status: int, codes: tuple[str, ...] = ()) -> ErrorKi
 
 
 def by_status(error: Error) -> Error:
-    """Of a request without tools, or without a schema: an error about them means something else, as its status says."""
-    return replace(error, kind=error_kind(ANY, error.status)) if error.kind in _ABOUT_A_PART else error
+    """Of a request without tools, or without a schema: an error about them means something else, as its status says.
+    What a server says by a 500 (llama.cpp) is no fault that passes: it cannot do it."""
+    if error.kind not in _ABOUT_A_PART:
+        return error
+    kind = error_kind(ANY, error.status)
+    return replace(error, kind=_K.UNSUPPORTED if kind is _K.SERVER else kind)
 
 
 _ABOUT_A_PART: Final = frozenset({_K.TOOLS_UNSUPPORTED, _K.SCHEMA_UNSUPPORTED})
+#: No header makes these pass: Anthropic asks to try again (x-should-retry) after a 429 that asks for money.
+_FINAL: Final = frozenset({_K.BILLING, _K.QUOTA_SPENT})
 
 
 class _Said(NamedTuple):
@@ -239,14 +135,23 @@ class _Said(NamedTuple):
     inner: Json = None
     """The error of another server that this one passes on."""
     inner_server: str = ""
+    family: str = ""
+    """Whose codes they are, where the document's form tells."""
 
 
 def _read_error(payload: Json) -> _Said:
-    """Known shapes: {"error": {..} | "text"}, {"detail": ..}, {"message": ..}."""
+    """Known shapes: {"error": {..} | "text"}, FastAPI's {"detail": "text" | [{"loc", "msg"}]}, {"code", "message"},
+    {"status_code", "message"}, MiniMax's {"base_resp": {"status_code", "status_msg"}}."""
     payload = _first(payload)  # Gemini wraps the error of a stream in an array
     if not isinstance(payload, dict):
         return _Said(_shown(payload))
-    inner = payload.get("error") or payload.get("detail") or payload.get("errors") or payload
+    error, base = payload.get("error"), payload.get("base_resp")
+    if isinstance(base, dict) and not error:
+        number = _words(base.get("status_code"))
+        return _Said(str(base.get("status_msg") or ""), number, family="minimax")
+    inner = error or payload.get("detail") or payload.get("errors") or payload
+    if isinstance(inner, list) and (said := _validation(inner)):
+        return _Said(said, _words(payload.get("code"), payload.get("type")), _status(payload.get("status")))
     inner = _first(inner) or payload
     if not isinstance(inner, dict):
         words = _words(payload.get("code"), payload.get("type"), payload.get("error_type"))
@@ -254,20 +159,62 @@ def _read_error(payload: Json) -> _Said:
     message = inner.get("message") or inner.get("msg") or inner.get("error") or payload.get("message") or inner
     code, kind, status = inner.get("code"), inner.get("type"), inner.get("status")
     number = _status(code) or _status(inner.get("status_code")) or _status(status)
-    reasons = [detail.get("reason") for detail in details_of(inner)]  # such as Gemini's API_KEY_INVALID
-    azure = inner.get("innererror")
-    reasons += [azure.get("code")] if isinstance(azure, dict) else []
+    reasons = [*_spent_quotas(inner), *(detail.get("reason") for detail in details_of(inner))]  # as API_KEY_INVALID
+    for holder in (inner.get("details"), inner.get("innererror")):  # Anthropic's, Azure's
+        reasons += [holder.get("error_code"), holder.get("code")] if isinstance(holder, dict) else []
     metadata = inner.get("metadata")  # OpenRouter: whose error it is, and the error as that server sent it
     metadata = metadata if isinstance(metadata, dict) else {}
     raw, server = metadata.get("raw"), metadata.get("provider_name")
+    passed_on = message if isinstance(message, dict) and message is not inner else _document(message)
     return _Said(
         _shown(message),
-        _words(*reasons, code, kind, status),
+        _words(*reasons, code, kind, status, inner.get("status_code"), inner.get("error_code")),
         number,
         window_of(inner.get("n_ctx")),  # llama.cpp
-        _document(raw) or raw or _document(message),
+        _document(raw) or raw or passed_on,
         server if isinstance(server, str) else "",
     )
+
+
+def _validation(entries: list[Json]) -> str:
+    """FastAPI's list of what is wrong, each entry with its place; "" for another list."""
+    return "; ".join(
+        f"{'.'.join(map(str, place))}: {entry['msg']}" if isinstance(place := entry.get("loc"), list) else entry["msg"]
+        for entry in entries[:_MAX_ENTRIES]
+        if isinstance(entry, dict) and isinstance(entry.get("msg"), str)
+    )
+
+
+def _spent_quotas(error: JsonObject) -> Iterator[str]:
+    """The ids of quotas of a day, of which Gemini says only in the details that they are used up."""
+    for detail in details_of(error):
+        violations, metadata = detail.get("violations"), detail.get("metadata")
+        holders = [*(violations if isinstance(violations, list) else ()), metadata]
+        for holder in holders:
+            names = (holder.get("quotaId"), holder.get("quota_limit")) if isinstance(holder, dict) else ()
+            yield from (name for name in names if isinstance(name, str) and SPENT_QUOTAS.search(name))
+
+
+#: Fields by which a document of a stream, or a whole answer, is an answer.
+_ANSWERS: Final = frozenset({"choices", "candidates", "content", "output", "response", "delta", "item"})
+_CODES: Final = ("code", "status_code", "error_code", "error_type")
+_GOOD: Final = (None, "", 0, "0", 200, "200", "ok", "OK", "success", "SUCCESS")
+
+
+def is_error(document: JsonObject, *, whole: bool = False) -> bool:
+    """Is this an error, of any form? Seen inside answers of HTTP 200: MiniMax's `base_resp`, FastAPI's `detail`,
+    {"code", "message"}. In a whole answer a bare {"message"} is one too: there is nothing else in it."""
+    if document.get("error"):
+        return True
+    base = document.get("base_resp")
+    if isinstance(base, dict) and base.get("status_code") not in _GOOD:
+        return True
+    if not _ANSWERS.isdisjoint(document) and any(document.get(name) for name in _ANSWERS):
+        return False
+    if document.get("detail") or (whole and document.get("errors")):
+        return True
+    has_words = isinstance(document.get("message"), str) or isinstance(document.get("msg"), str)
+    return has_words and (whole or any(document.get(name) not in _GOOD for name in _CODES))
 
 
 def _layers(payload: Json) -> Iterator[_Said]:
@@ -294,17 +241,15 @@ def _document(value: Json) -> Json:
 
 def _kind_of(family: str, status: int, layers: Sequence[_Said]) -> tuple[ErrorKind, int | None]:
     """The kind of an error and the window that it names: the first layer decides, unless it says little."""
-    kind = error_kind(family, status, layers[0].codes)
+    kind = error_kind(layers[0].family or family, status, layers[0].codes)
     context_tokens = next((said.context_tokens for said in layers if said.context_tokens), None)
-    if kind not in _BROAD:
-        return kind, None
     for said in layers:
-        by_words, named = kind_of_phrase(family, said.message)
+        by_words, named = kind_of_phrase(family, said.message, kind)
         if by_words is not None:
             return by_words, named or context_tokens
     for said in layers[1:]:
-        inner = error_kind(ANY, said.status, said.codes)
-        if kind in _VAGUE and inner not in _VAGUE:
+        inner = error_kind(said.family or ANY, said.status, said.codes)
+        if (kind in _VAGUE and inner not in _VAGUE) or (kind is _K.RATE_LIMITED and inner in _FINAL):
             return inner, context_tokens
     return kind, context_tokens
 
@@ -320,16 +265,38 @@ def error_from_payload(
     payload, headers, layers = _first(payload), headers or {}, tuple(_layers(payload))
     real_status = status if status >= 400 else layers[0].status or status
     kind, context_tokens = _kind_of(family, real_status, layers)
+    wait = retry_after_seconds(headers, payload)
+    if wait is None and (KINDS_OF_ERRORS[kind].is_waited or kind is _K.QUOTA_SPENT):
+        wait = next((said for said in (wait_in_words(each.message) for each in layers) if said is not None), None)
+    if kind is _K.QUOTA_SPENT and wait is not None and wait <= MAX_RETRY_AFTER_SECONDS:
+        wait = None  # Google's RetryInfo names seconds for a quota of the day
     return make_error(
         kind,
         _message_of(layers) or f"The provider sent an error without a message (HTTP {real_status}).",
         shown,
-        retryable=should_retry(headers),
-        retry_after=retry_after_seconds(headers, payload),
+        retryable=False if kind in _FINAL else should_retry(headers),
+        retry_after=wait,
         status=real_status if real_status >= 400 else 0,
         code=snippet(next((code for said in layers for code in said.codes), "")),
         context_tokens=context_tokens if kind is _K.CONTEXT_LENGTH else None,
     )
+
+
+def error_from_words(
+    family: str, words: bytes, unknown: ErrorKind, preface: str = "", headers: Mapping[str, str] | None = None
+) -> Error:
+    """The Error that a server's own words in a stream mean, where they are no document of its API: plain text, a
+    proxy's page, JSON that nothing announces. `unknown` is the kind where they say nothing that the table knows."""
+    try:
+        payload = loads(words)
+    except SHAPE_ERRORS:
+        payload = None
+    if not isinstance(payload, dict | list):
+        payload = {"message": words.decode("utf-8", "replace")}
+    error = error_from_payload(family, payload, headers=headers, raw=words)
+    if error.kind is _K.OTHER:
+        error = make_error(unknown, error.message, error.raw, retry_after=error.retry_after, code=error.code)
+    return replace(error, message=preface + error.message)
 
 
 def _message_of(layers: Sequence[_Said]) -> str:
@@ -347,9 +314,8 @@ def error_from_body(family: str, status: int, headers: Mapping[str, str], body: 
     try:
         return error_from_payload(family, loads(body), status, headers, body)
     except SHAPE_ERRORS:
-        what = f"it said: {snippet(body)}" if body.strip() else "the body was empty"
-    message = f"the error is not JSON; {what}"
-    return error_from_payload(family, {"message": message}, status, headers, body)
+        what = f"{NOT_JSON}it said: {snippet(body)}" if body.strip() else f"{NOT_JSON}the body was empty"
+    return error_from_payload(family, {"message": what}, status, headers, body)
 
 
 def _first(payload: Json) -> Json:

@@ -1,7 +1,7 @@
 """Whether a failed model call is tried again, and when: tenacity decides, by what a provider asks for.
 
 Waiting is the caller's. Of the waits that an answer names the most exact one counts: the body's RetryInfo,
-`retry-after-ms`, `retry-after`, then the reset times of the limits that are used up.
+`retry-after-ms`, `retry-after`, the reset times of the limits that are used up, then the words of its message.
 """
 
 from __future__ import annotations
@@ -35,6 +35,26 @@ _SPREAD_SHARE: Final = 0.1
 _UNIT_SECONDS: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 _DURATION_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|us|µs|ns|h|m|s)")
 _DURATION: Final = re.compile(f"(?:{_DURATION_PART.pattern})+")
+#: A wait in words: "Please try again in 7m54.3s" (OpenAI, Groq: continue 10920; openai/codex reads it), "Please retry
+#: after 4 seconds" (Azure: sample-app-aoai-chatGPT 406), "Please retry in 58.8s" (Gemini), "Please wait 54 seconds
+#: before retrying" (GitHub Models), "try again in 4 days 20 hours" (codex 3257), "Your quota will reset after 3h5m".
+_WORD_SECONDS: Final = {
+    **dict.fromkeys(("ms", "msec", "millisecond"), 1e-3),
+    **dict.fromkeys(("s", "sec", "second"), 1.0),
+    **dict.fromkeys(("m", "min", "minute"), 60.0),
+    **dict.fromkeys(("h", "hr", "hour"), 3_600.0),
+    **dict.fromkeys(("d", "day"), 86_400.0),
+}
+_WORD_PART: Final = re.compile(
+    rf"(\d{{1,15}}(?:\.\d{{1,15}})?) ?({'|'.join(sorted(_WORD_SECONDS, key=len, reverse=True))})s?(?![a-z])",
+    re.IGNORECASE,
+)
+_WAIT: Final = re.compile(
+    r"\b(?:(?:try|retry)(?: again| your request)?|retrying|resets?|available|wait)(?: again)?:? "
+    r"(?:(?:in|after|for|at least) )?(?:about |approximately |~ ?)?"
+    rf"((?:{_WORD_PART.pattern}[, ]{{0,2}}(?:and )?){{1,5}})",
+    re.IGNORECASE,
+)
 #: Epoch numbers above this are milliseconds (OpenRouter's X-RateLimit-Reset), not seconds.
 _EPOCH_MILLISECONDS_FROM: Final = 1e11
 #: A number above this may be a point in time. It is one if it lies near the time of the answer; else it is a time to
@@ -202,6 +222,14 @@ def retry_after_seconds(headers: Mapping[str, str], body: Json = None, now: date
         if names.reset in headers and finite_number(headers.get(names.remaining, "")) == 0
     ]
     return max((wait for wait in waits if wait is not None), default=None)
+
+
+def wait_in_words(message: str) -> float | None:
+    """The wait in seconds that a message names; None where it names none."""
+    found = _WAIT.search(message)
+    if found is None:
+        return None
+    return sum(float(number) * _WORD_SECONDS[unit.lower()] for number, unit in _WORD_PART.findall(found[1]))
 
 
 def answered_at(headers: Mapping[str, str]) -> datetime:

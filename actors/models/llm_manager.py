@@ -22,7 +22,7 @@ from callboard.actors.kernel import Actor, MailboxFull, Ref, Rejected, Timer, ha
 from callboard.actors.models.refusals import Refusals
 from callboard.actors.models.token_ratios import TokenRatios
 from callboard.protocol.commands import CallModel, NoteKind, StopModel
-from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind, UsageError, said
+from callboard.protocol.errors import FALLBACK_KINDS, RETRYABLE_KINDS, ErrorKind, UsageError, said
 from callboard.protocol.events import ModelFailed, ModelNoted, ModelResponded, ModelStreamed
 from callboard.protocol.ids import Tag
 from callboard.protocol.limits import MAX_ANSWER_BYTES, MAX_RESPONSE_BYTES
@@ -481,7 +481,7 @@ class LlmManager(Actor[LlmMessage]):
 
     def _elsewhere(self, call: _OpenCall, error: Error) -> None:
         """This route has no more to give: the next one, where it can do better, or the end."""
-        if error.kind in _WORTH_A_FALLBACK and self._has_next_route(call):
+        if error.kind in FALLBACK_KINDS and self._has_next_route(call):
             told = _told_failure(call, error)
             call.route += 1
             self._take_route(call)
@@ -552,8 +552,6 @@ def _told_failure(call: _OpenCall, error: Error) -> str:
     return f"{call.routes[call.route].name} failed ({error.kind}{status}) {used}"
 
 
-#: Another model can do better at these; a bad request or a wrong key would fail there for its own reasons, unseen.
-_WORTH_A_FALLBACK: Final = RETRYABLE_KINDS - {ErrorKind.MALFORMED_TOOL_CALL} | {ErrorKind.BILLING, ErrorKind.NOT_FOUND}
 _BATCH: Final = (list, tuple)
 _LAST: Final = (Done, Error)
 

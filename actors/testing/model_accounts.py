@@ -36,7 +36,9 @@ WINDOW_SECONDS: Final = 300.0
 #: The share of the newest measurement in a ratio of tokens.
 NEWEST_SHARE: Final = 0.2
 #: Of these another model is asked; a bad request would be one there, too.
-OTHERS_DO_BETTER: Final = RETRYABLE_KINDS - {ErrorKind.MALFORMED_TOOL_CALL} | {ErrorKind.BILLING, ErrorKind.NOT_FOUND}
+OTHERS_DO_BETTER: Final = RETRYABLE_KINDS - {ErrorKind.MALFORMED_TOOL_CALL} | {
+    *(ErrorKind.BILLING, ErrorKind.QUOTA_SPENT, ErrorKind.NOT_FOUND, ErrorKind.UNSUPPORTED)
+}
 T = TypeVar("T")
 Steps = Generator[float, None, T]
 """Yields when it goes on."""

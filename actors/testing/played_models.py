@@ -51,7 +51,8 @@ MODELS: Final = ("sim/a", "sim/b", "sim/unknown", "sim/fails")
 _TOOLS: Final = (ToolDefinition(ToolName("look"), "Looks."),)
 _KINDS: Final = (
     *(ErrorKind.SERVER, ErrorKind.OVERLOADED, ErrorKind.RATE_LIMITED, ErrorKind.TRUNCATED) * 3,
-    ErrorKind.BILLING, ErrorKind.NOT_FOUND, ErrorKind.AUTHENTICATION, ErrorKind.INVALID_REQUEST,
+    ErrorKind.BILLING, ErrorKind.QUOTA_SPENT, ErrorKind.NOT_FOUND, ErrorKind.UNSUPPORTED,
+    ErrorKind.AUTHENTICATION, ErrorKind.INVALID_REQUEST,
     ErrorKind.TOOLS_UNSUPPORTED, ErrorKind.SCHEMA_UNSUPPORTED, ErrorKind.CONTEXT_LENGTH, ErrorKind.MALFORMED_TOOL_CALL,
 )  # fmt: skip
 

@@ -30,7 +30,9 @@ FIRST_PAUSE_SECONDS: Final = 0.375
 #: Asked of a model that has said so before, these are not sent at all.
 _UNASKED: Final = (ErrorKind.TOOLS_UNSUPPORTED, ErrorKind.SCHEMA_UNSUPPORTED)
 #: Of these another model is asked; a bad request would be one there, too.
-_OTHERS_DO_BETTER: Final = RETRYABLE_KINDS - {ErrorKind.MALFORMED_TOOL_CALL} | {ErrorKind.BILLING, ErrorKind.NOT_FOUND}
+_OTHERS_DO_BETTER: Final = RETRYABLE_KINDS - {ErrorKind.MALFORMED_TOOL_CALL} | {
+    *(ErrorKind.BILLING, ErrorKind.QUOTA_SPENT, ErrorKind.NOT_FOUND, ErrorKind.UNSUPPORTED)
+}
 #: What the manager says itself, of a call that it could not make.
 _ITS_OWN: Final = (ErrorKind.INTERNAL, ErrorKind.INVALID_REQUEST)
 

@@ -148,6 +148,8 @@ class AnthropicDecoder(BaseDecoder):
         kind = document.get("type")
         if (handler := self._EVENTS.get(kind if isinstance(kind, str) else event)) is not None:
             handler(self, document, out)
+        else:
+            self.fail_if_error(document, out)
 
     def on_body(self, document: Json, out: _Out) -> None:
         document = object_of(document)

@@ -38,7 +38,7 @@ from callboard.providers.gemini.gemini_requests import (
 from callboard.providers.gemini.grounding import AnswerSources, AnswerText
 from callboard.providers.gemini.json_array import BLANK, JsonArraySplitter
 from callboard.providers.gemini.partial_arguments import PartialArguments
-from callboard.providers.http_errors import make_error
+from callboard.providers.http_errors import is_error, make_error
 from callboard.providers.json_values import SHAPE_ERRORS, Json, JsonObject
 from callboard.providers.own_options import GEMINI_OPTIONS
 
@@ -144,7 +144,7 @@ class GeminiDecoder(BaseDecoder):
         self._block_reason = ""
 
     def on_json(self, event: str, document: JsonObject, out: _Out) -> None:
-        if document.get("error"):
+        if event == "error" or ("candidates" not in document and is_error(document)):
             self.fail_payload(document, out)
             return
         if not self.response_id:

@@ -121,7 +121,7 @@ _OPAQUE_FIELDS: Final = ("reasoning_opaque", "reasoning_signature")
 _REASONING: Final = frozenset({*_REASONING_FIELDS, *_REASONING_BLOCKS, *_OPAQUE_FIELDS})
 #: Fields of a whole document that few servers send: errors, and the sources of Perplexity, xAI and Z.ai.
 _SOURCE_FIELDS: Final = ("citations", "search_results", "web_search")
-_RARE: Final = frozenset({"error", "x_groq", *_SOURCE_FIELDS})
+_RARE: Final = frozenset({"error", "x_groq", "base_resp", *_SOURCE_FIELDS})
 #: Those of a delta or a message.
 _EXTRAS: Final = frozenset({"images", "audio", "annotations", "executed_tools"})
 #: Those with what was said, and those with calls.
@@ -173,6 +173,8 @@ class ChatDecoder(BaseDecoder):
         if not self._named or document.get("usage"):
             self._note(document)
         choices = document.get("choices")
+        if not choices:
+            self.fail_if_error(document, out)
         for choice in choices if isinstance(choices, list) else list_at(document, "choices"):
             if not isinstance(choice, dict):
                 raise TypeError("a choice is not an object")
@@ -231,6 +233,8 @@ class ChatDecoder(BaseDecoder):
             self.fail_payload(document, out)
         elif groq.get("error"):
             self.fail_payload({"error": groq["error"]}, out)  # in an answer that looks whole (70)
+        elif "base_resp" in document:
+            self.fail_if_error(document, out)  # MiniMax's, beside choices that are null (91)
         if isinstance(usage := groq.get("usage"), dict) and usage:
             self.usage = usage
         for field in _SOURCE_FIELDS:

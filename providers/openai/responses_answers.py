@@ -111,8 +111,8 @@ class ResponsesDecoder(BaseDecoder):
             handler(self, document, out)
         elif (told := TEXT_EVENTS.get(kind)) is not None:
             (self._text_done if told.whole else self._text_delta)(document, told, out)
-        elif document.get("error") and not kind.startswith("response."):
-            self.fail_payload(document, out)
+        elif not kind.startswith("response."):
+            self.fail_if_error(document, out)
 
     def on_body(self, document: Json, out: _Out) -> None:
         document = object_of(document)

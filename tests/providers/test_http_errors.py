@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind
 from callboard.protocol.limits import ERROR_SNIPPET_CHARS
-from callboard.providers.http_errors import KINDS, error_from_body, error_from_payload, error_kind, snippet
+from callboard.providers.error_table import KINDS
+from callboard.providers.http_errors import error_from_body, error_from_payload, error_kind, snippet
 from callboard.providers.retry import duration_seconds, retry_after_seconds, wait_seconds
 
 K = ErrorKind
@@ -78,7 +79,7 @@ def said(message: str, code: object) -> dict[str, Any]:
         ("zai", 400, said("m", "1214"), K.INVALID_REQUEST),
         ("zai", 400, said("m", "1301"), K.CONTENT_FILTER),
         ("zai", 429, said("m", 1302), K.RATE_LIMITED),
-        ("zai", 429, said("m", "1308"), K.BILLING),
+        ("zai", 429, said("m", "1308"), K.QUOTA_SPENT),
         ("zai", 429, said("m", "1312"), K.OVERLOADED),
         ("zai", 500, said("m", "1234"), K.SERVER),
         ("x", 400, said("m", "1113"), K.INVALID_REQUEST),

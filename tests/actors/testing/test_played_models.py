@@ -14,7 +14,7 @@ from callboard.actors.models.token_ratios import TokenRatios
 from callboard.actors.testing import played_streams
 from callboard.actors.testing.__main__ import main
 from callboard.actors.testing.played_models import Stage, play
-from callboard.protocol.errors import ErrorKind
+from callboard.protocol.errors import FALLBACK_KINDS, ErrorKind
 from callboard.providers.retry import Tries
 
 #: Crashes are what is played, and each is logged.
@@ -64,7 +64,7 @@ def _another_model_is_the_first(patch: Patch) -> None:
 
 
 def _billing_ends_it(patch: Patch) -> None:
-    patch.setattr(llm_manager, "_WORTH_A_FALLBACK", llm_manager._WORTH_A_FALLBACK - {ErrorKind.BILLING})
+    patch.setattr(llm_manager, "FALLBACK_KINDS", FALLBACK_KINDS - {ErrorKind.BILLING})
 
 
 def _never_gives_up(patch: Patch) -> None:

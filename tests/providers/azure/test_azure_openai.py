@@ -209,7 +209,7 @@ FILTERED = {"message": "The response was filtered", "param": "prompt", "code": "
         (404, {"code": "404", "message": "Resource not found"}, ErrorKind.NOT_FOUND),
         (401, {"code": "401", "message": "Access denied due to invalid key"}, ErrorKind.AUTHENTICATION),
         (401, {"code": "PermissionDenied", "message": "The principal lacks the data action"}, ErrorKind.PERMISSION),
-        (400, {"code": "OperationNotSupported", "message": "does not work with it"}, ErrorKind.INVALID_REQUEST),
+        (400, {"code": "OperationNotSupported", "message": "does not work with it"}, ErrorKind.UNSUPPORTED),
         (429, {"code": "429", "message": "Requests have exceeded call rate limit."}, ErrorKind.RATE_LIMITED),
         (429, {"code": "RateLimitReached", "message": "Exceeded token rate limit"}, ErrorKind.RATE_LIMITED),
         (400, {"code": "context_length_exceeded", "message": "too long"}, ErrorKind.CONTEXT_LENGTH),
