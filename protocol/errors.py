@@ -19,8 +19,6 @@ from functools import wraps
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from callboard.protocol.limits import MAX_ANSWER_BYTES, MAX_CALLS_PER_STEP
-
 if TYPE_CHECKING:
     from typing import ParamSpec, TypeVar
 
@@ -155,10 +153,8 @@ KINDS_OF_ERRORS: Final[Mapping[ErrorKind, KindOfError]] = MappingProxyType(
         ),
         _K.CONNECTION: KindOfError("refused, reset, broken off", is_retried=True, has_fallback=True),
         _K.TRUNCATED: KindOfError("the answer ended early", is_retried=True, has_fallback=True),
-        _K.MALFORMED: KindOfError(
-            f"HTML, broken JSON, an endless line, more than {MAX_CALLS_PER_STEP} calls in a turn or "
-            f"{MAX_ANSWER_BYTES // 1024**2} MiB",
-        ),
+        # The numbers are of protocol.limits, which a program that only imports callboard does not load.
+        _K.MALFORMED: KindOfError("HTML, broken JSON, an endless line, more than 128 calls in a turn or 8 MiB"),
         _K.MALFORMED_TOOL_CALL: KindOfError("the model wrote a call that the server could not read", is_retried=True),
         _K.CANCELLED: KindOfError("the response was cancelled at the server"),
         _K.INTERNAL: KindOfError("a fault of callboard; the request ends, nothing else does"),

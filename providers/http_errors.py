@@ -147,8 +147,7 @@ def _read_error(payload: Json) -> _Said:
         return _Said(_shown(payload))
     error, base = payload.get("error"), payload.get("base_resp")
     if isinstance(base, dict) and not error:
-        number = _words(base.get("status_code"))
-        return _Said(str(base.get("status_msg") or ""), number, family="minimax")
+        return _Said(str(base.get("status_msg") or ""), _words(base.get("status_code")), family="minimax")
     inner = error or payload.get("detail") or payload.get("errors") or payload
     if isinstance(inner, list) and (said := _validation(inner)):
         return _Said(said, _words(payload.get("code"), payload.get("type")), _status(payload.get("status")))
@@ -178,11 +177,12 @@ def _read_error(payload: Json) -> _Said:
 
 def _validation(entries: list[Json]) -> str:
     """FastAPI's list of what is wrong, each entry with its place; "" for another list."""
-    return "; ".join(
-        f"{'.'.join(map(str, place))}: {entry['msg']}" if isinstance(place := entry.get("loc"), list) else entry["msg"]
-        for entry in entries[:_MAX_ENTRIES]
-        if isinstance(entry, dict) and isinstance(entry.get("msg"), str)
-    )
+    told = []
+    for entry in entries[:_MAX_ENTRIES]:
+        words, place = (entry.get("msg"), entry.get("loc")) if isinstance(entry, dict) else (None, None)
+        if isinstance(words, str):
+            told.append(f"{'.'.join(map(str, place))}: {words}" if isinstance(place, list) else words)
+    return "; ".join(told)
 
 
 def _spent_quotas(error: JsonObject) -> Iterator[str]:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from support.wire import answer, events, sse
 
 from callboard.protocol.errors import KINDS_OF_ERRORS, ErrorKind, with_advice
+from callboard.protocol.limits import MAX_ANSWER_BYTES, MAX_CALLS_PER_STEP
 from callboard.protocol.model import Error
 from callboard.providers.anthropic.messages_api import Anthropic
 from callboard.providers.error_table import kind_of_phrase
@@ -319,8 +320,8 @@ IN_WORDS: list[tuple[str, int, Any, ErrorKind, str]] = [
     # Limits that pass.
     ("gemini", 429, of_quota(PER_MINUTE), K.RATE_LIMITED, "gemini-cli 8437"),
     ("openrouter", 429, openai("Rate limit exceeded: free-models-per-min.", 429), K.RATE_LIMITED, "openrouter.ai/docs"),
-    ("groq", 429, openai("Rate limit reached for model `m` on tokens per day (TPD): Limit 100000, Used 97050, Requested "
-                         "3619. Please try again in 9m38.016s.", "rate_limit_exceeded"), K.RATE_LIMITED,
+    ("groq", 429, openai("Rate limit reached for model `m` on tokens per day (TPD): Limit 100000, Used 97050, "
+                         "Requested 3619. Please try again in 9m38.016s.", "rate_limit_exceeded"), K.RATE_LIMITED,
      "continue 10920: a sliding window, whose wait is told"),
     ("xai", 429, xai("Too many tokens for team e9fe and model grok-4-0709. Your team's rate limit is"), K.RATE_LIMITED,
      "cline 4826"),
@@ -369,7 +370,8 @@ IN_WORDS: list[tuple[str, int, Any, ErrorKind, str]] = [
     ("llamacpp", 500, openai(MMPROJ, 500, "server_error"), K.UNSUPPORTED, "llama.cpp 15377"),
     ("llamacpp", 500, openai("image input is not supported by this server", 500, "server_error"), K.UNSUPPORTED,
      "llama.cpp 13566"),
-    ("llamacpp", 500, openai(MMPROJ.replace("image", "audio"), 500, "server_error"), K.UNSUPPORTED, "server-common.cpp"),
+    ("llamacpp", 500, openai(MMPROJ.replace("image", "audio"), 500, "server_error"), K.UNSUPPORTED,
+     "server-common.cpp"),
     ("llamacpp", 500, openai('Failed to parse messages: Unsupported content part type: "image_url"; messages = [', 500,
                              "server_error"), K.UNSUPPORTED, "llama.cpp 12947"),
     ("llamacpp", 500, openai("Cannot use both json_schema and grammar", 500, "server_error"), K.SCHEMA_UNSUPPORTED,
@@ -378,7 +380,8 @@ IN_WORDS: list[tuple[str, int, Any, ErrorKind, str]] = [
      K.SCHEMA_UNSUPPORTED, "server-common.cpp"),
     ("llamacpp", 500, openai('"json_schema": JSON schema conversion failed:\nUnrecognized schema', 500, "server_error"),
      K.SCHEMA_UNSUPPORTED, "server-task.cpp"),
-    ("llamacpp", 500, openai("tools param requires --jinja flag", 500, "server_error"), K.TOOLS_UNSUPPORTED, "utils.hpp"),
+    ("llamacpp", 500, openai("tools param requires --jinja flag", 500, "server_error"), K.TOOLS_UNSUPPORTED,
+     "utils.hpp"),
     ("llamacpp", 501, openai("This server does not support chat completions. Start it without `--embeddings`", 501,
                              "not_supported_error"), K.UNSUPPORTED, "server.cpp"),
     ("ollama", 400, openai("this model does not support image input (ref: b8bd)"), K.UNSUPPORTED, "ollama 17301"),
@@ -398,10 +401,10 @@ IN_WORDS: list[tuple[str, int, Any, ErrorKind, str]] = [
      K.SCHEMA_UNSUPPORTED, "TanStack/ai 682"),
     ("anthropic", 400, anthropic("Schema is too complex for compilation. Try reducing the number of tools"),
      K.SCHEMA_UNSUPPORTED, "genkit 5230"),
-    ("anthropic", 400, anthropic("Schemas contains too many parameters with union types (17 parameters with type arrays "
-                                 "or anyOf)."), K.SCHEMA_UNSUPPORTED, "platform.claude.com, structured outputs"),
-    ("openai", 400, openai("Invalid JSON schema: regex lookaround is not supported. Found at $.properties.name.pattern.",
-                           "invalid_json_schema"), K.SCHEMA_UNSUPPORTED, "OpenAI"),
+    ("anthropic", 400, anthropic("Schemas contains too many parameters with union types (17 parameters with type "
+                                 "arrays or anyOf)."), K.SCHEMA_UNSUPPORTED, "platform.claude.com, structured outputs"),
+    ("openai", 400, openai("Invalid JSON schema: regex lookaround is not supported. Found at "
+                           "$.properties.name.pattern.", "invalid_json_schema"), K.SCHEMA_UNSUPPORTED, "OpenAI"),
     ("openai", 400, openai("m", "invalid_json_schema"), K.SCHEMA_UNSUPPORTED, "the code alone"),
     ("gemini", 400, gemini("The specified schema produces a constraint that has too many states for serving."),
      K.SCHEMA_UNSUPPORTED, "python-genai 660"),
@@ -432,6 +435,8 @@ def test_every_servers_own_words_have_their_kind(
 def test_every_kind_says_what_it_means_and_those_that_a_user_can_mend_how(kind: ErrorKind) -> None:
     facts = KINDS_OF_ERRORS[kind]
     assert facts.means
+    if kind is K.MALFORMED:
+        assert f" {MAX_CALLS_PER_STEP} calls in a turn or {MAX_ANSWER_BYTES // 1024**2} MiB" in facts.means
     assert with_advice(kind, "It failed.").startswith("It failed")
     assert not (facts.is_waited and not facts.is_retried)
     if kind in (K.BILLING, K.NOT_FOUND, K.AUTHENTICATION, K.QUOTA_SPENT, K.UNSUPPORTED):
