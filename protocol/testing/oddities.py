@@ -144,7 +144,7 @@ def _equal_questions(choices: Choices, drawn: Scenario) -> Scenario:
         for number in range(choices.pick((2, 2, 3)))
     )
     drawn = _with_options(drawn, approval_timeout_seconds=choices.pick((86_400.0, 5.0)))
-    drawn = _happens(drawn, choices.pick(("", "", "timeout")), soon(choices))
+    drawn = _happens(drawn, choices.pick(("", "timeout")), soon(choices))
     return _odd_turn(choices, drawn, lambda turn: replace(turn, calls=calls))
 
 
