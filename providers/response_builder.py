@@ -237,7 +237,7 @@ class ToolCallTracker:
         if index not in self._by_index or self._by_index[index] is self._waiting:
             return
         self.settle(out)
-        self._reunite(out)
+        self._reunite(out, self._by_index[index])
         call = self._by_index[index]
         if call.is_written():
             self._complete(call, out)
@@ -361,8 +361,9 @@ class ToolCallTracker:
         if canonical_arguments(call.arguments.getvalue())[1] and not (call.unclear and call.name):
             out.append(model.ToolCallComplete(call.call_id))
 
-    def _reunite(self, out: list[model.StreamEvent]) -> None:
-        """Give arguments that came without a name to the call that they belong to. See the class."""
+    def _reunite(self, out: list[model.StreamEvent], finished: _Call | None = None) -> None:
+        """Give arguments that came without a name to the call that they belong to. See the class. `finished`: the API
+        has said that what came of this call's is all."""
         strays = [call for call in self._calls if not call.name]
         if not strays:
             return
@@ -371,7 +372,8 @@ class ToolCallTracker:
             if not stray.unclear:  # else it was looked at before
                 pieces_of.setdefault(_named_before(stray), []).append(stray)
         left = [piece for owner, pieces in pieces_of.items() for piece in self._without_own(owner, pieces, out)]
-        bare = [call for call in self._calls if call.name and not call.completed and call.is_bare()]
+        unsure = [call for call in self._calls if not (call.completed or (call is finished and call.is_written()))]
+        bare = [call for call in unsure if call.name and call.is_bare()]
         text = "".join(map(_arguments, left))
         if len(bare) == 1 and not bare[0].is_written() and text.strip() and canonical_arguments(text)[1]:
             self._join(bare[0], left, text, out)

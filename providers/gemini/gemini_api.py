@@ -70,7 +70,10 @@ class Gemini(encoding.HttpAdapter):
             self._path = f"v1beta1/projects/{quote(project)}/locations/{quote(location)}/publishers/google"
             credential = encoding.bearer(api_key)
         url = encoding.checked_url(base_url, default).removesuffix(f"/{self._path}")
-        super().__init__("gemini", url, api_key, GeminiDecoder, credential=credential, headers=headers)
+        numbers = GEMINI_NUMBERS if project is None else VERTEX_NUMBERS
+        super().__init__(
+            "gemini", url, api_key, lambda head: GeminiDecoder(head, numbers), credential=credential, headers=headers
+        )
 
     def encode(self, request: model.ModelRequest, /) -> WireRequest:
         written = GeminiEncoding(request, self._platform)
@@ -92,6 +95,32 @@ _FINISH_REASONS: Final = {
     "CONTINUATION": FinishReason.LENGTH,
     "UNEXPECTED_TOOL_CALL": FinishReason.TOOL_CALLS,
     **dict.fromkeys(_FILTERS.split(), FinishReason.CONTENT_FILTER),
+}
+#: What enums are called by their numbers, where a client has asked for these ($alt=json;enum-encoding=int, as Google's
+#: generated clients do). The two APIs count otherwise (google-ai-generativelanguage 0.12, generative_service.py and
+#: content.py; google-cloud-aiplatform 2.7, aiplatform_v1beta1/types).
+_GEMINI_REASONS: Final = (
+    "STOP MAX_TOKENS SAFETY RECITATION OTHER LANGUAGE BLOCKLIST PROHIBITED_CONTENT SPII MALFORMED_FUNCTION_CALL "
+    "IMAGE_SAFETY UNEXPECTED_TOOL_CALL TOO_MANY_TOOL_CALLS IMAGE_PROHIBITED_CONTENT IMAGE_OTHER NO_IMAGE "
+    "IMAGE_RECITATION"
+)
+_VERTEX_REASONS: Final = (
+    "STOP MAX_TOKENS SAFETY RECITATION OTHER BLOCKLIST PROHIBITED_CONTENT SPII MALFORMED_FUNCTION_CALL MODEL_ARMOR"
+)
+_Numbers = Mapping[str, Mapping[int, str]]
+_SHARED_NUMBERS: Final = {
+    "modality": dict(enumerate(["TEXT", "IMAGE", "VIDEO", "AUDIO", "DOCUMENT"], 1)),
+    "outcome": dict(enumerate(["OUTCOME_OK", "OUTCOME_FAILED", "OUTCOME_DEADLINE_EXCEEDED"], 1)),
+}
+GEMINI_NUMBERS: Final[_Numbers] = {
+    **_SHARED_NUMBERS,
+    "finishReason": dict(enumerate(_GEMINI_REASONS.split(), 1)),
+    "blockReason": dict(enumerate(["SAFETY", "OTHER", "BLOCKLIST", "PROHIBITED_CONTENT", "IMAGE_SAFETY"], 1)),
+}
+VERTEX_NUMBERS: Final[_Numbers] = {
+    **_SHARED_NUMBERS,
+    "finishReason": dict(enumerate(_VERTEX_REASONS.split(), 1)),
+    "blockReason": dict(enumerate(["SAFETY", "OTHER", "BLOCKLIST", "PROHIBITED_CONTENT", "MODEL_ARMOR"], 1)),
 }
 #: Reasons that mean that there is no answer.
 _FAILURES: Final = {
@@ -124,8 +153,9 @@ _Out = list[StreamEvent]
 class GeminiDecoder(BaseDecoder):
     """Events of generateContent. The end of the body is the end; a finishReason before it makes the turn whole."""
 
-    def __init__(self, head: AnswerHead) -> None:
+    def __init__(self, head: AnswerHead, numbers: _Numbers = GEMINI_NUMBERS) -> None:
         super().__init__(head)
+        self._numbers = numbers
         self._array: JsonArraySplitter | None = None
         self._may_be_array = head.streaming and head.status < 400
         self._partial: tuple[int, PartialArguments] | None = None
@@ -156,7 +186,7 @@ class GeminiDecoder(BaseDecoder):
             self.model = text_at(document, "modelVersion") or self.model
         # No candidate will come where the filter took the prompt (quirk 45).
         if "promptFeedback" in document:
-            self._block_reason = text_at(object_at(document, "promptFeedback"), "blockReason") or self._block_reason
+            self._block_reason = self._word(object_at(document, "promptFeedback"), "blockReason") or self._block_reason
         for candidate in objects_at(document, "candidates"):
             if not candidate.get("index"):
                 self._candidate(candidate, out)
@@ -254,7 +284,7 @@ class GeminiDecoder(BaseDecoder):
     def _note_more(self, candidate: JsonObject) -> None:
         """What comes beside the content."""
         if candidate.get("finishReason"):
-            self._finish_reason = text_at(candidate, "finishReason")
+            self._finish_reason = self._word(candidate, "finishReason")
             self._finish_message = text_at(candidate, "finishMessage")
         if not _SOURCES.isdisjoint(candidate):
             self._optional(_ITS_SOURCES, lambda: self._note_sources(candidate))
@@ -263,6 +293,13 @@ class GeminiDecoder(BaseDecoder):
             self._optional(_ITS_LOGPROBS, lambda: self.note_logprobs(_logprobs(result)))
         if candidate.get("continuationToken"):
             self.notes.append("continuationToken: the answer could be continued, which is not done here")
+
+    def _word(self, holder: JsonObject, key: str) -> str:
+        """The value of an enum, which may be told by its number; "" for none. An unknown one is no error."""
+        value = holder.get(key)
+        if isinstance(value, int):
+            return self._numbers.get(key, {}).get(value, str(value)) if value else ""
+        return text_at(holder, key)
 
     def _optional(self, what: str, read: Callable[[], None]) -> None:
         """Read what an answer is not lost over; a note says if it makes no sense."""
@@ -349,7 +386,7 @@ class GeminiDecoder(BaseDecoder):
         told = fields_at(part, kind)
         name, shown = "", ""
         if kind in ("toolCall", "toolResponse"):
-            tool_type = text_at(told, "toolType")
+            tool_type = self._word(told, "toolType")
             name = _TOOLS.get(tool_type, tool_type.lower())
             given = told.get("args") if kind == "toolCall" else told.get("response")
             shown = json_text(given) if given else ""
@@ -357,7 +394,7 @@ class GeminiDecoder(BaseDecoder):
                 for query in _queries(fields_at(told, "args")):
                     self._noted_sources().note_query(query)
         elif kind in ("executableCode", "codeExecutionResult"):
-            name, outcome = "code_execution", text_at(told, "outcome")
+            name, outcome = "code_execution", self._word(told, "outcome")
             shown = text_at(told, "code") or text_at(told, "output")
             if outcome not in ("", "OUTCOME_OK"):
                 shown = f"{outcome}: {shown}"
@@ -463,8 +500,11 @@ def _asked_and_answered(raw: JsonObject, thoughts: int) -> tuple[int | None, int
     return (total - answered, answered) if prompt is None else (asked, total - asked)
 
 
+_MODALITY: Final = {name: number for number, name in _SHARED_NUMBERS["modality"].items()}
+
+
 def _of_kind(raw: JsonObject, key: str, kind: str) -> int:
     """The tokens of one kind (AUDIO, IMAGE) in a list of counts by kind."""
     details = raw.get(key)
     given = [each for each in details if isinstance(each, dict)] if isinstance(details, list) else []
-    return sum(count_at(each, "tokenCount") or 0 for each in given if each.get("modality") == kind)
+    return sum(count_at(each, "tokenCount") or 0 for each in given if each.get("modality") in (kind, _MODALITY[kind]))

@@ -14,7 +14,7 @@ from urllib.parse import quote
 from msgspec.structs import replace
 
 from callboard.protocol import content, model
-from callboard.protocol.content import Citation
+from callboard.protocol.content import Citation, json_text
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.model import (
     FinishReason,
@@ -124,6 +124,13 @@ _SOURCE_FIELDS: Final = ("citations", "search_results", "web_search")
 _RARE: Final = frozenset({"error", "x_groq", "base_resp", *_SOURCE_FIELDS})
 #: Those of a delta or a message.
 _EXTRAS: Final = frozenset({"images", "audio", "annotations", "executed_tools"})
+#: The parts that a content may be instead of a text, and the field of each with what it says.
+_PARTS: Final = {
+    **dict.fromkeys(("text", "output_text"), "text"),
+    "thinking": "thinking",
+    "reference": "reference_ids",
+    "image_url": "image_url",
+}
 #: Those with what was said, and those with calls.
 _SAID: Final = frozenset({"content", "refusal", "images", "audio"})
 _CALL_FIELDS: Final = frozenset({"tool_calls", "function_call"})
@@ -396,6 +403,9 @@ class ChatDecoder(BaseDecoder):
         if isinstance(said, str):
             self._text(said, index, out)
             return
+        if _is_value(said):
+            self._text(json_text(said), index, out)
+            return
         for part in said if isinstance(said, list) else [said]:
             if isinstance(part, str):
                 self._text(part, index, out)
@@ -482,6 +492,16 @@ class ChatDecoder(BaseDecoder):
 def _counts(usage: JsonObject) -> bool:
     """Does it count anything? Zeros behind a count are placeholders."""
     return any(value for value in usage.values() if isinstance(value, int | float))
+
+
+def _is_value(said: Json) -> bool:
+    """Is it the JSON that was asked for, and no part or list of parts? Cloudflare's Workers AI answers so ("JSON
+    Mode")."""
+    if isinstance(said, dict):
+        return _PARTS.get(str(said.get("type"))) not in said
+    if not isinstance(said, list):
+        return False
+    return any(isinstance(each, dict) and not isinstance(each.get("type", each.get("text")), str) for each in said)
 
 
 def _function(call: JsonObject) -> tuple[str, Json]:

@@ -65,6 +65,8 @@ PENDING: Final = frozenset({"queued", "in_progress"})
 _WHOLE: Final = PENDING | {"completed", "complete", ""}
 #: A call's own fields that must go back with it: a tool of a namespace, a call that a program of the server's makes.
 _CALL_REPLAY: Final = ("namespace", "caller", "async")
+#: Behind a message that says what it is (`phase`: commentary, or the answer): as one text they must not be glued.
+_BREAK: Final = "\n\n"
 #: By what an event says of itself, of any type.
 _DELTAS: Final[Mapping[Json, TextEvent]] = {kind: told for kind, told in TEXT_EVENTS.items() if not told.whole}
 _Out = list[StreamEvent]
@@ -85,6 +87,12 @@ class ResponsesDecoder(BaseDecoder):
 
     def _begin_turn(self) -> None:
         self._items = StreamedItems()
+        self._spoken = 0
+        """Messages that have a text."""
+        self._last_glued = 0
+        """The last of them that begins without a break."""
+        self._phased = False
+        """Has one of them said what it is?"""
         self._owners.clear()
         self._blocks = 0
         self._begun_items = 0
@@ -147,6 +155,8 @@ class ResponsesDecoder(BaseDecoder):
             self._refused = self._refused or told.refusal
         if logprobs := get("logprobs"):
             text.logprobs += self._bounded(_logprobs(logprobs))
+        if text.lead and not text.written.tell():
+            out.append(self._lead(text))
         text.written.write(delta)
         out.append(told.kind(delta, text.block))
 
@@ -164,8 +174,24 @@ class ResponsesDecoder(BaseDecoder):
     def _new_text(self, item: StreamedItem, slot: str, place: int | None) -> StreamedText:
         item.begins_text = False
         text = StreamedText(slot, place, self._next_block())
+        if slot == TEXT and not item.texts:
+            self._spoken += 1
+            item.spoke = self._spoken
+            text.lead = _BREAK if self._phased else ""
+            self._phased = self._phased or bool(item.phase)
+            self._last_glued = self._last_glued if text.lead else self._spoken
         item.texts.append(text)
         return text
+
+    def _note_phase(self, item: StreamedItem, phase: str) -> None:
+        """A message says what it is; where one behind it has begun by then, they have been glued."""
+        item.phase = phase or item.phase
+        if item.spoke and item.phase:
+            self._phased = True
+            self._contradicted = self._contradicted or self._last_glued > item.spoke
+
+    def _lead(self, text: StreamedText) -> TextDelta:
+        return TextDelta(text.lead, text.block, Replay(self._origin, {"lead": text.lead}))
 
     def _next_block(self) -> int:
         self._blocks += 1
@@ -199,6 +225,8 @@ class ResponsesDecoder(BaseDecoder):
         if whole.startswith(text.written.getvalue()):
             if rest := whole[text.written.tell() :]:
                 self._emits(item, text)
+                if text.lead and not text.written.tell():
+                    out.append(self._lead(text))
                 text.written.write(rest)
                 out.append(kind(rest, text.block))
         elif whole:
@@ -230,7 +258,8 @@ class ResponsesDecoder(BaseDecoder):
 
     def _cite(self, annotations: Sequence[JsonObject], text: StreamedText, out: _Out) -> None:
         text.citations += annotations
-        self.cite(out, map(_citation, annotations), text.block)
+        found = map(_citation, annotations)
+        self.cite(out, (each.moved_by(len(text.lead)) for each in found) if text.lead else found, text.block)
 
     # Items.
 
@@ -253,6 +282,8 @@ class ResponsesDecoder(BaseDecoder):
         self.hold()
         if kind == "function_call":
             self._name_call(state, item, out)
+        else:
+            self._note_phase(state, _said(item, "phase"))
 
     def _item_done(self, document: JsonObject, out: _Out) -> None:
         item = object_of(document.get("item"))
@@ -291,6 +322,7 @@ class ResponsesDecoder(BaseDecoder):
 
     def _message_done(self, state: StreamedItem, item: JsonObject, out: _Out) -> None:
         parts = objects_at(item, "content")
+        self._note_phase(state, _said(item, "phase"))
         self._refused = self._refused or any(part.get("type") == "refusal" for part in parts)
         # An item that comes without its citations says nothing about them; likewise `_finish_texts`.
         cites = any(part.get("annotations") for part in parts)
@@ -302,7 +334,9 @@ class ResponsesDecoder(BaseDecoder):
                 self._note_logprobs(text, _logprobs(part.get("logprobs")))
         if (phase := item.get("phase")) and state.texts:
             # Later requests must carry it (openai SDK: "dropping it can degrade performance").
-            self._keep(state, TextDelta, Replay(self._origin, {"phase": phase}), out)
+            lead = state.texts[-1].lead
+            kept = {"phase": phase, **({"lead": lead} if lead else {})}
+            self._keep(state, TextDelta, Replay(self._origin, kept), out)
 
     def _finish_citations(self, annotations: list[JsonObject], text: StreamedText, out: _Out) -> None:
         told = len(text.citations)
@@ -484,6 +518,7 @@ class ResponsesDecoder(BaseDecoder):
 
     def _tell_item(self, old: StreamedItem, out: _Out) -> None:
         state = self._items.open(old.kind, old.index)
+        state.phase = old.phase
         if old.final is not None:
             self._finish_item(state, old.final, out)
             return

@@ -193,7 +193,8 @@ class ResponsesEncoding(encoding.Encoding):
         if not part.text:
             return
         own = self._own(part) or {}
-        self._speak(part.text, start, {"phase": own["phase"]} if "phase" in own else {})
+        text = part.text.removeprefix(str(own.get("lead", "")))
+        self._speak(text, start, {"phase": own["phase"]} if "phase" in own else {})
 
     def _speak(self, text: str, start: int, more: Body) -> None:
         last = self._input[-1] if len(self._input) > start else {}

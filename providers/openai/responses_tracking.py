@@ -70,6 +70,8 @@ class StreamedText(Struct, eq=False):
     """Its log probabilities are kept."""
     closed: bool = False
     """Its `.done` has come."""
+    lead: str = ""
+    """What it begins with that its model did not write: a break behind the message before it."""
 
 
 class StreamedItem(Struct, eq=False):
@@ -95,6 +97,10 @@ class StreamedItem(Struct, eq=False):
     """How many items had been emitted in part before it."""
     final: JsonObject | None = None
     """The finished item, as far as it has come."""
+    phase: str = ""
+    """Of a message, in the API's words: is it commentary, or the final answer?"""
+    spoke: int = 0
+    """Which of the messages with a text it is, from 1."""
 
     def has_written(self) -> bool:
         """Has any of its texts been emitted?"""

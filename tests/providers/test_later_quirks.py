@@ -10,7 +10,7 @@ from support.wire import answer, body, events, sse
 
 from callboard.protocol.content import AssistantMessage, Replay, ServerTool, Text, Thinking, UserMessage
 from callboard.protocol.errors import ErrorKind
-from callboard.protocol.model import FinishReason, ModelRequest, ToolCallComplete, Usage
+from callboard.protocol.model import FinishReason, ModelRequest, Restarted, TextDelta, ToolCallComplete, Usage
 from callboard.providers.adapter import Adapter
 from callboard.providers.anthropic.messages_api import Anthropic
 from callboard.providers.bedrock.converse_api import Bedrock
@@ -286,3 +286,195 @@ def test_quirk_85_no_call_is_run_where_it_is_not_clear_whose_they_are(adapter: A
     assert [(call.name, call.complete) for call in turn.tool_calls] == [("f", False), ("g", False)]
     assert turn.notes == (UNCLEAR_CALLS,)
     assert answer(adapter, data, [1]) == turn
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ({"city": "Oslo", "days": [1, 2]}, '{"city":"Oslo","days":[1,2]}'),
+        ({"type": "dog", "name": "Rex"}, '{"type":"dog","name":"Rex"}'),
+        ({"text": 5, "type": None}, '{"text":5,"type":null}'),
+        ({"answer": {"type": "text", "text": "Hi"}}, '{"answer":{"type":"text","text":"Hi"}}'),
+        ([{"city": "Oslo"}, {"city": "Bergen"}], '[{"city":"Oslo"},{"city":"Bergen"}]'),
+        ([{"type": 1}], '[{"type":1}]'),
+        # Parts, as ever: Mistral's lists (46), and one of them alone.
+        ({"type": "text", "text": "Hi"}, "Hi"),
+        ([{"type": "text", "text": "Hi"}, {"text": "!"}], "Hi!"),
+        ([{"type": "thinking", "thinking": [{"type": "text", "text": "Hm"}]}, {"type": "text", "text": "Hi"}], "Hi"),
+    ],
+)
+def test_quirk_90_a_content_that_is_the_json_that_was_asked_for(content: object, text: str) -> None:
+    """Cloudflare's Workers AI ("JSON Mode": `response` is the object)."""
+    whole = {"choices": [{"message": {"content": content}, "finish_reason": "stop"}]}
+    assert answer(CHAT, json.dumps(whole).encode(), streaming=False).text == text
+    assert answer(CHAT, chat({"content": content})).text == text
+    # A stream's last word repeats it.
+    again = {"choices": [{"index": 0, "message": {"content": content}, "finish_reason": "stop"}]}
+    assert answer(CHAT, sse([again], done=True)).text == text
+
+
+def numbered(finish: object, **more: object) -> bytes:
+    candidate = {"content": {"parts": [{"text": "Hi"}]}, "finishReason": finish, **more}
+    details = [{"modality": 4, "tokenCount": 7}, {"modality": 1, "tokenCount": 3}]
+    usage = {"promptTokenCount": 10, "candidatesTokenCount": 2, "totalTokenCount": 12, "promptTokensDetails": details}
+    return json.dumps({"candidates": [candidate], "usageMetadata": usage}).encode()
+
+
+VERTEX = Gemini(project="p", location="global")
+
+
+@pytest.mark.parametrize(
+    ("adapter", "number", "reason", "raw"),
+    [
+        (Gemini(), 1, FinishReason.STOP, "STOP"),
+        (Gemini(), 2, FinishReason.LENGTH, "MAX_TOKENS"),
+        (Gemini(), 3, FinishReason.CONTENT_FILTER, "SAFETY"),
+        (Gemini(), 6, FinishReason.OTHER, "LANGUAGE"),
+        (VERTEX, 6, FinishReason.CONTENT_FILTER, "BLOCKLIST"),
+        (Gemini(), 10, FinishReason.ERROR, ""),  # MALFORMED_FUNCTION_CALL there,
+        (VERTEX, 10, FinishReason.CONTENT_FILTER, "MODEL_ARMOR"),  # and another here
+        (Gemini(), 12, FinishReason.ERROR, ""),  # UNEXPECTED_TOOL_CALL, and there is none
+        (Gemini(), 17, FinishReason.CONTENT_FILTER, "IMAGE_RECITATION"),
+        (Gemini(), 99, FinishReason.OTHER, "99"),
+        (VERTEX, 17, FinishReason.OTHER, "17"),
+    ],
+)
+def test_quirk_91_enums_by_their_numbers(adapter: Adapter, number: int, reason: FinishReason, raw: str) -> None:
+    turn = answer(adapter, numbered(number), streaming=False)
+    assert (turn.text, turn.finish_reason, turn.raw_finish_reason) == ("Hi", reason, raw)
+    if turn.error is None:
+        assert turn.usage == Usage(10, 2, input_audio_tokens=7)
+    elif number == 10:
+        assert (turn.error.kind, turn.error.code) == (ErrorKind.MALFORMED_TOOL_CALL, "MALFORMED_FUNCTION_CALL")
+
+
+def test_quirk_91_a_blocked_prompt_and_a_tools_outcome_by_their_numbers() -> None:
+    blocked = {"promptFeedback": {"blockReason": 4}}
+    turn = answer(Gemini(), json.dumps(blocked).encode(), streaming=False)
+    assert (turn.finish_reason, turn.raw_finish_reason) == (FinishReason.CONTENT_FILTER, "PROHIBITED_CONTENT")
+    unknown = answer(Gemini(), json.dumps({"promptFeedback": {"blockReason": 44}}).encode(), streaming=False)
+    assert (unknown.finish_reason, unknown.raw_finish_reason) == (FinishReason.CONTENT_FILTER, "44")
+    ran = {"content": {"parts": [{"codeExecutionResult": {"outcome": 2, "output": "no"}}]}, "finishReason": 1}
+    [tool] = answer(Gemini(), json.dumps({"candidates": [ran]}).encode(), streaming=False).parts
+    assert isinstance(tool, ServerTool)
+    assert tool.text == "OUTCOME_FAILED: no"
+    # 0 is the value that says nothing.
+    open_turn = sse([{"candidates": [{"content": {"parts": [{"text": "Hi"}]}, "finishReason": 0}]}])
+    assert answer(Gemini(), open_turn).error is not None
+
+
+@pytest.mark.parametrize(
+    ("usage", "told"),
+    [
+        # A live turn of Voxtral; the example of Mistral's docs ("Audio & transcription"); one that counts sound in.
+        (
+            {"prompt_audio_seconds": 0, "prompt_tokens": 6, "completion_tokens": 2, "total_tokens": 383}
+            | {"prompt_tokens_details": {"cached_tokens": 0, "audio_tokens": 375}},
+            Usage(381, 2, input_audio_tokens=375),
+        ),
+        (
+            {"prompt_audio_seconds": 203, "prompt_tokens": 4, "completion_tokens": 635, "total_tokens": 3264},
+            Usage(2629, 635, input_audio_tokens=2625),
+        ),
+        (
+            {"prompt_audio_seconds": 10, "prompt_tokens": 24, "completion_tokens": 27, "total_tokens": 51},
+            Usage(24, 27),
+        ),
+        # Without a total; without sound; OpenAI's, which the prompt includes; placeholders.
+        (
+            {"prompt_tokens": 6, "completion_tokens": 2, "prompt_tokens_details": {"audio_tokens": 375}},
+            Usage(381, 2, input_audio_tokens=375),
+        ),
+        ({"prompt_tokens": 6, "completion_tokens": 2, "total_tokens": 8, "prompt_audio_seconds": None}, Usage(6, 2)),
+        (
+            {"prompt_tokens": 40, "completion_tokens": 2, "total_tokens": 42}
+            | {"prompt_tokens_details": {"audio_tokens": 30}},
+            Usage(40, 2, input_audio_tokens=30),
+        ),
+        ({"prompt_tokens": 6, "completion_tokens": 2, "total_tokens": 8, "prompt_audio_seconds": {}}, Usage(6, 2)),
+        # What a total has beyond all counts is thinking, but for sound.
+        ({"prompt_tokens": 6, "completion_tokens": 2, "total_tokens": 20}, Usage(6, 14)),
+    ],
+)
+def test_quirk_92_mistral_counts_sound_beside_the_prompt(usage: dict[str, object], told: Usage) -> None:
+    assert answer(CHAT, chat({"content": "Hi"}, usage=usage)).usage == told
+
+
+def message_item(name: str, text: str, phase: str = "", **more: object) -> dict[str, object]:
+    content = [{"type": "output_text", "text": text, **more}]
+    return {
+        "type": "message",
+        "id": name,
+        "role": "assistant",
+        "content": content,
+        **({"phase": phase} if phase else {}),
+    }
+
+
+SAID = message_item("m1", "Let me look.", "commentary")
+ANSWERED = message_item("m2", "It rains.", "final_answer")
+CALLED = {"type": "web_search_call", "id": "w", "status": "completed", "action": {"type": "search", "query": "q"}}
+
+
+def told_items(*items: dict[str, object], phase_from: str = "added") -> bytes:
+    documents: list[dict[str, object]] = []
+    for index, item in enumerate(items):
+        bare = {
+            key: value
+            for key, value in item.items()
+            if key not in ("content", *(("phase",) if phase_from != "added" else ()))
+        }
+        added = bare | ({"content": []} if "content" in item else {})
+        documents.append({"type": "response.output_item.added", "output_index": index, "item": added})
+        for part in item.get("content", []):  # type: ignore[attr-defined]
+            for piece in (part["text"][:3], part["text"][3:]):
+                documents.append(
+                    {"type": "response.output_text.delta", "output_index": index, "content_index": 0, "delta": piece}
+                )
+        done = {key: value for key, value in item.items() if key != "phase" or phase_from != "end"}
+        documents.append({"type": "response.output_item.done", "output_index": index, "item": done})
+    response = {"status": "completed", "output": list(items)}
+    return sse([*documents, {"type": "response.completed", "response": response}])
+
+
+@pytest.mark.parametrize("phase_from", ["added", "done", "end"])
+@pytest.mark.parametrize(
+    ("items", "text"),
+    [
+        ((SAID, ANSWERED), "Let me look.\n\nIt rains."),
+        ((SAID, CALLED, ANSWERED), "Let me look.\n\nIt rains."),
+        ((SAID, message_item("m3", "And there.", "commentary"), ANSWERED), "Let me look.\n\nAnd there.\n\nIt rains."),
+        ((ANSWERED,), "It rains."),
+        ((CALLED, ANSWERED), "It rains."),
+        # Without phases nothing says that they are not one text.
+        ((message_item("m1", "It "), message_item("m2", "rains.")), "It rains."),
+    ],
+)
+def test_quirk_93_commentary_and_answer_are_not_glued(
+    items: tuple[dict[str, object], ...], text: str, phase_from: str
+) -> None:
+    data = told_items(*items, phase_from=phase_from)
+    turn = answer(RESPONSES, data)
+    assert turn.text == text
+    assert answer(RESPONSES, data, [1]) == turn
+    whole = json.dumps({"status": "completed", "output": list(items)}).encode()
+    assert answer(RESPONSES, whole, streaming=False).parts == turn.parts
+    streamed = ""
+    for event in events(RESPONSES, data):
+        streamed = (
+            "" if isinstance(event, Restarted) else streamed + (event.text if isinstance(event, TextDelta) else "")
+        )
+    assert streamed == text
+    # It goes back as its model wrote it.
+    sent = body(RESPONSES, UserMessage.of("Hi"), AssistantMessage(turn.parts))["input"]
+    back = [item["content"] for item in sent if item.get("role") == "assistant"]
+    assert "".join(back) == "".join(str(part["text"]) for item in items for part in item.get("content", []))  # type: ignore[attr-defined]
+
+
+def test_quirk_93_citations_keep_their_places_behind_a_break() -> None:
+    cited = {"type": "url_citation", "url": "https://a", "title": "A", "start_index": 3, "end_index": 8}
+    items = (SAID, message_item("m2", "It rains.", "final_answer", annotations=[cited]))
+    turn = answer(RESPONSES, told_items(*items))
+    [citation] = [each for part in turn.parts if isinstance(part, Text) for each in part.citations]
+    assert citation.start is not None
+    assert turn.parts[-1].text[citation.start : citation.end] == "rains"  # type: ignore[union-attr]
