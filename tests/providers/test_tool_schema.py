@@ -247,35 +247,34 @@ def test_that_a_text_is_base64_is_said_in_words_where_there_is_no_keyword(dialec
 def faults(schema: Any, dialect: SchemaDialect, root: dict[str, Any], path: str = "") -> list[str]:
     """What a strict compiler refuses, by the makers' documents: OpenAI's "Supported schemas", Anthropic's "JSON Schema
     limitations"."""
-    found = []
-    assert dialect.keywords is not None
     if "$ref" in schema:
         name = schema["$ref"].removeprefix("#/$defs/")
         return [] if set(schema) == {"$ref"} and name in root.get("$defs", {}) else [f"{path}: $ref"]
+    found = [f"{path}: {fault}" for fault in own_faults(schema, dialect)]
+    children = [
+        (f"{key}/{name}", each) for key in ("properties", "$defs") for name, each in schema.get(key, {}).items()
+    ]
+    children += [(f"anyOf/{index}", each) for index, each in enumerate(schema.get("anyOf", ()))]
+    children += [("items", schema["items"])] if isinstance(schema.get("items"), dict) else []
+    return found + [fault for name, each in children for fault in faults(each, dialect, root, f"{path}/{name}")]
+
+
+def own_faults(schema: Any, dialect: SchemaDialect) -> list[str]:
+    assert dialect.keywords is not None
     kinds = schema.get("type")
-    kinds = [kinds] if isinstance(kinds, str) else kinds
-    if kinds is None and "anyOf" not in schema:
-        found.append(f"{path}: schema must have a 'type' key")
-    found += [f"{path}: {keyword!r} is not permitted" for keyword in set(schema) - dialect.keywords - {"$defs"}]
-    if "object" in (kinds or ()):
-        if schema.get("additionalProperties") is not False or "properties" not in schema:
-            found.append(f"{path}: 'additionalProperties' is required to be supplied and to be false")
-        if dialect.all_required and sorted(schema.get("required", ())) != sorted(schema.get("properties", ())):
-            found.append(f"{path}: 'required' must name every property")
-    if "array" in (kinds or ()) and not schema.get("items"):
-        found.append(f"{path}: array schema missing items")
-    if dialect.formats is not None and schema.get("format", "date") not in dialect.formats:
-        found.append(f"{path}: {schema['format']!r} is not a valid format")
-    if "(?!" in schema.get("pattern", ""):
-        found.append(f"{path}: regex lookaround is not supported")
-    for key in ("properties", "$defs"):
-        for name, child in schema.get(key, {}).items():
-            found += faults(child, dialect, root, f"{path}/{key}/{name}")
-    for index, child in enumerate(schema.get("anyOf", ())):
-        found += faults(child, dialect, root, f"{path}/anyOf/{index}")
-    if isinstance(schema.get("items"), dict):
-        found += faults(schema["items"], dialect, root, f"{path}/items")
-    return found
+    kinds = [kinds] if isinstance(kinds, str) else kinds or ["" if "anyOf" in schema else "none"]
+    named, needed = sorted(schema.get("properties", ())), sorted(schema.get("required", ()))
+    is_open = schema.get("additionalProperties") is not False or "properties" not in schema
+    found = {
+        "schema must have a 'type' key": "none" in kinds,
+        "'additionalProperties' is required to be supplied and to be false": "object" in kinds and is_open,
+        "'required' must name every property": "object" in kinds and dialect.all_required and named != needed,
+        "array schema missing items": "array" in kinds and not schema.get("items"),
+        "not a valid format": "format" in schema and schema["format"] not in (dialect.formats or ()),
+        "regex lookaround is not supported": "(?!" in schema.get("pattern", ""),
+        **{f"{keyword!r} is not permitted": True for keyword in set(schema) - dialect.keywords - {"$defs"}},
+    }
+    return [fault for fault, is_there in found.items() if is_there]
 
 
 def of(schema: Any, **more: Any) -> dict[str, Any]:
