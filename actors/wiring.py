@@ -348,7 +348,7 @@ class Wiring:
         modes, is_native_alone = output_modes(provider, own_name, form.schema)
         if len(form.modes) == 1:  # chosen by the asker
             modes = form.modes
-        elif not self._refusals.takes_schemas(name, now):
+        elif not self._refusals.takes_schemas(name, now, form.schema):
             modes = tuple(mode for mode in modes if mode is not OutputMode.NATIVE)
         if modes == (OutputMode.TOOL,) and options.tool_choice.mode is ToolChoiceMode.NONE:
             raise UsageError('an output by a tool call needs tool_choice "auto"; leave one of the two out')

@@ -158,7 +158,7 @@ _OPENAI_FORMATS: Final = frozenset(
 _ANTHROPIC_FORMATS: Final = _OPENAI_FORMATS | {"uri"}
 
 #: Without `strict` too: "array schema missing items" (langgenius/dify#32894), "regex lookaround is not supported"
-#: (decolua/9router#1556).
+#: (9router 1556).
 OPENAI: Final = SchemaDialect("openai", any_regex=False, explicit=True)
 #: The guide's "Supported properties" and limits; "'allOf' is not permitted", "'oneOf' is not permitted"
 #: (docker/docker-agent#4155), "schema must have a 'type' key", also of a `const` or of {}.
@@ -187,7 +187,7 @@ CEREBRAS_STRICT: Final = replace(
 _ANTHROPIC_PROPERTY: Final = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 ANTHROPIC: Final = SchemaDialect("anthropic", property_pattern=_ANTHROPIC_PROPERTY)
 #: "Structured outputs" again: no recursion ("Circular reference detected"), no bounds; and "Schema complexity limits",
-#: over all strict schemas of a request. Bedrock has the same (pydantic/pydantic-ai#5579, strands-agents/sdk#2664).
+#: over all strict schemas of a request. Bedrock has the same (pydantic/pydantic-ai#5579, strands-agents/harness-sdk#2664).
 ANTHROPIC_STRICT: Final = SchemaDialect(
     "anthropic strict",
     keywords=_STRUCTURE | {"const", "format", "title"},

@@ -19,7 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from callboard.actors.kernel import Actor, MailboxFull, Ref, Rejected, Timer, handles, logger_of
-from callboard.actors.models.refusals import Refusals
+from callboard.actors.models.refusals import Refusals, is_of_the_model, names_a_tool, refused_as_strict
 from callboard.actors.models.token_ratios import TokenRatios
 from callboard.protocol.commands import CallModel, NoteKind, StopModel
 from callboard.protocol.errors import FALLBACK_KINDS, RETRYABLE_KINDS, ErrorKind, UsageError, said
@@ -179,6 +179,8 @@ class _OpenCall(Struct, eq=False):
     """Taken from the limiter for the running attempt; corrected when its usage is known."""
     doing: str = ""
     """What works for it now, to name it when it fails."""
+    then: str = ""
+    """What the next try does otherwise than the last one."""
     running: Attempt | None = None
     reports: _AttemptReports | None = None
     """Those of the running attempt."""
@@ -387,7 +389,8 @@ class LlmManager(Actor[LlmMessage]):
         """What the model is known not to take; it is not asked."""
         if request.tools and not self._refusals.takes_tools(name, self.now()):
             return Error(ErrorKind.TOOLS_UNSUPPORTED, f"{name} takes no tools, as it has said before")
-        if request.response_schema is not None and not self._refusals.takes_schemas(name, self.now()):
+        schema = request.response_schema
+        if schema is not None and not self._refusals.takes_schemas(name, self.now(), schema):
             told = f"{name} takes no schema of the answer, or not such a one, as it has said before"
             return Error(ErrorKind.SCHEMA_UNSUPPORTED, told)
         return None
@@ -413,7 +416,8 @@ class LlmManager(Actor[LlmMessage]):
         asked, number = call.asked, call.attempt
         reports = _AttemptReports(asked, number, self.ref, self.system.scheduler.now)
         is_last_try = number == asked.call.attempts
-        request = replace(asked.call.request, model=route.model, is_last_try=is_last_try)
+        tools = self._refusals.as_taken(route.name, asked.call.request.tools, self.now())
+        request = replace(asked.call.request, model=route.model, is_last_try=is_last_try, tools=tools)
         if request.provider_options:
             request = replace(request, provider_options=tuple(_for_route(route, request.provider_options)))
         call.reports = reports
@@ -459,10 +463,21 @@ class LlmManager(Actor[LlmMessage]):
         elif error.kind is ErrorKind.TOOLS_UNSUPPORTED:
             self._refusals.forget_no_tools(name)
             return by_status(error)
-        elif error.kind is ErrorKind.SCHEMA_UNSUPPORTED and call.asked.call.request.response_schema is not None:
-            self._refusals.learn_no_schema(name, now)
         elif error.kind is ErrorKind.SCHEMA_UNSUPPORTED:
+            return self._refused_schema(call, error, name, now)
+        return error
+
+    def _refused_schema(self, call: _OpenCall, error: Error, name: str, now: float) -> Error:
+        """Of strict tools: they are sent once more at once, without `strict`. Of the answer: it is not sent again."""
+        request, refusals = call.asked.call.request, self._refusals
+        schema, sent = request.response_schema, refusals.as_taken(name, request.tools, now)
+        if blamed := refused_as_strict(error.message, sent, has_answer_schema=schema is not None):
+            refusals.learn_not_strict(name, blamed, now)
+            call.then = f"its schema was refused: {', '.join(tool.name for tool in blamed)} without strict now."
+            return replace(error, retryable=True, at_once=True)
+        if schema is None or names_a_tool(error.message):
             return by_status(error)
+        refusals.learn_no_schema(name, now, None if is_of_the_model(error.message) else schema)
         return error
 
     def _attempt_failed(self, call: _OpenCall, error: Error) -> None:
@@ -470,13 +485,12 @@ class LlmManager(Actor[LlmMessage]):
         assert call.tries is not None
         error = self._learned(call, error)
         call.doing = "the retry policy"
-        pause = call.tries.failed(error)
+        pause, then, call.then = call.tries.failed(error), call.then, ""
         if pause is None:
             self._elsewhere(call, error)
         else:
-            self._note(
-                call, NoteKind.RETRY, f"{_told_failure(call, error)}; it is asked again in {pause:.3g} s.", pause
-            )
+            then = then or f"it is asked again in {pause:.3g} s."
+            self._note(call, NoteKind.RETRY, f"{_told_failure(call, error)}; {then}", pause)
             call.timer = self.tell_after(pause, TryAgain(call.tag))
 
     def _elsewhere(self, call: _OpenCall, error: Error) -> None:

@@ -31,6 +31,8 @@ from callboard.protocol.provider_options import ExtraFields
 FIRST_PAUSE_SECONDS: Final = 0.375
 #: What a model said of itself is believed for so long: that it takes no tools, or no schema.
 BELIEVED_SECONDS: Final = 3_600.0
+#: A refusal of a schema in these words is one of all schemas.
+OF_THE_MODEL: Final = "This model does not support structured outputs"
 #: The window that it named.
 WINDOW_SECONDS: Final = 300.0
 #: The share of the newest measurement in a ratio of tokens.
@@ -115,7 +117,8 @@ class World(Struct, eq=False):
     crashes: list[float] = field(default_factory=list)
     book: list[Happened] = field(default_factory=list)
     no_tools: dict[str, float] = field(default_factory=dict)
-    no_schemas: dict[str, float] = field(default_factory=dict)
+    no_schemas: dict[tuple[str, str], float] = field(default_factory=dict)
+    """By model and the schema's text; "" for any."""
     windows: dict[str, tuple[int, float]] = field(default_factory=dict)
     ratios: dict[str, float] = field(default_factory=dict)
     settled: dict[str, list[tuple[float, float, float]]] = field(default_factory=dict)
@@ -132,10 +135,15 @@ class World(Struct, eq=False):
                 self.no_tools.pop(name, None)
                 return ErrorKind.INVALID_REQUEST
             case ErrorKind.SCHEMA_UNSUPPORTED if request.response_schema is not None:
-                self.no_schemas[name] = now + BELIEVED_SECONDS
+                of = "" if error.message == OF_THE_MODEL else str(request.response_schema)
+                self.no_schemas[name, of] = now + BELIEVED_SECONDS
             case ErrorKind.SCHEMA_UNSUPPORTED:
                 return ErrorKind.INVALID_REQUEST
         return None
+
+    def takes(self, name: str, schema: str, now: float) -> bool:
+        """Has the model not refused this schema within the hour, nor any?"""
+        return all(self.no_schemas.get((name, of), now) <= now for of in ("", schema))
 
     def counts(self, name: str, input_tokens: int, own_count: int) -> None:
         """The provider's count beside ours, of a prompt that is large enough to tell something."""
@@ -311,7 +319,7 @@ class Account(Struct, eq=False):
         request, world = self.asked.call.request, self.world
         if request.tools and world.no_tools.get(name, self.now) > self.now:
             return Error(ErrorKind.TOOLS_UNSUPPORTED, "")
-        if request.response_schema is not None and world.no_schemas.get(name, self.now) > self.now:
+        if request.response_schema is not None and not world.takes(name, str(request.response_schema), self.now):
             return Error(ErrorKind.SCHEMA_UNSUPPORTED, "")
         return None
 

@@ -24,6 +24,7 @@ from callboard.actors.models.refusals import Refusals
 from callboard.actors.models.token_ratios import TokenRatios
 from callboard.actors.testing import played_streams
 from callboard.actors.testing.model_accounts import (
+    OF_THE_MODEL,
     Account,
     Gate,
     Happened,
@@ -49,6 +50,7 @@ from callboard.providers.retry import RetryPolicy
 EPSILON: Final = 1e-6
 MODELS: Final = ("sim/a", "sim/b", "sim/unknown", "sim/fails")
 _TOOLS: Final = (ToolDefinition(ToolName("look"), "Looks."),)
+_SCHEMAS: Final[tuple[dict[str, object], ...]] = ({"type": "object"}, {"type": "object", "properties": {}})
 _KINDS: Final = (
     *(ErrorKind.SERVER, ErrorKind.OVERLOADED, ErrorKind.RATE_LIMITED, ErrorKind.TRUNCATED) * 3,
     ErrorKind.BILLING, ErrorKind.QUOTA_SPENT, ErrorKind.NOT_FOUND, ErrorKind.UNSUPPORTED,
@@ -232,8 +234,9 @@ class Stage:
         kind = rng.choice(_KINDS)
         asks = rng.choice((None, None, 0.0, 3.3, 30.1, 400.0)) if kind in RETRYABLE_KINDS else None
         window = rng.choice((None, 4_096, 8_192)) if kind is ErrorKind.CONTEXT_LENGTH else None
+        said = rng.choice(("planned", OF_THE_MODEL))
         error = Error(
-            kind, "planned", kind in RETRYABLE_KINDS and rng.random() < 0.9, asks, status=400,
+            kind, said, kind in RETRYABLE_KINDS and rng.random() < 0.9, asks, status=400,
             at_once=rng.random() < 0.1, context_tokens=window,
         )  # fmt: skip
         if not pieces and rng.random() < 0.5:  # a stream that says no more than that
@@ -244,7 +247,7 @@ class Stage:
     def _call(self, number: int, now: float, *, is_first: bool) -> StartModel:
         rng = self.rng
         model = rng.choice((*MODELS[:2] * 6, *MODELS[2:]))
-        schema = rng.choice((None, None, None, {"type": "object"}))
+        schema = rng.choice((None, None, None, *_SCHEMAS))
         extra = tuple(
             ExtraFields({"n": n}, provider=name) for n, name in enumerate(rng.choice(((), ("", "sim", "sim1"))))
         )
@@ -360,7 +363,13 @@ class Stage:
             tokens, until = world.windows.get(name, (None, now))
             pairs = {
                 "takes tools": (self.refusals.takes_tools(name, now), world.no_tools.get(name, now) <= now),
-                "takes schemas": (self.refusals.takes_schemas(name, now), world.no_schemas.get(name, now) <= now),
+                **{
+                    f"takes {schema}": (
+                        self.refusals.takes_schemas(name, now, schema),
+                        world.takes(name, str(schema), now),
+                    )
+                    for schema in _SCHEMAS
+                },
                 "window": (self.refusals.window(name, now), tokens if until > now else None),
                 "ratio": (round(self.ratios.ratio(name), 9), round(max(world.ratios.get(name, 1.0), 1.0), 9)),
             }

@@ -55,6 +55,7 @@ class PlayedDriver:
     def __init__(self, scheduler: SimulatedScheduler) -> None:
         self._scheduler = scheduler
         self.started: list[tuple[str, float]] = []
+        self.sent: list[ModelRequest] = []
         self.askers: list[Context | None] = []
         self.last_tries: list[bool] = []
         self.cancelled = 0
@@ -64,6 +65,7 @@ class PlayedDriver:
         self.askers.append(asker)
         self.last_tries.append(request.is_last_try)
         self.started.append((f"{provider.name}/{request.model}", self._scheduler.now()))
+        self.sent.append(request)
         return Played(self, self._scheduler, provider.turn_for(request).batches(), emit, end)
 
 
@@ -388,6 +390,54 @@ def test_a_model_that_has_refused_a_schema_is_not_asked_with_one_for_an_hour(sim
     desk.ask(tag=TAG.at_step(4), schema={"type": "object"})
     desk.run()
     assert len(desk.driver.started) == 3
+
+
+def test_a_refused_schema_does_not_take_another_one_from_the_model(simulated: ActorSystem) -> None:
+    said = "Invalid schema for response_format 'answer': 'uri' is not a valid format."
+    desk = Desk(simulated, refusing(Error(ErrorKind.SCHEMA_UNSUPPORTED, said), "one", "two"), refusals=Refusals())
+    for step, schema in ((1, {"type": "object"}), (2, {"type": "object", "title": "x"}), (3, {"type": "object"})):
+        desk.ask(tag=TAG.at_step(step), schema=schema)
+        desk.run()
+    first, second = desk.session.of(ModelFailed)
+    assert (first.requests, second.requests) == (1, 0)
+    assert [request.response_schema for request in desk.driver.sent[1:]] == [{"type": "object", "title": "x"}]
+
+
+@pytest.mark.parametrize(
+    ("said", "strict"),
+    [
+        ("Invalid schema for function 'b': In context=(), 'oneOf' is not permitted.", [True, False]),
+        ("tools.1.custom: For 'array' type, property 'maxItems' is not supported", [True, False]),
+        ("Schema is too complex for compilation. Try reducing the number of tools.", [False, False]),
+        ("Too many strict tools (28). The maximum number of strict tools supported is 20.", [False, False]),
+        ("The compiled grammar is too large, which would cause performance issues.", [False, False]),
+    ],
+)
+def test_what_is_refused_as_strict_is_sent_once_more_without(
+    simulated: ActorSystem, said: str, strict: list[bool]
+) -> None:
+    desk = Desk(simulated, refusing(Error(ErrorKind.SCHEMA_UNSUPPORTED, said, status=400), "one"), refusals=Refusals())
+    tools = tuple(ToolDefinition(ToolName(name), "", {"type": "object"}, strict=True) for name in "ab")
+    for step in (1, 2):
+        desk.ask(tag=TAG.at_step(step), tools=tools)
+        desk.run()
+    assert [[tool.strict for tool in sent.tools] for sent in desk.driver.sent] == [[True, True], strict, strict]
+    (noted,) = desk.session.of(ModelNoted)
+    names = ", ".join(name for name, is_strict in zip("ab", strict, strict=True) if not is_strict)
+    assert noted.text.endswith(f"its schema was refused: {names} without strict now.")
+    assert noted.at == desk.session.of(ModelResponded)[0].at, "at once"
+
+
+def test_the_answer_s_schema_goes_behind_the_tools_that_are_strict(simulated: ActorSystem) -> None:
+    """Where the words tell nothing else, tools lose `strict` first; then the next way to ask for the answer is due."""
+    said = Error(ErrorKind.SCHEMA_UNSUPPORTED, "Schema is too complex for compilation.", status=400)
+    desk = Desk(simulated, refusing(said, ScriptedTurn(error=said)), refusals=Refusals())
+    tools = (ToolDefinition(ToolName("a"), "", {"type": "object"}, strict=True),)
+    desk.ask(tools=tools, schema={"type": "object"})
+    desk.run()
+    assert [sent.tools[0].strict for sent in desk.driver.sent] == [True, False]
+    (failed,) = desk.session.of(ModelFailed)
+    assert (failed.error.kind, failed.requests) == (ErrorKind.SCHEMA_UNSUPPORTED, 2)
 
 
 def test_what_a_request_without_a_schema_is_refused_for_is_something_else(simulated: ActorSystem) -> None:
