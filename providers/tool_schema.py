@@ -187,7 +187,7 @@ CEREBRAS_STRICT: Final = replace(
 _ANTHROPIC_PROPERTY: Final = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 ANTHROPIC: Final = SchemaDialect("anthropic", property_pattern=_ANTHROPIC_PROPERTY)
 #: "Structured outputs" again: no recursion ("Circular reference detected"), no bounds; and "Schema complexity limits",
-#: over all strict schemas of a request. Bedrock has the same (pydantic/pydantic-ai#5579, strands-agents/harness-sdk#2664).
+#: over all strict schemas of a request. Bedrock has the same (pydantic-ai 5579, strands-agents/harness-sdk 2664).
 ANTHROPIC_STRICT: Final = SchemaDialect(
     "anthropic strict",
     keywords=_STRUCTURE | {"const", "format", "title"},
@@ -224,10 +224,7 @@ def adapt_schema(schema: Mapping[str, object], dialect: SchemaDialect) -> Adapte
     Raises UsageError where it is not a JSON Schema of an object (if one is needed), is nested too deep, or holds NaN.
     """
     if not dialect.lenient:
-        try:
-            dumps(schema, str)
-        except ValueError as error:
-            raise UsageError(f"the schema is not JSON: {error}") from None
+        _text_of(schema)
     walk = _SchemaWalk(dialect, schema)
     written = walk.whole()
     opened = tuple(walk.opened)
@@ -239,22 +236,33 @@ def adapt_schema(schema: Mapping[str, object], dialect: SchemaDialect) -> Adapte
     return AdaptedSchema(written, (*opened, *walk.losses), strict, walk.is_recursive, *costs)
 
 
-#: By schema object and dialect: the same few tools go into every request, and a walk takes 20-50 us. The schema is kept
-#: with its result, so that its id stays its own.
-_known: dict[tuple[int, str], tuple[Mapping[str, object], AdaptedSchema]] = {}
+def _text_of(schema: Mapping[str, object]) -> bytes:
+    try:
+        return dumps(schema, str)
+    except ValueError as error:
+        raise UsageError(f"the schema is not JSON: {error}") from None
+
+
+#: By schema object and dialect: the same few tools go into every request, and a walk takes 50-200 us. The schema is
+#: kept with its result, so that its id stays its own. And by text: a client of the daemon sends its tools each time.
+_known: dict[tuple[int | bytes, str], tuple[Mapping[str, object], AdaptedSchema]] = {}
 #: More schemas than this come from a caller that makes new ones for each request; remembering them is of no use.
 _MAX_KNOWN: Final = 1_024
+_MAX_TEXT_KNOWN: Final = 32_768
 
 
 def adapted(schema: Mapping[str, object], dialect: SchemaDialect) -> AdaptedSchema:
     """`adapt_schema` for a schema that no one changes: what is known is not made again."""
-    key = id(schema), dialect.name
-    if (found := _known.get(key)) is not None:
+    if (found := _known.get((id(schema), dialect.name))) is not None:
         return found[1]
+    text = _text_of(schema)
+    known = _known.get((text, dialect.name))
+    result = known[1] if known is not None else adapt_schema(schema, dialect)
     if len(_known) >= _MAX_KNOWN:
         _known.clear()
-    result = adapt_schema(schema, dialect)
-    _known[key] = schema, result
+    _known[id(schema), dialect.name] = schema, result
+    if len(text) <= _MAX_TEXT_KNOWN:
+        _known[text, dialect.name] = schema, result
     return result
 
 

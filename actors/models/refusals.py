@@ -29,8 +29,9 @@ MAX_MODELS: Final = 1_000
 #: servers that check their fields (autogen 6255). The numbers are issues of the repository named.
 _OF_THE_MODEL: Final = re.compile(
     r"does(?: not|n['’]t) support (?:response[ _]format|output[ _]format|json_schema|structured outputs?)"
-    r"|(?:json_schema|response_format(?: type)?)['`\"]? (?:of type \S+ )?(?:is|are) (?:not supported|unavailable)|JSON mode is not enabled|cannot be combined with tool|with a response mime type"
-    r"|(?:output_config(?:\.format)?|output_format): Extra inputs|grammar constraints with tools"
+    r"|(?:json_schema|response_format(?: type)?)['`\"]? (?:of type \S+ )?(?:is|are) (?:not supported|unavailable)"
+    r"|JSON mode is not enabled|cannot be combined with tool|with a response mime type|grammar constraints with tools"
+    r"|(?:output_config(?:\.format)?|output_format): Extra inputs"
     r"|(?:Unsupported parameter|Unrecognized request argument supplied|Unknown parameter): '?(?:response_format|text\.)"
     r"|response_format['\"]? ?: (?:one of the following must be satisfied|value is not one of)",
     re.IGNORECASE,
