@@ -29,6 +29,7 @@ _COUNTS: Final = frozenset(
 )
 _TEXTS: Final = frozenset(
     {"description", "title", "format", "pattern", "$ref", "$comment", "contentEncoding", "contentMediaType"}
+    | {"$id", "$anchor", "$dynamicRef", "$dynamicAnchor"}
 )
 #: Keywords that say which values are valid and that have no rule of their own below.
 _OTHERS: Final = frozenset(
@@ -51,6 +52,7 @@ def in_2020_12(schema: Mapping[str, object]) -> tuple[Body, Faults]:
     _types(out, faults)
     _bounds(out)
     _arrays(out)
+    _dependencies(out, faults)
     for keyword in [each for each in out if not _is_allowed(each, out[each])]:
         faults.append((keyword, f"{json_text(out.pop(keyword)):.200} is no value of it"))
     _properties(out)
@@ -103,6 +105,20 @@ def _arrays(out: Body) -> None:
         out["items"] = {}
 
 
+def _dependencies(out: Body, faults: Faults) -> None:
+    """Until draft 2019-09 one keyword said which names need others, and which need a schema."""
+    if "dependencies" not in out:
+        return
+    given = out.pop("dependencies")
+    names = {name: each for name, each in given.items() if _is_names(each)} if isinstance(given, Mapping) else {}
+    schemas = {name: each for name, each in given.items() if _is_schema(each)} if isinstance(given, Mapping) else {}
+    if not isinstance(given, Mapping) or len(names) + len(schemas) < len(given):
+        faults.append(("dependencies", f"{json_text(given):.200} is no value of it"))
+    for keyword, needed in (("dependentRequired", names), ("dependentSchemas", schemas)):
+        if needed:
+            out.setdefault(keyword, needed)
+
+
 def _is_number(value: object) -> bool:
     if isinstance(value, float):
         return math.isfinite(value)
@@ -117,6 +133,10 @@ def _is_type(value: object) -> bool:
     if isinstance(value, list):
         return bool(value) and all(isinstance(each, str) and each in TYPES for each in value)
     return isinstance(value, str) and value in TYPES
+
+
+def _is_names(value: object) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)
 
 
 def _is_schema(value: object) -> bool:
@@ -135,6 +155,9 @@ _ALLOWED: Final[Mapping[str, Callable[[object], bool]]] = {
     "required": lambda value: isinstance(value, list | tuple | bool),
     "uniqueItems": lambda value: isinstance(value, bool),
     "multipleOf": lambda value: isinstance(value, int | float) and _is_number(value) and value > 0,
+    "dependentRequired": lambda value: isinstance(value, Mapping) and all(map(_is_names, value.values())),
+    "examples": lambda value: isinstance(value, list | tuple),
+    **dict.fromkeys(("readOnly", "writeOnly", "deprecated"), lambda value: isinstance(value, bool)),
 }
 
 

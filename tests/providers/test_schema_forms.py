@@ -39,6 +39,11 @@ from callboard.providers.tool_schema import GEMINI, OPENAI, SchemaDialect, adapt
             {"properties": {"a": {"required": True}, "b": {}}},
             {"properties": {"a": {"required": True}, "b": {}}, "required": ["a"]},
         ),
+        # Drafts 3 to 7: dependencies.
+        (
+            {"dependencies": {"a": ["b"], "c": {"minProperties": 2}}},
+            {"dependentRequired": {"a": ["b"]}, "dependentSchemas": {"c": {"minProperties": 2}}},
+        ),
         ({"type": "STRING"}, {"type": "string"}),
         ({"type": "any"}, {}),
         ({"$schema": "http://json-schema.org/draft-07/schema#"}, {}),
@@ -58,6 +63,8 @@ def test_what_other_drafts_say(schema: dict[str, Any], plain: dict[str, Any]) ->
         {"properties": []}, {"items": 7}, {"minimum": "1"}, {"minLength": -1}, {"minItems": 1.5}, {"pattern": 7},
         {"description": ["a"]}, {"$ref": {}}, {"additionalProperties": "no"}, {"multipleOf": 0}, {"uniqueItems": 1},
         {"minimum": True}, {"format": None}, {"not": []}, {"patternProperties": 1}, {"maximum": float("inf")},
+        {"dependentRequired": ["a"]}, {"dependentRequired": {"a": "b"}}, {"dependencies": []},
+        {"dependencies": {"a": 1}}, {"$id": 1}, {"$anchor": []}, {"readOnly": "yes"}, {"examples": "a"},
     ],
     ids=str,
 )  # fmt: skip
