@@ -66,7 +66,8 @@ _CODES: Final = {
     "overloaded_error service_tier_capacity_exceeded queue_exceeded",
     _K.SERVER: "server_error internal_error internalservererror internal_server_error internalerror api_error",
     _K.TIMEOUT: "timeout_error requesttimeout",
-    _K.INVALID_REQUEST: "invalid_request_error invalid_prompt unsupported_value unsupported_parameter",
+    # The last one is ours, of FastAPI's list of what is wrong.
+    _K.INVALID_REQUEST: "invalid_request_error invalid_prompt unsupported_value unsupported_parameter validation_error",
     _K.MALFORMED_TOOL_CALL: "tool_use_failed",  # Groq: what the model wrote was no call
     _K.TOOLS_UNSUPPORTED: "tools_not_supported tool_use_not_supported",
     _K.SCHEMA_UNSUPPORTED: "invalid_json_schema",  # OpenAI Responses
@@ -529,7 +530,7 @@ _WORDS: Final = (
     _Row(
         _K.OVERLOADED,
         (
-            r"Overloaded\b",
+            r"(?:upstream )?overloaded\b",
             r"(?:The |Our )?(?:server|service|model|engine|system)s? (?:is|are) (?:currently |temporarily )?"
             r"(?:overloaded|busy|at capacity|unavailable)\b",
             r"Service (?:temporarily )?unavailable\b",

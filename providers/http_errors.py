@@ -150,7 +150,7 @@ def _read_error(payload: Json) -> _Said:
         return _Said(str(base.get("status_msg") or ""), _words(base.get("status_code")), family="minimax")
     inner = error or payload.get("detail") or payload.get("errors") or payload
     if isinstance(inner, list) and (said := _validation(inner)):
-        return _Said(said, _words(payload.get("code"), payload.get("type")), _status(payload.get("status")))
+        return _Said(said, ("validation_error",), _status(payload.get("status")))
     inner = _first(inner) or payload
     if not isinstance(inner, dict):
         words = _words(payload.get("code"), payload.get("type"), payload.get("error_type"))

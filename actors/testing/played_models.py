@@ -55,7 +55,7 @@ _KINDS: Final = (
     *(ErrorKind.SERVER, ErrorKind.OVERLOADED, ErrorKind.RATE_LIMITED, ErrorKind.TRUNCATED) * 3,
     ErrorKind.BILLING, ErrorKind.QUOTA_SPENT, ErrorKind.NOT_FOUND, ErrorKind.UNSUPPORTED,
     ErrorKind.AUTHENTICATION, ErrorKind.INVALID_REQUEST,
-    *(ErrorKind.TOOLS_UNSUPPORTED,) * 2, ErrorKind.SCHEMA_UNSUPPORTED, ErrorKind.CONTEXT_LENGTH,
+    *(ErrorKind.TOOLS_UNSUPPORTED,) * 4, ErrorKind.SCHEMA_UNSUPPORTED, ErrorKind.CONTEXT_LENGTH,
     ErrorKind.MALFORMED_TOOL_CALL,
 )  # fmt: skip
 
