@@ -47,7 +47,7 @@ from callboard.providers.http_errors import (
 )
 from callboard.providers.json_values import SHAPE_ERRORS, Json, JsonObject, loads, storable_bytes
 from callboard.providers.response_builder import ToolCallTracker
-from callboard.providers.sse_decoder import BOM, SseDecoder
+from callboard.providers.sse_decoder import BOM, OUTSIDE, SseDecoder
 
 #: Of an error body no more is read: messages are short, and a proxy's HTML page is not worth keeping.
 MAX_ERROR_BODY_BYTES: Final = 64 * 1024
@@ -55,8 +55,6 @@ MAX_ERROR_BODY_BYTES: Final = 64 * 1024
 _SNIFF_BYTES: Final = 1024
 #: Of the words that a server ends with (its reason, the model's name) so much is kept.
 _MAX_WORD_CHARS: Final = 200
-#: So many reads are looked at for a whole error among the words that a stream should not have; later ones at its end.
-_MAX_LOOKS: Final = 16
 #: With twenty alternatives each takes 3 kB.
 MAX_LOGPROBS: Final = 20_000
 #: A count of tokens above this is none: it is a hundred times the largest context there is.
@@ -104,7 +102,6 @@ class BaseDecoder(ABC):
         "_held_bytes",
         "_kind",
         "_last_data",
-        "_looks",
         "_replay_bytes",
         "_secret",
         "_sse",
@@ -150,7 +147,6 @@ class BaseDecoder(ABC):
         self._sse = SseDecoder()
         self._body = bytearray()
         self._last_data = b""
-        self._looks = 0
         self._head = b""
         # Decided by the bytes: servers stream unasked, and answer whole where a stream was wanted.
         self._take: Callable[[bytes, list[StreamEvent]], None] = self._take_first if status < 400 else self._take_error
@@ -433,11 +429,6 @@ class BaseDecoder(ABC):
             self._take_event(event, payload, out)
             if self.ended:
                 return
-        if self._sse.is_broken and self._looks < _MAX_LOOKS:
-            # A whole JSON error ends the stream at once: its server may keep the connection open.
-            self._looks += 1
-            if _tells(words := bytes(self._sse.outside)):
-                self.fail_words(out, words, ErrorKind.OTHER)
 
     def _take_event(self, event: str, data: bytes, out: list[StreamEvent]) -> None:
         self._last_data = data
@@ -449,6 +440,11 @@ class BaseDecoder(ABC):
                 return
             if text == b"[DONE]":
                 self.on_end(out, True)
+                return
+            if text.startswith(OUTSIDE):
+                self._last_data = data = data[1:]
+                if _tells(data):  # at once: its server may keep the connection open
+                    self.fail_words(out, data, ErrorKind.OTHER)
                 return
             if text.startswith(b":"):
                 return  # Vertex's partner models send their keep-alives as data (opencode 50871)

@@ -16,6 +16,12 @@ from callboard.protocol.limits import MAX_RESPONSE_BYTES
 #: Of words outside the format no more is kept: as much as of an error's body.
 _MAX_OUTSIDE_BYTES: Final = 64 * 1024
 BOM: Final = b"\xef\xbb\xbf"
+#: What begins the data of an event that is none: the words outside the format as they are by now. (RFC 7464's mark of
+#: a JSON text in a sequence.)
+OUTSIDE: Final = b"\x1e"
+#: Of the words outside the format so many lines are looked at that may end a JSON document; later ones at the end.
+_MAX_LOOKS: Final = 16
+_ENDS: Final = (b"}", b"]")
 _SILENT_FIELDS: Final = frozenset({b"id", b"retry"})
 #: Lines that an event stream may have: a field of any name (the standard skips those it does not know), alone or before
 #: a colon, and one behind white space (quirk 31). `{"error": ...`, `<html>` and sentences are none.
@@ -37,7 +43,7 @@ class SseDecoder:
 
     __slots__ = (
         *("_data", "_event", "_first_line", "_max_event_bytes", "_pending_bytes", "_skip_lf", "_tail"),
-        *("is_broken", "outside"),
+        *("_looks", "is_broken", "outside"),
     )
 
     def __init__(self, max_event_bytes: int = MAX_RESPONSE_BYTES) -> None:
@@ -45,6 +51,7 @@ class SseDecoder:
         """Lines of no field that we know: all from the first on that no event stream may have, else the last one."""
         self.is_broken = False
         """Has a line come that no event stream may have?"""
+        self._looks = 0
         self._max_event_bytes = max_event_bytes
         self._tail = bytearray()
         self._data: list[bytes] = []
@@ -114,6 +121,10 @@ class SseDecoder:
                     data.append(value.removeprefix(b" "))
                 elif name and name not in _SILENT_FIELDS:
                     self._note_outside(line)
+                    if self.is_broken and line.rstrip()[-1:] in _ENDS and self._looks < _MAX_LOOKS:
+                        # Perhaps a whole error, in its place among the events: the next one may be the last.
+                        self._looks += 1
+                        events.append(("", OUTSIDE + self.outside))
         return events
 
     def _note_outside(self, line: bytes) -> None:

@@ -1,4 +1,5 @@
-"""Draws the state diagrams of docs/protocol.md from the tables, and writes tables of docs/policy.md and the reference.
+"""Draws the state diagrams of docs/protocol.md from the tables, and writes tables of docs/policy.md, docs/providers.md
+and the reference.
 
     python -m callboard.protocol.testing.diagrams docs/protocol.md
 
@@ -14,6 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+from callboard.protocol.errors import KINDS_OF_ERRORS
 from callboard.protocol.ids import ToolName
 from callboard.protocol.policy import MEANINGS, MODES, AccessKind, Location, Mode, Policy, Touch, Trust
 from callboard.protocol.states import (
@@ -111,6 +113,15 @@ def retry_hints() -> str:
     return "\n".join([head, "|---|---|---|", *rows, ""])
 
 
+def error_kinds() -> str:
+    """Every kind of a provider's error, what follows from it and what the user can do."""
+    rows = ["| `kind` | what it means | tried again | fallback | what you can do |", "|---|---|---|---|---|"]
+    for kind, facts in KINDS_OF_ERRORS.items():
+        again = ("yes, after the wait that is asked for" if facts.is_waited else "yes") if facts.is_retried else ""
+        rows.append(f"| `{kind}` | {facts.means} | {again} | {'yes' if facts.has_fallback else ''} | {facts.todo} |")
+    return "\n".join([*rows, ""])
+
+
 BLOCKS: Mapping[str, Callable[[], str]] = MappingProxyType(
     {
         "request": lambda: state_diagram(REQUEST_TRANSITIONS, RequestState.NEW, frozenset({RequestState.FINISHED})),
@@ -122,6 +133,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = MappingProxyType(
         "policy_tables": policy_tables,
         "mode_rules": mode_rules,
         "retry_hints": retry_hints,
+        "error_kinds": error_kinds,
     }
 )
 

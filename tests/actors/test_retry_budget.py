@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -269,3 +270,46 @@ async def test_a_reader_sees_each_note_when_it_happens() -> None:
     assert kinds[0] == "Error", "of the failed request"
     assert [kind for kind in kinds if kind != "Error"] == ["Note", "TextDelta", "Reply"]
     assert seen[-1].notes == tuple(item.text for item in seen if isinstance(item, Note))
+
+
+def of_anthropic(message: str) -> dict[str, Any]:
+    return {"type": "error", "error": {"type": "invalid_request_error", "message": message}}
+
+
+#: Refusals that another model cures, and no retry of the same (sources: tests/providers/test_error_table.py).
+CURED_ELSEWHERE: dict[str, tuple[int, Any]] = {
+    "no credit, as Anthropic says it": (400, of_anthropic("Your credit balance is too low to access the API.")),
+    "a limit of the month": (400, of_anthropic("You have reached your specified API usage limits. You will regain "
+                                               "access on 2026-12-01 at 00:00 UTC.")),
+    "credits_required": (429, {"error": {"type": "rate_limit_error", "message": "m",
+                                         "details": {"error_code": "credits_required"}}}),
+    "xAI's model": (400, {"code": "invalid-argument", "error": "Model not found: grok-5"}),
+    "DeepSeek's model": (400, {"error": {"message": "Model Not Exist", "type": "invalid_request_error"}}),
+    "OpenRouter's model": (400, {"error": {"code": 400, "message": "x is not a valid model ID"}}),
+    "llama.cpp without mmproj": (500, {"error": {"code": 500, "type": "server_error", "message":
+                                                 "image input is not supported - hint: you may need the mmproj"}}),
+    "Gemini's day": (429, {"error": {"code": 429, "message": "m", "status": "RESOURCE_EXHAUSTED", "details": [
+        {"violations": [{"quotaId": "GenerateRequestsPerDayPerProjectPerModel-FreeTier"}]}, {"retryDelay": "30s"}]}}),
+    "MiniMax, inside a 200": (200, {"choices": None, "base_resp": {"status_code": 1008, "status_msg": "no money"}}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("refusal", CURED_ELSEWHERE)
+def test_what_another_model_cures_is_asked_there_at_once(refusal: str) -> None:
+    status, body = CURED_ELSEWHERE[refusal]
+    answers = [RawAnswer(body, status, {"x-should-retry": "true"} if status == 429 else {}), Turn("from the fallback")]
+    with shared_double(answers) as server, runtime_for(server, 2) as runtime:
+        assert runtime.ask_sync("go").text == "from the fallback"
+        assert [asked.body["model"] for asked in server.requests()] == ["m0", "m1"]
+
+
+@pytest.mark.parametrize("in_stream", [True, False])
+def test_a_wait_that_only_the_words_name_is_kept(in_stream: bool) -> None:
+    said = {"error": {"message": "Rate limit reached. Please try again in 700ms.", "code": "rate_limit_exceeded"}}
+    stream = RawAnswer(f"data: {json.dumps(said)}\n\n", headers={"content-type": "text/event-stream"})
+    with shared_double([stream if in_stream else RawAnswer(said, 429), Turn("fine")]) as server:
+        with runtime_for(server) as runtime:
+            reply = runtime.ask_sync("go")
+        assert reply.text == "fine"
+        (pause,) = [float(found[1]) for note in reply.notes if (found := re.search(r"again in ([\d.]+) s", note))]
+        assert pause >= 0.7

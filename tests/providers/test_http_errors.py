@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,9 +13,10 @@ from hypothesis import strategies as st
 
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind
 from callboard.protocol.limits import ERROR_SNIPPET_CHARS
+from callboard.protocol.model import Error
 from callboard.providers.error_table import KINDS
 from callboard.providers.http_errors import error_from_body, error_from_payload, error_kind, snippet
-from callboard.providers.retry import duration_seconds, retry_after_seconds, wait_seconds
+from callboard.providers.retry import duration_seconds, retry_after_seconds, wait_in_words, wait_seconds
 
 K = ErrorKind
 NOW = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
@@ -206,8 +208,59 @@ def test_retry_after(headers: dict[str, str], body: Any, seconds: float | None) 
     assert retry_after_seconds(headers, body) == seconds
 
 
+#: Words of OpenAI, Groq, Azure, Gemini, GitHub Models, Codex and others (sources: `retry._WAIT`).
+SAID_WAITS = {
+    "Rate limit reached for gpt-5.1 on tokens per min (TPM): Limit 30000. Please try again in 4s.": 4.0,
+    "Please try again in 20ms. Visit https://x to learn more": 0.02,
+    "Please try again in 1m30s.": 90.0,
+    "Please try again in 7m54.336s. Need more tokens?": 474.336,
+    "Please try again in 6h0m0s": 21_600.0,
+    "Rate limit is exceeded. Please retry after 4 seconds.": 4.0,
+    "Please retry after 86400 seconds.": 86_400.0,
+    "Please retry in 12.5s.": 12.5,
+    "Rate limit of 50 per 86400s exceeded. Please wait 54321 seconds before retrying.": 54_321.0,
+    "try again in 4 days 20 hours 9 minutes.": 418_140.0,
+    "Your quota will reset after 3h5m.": 11_100.0,
+    "retry after 500 milliseconds": 0.5,
+    "try again in 2 hours and 5 mins": 7_500.0,
+    "Retry after about 1 hour": 3_600.0,
+    "try again later": None,
+    "Please try again in a moment": None,
+    "It took 5 s; try again": None,
+    "try again in 5 months": None,
+    "I retry in 5 ways": None,
+}
+
+
+@pytest.mark.parametrize("words", SAID_WAITS)
+def test_a_wait_that_is_said_in_words(words: str) -> None:
+    assert wait_in_words(words) == (pytest.approx(SAID_WAITS[words]) if SAID_WAITS[words] else None)
+
+
+def test_words_count_where_no_header_says_it_and_the_wait_is_bounded() -> None:
+    def error(message: str, **headers: str) -> Error:
+        return error_from_payload("x", {"error": {"message": message}}, 429, headers)
+
+    assert error("Please try again in 4s").retry_after == 4.0
+    assert error("Please try again in 4s", **{"retry-after": "9"}).retry_after == 9.0, "a header wins"
+    absurd = error("Please try again in 999999999999999 days")
+    assert "callboard waits 60 s at most" in absurd.message, "as a header's"
+    assert error_from_payload("x", {"error": {"message": "Please try again in 4s"}}, 400).retry_after is None
+    assert error_from_body("x", 503, {}, b"Please retry after 3 seconds").retry_after == 3.0, "plain text too"
+
+
+@pytest.mark.parametrize(
+    "text", ["try again in " * 10_000, "9" * 60_000, "try again in " + "9m" * 30_000, "wait " * 20_000]
+)
+def test_a_wait_in_a_long_text_is_looked_for_in_no_time(text: str) -> None:
+    began = time.process_time()
+    wait_in_words(text)
+    assert time.process_time() - began < 1.0
+
+
 KEYS = ["error", "message", "code", "details", "status", "type", "retryDelay", "metadata", "raw", "provider_name",
-        "innererror", "n_ctx", "detail"]  # fmt: skip
+        "innererror", "n_ctx", "detail", "base_resp", "status_code", "status_msg", "loc", "msg", "violations",
+        "quotaId", "errors", "error_code"]  # fmt: skip
 HEADERS = ["retry-after", "retry-after-ms", "date", "x-ratelimit-reset", "x-ratelimit-remaining"]
 json_values: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers(-5, 700) | st.text(max_size=5) | st.floats(allow_nan=False),

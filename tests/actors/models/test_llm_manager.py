@@ -33,7 +33,7 @@ from callboard.protocol.content import (
     Text,
     UserMessage,
 )
-from callboard.protocol.errors import ErrorKind, UsageError
+from callboard.protocol.errors import KINDS_OF_ERRORS, ErrorKind, UsageError
 from callboard.protocol.events import ModelFailed, ModelNoted, ModelResponded, ModelStreamed
 from callboard.protocol.ids import MessageId, RequestId, Tag, ToolName
 from callboard.protocol.model import Error, ModelRequest, ModelResponse, Restarted, TextDelta, Usage
@@ -234,6 +234,17 @@ def test_what_trying_again_cannot_cure_fails_at_once(simulated: ActorSystem, kin
     (failed,) = desk.session.of(ModelFailed)
     assert failed.error.kind is kind
     assert len(desk.driver.started) == 1
+
+
+@pytest.mark.parametrize("kind", [kind for kind in ErrorKind if not KINDS_OF_ERRORS[kind].is_retried])
+def test_a_kind_that_is_not_tried_again_has_a_fallback_as_the_table_says(
+    simulated: ActorSystem, kind: ErrorKind
+) -> None:
+    desk = Desk(simulated, Scripted(failing(kind)), Scripted(["from the fallback"], name="fallback"))
+    desk.ask()
+    desk.run()
+    assert len(desk.driver.started) == 1 + KINDS_OF_ERRORS[kind].has_fallback
+    assert bool(desk.session.of(ModelResponded)) is KINDS_OF_ERRORS[kind].has_fallback
 
 
 def test_a_fallback_is_asked_when_the_first_stays_down(simulated: ActorSystem) -> None:
