@@ -102,18 +102,17 @@ KINDS_OF_ERRORS: Final[Mapping[ErrorKind, KindOfError]] = MappingProxyType(
     {
         _K.AUTHENTICATION: KindOfError(
             "the key is missing, wrong or has expired",
-            "check the key of this provider: `api_key`, `connections`, or its variable",
+            "check the provider's key: `api_key`, `connections`, or its variable",
         ),
         _K.PERMISSION: KindOfError("the key may not use this", "check what the key may use at this provider"),
         _K.BILLING: KindOfError(
             "no credit, or no way to pay",
-            "add credit to the account behind the key, raise its limit, or name a model of another one in "
-            "`fallback_models`",
+            "add credit to the key's account, or name a model of another one in `fallback_models`",
             has_fallback=True,
         ),
         _K.QUOTA_SPENT: KindOfError(
             "the allowance of a day, a month or a plan is used up",
-            "wait until it comes back, raise it at the provider, or name another model in `fallback_models`",
+            "wait until it comes back, or name another model in `fallback_models`",
             has_fallback=True,
         ),
         _K.NOT_FOUND: KindOfError(
@@ -134,7 +133,7 @@ KINDS_OF_ERRORS: Final[Mapping[ErrorKind, KindOfError]] = MappingProxyType(
             'use a model that takes tools, or tool_fallback "retry_without_tools" with max_attempts of 2 or more',
         ),
         _K.SCHEMA_UNSUPPORTED: KindOfError(
-            "the model takes no JSON Schema, or not this one; the next `output` mode is asked",
+            "the model takes no such JSON Schema; it is asked in another way",
             "leave the output's mode open, or choose another one: tool, prompt",
         ),
         _K.UNSUPPORTED: KindOfError(

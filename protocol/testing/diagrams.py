@@ -115,10 +115,11 @@ def retry_hints() -> str:
 
 def error_kinds() -> str:
     """Every kind of a provider's error, what follows from it and what the user can do."""
-    rows = ["| `kind` | what it means | tried again | fallback | what you can do |", "|---|---|---|---|---|"]
+    rows = ["|`kind`|what it means|what follows|what you can do|", "|---|---|---|---|"]
     for kind, facts in KINDS_OF_ERRORS.items():
-        again = ("yes, after the wait that is asked for" if facts.is_waited else "yes") if facts.is_retried else ""
-        rows.append(f"| `{kind}` | {facts.means} | {again} | {'yes' if facts.has_fallback else ''} | {facts.todo} |")
+        follows = (("retry", facts.is_retried), ("wait", facts.is_waited), ("fallback", facts.has_fallback))
+        told = ", ".join(name for name, is_so in follows if is_so)
+        rows.append(f"|`{kind}`|{facts.means}|{told}|{facts.todo}|")
     return "\n".join([*rows, ""])
 
 

@@ -138,7 +138,7 @@ def test_the_page_names_every_message() -> None:
     assert [kind.__name__ for kind in (*EVENTS, *get_args(Command)) if f"`{kind.__name__}`" not in page] == []
 
 
-@pytest.mark.parametrize("name", ["protocol.md", "policy.md"])
+@pytest.mark.parametrize("name", ["protocol.md", "policy.md", "providers.md"])
 def test_the_page_is_what_the_code_would_write(name: str) -> None:
     page = (PAGE.parent / name).read_text(encoding="utf-8")
     assert "<!-- generated: " in page
