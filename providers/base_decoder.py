@@ -447,7 +447,7 @@ class BaseDecoder(ABC):
                     self.fail_words(out, data, ErrorKind.OTHER)
                 return
             if text.startswith(b":"):
-                return  # Vertex's partner models send their keep-alives as data (opencode 50871)
+                return  # Vertex's partner models send their keep-alives as data (quirk 99)
             if event == "error" or not text.startswith(_DOCUMENT_STARTS):
                 self.fail_words(out, data, ErrorKind.OTHER if event == "error" else ErrorKind.MALFORMED)
                 return

@@ -3,7 +3,7 @@
 An event without its blank line at the end of the body counts too: recorded streams end so (docs/wire.md quirk 31).
 
 What stands in a stream and is no line of one (a server's error as plain JSON, a proxy's page) is kept for the decoder:
-the standard skips it, and a cut answer would pass for a whole one (quirk 92).
+the standard skips it, and a cut answer would pass for a whole one (quirk 94).
 """
 
 from __future__ import annotations

@@ -241,7 +241,7 @@ class ChatDecoder(BaseDecoder):
         elif groq.get("error"):
             self.fail_payload({"error": groq["error"]}, out)  # in an answer that looks whole (70)
         elif "base_resp" in document:
-            self.fail_if_error(document, out)  # MiniMax's, beside choices that are null (91)
+            self.fail_if_error(document, out)  # MiniMax's, beside choices that are null (95)
         if isinstance(usage := groq.get("usage"), dict) and usage:
             self.usage = usage
         for field in _SOURCE_FIELDS:

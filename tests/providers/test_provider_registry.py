@@ -82,14 +82,14 @@ def _cells(row: ProviderRow) -> str:
     """Its addresses and extras are told by `callboard models --providers`."""
     key = f"`{row.key_variable}`" if row.key_variable else "a login" if row.sign_in else "-"
     apis = ", ".join(APIS[each] for each in row.api.split(", "))
-    return f"| `{row.name}` | {key} | {apis} | {row.what} |"
+    return f"|`{row.name}`|{key}|{apis}|{row.what}|"
 
 
 def test_the_documented_table_is_this_one() -> None:
     """docs/providers.md, "What there is"."""
     page = (ROOT / "docs" / "providers.md").read_text()
     section = page.partition("## What there is\n")[2].partition("\n## ")[0]
-    documented = [line for line in section.splitlines() if line.startswith("| `")]
+    documented = [line for line in section.splitlines() if line.startswith("|`")]
     assert documented == [_cells(row) for row in ROWS.values()]
 
 
