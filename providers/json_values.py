@@ -114,6 +114,15 @@ def canonical_arguments(raw: str) -> tuple[str, bool]:
     return (text, True) if isinstance(value, dict) else (raw, False)
 
 
+def holds_objects(text: str) -> bool:
+    """Are these the arguments of several calls: one whole object behind another?"""
+    try:
+        value, end = json.JSONDecoder(strict=False).raw_decode(text := text.strip())
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, dict) and text[end:].lstrip().startswith("{")
+
+
 def _lenient_loads(text: str) -> tuple[str, Json]:
     """The text as JSON has it, and its value."""
     try:

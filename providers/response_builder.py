@@ -32,7 +32,7 @@ from callboard.protocol.content import (
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind
 from callboard.protocol.ids import CallId, ToolName
 from callboard.protocol.limits import MAX_ANSWER_BYTES, MAX_ARGUMENT_BYTES, MAX_CALLS_PER_STEP
-from callboard.providers.json_values import Json, arguments_text, canonical_arguments
+from callboard.providers.json_values import Json, arguments_text, canonical_arguments, holds_objects
 
 _PROSE: Final = (model.TextDelta, model.ThinkingDelta)
 #: How the argument text of a call can begin.
@@ -253,6 +253,9 @@ class ToolCallTracker:
     def complete_all(self, out: list[model.StreamEvent], *, cut: bool = False) -> None:
         """The turn is over. With `cut` (length limit, filter) the call that was written last stays incomplete."""
         self._reunite(out)
+        bare = [call for call in self._calls if call.name and not call.completed and not call.is_written()]
+        if bare and any(holds_objects(_arguments(call)) for call in self._calls if call.is_written()):
+            self._doubt(bare)  # their arguments came under the index of another call
         for call in self._calls:
             if not (cut and call is self._last):
                 self._complete(call, out)

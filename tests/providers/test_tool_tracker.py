@@ -357,3 +357,36 @@ def test_whatever_comes_each_call_starts_once_and_completes_once_if_it_is_whole(
     for event in out:
         assert isinstance(event, ToolCallStart | ToolCallDelta | ToolCallComplete)
         assert event.id in started
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        # (index, id, name, arguments): those of the second call under the index of the first, in one piece or several,
+        # behind the heads or between them; or all under an index of no head, or under that of the last.
+        [(0, "a", "f", ""), (0, "", "", '{"a":1}'), (1, "b", "g", ""), (0, "", "", '{"b":2}')],
+        [(0, "a", "f", '{"a":'), (0, "", "", "1}"), (1, "b", "g", ""), (0, "", "", '{"b":'), (0, "", "", "2}")],
+        [(0, "a", "f", ""), (1, "b", "g", ""), (0, "", "", '{"a":1}'), (0, "", "", '{"b":2}')],
+        [(0, "a", "f", ""), (1, "b", "g", ""), (1, "", "", '{"a":1}'), (1, "", "", '\n{"b":2}')],
+        [(0, "a", "f", ""), (9, "", "", '{"a":1}'), (1, "b", "g", ""), (9, "", "", '{"b":2}')],
+        [(0, "a", "f", '{"a":1}{"b":2}'), (1, "b", "g", "")],
+    ],
+    ids=str,
+)
+def test_a_call_whose_arguments_came_under_the_index_of_another_does_not_run_without_them(
+    pieces: list[tuple[int, str, str, str]],
+) -> None:
+    tracker, out = ToolCallTracker(), list[StreamEvent]()
+    feed_all(tracker, out, [dict(zip(("index", "id", "name", "arguments"), each, strict=True)) for each in pieces])
+    tracker.complete_all(out)
+    assert [event for event in out if isinstance(event, ToolCallComplete)] == []
+    assert UNCLEAR_CALLS in tracker.notes
+
+
+def test_a_call_that_takes_nothing_runs_beside_one_whose_arguments_are_broken() -> None:
+    tracker, out = ToolCallTracker(), list[StreamEvent]()
+    for index, (name, text) in enumerate((("f", '{"a":1}}'), ("g", ""), ("h", '{"a":"}{"}'))):
+        tracker.delta(out, index=index, id=name, name=name, arguments=text)
+    tracker.complete_all(out)
+    assert [event.id for event in out if isinstance(event, ToolCallComplete)] == ["g", "h"]
+    assert tracker.notes == ()
