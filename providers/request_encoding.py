@@ -13,7 +13,7 @@ from base64 import b64decode
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import reduce
 from hashlib import blake2s
-from typing import ClassVar, Final, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
 
 import orjson
 from msgspec import Struct
@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from callboard.protocol import content
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import CallId
+from callboard.protocol.lazy_loading import lazy_module
 from callboard.protocol.model import ModelRequest, PromptCache, ResponseStorage, ToolChoiceMode, sampling_faults
 from callboard.protocol.provider_options import ExtraFields
 from callboard.protocol.server_tools import ServerToolOffer
@@ -29,9 +30,13 @@ from callboard.protocol.tools import ToolDefinition
 from callboard.providers.adapter import Decoder, WireRequest
 from callboard.providers.base_decoder import AnswerHead
 from callboard.providers.json_values import Body, Json, dumps, finite_loads
-from callboard.providers.model_rules import Thinks, fitted, forced_calls_of, thinking_of, thinks, told_to_think
 from callboard.providers.own_options import NO_OPTIONS, OptionTable, merged, own_fields
 from callboard.providers.tool_schema import AdaptedSchema, SchemaDialect, StrictBudget, adapted
+
+if TYPE_CHECKING:
+    from callboard.providers import model_rules
+else:
+    model_rules = lazy_module("callboard.providers.model_rules")  # not where nothing is encoded
 
 #: OpenAI and Anthropic take these names for tools and calls; it is within what Gemini takes.
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -297,7 +302,7 @@ class Encoding:
 
     def __init__(self, request: ModelRequest, server: str = "") -> None:
         check_request(request)
-        request, self.notes = fitted(request, server)
+        request, self.notes = model_rules.fitted(request, server)
         self.request = replace(request, messages=tuple(map(_with_plain_media, request.messages)))
         self._server = server
         if not self.cites_documents and any(map(_asks_for_citations, self.request.messages)):
@@ -369,19 +374,19 @@ class Encoding:
     def may_force_call(self) -> bool:
         """May the model be sent the forced call that it is asked for? One that takes none while it thinks is kept from
         thinking, or where it cannot be, is asked without force; noted. UsageError where it was told to think."""
-        choice, rule = self.request.tool_choice, forced_calls_of(self.request.model)
-        if rule is None or (rule.at and rule.at != self._server) or not thinks(self.request):
+        choice, rule = self.request.tool_choice, model_rules.forced_calls_of(self.request.model)
+        if rule is None or (rule.at and rule.at != self._server) or not model_rules.thinks(self.request):
             return True
         if rule.named and choice.mode is not ToolChoiceMode.NAMED:
             return True
         what = f"tool_choice {choice.name or choice.mode.value}"
-        if told_to_think(self.request):
+        if model_rules.told_to_think(self.request):
             raise UsageError(
                 f"{what}: {self.asked} takes no forced call while it thinks; drop reasoning_effort (or what else asks "
                 "for thinking), or drop tool_choice"
             )
-        thinking = thinking_of(self.request.model)
-        if thinking is not None and thinking.when is Thinks.UNLESS:
+        thinking = model_rules.thinking_of(self.request.model)
+        if thinking is not None and thinking.when is model_rules.Thinks.UNLESS:
             self.note(f"{what}: {self.asked} takes no forced call while it thinks; it was asked not to think")
             sampling = replace(self.request.sampling, reasoning_effort="none")
             self.request = replace(self.request, sampling=sampling)

@@ -106,6 +106,8 @@ LAZY = {
     "actors/requests/partial_outputs.py": {"pydantic_core"},
     "actors/tools/invoke.py": {"asyncio", "difflib", "pydantic_core"},  # difflib: for an argument that there is not
     "protocol/values.py": {"pydantic_core"},
+    # The rules of models, where a request is written: a list of tools needs none.
+    "providers/request_encoding.py": {"callboard.providers.model_rules"},
     "actors/tools/schema.py": {
         "callboard.actors.tools.functions",
         "callboard.actors.tools.json_form",
