@@ -265,6 +265,9 @@ class ToolChoice(Value, frozen=True):
     mode: ToolChoiceMode = ToolChoiceMode.AUTO
     name: ToolName | None = None
     """The tool that must be called, with `NAMED`."""
+    allowed: tuple[ToolName, ...] = ()
+    """Of the tools on offer, those that may be called; (): all. The others stay in the prompt where the API can be told
+    so, which keeps it in the provider's cache; else only these are offered."""
 
 
 class Sampling(Value, frozen=True):

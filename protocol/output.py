@@ -102,6 +102,16 @@ ASKED_BY: Final[Mapping[OutputMode | None, str]] = {
 }
 
 
+def is_any_object(schema: Mapping[str, object]) -> bool:
+    """Does a schema say no more than that the answer is a JSON object, as that of `dict` does? APIs have a mode for it
+    that needs no schema."""
+    is_open = schema.get("additionalProperties") in (None, True, {})
+    return schema.get("type") == "object" and is_open and schema.keys() <= _SAYS_NO_MORE
+
+
+_SAYS_NO_MORE: Final = frozenset({"type", "additionalProperties", "title", "description", "$schema"})
+
+
 class Checked(Value, frozen=True):
     """Whether one answer fits."""
 

@@ -45,6 +45,9 @@ class OpenAIOptions(Value, frozen=True):
     """Responses only."""
     max_tool_calls: int | None = None
     """Calls of the server's own tools in one answer. Responses only."""
+    context_management: tuple[Mapping[str, object], ...] = ()
+    """How the server keeps a long conversation short: {"type": "compaction", "compact_threshold": 200_000}. What it
+    makes of the beginning goes back with the history. Responses only."""
     frequency_penalty: float | None = None
     """Chat Completions only, and so the rest."""
     presence_penalty: float | None = None
@@ -67,6 +70,8 @@ class AnthropicOptions(Value, frozen=True):
     top_k: int | None = None
     container: str | None = None
     context_management: Mapping[str, object] = field(default_factory=dict)
+    """{"edits": [{"type": "clear_tool_uses_20250919"}]}; the betas that its kinds need are asked for. What was cleared
+    is noted."""
     inference_geo: str | None = None
     speed: Literal["standard", "fast"] | None = None
 

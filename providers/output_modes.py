@@ -14,7 +14,7 @@ from typing import Final
 from msgspec import Struct
 
 from callboard.protocol.errors import UsageError
-from callboard.protocol.output import OutputMode
+from callboard.protocol.output import OutputMode, is_any_object
 from callboard.providers.anthropic.messages_dialects import MESSAGES_SERVERS
 from callboard.providers.openai.dialects import SERVERS
 from callboard.providers.tool_schema import ANTHROPIC_ANSWER, GEMINI_ANSWER, SchemaDialect, adapted
@@ -107,7 +107,9 @@ def output_modes(provider: str, model: str, schema: Mapping[str, object]) -> tup
         raise UsageError("offline/... answers from the code index, in no form of one's own; leave output out")
     forms = forms_of(provider, model)
     modes = [OutputMode.TOOL, OutputMode.PROMPT] if forms.tools else [OutputMode.PROMPT]
-    if forms.native.search(model) and _takes(forms, schema):
+    chat = SERVERS.get(provider)
+    has_json_mode = chat is not None and chat.answer_format is None and chat.json_mode
+    if (forms.native.search(model) and _takes(forms, schema)) or (has_json_mode and is_any_object(schema)):
         modes.insert(0, OutputMode.NATIVE)
     return tuple(modes), forms.beside_tools.search(model) is None
 

@@ -35,6 +35,8 @@ class OptionTable(Struct, frozen=True):
     """Field -> its value as the API has it, where it is another one."""
     headers: Mapping[str, str] = field(default_factory=dict)
     """Field -> the header that lists its names."""
+    implied: Mapping[str, Callable[[object], Iterable[str]]] = field(default_factory=dict)
+    """Field -> names of betas that its value needs."""
     in_place_of: Mapping[str, str] = field(default_factory=dict)
     """Field -> what is taken out of the body for it: it comes from a neutral option, and would contradict."""
 
@@ -106,8 +108,10 @@ def _write(table: OptionTable, options: ProviderOptions, own: OwnFields) -> None
         value = getattr(options, name)
         if name in table.in_place_of:
             own.taken_out.append(table.in_place_of[name])
+        if needed := table.implied.get(name):
+            own.lists.setdefault(BETA_HEADER, []).extend(needed(value))
         if header := table.headers.get(name):
-            own.lists[header] = list(value)
+            own.lists.setdefault(header, []).extend(value)
         elif place := table.places.get(name):
             if write := table.written.get(name):
                 value = write(value)
@@ -143,6 +147,16 @@ def _thinking(value: object) -> object:
     return {"type": "enabled", "budget_tokens": value} if isinstance(value, int) else {"type": value}
 
 
+#: platform.claude.com, "Context editing" and "Compaction": the beta of each kind of edit, by the beginning of its name.
+_EDIT_BETAS: Final = {"clear_": "context-management-2025-06-27", "compact_": "compact-2026-01-12"}
+
+
+def _context_betas(value: object) -> list[str]:
+    edits = value.get("edits") if isinstance(value, Mapping) else None
+    kinds = [str(edit.get("type")) for edit in edits or () if isinstance(edit, Mapping)]
+    return [beta for begin, beta in _EDIT_BETAS.items() if any(kind.startswith(begin) for kind in kinds)]
+
+
 def _settings(value: object) -> object:
     assert isinstance(value, Mapping)
     return [{"category": category, "threshold": threshold} for category, threshold in value.items()]
@@ -164,7 +178,7 @@ RESPONSES_OPTIONS: Final = OptionTable(
     OpenAIOptions,
     {
         **_OPENAI,
-        **_same("", "truncation", "max_tool_calls"),
+        **_same("", "truncation", "max_tool_calls", "context_management"),
         "verbosity": "text.verbosity",
         "reasoning_summary": "reasoning.summary",
     },
@@ -186,6 +200,7 @@ MESSAGES_OPTIONS: Final = OptionTable(
     },
     {"thinking": _thinking},
     {"betas": BETA_HEADER},
+    {"context_management": _context_betas},
     {"thinking": "thinking"},
 )
 GEMINI_OPTIONS: Final = OptionTable(

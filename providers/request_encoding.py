@@ -57,6 +57,9 @@ _M = TypeVar("_M", bound=content.Media)
 BLANK_USER: Final = "(empty message)"
 #: The result of a call that came back with nothing, where an API refuses an empty one.
 NO_OUTPUT: Final = "(no output)"
+#: Beside JSON mode: OpenAI and DeepSeek answer 400 where no message has the word ("'messages' must contain the word
+#: 'json' in some form").
+JSON_WORDS: Final = "Answer with one JSON object, and nothing else."
 TRIMMED_START: Final = "(The beginning of this conversation was left out.)"
 #: Where a part of a turn of the model's was, in notes.
 OF_AN_ANSWER: Final = "of an earlier answer"
@@ -105,6 +108,10 @@ def check_request(request: ModelRequest) -> None:
         raise UsageError("Two tools have the same name; names are unique in a request.")
     if choice.mode is ToolChoiceMode.NAMED and choice.name not in names:
         raise UsageError(f"tool_choice names {choice.name!r}, which is not offered; offered are: {names or 'none'}.")
+    if missing := [name for name in choice.allowed if name not in names]:
+        raise UsageError(f"tool_choice allows {missing[0]!r}, which is not offered; offered are: {names or 'none'}.")
+    if choice.mode is ToolChoiceMode.NAMED and choice.allowed and choice.name not in choice.allowed:
+        raise UsageError(f"tool_choice names {choice.name!r}, which it does not allow; allowed are: {choice.allowed}.")
     if choice.mode is ToolChoiceMode.REQUIRED and not (names or request.server_tools):
         raise UsageError("tool_choice is REQUIRED, but no tool is offered.")
     for name in names:
@@ -113,6 +120,12 @@ def check_request(request: ModelRequest) -> None:
     offers = [(type(offer).__name__, getattr(offer, "name", "")) for offer in request.server_tools]
     if twice := [kind for kind, name in offers if offers.count((kind, name)) > 1]:
         raise UsageError(f"server_tools has {twice[0]} twice; offer it once.")
+
+
+def _with_allowed_tools_alone(request: ModelRequest) -> ModelRequest:
+    choice = request.tool_choice
+    tools = tuple(tool for tool in request.tools if tool.name in choice.allowed)
+    return replace(request, tools=tools, tool_choice=replace(choice, allowed=()))
 
 
 def sent_arguments(call: content.ToolCall) -> str:
@@ -300,8 +313,11 @@ class Encoding:
     cites_documents: ClassVar[bool] = False
     """Can the model be asked to cite a document (`Document.citations`)?"""
 
-    def __init__(self, request: ModelRequest, server: str = "") -> None:
+    def __init__(self, request: ModelRequest, server: str = "", *, takes_allowed: bool = False) -> None:
+        """`takes_allowed`: the API can be told which of the tools may be called."""
         check_request(request)
+        if request.tool_choice.allowed and not takes_allowed:
+            request = _with_allowed_tools_alone(request)
         request, self.notes = model_rules.fitted(request, server)
         self.request = replace(request, messages=tuple(map(_with_plain_media, request.messages)))
         self._server = server
@@ -449,8 +465,8 @@ class TurnEncoding(Encoding, ABC):
     """A request to an API whose conversation begins with the user and in which neighbours of one role are one message:
     Anthropic and Gemini."""
 
-    def __init__(self, request: ModelRequest, server: str = "") -> None:
-        super().__init__(request, server)
+    def __init__(self, request: ModelRequest, server: str = "", *, takes_allowed: bool = False) -> None:
+        super().__init__(request, server, takes_allowed=takes_allowed)
         self.turns: list[tuple[str, list[Body]]] = []
         """Roles and their parts."""
 

@@ -253,6 +253,9 @@ def check_choices(given: Mapping[str, object], options: RequestOptions, offered:
         known = ", ".join(offered) or "none"
         hint = similar(str(choice.name), dict.fromkeys((*map(str, offered), *_MODES)))
         raise UsageError(f"tool_choice names {choice.name!r}, which is not offered{hint}; offered are: {known}")
+    if "tool_choice" in given and (missing := [name for name in choice.allowed if name not in offered]):
+        known = ", ".join(offered) or "none"
+        raise UsageError(f"tool_choice allows {missing[0]!r}, which is not offered; offered are: {known}")
     if "tool_choice" in given and choice.mode is ToolChoiceMode.REQUIRED and not (offered or options.server_tools):
         raise UsageError("tool_choice is required, but no tool is offered; leave it out, or offer one with tools=[...]")
     storage = options.storage

@@ -348,6 +348,15 @@ _AS_ASKED: Final = (
 )  # fmt: skip
 
 
+def _narrowed(choice: ToolChoice, options: RequestOptions, request: ModelRequest) -> ToolChoice:
+    """The choice, with those of the allowed tools that are offered, and the output tool."""
+    if not options.tool_choice.allowed or not request.tools:
+        return choice
+    allowed = {*options.tool_choice.allowed, *([options.output.tool_name] if options.output is not None else [])}
+    shown = tuple(tool.name for tool in request.tools if tool.name in allowed)
+    return replace(choice, allowed=shown) if shown else ToolChoice(ToolChoiceMode.NONE)
+
+
 def _wrong_options(request: ModelRequest, options: RequestOptions, *, first: bool, step: int) -> Iterator[str]:
     sampling = replace(options.sampling, max_output_tokens=request.sampling.max_output_tokens)
     if request.sampling != sampling:
@@ -355,7 +364,7 @@ def _wrong_options(request: ModelRequest, options: RequestOptions, *, first: boo
     wanted = options.tool_choice
     hidden = wanted.mode is ToolChoiceMode.NAMED and wanted.name not in {tool.name for tool in request.tools}
     is_free = not (request.tools or options.server_tools) or hidden or (wanted.mode in _FORCED and not first)
-    if request.tool_choice != (ToolChoice() if is_free else wanted):
+    if request.tool_choice != _narrowed(ToolChoice() if is_free else wanted, options, request):
         yield f"model call {step} has the tool choice {request.tool_choice}"
     if request.parallel_tool_calls != (options.parallel_tool_calls if request.tools else None):
         yield f"model call {step} has parallel_tool_calls={request.parallel_tool_calls}"

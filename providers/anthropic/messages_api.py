@@ -33,7 +33,7 @@ from callboard.providers.base_decoder import (
     text_of,
     usage_of,
 )
-from callboard.providers.json_values import Body, Json, JsonObject, loads
+from callboard.providers.json_values import Body, Json, JsonObject, dumps, loads
 from callboard.providers.own_options import BETA_HEADER, MESSAGES_OPTIONS, OwnFields
 
 API_VERSION: Final = "2023-06-01"
@@ -206,6 +206,10 @@ class AnthropicDecoder(BaseDecoder):
         self._stop_reason = text_at(delta, "stop_reason") or self._stop_reason
         if isinstance(container := fields_at(delta, "container").get("id"), str):
             self._container = container
+        if "context_management" in holder:
+            edits = fields_at(holder, "context_management").get("applied_edits")
+            for edit in edits if isinstance(edits, list) else ():
+                self.notes.append(f"context_management: {dumps(edit).decode()}"[:_MAX_NOTE_CHARS])
         if details := fields_at(delta, "stop_details"):
             said = (details.get(key) for key in ("type", "category", "explanation"))
             self.notes.append(": ".join(word for word in said if isinstance(word, str))[:_MAX_NOTE_CHARS])

@@ -35,7 +35,10 @@ RESPONSES_NAME: Final = "azure-responses"
 KEY_VARIABLE: Final = "AZURE_OPENAI_API_KEY"
 ENDPOINT_VARIABLE: Final = "AZURE_OPENAI_ENDPOINT"
 KEY_HEADER: Final = "api-key"
-DIALECT: Final = replace(OPENAI, name=NAME, base_url="", key_variable=KEY_VARIABLE, key_header=KEY_HEADER)
+#: (Its dated versions are older than `allowed_tools`.)
+DIALECT: Final = replace(
+    OPENAI, name=NAME, base_url="", key_variable=KEY_VARIABLE, key_header=KEY_HEADER, allowed_tools=False
+)
 _DATED: Final = re.compile(r"\d{4}-\d{2}-\d{2}(-preview)?")
 _DEPLOYMENT: Final = re.compile(r"/openai/deployments/[^/]+$")
 

@@ -11,6 +11,7 @@ from msgspec import Struct
 from callboard.protocol import content, model, server_tools
 from callboard.protocol.errors import UsageError
 from callboard.protocol.model import ToolChoiceMode
+from callboard.protocol.output import is_any_object
 from callboard.protocol.tools import ToolDefinition
 from callboard.providers import request_encoding as encoding
 from callboard.providers.json_values import Body, Json, dumps
@@ -55,6 +56,8 @@ class Platform(Struct, frozen=True):
     """Where kept files are; "" where it keeps none."""
     shows_server_tools: bool = False
     """Can the calls of server tools, and their results, be parts of the answer?"""
+    validates_calls: bool = False
+    """Does it take the names of the tools that may be called, where none must be?"""
 
 
 GEMINI_API: Final = Platform(
@@ -68,6 +71,7 @@ GEMINI_API: Final = Platform(
     },
     files="https://generativelanguage.googleapis.com/v1beta/",
     shows_server_tools=True,
+    validates_calls=True,
 )
 VERTEX_AI: Final = Platform(
     "Vertex AI",
@@ -85,7 +89,9 @@ class GeminiEncoding(encoding.TurnEncoding):
     """One request being written."""
 
     def __init__(self, request: model.ModelRequest, platform: Platform) -> None:
-        super().__init__(request)
+        # "This should only be set when the Mode is ANY or VALIDATED"; Vertex AI says ANY (FunctionCallingConfig).
+        is_forced = request.tool_choice.mode is ToolChoiceMode.REQUIRED
+        super().__init__(request, takes_allowed=is_forced or platform.validates_calls)
         self._platform = platform
         self._is_old = is_before_gemini_3(request.model)
         #: These check the signature of the first part and of each picture (js-genai #1116, langchain-google #1431).
@@ -108,7 +114,9 @@ class GeminiEncoding(encoding.TurnEncoding):
                 words = _INSTEAD_OF_A_SCHEMA + dumps(adapted.schema).decode()
                 system = f"{system}\n\n{words}" if system else words
             else:
-                config.update(responseMimeType="application/json", responseJsonSchema=adapted.schema)
+                config["responseMimeType"] = "application/json"
+                if not is_any_object(adapted.schema):
+                    config["responseJsonSchema"] = adapted.schema
         if system:
             body["systemInstruction"] = {"parts": [{"text": system}]}
         body.update(self._tools())
@@ -246,6 +254,10 @@ class GeminiEncoding(encoding.TurnEncoding):
         calling: Body = {"mode": choice.mode.name if is_free else "ANY"}
         if choice.mode is ToolChoiceMode.NAMED:
             calling["allowedFunctionNames"] = [choice.name]
+        elif choice.allowed and choice.mode is not ToolChoiceMode.NONE:
+            calling["allowedFunctionNames"] = list(choice.allowed)
+            if choice.mode is ToolChoiceMode.AUTO:
+                calling["mode"] = "VALIDATED"
         return calling
 
     def _server_tool(self, offer: server_tools.ServerToolOffer) -> Body:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from callboard.protocol import content, model
 from callboard.protocol.content import json_text
 from callboard.protocol.model import PromptCache, ToolChoiceMode
+from callboard.protocol.output import is_any_object
 from callboard.protocol.tools import ToolDefinition
 from callboard.providers import request_encoding as encoding
 from callboard.providers.json_values import Body
@@ -31,7 +32,7 @@ class ChatEncoding(encoding.Encoding):
     """One request being written."""
 
     def __init__(self, request: model.ModelRequest, dialect: ChatDialect) -> None:
-        super().__init__(request, dialect.name)
+        super().__init__(request, dialect.name, takes_allowed=dialect.allowed_tools)
         self.dialect = dialect
         self.family = family = family_of(request.model)
         """Whose reasoning the model takes back as its own; None: not known."""
@@ -66,6 +67,8 @@ class ChatEncoding(encoding.Encoding):
                 written.append({"role": "system", "content": system})
         else:
             messages_after = messages
+            if instructions:
+                written.append({"role": "system", "content": instructions})
         for message in self._in_turns(messages_after):
             is_behind_results = bool(written) and written[-1]["role"] == "tool"
             if (said := self._message(message, is_behind_results)) is not None:
@@ -250,16 +253,18 @@ class ChatEncoding(encoding.Encoding):
         if mode is ToolChoiceMode.NONE and mode not in taken:
             return (), {}
         if mode is ToolChoiceMode.AUTO:
-            return tools, {}
+            return tools, _allowed(choice)
         if mode not in taken:
             self._note_missing(
                 f"tool_choice {self.request.tool_choice.mode.value}", "the model may answer without a call"
             )
             return tools, {}
         if mode is not ToolChoiceMode.NONE and not self.may_force_call():
-            return tools, {}
+            return tools, _allowed(choice)
         if mode is ToolChoiceMode.NAMED:
             return tools, {"tool_choice": {"type": "function", "function": {"name": choice.name}}}
+        if mode is ToolChoiceMode.REQUIRED and choice.allowed:
+            return tools, _allowed(choice)
         return tools, {"tool_choice": self.dialect.required_word if mode is ToolChoiceMode.REQUIRED else mode.value}
 
     def _server_tools(self, body: Body) -> None:
@@ -278,6 +283,8 @@ class ChatEncoding(encoding.Encoding):
         schema = self.request.response_schema
         if schema is None:
             return {}, ""
+        if is_any_object(schema) and self.dialect.json_mode:
+            return {"response_format": {"type": "json_object"}}, encoding.JSON_WORDS
         if self.dialect.strict_answers and (adapted := self.answer_schema(self.dialect.strict_schemas)):
             answer = {"name": "answer", "schema": adapted.schema, "strict": adapted.strict}
             return {"response_format": {"type": "json_schema", "json_schema": answer}}, ""
@@ -417,6 +424,15 @@ def _is_unsigned(item: object) -> bool:
         and item.get("format") == "anthropic-claude-v1"
         and not item.get("signature")
     )
+
+
+def _allowed(choice: model.ToolChoice) -> Body:
+    """The field that says which tools may be called; none where all may."""
+    if not choice.allowed:
+        return {}
+    mode = "required" if choice.mode is ToolChoiceMode.REQUIRED else "auto"
+    tools = [{"type": "function", "function": {"name": name}} for name in choice.allowed]
+    return {"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}}
 
 
 def _as_parts(said: object) -> list[Body]:

@@ -79,6 +79,8 @@ class ChatDialect(Struct, frozen=True):
     strict_answers: bool = False
     """It keeps a schema for certain where every object closes itself and requires all its properties, and takes any
     other for a hint, or not at all. Servers that make a grammar of it keep more of it as it is."""
+    json_mode: bool = True
+    """It has JSON mode, which needs no schema: `response_format` {"type": "json_object"}."""
     service_tiers: bool = True
     modalities: tuple[str, ...] = ()
     """What it can answer with beside text: "image", "audio"."""
@@ -127,6 +129,8 @@ class ChatDialect(Struct, frozen=True):
     """The subset of JSON Schema that a strict tool or answer must keep to."""
     tool_choices: frozenset[ToolChoiceMode] = frozenset(ToolChoiceMode)
     required_word: str = "required"
+    allowed_tools: bool = False
+    """It takes `tool_choice` {"type": "allowed_tools"}; elsewhere only the tools that may be called are offered."""
     parallel_flag: bool = True
     """It takes `parallel_tool_calls`."""
     server_tools: Mapping[type[ServerToolOffer], ServerToolForm] = field(default_factory=dict)
@@ -164,6 +168,7 @@ OPENAI: Final = ChatDialect(
     bridged_models=_NO_MODEL,
     empty_text=True,
     strict_answers=True,
+    allowed_tools=True,  # the SDK's ChatCompletionAllowedToolChoiceParam
     modalities=("audio",),
     streamed_audio="pcm16",
     parts=MappingProxyType(
@@ -212,7 +217,8 @@ _ROWS: Final = (
         service_tiers=False,
         reasoning_replay_field=_REASONING,
     ),
-    ChatDialect("lmstudio", "http://localhost:1234/v1", parts=SEES, service_tiers=False),
+    # "'response_format.type' must be 'json_schema' or 'text'" (lmstudio-ai/lmstudio-bug-tracker#189).
+    ChatDialect("lmstudio", "http://localhost:1234/v1", parts=SEES, json_mode=False, service_tiers=False),
     ChatDialect(
         # "API Reference": logprobs "not yet supported". "Built-In Tools", "Browser Search", "Web Search". "Structured
         # Outputs": all fields required, additionalProperties false. A message has `reasoning` (SDK, Chat Completions);
@@ -327,13 +333,14 @@ _ROWS: Final = (
         reasoning_replay_field="reasoning",
     ),
     ChatDialect(
-        # "Chat Completions": the SDK's CompletionCreateParams. It always searches; the tool sets where. "File
-        # Attachments": file_url with bare base64.
+        # "Chat Completions": the SDK's CompletionCreateParams; response_format is json_schema or regex. It always
+        # searches; the tool sets where. "File Attachments": file_url with bare base64.
         "perplexity",
         "https://api.perplexity.ai",
         "PERPLEXITY_API_KEY",
         parts=MappingProxyType({Image: _IMAGES, Document: PartForm(fields.perplexity_file, (_BYTES, _URL))}),
         seed_field="",
+        json_mode=False,
         tool_choices=_BUT_NAMED,
         service_tiers=False,
         server_tools={

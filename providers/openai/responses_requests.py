@@ -16,6 +16,7 @@ from callboard.protocol import content, model, server_tools
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import CallId
 from callboard.protocol.model import ToolChoiceMode
+from callboard.protocol.output import is_any_object
 from callboard.protocol.tools import ToolDefinition
 from callboard.providers import request_encoding as encoding
 from callboard.providers.json_values import Body
@@ -44,7 +45,7 @@ class ResponsesEncoding(encoding.Encoding):
     keeps_answers: ClassVar[bool] = True
 
     def __init__(self, request: model.ModelRequest, origin: str, *, names_tell: bool = True) -> None:
-        super().__init__(request, origin)
+        super().__init__(request, origin, takes_allowed=names_tell)
         self._origin = origin
         self._images = encoding.OPENAI_IMAGES if names_tell else ()
         """The media types of pictures by their bytes; (): the server decides."""
@@ -76,7 +77,11 @@ class ResponsesEncoding(encoding.Encoding):
         body.update(self._sampling(self.request.sampling))  # a forced call may have changed it
         if include := self._include(body):
             body["include"] = include
-        if adapted := self.answer_schema(OPENAI_STRICT):
+        if request.response_schema is not None and is_any_object(request.response_schema):
+            # "Response input messages must contain the word 'json' in some form": `instructions` do not count.
+            self._input.insert(0, {"type": "message", "role": "system", "content": encoding.JSON_WORDS})
+            body["text"] = {"format": {"type": "json_object"}}
+        elif adapted := self.answer_schema(OPENAI_STRICT):
             answer = {"type": "json_schema", "name": "answer", "schema": adapted.schema, "strict": adapted.strict}
             body["text"] = {"format": answer}
         if request.service_tier:
@@ -272,7 +277,11 @@ class ResponsesEncoding(encoding.Encoding):
             named = {"type": "function", "name": choice.name}
             tools["tool_choice"] = named if choice.mode is ToolChoiceMode.NAMED else choice.mode.value
             if choice.mode in _FORCED and not self.may_force_call():
-                tools["tool_choice"] = ToolChoiceMode.AUTO.value
+                choice = model.ToolChoice(allowed=choice.allowed)
+                tools["tool_choice"] = choice.mode.value
+            if choice.allowed and choice.mode in (ToolChoiceMode.AUTO, ToolChoiceMode.REQUIRED):
+                allowed = [{"type": "function", "name": name} for name in choice.allowed]
+                tools["tool_choice"] = {"type": "allowed_tools", "mode": choice.mode.value, "tools": allowed}
         if request.tools and request.parallel_tool_calls is not None:
             tools["parallel_tool_calls"] = request.parallel_tool_calls
         return tools

@@ -26,8 +26,9 @@ from callboard.protocol.errors import UsageError
 from callboard.protocol.events import Event, ModelResponded, RequestStarted, ToolCallCompleted
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
 from callboard.protocol.machine import Session
-from callboard.protocol.model import ModelRequest, ModelResponse, Sampling, Usage
+from callboard.protocol.model import ModelRequest, ModelResponse, Sampling, ToolChoice, ToolChoiceMode, Usage
 from callboard.protocol.options import RequestOptions
+from callboard.protocol.output import OutputMode, OutputSpec
 from callboard.protocol.prompt import SHORTENED_RESULT_CHARS, PromptBuilder, shorten_result, shorten_text
 from callboard.protocol.prompt_tokens import IMAGE_TOKENS, estimate_tokens, message_tokens, tools_tokens
 from callboard.protocol.start_check import check_start
@@ -69,6 +70,39 @@ def test_tools_that_are_offered_take_room() -> None:
         options = replace(RequestOptions("m"), context_tokens=context_tokens)
         asking = PromptBuilder(RequestStarted(TAG, 0.0, (), QUESTION, options, STANDARD_TOOLS), Spending(), length)
         assert isinstance(asking.next_request(again=False), kind)
+
+
+@pytest.mark.parametrize("mode", [ToolChoiceMode.AUTO, ToolChoiceMode.REQUIRED])
+def test_tools_that_may_be_called_hold_for_the_whole_request(mode: ToolChoiceMode) -> None:
+    shown = [offer.definition.name for offer in STANDARD_TOOLS if offer.decision is not Decision.DENY]
+    denied = [offer.definition.name for offer in STANDARD_TOOLS if offer.decision is Decision.DENY]
+    assert denied
+    choice = ToolChoice(mode, allowed=(*denied, shown[1]))
+    form = OutputSpec({"type": "object", "properties": {}}, modes=(OutputMode.TOOL,))
+    for output, more in ((None, ()), (form, (form.tool_name,))):
+        options = RequestOptions("m", tool_choice=choice, output=output)
+        asking = PromptBuilder(RequestStarted(TAG, 0.0, (), QUESTION, options, STANDARD_TOOLS), Spending(), length)
+        first = asking.next_request(again=False)
+        assert isinstance(first, ModelRequest)
+        assert first.tool_choice == ToolChoice(mode, allowed=(shown[1], *more))
+        assert {tool.name for tool in first.tools} == {*shown, *more}
+        asking.add_step((turn("a"), result("a")))
+        second = asking.next_request(again=False)
+        assert isinstance(second, ModelRequest)
+        assert second.tool_choice == ToolChoice(allowed=(shown[1], *more))
+
+
+def test_where_none_of_the_allowed_tools_is_shown_none_may_be_called() -> None:
+    denied = tuple(offer.definition.name for offer in STANDARD_TOOLS if offer.decision is Decision.DENY)
+    options = RequestOptions("m", tool_choice=ToolChoice(allowed=denied))
+    asking = PromptBuilder(RequestStarted(TAG, 0.0, (), QUESTION, options, STANDARD_TOOLS), Spending(), length)
+    asked = asking.next_request(again=False)
+    assert isinstance(asked, ModelRequest)
+    assert asked.tool_choice == ToolChoice(ToolChoiceMode.NONE)
+    asking.give_up_tools("m")
+    asked = asking.next_request(again=False)
+    assert isinstance(asked, ModelRequest)
+    assert asked.tool_choice == ToolChoice()
 
 
 def transcript(history: tuple[Message, ...], limit: int | None) -> PromptBuilder:

@@ -39,6 +39,7 @@ ANTHROPIC = AnthropicOptions(
 )  # fmt: skip
 RESPONSES = OpenAIOptions(
     "low", "hash", "key", "24h", "user-1", {"team": "a"}, "detailed", "auto", 3,
+    ({"type": "compaction", "compact_threshold": 200_000},),
 )  # fmt: skip
 CHAT = OpenAIOptions(
     "low", "hash", "key", "24h", "user-1", {"team": "a"}, frequency_penalty=0.5, presence_penalty=-0.5,

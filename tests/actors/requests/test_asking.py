@@ -29,6 +29,7 @@ from callboard.protocol.content import (
     Video,
 )
 from callboard.protocol.errors import UsageError
+from callboard.protocol.ids import ToolName
 from callboard.protocol.model import (
     AudioOut,
     ModelRequest,
@@ -165,6 +166,11 @@ def test_a_prompt_is_a_message_or_a_usage_error(prompt: Any) -> None:
         ({"tool_choice": "required"}, "tool_choice", ToolChoice(ToolChoiceMode.REQUIRED)),
         ({"tool_choice": "none"}, "tool_choice", ToolChoice(ToolChoiceMode.NONE)),
         ({"tool_choice": "weather"}, "tool_choice", ToolChoice(ToolChoiceMode.NAMED, weather.name)),
+        (
+            {"tool_choice": ToolChoice(allowed=(weather.name,))},
+            "tool_choice",
+            ToolChoice(ToolChoiceMode.AUTO, allowed=(weather.name,)),
+        ),
         ({"parallel_tool_calls": False}, "parallel_tool_calls", False),
         ({"server_tools": [WebSearch(), CodeExecution()]}, "server_tools", (WebSearch(), CodeExecution())),
         ({"prompt_cache": "1h"}, "prompt_cache", PromptCache.ONE_HOUR),
@@ -282,6 +288,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "choice left out": (
         {"tool_choice": "pay", "tools": ["weather"]},
         "'pay', which is not offered; offered are: weath",
+    ),
+    "allowed, not offered": (
+        {"tool_choice": ToolChoice(allowed=(ToolName("pay"),)), "tools": ["weather"]},
+        "tool_choice allows 'pay', which is not offered; offered are: weather",
     ),
     "required of none": ({"tool_choice": "required", "tools": []}, "required, but no tool is offered"),
     "parallel of none": ({"parallel_tool_calls": True, "tools": []}, "parallel_tool_calls is about tools"),
