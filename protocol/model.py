@@ -5,14 +5,14 @@ The stream events are the one language into which all providers are translated; 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from operator import add
 from typing import Final
 
 import msgspec
-from msgspec.structs import astuple
+from msgspec.structs import astuple, replace
 
 from callboard.protocol.content import (
     AssistantMessage,
@@ -268,6 +268,15 @@ class ToolChoice(Value, frozen=True):
     allowed: tuple[ToolName, ...] = ()
     """Of the tools on offer, those that may be called; (): all. The others stay in the prompt where the API can be told
     so, which keeps it in the provider's cache; else only these are offered."""
+
+    def among(self, shown: Sequence[ToolName], always: Sequence[ToolName] = ()) -> ToolChoice:
+        """The choice where these tools are shown; `always` may be called too, where they are."""
+        if not self.allowed:
+            return self
+        left = tuple(name for name in shown if name in self.allowed or name in always)
+        if left:
+            return replace(self, allowed=left)
+        return ToolChoice(ToolChoiceMode.NONE if shown else ToolChoiceMode.AUTO)
 
 
 class Sampling(Value, frozen=True):

@@ -203,30 +203,16 @@ class PromptBuilder:
         if isinstance(allowed, Stop):
             return allowed
         self._steps_taken += 0 if again else 1
-        sampling = options.sampling
+        sampling, choice = options.sampling, options.tool_choice
         if allowed != sampling.max_output_tokens:
             sampling = replace(sampling, max_output_tokens=allowed)
+        if not self._may_choose(choice):
+            choice = ToolChoice(allowed=choice.allowed)
+        own = () if options.output is None else (options.output.tool_name,)
+        choice = choice.among([definition.name for definition in self.tools], own)
         return request_of(
-            options,
-            self._model,
-            self.messages(),
-            self.tools,
-            self._choice(),
-            response_schema=self._schema,
-            sampling=sampling,
+            options, self._model, self.messages(), self.tools, choice, response_schema=self._schema, sampling=sampling
         )
-
-    def _choice(self) -> ToolChoice:
-        """What the model may call of the tools that it is shown."""
-        choice = self._options.tool_choice
-        may_choose = self._may_choose(choice)
-        if not choice.allowed or not self.tools:
-            return choice if may_choose else ToolChoice()
-        named = {*choice.allowed, *(() if self._options.output is None else (self._options.output.tool_name,))}
-        shown = tuple(definition.name for definition in self.tools if definition.name in named)
-        if not shown:
-            return ToolChoice(ToolChoiceMode.NONE)
-        return replace(choice, allowed=shown) if may_choose else ToolChoice(allowed=shown)
 
     def _may_choose(self, choice: ToolChoice) -> bool:
         """A call is forced in the first step only, or the model could never answer; and no tool that is not shown."""

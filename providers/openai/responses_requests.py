@@ -45,6 +45,8 @@ class ResponsesEncoding(encoding.Encoding):
     keeps_answers: ClassVar[bool] = True
 
     def __init__(self, request: model.ModelRequest, origin: str, *, names_tell: bool = True) -> None:
+        if request.sampling.stop:
+            raise UsageError("the Responses API takes no stop sequences; use the openai-chat adapter, or drop `stop`")
         super().__init__(request, origin, takes_allowed=names_tell)
         self._origin = origin
         self._images = encoding.OPENAI_IMAGES if names_tell else ()
@@ -293,8 +295,6 @@ class ResponsesEncoding(encoding.Encoding):
         return written(offer, self)
 
     def _sampling(self, sampling: model.Sampling) -> Body:
-        if sampling.stop:
-            raise UsageError("the Responses API takes no stop sequences; use the openai-chat adapter, or drop `stop`")
         if sampling.seed is not None:
             self.notes.append("seed: the API has none; left out")
         effort = sampling.reasoning_effort
