@@ -17,6 +17,7 @@ from callboard.protocol import commands, compaction, events, limits, search_word
 from callboard.protocol.asides import Aside
 from callboard.protocol.attempts import Attempts
 from callboard.protocol.budgets import Spending, Stop
+from callboard.protocol.calls_as_text import written_call
 from callboard.protocol.clock import RequestClock
 from callboard.protocol.commands import Command, NoteKind, Outcome
 from callboard.protocol.content import (
@@ -333,7 +334,9 @@ class Session:
         """The model call has not failed: what its turn leads to."""
         response = event.response
         self._finish_reason = response.finish_reason
-        verdict, reason = step.judge(response, turn, self._attempts.may_ask_again)
+        shown = () if self._output else [tool.name for tool in self._prompt.definitions]  # else a misfit is told again
+        written = written_call(turn.message.text, shown)
+        verdict, reason = step.judge(response, turn, self._attempts.may_ask_again, written)
         if verdict is TurnVerdict.ASK_AGAIN:
             return self._ask_again(reason)
         if verdict is TurnVerdict.FAIL:

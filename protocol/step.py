@@ -18,6 +18,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from callboard.protocol import commands, content, events, limits, states
+from callboard.protocol.calls_as_text import WRITTEN_CALL_TOLD
 from callboard.protocol.clock import RequestClock
 from callboard.protocol.commands import Command
 from callboard.protocol.content import ToolCall
@@ -30,7 +31,16 @@ from callboard.protocol.options import ToolOffer
 from callboard.protocol.output import NO_ANSWERS, AnsweredCall
 from callboard.protocol.reports import CallReport
 from callboard.protocol.states import CALL_TRANSITIONS, CallFacts, CallGuard, CallState
-from callboard.protocol.tools import Decision, Effect, FailureCode, Hold, Risk, ToolFailure, after_effect
+from callboard.protocol.tools import (
+    Decision,
+    Effect,
+    FailureCode,
+    Hold,
+    Risk,
+    ToolFailure,
+    after_effect,
+    incomplete_call,
+)
 
 # The turn.
 
@@ -102,8 +112,8 @@ def _written(part: content.AssistantPart) -> str:
     return ""
 
 
-def judge(response: ModelResponse, turn: Turn, may_retry: bool) -> tuple[TurnVerdict, str]:
-    """What to do about a turn, and why where it is not simply done."""
+def judge(response: ModelResponse, turn: Turn, may_retry: bool, written: str | None = None) -> tuple[TurnVerdict, str]:
+    """What to do about a turn, and why where it is not simply done. `written`: its text is only a call of this tool."""
     reason = response.finish_reason
     unusable = TurnVerdict.ASK_AGAIN if may_retry else TurnVerdict.FAIL
     if turn.calls:
@@ -118,11 +128,14 @@ def judge(response: ModelResponse, turn: Turn, may_retry: bool) -> tuple[TurnVer
     if reason is FinishReason.CONTENT_FILTER:
         return TurnVerdict.FAIL, "The provider's content filter stopped the answer."
     # A picture or a sound is an answer too.
-    text = turn.message.text or any(isinstance(part, content.Media) for part in turn.message.parts)
+    shows = any(isinstance(part, content.Media) for part in turn.message.parts)
+    text = turn.message.text or shows
     if reason is FinishReason.LENGTH and not text:
         return unusable, NO_ROOM
     if reason is FinishReason.ERROR or (not text and reason is not FinishReason.REFUSAL):
         return unusable, f"The model answered nothing ({response.raw_finish_reason or reason})."
+    if written is not None and reason is FinishReason.STOP and not shows:
+        return (TurnVerdict.ASK_AGAIN if may_retry else TurnVerdict.ANSWER), WRITTEN_CALL_TOLD.format(written)
     told = _SHORT_ANSWERS.get(reason, "").format(response.raw_finish_reason or reason)
     return (TurnVerdict.ANSWER if text else TurnVerdict.FAIL), told
 
@@ -659,17 +672,6 @@ def unknown_tool(name: ToolName, offered: Iterable[ToolName]) -> ToolFailure:
     known, told = ", ".join(sorted(offered)) or "none", f"There is no tool named {name!r}."
     received = name[: limits.ERROR_SNIPPET_CHARS]
     return ToolFailure(name, FailureCode.UNKNOWN_TOOL, told, "", f"one of: {known}", received)
-
-
-def incomplete_call(name: ToolName, received: str) -> ToolFailure:
-    """Half a call, or one with a number that is not JSON: it is never run (I12)."""
-    code = FailureCode.INCOMPLETE_CALL
-    told, hint = "The arguments were cut off or are not a JSON object; the call was not run.", ""
-    if wrong_number := content.bad_number(received):
-        code = FailureCode.INVALID_ARGUMENTS
-        told = f"The arguments contain {wrong_number}, which is not a finite number; the call was not run."
-        hint = "Send the call again with a number in its place, or null where the tool allows it."
-    return ToolFailure(name, code, told, "", "a JSON object", received[: limits.ERROR_SNIPPET_CHARS], hint)
 
 
 def _writes_mask(offer: ToolOffer | None, arguments: str) -> bool:

@@ -10,11 +10,13 @@ from typing import Final
 from msgspec import field
 from msgspec.structs import force_setattr, replace
 
+from callboard.protocol.content import bad_number
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import ToolName
 from callboard.protocol.limits import (
     DEFAULT_TOOL_TIMEOUT_SECONDS,
     DEFAULT_WAIT_SECONDS,
+    ERROR_SNIPPET_CHARS,
     MAX_WAIT_SECONDS,
     TOOL_CONCURRENCY,
 )
@@ -293,6 +295,17 @@ def after_effect(failure: ToolFailure, contract: ToolContract | None) -> ToolFai
         return failure
     harmless = contract.risk is Risk.READ or contract.effect is not Effect.ONCE
     return failure if harmless else replace(failure, retry_hint=hint)
+
+
+def incomplete_call(name: ToolName, received: str) -> ToolFailure:
+    """Half a call, or one with a number that is not JSON: it is never run (I12)."""
+    code = FailureCode.INCOMPLETE_CALL
+    told, hint = "The arguments were cut off or are not a JSON object; the call was not run.", ""
+    if wrong_number := bad_number(received):
+        code = FailureCode.INVALID_ARGUMENTS
+        told = f"The arguments contain {wrong_number}, which is not a finite number; the call was not run."
+        hint = "Send the call again with a number in its place, or null where the tool allows it."
+    return ToolFailure(name, code, told, "", "a JSON object", received[:ERROR_SNIPPET_CHARS], hint)
 
 
 class Decision(StrEnum):

@@ -59,6 +59,8 @@ MORE_PARTS: Final = (
 )
 #: What no provider can have counted, or only a part of it.
 CLAIMS: Final = (Usage(), Usage(-1, 5), Usage(5, 10**9), Usage(0, 5))
+#: A call that a model writes into its text, in its own markup.
+WRITTEN_CALL: Final = '<tool_call>{"name": "look", "arguments": {}}</tool_call>'
 #: Ends of a text after which it may not be all of the answer.
 SHORT_ENDS: Final = (FinishReason.LENGTH, FinishReason.REFUSAL, FinishReason.OTHER)
 #: Most calls are of tools that simply run; "nowhere" is not on offer.
@@ -204,7 +206,10 @@ def draw_turns(choices: Choices, max_turns: int, max_calls: int) -> tuple[Planne
         turns = _draw_stubborn(choices, turns[:3], max_turns, max_calls)
     if chance(choices, 35):
         text, reason = choices.pick(("so far", "")), choices.pick(_FINISH_REASONS)
-        turns.append(PlannedTurn(text, (), reason, thinking=choices.pick(("", "hm"))))
+        thinking = choices.pick(("", "hm"))
+        # No draw of its own, which would change every scenario.
+        text = WRITTEN_CALL if text and thinking and reason is FinishReason.STOP else text
+        turns.append(PlannedTurn(text, (), reason, thinking=thinking))
     return tuple(turns)
 
 

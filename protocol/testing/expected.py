@@ -10,6 +10,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from callboard.protocol.calls_as_text import written_call
 from callboard.protocol.commands import CallModel, Outcome
 from callboard.protocol.content import (
     AssistantMessage,
@@ -120,6 +121,8 @@ class ExpectedTurn(Struct):
     """Text from outside was read before its calls, and the request asks about what does more than read then."""
     told_in_words: bool = False
     """It was asked without the tools of the request, since the model had refused them."""
+    is_written_call: bool = False
+    """Its answer is only a call that its model wrote as text."""
 
     @property
     def taken(self) -> bool:
@@ -366,7 +369,19 @@ def _follows(
             return Follows.CUT_HARDER
         return again if error.kind in _ASKED_AGAIN else Follows.FAIL
     assert isinstance(event, ModelResponded)
-    return _follows_turn(event.response, again)
+    follows = _follows_turn(event.response, again)
+    turn.is_written_call = follows is Follows.ANSWER and _is_written_call(story, event.response, offers)
+    return Follows.AGAIN if turn.is_written_call and may_retry else follows
+
+
+def _is_written_call(story: Story, response: ModelResponse, offers: Mapping[ToolName, ToolOffer]) -> bool:
+    """Is the answer no more than a call that its model wrote as text, of a tool that it was shown?"""
+    shown = [name for name, offer in offers.items() if offer.decision is not Decision.DENY]
+    is_media = any(isinstance(part, Media) for part in response.parts)
+    assert story.start is not None
+    if is_media or story.start.options.output is not None or response.finish_reason is not FinishReason.STOP:
+        return False
+    return written_call(response.text, shown) is not None
 
 
 def _follows_turn(response: ModelResponse, again: Follows) -> Follows:

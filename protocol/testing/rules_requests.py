@@ -174,10 +174,12 @@ def _needs_reason(story: Story, finish: Finish) -> bool:
 
 
 def _is_short(story: Story) -> bool:
-    """The last turn is a text that was cut, or may be. Calls that are whole are not."""
+    """The last turn is a text that was cut, or may be, or a call that its model wrote as text. Calls that are whole are
+    not."""
     turns = expected_turns(story)
     is_text = not turns or turns[-1].follows is not Follows.CALLS
-    return is_text and _finish_reason(story) in SHORT
+    is_written_call = bool(turns) and turns[-1].is_written_call and turns[-1].follows is Follows.ANSWER
+    return is_text and (_finish_reason(story) in SHORT or is_written_call)
 
 
 def _finish_reason(story: Story) -> FinishReason:

@@ -423,7 +423,7 @@ def _notes_of_answer(turn: ExpectedTurn, event: Any) -> Iterator[_ExpectedNote]:
         return
     reason = response.finish_reason
     is_cut = reason in CUT and not all(map(is_whole, response.tool_calls))
-    if is_cut if turn.follows is Follows.CALLS else reason in SHORT:
+    if is_cut if turn.follows is Follows.CALLS else reason in SHORT or turn.is_written_call:
         yield _ExpectedNote(NoteKind.CUT)
     if turn.answer is not None and turn.answer.misfit and turn.answer.ends is None:
         yield _ExpectedNote(NoteKind.MISFIT)
