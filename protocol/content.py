@@ -12,7 +12,7 @@ from msgspec import field
 from msgspec.structs import replace
 
 from callboard.protocol.ids import CallId, ToolName
-from callboard.protocol.limits import ERROR_SNIPPET_CHARS
+from callboard.protocol.limits import ERROR_SNIPPET_CHARS, MAX_HALF_CHARS
 from callboard.protocol.values import Value
 
 
@@ -233,6 +233,45 @@ def bad_number(text: str) -> str:
     except (ValueError, RecursionError):
         return ""
     return found[0] if found else ""
+
+
+_JSON_TYPES: Final = {list: "a list", str: "a text", bool: "true or false", type(None): "null"}
+#: Of a text, what is shown around the place where it is wrong, before and behind it.
+_AROUND_CHARS: Final = 20
+
+
+def object_fault(text: str) -> str:
+    """What keeps a text from being the JSON of an object, and where; "" where nothing does."""
+    end = len(text.rstrip())
+    if not end:
+        return "nothing came"
+    try:
+        value = json.loads(text, strict=False)
+    except json.JSONDecodeError as error:
+        if error.pos >= end or error.msg.startswith("Unterminated"):
+            return f"they end too early, after {len(text):,} characters"
+        near = text[max(error.pos - _AROUND_CHARS, 0) : error.pos + _AROUND_CHARS]
+        return f"{error.msg} at character {error.pos + 1:,}, {text[error.pos]!r}, near {near!r}"
+    except (ValueError, RecursionError) as error:
+        return str(error)[:ERROR_SNIPPET_CHARS]
+    return "" if isinstance(value, dict) else f"they are {_JSON_TYPES.get(type(value), 'a number')}"
+
+
+#: The field in which a model sees its own text where that is not complete.
+_INCOMPLETE: Final = "incomplete_arguments"
+
+
+def half_arguments(text: str) -> str:
+    """The arguments of an incomplete call as a history has them, and every provider takes them: an object, in which the
+    model sees its own text, shortened. A text that is one already stays as it is."""
+    if not text.strip() or text == "{}":
+        return "{}"
+    if text.startswith(f'{{"{_INCOMPLETE}":') and is_json_object(text):
+        return text
+    shown = text.encode("utf-8", "replace").decode()
+    if len(shown) > MAX_HALF_CHARS:
+        shown = f"{shown[:MAX_HALF_CHARS]}... ({len(shown) - MAX_HALF_CHARS:,} characters more)"
+    return orjson.dumps({_INCOMPLETE: shown}).decode()
 
 
 #: Types without a number that is none.

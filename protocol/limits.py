@@ -87,6 +87,8 @@ MAX_TOOL_PROCESSES: Final = 32
 TOOL_CONCURRENCY: Final = MappingProxyType({"process": 8, "thread": 16, "task": 1_000, "caller": 1_000})
 #: Arguments of one call, as JSON text.
 MAX_ARGUMENT_BYTES: Final = 4 * 1024 * 1024
+#: Of the arguments of a call that is not complete, what its model sees of them later: where they go wrong, mostly.
+MAX_HALF_CHARS: Final = 4_000
 #: Answers of a request that may fail to fit the form asked for: the first, and two that are told the error.
 OUTPUT_TRIES: Final = 3
 #: Of what is wrong with an answer, what the model and people are told: some twenty places.

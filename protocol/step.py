@@ -128,13 +128,12 @@ def judge(response: ModelResponse, turn: Turn, may_retry: bool, written: str | N
     if reason is FinishReason.CONTENT_FILTER:
         return TurnVerdict.FAIL, "The provider's content filter stopped the answer."
     # A picture or a sound is an answer too.
-    shows = any(isinstance(part, content.Media) for part in turn.message.parts)
-    text = turn.message.text or shows
+    text = turn.message.text or any(isinstance(part, content.Media) for part in turn.message.parts)
     if reason is FinishReason.LENGTH and not text:
         return unusable, NO_ROOM
     if reason is FinishReason.ERROR or (not text and reason is not FinishReason.REFUSAL):
         return unusable, f"The model answered nothing ({response.raw_finish_reason or reason})."
-    if written is not None and reason is FinishReason.STOP and not shows:
+    if written is not None and reason is FinishReason.STOP:
         return (TurnVerdict.ASK_AGAIN if may_retry else TurnVerdict.ANSWER), WRITTEN_CALL_TOLD.format(written)
     told = _SHORT_ANSWERS.get(reason, "").format(response.raw_finish_reason or reason)
     return (TurnVerdict.ANSWER if text else TurnVerdict.FAIL), told
@@ -143,8 +142,8 @@ def judge(response: ModelResponse, turn: Turn, may_retry: bool, written: str | N
 def tidy(response: ModelResponse) -> Turn:
     """The turn as the history takes it.
 
-    Ids are made unique within the turn; arguments that are not a JSON object become "{}"; empty texts and the calls
-    of a turn that its provider stopped are left out.
+    Ids are made unique; arguments that are not a JSON object become one that shows them; empty texts and the calls of a
+    turn that its provider stopped are left out.
     """
     parts: list[content.AssistantPart] = []
     calls: list[ToolCall] = []
@@ -172,7 +171,8 @@ def _tidy_call(call: ToolCall, taken: set[CallId], index: int) -> tuple[ToolCall
         suffix += 1
     arguments = canonical_arguments(call.arguments) if call.complete else None
     if arguments is None:
-        return replace(call, call_id=call_id, complete=False, arguments="{}"), (call.name, call.arguments)
+        shown = replace(call, call_id=call_id, complete=False, arguments=content.half_arguments(call.arguments))
+        return shown, (call.name, call.arguments)
     clean = call if call_id == call.call_id else replace(call, call_id=call_id)
     return clean, (call.name, arguments)
 

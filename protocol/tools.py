@@ -10,7 +10,7 @@ from typing import Final
 from msgspec import field
 from msgspec.structs import force_setattr, replace
 
-from callboard.protocol.content import bad_number
+from callboard.protocol.content import bad_number, object_fault
 from callboard.protocol.errors import UsageError
 from callboard.protocol.ids import ToolName
 from callboard.protocol.limits import (
@@ -300,7 +300,10 @@ def after_effect(failure: ToolFailure, contract: ToolContract | None) -> ToolFai
 def incomplete_call(name: ToolName, received: str) -> ToolFailure:
     """Half a call, or one with a number that is not JSON: it is never run (I12)."""
     code = FailureCode.INCOMPLETE_CALL
-    told, hint = "The arguments were cut off or are not a JSON object; the call was not run.", ""
+    fault = object_fault(received)
+    told, hint = f"The arguments are not a JSON object: {fault}; the call was not run.", ""
+    if not fault:
+        told = "The turn was cut off, or it is not clear whose arguments these are; the call was not run."
     if wrong_number := bad_number(received):
         code = FailureCode.INVALID_ARGUMENTS
         told = f"The arguments contain {wrong_number}, which is not a finite number; the call was not run."

@@ -147,7 +147,7 @@ def arguments_object(call: content.ToolCall) -> object:
 def _arguments(call: content.ToolCall) -> tuple[str, Json]:
     text = call.arguments
     if not call.complete:
-        text = orjson.dumps({"incomplete_arguments": text.encode("utf-8", "replace").decode()}).decode()
+        text = content.half_arguments(text)
     try:
         value, why = finite_loads(text), "are not a JSON object"
     except ValueError as error:

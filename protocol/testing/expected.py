@@ -377,9 +377,8 @@ def _follows(
 def _is_written_call(story: Story, response: ModelResponse, offers: Mapping[ToolName, ToolOffer]) -> bool:
     """Is the answer no more than a call that its model wrote as text, of a tool that it was shown?"""
     shown = [name for name, offer in offers.items() if offer.decision is not Decision.DENY]
-    is_media = any(isinstance(part, Media) for part in response.parts)
     assert story.start is not None
-    if is_media or story.start.options.output is not None or response.finish_reason is not FinishReason.STOP:
+    if story.start.options.output is not None or response.finish_reason is not FinishReason.STOP:
         return False
     return written_call(response.text, shown) is not None
 

@@ -196,7 +196,7 @@ def _plain(parts: Sequence[AssistantPart], response: ModelResponse | None) -> li
         if not isinstance(part, ToolCall):
             plain.append(part)
         elif not stopped:
-            # Half a call stands in the history as "{}", and is marked as incomplete.
+            # Half a call stands in the history as an object that shows its text, and is marked as incomplete.
             whole = is_whole(part)
             arguments = part.arguments if whole else "{}"
             plain.append(replace(part, call_id=CallId(""), arguments=arguments, complete=whole))

@@ -65,7 +65,8 @@ def test_no_call_or_result_is_left_and_nothing_else_is_changed(history: tuple[Me
 
 
 OFFERED = (ToolName("weather"), ToolName("write_file"))
-DSML = '<｜DSML｜{}>\n<｜DSML｜invoke name="weather">\n<｜DSML｜parameter name="city" string="true">Oslo</｜DSML｜parameter>'
+CITY = '<｜DSML｜parameter name="city" string="true">Oslo</｜DSML｜parameter>'
+DSML = '<｜DSML｜{}>\n<｜DSML｜invoke name="weather">\n' + CITY
 JSON_CALL = '{"name": "weather", "arguments": {"city": "Oslo"}}'
 XML = "<parameter=city>\nOslo\n</parameter>"
 

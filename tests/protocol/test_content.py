@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 
@@ -13,12 +15,15 @@ from callboard.protocol.content import (
     ToolCall,
     ToolMessage,
     UserMessage,
+    half_arguments,
     history_faults,
+    object_fault,
     split_atoms,
 )
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.events import ToolCallCancelled, ToolCallCompleted, ToolCallTimedOut
 from callboard.protocol.ids import CallId, MessageId, RequestId, Tag, ToolName
+from callboard.protocol.limits import MAX_HALF_CHARS
 from callboard.protocol.model import Error
 from callboard.protocol.testing.strategies import histories
 
@@ -77,3 +82,38 @@ def test_drawn_histories_are_legal_and_atoms_put_together_are_the_history(histor
 )
 def test_what_makes_a_history_illegal(history: tuple[Message, ...], fault: str) -> None:
     assert fault in "; ".join(history_faults(history))
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("", "nothing came"),
+        ('{"x":1}', ""),
+        ('{"x":"a\nb"}', ""),  # read all the same
+        ('{"x":', "they end too early, after 5 characters"),
+        ('{"x":"half a te', "they end too early, after 15 characters"),
+        # In the words of Python's parser, which change from version to version.
+        ('{"x":1}{"y":2}', """at character 8, '{', near '{"x":1}{"y":2}'"""),
+        ('{"x":1} and so on', """at character 9, 'a', near '{"x":1} and so on'"""),
+        ('{"x":1,}', """, near '{"x":1,}'"""),
+        ('{"x":"a\\\n"}', "Invalid"),
+        ("{'x':1}", "at character 2, "),
+        ("[1]", "they are a list"),
+        ('"x"', "they are a text"),
+        ("true", "they are true or false"),
+        ("7", "they are a number"),
+    ],
+)
+def test_what_keeps_arguments_from_being_an_object(text: str, fault: str) -> None:
+    assert fault in object_fault(text)
+    assert bool(object_fault(text)) == bool(fault)
+
+
+def test_a_model_sees_its_own_half_arguments() -> None:
+    assert half_arguments("") == half_arguments("{}") == "{}"
+    for text in ('{"x":', "[1]", "x\ny", "\ud800"):
+        once = half_arguments(text)
+        assert json.loads(once) == {"incomplete_arguments": text.replace("\ud800", "?")}
+        assert half_arguments(once) == once
+    long = json.loads(half_arguments("x" * (MAX_HALF_CHARS + 7)))["incomplete_arguments"]
+    assert long == "x" * MAX_HALF_CHARS + "... (7 characters more)"

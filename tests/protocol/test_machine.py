@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from support.examples import examples
 
+from callboard.protocol.calls_as_text import WRITTEN_CALL_TOLD
 from callboard.protocol.codec import decode_event, decode_messages, encode_event, encode_messages
 from callboard.protocol.commands import (
     AskApproval,
@@ -201,7 +202,14 @@ def test_calls_that_are_never_run() -> None:
     )
     assert codes(only(commands, RecordStep)) == ["unknown_tool", "incomplete_call", "denied", "incomplete_call"]
     turn = only(commands, RecordStep).messages[0]
-    assert [asked.arguments for asked in turn.tool_calls] == ["{}"] * 2 + ["{}", "{}"]
+    # The model sees its own text, and what is wrong with it.
+    shown = ['{"incomplete_arguments":"{\\"x\\":"}', '{"incomplete_arguments":"[1]"}']
+    assert [asked.arguments for asked in turn.tool_calls] == ["{}", shown[0], "{}", shown[1]]
+    told = [orjson.loads(message.content)["message"] for message in only(commands, RecordStep).messages[1:]]
+    assert (
+        told[1] == "The arguments are not a JSON object: they end too early, after 5 characters; the call was not run."
+    )
+    assert told[3] == "The arguments are not a JSON object: they are a list; the call was not run."
     assert not any(isinstance(command, RunTool) for command in commands)
 
 
@@ -507,7 +515,7 @@ def test_arguments_with_a_number_that_json_lacks_are_refused_by_name(number: str
     told = orjson.loads(record.messages[1].content)
     assert told["code"] == "invalid_arguments"
     assert told["message"].startswith(f"The arguments contain {number}, which is not a finite number")
-    assert record.messages[0].tool_calls[0].arguments == "{}"
+    assert orjson.loads(record.messages[0].tool_calls[0].arguments) == {"incomplete_arguments": f'{{"x":[{number}]}}'}
 
 
 @pytest.mark.parametrize(
@@ -852,3 +860,24 @@ def test_what_a_journal_must_hold() -> None:
     )
     whole = ModelResponded(talk.step, 2.0, ModelResponse((Text("so far"),)))
     assert talk.session.to_journal(whole) == (whole,)
+
+
+def test_an_answer_that_is_only_a_call_written_as_text_is_asked_again_and_noted() -> None:
+    written = '<tool_call>{"name": "look", "arguments": {}}</tool_call>'
+    talk = Talk(replace(OPTIONS, max_attempts=2))
+    commands = talk.respond(Text(written))
+    assert kinds(commands) == ["Note", "CallModel"]
+    assert only(commands, Note).kind is NoteKind.ASKED_AGAIN
+    assert "wrote a call of look as text, in its own markup, which is not run." in only(commands, Note).text
+    commands = talk.respond(Text(written))
+    assert (only(commands, Finish).outcome, only(commands, Finish).text) == (Outcome.ANSWERED, written)
+    assert only(commands, Note).text == only(commands, Finish).reason == WRITTEN_CALL_TOLD.format("look")
+
+
+def test_an_answer_that_quotes_a_call_or_names_a_tool_that_was_not_offered_is_an_answer() -> None:
+    for text in (
+        'Hermes writes <tool_call>{"name": "look", "arguments": {}}</tool_call>.',
+        '<tool_call>{"name": "fetch", "arguments": {}}</tool_call>',
+    ):
+        finish = only(Talk().respond(Text(text)), Finish)
+        assert (finish.outcome, finish.reason, finish.text) == (Outcome.ANSWERED, "", text)

@@ -14,6 +14,7 @@ from callboard.protocol.content import (
     Thinking,
     ToolCall,
     ToolMessage,
+    half_arguments,
     history_faults,
     is_json_object,
     json_text,
@@ -36,7 +37,7 @@ def test_a_tidied_turn_is_legal_once_its_calls_have_results(planned: PlannedTurn
         assert history_faults((turn.message, *results)) == []
     for call, (name, arguments) in zip(turn.calls, turn.signatures, strict=True):
         assert name == call.name
-        assert is_json_object(arguments) if call.complete else call.arguments == "{}"
+        assert is_json_object(arguments) if call.complete else call.arguments == half_arguments(arguments)
 
 
 @given(model_turns(), st.booleans())
