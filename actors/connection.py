@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import urlsplit
 
 from pydantic import SecretStr
@@ -25,7 +25,9 @@ from callboard.providers.provider_table import ROWS, ProviderRow
 
 if TYPE_CHECKING:
     from callboard.actors import wrong_calls
+    from callboard.providers.transport import AnyTransport
 else:
+    AnyTransport = object  # loading HTTP takes 0.2 s
     wrong_calls = lazy_module("callboard.actors.wrong_calls")
 
 REASONING_FIELDS: Final = ("reasoning_content", "reasoning")
@@ -66,6 +68,9 @@ class Connection:
     reasoning: str | None = None
     """The field in which its models want their reasoning back, "reasoning_content" or "reasoning": of a server that
     speaks Chat Completions, where the names of its models do not say so."""
+    transport: AnyTransport | None = None
+    """What carries its requests, an httpx.AsyncBaseTransport: for tracing, for tests, for a socket of Unix. It says
+    itself which proxy it uses and whom it trusts. None: by the settings."""
 
     def __post_init__(self) -> None:
         checks: dict[str, Callable[[object], object]] = {
@@ -73,6 +78,7 @@ class Connection:
             "api_key": checked_key,
             "proxy": checked_proxy,
             "reasoning": checked_reasoning,
+            "transport": checked_transport,
         }
         if self.verify is not None:
             checks["verify"] = checked_verify
@@ -81,6 +87,7 @@ class Connection:
                 object.__setattr__(self, name, check(getattr(self, name)))
             except ValueError as error:
                 raise UsageError(f"{name}: {error}") from None
+        check_transport_alone(self.transport, proxy=self.proxy, verify=self.verify)
         object.__setattr__(self, "headers", checked_headers("headers", self.headers))
 
     def __repr__(self) -> str:
@@ -250,6 +257,21 @@ def checked_reasoning(value: object) -> str | None:
     if value is None or value in REASONING_FIELDS:
         return None if value is None else str(value)
     raise ValueError(f"must be {' or '.join(map(repr, REASONING_FIELDS))}")
+
+
+def checked_transport(value: object) -> AnyTransport | None:
+    """A transport of httpx's for async requests."""
+    if value is None or (not isinstance(value, type) and hasattr(value, "handle_async_request")):
+        return cast("AnyTransport | None", value)
+    raise ValueError(f"must be an httpx.AsyncBaseTransport, such as httpx.MockTransport(...), not {value!r:.80}")
+
+
+def check_transport_alone(transport: object, **given: object) -> None:
+    """Raise UsageError for a proxy and certificates beside a transport of the user's own, which would do nothing."""
+    for name, value in given.items():
+        if transport is not None and value is not None:
+            how = f"HttpTransport({name}=...) of callboard.providers.transport"
+            raise UsageError(f"{name} does nothing beside a transport of your own; say it to that, such as {how}")
 
 
 def checked_verify(value: object) -> Verify:

@@ -34,6 +34,7 @@ from callboard.actors.calls.registry import FAILURE_BUDGET
 from callboard.actors.config_file import CONFIG_FILE, Profile, Section, named_file, read_profile, similar
 from callboard.actors.connection import (
     NOT_A_KEY,
+    AnyTransport,
     ApiKey,
     Connection,
     Verify,
@@ -42,6 +43,7 @@ from callboard.actors.connection import (
     checked_address,
     checked_key,
     checked_proxy,
+    checked_transport,
     checked_verify,
     connections_of,
     entries_of,
@@ -91,6 +93,7 @@ _CHECKS: Final[Mapping[str, Callable[[object], object]]] = {
     "journal": checked_place,
     "mcp_servers": mcp_servers_of,
     "proxy": checked_proxy,
+    "transport": checked_transport,
     "verify": checked_verify,
 }
 
@@ -138,6 +141,9 @@ class Settings(
     verify: Annotated[Verify, SkipValidation()] = True
     """Whom to trust as a provider's server: True, the usual authorities; the path of a file (PEM) or folder of one's
     own; an ssl.SSLContext; False, anyone, which lets others read along."""
+    transport: Annotated[AnyTransport | None, SkipValidation()] = None
+    """What carries the requests to all providers, an httpx.AsyncBaseTransport, in place of `proxy` and `verify`; closed
+    with the runtime. None: `HttpTransport` of callboard.providers.transport."""
     workspace: Path | None = None
     """The folder that the code tools see, and nothing outside it; None offers no code tools."""
     more_workspaces: tuple[Path, ...] = ()

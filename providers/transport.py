@@ -1,9 +1,9 @@
-"""The only file of providers/ that opens a connection: model calls go over aiohttp, asked directly.
+"""The only file of providers/ that opens a connection: model calls go over httpx's transport interface.
 
-httpx is around it: addresses, TLS settings, the exceptions (httpx-aiohttp names aiohttp's so), and any transport of
-httpx's that a host or a test gives. Through a proxy the bytes go over httpx-aiohttp's transport. httpx.AsyncClient is
-not used: it would add cookies, auth flows and redirects, none of which a model API needs. At 1,000 open streams its own
-pool (httpcore) takes 17.0 ms of CPU a call where this takes 2.7 (benchmarks/transport.py --streams 1000).
+`HttpTransport` is one over a session of aiohttp's; that of a host's own, or a wrapper around ours, stands in
+its place and sees every request. httpx.AsyncClient is not used: it would add cookies, auth flows and redirects, none of
+which a model API needs. At 1,000 open streams its own pool (httpcore) takes 17.0 ms of CPU a call where this takes 2.7
+(benchmarks/transport.py --streams 1000).
 
 Environment variables (HTTP_PROXY, SSL_CERT_FILE, .netrc) are NOT looked at here: a proxy and whom to trust are given
 by `proxy=` (environment_proxy.py reads the variables) and `verify=`.
@@ -17,25 +17,23 @@ import re
 import socket
 import ssl
 from base64 import b64encode
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextvars import ContextVar
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 from urllib.parse import unquote, urlsplit, urlunsplit
 from weakref import WeakSet
 
 import aiohttp
 import httpx
-from httpx_aiohttp import AiohttpTransport
-from httpx_aiohttp.transport import map_aiohttp_exceptions
-from msgspec import Struct
+import yarl
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from callboard.protocol.errors import ErrorKind, ProviderError, UsageError
 from callboard.protocol.masking import for_log
 from callboard.protocol.model import Done, Error, ModelRequest, StreamEvent
-from callboard.protocol.values import repr_without
 from callboard.providers.adapter import (
     CREDENTIAL_HEADERS,
     Adapter,
@@ -77,13 +75,15 @@ ProxyFor = Callable[[str], str]
 Verify = bool | str | Path | ssl.SSLContext
 
 AnyTransport = httpx.AsyncBaseTransport
-"""What carries the bytes: a test gives httpx.MockTransport."""
+"""What carries the bytes: `HttpTransport`, or another in its place; a test gives httpx.MockTransport."""
 
-#: All that can come out of httpx, of aiohttp where httpx-aiohttp does not translate it, and of the socket below.
-_TRANSPORT_ERRORS: Final = (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, aiohttp.ClientError, OSError)
-#: What a kept connection that the server has closed meanwhile ends in, before any byte of an answer. Servers close idle
-#: connections without a word, and llama.cpp closes each one after a stream.
-_STALE: Final = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)
+#: A request with this extension is not sent over a connection that was used before.
+_NEW_CONNECTION: Final = "callboard_new_connection"
+#: The extension of an answer that holds its `_AnswerStream`, also where a host's wrapper has put a stream around it.
+_OURS: Final = "callboard_stream"
+
+#: All that can come out of a transport of httpx's, and of the socket below one that lets that through.
+_TRANSPORT_ERRORS: Final = (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError)
 #: What would end a header before its time.
 _UNSENDABLE: Final = re.compile(r"[\r\n\0]")
 
@@ -109,9 +109,8 @@ class HttpProvider:
         transport: AnyTransport | None = None,
         authorizer: Authorizer | None = None,
     ) -> None:
-        """`authorizer`: adds the credential, where the adapter has none of its own. `proxy`: the address of an HTTP
-        proxy, or what tells it for each address. `verify`: whom to trust; a path is that of certificates of one's own.
-        Raises UsageError where none can be read from there."""
+        """`authorizer`: adds the credential, where the adapter has none of its own. `transport`: what carries the bytes
+        in place of an `HttpTransport(proxy=proxy, verify=verify)`; whoever gives it closes it."""
         self.adapter = adapter
         self.address = adapter.address if isinstance(adapter, HasAddress) else ""
         """See `HasAddress.address`."""
@@ -119,11 +118,10 @@ class HttpProvider:
         self._timeouts = timeouts or Timeouts()
         self._on_headers = on_headers
         self._proxy = proxy
-        # Read here, and not on the loop when the provider is first asked.
-        self._tls = _tls(verify)
-        self._given: _Sender | None = _OverHttpx(transport) if transport is not None else None
-        self._connections: dict[asyncio.AbstractEventLoop, dict[str, _Connections]] = {}
-        """Of each loop, by the proxy that they go through."""
+        self._is_given = transport is not None
+        self._transport = HttpTransport(proxy=proxy, verify=verify) if transport is None else transport
+        self._last_head: tuple[str, Mapping[str, str], httpx.URL, httpx.Headers] | None = None
+        """Address and headers of the last request, and what they were found to be in httpx's words."""
 
     @property
     def name(self) -> str:
@@ -139,31 +137,36 @@ class HttpProvider:
         deadline = CallDeadline(timeouts or self._timeouts)
         ended = False
         try:
-            wire = await self._authorized(wire, deadline)
+            if self._authorizer is not None:
+                wire = await self._authorized(self._authorizer, wire, deadline)
             answer = await self._send(wire, deadline, is_last_try=request.is_last_try)
             try:
-                decoder, read = self._decoder(adapter, wire, request.stream, answer, deadline), answer.body.read
+                headers = _told(answer.headers)
+                decoder = self._decoder(adapter, wire, request.stream, answer.status_code, headers, deadline)
+                chunks = _chunks(answer, headers)
+                ours: _AnswerStream | None = answer.extensions.get(_OURS)
                 try:
-                    while not ended and (chunk := await deadline.run(read())):
+                    while not ended and (chunk := await deadline.run(anext(chunks, None))) is not None:
                         if events := decoder.feed(chunk):  # one list a socket read
                             ended = isinstance(events[-1], Done | Error)
-                            if not ended:
-                                answer.body.rest()
+                            if ours is not None and not ended:
+                                ours.rest()
                             yield await self._ended(events, wire, deadline) if ended else events
-                            if isinstance(events[-1], Done):  # read on to the end, or give the connection up
+                            if isinstance(events[-1], Done) and not (ours is not None and ours.has_ended):
+                                # Read on to the end, or give the connection up.
                                 deadline.shorten(_DRAIN_SECONDS)
-                                while await deadline.run(read()):
+                                while await deadline.run(anext(chunks, None)) is not None:
                                     continue
                 except (CallTimedOut, *_TRANSPORT_ERRORS):
                     # An error's status has said what is wrong: the body that does not end, or breaks off, explains it.
-                    if answer.status < 400:
+                    if answer.status_code < 400:
                         raise
                 if not ended and (events := decoder.finish()):
                     ended = True
                     yield await self._ended(events, wire, deadline)
             finally:
-                await answer.body.aclose()
-        except (ProviderError, CallTimedOut, _Redirected, _StaleConnection, *_TRANSPORT_ERRORS) as error:
+                await _stream(answer).aclose()
+        except (ProviderError, CallTimedOut, _Redirected, *_TRANSPORT_ERRORS) as error:
             # What goes wrong after a finished answer changes nothing about it.
             if not ended:
                 yield _with_notes([self._failure(error, wire.url)], wire)
@@ -192,14 +195,16 @@ class HttpProvider:
             except _StaleConnection:
                 answer = await self._send(wire, deadline)
             try:
-                while chunk := await deadline.run(answer.body.read()):
+                headers = _told(answer.headers)
+                chunks = _chunks(answer, headers)
+                while (chunk := await deadline.run(anext(chunks, None))) is not None:
                     body += chunk
                     if len(body) > MAX_FETCHED_BYTES:
                         why = f"The answer of {host} is longer than {MAX_FETCHED_BYTES} bytes."
                         raise ProviderError(ErrorKind.MALFORMED, why)
-                return HttpAnswer(answer.status, bytes(body), _told(answer.headers))
+                return HttpAnswer(answer.status_code, bytes(body), headers)
             finally:
-                await answer.body.aclose()
+                await _stream(answer).aclose()
         except (CallTimedOut, *_TRANSPORT_ERRORS) as error:
             failure = self._failure(error, wire.url)
             raise ProviderError(failure.kind, failure.message) from None
@@ -214,18 +219,13 @@ class HttpProvider:
         return await self.fetch(wire if self._authorizer is None else await self._authorizer.authorize(wire))
 
     async def aclose(self) -> None:
-        """Close the connections of the running loop."""
-        for connections in self._connections.pop(asyncio.get_running_loop(), {}).values():
-            # Not by TLS's own goodbye: a server that does not answer it would still be waited for when the loop ends.
-            await asyncio.gather(*(connector.close(abort_ssl=True) for connector in connections.connectors))
-            await connections.kept.aclose()
-            await connections.single.aclose()
+        """Close the connections of the running loop; a transport that was given stays open."""
+        if not self._is_given:
+            await self._transport.aclose()
 
-    async def _authorized(self, wire: WireRequest, deadline: CallDeadline) -> WireRequest:
-        if self._authorizer is None:
-            return wire
+    async def _authorized(self, authorizer: Authorizer, wire: WireRequest, deadline: CallDeadline) -> WireRequest:
         try:
-            return await deadline.run(self._authorizer.authorize(wire))
+            return await deadline.run(authorizer.authorize(wire))
         except CallTimedOut:
             raise CredentialError("no credential came in the time of the call", retryable=True) from None
 
@@ -252,10 +252,14 @@ class HttpProvider:
             return False  # what the server said is what the user should hear
 
     def _decoder(
-        self, adapter: Adapter, wire: WireRequest, streaming: bool, answer: _Answer, deadline: CallDeadline
+        self,
+        adapter: Adapter,
+        wire: WireRequest,
+        streaming: bool,
+        status: int,
+        headers: Mapping[str, str],
+        deadline: CallDeadline,
     ) -> Decoder:
-        status = answer.status
-        headers = _told(answer.headers)
         if self._on_headers is not None:
             self._on_headers(status, headers)
         if 300 <= status < 400:
@@ -267,68 +271,50 @@ class HttpProvider:
             deadline.shorten(self._timeouts.error_body_seconds)
         return adapter.decoder(status, headers, streaming)
 
-    async def _send(self, wire: WireRequest, deadline: CallDeadline, *, is_last_try: bool = False) -> _Answer:
-        """The answer's head. _StaleConnection where a kept connection turns out to be closed; for as long as
-        connections are kept, none of them is used then, since the server is likely to have closed the others too."""
-        question = self._question(wire)
-        path = question.url.raw_path.partition(b"?")[0]
-        if b"%" in path or _escaped_path.get():
-            _escaped_path.set(path.decode("ascii") if b"%" in path else "")
-        if self._given is not None:
-            return (await deadline.run(self._given.send(question))).decompressed()
-        connections = self._open_connections(self._proxy_for(wire.url))
-        if is_last_try or connections.are_doubtful:
-            return (await deadline.run(connections.single.send(question))).decompressed()
-        if _is_used_again.get():
-            _is_used_again.set(False)
-        try:
-            return (await deadline.run(connections.kept.send(question))).decompressed()
-        except httpx.TransportError as error:
-            cause = error.__cause__
-            if not (_is_used_again.get() and isinstance(cause, _STALE)):
-                raise
-            connections.doubtful_until = asyncio.get_running_loop().time() + _KEEPALIVE_SECONDS
-            raise _StaleConnection from error
+    async def _send(self, wire: WireRequest, deadline: CallDeadline, *, is_last_try: bool = False) -> httpx.Response:
+        """The answer's head."""
+        url, headers = self._head(wire)
+        # No `read` and `write`: `CallDeadline` looks at the clock once in a while, where a transport sets a timer for
+        # each of them.
+        seconds = self._timeouts.connect_seconds
+        extensions: dict[str, object] = {"timeout": {"connect": seconds, "pool": seconds}}
+        if is_last_try:
+            extensions[_NEW_CONNECTION] = True
+        request = httpx.Request(
+            wire.method, url, headers=headers, stream=httpx.ByteStream(wire.body), extensions=extensions
+        )
+        if self._is_given:  # ours reads the body and counts it itself
+            request.read()
+            if wire.body or wire.method != "GET":
+                request.headers["content-length"] = str(len(wire.body))
+        return await deadline.run(self._transport.handle_async_request(request))
 
-    def _question(self, wire: WireRequest) -> _Question:
+    def _head(self, wire: WireRequest) -> tuple[httpx.URL, httpx.Headers]:
+        """Address and headers. They are looked at once: those of two calls in a row are seldom different."""
+        if (last := self._last_head) is not None and last[0] == wire.url and last[1] == wire.headers:
+            return last[2:]
         # A compressed stream reaches us in lumps, when the compressor's window is full.
         headers = {**wire.headers, "accept-encoding": "identity"}
         text = "".join((*headers, *headers.values()))
         if _UNSENDABLE.search(text):
             raise UsageError(f"A header of {self.name} holds a line break; does its key end with one?")
-        if "@" in urlsplit(wire.url).netloc and "authorization" in headers:
-            raise UsageError(f"The address of {self.name} holds a user, and there is a key too; leave one of them out.")
+        if has_user := "@" in urlsplit(wire.url).netloc:
+            if "authorization" in headers:
+                why = "holds a user, and there is a key too; leave one of them out"
+                raise UsageError(f"The address of {self.name} {why}.")
+            headers["authorization"] = _login(wire.url)
         try:
             text.encode("ascii")
-            return _Question(wire.method, _parsed_url(wire.url), headers, wire.body, self._timeouts.connect_seconds)
+            url = _parsed_url(wire.url)
+            if has_user:  # which the header says: no log of a host's shows the password with the address
+                url = url.copy_with(userinfo=b"")
+            found = httpx.Headers({"host": url.netloc.decode("ascii"), **headers})
+            self._last_head = wire.url, dict(wire.headers), url, found
+            return url, found
         except (httpx.InvalidURL, UnicodeEncodeError) as error:
             why = str(error)
         # Out here: the UnicodeEncodeError holds the header with the key, and would go along as the context.
         raise UsageError(f"The address or a header of {self.name} cannot be sent: {why}")
-
-    def _open_connections(self, proxy: str) -> _Connections:
-        of_loop = self._connections.setdefault(asyncio.get_running_loop(), {})
-        if (connections := of_loop.get(proxy)) is None:
-            # No limit of connections here: how many calls run at once is decided above, and a queue here would look
-            # like a stalled server.
-            kept = _KeptConnections(self._tls)
-            single = aiohttp.TCPConnector(limit=0, force_close=True, ssl=self._tls)
-            over = (self._over(kept, proxy), self._over(single, proxy))
-            connections = of_loop[proxy] = _Connections(*over, (kept, single))
-        return connections
-
-    def _over(self, connector: aiohttp.TCPConnector, proxy: str) -> _Sender:
-        session = aiohttp.ClientSession(
-            connector=connector,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            middlewares=[_as_escaped],
-            max_line_size=_MAX_HEADER_BYTES,
-            max_field_size=_MAX_HEADER_BYTES,
-        )
-        if proxy:
-            through = _proxy(proxy)
-            return _OverHttpx(AiohttpTransport(verify=self._tls, trust_env=False, proxy=through, client=session))
-        return _OverAiohttp(session)
 
     def _proxy_for(self, url: str) -> str:
         return self._proxy if isinstance(self._proxy, str) else self._proxy(url)
@@ -345,20 +331,14 @@ class HttpProvider:
         if isinstance(error, CallTimedOut | _Redirected):
             kind = ErrorKind.TIMEOUT if isinstance(error, CallTimedOut) else ErrorKind.NOT_FOUND
             return make_error(kind, f"{host} {error}.")
-        # httpx-aiohttp calls a refused or reset connection a timeout; the cause knows better.
-        if isinstance(error.__cause__ or error, TimeoutError):
-            return make_error(ErrorKind.TIMEOUT, f"{host} sent nothing for {self._timeouts.connect_seconds:g} s.")
-        return make_error(ErrorKind.CONNECTION, _what_broke(error, host))
+        return make_error(*_what_broke(error, host, self._timeouts.connect_seconds))
 
 
-def _proxy(address: str) -> httpx.Proxy:
-    """A password is given as a header: as `auth`, aiohttp takes it in a form that it is about to drop."""
+def _login(address: str) -> str:
+    """User and password of an address, as a header has them."""
     parts = urlsplit(address)
-    if parts.username is None:
-        return httpx.Proxy(address)
-    login = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
-    bare = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
-    return httpx.Proxy(bare, headers={"authorization": f"Basic {b64encode(login).decode()}"})
+    login = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}"
+    return f"Basic {b64encode(login.encode()).decode()}"
 
 
 def _table(adapter: Adapter) -> OptionTable:
@@ -372,25 +352,34 @@ def _host(url: str) -> str:
     return urlsplit(url).netloc.rpartition("@")[2] or url
 
 
-#: What kinds of broken connections are called, the most exact first.
-_BREAKS: Final[tuple[tuple[type[BaseException], str], ...]] = (
-    (ssl.SSLCertVerificationError, "The certificate of {host} is not valid"),
-    (ssl.SSLError, "{host} does not speak TLS as it should (https:// to a server of http://?)"),
-    (socket.gaierror, "The name of {host} cannot be found"),
-    (ConnectionRefusedError, "{host} refused the connection"),
-    (ConnectionResetError, "{host} broke the connection off"),
+#: What a transport may end in, or what has led to it: the kind of error that it is, and what is told. The first counts.
+_FAILURES: Final[tuple[tuple[type[BaseException], ErrorKind, str], ...]] = (
+    (httpx.TimeoutException, ErrorKind.TIMEOUT, "{host} sent nothing for {seconds:g} s"),
+    (ssl.SSLCertVerificationError, ErrorKind.CONNECTION, "The certificate of {host} is not valid"),
+    (
+        ssl.SSLError,
+        ErrorKind.CONNECTION,
+        "{host} does not speak TLS as it should (https:// to a server of http://?)",
+    ),
+    (socket.gaierror, ErrorKind.CONNECTION, "The name of {host} cannot be found"),
+    (ConnectionRefusedError, ErrorKind.CONNECTION, "{host} refused the connection"),
+    (ConnectionResetError, ErrorKind.CONNECTION, "{host} broke the connection off"),
+    (TimeoutError, ErrorKind.TIMEOUT, "{host} did not answer in time"),
+    (httpx.DecodingError, ErrorKind.MALFORMED, "The answer of {host} cannot be decompressed: {said}"),
+    (httpx.LocalProtocolError, ErrorKind.INVALID_REQUEST, "The request to {host} cannot be sent: {said}"),
+    (httpx.UnsupportedProtocol, ErrorKind.INVALID_REQUEST, "{host} cannot be asked: {said}"),
+    (httpx.InvalidURL, ErrorKind.INVALID_REQUEST, "{host} cannot be asked: {said}"),
+    (Exception, ErrorKind.CONNECTION, "No connection to {host}, or it broke: {said}"),
 )
 
 
-def _what_broke(error: BaseException, host: str) -> str:
-    """One sentence about a connection; never the request."""
+def _what_broke(error: BaseException, host: str, seconds: float) -> tuple[ErrorKind, str]:
+    """The kind, and one sentence about a connection; never the request."""
     causes = list(_causes(error))
-    for kind, words in _BREAKS:
-        if any(isinstance(cause, kind) for cause in causes):
-            return words.format(host=host) + "."
     # The words of the first cause that has any.
-    said = next((str(cause) for cause in causes if str(cause)), type(error).__name__)
-    return f"No connection to {host}, or it broke: {snippet(said).rstrip('.')}."
+    said = snippet(next((str(cause) for cause in causes if str(cause)), type(error).__name__)).rstrip(".")
+    kind, words = next(row[1:] for row in _FAILURES if any(isinstance(cause, row[0]) for cause in causes))
+    return kind, words.format(host=host, seconds=seconds, said=said) + "."
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -415,12 +404,162 @@ def _with_notes(events: list[StreamEvent], wire: WireRequest) -> list[StreamEven
     return events
 
 
+# -- httpx's transport over aiohttp
+
+
+class HttpTransport(httpx.AsyncBaseTransport):
+    """httpx's transport interface over aiohttp: what carries model calls unless another transport is given.
+
+    For a wrapper of a host's to put around: `AsyncOpenTelemetryTransport(HttpTransport())`. It may be shared by any
+    number of providers, threads and event loops, each loop with connections of its own. HTTP/1.1 only.
+
+    Of the extensions of a request it knows httpx's `timeout` (`connect`, for name look-up and handshakes too; `read`;
+    aiohttp has none for writing, and there is no pool to wait for) and `sni_hostname`. Whatever goes wrong is one of
+    httpx's TransportErrors. Cancelling a request, like closing an answer that was not read to its end, closes the
+    connection at once.
+    """
+
+    def __init__(self, *, proxy: str | ProxyFor = "", verify: Verify = True) -> None:
+        """`proxy`: the address of an HTTP proxy, or what tells it for each address (`environment_proxy()`). `verify`:
+        whom to trust; a path is that of certificates of one's own. Raises UsageError where none can be read there."""
+        self._proxy = proxy
+        # Read here, and not on the loop when it is first asked.
+        self._tls = _tls(verify)
+        self._sessions: dict[asyncio.AbstractEventLoop, _Sessions] = {}
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """The head of the answer; its stream reads on."""
+        loop = asyncio.get_running_loop()
+        if (sessions := self._sessions.get(loop)) is None:
+            sessions = self._sessions[loop] = _Sessions.opened(self._tls)
+        address, asked = str(request.url), request.extensions
+        proxy, proxy_headers = _proxy(self._proxy if isinstance(self._proxy, str) else self._proxy(address))
+        is_whole = isinstance(request.stream, httpx.ByteStream)
+        body = b"".join(request.stream) if is_whole else await request.aread()  # type: ignore[arg-type]
+        is_new = _NEW_CONNECTION in asked or (sessions.doubtful and sessions.are_doubtful(request.url, loop.time()))
+        if _is_used_again.get():
+            _is_used_again.set(False)
+        try:
+            response = await (sessions.single if is_new else sessions.kept).request(
+                request.method,
+                _target(address),
+                headers=_sent(request.headers),
+                data=body or None,
+                allow_redirects=False,
+                auto_decompress=False,
+                proxy=proxy,
+                proxy_headers=proxy_headers,
+                server_hostname=asked.get("sni_hostname"),
+                timeout=_client_timeout(**asked.get("timeout", {})),
+            )
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            if isinstance(error, _STALE) and _is_used_again.get():
+                # For as long as connections are kept, none to it is used: it is likely to have closed the others too.
+                sessions.doubtful[request.url.netloc] = loop.time() + _KEEPALIVE_SECONDS
+                raise _StaleConnection(_words(error), request=request) from error
+            raise _translated(error, request) from error
+        stream = _AnswerStream(response, request, sessions)
+        extensions = {
+            "http_version": b"HTTP/1.0" if response.version == aiohttp.HttpVersion10 else b"HTTP/1.1",
+            _OURS: stream,
+        }
+        return httpx.Response(
+            response.status, headers=response.raw_headers, stream=stream, request=request, extensions=extensions
+        )
+
+    async def aclose(self) -> None:
+        """Close the connections of the running loop. The next request opens others."""
+        if (sessions := self._sessions.pop(asyncio.get_running_loop(), None)) is None:
+            return
+        for session in (sessions.kept, sessions.single):
+            assert session.connector is not None
+            # Not by TLS's own goodbye: a server that does not answer it would still be waited for when the loop ends.
+            await session.connector.close(abort_ssl=True)
+            await session.close()
+
+
+class _Sessions(Struct):
+    """Those of one event loop."""
+
+    kept: aiohttp.ClientSession
+    """Uses a connection again."""
+    single: aiohttp.ClientSession
+    """Opens one for each request."""
+    bodies: int = 0
+    """Are being read."""
+    doubtful: dict[bytes, float] = field(default_factory=dict)
+    """Servers that had closed a kept connection, until when it counts, by the loop's clock."""
+
+    @classmethod
+    def opened(cls, tls: ssl.SSLContext) -> _Sessions:
+        # No limit of connections here: how many calls run at once is decided above, and a queue here would look like a
+        # stalled server.
+        kept, single = (
+            aiohttp.ClientSession(
+                connector=each,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                max_line_size=_MAX_HEADER_BYTES,
+                max_field_size=_MAX_HEADER_BYTES,
+            )
+            for each in (_KeptConnections(tls), aiohttp.TCPConnector(limit=0, force_close=True, ssl=tls))
+        )
+        return cls(kept, single)
+
+    def are_doubtful(self, url: httpx.URL, now: float) -> bool:
+        """Are kept connections to its server to be left alone?"""
+        return now < self.doubtful.get(url.netloc, _LONG_AGO)
+
+
+class _AnswerStream(httpx.AsyncByteStream):
+    """The body of an answer, each piece as soon as it has come."""
+
+    def __init__(self, response: aiohttp.ClientResponse, request: httpx.Request, sessions: _Sessions) -> None:
+        self._response = response
+        self._request = request
+        self._sessions = sessions
+        self._is_open = True
+        self._waits_since = _LONG_AGO
+        sessions.bodies += 1
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        try:
+            if piece := await self._response.content.read(_READ_BYTES):
+                return piece
+        except (aiohttp.ClientError, OSError) as error:
+            raise _translated(error, self._request) from error
+        raise StopAsyncIteration
+
+    @property
+    def has_ended(self) -> bool:
+        """Has all of it been read?"""
+        return self._response.content.at_eof()
+
+    def rest(self) -> None:
+        """Where many bodies are read, let what comes next be read with what follows it."""
+        seconds = min(self._sessions.bodies * _REST_SECONDS_EACH, _MAX_REST_SECONDS)
+        loop, connection = asyncio.get_running_loop(), self._response.connection
+        now = loop.time()
+        is_slower = now - self._waits_since >= seconds
+        self._waits_since = now
+        if is_slower or connection is None or connection.transport is None:  # nothing of a slower one is held up
+            return
+        connection.transport.pause_reading()
+        loop.call_later(seconds, connection.transport.resume_reading)  # which does nothing once it is closed
+        self._waits_since += seconds
+
+    async def aclose(self) -> None:
+        """Give the connection back; close it where the body was not read to its end."""
+        if self._is_open:
+            self._is_open = False
+            self._sessions.bodies -= 1
+            self._response.release()
+
+
 #: Was the request of this task sent over a connection that had carried another one before?
 _is_used_again: ContextVar[bool] = ContextVar("callboard_connection_is_used_again", default=False)
-
-
-#: The path of this task's request, where it has escapes.
-_escaped_path: ContextVar[str] = ContextVar("callboard_escaped_path", default="")
 
 
 class _KeptConnections(aiohttp.TCPConnector):
@@ -444,195 +583,7 @@ class _KeptConnections(aiohttp.TCPConnector):
         return connection
 
 
-async def _as_escaped(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
-    """Send escapes as they were written: aiohttp undoes those that it finds needless (%3A), and AWS signs the path."""
-    if path := _escaped_path.get():
-        request.url = request.url.with_path(path, encoded=True, keep_query=True)
-    return await handler(request)
-
-
-class _Question(Struct):
-    """One request."""
-
-    method: str
-    url: httpx.URL
-    headers: dict[str, str]
-    body: bytes
-    connect_seconds: float
-
-    __repr__ = repr_without("headers", "body")
-
-
-class _Body(Protocol):
-    """What reads an answer's body, and closes it."""
-
-    def read(self) -> Awaitable[bytes]:
-        """What has come, as soon as something has; b"" at the end."""
-
-    def rest(self) -> None:
-        """Where many bodies are read, let what comes next be read with what follows it."""
-
-    async def aclose(self) -> None: ...
-
-
-def _told(headers: Sequence[tuple[bytes, bytes]]) -> dict[str, str]:
-    """By name, in lower case."""
-    return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in headers}
-
-
-class _Answer(Struct):
-    """The head of an answer, and what reads on."""
-
-    status: int
-    headers: Sequence[tuple[bytes, bytes]]
-    body: _Body
-
-    __repr__ = repr_without("headers", "body")
-
-    def decompressed(self) -> _Answer:
-        """It, where a server compresses unasked; else as it is."""
-        if not any(name.lower() == b"content-encoding" for name, _ in self.headers):
-            return self
-        response = httpx.Response(self.status, headers=list(self.headers), content=_chunks(self.body))
-        return _Answer(self.status, self.headers, _IteratedBody(response.aiter_bytes(), self.body.aclose))
-
-
-async def _chunks(body: _Body) -> AsyncIterator[bytes]:
-    while chunk := await body.read():
-        yield chunk
-
-
-class _Sender(Protocol):
-    """What carries the bytes."""
-
-    async def send(self, question: _Question, /) -> _Answer: ...
-    async def aclose(self) -> None: ...
-
-
-class _OverHttpx:
-    """Any transport of httpx's, as a host or a test gives it, and aiohttp through a proxy."""
-
-    def __init__(self, transport: AnyTransport) -> None:
-        self._transport = transport
-        self.aclose = transport.aclose
-
-    async def send(self, question: _Question) -> _Answer:
-        seconds = {"connect": question.connect_seconds, "pool": question.connect_seconds}
-        request = httpx.Request(
-            question.method,
-            question.url,
-            headers=question.headers,
-            content=question.body,
-            extensions={"timeout": seconds},
-        )
-        response = await self._transport.handle_async_request(request)
-        assert isinstance(response.stream, httpx.AsyncByteStream)
-        body = _IteratedBody(aiter(response.stream), response.stream.aclose)
-        return _Answer(response.status_code, response.headers.raw, body)
-
-
-class _OverAiohttp:
-    """aiohttp as httpx-aiohttp uses it, with the same exceptions. Without httpx's objects for request, headers, URL and
-    answer, and without a generator and a context manager around each read, a call takes 0.2 ms less of 0.5."""
-
-    def __init__(self, session: aiohttp.ClientSession) -> None:
-        self._session = session
-        self.bodies = 0
-        """Are being read."""
-        self.aclose = session.close
-
-    async def send(self, question: _Question) -> _Answer:
-        try:
-            response = await self._session.request(
-                question.method,
-                str(question.url),
-                headers=question.headers,
-                data=question.body or None,
-                allow_redirects=False,
-                auto_decompress=False,
-                timeout=_client_timeout(question.connect_seconds),
-            )
-        except Exception:
-            with map_aiohttp_exceptions():
-                raise
-        return _Answer(response.status, response.raw_headers, _AiohttpBody(response, self))
-
-
-class _AiohttpBody:
-    """Read as it comes from aiohttp."""
-
-    __slots__ = ("_response", "_sender", "_waits_since")
-
-    def __init__(self, response: aiohttp.ClientResponse, sender: _OverAiohttp) -> None:
-        self._response = response
-        self._sender = sender
-        self._waits_since = _LONG_AGO
-        sender.bodies += 1
-
-    def read(self) -> Awaitable[bytes]:
-        return self._response.content.read(_READ_BYTES)
-
-    def rest(self) -> None:
-        seconds = min(self._sender.bodies * _REST_SECONDS_EACH, _MAX_REST_SECONDS)
-        loop, connection = asyncio.get_running_loop(), self._response.connection
-        now = loop.time()
-        is_slower = now - self._waits_since >= seconds
-        self._waits_since = now
-        if is_slower or connection is None or connection.transport is None:  # nothing of a slower one is held up
-            return
-        connection.transport.pause_reading()
-        loop.call_later(seconds, connection.transport.resume_reading)  # which does nothing once it is closed
-        self._waits_since += seconds
-
-    async def aclose(self) -> None:
-        self._sender.bodies -= 1
-        await self._response.__aexit__(None, None, None)
-
-
-class _IteratedBody:
-    """Read from an iterator of httpx's."""
-
-    def __init__(self, chunks: AsyncIterator[bytes], close: Callable[[], Awaitable[None]]) -> None:
-        self._chunks = chunks
-        self._close = close
-
-    async def read(self) -> bytes:
-        while (chunk := await anext(self._chunks, None)) == b"":  # of a decompressor that needs more
-            continue
-        return chunk or b""
-
-    def rest(self) -> None:
-        """Its transport is another's."""
-
-    async def aclose(self) -> None:
-        await self._close()
-
-
-@lru_cache(maxsize=64)
-def _client_timeout(connect_seconds: float) -> aiohttp.ClientTimeout:
-    # `connect` is name look-up, handshakes and all. `sock_read` is not set: aiohttp would set a new timer for each
-    # read, where `CallDeadline` looks at the clock once in a while.
-    return aiohttp.ClientTimeout(sock_connect=connect_seconds, connect=connect_seconds)
-
-
-class _Connections(Struct):
-    """Those of one event loop."""
-
-    kept: _Sender
-    """Uses a connection again."""
-    single: _Sender
-    """Opens one for each request."""
-    connectors: tuple[aiohttp.TCPConnector, ...]
-    """Below the two."""
-    doubtful_until: float = _LONG_AGO
-    """By the loop's clock: a kept one was found closed."""
-
-    @property
-    def are_doubtful(self) -> bool:
-        return asyncio.get_running_loop().time() < self.doubtful_until
-
-
-class _StaleConnection(Exception):
+class _StaleConnection(httpx.RemoteProtocolError):
     """The server has closed a connection that had carried another request before."""
 
 
@@ -640,10 +591,94 @@ class _Redirected(Exception):
     """The server says that the API is elsewhere."""
 
 
+#: What a kept connection that the server has closed meanwhile ends in, before any byte of an answer. Servers close idle
+#: connections without a word, and llama.cpp closes each one after a stream.
+_STALE: Final = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)
+#: aiohttp's errors in httpx's words, as httpcore's transport has them: the first that fits. (httpx-aiohttp calls a
+#: refused or reset connection a timeout.)
+_IN_HTTPX: Final[tuple[tuple[type[Exception], type[httpx.RequestError]], ...]] = (
+    (aiohttp.ConnectionTimeoutError, httpx.ConnectTimeout),
+    (aiohttp.ServerTimeoutError, httpx.ReadTimeout),
+    (aiohttp.ClientProxyConnectionError, httpx.ProxyError),
+    (aiohttp.ClientHttpProxyError, httpx.ProxyError),
+    (aiohttp.ClientConnectorError, httpx.ConnectError),
+    (aiohttp.ServerFingerprintMismatch, httpx.ConnectError),
+    (aiohttp.ServerDisconnectedError, httpx.RemoteProtocolError),
+    (aiohttp.ClientPayloadError, httpx.RemoteProtocolError),
+    (aiohttp.ClientResponseError, httpx.RemoteProtocolError),
+    (aiohttp.InvalidURL, httpx.UnsupportedProtocol),
+    (aiohttp.ClientError, httpx.ReadError),
+    (OSError, httpx.ReadError),
+    (ValueError, httpx.LocalProtocolError),
+)
+
+
+def _translated(error: Exception, request: httpx.Request) -> httpx.RequestError:
+    kind = next(httpx_kind for kind, httpx_kind in _IN_HTTPX if isinstance(error, kind))
+    return kind(_words(error), request=request)
+
+
+def _words(error: Exception) -> str:
+    """Without the address, which the other words of such an error name too."""
+    if isinstance(error, aiohttp.ClientHttpProxyError):
+        return f"the proxy answered HTTP {error.status} {error.message}"
+    return error.message if isinstance(error, aiohttp.ClientResponseError) else str(error)
+
+
+_CUT: Final = frozenset((b"transfer-encoding", b"Transfer-Encoding"))
+
+
+def _sent(headers: httpx.Headers) -> list[tuple[str, str]]:
+    """Without how the body was to be cut: it is sent whole."""
+    return [(name.decode(), value.decode()) for name, value in headers.raw if name not in _CUT]
+
+
+def _told(headers: httpx.Headers) -> dict[str, str]:
+    """By name, in lower case."""
+    return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in headers.raw}
+
+
+def _stream(answer: httpx.Response) -> httpx.AsyncByteStream:
+    if not isinstance(answer.stream, httpx.AsyncByteStream):
+        raise UsageError("the transport's answer has a stream that is not async (httpx.AsyncByteStream)")
+    return answer.stream
+
+
+def _chunks(answer: httpx.Response, headers: Mapping[str, str]) -> AsyncIterator[bytes]:
+    """The body as it comes, decompressed where a server compresses unasked. A host's transport may have read it."""
+    if "content-encoding" in headers or answer.is_stream_consumed:
+        return answer.aiter_bytes()
+    return aiter(_stream(answer))
+
+
+@lru_cache(maxsize=64)
+def _client_timeout(connect: float | None = None, read: float | None = None, **_: object) -> aiohttp.ClientTimeout:
+    # `connect` is name look-up, handshakes and all. Where `sock_read` is set, aiohttp sets a new timer for each read.
+    return aiohttp.ClientTimeout(sock_connect=connect, connect=connect, sock_read=read)
+
+
 @lru_cache(maxsize=64)
 def _parsed_url(url: str) -> httpx.URL:
     """httpx takes 20 us to read an address, and a process calls only a few."""
     return httpx.URL(url)
+
+
+@lru_cache(maxsize=64)
+def _target(address: str) -> yarl.URL:
+    """Escapes as they were written: yarl would undo those that it finds needless (%3A), and AWS signs the path."""
+    return yarl.URL(address, encoded=True)
+
+
+@lru_cache(maxsize=16)
+def _proxy(address: str) -> tuple[str | None, dict[str, str] | None]:
+    """A proxy's address and its headers, as aiohttp takes them. A password is given as a header: as `proxy_auth`, it is
+    in a form that aiohttp is about to drop."""
+    if not address:
+        return None, None
+    parts = urlsplit(address)
+    if parts.username is None:
+        return address, None
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])), {"authorization": _login(address)}
 
 
 def _tls(verify: Verify) -> ssl.SSLContext:
