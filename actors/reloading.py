@@ -19,7 +19,8 @@ RETIRE_SECONDS: Final = STREAM_TOTAL_TIMEOUT_SECONDS + 60.0
 #: Of providers and of requests. The rest is of the tree, its workers and its files, which are made at the start.
 CHANGEABLE: Final = frozenset(
     (
-        "model", "fallback_models", "base_url", "api_key", "headers", "connections", "proxy", "verify", "rate_limits",
+        "model", "fallback_models", "base_url", "api_key", "headers", "connections", "proxy", "verify", "transport",
+        "rate_limits",
         "max_attempts", "script", "stream_idle_timeout_seconds", "stream_total_timeout_seconds", "tool_fallback",
         "instructions", "request_timeout_seconds", "approval_timeout_seconds", "max_steps", "token_budget",
         "cost_budget", "context_tokens", "history_share", "result_share", "sampling", "parallel_tool_calls",

@@ -34,7 +34,6 @@ from callboard.actors.calls.registry import FAILURE_BUDGET
 from callboard.actors.config_file import CONFIG_FILE, Profile, Section, named_file, read_profile, similar
 from callboard.actors.connection import (
     NOT_A_KEY,
-    AnyTransport,
     ApiKey,
     Connection,
     Verify,
@@ -76,7 +75,9 @@ from callboard.providers.provider_table import ROWS
 if TYPE_CHECKING:
     from callboard.actors import wrong_calls
     from callboard.providers import meant_model
+    from callboard.providers.transport import AnyTransport
 else:
+    AnyTransport = object  # loading HTTP takes 0.2 s
     meant_model = lazy_module("callboard.providers.meant_model")
     wrong_calls = lazy_module("callboard.actors.wrong_calls")
 
@@ -141,7 +142,7 @@ class Settings(
     verify: Annotated[Verify, SkipValidation()] = True
     """Whom to trust as a provider's server: True, the usual authorities; the path of a file (PEM) or folder of one's
     own; an ssl.SSLContext; False, anyone, which lets others read along."""
-    transport: Annotated[AnyTransport | None, SkipValidation()] = None
+    transport: Annotated[AnyTransport | None, SkipValidation()] = Field(default=None, repr=False)
     """What carries the requests to all providers, an httpx.AsyncBaseTransport, in place of `proxy` and `verify`; closed
     with the runtime. None: `HttpTransport` of callboard.providers.transport."""
     workspace: Path | None = None
@@ -538,14 +539,29 @@ class Settings(
         headers = [each.headers for each in reversed(given)]
         if is_of_model(provider, self.provider, self.connections):
             headers.append(self.headers)
+        transport = next((each.transport for each in given if each.transport is not None), None)
+        ours = Connection() if transport is not None else self._way_out
         return Connection(
             base_url=self.address_for(provider)[0],
             api_key=self._key_of(provider)[0],
             headers={name: value for each in headers for name, value in each.items()},
-            proxy=next((each.proxy for each in given if each.proxy is not None), self.proxy),
-            verify=next((each.verify for each in given if each.verify is not None), self.verify),
+            proxy=next((each.proxy for each in given if each.proxy is not None), ours.proxy),
+            verify=next((each.verify for each in given if each.verify is not None), ours.verify),
+            transport=ours.transport if transport is None else transport,
             reasoning=self.connections[provider].reasoning if provider in self.connections else None,
         )
+
+    @property
+    def _way_out(self) -> Connection:
+        """As it is for providers whose entry says nothing of it. Raises UsageError for what would do nothing."""
+        verify = None if self.transport is not None and self.verify is True else self.verify
+        return Connection(proxy=self.proxy, verify=verify, transport=self.transport)
+
+    @property
+    def transports(self) -> tuple[AnyTransport, ...]:
+        """Those that are given, here and in the connections."""
+        given = (self.transport, *(each.transport for each in self.connections.values()))
+        return tuple({id(each): each for each in given if each is not None}.values())
 
     def _key_of(self, provider: str) -> tuple[ApiKey | None, str]:
         """The key that is given for it here, and what gives it."""

@@ -229,12 +229,13 @@ class Wiring:
         new = Wiring(settings, tools, own, limits=self._limits if has_same_limits else None)
         with self._learning:
             earlier = self._router.providers
+            transports = [each for each in self.settings.transports if each not in settings.transports]
             self.settings, self.tools, self._limits = settings, new.tools, new._limits
             self._router, self._models, self._last_options = new._router, new._models, None
             self.model, self._asks_for_more = new.model, new._asks_for_more
         self._token_ratios.forget()
         self._refusals.forget(remembers_no_tools=settings.tool_fallback is ToolFallback.RETRY_WITHOUT_TOOLS)
-        self._earlier.add(earlier, own or {})
+        self._earlier.add([*earlier, *transports], own or {})
 
     @property
     def given_tools(self) -> tuple[Tool, ...]:
@@ -526,6 +527,7 @@ class Wiring:
         async def close_all() -> None:
             held = [*self._router.providers, *self._earlier.open, *([self._embeddings] if self._embeddings else [])]
             await asyncio.gather(*map(close_provider, held))
+            await asyncio.gather(*map(close_provider, self.settings.transports))
 
         try:
             asyncio.run_coroutine_threadsafe(close_all(), scheduler.loop).result(CLOSE_PROVIDERS_SECONDS)

@@ -17,13 +17,12 @@ from collections.abc import Awaitable, Callable
 
 import aiohttp
 import httpx
-from httpx_aiohttp import HttpxAiohttpClient
 
 from callboard.actors.testing.wire_double import Turn, WireDouble
 from callboard.protocol.content import UserMessage
 from callboard.protocol.model import ModelRequest
 from callboard.providers.openai.chat_api import OpenAIChat
-from callboard.providers.transport import HttpProvider
+from callboard.providers.transport import HttpProvider, HttpTransport
 
 CALLS = 150
 ROUNDS = 5
@@ -50,7 +49,7 @@ async def compare(base_url: str, streams: int) -> None:
     adapter = OpenAIChat(base_url=base_url, api_key="k")
     provider, session = HttpProvider(adapter), aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-    over_aiohttp = HttpxAiohttpClient(trust_env=False, limits=limits, timeout=None)
+    over_aiohttp = httpx.AsyncClient(transport=HttpTransport(), timeout=None)
     stock = httpx.AsyncClient(trust_env=False, limits=limits, timeout=None)
     wire = adapter.encode(REQUEST)
 
@@ -67,7 +66,7 @@ async def compare(base_url: str, streams: int) -> None:
 
     rows: dict[str, Row] = {
         "aiohttp alone, bytes": bare,
-        "httpx client on aiohttp, bytes": lambda: with_client(over_aiohttp),
+        "httpx client on ours, bytes": lambda: with_client(over_aiohttp),
         "httpx client on httpcore, bytes": lambda: with_client(stock),
         "callboard, StreamEvents": ours,
     }

@@ -51,13 +51,22 @@ def embeddings_for(
     headers: Mapping[str, str] | None = None,
     proxy: str = "",
     verify: Verify = True,
+    transport: AnyTransport | None = None,
 ) -> EmbeddingApi:
     """The embeddings endpoint of `provider/model`. UsageError for a provider without one."""
     from callboard.providers.environment_proxy import environment_proxy  # noqa: PLC0415 - loads HTTP
     from callboard.providers.openai.embeddings import EmbeddingApi  # noqa: PLC0415 - likewise
 
     through = environment_proxy() if proxy == ENVIRONMENT else proxy
-    return EmbeddingApi(model, base_url=base_url, api_key=api_key, headers=headers, proxy=through, verify=verify)
+    return EmbeddingApi(
+        model,
+        base_url=base_url,
+        api_key=api_key,
+        headers=headers,
+        proxy=through,
+        verify=verify,
+        transport=transport,
+    )
 
 
 def split_model(model: str, own: Collection[str] = ()) -> tuple[str, str]:
@@ -97,14 +106,21 @@ def own_name(model: str, own: Collection[str] = ()) -> tuple[str, str]:
 
 
 def over_http(
-    adapter: Adapter, timeouts: Timeouts, on_headers: HeaderListener, proxy: str = "", verify: Verify = True
+    adapter: Adapter,
+    timeouts: Timeouts,
+    on_headers: HeaderListener,
+    proxy: str = "",
+    verify: Verify = True,
+    transport: AnyTransport | None = None,
 ) -> Provider:
     """A provider around an adapter of the user's own. `proxy` as in `provider_for`."""
     from callboard.providers.environment_proxy import environment_proxy  # noqa: PLC0415 - as in `adapter_for`
     from callboard.providers.transport import HttpProvider  # noqa: PLC0415 - likewise
 
     through = environment_proxy() if proxy == ENVIRONMENT else proxy
-    return HttpProvider(adapter, timeouts=timeouts, on_headers=on_headers, proxy=through, verify=verify)
+    return HttpProvider(
+        adapter, timeouts=timeouts, on_headers=on_headers, proxy=through, verify=verify, transport=transport
+    )
 
 
 def provider_for(

@@ -142,7 +142,8 @@ class HttpProvider:
             answer = await self._send(wire, deadline, is_last_try=request.is_last_try)
             try:
                 headers = _told(answer.headers)
-                decoder = self._decoder(adapter, wire, request.stream, answer.status_code, headers, deadline)
+                head = HttpAnswer(answer.status_code, b"", headers)
+                decoder = self._decoder(adapter, wire, request.stream, head, deadline)
                 chunks = _chunks(answer, headers)
                 ours: _AnswerStream | None = answer.extensions.get(_OURS)
                 try:
@@ -252,14 +253,9 @@ class HttpProvider:
             return False  # what the server said is what the user should hear
 
     def _decoder(
-        self,
-        adapter: Adapter,
-        wire: WireRequest,
-        streaming: bool,
-        status: int,
-        headers: Mapping[str, str],
-        deadline: CallDeadline,
+        self, adapter: Adapter, wire: WireRequest, streaming: bool, answer: HttpAnswer, deadline: CallDeadline
     ) -> Decoder:
+        status, headers = answer.status, answer.headers
         if self._on_headers is not None:
             self._on_headers(status, headers)
         if 300 <= status < 400:
@@ -596,20 +592,18 @@ class _Redirected(Exception):
 _STALE: Final = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)
 #: aiohttp's errors in httpx's words, as httpcore's transport has them: the first that fits. (httpx-aiohttp calls a
 #: refused or reset connection a timeout.)
-_IN_HTTPX: Final[tuple[tuple[type[Exception], type[httpx.RequestError]], ...]] = (
-    (aiohttp.ConnectionTimeoutError, httpx.ConnectTimeout),
-    (aiohttp.ServerTimeoutError, httpx.ReadTimeout),
-    (aiohttp.ClientProxyConnectionError, httpx.ProxyError),
-    (aiohttp.ClientHttpProxyError, httpx.ProxyError),
-    (aiohttp.ClientConnectorError, httpx.ConnectError),
-    (aiohttp.ServerFingerprintMismatch, httpx.ConnectError),
-    (aiohttp.ServerDisconnectedError, httpx.RemoteProtocolError),
-    (aiohttp.ClientPayloadError, httpx.RemoteProtocolError),
-    (aiohttp.ClientResponseError, httpx.RemoteProtocolError),
-    (aiohttp.InvalidURL, httpx.UnsupportedProtocol),
-    (aiohttp.ClientError, httpx.ReadError),
-    (OSError, httpx.ReadError),
-    (ValueError, httpx.LocalProtocolError),
+_IN_HTTPX: Final[tuple[tuple[tuple[type[Exception], ...], type[httpx.RequestError]], ...]] = (
+    ((aiohttp.ConnectionTimeoutError,), httpx.ConnectTimeout),
+    ((aiohttp.ServerTimeoutError,), httpx.ReadTimeout),
+    ((aiohttp.ClientProxyConnectionError, aiohttp.ClientHttpProxyError), httpx.ProxyError),
+    ((aiohttp.ClientConnectorError, aiohttp.ServerFingerprintMismatch), httpx.ConnectError),
+    ((aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError), httpx.UnsupportedProtocol),
+    (
+        (aiohttp.ServerDisconnectedError, aiohttp.ClientPayloadError, aiohttp.ClientResponseError),
+        httpx.RemoteProtocolError,
+    ),
+    ((aiohttp.ClientError, OSError), httpx.ReadError),
+    ((ValueError,), httpx.LocalProtocolError),
 )
 
 
@@ -625,12 +619,9 @@ def _words(error: Exception) -> str:
     return error.message if isinstance(error, aiohttp.ClientResponseError) else str(error)
 
 
-_CUT: Final = frozenset((b"transfer-encoding", b"Transfer-Encoding"))
-
-
 def _sent(headers: httpx.Headers) -> list[tuple[str, str]]:
     """Without how the body was to be cut: it is sent whole."""
-    return [(name.decode(), value.decode()) for name, value in headers.raw if name not in _CUT]
+    return [(name.decode(), value.decode()) for name, value in headers.raw if name.lower() != b"transfer-encoding"]
 
 
 def _told(headers: httpx.Headers) -> dict[str, str]:

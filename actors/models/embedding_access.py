@@ -28,4 +28,5 @@ def embedding_api(settings: Settings, model: str) -> EmbeddingApi:
         headers=connection.headers,
         proxy=ENVIRONMENT if connection.proxy is None else connection.proxy,
         verify=True if connection.verify is None else connection.verify,
+        transport=connection.transport,
     )

@@ -82,7 +82,7 @@ class Router:
         if (own := self._own.get(provider)) is not None:
             if isinstance(own, Provider):
                 return own, limiter
-            return over_http(own, timeouts, limiter.on_headers, proxy, verify), limiter
+            return over_http(own, timeouts, limiter.on_headers, proxy, verify, connection.transport), limiter
         options: dict[str, Any] = {**settings.options_for(provider)}
         if connection.headers and provider not in LOCAL:  # a fake takes the place of any model, with its settings
             options["headers"] = connection.headers
@@ -114,13 +114,14 @@ class Router:
             on_headers=limiter.on_headers,
             proxy=proxy,
             verify=verify,
+            transport=connection.transport,
             **options,
         )
         return found, limiter
 
 
 #: What a provider of the user's own says itself, and of that what an adapter does not.
-_OF_A_PROVIDER: Final = ("base_url", "api_key", "headers", "proxy", "verify", "reasoning")
+_OF_A_PROVIDER: Final = ("base_url", "api_key", "headers", "proxy", "verify", "reasoning", "transport")
 _OF_AN_ADAPTER: Final = ("base_url", "api_key", "headers", "reasoning")
 
 

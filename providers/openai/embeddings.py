@@ -18,7 +18,7 @@ from callboard.providers.openai.chat_api import OpenAIChat
 from callboard.providers.openai.dialects import SERVERS
 from callboard.providers.request_encoding import bearer
 from callboard.providers.retry import RetryPolicy
-from callboard.providers.transport import HttpProvider, ProxyFor, Verify
+from callboard.providers.transport import AnyTransport, HttpProvider, ProxyFor, Verify
 
 #: Sixty-four short texts take a hosted model well under a second; a local one on a CPU may need some.
 EMBEDDING_TIMEOUTS: Final = Timeouts(idle_seconds=30.0, total_seconds=30.0)
@@ -45,6 +45,7 @@ class EmbeddingApi:
         headers: Mapping[str, str] | None = None,
         proxy: str | ProxyFor = "",
         verify: Verify = True,
+        transport: AnyTransport | None = None,
         policy: RetryPolicy | None = None,
     ) -> None:
         provider, _, self.model = model.partition("/")
@@ -58,7 +59,7 @@ class EmbeddingApi:
         self._policy = policy or RetryPolicy()
         self._headers = {"content-type": "application/json", **(headers or {}), **bearer(api_key)}
         adapter = OpenAIChat(base_url=base_url, api_key=api_key, dialect=dialect)
-        self._http = HttpProvider(adapter, timeouts=EMBEDDING_TIMEOUTS, proxy=proxy, verify=verify)
+        self._http = HttpProvider(adapter, timeouts=EMBEDDING_TIMEOUTS, proxy=proxy, verify=verify, transport=transport)
 
     async def post(self, body: Mapping[str, object]) -> JsonObject:
         """The JSON answer to this JSON body, whose `model` is ours.

@@ -53,7 +53,7 @@ PRELOADED: Final = (
     "callboard.actors.running", "callboard.actors.taking_up", "callboard.actors.wiring",
     "callboard.actors.telemetry.opentelemetry_spans", "callboard.actors.telemetry.opentelemetry_metrics",
     "callboard.providers.http_adapters", "callboard.providers.transport", "callboard.providers.openai.background",
-    "aiohttp", "cloudpickle", "docstring_parser", "httpx_aiohttp", "netrc", "numpy", "pydantic.json_schema",
+    "aiohttp", "cloudpickle", "docstring_parser", "httpx", "netrc", "numpy", "pydantic.json_schema",
     "stringprep", "tenacity", "tokenizers",
 )  # fmt: skip
 #: Variables which an interpreter reads when it starts, and what they do is done in the fork. With another value of any
