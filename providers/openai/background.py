@@ -37,7 +37,7 @@ STOP_SECONDS: Final = 2.0
 #: The connection failed, not the answer.
 _BROKEN: Final = frozenset({ErrorKind.CONNECTION, ErrorKind.TRUNCATED, ErrorKind.TIMEOUT})
 #: What a server says that does not stream a stored answer: then it is asked for the whole of it.
-_NOT_STREAMED: Final = frozenset({ErrorKind.INVALID_REQUEST, ErrorKind.NOT_FOUND})
+_NOT_STREAMED: Final = frozenset({ErrorKind.INVALID_REQUEST, ErrorKind.NOT_FOUND, ErrorKind.UNSUPPORTED})
 
 
 class ResponsesProvider(HttpProvider):

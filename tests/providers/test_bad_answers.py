@@ -6,6 +6,8 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.wire import answer, events, sse
 
 from callboard.protocol.errors import KINDS_OF_ERRORS, ErrorKind
@@ -202,3 +204,20 @@ def test_text_without_end_outside_the_format_is_bounded_work(line: bytes) -> Non
     error = (found + decoder.finish())[-1]
     assert isinstance(error, Error)
     assert len(error.raw) <= ERROR_SNIPPET_CHARS
+
+
+#: Lines of a stream and lines that are none, so that they meet in every order.
+LINES = [
+    *(chat("a"), chat("b", "stop"), chat("c", "stop", True), b": ping\n", b"event: x\n", b"\n", b"n: 1\n"),
+    *(b"Oops, it fell\n", b"Error: no\n", b'{"detail": "no"}\n', b"]\n", b"[\n", PAGE.encode()),
+    *(b"{\n", b'  "error": {"message": "m", "code": 429}\n', b"}\n"),
+    *(b"event: error\ndata: plain words\n\n", b'data: {"code": 503, "message": "busy"}\n\n', b"data: : ping\n\n"),
+]  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(LINES), max_size=12), st.lists(st.integers(1, 9), min_size=1, max_size=4))
+def test_where_words_stand_outside_the_format_counts_and_not_how_the_bytes_are_cut(
+    lines: list[bytes], sizes: list[int]
+) -> None:
+    data = b"".join([chat("begun"), *lines])
+    assert events(CHAT, data, sizes)[-1] == events(CHAT, data)[-1]

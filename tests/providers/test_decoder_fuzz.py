@@ -38,6 +38,7 @@ cachedContentTokenCount candidatesTokenCount thoughtsTokenCount totalTokenCount 
 document_index start_char_index annotations annotation annotation_index url_citation start_index end_index audio
 transcript images image_url action query result logprobs top_logprobs token logprob bytes service_tier x_groq
 queries output_format namespace caller sequence_number
+base_resp status_code status_msg detail msg loc errors details violations quotaId
 """
 _VALUES = """
 message_start message_delta message_stop content_block_start content_block_delta content_block_stop ping error
