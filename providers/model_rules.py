@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from callboard.protocol.content import Replay
-from callboard.protocol.model import ModelRequest
+from callboard.protocol.model import ModelRequest, Sampling
 from callboard.protocol.provider_options import AnthropicOptions, ExtraFields, OpenAIOptions, ProviderOptions
 
 
@@ -272,6 +272,8 @@ def _refused_by(model: str) -> tuple[RefusedOptions, ...]:
 def fitted(request: ModelRequest, server: str) -> tuple[ModelRequest, list[str]]:
     """The request without what its model refuses, and a note on each option that was left out."""
     notes: list[str] = []
+    if not request.provider_options and _is_bare(request.sampling):
+        return request, notes  # most requests
     rule = thinking_of(request.model)
     if request.sampling.reasoning_effort == "none" and rule is not None and rule.when is Thinks.ALWAYS:
         sent = f"sent as {rule.least!r}" if rule.least else "left out"
@@ -286,6 +288,17 @@ def fitted(request: ModelRequest, server: str) -> tuple[ModelRequest, list[str]]
         request, left_out = _without(request, row.options)
         notes += [f"{name}: {request.model} takes none{why}; left out" for name in left_out]
     return request, notes
+
+
+def _is_bare(sampling: Sampling) -> bool:
+    """Is nothing set that any model refuses?"""
+    return (
+        sampling.temperature is None
+        and sampling.top_p is None
+        and sampling.reasoning_effort is None
+        and sampling.logprobs is None
+        and not sampling.stop
+    )
 
 
 def _without(request: ModelRequest, names: Iterable[str]) -> tuple[ModelRequest, list[str]]:

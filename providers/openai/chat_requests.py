@@ -37,6 +37,7 @@ class ChatEncoding(encoding.Encoding):
         self.family = family = family_of(request.model)
         """Whose reasoning the model takes back as its own; None: not known."""
         self.reasoning_field = dialect.reasoning_replay_field or ("reasoning_content" if family else "")
+        self.wants_reasoning = bool(self.reasoning_field) or dialect.thinking_parts
         self.wants_blank = dialect.blank_reasoning or (family is not None and family.wants_blank)
 
     def body(self) -> Body:
@@ -70,7 +71,7 @@ class ChatEncoding(encoding.Encoding):
             if instructions:
                 written.append({"role": "system", "content": instructions})
         for message in self._in_turns(messages_after):
-            is_behind_results = bool(written) and written[-1]["role"] == "tool"
+            is_behind_results = self.wants_blank and bool(written) and written[-1]["role"] == "tool"
             if (said := self._message(message, is_behind_results)) is not None:
                 self._add(written, said)
         if self.dialect.notes_as_user and not any(each["role"] != "system" for each in written):
@@ -177,12 +178,11 @@ class ChatEncoding(encoding.Encoding):
         return [{"type": "text", "text": text}, *shown] if shown else text
 
     def takes_back(self, replay: content.Replay | None) -> bool:
-        """Does the model want reasoning with this mark back, as its own?"""
+        """Is reasoning with this mark the model's own?"""
         dialect = self.dialect
         if replay is None and self.family is None and not dialect.blank_reasoning:
             return False
-        is_wanted = bool(self.reasoning_field) or dialect.thinking_parts
-        return is_wanted and is_own(replay, dialect.name, self.family)
+        return is_own(replay, dialect.name, self.family)
 
     def _assistant(self, message: content.AssistantMessage, *, follows_results: bool) -> Body:
         """A turn of the model's. What its server sent goes back to it; thinking, only where it wants its own back."""
@@ -369,7 +369,7 @@ class _Turn:
                 self._texts.append(part.text)
             self._keep(own)
         elif isinstance(part, content.Thinking):
-            if part.text and self._request.takes_back(part.replay):
+            if part.text and self._request.wants_reasoning and self._request.takes_back(part.replay):
                 self._thoughts.append(part.text)
             elif part.text and (own is not None or part.replay is None):  # that of another API goes without saying
                 name = self._dialect.name
