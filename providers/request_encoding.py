@@ -447,8 +447,10 @@ class Encoding:
                         found = adapted(tool.parameters, lax)
                         self.notes.append(f"tool {tool.name}: strict: {strict.name} takes {strict.budget}; left out")
             except UsageError as error:
-                raise UsageError(f"tool {tool.name!r}: {error}") from None
+                raise UsageError(f"tool {tool.name!r}: {error}; asked was {self.asked}") from None
             self.notes += [f"tool {tool.name}: {loss}" for loss in found.losses]
+            if tool.strict and strict.closed and not adapted(tool.parameters, strict).strict:
+                self.notes.append(f"tool {tool.name}: strict: left out, since its schema cannot be said so")
             tools.append(replace(tool, parameters=found.schema, strict=found.strict))
         return tuple(tools)
 

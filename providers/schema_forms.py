@@ -49,15 +49,22 @@ def in_2020_12(schema: Mapping[str, object]) -> tuple[Body, Faults]:
     out: Body = {keyword: value for keyword, value in schema.items() if isinstance(keyword, str)}
     faults: Faults = []
     out.pop("$schema", None)  # it may name an older draft
-    _types(out, faults)
-    _bounds(out)
-    _arrays(out)
-    _dependencies(out, faults)
-    for keyword in [each for each in out if not _is_allowed(each, out[each])]:
+    if "type" in out:
+        _types(out, faults)
+    if "exclusiveMinimum" in out or "exclusiveMaximum" in out:
+        _bounds(out)
+    if "items" in out or "prefixItems" in out or "additionalItems" in out:
+        _arrays(out)
+    if "dependencies" in out:
+        _dependencies(out, faults)
+    for keyword in [each for each, value in out.items() if each in _ALLOWED and not _ALLOWED[each](value)]:
         faults.append((keyword, f"{json_text(out.pop(keyword)):.200} is no value of it"))
-    _properties(out)
-    _nullable(out)
-    _values_by_type(out)
+    if "properties" in out or "required" in out:
+        _properties(out)
+    if "nullable" in out:
+        _nullable(out)
+    if "enum" in out and "type" in out:
+        _values_by_type(out)
     return out, faults
 
 
@@ -161,10 +168,6 @@ _ALLOWED: Final[Mapping[str, Callable[[object], bool]]] = {
 }
 
 
-def _is_allowed(keyword: str, value: object) -> bool:
-    return keyword not in _ALLOWED or _ALLOWED[keyword](value)
-
-
 def _properties(out: Body) -> None:
     """The names that are required, each once. Draft 3 says so at the property."""
     required, properties = out.pop("required", ()), out.get("properties")
@@ -175,6 +178,19 @@ def _properties(out: Body) -> None:
         ]
     if names:
         out["required"] = list(dict.fromkeys(names))
+
+
+def define_required(out: Body, *, drops: bool) -> None:
+    """What is required, and of which nothing is said: Gemini refuses it ("property is not defined"), and a closed
+    object has no room for it. It is said that it may be anything, or dropped where it cannot be there."""
+    properties, required = _mapping(out.get("properties")), _list(out.get("required"))
+    missing = [name for name in required if name not in properties]
+    if missing and (drops or out.get("additionalProperties") is False):
+        out["required"] = [name for name in required if name in properties]
+    elif missing:
+        out["properties"] = {**properties, **{str(name): {} for name in missing}}
+    if not out.get("required", True):
+        del out["required"]
 
 
 def _nullable(out: Body) -> None:

@@ -134,10 +134,9 @@ class SchemaDialect(Struct, frozen=True):
     budget: StrictBudget | None = None
     relaxed: SchemaDialect | None = None
     """Used, and not strict, where something cannot be said in this dialect."""
-
-    # For schemas of servers, of which nobody here can mend a fault.
     lenient: bool = False
-    """What is no schema stands for anything, and a property whose name is not taken is left out if it may be."""
+    """For a server's schemas, of which nobody here can mend a fault: what is no schema stands for anything, and a
+    property whose name is not taken is left out if it may be."""
     in_words: bool = True
     max_depth: int = MAX_SCHEMA_DEPTH
     max_nodes: int = 0
@@ -315,7 +314,7 @@ class _SchemaWalk(Struct):
         for reference in self.waiting:  # which grows meanwhile
             name = self.names[reference]
             self.within, self.level = (name,), 0
-            definitions[name] = self.node(self._resolved(reference), f"/$defs/{name}", 0)
+            definitions[name] = self.node(self._target(reference, ""), f"/$defs/{name}", 0)
             self.chars += len(name)
         if definitions:
             out["$defs"] = definitions
@@ -403,6 +402,7 @@ class _SchemaWalk(Struct):
         if known is not None:
             _rename(out, dialect)
             _integer_bounds(out, dialect)
+            forms.define_required(out, drops=dialect.lenient)
             if "prefixItems" in out and "prefixItems" not in known:
                 self._tuple(out, path)
             if dialect.closed and "anyOf" in out and "properties" in out:
@@ -418,7 +418,8 @@ class _SchemaWalk(Struct):
             self._give_type(out, path)
         if dialect.explicit and forms.may_be(out, "array") and "items" not in out and "type" in out:
             out["items"] = {}
-        self._shorten(out)
+        if dialect.max_text:
+            self._shorten(out)
         return out
 
     def _leave_out(self, out: Body, keyword: str, path: str, why: str) -> None:
@@ -479,11 +480,10 @@ class _SchemaWalk(Struct):
 
     def _shorten(self, out: Body) -> None:
         most, values = self.dialect.max_text, out.get("enum")
-        if most:
-            for keyword in ("description", "format", "pattern"):
-                if isinstance(text := out.get(keyword), str) and len(text) > most:
-                    out.pop(keyword) if keyword == "pattern" else out.update({keyword: text[:most]})
-        if self.dialect.max_values and isinstance(values, list | tuple) and len(values) > self.dialect.max_values:
+        for keyword in ("description", "format", "pattern"):
+            if isinstance(text := out.get(keyword), str) and len(text) > most:
+                out.pop(keyword) if keyword == "pattern" else out.update({keyword: text[:most]})
+        if isinstance(values, list | tuple) and len(values) > self.dialect.max_values:
             del out["enum"]
 
     def _child(self, keyword: str, value: object, path: str, depth: int, is_optional: bool, out: Body) -> object:
@@ -533,12 +533,9 @@ class _SchemaWalk(Struct):
         if isinstance(properties, Mapping):
             self.properties += len(properties)
             required = out.get("required")
-            names = [each for each in required if each in properties] if isinstance(required, list) else []
-            self.optional += len(properties) - len(names)
+            self.optional += len(properties) - (len(required) if isinstance(required, list) else 0)
             if self.dialect.all_required:
                 out["required"] = list(properties)
-            elif "required" in out:
-                out["required"] = names
 
     # References.
 
@@ -551,12 +548,13 @@ class _SchemaWalk(Struct):
             return {"$ref": references[0]}
         parts, seen = list(own), set(references)
         for reference in references:  # which grows meanwhile
-            target, more = self._parts(self._in_one_form(self._resolved(reference), path), path)
+            target, more = self._parts(self._in_one_form(self._target(reference, path), path), path)
             parts += target
             references += [each for each in more if each not in seen]
             seen.update(more)
         key = frozenset(references)
-        if references and (key in self.writing_out or not self._has_room(depth, writes_out)):
+        has_room = self.written_out <= MAX_WRITTEN_OUT and (writes_out or depth < MAX_SCHEMA_DEPTH // 2)
+        if references and (key in self.writing_out or not has_room):
             return self._left_bare(own, references, path)
         out, left = forms.joined_all(parts)
         if left:
@@ -581,9 +579,6 @@ class _SchemaWalk(Struct):
             if isinstance(branches, list | tuple):
                 waiting += [self._in_one_form(each, path) for each in reversed(branches)]
         return parts, list(references)
-
-    def _has_room(self, depth: int, writes_out: bool) -> bool:
-        return self.written_out <= MAX_WRITTEN_OUT and (writes_out or depth < MAX_SCHEMA_DEPTH // 2)
 
     def _left_bare(self, own: list[Body], references: list[str], path: str) -> Body:
         """A reference without what stands beside it, where writing it out would never end, or take too long."""
@@ -622,9 +617,6 @@ class _SchemaWalk(Struct):
         except LookupError as why:
             self._anything(path, str(why))
         return None
-
-    def _resolved(self, reference: str) -> object:
-        return self._target(reference, "")
 
     def _name(self, reference: str, *, writes: bool = True) -> str:
         """The name of its definition in what is written."""

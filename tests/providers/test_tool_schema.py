@@ -407,6 +407,17 @@ def test_every_reference_names_a_definition(reference: str, dialect: SchemaDiale
     assert not adapted.losses
 
 
+def test_what_is_required_without_being_described_may_be_anything() -> None:
+    """Gemini: "required[0]: property is not defined"."""
+    schema = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a", "b"]}
+    assert adapt_schema(schema, GEMINI).schema["properties"] == {"a": {"type": "string"}, "b": {}}
+    for dialect in (OPENAI_STRICT, ANTHROPIC_STRICT):
+        assert not adapt_schema(schema, dialect).strict
+        closed = adapt_schema({**schema, "additionalProperties": False}, dialect)
+        assert closed.strict
+        assert closed.schema["required"] == ["a"]
+
+
 def test_two_definitions_of_one_name_stay_two() -> None:
     schema = {
         **an_object(x={"$ref": "#/definitions/N"}, y={"$ref": "#/$defs/N"}),
