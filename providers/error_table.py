@@ -442,8 +442,12 @@ _WORDS: Final = (
             r"(?:Invalid schema: )?Schemas? (?:is too complex|contains? too many)\b",
             r"(?:Invalid schema: )?Circular reference detected in schema definitions",
             r"(?:Invalid schema: )?Grammar compilation timed out",
-            # OpenAI Responses, of a pattern. Groq says the same of a tool, with its name.
-            r"Invalid JSON schema\b(?! for tool)",
+            r"Invalid JSON schema\b",  # OpenAI Responses, of a pattern; Groq, of a tool
+            # Of a tool's schema: OpenAI (dify 32894, docker-agent 4155), Anthropic and Bedrock (litellm 39115,
+            # pydantic-ai 5579). Of one that was not strict it is a bad request (`Refusals`).
+            r"Invalid schema for (?:function|tool)\b",
+            r"tools\.\d{1,4}\.custom(?:\.input_schema)?: (?:For '|JSON schema|Invalid schema|Schema)",
+            r"Too many strict tools\b",
             # Gemini (python-genai 660), with and without the path of what it does not know.
             r"The specified schema produces a constraint that has too many states",
             r"A schema in GenerationConfig\b",

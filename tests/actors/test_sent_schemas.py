@@ -20,7 +20,7 @@ from callboard.actors.mcp.remote_values import ServerState
 from callboard.actors.requests.client_tools import ClientTool
 from callboard.actors.runtime import Runtime
 from callboard.actors.settings import Settings
-from callboard.actors.testing.wire_double import Api, Turn, WireDouble
+from callboard.actors.testing.wire_double import Api, RawAnswer, Turn, WireDouble
 from callboard.actors.tools import tool
 
 SUPPORT = Path(__file__).parents[1] / "support"
@@ -174,3 +174,34 @@ def test_output_types_are_asked_for_as_openai_takes_them(kind: Any, text: str, s
     assert form["strict"] is strict
     assert list(faults(form["schema"])) == []
     assert '"uri"' not in json.dumps(form["schema"].get("properties", {}).get("url", {}).get("format", ""))
+
+
+REFUSALS = {
+    Api.ANTHROPIC: [
+        "Schemas contains too many optional parameters (25), which would make grammar compilation inefficient. Reduce "
+        "the number of optional parameters in your tool schemas (limit: 24).",
+        "Schema is too complex for compilation. Try reducing the number of tools or simplifying tool schemas.",
+        "The compiled grammar is too large, which would cause performance issues. Simplify your tool schemas or reduce "
+        "the number of strict tools.",
+        "tools.0.custom: For 'array' type, property 'maxItems' is not supported",  # litellm 39115
+        "Too many strict tools (28). The maximum number of strict tools supported is 20. Try reducing the number of "
+        "tools marked as strict.",  # pydantic-ai 5579
+    ],
+    Api.RESPONSES: ["Invalid schema for function 'odd': In context=('properties', 'a'), 'oneOf' is not permitted."],
+    Api.CHAT: ["Invalid schema for function 'odd': In context=('properties', 'a'), schema must have a 'type' key."],
+}
+
+
+@pytest.mark.parametrize(("api", "said"), [(api, said) for api in REFUSALS for said in REFUSALS[api]])
+def test_a_strict_tool_that_is_refused_all_the_same_is_sent_without_strict(api: Api, said: str) -> None:
+    error = {"message": said, "type": "invalid_request_error"}
+    refused = RawAnswer({"type": "error", "error": error} if api is Api.ANTHROPIC else {"error": error}, 400)
+    own = ClientTool("odd", "d", {"type": "object", "properties": {"a": {"type": "string"}}}, strict=True)
+    with shared_double([refused, Turn("one"), Turn("two")]) as server, runtime_for(server, api) as runtime:
+        first = runtime.ask_sync("hi", tools=[own])
+        assert runtime.ask_sync("hi", tools=[own]).text == "two"
+        bodies = server.traffic().bodies
+    strict = [each.get("function", each).get("strict", False) for body in bodies for each in body["tools"]]
+    assert strict == [True, False, False]
+    assert first.text == "one"
+    assert any(note.endswith("its schema was refused: odd without strict now.") for note in first.notes)

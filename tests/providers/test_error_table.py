@@ -411,7 +411,13 @@ IN_WORDS: list[tuple[str, int, Any, ErrorKind, str]] = [
     ("vllm", 400, openai("The provided JSON schema contains features not supported by xgrammar."),
      K.SCHEMA_UNSUPPORTED, "vllm 26421"),
     ("groq", 400, openai("invalid JSON schema for tool get_weather, tools[0].function.parameters: m"),
-     K.INVALID_REQUEST, "of a tool: the answer's schema is as good as before"),
+     K.SCHEMA_UNSUPPORTED, "of a tool: it is sent without strict (Refusals), else it is a bad request"),
+    ("openai", 400, openai("Invalid schema for function 'f': In context=(), 'allOf' is not permitted."),
+     K.SCHEMA_UNSUPPORTED, "docker-agent 4155"),
+    ("anthropic", 400, anthropic("tools.1.custom: For 'array' type, property 'maxItems' is not supported"),
+     K.SCHEMA_UNSUPPORTED, "litellm 39115"),
+    ("bedrock", 400, {"message": "The model returned the following errors: Too many strict tools (28). The maximum "
+                                 "number of strict tools supported is 20."}, K.SCHEMA_UNSUPPORTED, "pydantic-ai 5579"),
     # A server that is down says so by its words alone inside a stream.
     ("openai-compatible", 200, {"detail": "Internal Server Error"}, K.SERVER, "FastAPI, inside a 200"),
     ("openai-compatible", 200, {"detail": "Too many requests"}, K.RATE_LIMITED, "slowapi, inside a 200"),

@@ -451,6 +451,19 @@ def test_the_answer_s_schema_goes_behind_the_tools_that_are_strict(simulated: Ac
     assert (failed.error.kind, failed.requests) == (ErrorKind.SCHEMA_UNSUPPORTED, 2)
 
 
+def test_a_tool_that_is_refused_without_strict_is_a_bad_request_and_the_answer_s_schema_is_taken(
+    simulated: ActorSystem,
+) -> None:
+    said = "invalid JSON schema for tool look, tools[0].function.parameters: m"
+    refusals = Refusals()
+    desk = Desk(simulated, refusing(Error(ErrorKind.SCHEMA_UNSUPPORTED, said, status=400)), refusals=refusals)
+    desk.ask(tools=(LOOK,), schema={"type": "object"})
+    desk.run()
+    (failed,) = desk.session.of(ModelFailed)
+    assert (failed.error.kind, failed.requests) == (ErrorKind.INVALID_REQUEST, 1)
+    assert refusals.takes_schemas("scripted/model-0", desk.scheduler.now(), {"type": "object"})
+
+
 def test_what_a_request_without_a_schema_is_refused_for_is_something_else(simulated: ActorSystem) -> None:
     refusals = Refusals()
     desk = Desk(simulated, refusing(Error(ErrorKind.SCHEMA_UNSUPPORTED, "no", status=400)), refusals=refusals)
