@@ -153,10 +153,10 @@ class ResponsesDecoder(BaseDecoder):
             text = self._text_of(document, told)
             self._place, self._item_id = place, item_id
             self._refused = self._refused or told.refusal
+            if text.lead and not text.written.tell():
+                out.append(self._lead(text))
         if logprobs := get("logprobs"):
             text.logprobs += self._bounded(_logprobs(logprobs))
-        if text.lead and not text.written.tell():
-            out.append(self._lead(text))
         text.written.write(delta)
         out.append(told.kind(delta, text.block))
 
