@@ -59,7 +59,7 @@ _ELSEWHERE: Final = _each(
         "model": "llm engine model_name deployment chat_model",
         "output": "response_format response_model output_type result_type output_schema schema text_format "
         "response_schema structured_output",
-        "reasoning_effort": "reasoning effort thinking",
+        "reasoning_effort": "reasoning effort thinking enable_thinking think",
         "request_timeout_seconds": "request_timeout deadline",
         "sampling": "model_settings generation_config model_kwargs params config",
         "stop": "stop_sequences stop_words",
