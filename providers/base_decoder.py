@@ -55,6 +55,8 @@ MAX_ERROR_BODY_BYTES: Final = 64 * 1024
 _SNIFF_BYTES: Final = 1024
 #: Of the words that a server ends with (its reason, the model's name) so much is kept.
 _MAX_WORD_CHARS: Final = 200
+#: Of the lines outside the format so many that may end a JSON document are looked at; later ones at the end.
+_MAX_LOOKS: Final = 16
 #: With twenty alternatives each takes 3 kB.
 MAX_LOGPROBS: Final = 20_000
 #: A count of tokens above this is none: it is a hundred times the largest context there is.
@@ -102,6 +104,8 @@ class BaseDecoder(ABC):
         "_held_bytes",
         "_kind",
         "_last_data",
+        "_looks",
+        "_outside",
         "_replay_bytes",
         "_secret",
         "_sse",
@@ -148,6 +152,9 @@ class BaseDecoder(ABC):
         self._body = bytearray()
         self._last_data = b""
         self._head = b""
+        self._outside = bytearray()
+        """Lines of the stream outside its format."""
+        self._looks = 0
         # Decided by the bytes: servers stream unasked, and answer whole where a stream was wanted.
         self._take: Callable[[bytes, list[StreamEvent]], None] = self._take_first if status < 400 else self._take_error
 
@@ -172,8 +179,8 @@ class BaseDecoder(ABC):
         if self.ended:
             return
         self._close()
-        if self._sse.is_broken:  # the server says that the turn is whole all the same
-            self.notes.append(f"the stream held text outside its format: {snippet(bytes(self._sse.outside))}")
+        if self._outside:  # the server says that the turn is whole all the same
+            self.notes.append(f"the stream held text outside its format: {snippet(bytes(self._outside))}")
         try:
             storable_bytes(done.raw_usage)
         except ValueError:
@@ -244,10 +251,7 @@ class BaseDecoder(ABC):
 
     def fail_truncated(self, out: list[StreamEvent]) -> None:
         """Close a stream whose body ended before its turn (quirk 23)."""
-        words = bytes(self._sse.outside)
-        if not words and _tells(self._last_data):
-            words = self._last_data
-        if words:
+        if words := bytes(self._outside) or self._sse.hint or (self._last_data if _tells(self._last_data) else b""):
             self.fail_words(out, words, ErrorKind.TRUNCATED, _BROKEN_OFF)
             return
         raw = snippet(self._last_data)
@@ -362,7 +366,7 @@ class BaseDecoder(ABC):
             begins = any(self._head.startswith(start) or start.startswith(self._head) for start in _STREAM_STARTS)
             if not self._last_data and not begins:
                 self.fail_malformed(out, "the body is neither JSON nor an event stream.", self._head)
-            elif self._sse.is_broken and not self.ended:
+            elif self._outside and not self.ended:
                 self.fail_truncated(
                     out
                 )  # only the end of the body says that the turn is whole, and words came before it
@@ -442,9 +446,7 @@ class BaseDecoder(ABC):
                 self.on_end(out, True)
                 return
             if text.startswith(OUTSIDE):
-                self._last_data = data = data[1:]
-                if _tells(data):  # at once: its server may keep the connection open
-                    self.fail_words(out, data, ErrorKind.OTHER)
+                self._take_outside(data[1:], out)
                 return
             if text.startswith(b":"):
                 return  # Vertex's partner models send their keep-alives as data (quirk 99)
@@ -456,6 +458,16 @@ class BaseDecoder(ABC):
             self.on_json(event, document, out)
         elif document is not None:
             self.fail_malformed(out, "a streamed event is not a JSON object.", data)
+
+    def _take_outside(self, line: bytes, out: list[StreamEvent]) -> None:
+        """A line that no event stream may have. A whole JSON error ends it: its server may keep the connection open."""
+        self._last_data = b""
+        if len(self._outside) < MAX_ERROR_BODY_BYTES:
+            self._outside += line
+            if line.rstrip().endswith((b"}", b"]")) and self._looks < _MAX_LOOKS:
+                self._looks += 1
+                if _tells(words := bytes(self._outside)):
+                    self.fail_words(out, words, ErrorKind.OTHER)
 
 
 def _ignore(data: bytes, out: list[StreamEvent]) -> None:

@@ -13,15 +13,10 @@ from typing import Final, TypeAlias
 
 from callboard.protocol.limits import MAX_RESPONSE_BYTES
 
-#: Of words outside the format no more is kept: as much as of an error's body.
-_MAX_OUTSIDE_BYTES: Final = 64 * 1024
 BOM: Final = b"\xef\xbb\xbf"
-#: What begins the data of an event that is none: the words outside the format as they are by now. (RFC 7464's mark of
-#: a JSON text in a sequence.)
+#: What begins the data of an event that is none: a line outside the format, in its place among the events. (RFC 7464's
+#: mark of a JSON text in a sequence.)
 OUTSIDE: Final = b"\x1e"
-#: Of the words outside the format so many lines are looked at that may end a JSON document; later ones at the end.
-_MAX_LOOKS: Final = 16
-_ENDS: Final = (b"}", b"]")
 _SILENT_FIELDS: Final = frozenset({b"id", b"retry"})
 #: Lines that an event stream may have: a field of any name (the standard skips those it does not know), alone or before
 #: a colon, and one behind white space (quirk 31). `{"error": ...`, `<html>` and sentences are none.
@@ -43,15 +38,13 @@ class SseDecoder:
 
     __slots__ = (
         *("_data", "_event", "_first_line", "_max_event_bytes", "_pending_bytes", "_skip_lf", "_tail"),
-        *("_looks", "is_broken", "outside"),
+        *("_is_broken", "hint"),
     )
 
     def __init__(self, max_event_bytes: int = MAX_RESPONSE_BYTES) -> None:
-        self.outside = bytearray()
-        """Lines of no field that we know: all from the first on that no event stream may have, else the last one."""
-        self.is_broken = False
-        """Has a line come that no event stream may have?"""
-        self._looks = 0
+        self.hint = b""
+        """The last line of an unknown field. `Error: no` looks like one: it is told where the stream ends early."""
+        self._is_broken = False
         self._max_event_bytes = max_event_bytes
         self._tail = bytearray()
         self._data: list[bytes] = []
@@ -81,7 +74,7 @@ class SseDecoder:
         lines = chunk.split(b"\n")
         tail = lines.pop()
         events = self._lines(lines)
-        if events or not self._data:
+        if not self._data or (events and not events[-1][1].startswith(OUTSIDE)):
             self._pending_bytes = 0
         if tail or self._data:
             self._tail += tail
@@ -120,18 +113,10 @@ class SseDecoder:
                 elif name == b"data":
                     data.append(value.removeprefix(b" "))
                 elif name and name not in _SILENT_FIELDS:
-                    self._note_outside(line)
-                    if self.is_broken and line.rstrip()[-1:] in _ENDS and self._looks < _MAX_LOOKS:
-                        # Perhaps a whole error, in its place among the events: the next one may be the last.
-                        self._looks += 1
-                        events.append(("", OUTSIDE + self.outside))
+                    # Behind the first line that no stream may have, those that look like fields are of its kind.
+                    self._is_broken = self._is_broken or not _FIELD.match(line)
+                    if self._is_broken:
+                        events.append(("", OUTSIDE + line + b"\n"))
+                    else:
+                        self.hint = line
         return events
-
-    def _note_outside(self, line: bytes) -> None:
-        """`Error: no` looks like a field, which the standard skips: it is told where the stream ends early."""
-        if not self.is_broken:
-            self.is_broken = not _FIELD.match(line)
-            if not self.is_broken:
-                self.outside.clear()
-        if len(self.outside) < _MAX_OUTSIDE_BYTES:
-            self.outside += line[:_MAX_OUTSIDE_BYTES] + b"\n"

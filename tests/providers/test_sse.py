@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from support.wire import cut
 
-from callboard.providers.sse_decoder import SseDecoder, SseLimitError
+from callboard.providers.sse_decoder import OUTSIDE, SseDecoder, SseLimitError
 
 #: What matters to the decoder, so that random streams hit the corners.
 PIECES = [
@@ -24,7 +24,7 @@ sizes = st.lists(st.integers(1, 7), min_size=1, max_size=5)
 def decode(data: bytes, chunk_sizes: list[int] | None = None) -> list[tuple[str, bytes]]:
     decoder = SseDecoder()
     events = [event for chunk in cut(data, chunk_sizes or [65536]) for event in decoder.feed(chunk)]
-    return events + decoder.finish()
+    return [each for each in events + decoder.finish() if not each[1].startswith(OUTSIDE)]
 
 
 def feed_all(decoder: SseDecoder, chunks: list[bytes]) -> None:
@@ -91,6 +91,21 @@ def test_an_event_of_endless_data_lines_is_an_error_too() -> None:
     decoder = SseDecoder(max_event_bytes=1000)
     with pytest.raises(SseLimitError):
         feed_all(decoder, [b"data: x\n"] * 1000)
+
+
+def test_nor_do_lines_outside_the_format_hide_it() -> None:
+    decoder = SseDecoder(max_event_bytes=1000)
+    with pytest.raises(SseLimitError):
+        feed_all(decoder, [b"data: x\nno field\n"] * 1000)
+
+
+def test_a_line_that_no_stream_may_have_stands_in_its_place_among_the_events() -> None:
+    data = b'n: 1\ndata: a\n\n{"error": 1}\nn: 2\n\ndata: b\n\n'
+    for place in range(len(data) + 1):
+        decoder = SseDecoder()
+        found = decoder.feed(data[:place]) + decoder.feed(data[place:]) + decoder.finish()
+        assert found == [("", b"a"), ("", OUTSIDE + b'{"error": 1}\n'), ("", OUTSIDE + b"n: 2\n"), ("", b"b")], place
+        assert decoder.hint == b"n: 1"
 
 
 def test_keep_alives_may_go_on_for_ever() -> None:
