@@ -642,14 +642,7 @@ class PlayedPerson:
                 is_all = kind not in (ApprovalKind.ONCE, ApprovalKind.DENY)
                 world.reach("answer", kind)
                 verdict = Verdict(
-                    event.tag,
-                    granted,
-                    event.by,
-                    "planned",
-                    _SAYS[kind],
-                    changed,
-                    hold=hold,
-                    is_for_request=is_all,
+                    event.tag, granted, event.by, "planned", _SAYS[kind], changed, hold=hold, is_for_request=is_all
                 )
                 world.verdicts.setdefault(event.tag, verdict)
                 decide(verdict)
