@@ -66,9 +66,6 @@ def _result(result: ToolMessage) -> Iterator[UserPart]:
 
 # What a model writes where its server does not read its markup.
 
-#: What is told of such an answer. No call is run from text: whoever wrote what the model read may have written that.
-WRITTEN_CALL_TOLD: Final = "The model wrote a call of {} as text, in its own markup, which is not run."
-
 #: How the calls of model families begin and end ("": with the text), with the full-width bars and blocks of DeepSeek's
 #: tokens as plain ones. By the parsers of vLLM (vllm/tool_parsers, vllm/parser) and SGLang (function_call), and by who
 #: has seen it as an answer.

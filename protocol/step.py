@@ -18,7 +18,6 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from callboard.protocol import commands, content, events, limits, states
-from callboard.protocol.calls_as_text import WRITTEN_CALL_TOLD
 from callboard.protocol.clock import RequestClock
 from callboard.protocol.commands import Command
 from callboard.protocol.content import ToolCall
@@ -65,6 +64,8 @@ _SHORT_ANSWERS: Final = {
 }
 #: Of a model that thinks, for example, until nothing is left for an answer.
 NO_ROOM: Final = "The limit of output tokens was reached before the model had answered; raise it."
+#: Of a call in a model's own markup. No call is run from text: whoever wrote what the model read may have written that.
+WRITTEN_CALL_TOLD: Final = "The model wrote a call of {} as text, in its own markup, which is not run."
 #: A turn that ended so may have been cut in the middle of a call.
 _CUT: Final = frozenset({FinishReason.LENGTH, FinishReason.ERROR})
 #: What the model reads about such a turn whose whole calls are run.

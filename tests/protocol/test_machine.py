@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from support.examples import examples
 
-from callboard.protocol.calls_as_text import WRITTEN_CALL_TOLD
 from callboard.protocol.codec import decode_event, decode_messages, encode_event, encode_messages
 from callboard.protocol.commands import (
     AskApproval,
@@ -85,6 +84,7 @@ from callboard.protocol.model import (
 from callboard.protocol.options import RequestOptions, ToolFallback, ToolOffer
 from callboard.protocol.start_check import check_start
 from callboard.protocol.states import CallState, RequestState
+from callboard.protocol.step import WRITTEN_CALL_TOLD
 from callboard.protocol.testing.scenario import STANDARD_TOOLS
 from callboard.protocol.tools import Decision, FailureCode, Risk, ToolContract, ToolDefinition, ToolFailure
 
