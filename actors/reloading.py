@@ -25,7 +25,7 @@ CHANGEABLE: Final = frozenset(
         "instructions", "request_timeout_seconds", "approval_timeout_seconds", "max_steps", "token_budget",
         "cost_budget", "context_tokens", "history_share", "result_share", "sampling", "parallel_tool_calls",
         "server_tools", "storage", "service_tier", "provider_options", "prompt_cache", "max_concurrent_requests",
-        "expand_search",
+        "expand_search", "tools_budget_tokens",
     )
 )  # fmt: skip
 

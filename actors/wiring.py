@@ -68,10 +68,9 @@ from callboard.protocol.events import RequestStarted
 from callboard.protocol.ids import RequestId, ToolName
 from callboard.protocol.limits import MAX_CALL_TOKENS
 from callboard.protocol.model import ModelRequest, PromptCache, ToolChoice, ToolChoiceMode
-from callboard.protocol.options import RequestOptions, ToolFallback, ToolOffer
+from callboard.protocol.options import RequestOptions, ToolFallback, ToolOffer, request_of
 from callboard.protocol.output import OutputMode, OutputSpec
 from callboard.protocol.policy import Mode
-from callboard.protocol.prompt import request_of
 from callboard.protocol.prompt_tokens import TokenCounter, estimate_tokens, message_tokens
 from callboard.protocol.tools import ToolDefinition
 from callboard.providers.catalog import Prices
@@ -618,6 +617,7 @@ def _options(settings: Settings, model: str, models: Sequence[str]) -> RequestOp
         max_steps=settings.max_steps,
         token_budget=settings.token_budget,
         cost_budget=settings.cost_budget,
+        tools_budget_tokens=settings.tools_budget_tokens,
         continue_cut_answers=settings.continue_cut_answers,
         input_price=prices.input if prices else None,
         output_price=prices.output if prices else None,

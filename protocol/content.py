@@ -123,6 +123,8 @@ class ServerTool(Value, frozen=True):
     """What a call and its result have in common, where the provider sends them as two blocks."""
     text: str = ""
     """What was asked, or what came of it, in short; "" where the block says nothing readable."""
+    found: tuple[str, ...] = ()
+    """Of a search for tools: the tools of ours that the model can call now."""
 
 
 MediaPart = Image | Document | Audio | Video

@@ -11,10 +11,11 @@ from msgspec.structs import replace
 
 from callboard.protocol.commands import CallModel, Command, Finish
 from callboard.protocol.content import Message, Text, ToolCall
-from callboard.protocol.events import Event, ModelResponded
+from callboard.protocol.events import Event, ModelResponded, RequestStarted
 from callboard.protocol.ids import Tag
 from callboard.protocol.machine import Session
 from callboard.protocol.model import FinishReason, ModelResponse, Usage
+from callboard.protocol.options import ToolOffer
 from callboard.protocol.states import CallState, RequestState
 
 #: The text of the turn that ends the request; the caller is given the call's result, not this.
@@ -38,6 +39,8 @@ class DirectCall:
     def apply(self, event: Event) -> tuple[Command, ...]:
         """As `Session.apply`. Raises ProtocolError for an event that is illegal now."""
         todo: list[Command] = []
+        if isinstance(event, RequestStarted):
+            event = replace(event, tools=tuple(map(_not_deferred, event.tools)))
         for command in self._session.apply(event):
             if isinstance(command, CallModel):
                 turn = ModelResponded(command.tag, event.at, next(self._turns), cost=0.0, requests=0)
@@ -92,6 +95,11 @@ def _without_model(finish: Finish) -> Finish:
     """Only the step of the call is reported, and nothing was used or paid."""
     steps = tuple(replace(each, usage=None, cost=None) for each in finish.steps if each.calls)
     return replace(finish, text="", usage=Usage(), cost=0.0, steps=steps)
+
+
+def _not_deferred(offer: ToolOffer) -> ToolOffer:
+    """Whoever calls a tool directly has found it."""
+    return replace(offer, definition=replace(offer.definition, deferred=False)) if offer.definition.deferred else offer
 
 
 def _no_tokens(_text: str) -> int:

@@ -521,7 +521,7 @@ class Session:
             self._has_read_untrusted,
             words,
         )
-        answers = ruling.calls if ruling is not None else NO_ANSWERS
+        answers = self._prompt.searched(turn.message, ruling.calls if ruling is not None else NO_ANSWERS)
         todo = self._batch.begin(turn, self._prompt.offers, self._repeats, at, answers)
         self._ruling = ruling if ruling is not None and ruling.outcome is not None else None
         if self._batch.ends_run and self._ruling is None:

@@ -32,6 +32,7 @@ from callboard.protocol.ids import CallId, ToolName
 from callboard.protocol.limits import MAX_CALL_TOKENS
 from callboard.protocol.provider_options import ProviderOptions
 from callboard.protocol.server_tools import ServerToolOffer
+from callboard.protocol.tool_search import ToolSearch
 from callboard.protocol.tools import ToolDefinition
 from callboard.protocol.values import Value
 
@@ -180,6 +181,7 @@ class ServerToolEvent(Value, frozen=True):
     name: str = ""
     call_id: str = ""
     text: str = ""
+    found: tuple[str, ...] = ()
 
 
 class Restarted(Value, frozen=True):
@@ -371,6 +373,8 @@ class ModelRequest(Value, frozen=True):
     images_out: bool = False
     """May the model answer with pictures?"""
     audio_out: AudioOut | None = None
+    tool_search: ToolSearch | None = None
+    """What the model can find besides `tools`; for an API that searches itself."""
     is_last_try: bool = False
     """No other request may follow where this one fails: it is not sent over a connection that may be closed."""
 

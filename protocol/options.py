@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 
@@ -9,11 +10,13 @@ from msgspec.structs import replace
 
 from callboard.protocol import limits
 from callboard.protocol.compaction import Compaction
-from callboard.protocol.model import AudioOut, PromptCache, ResponseStorage, Sampling, ToolChoice
+from callboard.protocol.content import Message
+from callboard.protocol.model import AudioOut, ModelRequest, PromptCache, ResponseStorage, Sampling, ToolChoice
 from callboard.protocol.output import OutputSpec
 from callboard.protocol.policy import Mode
 from callboard.protocol.provider_options import ProviderOptions
 from callboard.protocol.server_tools import ServerToolOffer
+from callboard.protocol.tool_search import ToolSearch
 from callboard.protocol.tools import Decision, ToolContract, ToolDefinition
 from callboard.protocol.values import Value
 
@@ -102,6 +105,9 @@ class RequestOptions(Value, frozen=True, omit_defaults=False):
     audio_out: AudioOut | None = None
     provider_options: tuple[ProviderOptions, ...] = ()
     tool_fallback: ToolFallback = ToolFallback.RETRY_WITHOUT_TOOLS
+    tools_budget_tokens: int | None = None
+    """What the tools may take of a prompt; those beyond it the model finds by searching (tool_search.py). None: all are
+    shown, but those that are marked `deferred`."""
     takes_tools: bool = True
     """False: the model has refused tools not long ago, and is asked without them from the beginning."""
     output: OutputSpec | None = None
@@ -126,3 +132,34 @@ class RequestOptions(Value, frozen=True, omit_defaults=False):
     """How often at most an answer that was cut at the limit of output tokens is gone on with (cut_answer.py)."""
     mode: Mode | None = None
     """What the request is for; None: what the runtime's policy says of all."""
+
+
+def request_of(
+    options: RequestOptions,
+    model: str,
+    messages: tuple[Message, ...],
+    tools: tuple[ToolDefinition, ...],
+    tool_choice: ToolChoice,
+    *,
+    response_schema: Mapping[str, object] | None = None,
+    sampling: Sampling | None = None,
+    tool_search: ToolSearch | None = None,
+) -> ModelRequest:
+    """What a model is asked with these options; `sampling` in place of theirs."""
+    return ModelRequest(
+        model,
+        messages,
+        tools,
+        tool_choice,
+        options.parallel_tool_calls if tools else None,
+        response_schema,
+        sampling=sampling or options.sampling,
+        provider_options=options.provider_options,
+        server_tools=options.server_tools,
+        prompt_cache=options.prompt_cache,
+        storage=options.storage,
+        service_tier=options.service_tier,
+        images_out=options.images_out,
+        audio_out=options.audio_out,
+        tool_search=tool_search,
+    )

@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import Final
 
 from msgspec import Struct
@@ -36,10 +37,11 @@ from callboard.protocol.model import (
     ToolChoiceMode,
     Usage,
 )
-from callboard.protocol.options import RequestOptions, ToolOffer
-from callboard.protocol.output import OutputMode, mode_of
+from callboard.protocol.options import RequestOptions, ToolOffer, request_of
+from callboard.protocol.output import AnsweredCall, OutputMode, mode_of, search_answers
 from callboard.protocol.prompt_tokens import PromptSize, TokenCounter, message_tokens, tools_tokens
 from callboard.protocol.provider_options import ExtraFields
+from callboard.protocol.tool_search import DeferredTools, deferred_names
 from callboard.protocol.tools import ToolDefinition
 
 # What the model is asked.
@@ -76,35 +78,6 @@ class _Piece(Struct):
     """Of its first message in the conversation, from 1."""
 
 
-def request_of(
-    options: RequestOptions,
-    model: str,
-    messages: tuple[Message, ...],
-    tools: tuple[ToolDefinition, ...],
-    tool_choice: ToolChoice,
-    *,
-    response_schema: Mapping[str, object] | None = None,
-    sampling: Sampling | None = None,
-) -> ModelRequest:
-    """What a model is asked with these options; `sampling` in place of theirs."""
-    return ModelRequest(
-        model,
-        messages,
-        tools,
-        tool_choice,
-        options.parallel_tool_calls if tools else None,
-        response_schema,
-        sampling=sampling or options.sampling,
-        provider_options=options.provider_options,
-        server_tools=options.server_tools,
-        prompt_cache=options.prompt_cache,
-        storage=options.storage,
-        service_tier=options.service_tier,
-        images_out=options.images_out,
-        audio_out=options.audio_out,
-    )
-
-
 def _last_question(history: Sequence[Message], begin: int) -> int:
     """Where the last message of a user is, at `begin` or behind it: a request without a question goes on from there."""
     places = range(len(history) - 1, begin - 1, -1)
@@ -123,18 +96,19 @@ class PromptBuilder:
         """The model takes no tools: calls and results of the history are told in words."""
         self.definitions = tuple(offer.definition for offer in started.tools if offer.is_shown)
         """Of the tools that the model is shown."""
+        self._all_offers = {offer.definition.name: offer for offer in started.tools}
+        self.search = self._find_deferred(started.history)
+        """None: no tool is deferred."""
         self.tools: tuple[ToolDefinition, ...]
-        """What the model is shown of tools: these and, with OutputMode.TOOL, the output tool."""
+        """What the model is shown of these, as far as they are found; with OutputMode.TOOL, the output tool, too."""
         self.output_mode: OutputMode | None
         """How the model is asked for an answer of a certain form; None: any text will do."""
         self._set_output_mode(options.output.modes if options.output is not None else ())
-        self.offers: dict[ToolName, ToolOffer] = {offer.definition.name: offer for offer in started.tools}
+        self.offers: dict[ToolName, ToolOffer] = self._offers_found()
+        """By the tools that may be called now."""
         self._spent = spent
         history = self._history = started.history
-        leading = 0
-        while leading < len(history) and isinstance(history[leading], content.SystemMessage):
-            leading += 1
-        self._leading = history[:leading]
+        self._leading = tuple(takewhile(lambda message: isinstance(message, content.SystemMessage), history))
         """What the history itself begins with: instructions of the conversation."""
         self.compacted = started.compacted if options.compaction is not None else Compacted()
         """What was done to the conversation so far, by earlier requests and by this one."""
@@ -143,7 +117,7 @@ class PromptBuilder:
         """The summary that is being asked for."""
         self._has_summarised = False
         """Or tried to: once a request."""
-        begin = max(self.compacted.left_out, leading)
+        begin = max(self.compacted.left_out, len(self._leading))
         self._most: int | None = None
         """What a prompt may have at the most, besides what the window says: set once a model has refused one."""
         self._head = self._make_head()
@@ -174,12 +148,13 @@ class PromptBuilder:
     def _set_output_mode(self, modes: Sequence[OutputMode]) -> None:
         """Take the best of these that is possible, and with it what is sent beside the messages."""
         output, self._modes, self.output_mode = self._options.output, tuple(modes), None
-        self.tools, self._schema = self.definitions, None
+        offered, found = (self.definitions, ()) if self.search is None else (self.search.offered, self.search.found)
+        self.tools, self._schema = (*offered, *found), None
         if output is not None:
             takes_calls = not self._tells_calls and self._options.tool_choice.mode is not ToolChoiceMode.NONE
             self.output_mode = mode_of(output, modes, has_tools=bool(self.definitions), takes_calls=takes_calls)
             if self.output_mode is OutputMode.TOOL:
-                self.tools = (*self.definitions, output.tool)
+                self.tools = (*offered, output.tool, *found)
             elif self.output_mode is OutputMode.NATIVE:
                 self._schema = output.schema
         schema = self._count(content.json_text(self._schema)) if self._schema is not None else 0
@@ -210,9 +185,9 @@ class PromptBuilder:
             choice = ToolChoice(allowed=choice.allowed)
         own = () if options.output is None else (options.output.tool_name,)
         choice = choice.among([definition.name for definition in self.tools], own)
-        return request_of(
-            options, self._model, self.messages(), self.tools, choice, response_schema=self._schema, sampling=sampling
-        )
+        found = self.search.told if self.search is not None else None
+        asked = (self._model, self.messages(), self.tools, choice)
+        return request_of(options, *asked, response_schema=self._schema, sampling=sampling, tool_search=found)
 
     def _may_choose(self, choice: ToolChoice) -> bool:
         """A call is forced in the first step only, or the model could never answer; and no tool that is not shown."""
@@ -254,12 +229,41 @@ class PromptBuilder:
         """A finished turn with all its results (and the notes after them): from now on the model is shown it."""
         if not messages:
             return
+        self._read_found(messages)
         piece = self._piece(messages, self._next_number)
         self._next_number += len(messages)
         self._steps.append(piece)
         self._has_stepped = True
         self._flat.extend(piece.messages)
         self.size.add(piece.tokens)
+
+    # Deferred tools (tool_search.py).
+
+    def _find_deferred(self, history: Sequence[Message]) -> DeferredTools | None:
+        options, tools = self._options, self.definitions
+        always = (compaction.READ_TOOL, options.tool_choice.name)
+        sizes = (tools_tokens((tool,), self._count) for tool in tools)
+        deferred = deferred_names(tools, sizes, options.tools_budget_tokens, always)
+        taken = {*self._all_offers, *({options.output.tool_name} if options.output else ())}
+        return DeferredTools(tools, deferred, taken, history) if deferred else None
+
+    def _offers_found(self) -> dict[ToolName, ToolOffer]:
+        hidden = self.search.hidden if self.search is not None else ()
+        return {name: offer for name, offer in self._all_offers.items() if name not in hidden}
+
+    def _read_found(self, messages: Atom, *, with_calls: bool = True) -> None:
+        if self.search is not None and self.search.read(messages, with_calls=with_calls):
+            self.offers = self._offers_found()
+            self._ask_by(self._modes)
+
+    def searched(
+        self, turn: content.AssistantMessage, answers: Mapping[int, AnsweredCall]
+    ) -> Mapping[int, AnsweredCall]:
+        """These answers, and those of the calls of the turn that are about deferred tools, by their places."""
+        if self.search is None:
+            return answers
+        self._read_found((turn,), with_calls=False)  # what a provider found may be called in the same turn
+        return {**search_answers(self.search, turn), **answers}
 
     def go_on_from(self, response_id: str) -> None:
         """The provider knows the model's last turn by this id: what follows it is sent, where the request began so."""
@@ -271,7 +275,8 @@ class PromptBuilder:
 
     def give_up_tools(self, model: str) -> None:
         """This model takes no tools: from now on it is the one to ask, without them, and nothing speaks of them."""
-        self.offers, self.definitions, self._model, self._tells_calls = {}, (), model, True
+        self.offers, self.definitions, self.search = {}, (), None
+        self._model, self._tells_calls = model, True
         self._ask_by(self._modes)
         for piece in (*self._old, *self._steps):
             piece.full = tuple(map(compaction.without_read_hint, piece.full, _numbers(piece)))

@@ -18,6 +18,7 @@ from callboard.protocol.tools import wait_fault
 #: Fields of the options that are amounts, and of which type: True is not one token.
 _AMOUNTS: Final = (
     ("token_budget", (int,), "a whole number"),
+    ("tools_budget_tokens", (int,), "a whole number"),
     ("context_tokens", (int,), "a whole number"),
     ("cost_budget", (int, float), "a number"),
     ("input_price", (int, float), "a number"),

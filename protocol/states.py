@@ -107,7 +107,7 @@ class CallFacts(Struct, eq=False):
     is_overdue: bool = False
     """The time that it may wait for someone outside is over."""
     answer: AnswerCall | None = None
-    """It is a call of the output tool, and what becomes of it; its tool is not on offer otherwise."""
+    """It is a call of the output tool, or about deferred tools, and what becomes of it; its tool is not on offer."""
     writes_mask: bool = False
     """Its tool does more than read, and its arguments hold a mask (masking.py)."""
 
@@ -187,12 +187,12 @@ def unknown_tool(call: CallFacts) -> bool:
 
 
 def answers(call: CallFacts) -> bool:
-    """It is the output tool's, and holds the answer, or one that is not needed."""
+    """It is the output tool's, and holds the answer, or one that is not needed; or it has searched for tools."""
     return call.answer in _ANSWERS
 
 
 def answers_wrongly(call: CallFacts) -> bool:
-    """It is the output tool's, and its arguments do not fit the form asked for."""
+    """It is the output tool's or the search tool's, and its arguments do not fit; or its tool is not shown yet."""
     return call.answer is AnswerCall.UNFIT
 
 
@@ -230,7 +230,7 @@ def _is_sound(call: CallFacts) -> bool:
     return call.is_whole and not (call.repeats or call.ends_run)
 
 
-_ANSWERS: Final = frozenset({AnswerCall.TAKEN, AnswerCall.SPARE})
+_ANSWERS: Final = frozenset({AnswerCall.TAKEN, AnswerCall.SPARE, AnswerCall.FOUND})
 _MAY_RUN: Final = frozenset({Decision.ALLOW, Decision.ASK})
 
 

@@ -31,6 +31,8 @@ class ToolDefinition(Value, frozen=True):
     parameters: Mapping[str, object] = field(default_factory=lambda: {"type": "object", "properties": {}})
     """JSON Schema of an object."""
     strict: bool = False
+    deferred: bool = False
+    """Not shown to the model from the beginning: it finds the tool by searching (tool_search.py)."""
 
 
 class Isolation(StrEnum):

@@ -335,7 +335,7 @@ class BaseDecoder(ABC):
             case model.ToolCallStart(call_id, name, replay):
                 self._begin(None, 0, replay)
                 return call_id + name
-            case model.ServerToolEvent(kind, replay, _, _, text):
+            case model.ServerToolEvent(kind=kind, replay=replay, text=text):
                 self._begin(None, 0, replay)
                 return kind + text
             case model.MediaDelta(media, block):

@@ -14,7 +14,7 @@ from itertools import accumulate
 from typing import Final
 
 from msgspec import Struct, field
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from callboard.protocol import model
 from callboard.protocol.content import (
@@ -653,7 +653,7 @@ class ResponseBuilder:
             # The provider's id, repeated or not, names the newest call that bears it.
             self._calls[event.id] = call
         elif isinstance(event, model.ServerToolEvent):
-            self._parts.append(ServerTool(event.kind, event.replay, event.name, event.call_id, event.text))
+            self._parts.append(ServerTool(*astuple(event)))
         elif isinstance(event, model.Restarted):
             self._parts.clear()
             self._blocks.clear()

@@ -82,6 +82,8 @@ class McpServer:
     """What its tools can do, by their names at the server, as far as the owner knows: {"search": "read"}; "*" for all
     others. What the server itself says of it is not believed: without an entry the risk is undeclared, and a policy
     asks."""
+    deferred: bool = False
+    """A model is not shown its tools from the beginning, and finds them by searching."""
     timeout: float = DEFAULT_TOOL_TIMEOUT_SECONDS
     """Seconds for one call."""
     start_timeout: float = START_SECONDS
@@ -101,6 +103,8 @@ class McpServer:
         object.__setattr__(self, "tools", _risks(self.tools))
         for name in ("timeout", "start_timeout"):
             object.__setattr__(self, name, _seconds(name, getattr(self, name)))
+        if not isinstance(self.deferred, bool):
+            raise UsageError("deferred must be true or false")
         if self.revision not in REVISIONS:
             raise UsageError(f"revision must be one of {', '.join(REVISIONS)}")
 

@@ -192,7 +192,7 @@ def offered_tools(
         description = each.description[:MAX_DESCRIPTION_CHARS].encode(errors="replace").decode()
         tools[name] = OfferedTool(
             _not_called_directly,
-            ToolDefinition(name, description, parameters),
+            ToolDefinition(name, description, parameters, deferred=server.deferred),
             _contract(server, server.risk_of(each.name), asks_because=changed.get(each.name, "")),
             Signature(()),
             run=_run_of(remote, each, parameters, result_schema),
@@ -294,6 +294,7 @@ def _resource_tools(remote: Remote, server: McpServer, taken: Container[str]) ->
                     "required": list(properties),
                     "additionalProperties": False,
                 },
+                deferred=server.deferred,
             ),
             contract,
             Signature(()),

@@ -86,6 +86,8 @@ class AskOptions(TypedDict, total=False):
     """Input and output tokens of all steps together."""
     cost_budget: float
     """US dollars of all steps together."""
+    tools_budget_tokens: int
+    """What the definitions of the tools may take; the model finds those beyond it by searching."""
     continue_cut_answers: int
     """How often at most an answer that was cut at the limit of output tokens is gone on with."""
     server_tools: Sequence[ServerToolOffer]
@@ -118,7 +120,7 @@ OPTIONS: Final = tuple(AskOptions.__annotations__)
 OF_EVERY_API: Final = frozenset(
     (
         "model", "instructions", "tools", "timeout", "mode", "max_steps", "token_budget", "cost_budget", "prompt_cache",
-        "continue_cut_answers", "metadata", "conversation", "request_id",
+        "continue_cut_answers", "tools_budget_tokens", "metadata", "conversation", "request_id",
     )
 )  # fmt: skip
 
@@ -414,6 +416,7 @@ _READ: Final[Mapping[str, tuple[str, _Read]]] = {
     "max_steps": ("max_steps", _count),
     "token_budget": ("token_budget", _count),
     "cost_budget": ("cost_budget", _amount),
+    "tools_budget_tokens": ("tools_budget_tokens", _times),
     "continue_cut_answers": ("continue_cut_answers", _times),
     "server_tools": ("server_tools", _each(get_args(ServerToolOffer))),
     "prompt_cache": ("prompt_cache", _cache),

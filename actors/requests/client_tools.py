@@ -33,11 +33,14 @@ class ClientTool(Struct, frozen=True):
     """JSON Schema of an object."""
     strict: bool = False
     """Is the provider to hold the arguments to the schema?"""
+    deferred: bool = False
+    """Is the model to find it by searching?"""
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not NAME.fullmatch(self.name):
             raise UsageError(f"a tool's name has 1 to 64 of a-z, A-Z, 0-9, _ and -, not {self.name!r:.80}")
-        check_types((self.description, self.strict), tuple[str, bool], f"tool {self.name}: description and strict")
+        given = (self.description, self.strict, self.deferred)
+        check_types(given, tuple[str, bool, bool], f"tool {self.name}: description, strict and deferred")
         if not isinstance(self.parameters, Mapping) or self.parameters.get("type", "object") != "object":
             raise UsageError(f"tool {self.name}: parameters must be the JSON Schema of an object")
 
@@ -45,7 +48,7 @@ class ClientTool(Struct, frozen=True):
     def offer(self) -> ToolOffer:
         """As a request sees it: what the asker runs is the asker's to decide about."""
         parameters = {"type": "object", **self.parameters}
-        definition = ToolDefinition(ToolName(self.name), self.description, parameters, self.strict)
+        definition = ToolDefinition(ToolName(self.name), self.description, parameters, self.strict, self.deferred)
         return ToolOffer(definition, ToolContract(is_outside=True), Decision.ALLOW)
 
 

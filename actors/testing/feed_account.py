@@ -75,7 +75,7 @@ def turn_pieces(parts: Any, response: ModelResponse | None) -> Iterator[object]:
         elif isinstance(part, Image):
             yield MediaDelta(part, block)
         elif isinstance(part, ServerTool):
-            yield ServerToolEvent(part.kind, part.replay, part.name, part.call_id, part.text)
+            yield ServerToolEvent(part.kind, part.replay, part.name, part.call_id, part.text, part.found)
     if response is not None and response.error is None:
         yield Done(response.finish_reason, response.raw_finish_reason, response.usage)
 

@@ -186,6 +186,7 @@ def tool(
     trusted: bool = False,
     accesses: Accesses = ...,
     can_be_held: bool | None = None,
+    deferred: bool = False,
     resource: resources.Factory | None = None,
 ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 def tool(
@@ -207,6 +208,7 @@ def tool(
     trusted: bool = False,
     accesses: Accesses = MappingProxyType({}),
     can_be_held: bool | None = None,
+    deferred: bool = False,
     resource: resources.Factory | None = None,
     **unknown: object,
 ) -> object:
@@ -225,7 +227,8 @@ def tool(
     call may touch (the workspace and any host unless they are given). `trusted=True`: its results are the owner's own
     words, which do not try to steer the model. `can_be_held=False`: a call that only runs a line which reads needs to
     write or to connect itself (it logs, or sends the line elsewhere), so the kernel must not hold it to reading; else a
-    tool that runs lines in a child process of each call's own can be held.
+    tool that runs lines in a child process of each call's own can be held. `deferred=True`: a model is not shown the
+    tool from the beginning, and finds it by searching (docs/many_tools.md).
     `resource` opens what the tool needs and keeps (a pool, a session): a function without arguments that yields it once
     or returns a context manager of it. The tool gets it as its parameter `resource`, which the model does not see. It
     is opened by the first call on each loop or thread, or in each child process, and closed with it (docs/tools.md).
@@ -261,11 +264,14 @@ def tool(
                 is_trusted=trusted,
                 can_be_held=_can_be_held(can_be_held, runs_in, risk, reuse),
             )
+            _flag("deferred", deferred)
             hidden = _resource(resource, function, runs_in)
         except ValueError as wrong:
             raise UsageError(f"tool {known_as}: {wrong}") from None
         signature = read_signature(function, known_as, local_names, hidden)
-        definition = ToolDefinition(ToolName(known_as), description or describe(function), signature.json_schema())
+        definition = ToolDefinition(
+            ToolName(known_as), description or describe(function), signature.json_schema(), deferred=deferred
+        )
         return Tool(function, definition, contract, signature, _accesses(known_as, accesses, signature), resource)
 
     frame = inspect.currentframe()
@@ -337,9 +343,13 @@ def _concurrency(calls: int | None, isolation: Isolation) -> int:
     return calls
 
 
+def _flag(option: str, given: bool | None) -> None:
+    if not isinstance(given, bool):
+        raise ValueError(f"{option}={given!r} is neither True nor False")
+
+
 def _reuse(reuse: bool, isolation: Isolation) -> bool:
-    if not isinstance(reuse, bool):
-        raise ValueError(f"reuse={reuse!r} is neither True nor False")
+    _flag("reuse", reuse)
     if reuse and isolation is not Isolation.PROCESS:
         raise ValueError(
             f"reuse=True keeps a child process for further calls, but isolation={isolation.value!r} has none; "
@@ -359,8 +369,8 @@ def _resource(factory: object, function: Callable[..., object], isolation: Isola
 
 
 def _can_be_held(given: bool | None, isolation: Isolation, risk: str, reuse: bool) -> bool:
-    if given is not None and not isinstance(given, bool):
-        raise ValueError(f"can_be_held={given!r} is neither True nor False")
+    if given is not None:
+        _flag("can_be_held", given)
     runs_programs = isolation is Isolation.PROCESS and risk == Risk.EXECUTE and not reuse
     return runs_programs if given is None else given
 

@@ -1,0 +1,288 @@
+"""Tools that a model is not shown from the beginning, and finds by searching: the deferred ones.
+
+Deferred are the tools that are marked so (`ToolDefinition.deferred`) and, with `RequestOptions.tools_budget_tokens`,
+those that do not fit into that budget. In their place the model is offered a search tool of ours, whose calls the
+session answers by itself. What was found is offered from the next model call on, behind all other tools and in the
+order in which it was found, and stays to the end of the request: a prompt cache keeps what stands before it. A provider
+with a search of its own is asked to search by that (`ToolSearch`); what it finds (`ServerTool.found`) counts as found
+here, too.
+
+What was found follows from the messages and the calls alone, so it is the same after a crash, at another provider, and
+in a later request of the conversation.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Final
+
+import orjson
+from msgspec.structs import replace
+
+from callboard.protocol import content
+from callboard.protocol.ids import ToolName
+from callboard.protocol.tools import FailureCode, ToolDefinition, ToolFailure
+from callboard.protocol.values import Value
+
+#: The name of our search tool, where no other tool has it.
+SEARCH_TOOL: Final = ToolName("tool_search")
+#: Tools that one search finds. Anthropic's finds three to five (docs, "Tool search tool").
+MAX_FOUND: Final = 5
+#: Names that the search tool says, so that the model knows what there is: some 250 tokens.
+MAX_LISTED: Final = 40
+MAX_QUERY_CHARS: Final = 500
+_QUERY: Final = "query"
+#: Of a tool's texts so much is searched.
+_MAX_TEXT_CHARS: Final = 4_000
+#: A word of the name says more of a tool than one of its description.
+_NAME_WEIGHT: Final = 3
+#: The usual constants of BM25: how soon more of the same word counts for less, and how much long texts count for less.
+_SATURATION: Final = 1.2
+_LENGTH_SHARE: Final = 0.75
+#: A word of so many letters of the query also finds what it begins, where no tool has the word itself.
+_MIN_PREFIX_CHARS: Final = 4
+
+_WORD: Final = re.compile(r"[^\W_]+")
+_PART: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+#: From here on scripts are written without spaces between words: each character is searched for by itself.
+_NO_SPACES_FROM: Final = "\u2e80"
+
+
+class ToolSearch(Value, frozen=True):
+    """Beside the tools of a model request: what there is to be found.
+
+    `ModelRequest.tools` is right without it: it holds our search tool and what was found so far. An API with a search
+    of its own sends `by_provider` in their place.
+    """
+
+    name: ToolName
+    """Of our search tool."""
+    deferred: tuple[ToolDefinition, ...]
+    """All of them, also what was found by now; the same all through a request."""
+
+    def by_provider(
+        self, tools: Sequence[ToolDefinition], messages: Iterable[content.Message], origin: str
+    ) -> tuple[ToolDefinition, ...]:
+        """The tools for a provider that searches itself: those to be searched are `deferred`, and our tool is away.
+
+        A tool that was found is shown openly, unless the messages hold the very result, of this `origin`, by which the
+        provider loads it.
+        """
+        loaded, offered = set(_found_by(messages, origin)), {tool.name for tool in tools}
+        hidden = {tool.name for tool in self.deferred if tool.name in loaded or tool.name not in offered}
+        shown = [tool for tool in tools if tool.name not in hidden and tool.name != self.name]
+        return (*shown, *(tool for tool in self.deferred if tool.name in hidden))
+
+
+def _found_by(messages: Iterable[content.Message], origin: str) -> Iterator[str]:
+    for message in messages:
+        if isinstance(message, content.AssistantMessage):
+            for part in message.parts:
+                if isinstance(part, content.ServerTool) and part.replay.origin == origin:
+                    yield from part.found
+
+
+class DeferredTools:
+    """The deferred tools of one request, and which of them were found by now."""
+
+    def __init__(
+        self,
+        definitions: Sequence[ToolDefinition],
+        deferred: Collection[ToolName],
+        taken: Collection[ToolName],
+        history: Iterable[content.Message] = (),
+    ) -> None:
+        """`taken`: names that the search tool must not have. `history`: where earlier requests may have found some."""
+        name, number = SEARCH_TOOL, 2
+        while name in taken:
+            name, number = ToolName(f"{SEARCH_TOOL}_{number}"), number + 1
+        hidden = {tool.name: replace(tool, deferred=True) for tool in definitions if tool.name in deferred}
+        self.told = ToolSearch(name, tuple(hidden.values()))
+        self.offered = (
+            *(_openly(tool) for tool in definitions if tool.name not in deferred),
+            search_tool(name, hidden),
+        )
+        """What is offered from the beginning, our search tool last."""
+        self._hidden = hidden
+        self._found: dict[ToolName, ToolDefinition] = {}
+        self.read(history)
+
+    @property
+    def found(self) -> tuple[ToolDefinition, ...]:
+        """In the order in which they were found."""
+        return tuple(self._found.values())
+
+    @property
+    def hidden(self) -> Collection[ToolName]:
+        """Which were not found yet."""
+        return self._hidden.keys()
+
+    def read(self, messages: Iterable[content.Message], *, with_calls: bool = True) -> bool:
+        """Notice what these messages have found, or (`with_calls`) called. Was there something new?"""
+        before = len(self._found)
+        for message in messages:
+            if isinstance(message, content.AssistantMessage):
+                for part in message.parts:
+                    if isinstance(part, content.ServerTool):
+                        self._take(part.found)
+                    elif isinstance(part, content.ToolCall) and with_calls:
+                        self._take((part.name,))
+            elif isinstance(message, content.ToolMessage) and message.name == self.told.name and not message.is_error:
+                self._take(_names_in(message.content))
+        return len(self._found) > before
+
+    def _take(self, names: Iterable[str]) -> None:
+        for name in map(ToolName, names):
+            if (tool := self._hidden.pop(name, None)) is not None:
+                self._found[name] = _openly(tool)
+
+    def answered(self, call: content.ToolCall) -> str | ToolFailure | None:
+        """What a call is answered with that is about deferred tools; None for any other, and for one that is not whole.
+
+        A tool that was not found is not run: the model does not know what it does and takes. It is offered then, and
+        the model reads so.
+        """
+        if call.name in self._hidden:
+            return _not_looked_up(call.name)
+        return self._search(call.arguments) if call.name == self.told.name and call.complete else None
+
+    def _search(self, arguments: str) -> str | ToolFailure:
+        query = orjson.loads(arguments).get(_QUERY)
+        if not isinstance(query, str) or not query.strip():
+            told = f"A search needs a {_QUERY}: a few words that say what the tool should do."
+            received = content.json_text(query)[:MAX_QUERY_CHARS] if query is not None else ""
+            return ToolFailure(self.told.name, FailureCode.INVALID_ARGUMENTS, told, _QUERY, "a text", received)
+        best = ranked(query[:MAX_QUERY_CHARS], self.told.deferred)[:MAX_FOUND]
+        told = "You can call these from your next turn on."
+        if not best:
+            names = _listed([tool.name for tool in self.told.deferred])
+            told = f"Nothing fits. Search again in other words, or by a name. There are: {names}."
+        tools = [{"name": tool.name, "description": tool.description} for tool in best]
+        return content.json_text({"ok": True, "tools": tools, "message": told})
+
+
+def deferred_names(
+    definitions: Sequence[ToolDefinition],
+    sizes: Iterable[int],
+    budget: int | None,
+    always: Collection[ToolName | None],
+) -> frozenset[ToolName]:
+    """Which tools are deferred: those marked so and, in their order, each that the others leave no room for in the
+    budget of tokens. `sizes`: the tokens of each; `always`: tools that are never deferred."""
+    left = math.inf if budget is None else budget
+    found: set[ToolName] = set()
+    for tool, size in zip(definitions, sizes, strict=True):
+        if tool.name in always:
+            left -= size
+        elif tool.deferred or size > left:
+            found.add(tool.name)
+        else:
+            left -= size
+    return frozenset(found)
+
+
+def _openly(tool: ToolDefinition) -> ToolDefinition:
+    return replace(tool, deferred=False) if tool.deferred else tool
+
+
+def search_tool(name: ToolName, names: Collection[ToolName]) -> ToolDefinition:
+    """Our search tool, as the model sees it: the same all through a request."""
+    told = (
+        f"Finds further tools, which you are not shown yet: there are {len(names)}. What it finds you can call from "
+        "your next turn on. Search before you say that you cannot do something, and before you call a tool that you "
+        f"were not shown. There are: {_listed(list(names))}."
+    )
+    about = "A few words that say what the tool should do, or its name."
+    parameters = {"type": "object", "properties": {_QUERY: {"type": "string", "description": about}}}
+    return ToolDefinition(name, told, {**parameters, "required": [_QUERY], "additionalProperties": False})
+
+
+def _listed(names: Sequence[ToolName]) -> str:
+    more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
+    return ", ".join(names[:MAX_LISTED]) + more
+
+
+def _not_looked_up(name: ToolName) -> ToolFailure:
+    told = f"{name} was not run: you were not shown yet what it does and which arguments it takes."
+    hint = "It is among your tools from now on: read its description, then call it if it is what you need."
+    return ToolFailure(name, FailureCode.UNKNOWN_TOOL, told, retry_hint=hint)
+
+
+def _names_in(result: str) -> Iterator[str]:
+    """The tools that a result of the search tool names; none where compaction has put something in its place."""
+    try:
+        tools = orjson.loads(result)["tools"]
+        yield from [tool["name"] for tool in tools if isinstance(tool["name"], str)]
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return
+
+
+# The search: BM25 over the words of each tool's name, description and arguments.
+
+
+def ranked(query: str, tools: Sequence[ToolDefinition]) -> list[ToolDefinition]:
+    """The tools that fit a query, the best first; equally good ones in their order."""
+    counts = [_counts(tool.name, tool.description, content.json_text(_says(tool.parameters))) for tool in tools]
+    asked = _asked(query, counts)
+    lengths = [sum(each.values()) for each in counts]
+    mean = sum(lengths) / max(len(lengths), 1) or 1.0
+    scores = [0.0] * len(tools)
+    for word in asked:
+        holders = [place for place, each in enumerate(counts) if word in each]
+        rarity = math.log1p((len(tools) - len(holders) + 0.5) / (len(holders) + 0.5))
+        for place in holders:
+            times, size = counts[place][word], lengths[place] / mean
+            norm = _SATURATION * (1 - _LENGTH_SHARE + _LENGTH_SHARE * size)
+            scores[place] += rarity * times * (_SATURATION + 1) / (times + norm)
+    named = set(query.replace(",", " ").replace('"', " ").replace("'", " ").split())
+    fits = [place for place, score in enumerate(scores) if score > 0 or tools[place].name in named]
+    fits.sort(key=lambda place: (tools[place].name not in named, -scores[place]))
+    return [tools[place] for place in fits]
+
+
+def _asked(query: str, counts: Sequence[Mapping[str, int]]) -> list[str]:
+    known = dict.fromkeys(word for each in counts for word in each)
+    asked: dict[str, None] = {}
+    for word in _words(query):
+        if word in known:
+            asked[word] = None
+        elif len(word) >= _MIN_PREFIX_CHARS:
+            asked.update((each, None) for each in known if each.startswith(word))
+    return list(asked)
+
+
+@lru_cache(maxsize=4_096)
+def _counts(name: str, description: str, arguments: str) -> Mapping[str, int]:
+    found = Counter(_words(f"{description} {arguments}"[:_MAX_TEXT_CHARS]))
+    for word in _words(name):
+        found[word] += _NAME_WEIGHT
+    return found
+
+
+def _says(parameters: Mapping[str, object]) -> dict[str, object]:
+    """The names of the arguments, and what is said of them."""
+    properties = parameters.get("properties")
+    if not isinstance(properties, Mapping):
+        return {}
+    return {name: each.get("description") for name, each in properties.items() if isinstance(each, Mapping)}
+
+
+def _words(text: str) -> Iterator[str]:
+    """The words of a text as they are compared: small letters, the parts of compound names, no plural."""
+    for word in _WORD.findall(text):
+        if word.isascii():
+            yield from (_stem(part.lower()) for part in _PART.findall(word))
+        elif max(word) >= _NO_SPACES_FROM:
+            yield from word
+        else:
+            yield word.lower()
+
+
+def _stem(word: str) -> str:
+    if len(word) > 4 and word.endswith("ies"):
+        return f"{word[:-3]}y"
+    return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
