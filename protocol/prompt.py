@@ -41,7 +41,7 @@ from callboard.protocol.options import RequestOptions, ToolOffer, request_of
 from callboard.protocol.output import AnsweredCall, OutputMode, mode_of, search_answers
 from callboard.protocol.prompt_tokens import PromptSize, TokenCounter, message_tokens, tools_tokens
 from callboard.protocol.provider_options import ExtraFields
-from callboard.protocol.tool_search import DeferredTools, deferred_names
+from callboard.protocol.tool_search import DeferredTools, deferred_names, openly
 from callboard.protocol.tools import ToolDefinition
 
 # What the model is asked.
@@ -229,7 +229,7 @@ class PromptBuilder:
         """A finished turn with all its results (and the notes after them): from now on the model is shown it."""
         if not messages:
             return
-        self._read_found(messages)
+        self.read_found(messages)
         piece = self._piece(messages, self._next_number)
         self._next_number += len(messages)
         self._steps.append(piece)
@@ -245,13 +245,17 @@ class PromptBuilder:
         sizes = (tools_tokens((tool,), self._count) for tool in tools)
         deferred = deferred_names(tools, sizes, options.tools_budget_tokens, always)
         taken = {*self._all_offers, *({options.output.tool_name} if options.output else ())}
-        return DeferredTools(tools, deferred, taken, history) if deferred else None
+        if deferred:
+            return DeferredTools(tools, deferred, taken, history)
+        self.definitions = tuple(map(openly, tools))
+        return None
 
     def _offers_found(self) -> dict[ToolName, ToolOffer]:
         hidden = self.search.hidden if self.search is not None else ()
         return {name: offer for name, offer in self._all_offers.items() if name not in hidden}
 
-    def _read_found(self, messages: Atom, *, with_calls: bool = True) -> None:
+    def read_found(self, messages: Atom, *, with_calls: bool = True) -> None:
+        """Offer what these messages have found from now on; what a provider found may be called in the same turn."""
         if self.search is not None and self.search.read(messages, with_calls=with_calls):
             self.offers = self._offers_found()
             self._ask_by(self._modes)
@@ -260,10 +264,7 @@ class PromptBuilder:
         self, turn: content.AssistantMessage, answers: Mapping[int, AnsweredCall]
     ) -> Mapping[int, AnsweredCall]:
         """These answers, and those of the calls of the turn that are about deferred tools, by their places."""
-        if self.search is None:
-            return answers
-        self._read_found((turn,), with_calls=False)  # what a provider found may be called in the same turn
-        return {**search_answers(self.search, turn), **answers}
+        return answers if self.search is None else {**search_answers(self.search, turn), **answers}
 
     def go_on_from(self, response_id: str) -> None:
         """The provider knows the model's last turn by this id: what follows it is sent, where the request began so."""

@@ -103,7 +103,7 @@ class DeferredTools:
         hidden = {tool.name: replace(tool, deferred=True) for tool in definitions if tool.name in deferred}
         self.told = ToolSearch(name, tuple(hidden.values()))
         self.offered = (
-            *(_openly(tool) for tool in definitions if tool.name not in deferred),
+            *(openly(tool) for tool in definitions if tool.name not in deferred),
             search_tool(name, hidden),
         )
         """What is offered from the beginning, our search tool last."""
@@ -129,8 +129,8 @@ class DeferredTools:
                 for part in message.parts:
                     if isinstance(part, content.ServerTool):
                         self._take(part.found)
-                    elif isinstance(part, content.ToolCall) and with_calls:
-                        self._take((part.name,))
+                if with_calls:
+                    self._take(call.name for call in message.tool_calls)
             elif isinstance(message, content.ToolMessage) and message.name == self.told.name and not message.is_error:
                 self._take(_names_in(message.content))
         return len(self._found) > before
@@ -138,7 +138,7 @@ class DeferredTools:
     def _take(self, names: Iterable[str]) -> None:
         for name in map(ToolName, names):
             if (tool := self._hidden.pop(name, None)) is not None:
-                self._found[name] = _openly(tool)
+                self._found[name] = openly(tool)
 
     def answered(self, call: content.ToolCall) -> str | ToolFailure | None:
         """What a call is answered with that is about deferred tools; None for any other, and for one that is not whole.
@@ -185,7 +185,8 @@ def deferred_names(
     return frozenset(found)
 
 
-def _openly(tool: ToolDefinition) -> ToolDefinition:
+def openly(tool: ToolDefinition) -> ToolDefinition:
+    """As it is shown: not deferred, or not any more."""
     return replace(tool, deferred=False) if tool.deferred else tool
 
 

@@ -37,8 +37,10 @@ from callboard.protocol.testing.scenario import (
     PersonDoes,
     PlannedCall,
     PlannedTurn,
+    Scenario,
     Store,
     ToolDoes,
+    offer,
 )
 from callboard.protocol.tools import FailureCode
 
@@ -350,3 +352,33 @@ def up_to_three(choices: Choices, percent: int) -> tuple[float, ...]:
 def soon(choices: Choices) -> float:
     """A moment in a short request: half of them fall together with something else."""
     return choices.number(1, 56) / 8
+
+
+def draw_deferred(choices: Choices, drawn: Scenario) -> Scenario:
+    """Some tools are deferred, or a budget defers them. The model searches for them, its provider finds them, or it
+    calls them without."""
+    names = choices.pick((TOOLS[:1], TOOLS[:4], TOOLS))
+    marked = (replace(each.definition, deferred=each.definition.name in names) for each in drawn.tools)
+    tools = tuple(replace(each, definition=one) for each, one in zip(drawn.tools, marked, strict=True))
+    if chance(choices, 15):  # of the user's, so ours has another name
+        tools = (*tools, offer("tool_search"))
+    turns = tuple(_finding(choices, turn) for turn in drawn.turns)
+    budget = choices.pick((None, None, None, 0, 40, 100))
+    return replace(drawn, tools=tools, turns=turns, options=replace(drawn.options, tools_budget_tokens=budget))
+
+
+def _finding(choices: Choices, turn: PlannedTurn) -> PlannedTurn:
+    how = choices.pick(("", "search", "search", "provider"))
+    if how == "provider":
+        found = ServerTool("tool_search_output", Replay("sim", {"id": 2}), "tool_search", found=choices.pick(_FOUND))
+        return replace(turn, more=(found,))
+    if how == "" or not turn.calls:
+        return turn
+    name, text = choices.pick(("tool_search",) * 4 + ("tool_search_2",)), choices.pick(_TOOL_QUERIES)
+    search = PlannedCall(ToolName(name), text, choices.pick(("f", turn.calls[0].call_id)))
+    return replace(turn, calls=(*turn.calls[:-1], search, *(turn.calls[-1:] if chance(choices, 50) else ())))
+
+
+#: What a provider's search finds, and what is searched for by our own.
+_FOUND: Final = (("look",), ("look", "again"), ("nowhere", "deploy"), ())
+_TOOL_QUERIES: Final = ('{"query":"look"}', '{"query":"the tool write"}', '{"query":"xyz"}', '{"query":" "}', "{}", "{")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from enum import StrEnum, auto
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Final
 
 from msgspec import Struct
@@ -33,6 +34,7 @@ from callboard.protocol.options import RequestOptions, ToolFallback, ToolOffer
 from callboard.protocol.output import OutputMode
 from callboard.protocol.testing.counted import shortened, tokens_of
 from callboard.protocol.testing.expected_output import ExpectedAnswer, expected_answer, mode_now
+from callboard.protocol.testing.expected_search import answered_calls, deferred, found_in
 from callboard.protocol.testing.outside import input_tokens
 from callboard.protocol.testing.story import (
     CUT,
@@ -96,7 +98,9 @@ class ExpectedCall(Struct, frozen=True):
     begins: str = ""
     code: FailureCode | None = None
     result: str | None = None
-    """Of the output tool, where it was taken or not needed."""
+    """Of the output tool, where it was taken or not needed; of a search for tools."""
+    is_hidden: bool = False
+    """The model has not found its tool."""
 
 
 class ExpectedTurn(Struct):
@@ -117,12 +121,21 @@ class ExpectedTurn(Struct):
     """How it was asked for an answer of a certain form."""
     answer: ExpectedAnswer | None = None
     """What the answers of the turn lead to."""
+    searches: Mapping[int, FailureCode | str] = MappingProxyType({})
+    """Its calls that are about deferred tools, by their places."""
+    hidden: Collection[str] = ()
+    """Tools that were not found before it."""
     is_wary: bool = False
     """Text from outside was read before its calls, and the request asks about what does more than read then."""
     told_in_words: bool = False
     """It was asked without the tools of the request, since the model had refused them."""
     is_written_call: bool = False
     """Its answer is only a call that its model wrote as text."""
+
+    @property
+    def answered(self) -> Mapping[int, FailureCode | str]:
+        """The calls that the session itself answers, by their places."""
+        return {**self.searches, **(self.answer.calls if self.answer is not None else {})}
 
     @property
     def taken(self) -> bool:
@@ -222,10 +235,22 @@ def _expected_turns(story: Story) -> Iterator[ExpectedTurn]:
         has_cut = again and (has_cut or follows is Follows.CUT_HARDER)
         sent = sent if again else 0
         if follows is Follows.CALLS and model.response is not None:
+            if not told:
+                _expect_searches(story, turn, model.response)
             turn.is_wary = options.ask_after_untrusted and _read_from_outside(story, model)
             turn.loops = _expect_calls(turn, model.response.tool_calls, offers, steps_made, options.repeated_call_limit)
             steps_made.append(_what_came(turn))
         yield turn
+
+
+def _expect_searches(story: Story, turn: ExpectedTurn, response: ModelResponse) -> None:
+    """The calls that are about deferred tools, by what was found before."""
+    assert story.start is not None
+    kept = [message for record in story.records[: turn.model.records_before] for message in record.messages]
+    found = found_in(story.start, (*story.start.history, *kept))
+    turn.searches = answered_calls(story.start, response, found)
+    by_provider = {name for part in response.parts if isinstance(part, ServerTool) for name in part.found}
+    turn.hidden = {tool.name for tool in deferred(story.start)} - {*found} - by_provider
 
 
 def _may_go_on(options: RequestOptions, model: ModelRun) -> bool:
@@ -416,7 +441,7 @@ def _expect_calls(
     limit: int,
 ) -> bool:
     limit = max(limit, 2) if limit else 0  # a first result repeats nothing
-    answers = turn.answer.calls if turn.answer is not None else {}
+    answers = turn.answered
     counts = [
         _times_in_vain(steps_made, signature(call)) if limit and place not in answers else 0
         for place, call in enumerate(calls)
@@ -426,7 +451,8 @@ def _expect_calls(
         offer = offers.get(call.name)
         if (found := answers.get(place)) is not None:
             code = found if isinstance(found, FailureCode) else None
-            turn.calls.append(ExpectedCall(call, None, code=code, result=None if code else str(found)))
+            is_hidden = code is FailureCode.UNKNOWN_TOOL
+            turn.calls.append(ExpectedCall(call, None, "", code, None if code else str(found), is_hidden))
         elif limit and count >= limit:
             turn.calls.append(ExpectedCall(call, offer, code=FailureCode.REPEATED))
         elif loops:
@@ -438,7 +464,7 @@ def _expect_calls(
 
 def _what_came(turn: ExpectedTurn) -> _Made:
     """What each call of a step gave, as the model reads it; of one that was refused as a repetition, nothing."""
-    answers = turn.answer.calls if turn.answer is not None else {}
+    answers = turn.answered
     came: _Made = {signature(made.call): set() for place, made in enumerate(turn.calls) if place not in answers}
     results = [message.content for message in turn.model.recorded if isinstance(message, ToolMessage)]
     for place, (expected, result) in enumerate(zip(turn.calls, results, strict=False)):

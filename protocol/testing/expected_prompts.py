@@ -51,9 +51,11 @@ from callboard.protocol.testing.expected import (
     named_window,
 )
 from callboard.protocol.testing.expected_output import mode_now
+from callboard.protocol.testing.expected_search import found_in, search_now, tools_now
 from callboard.protocol.testing.outside import input_tokens
 from callboard.protocol.testing.story import ModelRun, Story, without_notices
 from callboard.protocol.testing.told_calls import in_words
+from callboard.protocol.tool_search import ToolSearch
 from callboard.protocol.tools import Decision, ToolDefinition
 
 READ: Final = "read_earlier_messages"
@@ -100,6 +102,7 @@ class ExpectedPrompt(Struct):
     messages: tuple[Message, ...] = ()
     """Of a turn, as those below."""
     tools: tuple[ToolDefinition, ...] = ()
+    search: ToolSearch | None = None
     schema: Any = None
     fits: bool = True
     trimmed: int = 0
@@ -192,6 +195,9 @@ class _Prompt:
         self.told = begins_without_tools(story)
         """Calls and results are told in words, and no tool is offered."""
         self._own_tools = tuple(each.definition for each in start.tools if each.decision is not Decision.DENY)
+        self._kept: tuple[Message, ...] = start.history
+        """All messages, also what is not shown: tools were found in them."""
+        self._found = found_in(start, self._kept)
         self.modes = self.options.output.modes if self.options.output is not None else ()
         history = start.history
         others = (at for at, each in enumerate(history) if not isinstance(each, SystemMessage))
@@ -226,8 +232,9 @@ class _Prompt:
     @property
     def tools(self) -> tuple[ToolDefinition, ...]:
         output = self.options.output
-        own = () if self.told else self._own_tools
-        return (*own, output.tool) if output is not None and self.mode is OutputMode.TOOL else own
+        form = (output.tool,) if output is not None and self.mode is OutputMode.TOOL else ()
+        assert self.story.start is not None
+        return form if self.told else tools_now(self.story.start, self._found, form)
 
     @property
     def reads(self) -> bool:
@@ -302,8 +309,16 @@ class _Prompt:
     def add(self, messages: tuple[Message, ...]) -> None:
         """A step was recorded."""
         if messages:
+            self._find(messages)
             self.steps.append(self._new(messages, self.next_number))
             self.next_number += len(messages)
+
+    def _find(self, messages: tuple[Message, ...]) -> None:
+        assert self.story.start is not None
+        self._kept += messages
+        before, self._found = self._found, found_in(self.story.start, self._kept)
+        if self._found != before and not self.told:
+            self._ask_otherwise()
 
     def hear(self, model: ModelRun) -> int:
         """A provider may have counted the prompt, whose tokens are then these."""
@@ -346,6 +361,8 @@ class _Prompt:
         expected.messages = tuple(message for block in self._all for message in block.shown)
         expected.is_cut_harder = follows is Follows.CUT_HARDER
         expected.tools, expected.schema, expected.ratio = self.tools, self.schema, self.ratio
+        assert self.story.start is not None
+        expected.search = None if self.told else search_now(self.story.start)
         return expected
 
     def _without_tools(self) -> None:

@@ -39,6 +39,7 @@ from callboard.protocol.testing.drawing import (
     Choices,
     chance,
     draw_call,
+    draw_deferred,
     draw_history,
     draw_options,
     draw_strays,
@@ -654,6 +655,8 @@ SMALL_ODDITIES: Final[tuple[_Oddity, ...]] = (
         _compacts,
         _searches,
         _searches,
+        draw_deferred,
+        draw_deferred,
         _commits,
         _asks_back,
         _asks_back,
@@ -678,4 +681,5 @@ RICH_ODDITIES: Final[tuple[tuple[int, _Oddity], ...]] = (
     (15, _asks_back),
     (5, _goes_on),
     (15, _expanding),
+    (12, draw_deferred),
 )

@@ -59,7 +59,7 @@ from callboard.protocol.testing.planted_compaction import COMPACTION_FAULTS
 from callboard.protocol.testing.planted_outputs import OUTPUT_FAULTS
 from callboard.protocol.testing.planted_outside import OUTSIDE_FAULTS
 from callboard.protocol.testing.planted_told import CARRIED_FAULTS, TOLD_FAULTS
-from callboard.protocol.testing.planted_words import WORDS_FAULTS
+from callboard.protocol.testing.planted_words import SEARCH_FAULTS, WORDS_FAULTS
 from callboard.protocol.testing.planting import (
     FAULTS,
     Fault,
@@ -576,7 +576,7 @@ plant(
 
 # I28, I30, I32 to I35: each with its docstring as its name, or a name of its own.
 
-for _invariant, _name, _mutation in (*OUTPUT_FAULTS, *WORDS_FAULTS, *TOLD_FAULTS):
+for _invariant, _name, _mutation in (*OUTPUT_FAULTS, *WORDS_FAULTS, *SEARCH_FAULTS, *TOLD_FAULTS):
     plant(_invariant, _name, _mutation)
 FAULTS.extend(Fault(_name, "I35 in time", _play) for _name, _play in CARRIED_FAULTS)
 for _invariant, _mutation in COMPACTION_FAULTS:

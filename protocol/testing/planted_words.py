@@ -1,4 +1,4 @@
-"""Planted faults in the further words that a model is asked for before the first search."""
+"""Planted faults: in the words that a model is asked for before the first search, and in the search for tools."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from msgspec.structs import replace
 
 from callboard.protocol.commands import CallModel, Command, Note, NoteKind, RunTool
 from callboard.protocol.events import Event, ModelFailed, ModelLost, RequestStarted
+from callboard.protocol.ids import ToolName
 from callboard.protocol.model import CallPurpose
 from callboard.protocol.testing.mutation import Mutation
 from callboard.protocol.testing.planting import believing, changing, saying, with_options
 from callboard.protocol.testing.scenario import STANDARD_TOOLS
+from callboard.protocol.tools import ToolDefinition
 
 
 def _unasked(start: RequestStarted) -> RequestStarted:
@@ -89,5 +91,40 @@ WORDS_FAULTS: Final[tuple[tuple[str, str, type[Mutation]], ...]] = (
         "I13 leave to run",
         "The calls of a turn have the number of the model call for words",
         _NumbersCallsByTheWords,
+    ),
+)
+
+
+# The search for tools (tool_search.py).
+
+
+def _offering(change: Callable[[list[ToolDefinition], frozenset[ToolName]], list[ToolDefinition]]) -> type[Mutation]:
+    """Change the tools of each model call; the second is which of them were to be found."""
+
+    def changed(call: CallModel) -> CallModel:
+        found = call.request.tool_search
+        if found is None:
+            return call
+        tools = change(list(call.request.tools), frozenset(tool.name for tool in found.deferred))
+        return replace(call, request=replace(call.request, tools=tuple(tools)))
+
+    return changing(CallModel, changed)
+
+
+SEARCH_FAULTS: Final[tuple[tuple[str, str, type[Mutation]], ...]] = (
+    (
+        "I18 shown as recorded",
+        "A tool that was found stands before the others",
+        _offering(lambda tools, found: sorted(tools, key=lambda tool: tool.name not in found)),
+    ),
+    (
+        "I18 shown as recorded",
+        "A tool that was found is not offered",
+        _offering(lambda tools, found: [tool for tool in tools if tool.name not in found]),
+    ),
+    (
+        "I18 shown as recorded",
+        "No tool is beyond a budget",
+        with_options(lambda options: replace(options, tools_budget_tokens=None)),
     ),
 )

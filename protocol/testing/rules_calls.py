@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import orjson
@@ -96,16 +96,18 @@ def _wrong_words(story: Story, tag: Tag, one: _EndedAtOnce, result: ToolMessage)
     received, said, says = wire["received"] or "", wire["message"], ""
     if one.expected.code is FailureCode.UNKNOWN_TOOL:
         shown = [name for name, each in story.offers.items() if each.decision is not Decision.DENY and not one.in_words]
+        shown = [] if one.expected.is_hidden else [name for name in shown if name not in one.hidden]
         if [name for name in shown if name not in (wire["expected"] or "")]:
             yield f"call {tag} is of no tool, and the model does not read of all that there are: {result.content!r}"
-        says, is_received = call.name[:ERROR_SNIPPET_CHARS], received == call.name[:ERROR_SNIPPET_CHARS]
+        says = call.name[:ERROR_SNIPPET_CHARS]
+        is_received = received == ("" if one.expected.is_hidden else call.name[:ERROR_SNIPPET_CHARS])
     elif one.expected.code is FailureCode.INCOMPLETE_CALL:
         is_received = received == call.arguments[:ERROR_SNIPPET_CHARS]
     elif one.expected.code is FailureCode.REPEATED and story.start is not None:
         says, is_received = str(max(story.start.options.repeated_call_limit, 2)), not received
     else:
         says, is_received = offer.rule if one.expected.code is FailureCode.DENIED and offer is not None else "", True
-    own_hint = one.expected.code in (None, FailureCode.INVALID_ARGUMENTS)
+    own_hint = one.expected.is_hidden or one.expected.code in (None, FailureCode.INVALID_ARGUMENTS)
     if one.expected.code is not None and not own_hint and wire["retry_hint"] != RETRY_HINTS[one.expected.code]:
         yield f"call {tag} is {one.expected.code}, the model reads the hint {wire['retry_hint']!r}"
     if not is_received:
@@ -152,6 +154,8 @@ class _EndedAtOnce(Struct, frozen=True):
     expected: ExpectedCall
     in_words: bool
     """No tool is offered any more: calls are told in words."""
+    hidden: Collection[str]
+    """Tools that the model had not found."""
 
 
 def _wrong_at_once(story: Story, tag: Tag, one: _EndedAtOnce, result: ToolMessage) -> Iterator[str]:
@@ -161,7 +165,7 @@ def _wrong_at_once(story: Story, tag: Tag, one: _EndedAtOnce, result: ToolMessag
     elif code is not None:
         yield from _wrong_words(story, tag, one, result)
     elif content not in (None, result.content):
-        yield f"call {tag} of the output tool has the result {result.content!r}, not {content!r}"
+        yield f"call {tag} was answered at once with the result {result.content!r}, not {content!r}"
 
 
 def _ended_at_once(story: Story) -> dict[Tag, _EndedAtOnce]:
@@ -175,7 +179,7 @@ def _ended_at_once(story: Story) -> dict[Tag, _EndedAtOnce]:
             for result, expected in zip(results, ended, strict=True):
                 if expected.code is not None or expected.result is not None:
                     tag = turn.model.command.tag.at_call(result.call_id)
-                    found[tag] = _EndedAtOnce(expected, turn.told_in_words)
+                    found[tag] = _EndedAtOnce(expected, turn.told_in_words, turn.hidden)
     return found
 
 

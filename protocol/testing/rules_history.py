@@ -291,6 +291,8 @@ def shown_as_recorded(story: Story) -> Iterator[str]:
             yield f"model call {step} shows {_differs(request.messages, expected.messages)}"
         if not expected.fits:
             yield f"model call {step} has a prompt of {expected.tokens} tokens, which leaves no room for an answer"
+        if request.tool_search != expected.search:
+            yield f"model call {step} may be searched for {request.tool_search}, it should be {expected.search}"
         if request.tools != expected.tools:
             yield f"model call {step} offers {[tool.name for tool in request.tools]}"
         if request.response_schema != expected.schema:
