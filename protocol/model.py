@@ -32,8 +32,7 @@ from callboard.protocol.ids import CallId, ToolName
 from callboard.protocol.limits import MAX_CALL_TOKENS
 from callboard.protocol.provider_options import ProviderOptions
 from callboard.protocol.server_tools import ServerToolOffer
-from callboard.protocol.tool_search import ToolSearch
-from callboard.protocol.tools import ToolDefinition
+from callboard.protocol.tools import ToolDefinition, ToolSearch
 from callboard.protocol.values import Value
 
 

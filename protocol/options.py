@@ -12,12 +12,11 @@ from callboard.protocol import limits
 from callboard.protocol.compaction import Compaction
 from callboard.protocol.content import Message
 from callboard.protocol.model import AudioOut, ModelRequest, PromptCache, ResponseStorage, Sampling, ToolChoice
-from callboard.protocol.output import OutputSpec
+from callboard.protocol.output import OutputMode, OutputSpec
 from callboard.protocol.policy import Mode
 from callboard.protocol.provider_options import ProviderOptions
 from callboard.protocol.server_tools import ServerToolOffer
-from callboard.protocol.tool_search import ToolSearch
-from callboard.protocol.tools import Decision, ToolContract, ToolDefinition
+from callboard.protocol.tools import Decision, ToolContract, ToolDefinition, ToolSearch
 from callboard.protocol.values import Value
 
 #: Of a tool's contract: what a request decides by whether a call may run, may run again, and may steer the model.
@@ -132,6 +131,13 @@ class RequestOptions(Value, frozen=True, omit_defaults=False):
     """How often at most an answer that was cut at the limit of output tokens is gone on with (cut_answer.py)."""
     mode: Mode | None = None
     """What the request is for; None: what the runtime's policy says of all."""
+
+
+def instructions(options: RequestOptions, *, has_tools: bool, mode: OutputMode | None = None) -> str:
+    """The system prompt; what it says of the tools only where tools are offered, of the answer's form by its mode."""
+    form = options.output.instructions(mode) if options.output is not None else ""
+    parts = (options.system_prompt, options.tool_prompt if has_tools else "", form)
+    return "\n\n".join(part for part in parts if part)
 
 
 def request_of(

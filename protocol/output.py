@@ -17,10 +17,9 @@ from msgspec.structs import replace
 
 from callboard.protocol import limits
 from callboard.protocol.commands import Outcome
-from callboard.protocol.content import AssistantMessage, Text, ToolCall, is_json_object, json_text
+from callboard.protocol.content import Text, ToolCall, is_json_object, json_text
 from callboard.protocol.ids import ToolName
 from callboard.protocol.model import STOPPED_REASONS, FinishReason, ModelResponse
-from callboard.protocol.tool_search import DeferredTools
 from callboard.protocol.tools import FailureCode, ToolDefinition, ToolFailure
 from callboard.protocol.values import Value
 
@@ -170,18 +169,6 @@ class AnsweredCall(Value, frozen=True):
     result: str = ""
     failure: ToolFailure | None = None
     """Of an UNFIT one. None where the call is not whole."""
-
-
-def search_answers(tools: DeferredTools, turn: AssistantMessage) -> Mapping[int, AnsweredCall]:
-    """Those of the calls of a turn that are about deferred tools, by their places (tool_search.py)."""
-    found: dict[int, AnsweredCall] = {}
-    for place, call in enumerate(turn.tool_calls):
-        answer = tools.answered(call)
-        if isinstance(answer, str):
-            found[place] = AnsweredCall(AnswerCall.FOUND, answer)
-        elif answer is not None or call.name == tools.told.name:
-            found[place] = AnsweredCall(AnswerCall.UNFIT, failure=answer)
-    return found
 
 
 NO_ANSWERS: Final[Mapping[int, AnsweredCall]] = MappingProxyType({})

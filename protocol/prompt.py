@@ -14,7 +14,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -28,6 +28,7 @@ from callboard.protocol.compaction import Compacted
 from callboard.protocol.content import Atom, Message
 from callboard.protocol.events import ModelFailed, RequestStarted
 from callboard.protocol.ids import ToolName
+from callboard.protocol.lazy_loading import lazy_module
 from callboard.protocol.limits import OVERFLOW_SHARE
 from callboard.protocol.model import (
     CallPurpose,
@@ -37,22 +38,16 @@ from callboard.protocol.model import (
     ToolChoiceMode,
     Usage,
 )
-from callboard.protocol.options import RequestOptions, ToolOffer, request_of
-from callboard.protocol.output import AnsweredCall, OutputMode, mode_of, search_answers
+from callboard.protocol.options import ToolOffer, instructions, request_of
+from callboard.protocol.output import AnsweredCall, OutputMode, mode_of
 from callboard.protocol.prompt_tokens import PromptSize, TokenCounter, message_tokens, tools_tokens
 from callboard.protocol.provider_options import ExtraFields
-from callboard.protocol.tool_search import DeferredTools, deferred_names, openly
 from callboard.protocol.tools import ToolDefinition
 
-# What the model is asked.
-
-
-def instructions(options: RequestOptions, *, has_tools: bool, mode: OutputMode | None = None) -> str:
-    """The system prompt; what it says of the tools only where tools are offered, of the answer's form by its mode."""
-    form = options.output.instructions(mode) if options.output is not None else ""
-    parts = (options.system_prompt, options.tool_prompt if has_tools else "", form)
-    return "\n\n".join(part for part in parts if part)
-
+if TYPE_CHECKING:
+    from callboard.protocol import tool_search
+else:
+    tool_search = lazy_module("callboard.protocol.tool_search")
 
 #: What stays of a shortened result: enough to see what it was.
 SHORTENED_RESULT_CHARS: Final = 400
@@ -239,16 +234,15 @@ class PromptBuilder:
 
     # Deferred tools (tool_search.py).
 
-    def _find_deferred(self, history: Sequence[Message]) -> DeferredTools | None:
+    def _find_deferred(self, history: Sequence[Message]) -> tool_search.DeferredTools | None:
         options, tools = self._options, self.definitions
+        if options.tools_budget_tokens is None and not any(tool.deferred for tool in tools):
+            return None
+        self.definitions = tuple(map(tool_search.openly, tools))
         always = (compaction.READ_TOOL, options.tool_choice.name)
-        sizes = (tools_tokens((tool,), self._count) for tool in tools)
-        deferred = deferred_names(tools, sizes, options.tools_budget_tokens, always)
+        deferred = tool_search.deferred_names(tools, options.tools_budget_tokens, self._count, always)
         taken = {*self._all_offers, *({options.output.tool_name} if options.output else ())}
-        if deferred:
-            return DeferredTools(tools, deferred, taken, history)
-        self.definitions = tuple(map(openly, tools))
-        return None
+        return tool_search.DeferredTools(tools, deferred, taken, history) if deferred else None
 
     def _offers_found(self) -> dict[ToolName, ToolOffer]:
         hidden = self.search.hidden if self.search is not None else ()
@@ -264,7 +258,7 @@ class PromptBuilder:
         self, turn: content.AssistantMessage, answers: Mapping[int, AnsweredCall]
     ) -> Mapping[int, AnsweredCall]:
         """These answers, and those of the calls of the turn that are about deferred tools, by their places."""
-        return answers if self.search is None else {**search_answers(self.search, turn), **answers}
+        return answers if self.search is None else {**self.search.answers(turn), **answers}
 
     def go_on_from(self, response_id: str) -> None:
         """The provider knows the model's last turn by this id: what follows it is sent, where the request began so."""

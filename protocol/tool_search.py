@@ -25,8 +25,10 @@ from msgspec.structs import replace
 
 from callboard.protocol import content
 from callboard.protocol.ids import ToolName
-from callboard.protocol.tools import FailureCode, ToolDefinition, ToolFailure
-from callboard.protocol.values import Value
+from callboard.protocol.model import ModelRequest
+from callboard.protocol.output import AnswerCall, AnsweredCall
+from callboard.protocol.prompt_tokens import TokenCounter, tools_tokens
+from callboard.protocol.tools import FailureCode, ToolDefinition, ToolFailure, ToolSearch
 
 #: The name of our search tool, where no other tool has it.
 SEARCH_TOOL: Final = ToolName("tool_search")
@@ -52,30 +54,19 @@ _PART: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _NO_SPACES_FROM: Final = "\u2e80"
 
 
-class ToolSearch(Value, frozen=True):
-    """Beside the tools of a model request: what there is to be found.
+def by_provider(request: ModelRequest, origin: str) -> tuple[ToolDefinition, ...]:
+    """The tools for a provider that searches itself: those to be searched are `deferred`, and our search tool is away.
 
-    `ModelRequest.tools` is right without it: it holds our search tool and what was found so far. An API with a search
-    of its own sends `by_provider` in their place.
+    A tool that was found is shown openly, unless the messages hold the very result, of this `origin`, by which the
+    provider loads it.
     """
-
-    name: ToolName
-    """Of our search tool."""
-    deferred: tuple[ToolDefinition, ...]
-    """All of them, also what was found by now; the same all through a request."""
-
-    def by_provider(
-        self, tools: Sequence[ToolDefinition], messages: Iterable[content.Message], origin: str
-    ) -> tuple[ToolDefinition, ...]:
-        """The tools for a provider that searches itself: those to be searched are `deferred`, and our tool is away.
-
-        A tool that was found is shown openly, unless the messages hold the very result, of this `origin`, by which the
-        provider loads it.
-        """
-        loaded, offered = set(_found_by(messages, origin)), {tool.name for tool in tools}
-        hidden = {tool.name for tool in self.deferred if tool.name in loaded or tool.name not in offered}
-        shown = [tool for tool in tools if tool.name not in hidden and tool.name != self.name]
-        return (*shown, *(tool for tool in self.deferred if tool.name in hidden))
+    search = request.tool_search
+    if search is None:
+        return request.tools
+    loaded, offered = set(_found_by(request.messages, origin)), {tool.name for tool in request.tools}
+    hidden = {tool.name for tool in search.deferred if tool.name in loaded or tool.name not in offered}
+    shown = [tool for tool in request.tools if tool.name not in hidden and tool.name != search.name]
+    return (*shown, *(tool for tool in search.deferred if tool.name in hidden))
 
 
 def _found_by(messages: Iterable[content.Message], origin: str) -> Iterator[str]:
@@ -140,42 +131,50 @@ class DeferredTools:
             if (tool := self._hidden.pop(name, None)) is not None:
                 self._found[name] = openly(tool)
 
-    def answered(self, call: content.ToolCall) -> str | ToolFailure | None:
-        """What a call is answered with that is about deferred tools; None for any other, and for one that is not whole.
+    def answers(self, turn: content.AssistantMessage) -> Mapping[int, AnsweredCall]:
+        """The calls of a turn that are about deferred tools, by their places.
 
         A tool that was not found is not run: the model does not know what it does and takes. It is offered then, and
         the model reads so.
         """
-        if call.name in self._hidden:
-            return _not_looked_up(call.name)
-        return self._search(call.arguments) if call.name == self.told.name and call.complete else None
+        found: dict[int, AnsweredCall] = {}
+        for place, call in enumerate(turn.tool_calls):
+            if call.name in self._hidden:
+                found[place] = AnsweredCall(AnswerCall.UNFIT, failure=_not_looked_up(call.name))
+            elif call.name == self.told.name:
+                found[place] = self._search(call.arguments) if call.complete else AnsweredCall(AnswerCall.UNFIT)
+        return found
 
-    def _search(self, arguments: str) -> str | ToolFailure:
+    def _search(self, arguments: str) -> AnsweredCall:
         query = orjson.loads(arguments).get(_QUERY)
         if not isinstance(query, str) or not query.strip():
             told = f"A search needs a {_QUERY}: a few words that say what the tool should do."
             received = content.json_text(query)[:MAX_QUERY_CHARS] if query is not None else ""
-            return ToolFailure(self.told.name, FailureCode.INVALID_ARGUMENTS, told, _QUERY, "a text", received)
+            code = FailureCode.INVALID_ARGUMENTS
+            failure = ToolFailure(self.told.name, code, told, _QUERY, "a text", received)
+            return AnsweredCall(AnswerCall.UNFIT, failure=failure)
         best = ranked(query[:MAX_QUERY_CHARS], self.told.deferred)[:MAX_FOUND]
         told = "You can call these from your next turn on."
         if not best:
             names = _listed([tool.name for tool in self.told.deferred])
             told = f"Nothing fits. Search again in other words, or by a name. There are: {names}."
         tools = [{"name": tool.name, "description": tool.description} for tool in best]
-        return content.json_text({"ok": True, "tools": tools, "message": told})
+        result = content.json_text({"ok": True, "tools": tools, "message": told})
+        return AnsweredCall(AnswerCall.FOUND, result)
 
 
 def deferred_names(
     definitions: Sequence[ToolDefinition],
-    sizes: Iterable[int],
     budget: int | None,
+    count: TokenCounter,
     always: Collection[ToolName | None],
 ) -> frozenset[ToolName]:
     """Which tools are deferred: those marked so and, in their order, each that the others leave no room for in the
-    budget of tokens. `sizes`: the tokens of each; `always`: tools that are never deferred."""
+    budget of tokens; those that are `always` shown count, too."""
     left = math.inf if budget is None else budget
     found: set[ToolName] = set()
-    for tool, size in zip(definitions, sizes, strict=True):
+    for tool in definitions:
+        size = 0 if budget is None else tools_tokens((tool,), count)
         if tool.name in always:
             left -= size
         elif tool.deferred or size > left:

@@ -35,6 +35,16 @@ class ToolDefinition(Value, frozen=True):
     """Not shown to the model from the beginning: it finds the tool by searching (tool_search.py)."""
 
 
+class ToolSearch(Value, frozen=True):
+    """Beside the tools of a model request: what there is to be found (tool_search.py). The tools are right without it:
+    they hold our search tool, and what was found so far. It is for an API with a search of its own."""
+
+    name: ToolName
+    """Of our search tool."""
+    deferred: tuple[ToolDefinition, ...]
+    """All of them, also what was found by now; the same all through a request."""
+
+
 class Isolation(StrEnum):
     """Where a call runs, and so what a deadline can do to it."""
 

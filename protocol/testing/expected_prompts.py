@@ -55,8 +55,7 @@ from callboard.protocol.testing.expected_search import found_in, search_now, too
 from callboard.protocol.testing.outside import input_tokens
 from callboard.protocol.testing.story import ModelRun, Story, without_notices
 from callboard.protocol.testing.told_calls import in_words
-from callboard.protocol.tool_search import ToolSearch
-from callboard.protocol.tools import Decision, ToolDefinition
+from callboard.protocol.tools import Decision, ToolDefinition, ToolSearch
 
 READ: Final = "read_earlier_messages"
 #: What is worth a new beginning of the prompt, and what must be said after a summary that failed, of the room.

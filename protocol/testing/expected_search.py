@@ -14,8 +14,8 @@ from callboard.protocol.ids import ToolName
 from callboard.protocol.model import ModelResponse
 from callboard.protocol.testing.counted import tokens_of_tools
 from callboard.protocol.testing.story import STOPPED, holds_nan, is_whole
-from callboard.protocol.tool_search import ToolSearch, ranked, search_tool
-from callboard.protocol.tools import Decision, FailureCode, ToolDefinition
+from callboard.protocol.tool_search import ranked, search_tool
+from callboard.protocol.tools import Decision, FailureCode, ToolDefinition, ToolSearch
 
 #: Of the tools that are never deferred: the one that shows what was cleared.
 _READ: Final = "read_earlier_messages"
@@ -72,7 +72,7 @@ def tools_now(
     if not hidden:
         return (*plain, *output)
     finds = search_tool(ToolName(search_name(start)), list(hidden))
-    return (*plain, finds, *output, *(replace(hidden[name], deferred=False) for name in found))
+    return (*plain, finds, *output, *(replace(hidden[ToolName(name)], deferred=False) for name in found))
 
 
 def search_now(start: RequestStarted) -> ToolSearch | None:
