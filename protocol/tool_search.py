@@ -4,8 +4,8 @@ Deferred are the tools that are marked so (`ToolDefinition.deferred`) and, with 
 those that do not fit into that budget. In their place the model is offered a search tool of ours, whose calls the
 session answers by itself. What was found is offered from the next model call on, behind all other tools and in the
 order in which it was found, and stays to the end of the request: a prompt cache keeps what stands before it. A provider
-with a search of its own is asked to search by that (`ToolSearch`); what it finds (`ServerTool.found`) counts as found
-here, too.
+with a search of its own is asked to search by that (`ToolSearch`, and providers/request_encoding.py); what it finds
+(`ServerTool.found`) counts as found here, too.
 
 What was found follows from the messages and the calls alone, so it is the same after a crash, at another provider, and
 in a later request of the conversation.
@@ -25,7 +25,6 @@ from msgspec.structs import replace
 
 from callboard.protocol import content
 from callboard.protocol.ids import ToolName
-from callboard.protocol.model import ModelRequest
 from callboard.protocol.output import AnswerCall, AnsweredCall
 from callboard.protocol.prompt_tokens import TokenCounter, tools_tokens
 from callboard.protocol.tools import FailureCode, ToolDefinition, ToolFailure, ToolSearch
@@ -52,29 +51,6 @@ _WORD: Final = re.compile(r"[^\W_]+")
 _PART: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 #: From here on scripts are written without spaces between words: each character is searched for by itself.
 _NO_SPACES_FROM: Final = "\u2e80"
-
-
-def by_provider(request: ModelRequest, origin: str) -> tuple[ToolDefinition, ...]:
-    """The tools for a provider that searches itself: those to be searched are `deferred`, and our search tool is away.
-
-    A tool that was found is shown openly, unless the messages hold the very result, of this `origin`, by which the
-    provider loads it.
-    """
-    search = request.tool_search
-    if search is None:
-        return request.tools
-    loaded, offered = set(_found_by(request.messages, origin)), {tool.name for tool in request.tools}
-    hidden = {tool.name for tool in search.deferred if tool.name in loaded or tool.name not in offered}
-    shown = [tool for tool in request.tools if tool.name not in hidden and tool.name != search.name]
-    return (*shown, *(tool for tool in search.deferred if tool.name in hidden))
-
-
-def _found_by(messages: Iterable[content.Message], origin: str) -> Iterator[str]:
-    for message in messages:
-        if isinstance(message, content.AssistantMessage):
-            for part in message.parts:
-                if isinstance(part, content.ServerTool) and part.replay.origin == origin:
-                    yield from part.found
 
 
 class DeferredTools:

@@ -463,6 +463,24 @@ class Encoding:
         return found
 
 
+def searched_by_provider(request: ModelRequest, origin: str) -> ModelRequest:
+    """The request for a provider that searches for tools itself: those to be searched are `deferred`, and our search
+    tool is away.
+
+    A tool that was found is shown openly, unless the messages hold the very result, of this `origin`, by which the
+    provider loads it.
+    """
+    if (search := request.tool_search) is None:
+        return request
+    turns = [message for message in request.messages if isinstance(message, content.AssistantMessage)]
+    parts = [part for turn in turns for part in turn.parts if isinstance(part, content.ServerTool) and part.found]
+    loaded = {name for part in parts if own_replay(part.replay, origin) is not None for name in part.found}
+    offered = {tool.name for tool in request.tools}
+    hidden = [tool for tool in search.deferred if tool.name in loaded or tool.name not in offered]
+    away = {search.name, *(tool.name for tool in hidden)}
+    return replace(request, tools=(*(tool for tool in request.tools if tool.name not in away), *hidden))
+
+
 class TurnEncoding(Encoding, ABC):
     """A request to an API whose conversation begins with the user and in which neighbours of one role are one message:
     Anthropic and Gemini."""

@@ -416,8 +416,8 @@ class LlmManager(Actor[LlmMessage]):
         asked, number = call.asked, call.attempt
         reports = _AttemptReports(asked, number, self.ref, self.system.scheduler.now)
         is_last_try = number == asked.call.attempts
-        tools = self._refusals.as_taken(route.name, asked.call.request.tools, self.now())
-        request = replace(asked.call.request, model=route.model, is_last_try=is_last_try, tools=tools)
+        request = self._refusals.with_taken(route.name, asked.call.request, self.now())
+        request = replace(request, model=route.model, is_last_try=is_last_try)
         if request.provider_options:
             request = replace(request, provider_options=tuple(_for_route(route, request.provider_options)))
         call.reports = reports
@@ -456,6 +456,8 @@ class LlmManager(Actor[LlmMessage]):
     def _learned(self, call: _OpenCall, error: Error) -> Error:
         """What the error says of the model is remembered. The error as it is meant."""
         name, now = call.routes[call.route].name, self.now()
+        if call.asked.call.request.tool_search is not None and self._refusals.learn_no_search(name, error, now):
+            return replace(error, retryable=True, at_once=True)
         if error.kind is ErrorKind.CONTEXT_LENGTH and error.context_tokens is not None:
             self._refusals.learn_window(name, error.context_tokens, now)
         elif error.kind is ErrorKind.TOOLS_UNSUPPORTED and call.asked.call.request.tools:

@@ -1,5 +1,5 @@
-"""What models said when they refused a request: that they take no tools or no schema of the answer, that they take not
-this schema, or not this tool as a strict one, or how small their window is."""
+"""What models said when they refused a request: that they take no tools, search for none, take no schema of the answer,
+that they take not this schema, or not this tool as a strict one, or how small their window is."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 from msgspec.structs import replace
 
 from callboard.protocol.content import json_text
+from callboard.protocol.model import Error, ModelRequest
 from callboard.protocol.tools import ToolDefinition
 
 #: For so long a model is asked without tools: routes change, and servers are started with other options.
@@ -43,6 +44,9 @@ _OF_THE_ANSWER: Final = re.compile(
 #: "tools[36].parameters" (OpenAI's `param`).
 _OF_A_TOOL: Final = re.compile(r"(?:function|tool) ['\"`](?P<name>[\w-]{1,64})['\"`]|\btools[.\[](?P<place>\d{1,4})")
 
+#: Of a refusal to search for tools: "Tool 'tool_search' is not supported with gpt-5.4-nano.", "tools.0.defer_loading:
+#: Extra inputs are not permitted" (Oaklight/llm-rosetta #394; what Anthropic says of a field that it does not know).
+_NO_SEARCH: Final = re.compile(r"tool_search|defer_loading|tool_reference")
 _K = TypeVar("_K")
 _T = TypeVar("_T")
 
@@ -62,12 +66,14 @@ class Refusals:
         """By model and schema; of all schemas: "" in its place."""
         self._not_strict: dict[tuple[str, str], float] = {}
         """By model and tool."""
+        self._no_searches: dict[str, float] = {}
         self._windows: dict[str, tuple[int, float]] = {}
 
     def forget(self, *, remembers_no_tools: bool) -> None:
         """The names may stand for other models from now on."""
         self._remembers_no_tools = remembers_no_tools
-        for memory in (self._no_tools, self._no_schemas, self._not_strict, self._windows):
+        memories = (self._no_tools, self._no_schemas, self._not_strict, self._no_searches, self._windows)
+        for memory in memories:
             memory.clear()
 
     def learn_no_tools(self, name: str, now: float) -> None:
@@ -101,7 +107,16 @@ class Refusals:
         for tool in tools:
             _remember(self._not_strict, (name, f"{tool.name} {_print_of(tool.parameters)}"), now + NO_SCHEMA_SECONDS)
 
-    def as_taken(self, name: str, tools: tuple[ToolDefinition, ...], now: float) -> tuple[ToolDefinition, ...]:
+    def with_taken(self, name: str, request: ModelRequest, now: float) -> ModelRequest:
+        """The request with its tools as the model takes them; where its provider has refused to search for tools, it is
+        not told of those: our own search is among the tools."""
+        tools, search = self._as_taken(name, request.tools, now), request.tool_search
+        if search is not None:
+            is_told = self._no_searches.get(name, now) <= now
+            search = replace(search, deferred=self._as_taken(name, search.deferred, now)) if is_told else None
+        return replace(request, tools=tools, tool_search=search)
+
+    def _as_taken(self, name: str, tools: tuple[ToolDefinition, ...], now: float) -> tuple[ToolDefinition, ...]:
         """The tools as the model takes them: those are not strict that it has refused so within the hour."""
         if not self._not_strict:
             return tools
@@ -111,6 +126,13 @@ class Refusals:
             else tool
             for tool in tools
         )
+
+    def learn_no_search(self, name: str, error: Error, now: float) -> bool:
+        """Does the model's provider refuse to search for deferred tools by this error, and is that news?"""
+        is_news = 400 <= error.status < 500 and self._no_searches.get(name, now) <= now
+        if is_news := is_news and _NO_SEARCH.search(f"{error.message} {error.raw}") is not None:
+            _remember(self._no_searches, name, now + NO_TOOLS_SECONDS)
+        return is_news
 
     def learn_window(self, name: str, tokens: int, now: float) -> None:
         """The model takes no more tokens than these, its answer included."""

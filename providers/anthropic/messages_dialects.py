@@ -35,21 +35,35 @@ class MessagesDialect(Struct, frozen=True):
     server_tools: tuple[type, ...] = (WebSearch, WebFetch, CodeExecution, RemoteMcp)
     schemas: bool = True
     """Tools may be strict, and answers follow a schema."""
+    searches_tools: bool = False
+    """It searches for tools that are deferred, where the model does."""
 
     def takes_unsigned(self, model: str) -> bool:
         """Does this model get its thinking back although it has no signature?"""
         return "claude" not in model.lower() if self.unsigned_thinking is None else self.unsigned_thinking
 
 
-ANTHROPIC_MESSAGES: Final = MessagesDialect()
+ANTHROPIC_MESSAGES: Final = MessagesDialect(searches_tools=True)
 #: Claude behind GitHub Copilot: no files, and web search only with a key of one's own for Anthropic
 #: (microsoft/vscode-copilot-chat PR 1783).
 COPILOT_MESSAGES: Final = replace(
-    ANTHROPIC_MESSAGES, name="copilot", key_variable="", bearer=True, files=False, server_tools=()
+    ANTHROPIC_MESSAGES,
+    name="copilot",
+    key_variable="",
+    bearer=True,
+    files=False,
+    server_tools=(),
+    searches_tools=False,
 )
 #: Claude at Google Cloud (platform.claude.com, "Features overview": of the server tools only web search, and no files).
 VERTEX_MESSAGES: Final = replace(
-    ANTHROPIC_MESSAGES, name="vertex", key_variable="", bearer=True, files=False, server_tools=(WebSearch,)
+    ANTHROPIC_MESSAGES,
+    name="vertex",
+    key_variable="",
+    bearer=True,
+    files=False,
+    server_tools=(WebSearch,),
+    searches_tools=False,
 )
 
 
@@ -95,6 +109,7 @@ _ROWS: Final = (
         unsigned_thinking=None,
         files=False,
         server_tools=(WebSearch,),
+        searches_tools=False,
     ),
     # ggml-org/llama.cpp PR 17425: text, images, tools and thinking.
     _row("llamacpp-anthropic", "http://localhost:8080", "", Image),
@@ -104,7 +119,7 @@ _ROWS: Final = (
 
 MESSAGES_SERVERS: Final = {row.name: row for row in _ROWS}
 #: Behind an address of the user's own: a proxy of Claude's, or a server of other models.
-_GATEWAY: Final = replace(ANTHROPIC_MESSAGES, name="", unsigned_thinking=None)
+_GATEWAY: Final = replace(ANTHROPIC_MESSAGES, name="", unsigned_thinking=None, searches_tools=False)
 
 
 def dialect_at(base_url: str | None) -> MessagesDialect:

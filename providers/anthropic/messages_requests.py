@@ -15,7 +15,7 @@ from callboard.protocol.tools import ToolDefinition
 from callboard.providers import request_encoding as encoding
 from callboard.providers.anthropic.cache_marks import mark_prompt
 from callboard.providers.anthropic.messages_dialects import MessagesDialect
-from callboard.providers.anthropic.server_blocks import CONTAINER, is_call, own_citations
+from callboard.providers.anthropic.server_blocks import CONTAINER, FOUND_TOOLS, found_tools, is_call, own_citations
 from callboard.providers.json_values import Body
 from callboard.providers.model_rules import Thinks, family_of, is_own, thinking_of
 from callboard.providers.tool_schema import ANTHROPIC, ANTHROPIC_ANSWER, ANTHROPIC_STRICT
@@ -31,6 +31,13 @@ ADAPTIVE_MODEL: Final = re.compile(r"claude-[a-z]+-(?:4[-.](?:[6-9]|[1-9]\d)(?!\
 #: Claude 4.7 and later: thinking comes back empty beside its signature, unless its display is asked for (jin-bo/agentao
 #: PR 296; the SDK's ThinkingConfigAdaptiveParam).
 NEWER_MODEL: Final = re.compile(r"claude-[a-z]+-(?:4[-.](?:[7-9]|[1-9]\d)(?!\d)|[5-9](?!\d)|[1-9]\d(?!\d))")
+#: "Claude Haiku 4.5, Sonnet 4.5, Opus 4.5 and all newer models" search for tools (platform.claude.com, "Tool search
+#: tool"; so does pydantic-ai's profiles/anthropic.py).
+SEARCHING_MODEL: Final = re.compile(r"claude-[a-z]+-(?:4[-.](?:[5-9]|[1-9]\d)(?!\d)|[5-9](?!\d)|[1-9]\d(?!\d))")
+#: By natural language; the other one, "regex", takes patterns. No beta header is needed by now (the same page).
+_TOOL_SEARCH: Final = {"type": "tool_search_tool_bm25_20251119", "name": "tool_search_tool_bm25"}
+#: How the names of both begin.
+_TOOL_SEARCHES: Final = "tool_search_tool_"
 #: The modes that force a call, and the API's words for them.
 _FORCED: Final = {ToolChoiceMode.REQUIRED: "any", ToolChoiceMode.NAMED: "tool"}
 SERVICE_TIERS: Final = ("auto", "standard_only")
@@ -52,7 +59,10 @@ class MessagesEncoding(encoding.TurnEncoding):
     cites_documents: ClassVar[bool] = True
 
     def __init__(self, request: model.ModelRequest, dialect: MessagesDialect) -> None:
-        super().__init__(request, dialect.name)
+        searches = dialect.searches_tools and SEARCHING_MODEL.search(request.model) is not None
+        super().__init__(encoding.searched_by_provider(request, dialect.origin) if searches else request, dialect.name)
+        self._deferred = {tool.name for tool in self.request.tools if tool.deferred and searches}
+        """The tools that the model is to search for."""
         self._dialect = dialect
         self._family = family_of(request.model) if dialect.takes_unsigned(request.model) else None
         """Whose unsigned thinking goes back as the model's own."""
@@ -182,9 +192,24 @@ class MessagesEncoding(encoding.TurnEncoding):
         else:
             is_whole = "tool_use_id" not in own or str(own["tool_use_id"]) in self._server_calls
         if is_whole:
-            return dict(own)
+            return self._as_searched(own)
         self.note(f"{kind}: its call and its result are not both there; left out")
         return None
+
+    def _as_searched(self, own: Mapping[str, object]) -> Body | None:
+        """A block as it came; of a search for tools, only with those that are searched for now: "Tool reference 'x' has
+        no corresponding tool definition" (platform.claude.com, "Tool search tool")."""
+        is_result = own.get("type") == FOUND_TOOLS
+        if not is_result and not str(own.get("name")).startswith(_TOOL_SEARCHES):
+            return dict(own)
+        if not self._deferred:
+            self.note(f"{own.get('type')} of a search for tools: none are searched for now; left out")
+            return None
+        result = own.get("content")
+        if not is_result or not isinstance(result, Mapping) or "tool_references" not in result:
+            return dict(own)
+        known = [{"type": "tool_reference", "tool_name": name} for name in found_tools(own) if name in self._deferred]
+        return {**own, "content": {**result, "tool_references": known}}
 
     def text(self, text: str) -> Body:
         return {"type": "text", "text": text}
@@ -238,10 +263,16 @@ class MessagesEncoding(encoding.TurnEncoding):
 
     def _tools(self) -> Body:
         request = self.request
-        offered = [_tool(tool) for tool in self._own_tools()]
+        own = self._own_tools()
+        offered = [_tool(tool) for tool in own if tool.name not in self._deferred]
         servers: list[Body] = []
         for offer in request.server_tools:
             offered.append(self._server_offer(offer, servers))
+        if self._deferred:
+            # The search comes last, where the mark of the cache goes: "Tool 'x' cannot have both defer_loading=true and
+            # cache_control set" (Wei-Shaw/sub2api #4990).
+            offered += [{**_tool(tool), "defer_loading": True} for tool in own if tool.name in self._deferred]
+            offered.append({**_TOOL_SEARCH})
         if not offered:
             return {}
         names = [tool["name"] for tool in offered if "name" in tool]

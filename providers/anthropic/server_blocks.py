@@ -33,6 +33,18 @@ def is_call(block: Mapping[str, object]) -> bool:
     return str(block.get("type")).endswith("_tool_use")
 
 
+#: The kind of a result of the search for tools (the SDK's ToolSearchToolResultBlock).
+FOUND_TOOLS: Final = "tool_search_tool_result"
+
+
+def found_tools(block: Mapping[str, object]) -> tuple[str, ...]:
+    """The tools that a search has found: {"content": {"tool_references": [{"tool_name": ...}]}}."""
+    result = block.get("content") if block.get("type") == FOUND_TOOLS else None
+    references = result.get("tool_references") if isinstance(result, Mapping) else None
+    found = [each for each in references if isinstance(each, Mapping)] if isinstance(references, list) else []
+    return tuple(name for each in found if isinstance(name := each.get("tool_name"), str))
+
+
 def shown(block: JsonObject, origin: str) -> ServerToolEvent:
     """The event of a whole block."""
     kind = str(block["type"])
@@ -40,8 +52,9 @@ def shown(block: JsonObject, origin: str) -> ServerToolEvent:
     name = block.get("name") or block.get("mcp_server_name")
     if not isinstance(name, str):
         name = kind.removesuffix(_RESULT)
-    text = _asked(block.get("input")) if is_call(block) else "\n".join(_lines(block))
-    return ServerToolEvent(kind, content.Replay(origin, block), name, call_id, text[:MAX_SHOWN_CHARS])
+    found = found_tools(block)
+    text = _asked(block.get("input")) if is_call(block) else "\n".join((*_lines(block), *found))
+    return ServerToolEvent(kind, content.Replay(origin, block), name, call_id, text[:MAX_SHOWN_CHARS], found)
 
 
 def _asked(given: Json) -> str:

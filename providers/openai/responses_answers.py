@@ -39,7 +39,7 @@ from callboard.providers.base_decoder import (
 )
 from callboard.providers.http_errors import make_error
 from callboard.providers.json_values import Json, JsonObject, arguments_text
-from callboard.providers.openai.responses_items import shown_text, tool_name
+from callboard.providers.openai.responses_items import found_tools, shown_text, tool_name
 from callboard.providers.openai.responses_tracking import (
     REASONING,
     SUMMARY,
@@ -305,7 +305,8 @@ class ResponsesDecoder(BaseDecoder):
         self._emits(state, None)
         self._searches += state.kind == "web_search_call" and fields_at(item, "action").get("type") == "search"
         replay = Replay(self._origin, item)
-        out.append(model.ServerToolEvent(state.kind, replay, tool_name(item), _said(item, "call_id"), shown_text(item)))
+        told = (tool_name(item), _said(item, "call_id"), shown_text(item), found_tools(item))
+        out.append(model.ServerToolEvent(state.kind, replay, *told))
 
     def _image_done(self, state: StreamedItem, item: JsonObject, out: _Out) -> None:
         if state.began is not None:

@@ -33,7 +33,8 @@ class OpenAIResponses(encoding.HttpAdapter):
         # Encrypted reasoning can be read only where it was written.
         self.origin = origin = f"{name}-responses"
         url = encoding.checked_url(base_url, "https://api.openai.com/v1")
-        self._names_tell = (urlsplit(url).hostname or "").endswith(_NAMES_TELL)
+        host = urlsplit(url).hostname or ""
+        self._names_tell, self._searches_tools = host.endswith(_NAMES_TELL), host.endswith("openai.com")
         super().__init__(name, url, api_key, lambda head: ResponsesDecoder(head, origin), headers=headers)
 
     def followed(self, status: int, headers: Mapping[str, str] | None) -> FollowedResponse:
@@ -41,5 +42,6 @@ class OpenAIResponses(encoding.HttpAdapter):
         return FollowedResponse(AnswerHead(self.name, status, headers, True, self._api_key), self.origin)
 
     def encode(self, request: model.ModelRequest, /) -> WireRequest:
-        written = ResponsesEncoding(request, self.origin, names_tell=self._names_tell)
+        told = {"names_tell": self._names_tell, "searches_tools": self._searches_tools}
+        written = ResponsesEncoding(request, self.origin, **told)
         return self.sent(f"{self._url}/responses", self.headers(request), written, written.body())

@@ -9,7 +9,7 @@ an approval"), so it goes back only together with that.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct, field
@@ -87,6 +87,23 @@ _ITEM_KINDS: Final[Mapping[str, ItemKind]] = {
 }
 #: A kind that is not known here is shown, and does not go back: no one can tell whether its server takes it.
 _UNKNOWN: Final = ItemKind("", ("query", "queries", "input", "code", "arguments", "output", "text"), goes_back=False)
+
+
+#: A search for tools, and what it has loaded.
+TOOL_SEARCHES: Final = frozenset({"tool_search_call", "tool_search_output"})
+
+
+def found_tools(item: Mapping[str, object]) -> tuple[str, ...]:
+    """The functions that a search has loaded, those of namespaces among them."""
+    return tuple(_functions(item.get("tools"))) if item.get("type") == "tool_search_output" else ()
+
+
+def _functions(tools: object, *, in_namespace: bool = False) -> Iterator[str]:
+    for tool in tools if isinstance(tools, list) else ():
+        if isinstance(tool, dict) and tool.get("type") == "namespace" and not in_namespace:
+            yield from _functions(tool.get("tools"), in_namespace=True)
+        elif isinstance(tool, dict) and isinstance(name := tool.get("name"), str):
+            yield name
 
 
 def kind_of_item(kind: str) -> ItemKind:

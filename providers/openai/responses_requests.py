@@ -20,7 +20,7 @@ from callboard.protocol.output import is_any_object
 from callboard.protocol.tools import ToolDefinition
 from callboard.providers import request_encoding as encoding
 from callboard.providers.json_values import Body
-from callboard.providers.openai.responses_items import sent_back
+from callboard.providers.openai.responses_items import TOOL_SEARCHES, sent_back
 from callboard.providers.tool_schema import OPENAI, OPENAI_STRICT
 
 #: A call_id longer than 64 is refused, and an output is paired with its call by it alone: it must not repeat.
@@ -39,15 +39,28 @@ _TOOL_INCLUDES: Final = {
 }
 
 
+#: "gpt-5.4 and later models support tool_search" (developers.openai.com, "Tool search"), but "Tool 'tool_search' is not
+#: supported with gpt-5.4-nano." (Oaklight/llm-rosetta #394).
+SEARCHING_MODEL: Final = re.compile(r"(?:^|/)gpt-(?:5\.(?:[4-9]|\d\d)|[6-9]|\d\d)(?!.*(?:nano|chat))")
+
+
 class ResponsesEncoding(encoding.Encoding):
-    """One request. `names_tell`: the names of models there are OpenAI's own, and say what they can."""
+    """One request. `names_tell`: the names of models there are OpenAI's own, and say what they can. `searches_tools`:
+    the server searches for deferred tools, where the model does."""
 
     keeps_answers: ClassVar[bool] = True
 
-    def __init__(self, request: model.ModelRequest, origin: str, *, names_tell: bool = True) -> None:
+    def __init__(
+        self, request: model.ModelRequest, origin: str, *, names_tell: bool = True, searches_tools: bool = False
+    ) -> None:
         if request.sampling.stop:
             raise UsageError("the Responses API takes no stop sequences; use the openai-chat adapter, or drop `stop`")
-        super().__init__(request, origin, takes_allowed=names_tell)
+        is_asked = request.tool_search is not None and searches_tools
+        searches = is_asked and SEARCHING_MODEL.search(request.model) is not None
+        told = encoding.searched_by_provider(request, origin) if searches else request
+        super().__init__(told, origin, takes_allowed=names_tell)
+        self._searches = searches and any(tool.deferred for tool in self.request.tools)
+        """The server searches for tools."""
         self._origin = origin
         self._images = encoding.OPENAI_IMAGES if names_tell else ()
         """The media types of pictures by their bytes; (): the server decides."""
@@ -256,6 +269,9 @@ class ResponsesEncoding(encoding.Encoding):
             # "Item 'ws_..' of type 'web_search_call' was provided without its required 'reasoning' item".
             self._left_out(what, "its reasoning was left out")
             return
+        if own.get("type") in TOOL_SEARCHES and not self._searches:
+            self._left_out(what, "no tools are searched for now")
+            return
         item, why = sent_back(own, turn)
         if item is None:
             self._left_out(what, why)
@@ -273,8 +289,9 @@ class ResponsesEncoding(encoding.Encoding):
             offers.append({"type": "image_generation"})
         if not request.tools and not offers:
             return {}
-        ours = (_tool(tool) for tool in self.adapted_tools(OPENAI, OPENAI_STRICT))
-        tools: Body = {"tools": [*ours, *offers]}
+        ours = [_tool(tool, may_defer=self._searches) for tool in self.adapted_tools(OPENAI, OPENAI_STRICT)]
+        # "Deferred tools require tools.tool_search" (pydantic/pydantic-ai #5938).
+        tools: Body = {"tools": [*ours, *offers, *([{"type": "tool_search"}] if self._searches else ())]}
         if request.tools or choice.mode is not ToolChoiceMode.AUTO:
             named = {"type": "function", "name": choice.name}
             tools["tool_choice"] = named if choice.mode is ToolChoiceMode.NAMED else choice.mode.value
@@ -308,9 +325,10 @@ class ResponsesEncoding(encoding.Encoding):
         return {name: value for name, value in knobs.items() if value is not None}
 
 
-def _tool(tool: ToolDefinition) -> Body:
-    wire = {"type": "function", "name": tool.name, "description": tool.description}
-    return {**wire, "parameters": tool.parameters, "strict": tool.strict}
+def _tool(tool: ToolDefinition, *, may_defer: bool) -> Body:
+    wire: Body = {"type": "function", "name": tool.name, "description": tool.description}
+    wire |= {"parameters": tool.parameters, "strict": tool.strict}
+    return {**wire, "defer_loading": True} if tool.deferred and may_defer else wire
 
 
 def _file(part: content.Document) -> Body:
