@@ -47,8 +47,16 @@ _LENGTH_SHARE: Final = 0.75
 #: A word of so many letters of the query also finds what it begins, where no tool has the word itself.
 _MIN_PREFIX_CHARS: Final = 4
 
+#: Words of a query that say nothing of a tool.
+_OF_ANY_QUERY: Final = frozenset(
+    "a an and any are as at be by can do for from how i if in is it me my of on or some that the there this to tool use "
+    "what when where which who with you your".split()
+)
+
 _WORD: Final = re.compile(r"[^\W_]+")
 _PART: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+#: Words of several parts.
+_COMPOUND: Final = re.compile(r"\b[A-Za-z0-9]*(?:[a-z][A-Z0-9]|[0-9][A-Za-z])[A-Za-z0-9]*")
 #: From here on scripts are written without spaces between words: each character is searched for by itself.
 _NO_SPACES_FROM: Final = "\u2e80"
 
@@ -224,6 +232,8 @@ def _asked(query: str, counts: Sequence[Mapping[str, int]]) -> list[str]:
     known = dict.fromkeys(word for each in counts for word in each)
     asked: dict[str, None] = {}
     for word in _words(query):
+        if word in _OF_ANY_QUERY:
+            continue
         if word in known:
             asked[word] = None
         elif len(word) >= _MIN_PREFIX_CHARS:
@@ -249,9 +259,13 @@ def _says(parameters: Mapping[str, object]) -> dict[str, object]:
 
 def _words(text: str) -> Iterator[str]:
     """The words of a text as they are compared: small letters, the parts of compound names, no plural."""
+    if text.isascii():
+        yield from map(_stem, map(str.lower, _PART.findall(text)))
+        yield from map(_stem, map(str.lower, _COMPOUND.findall(text)))  # "GitHub" is "github", too
+        return
     for word in _WORD.findall(text):
         if word.isascii():
-            yield from (_stem(part.lower()) for part in _PART.findall(word))
+            yield from _words(word)
         elif max(word) >= _NO_SPACES_FROM:
             yield from word
         else:

@@ -62,4 +62,4 @@ async def with_own_turns(tenant: Tenant, messages: tuple[Message, ...]) -> tuple
 
 
 def _client_tool(tool: ToolDefinition) -> ClientTool:
-    return ClientTool(tool.name, tool.description, tool.parameters, tool.strict)
+    return ClientTool(tool.name, tool.description, tool.parameters, tool.strict, tool.deferred)

@@ -5,7 +5,7 @@ docs/endpoints.md lists every field: taken, ignored, refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Annotated, Final, Literal
 
 from msgspec.structs import replace
@@ -24,6 +24,7 @@ from callboard.protocol.content import (
     MediaPart,
     Message,
     Replay,
+    ServerTool,
     Text,
     Thinking,
     ToolCall,
@@ -37,6 +38,7 @@ from callboard.protocol.limits import MAX_CALL_TOKENS
 from callboard.protocol.model import Sampling, ToolChoice, ToolChoiceMode
 from callboard.protocol.provider_options import AnthropicOptions
 from callboard.protocol.tools import ToolDefinition
+from callboard.providers.anthropic.server_blocks import found_tools
 
 #: Whose signatures clients bring back with thinking.
 _SIGNED_BY: Final = "anthropic"
@@ -92,7 +94,12 @@ class _DocumentBlock(ApiBody):
     citations: _Cites | None = None
 
 
-_Shown = Annotated[_TextBlock | _ImageBlock | _DocumentBlock, Field(discriminator="type")]
+class _ReferenceBlock(ApiBody):
+    type: Literal["tool_reference"]
+    tool_name: str
+
+
+_Shown = Annotated[_TextBlock | _ImageBlock | _DocumentBlock | _ReferenceBlock, Field(discriminator="type")]
 
 
 class _ResultBlock(ApiBody):
@@ -120,8 +127,25 @@ class _RedactedBlock(ApiBody):
     data: str
 
 
+class _SearchBlock(ApiBody):
+    """Anthropic's own search for tools, from an answer of its API."""
+
+    type: Literal["server_tool_use"]
+    id: str
+    name: str = Field(pattern="^tool_search_tool_")
+    input: dict[str, object]
+
+
+class _FoundBlock(ApiBody):
+    type: Literal["tool_search_tool_result"]
+    tool_use_id: str
+    content: dict[str, object]
+
+
 _UserBlock = Annotated[_TextBlock | _ImageBlock | _DocumentBlock | _ResultBlock, Field(discriminator="type")]
-_TurnBlock = Annotated[_TextBlock | _CallBlock | _ThinkingBlock | _RedactedBlock, Field(discriminator="type")]
+_TurnBlock = Annotated[
+    _TextBlock | _CallBlock | _ThinkingBlock | _RedactedBlock | _SearchBlock | _FoundBlock, Field(discriminator="type")
+]
 
 
 class _Asked(ApiBody):
@@ -143,6 +167,19 @@ class _OwnTool(ApiBody):
     description: str | None = None
     input_schema: dict[str, object]
     strict: bool | None = None
+    defer_loading: bool | None = None
+
+
+class _SearchTool(ApiBody):
+    """The API's search for deferred tools: callboard searches by the provider's, or by its own."""
+
+    type: Literal[
+        "tool_search_tool_regex_20251119",
+        "tool_search_tool_regex",
+        "tool_search_tool_bm25_20251119",
+        "tool_search_tool_bm25",
+    ]
+    name: str
 
 
 class _ToolUse(ApiBody):
@@ -176,7 +213,7 @@ class CountBody(ApiBody):
     model: ModelField = None
     messages: list[Annotated[_Asked | _Answered, Field(discriminator="role")]] = Field(min_length=1)
     system: str | list[_TextBlock] | None = None
-    tools: list[_OwnTool] | None = Field(default=None, max_length=128)
+    tools: list[_OwnTool | _SearchTool] | None = Field(default=None, max_length=128)
     tool_choice: _ToolUse | None = None
     thinking: _Thinks | None = None
     callboard: RunTools | None = None
@@ -249,7 +286,7 @@ def _question(read: CountBody) -> ClientQuestion:
         read.model,
         checked_messages(_messages(read.messages)),
         said,
-        tuple(_tool(each) for each in read.tools or ()),
+        _tools(read),
         None if read.callboard is None or read.callboard.tools is None else tuple(read.callboard.tools),
     )
 
@@ -279,6 +316,14 @@ def _turn(content: str | list[_TurnBlock]) -> Iterator[AssistantPart]:
                 yield Thinking(block.thinking, signed)
             case _RedactedBlock():
                 yield Thinking("", Replay(_SIGNED_BY, {"data": block.data}))
+            case _SearchBlock():
+                yield ServerTool(block.type, Replay(_SIGNED_BY, block.model_dump()), block.name, block.id)
+            case _FoundBlock():
+                own = block.model_dump()
+                found = found_tools(own)
+                yield ServerTool(
+                    block.type, Replay(_SIGNED_BY, own), "tool_search_tool", block.tool_use_id, ", ".join(found), found
+                )
 
 
 def _asked(blocks: Sequence[_UserBlock], param: str) -> Iterator[Message]:
@@ -306,10 +351,12 @@ def _result(block: _ResultBlock, param: str) -> ToolMessage:
     return ToolMessage(call_id, ToolName(""), "\n".join(texts), bool(block.is_error), tuple(media))
 
 
-def _part(block: _Shown, param: str) -> Text | Image | Document:
+def _part(block: _TextBlock | _ImageBlock | _DocumentBlock | _ReferenceBlock, param: str) -> Text | Image | Document:
     match block:
         case _TextBlock():
             return Text(block.text)
+        case _ReferenceBlock():
+            return Text(f"The tool {block.tool_name} can be called now.")
         case _ImageBlock():
             return Image(*_sourced(block.source, param))
     cites = block.citations is not None and block.citations.enabled
@@ -332,9 +379,25 @@ def _sourced(source: _Base64 | _Url | _FileId, param: str) -> tuple[str, str, st
 # -- the rest
 
 
-def _tool(declared: _OwnTool) -> ToolDefinition:
+def _tools(read: CountBody) -> tuple[ToolDefinition, ...]:
+    """The client's tools; behind them those that its own search has found (`tool_reference`), in that order."""
+    found = dict.fromkeys(_referred(read.messages))
+    tools = [_tool(each, found) for each in read.tools or () if isinstance(each, _OwnTool)]
+    places = {name: place for place, name in enumerate(found, 1)}
+    return tuple(sorted(tools, key=lambda tool: 0 if tool.deferred else places.get(tool.name, 0)))
+
+
+def _referred(said: Sequence[_Asked | _Answered]) -> Iterator[str]:
+    blocks = (block for message in said if isinstance(message, _Asked) for block in message.content)
+    for block in blocks:
+        if isinstance(block, _ResultBlock):
+            yield from (each.tool_name for each in block.content or () if isinstance(each, _ReferenceBlock))
+
+
+def _tool(declared: _OwnTool, found: Container[str]) -> ToolDefinition:
     name, about = ToolName(declared.name), declared.description or ""
-    return ToolDefinition(name, about, declared.input_schema, bool(declared.strict))
+    is_deferred = bool(declared.defer_loading) and name not in found
+    return ToolDefinition(name, about, declared.input_schema, bool(declared.strict), is_deferred)
 
 
 def _stops(given: Sequence[str]) -> tuple[str, ...]:

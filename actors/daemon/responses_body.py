@@ -27,6 +27,14 @@ class _Function(ApiBody):
     description: str | None = None
     parameters: dict[str, object] | None = None
     strict: bool | None = None
+    defer_loading: bool | None = None
+
+
+class _SearchTool(ApiBody):
+    """The API's search for deferred tools: callboard searches by the provider's, or by its own."""
+
+    type: Literal["tool_search"]
+    execution: str | None = None
 
 
 class _NamedTool(ApiBody):
@@ -77,7 +85,7 @@ class ResponsesBody(ApiBody):
     stream: bool | None = None
     store: bool | None = None
     background: bool | None = None
-    tools: list[_Function] | None = Field(default=None, max_length=128)
+    tools: list[_Function | _SearchTool] | None = Field(default=None, max_length=128)
     tool_choice: Literal["none", "auto", "required"] | _NamedTool | _AllowedTools | None = None
     parallel_tool_calls: bool | None = None
     text: _TextForm | None = None
@@ -119,6 +127,10 @@ def read_responses_body(body: bytes) -> ResponsesBody:
             raise bad_field(name, why)
     if _LOG_PROBABILITIES in (read.include or ()):
         raise bad_field("include", "log probabilities are not given here; leave them out of include")
+    for place, tool in enumerate(read.tools or ()):
+        if isinstance(tool, _SearchTool) and tool.execution not in (None, "server"):
+            said = "deferred tools are searched for here, by their defer_loading; leave execution out, or send server"
+            raise bad_field(f"tools.{place}.execution", f"tools.{place}.execution: {said}")
     if read.background and read.store is False:
         raise bad_field("background", "a response in the background must be stored: leave store out, or send true")
     return read
@@ -129,12 +141,14 @@ def tools_in(read: ResponsesBody) -> tuple[ToolDefinition, ...]:
     allowed = None
     if isinstance(read.tool_choice, _AllowedTools):
         allowed = {tool.name for tool in read.tool_choice.tools}
-    return tuple(_tool(each) for each in read.tools or () if allowed is None or each.name in allowed)
+    tools = (each for each in read.tools or () if isinstance(each, _Function))
+    return tuple(_tool(each) for each in tools if allowed is None or each.name in allowed)
 
 
 def _tool(declared: _Function) -> ToolDefinition:
     parameters = declared.parameters or {"type": "object", "properties": {}}
-    return ToolDefinition(ToolName(declared.name), declared.description or "", parameters, bool(declared.strict))
+    name, is_deferred = ToolName(declared.name), bool(declared.defer_loading)
+    return ToolDefinition(name, declared.description or "", parameters, bool(declared.strict), is_deferred)
 
 
 def format_in(read: ResponsesBody) -> AnswerFormat | None:

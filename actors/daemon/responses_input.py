@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import orjson
 from pydantic import Discriminator, Field, Tag, TypeAdapter, ValidationError
@@ -27,6 +27,7 @@ from callboard.protocol.content import (
     Media,
     Message,
     Replay,
+    ServerTool,
     SystemMessage,
     Text,
     Thinking,
@@ -36,6 +37,10 @@ from callboard.protocol.content import (
     UserPart,
 )
 from callboard.protocol.ids import CallId, ToolName
+from callboard.providers.openai.responses_items import found_tools
+
+#: Whose searches for tools clients bring back.
+_SEARCHED_BY: Final = "openai-responses"
 
 
 class _TextPart(ApiBody):
@@ -107,6 +112,14 @@ class _CallHere(ApiBody):
     error: object = None
 
 
+class _ToolSearch(ApiBody):
+    """OpenAI's own search for tools, and what it has loaded: from an answer of its API."""
+
+    type: Literal["tool_search_call", "tool_search_output"]
+    call_id: str | None = None
+    tools: list[dict[str, object]] = Field(default_factory=list)
+
+
 def _kind(item: object) -> str:
     """Messages may come without a type."""
     return str(item.get("type", "message")) if isinstance(item, dict) else ""
@@ -118,10 +131,12 @@ _Item = Annotated[
     | Annotated[_CallOutput, Tag("function_call_output")]
     | Annotated[_Reasoning, Tag("reasoning")]
     | Annotated[_CallHere, Tag("mcp_call")]
+    | Annotated[_ToolSearch, Tag("tool_search_call")]
+    | Annotated[_ToolSearch, Tag("tool_search_output")]
     | Annotated[_Compaction, Tag("compaction")],
     Discriminator(_kind),
 ]
-_AnyItem = _Said | _Call | _CallOutput | _Reasoning | _CallHere | _Compaction
+_AnyItem = _Said | _Call | _CallOutput | _Reasoning | _CallHere | _ToolSearch | _Compaction
 _ITEM: TypeAdapter[_AnyItem] = TypeAdapter(_Item, config={"defer_build": True})
 Items = Sequence[dict[str, object]]
 OpenSummary = Callable[[str], str | None]
@@ -169,7 +184,7 @@ def messages_of(
         else:
             if results and (isinstance(item, _Said | _Reasoning) or _are_all_answered(turn, results)):
                 yield from _turn_of(turn, results)
-            turn += _parts_of(item)
+            turn += _parts_of(item, given)
             if isinstance(item, _CallHere):
                 said = item.output if item.output is not None else _error_text(item.error)
                 failed = item.output is None
@@ -183,7 +198,8 @@ def _read(given: dict[str, object], place: int) -> _AnyItem:
     except ValidationError as error:
         fault = max(error.errors(include_url=False, include_context=False), key=lambda each: len(each["loc"]))
         if fault["type"].startswith("union_tag"):
-            kinds = "message, function_call, function_call_output, reasoning, mcp_call, compaction"
+            kinds = "message, function_call, function_call_output, reasoning, mcp_call, compaction, tool_search_call"
+            kinds += ", tool_search_output"
             raise bad_field(f"input.{place}.type", f"input.{place}.type must be one of: {kinds}") from None
         path = ".".join([f"input.{place}", *(str(step) for step in fault["loc"][1:])])
         raise bad_field(path, f"{path}: {fault['msg']}") from None
@@ -272,7 +288,9 @@ def _result(item: _CallOutput, param: str) -> ToolMessage:
     return ToolMessage(call_id, name, text, False, tuple(part for part in parts if isinstance(part, Media)))
 
 
-def _parts_of(item: _Said | _Call | _Reasoning | _CallHere) -> Iterator[AssistantPart]:
+def _parts_of(
+    item: _Said | _Call | _Reasoning | _CallHere | _ToolSearch, given: dict[str, object]
+) -> Iterator[AssistantPart]:
     match item:
         case _Said(content=str() as text):
             yield Text(text)
@@ -284,6 +302,10 @@ def _parts_of(item: _Said | _Call | _Reasoning | _CallHere) -> Iterator[Assistan
             yield ToolCall(CallId(item.call_id), ToolName(item.name), item.arguments or "{}")
         case _CallHere():
             yield ToolCall(CallId(item.id), ToolName(item.name), item.arguments or "{}")
+        case _ToolSearch():
+            found = found_tools(given)
+            own = Replay(_SEARCHED_BY, given)
+            yield ServerTool(item.type, own, "tool_search", item.call_id or "", ", ".join(found), found)
         case _Reasoning():
             text = "\n\n".join(part.text for part in (*item.summary, *(item.content or ())))
             replay = opened(item.encrypted_content or "")
