@@ -49,9 +49,12 @@ _MIN_PREFIX_CHARS: Final = 4
 
 #: Words of a query that say nothing of a tool.
 _OF_ANY_QUERY: Final = frozenset(
-    "a an and any are as at be by can do for from how i if in is it me my of on or some that the there this to tool use "
-    "what when where which who with you your".split()
-)
+    (
+        "a", "an", "and", "any", "are", "as", "at", "be", "by", "can", "do", "for", "from", "how",
+        "i", "if", "in", "is", "it", "me", "my", "of", "on", "or", "some", "that", "the", "there",
+        "this", "to", "tool", "use", "what", "when", "where", "which", "who", "with", "you", "your",
+    )
+)  # fmt: skip
 
 _WORD: Final = re.compile(r"[^\W_]+")
 _PART: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")

@@ -59,7 +59,8 @@ class MessagesEncoding(encoding.TurnEncoding):
     cites_documents: ClassVar[bool] = True
 
     def __init__(self, request: model.ModelRequest, dialect: MessagesDialect) -> None:
-        searches = dialect.searches_tools and SEARCHING_MODEL.search(request.model) is not None
+        is_asked = request.tool_search is not None and dialect.searches_tools
+        searches = is_asked and SEARCHING_MODEL.search(request.model) is not None
         super().__init__(encoding.searched_by_provider(request, dialect.origin) if searches else request, dialect.name)
         self._deferred = {tool.name for tool in self.request.tools if tool.deferred and searches}
         """The tools that the model is to search for."""
