@@ -228,7 +228,7 @@ def tool(
     words, which do not try to steer the model. `can_be_held=False`: a call that only runs a line which reads needs to
     write or to connect itself (it logs, or sends the line elsewhere), so the kernel must not hold it to reading; else a
     tool that runs lines in a child process of each call's own can be held. `deferred=True`: a model is not shown the
-    tool from the beginning, and finds it by searching (docs/many_tools.md).
+    tool from the beginning, and finds it by searching (docs/tools.md).
     `resource` opens what the tool needs and keeps (a pool, a session): a function without arguments that yields it once
     or returns a context manager of it. The tool gets it as its parameter `resource`, which the model does not see. It
     is opened by the first call on each loop or thread, or in each child process, and closed with it (docs/tools.md).
