@@ -239,7 +239,7 @@ class PromptBuilder:
         if options.tools_budget_tokens is None and not any(tool.deferred for tool in tools):
             return None
         self.definitions = tuple(map(tool_search.openly, tools))
-        always = (compaction.READ_TOOL, options.tool_choice.name)
+        always = (compaction.READ_TOOL, options.tool_choice.name, *options.tool_choice.allowed)
         deferred = tool_search.deferred_names(tools, options.tools_budget_tokens, self._count, always)
         taken = {*self._all_offers, *({options.output.tool_name} if options.output else ())}
         return tool_search.DeferredTools(tools, deferred, taken, history) if deferred else None

@@ -108,6 +108,7 @@ LAZY = {
     "protocol/values.py": {"pydantic_core"},
     # The rules of models, where a request is written: a list of tools needs none.
     "providers/request_encoding.py": {"callboard.providers.model_rules"},
+    "protocol/prompt.py": {"callboard.protocol.tool_search"},  # where tools are deferred
     "actors/tools/schema.py": {
         "callboard.actors.tools.functions",
         "callboard.actors.tools.json_form",

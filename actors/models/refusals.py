@@ -110,13 +110,13 @@ class Refusals:
     def with_taken(self, name: str, request: ModelRequest, now: float) -> ModelRequest:
         """The request with its tools as the model takes them; where its provider has refused to search for tools, it is
         not told of those: our own search is among the tools."""
-        tools, search = self._as_taken(name, request.tools, now), request.tool_search
+        tools, search = self.as_taken(name, request.tools, now), request.tool_search
         if search is not None:
             is_told = self._no_searches.get(name, now) <= now
-            search = replace(search, deferred=self._as_taken(name, search.deferred, now)) if is_told else None
+            search = replace(search, deferred=self.as_taken(name, search.deferred, now)) if is_told else None
         return replace(request, tools=tools, tool_search=search)
 
-    def _as_taken(self, name: str, tools: tuple[ToolDefinition, ...], now: float) -> tuple[ToolDefinition, ...]:
+    def as_taken(self, name: str, tools: tuple[ToolDefinition, ...], now: float) -> tuple[ToolDefinition, ...]:
         """The tools as the model takes them: those are not strict that it has refused so within the hour."""
         if not self._not_strict:
             return tools

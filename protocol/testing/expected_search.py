@@ -24,12 +24,12 @@ _MOST: Final = 5
 
 def deferred(start: RequestStarted) -> tuple[ToolDefinition, ...]:
     """The tools that the model must search for, in their order."""
-    found, left = [], start.options.tools_budget_tokens
+    found, left, choice = [], start.options.tools_budget_tokens, start.options.tool_choice
     for offer in start.tools:
         tool = offer.definition
         if offer.decision is Decision.DENY:
             continue
-        size, must_stay = tokens_of_tools([tool]), tool.name in (_READ, start.options.tool_choice.name)
+        size, must_stay = tokens_of_tools([tool]), tool.name in (_READ, choice.name, *choice.allowed)
         if not must_stay and (tool.deferred or (left is not None and size > left)):
             found.append(tool)
         elif left is not None:
