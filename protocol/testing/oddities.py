@@ -655,8 +655,6 @@ SMALL_ODDITIES: Final[tuple[_Oddity, ...]] = (
         _compacts,
         _searches,
         _searches,
-        draw_deferred,
-        draw_deferred,
         _commits,
         _asks_back,
         _asks_back,
@@ -664,6 +662,8 @@ SMALL_ODDITIES: Final[tuple[_Oddity, ...]] = (
         _goes_on,
         _is_changed,
         _wary,
+        draw_deferred,
+        draw_deferred,
     ),
 )
 #: What a rich one may have besides, and how often, in percent.
