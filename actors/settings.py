@@ -182,8 +182,7 @@ class Settings(
     token_budget: int | None = Field(default=None, ge=1)
     """Tokens for one question, input and output of all its model calls; None is no limit."""
     tools_budget_tokens: int | None = Field(default=None, ge=0)
-    """What the definitions of the tools may take of a prompt; the model finds those beyond it by searching. None: it is
-    shown all but those that are marked `deferred`; 0: it is shown none."""
+    """What definitions of tools may take of a prompt; the model searches for the rest. None: all, but deferred ones."""
     continue_cut_answers: int = Field(default=0, ge=0)
     """How often at most an answer that was cut at the limit of output tokens is gone on with."""
     cost_budget: float | None = Field(default=None, gt=0)

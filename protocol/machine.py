@@ -342,8 +342,7 @@ class Session:
         if verdict is TurnVerdict.FAIL:
             return self._end(Outcome.FAILED, reason)
         self._attempts.end_step()
-        self._prompt.read_found((turn.message,), with_calls=False)
-        self._prompt.go_on_from(response.response_id)
+        self._prompt.go_on_from(turn.message, response.response_id)
         self._streamed.forget()
         self._text = self._cut.took(turn.message.text, response.finish_reason, verdict)
         reason = self._cut.note or reason

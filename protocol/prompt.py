@@ -260,8 +260,9 @@ class PromptBuilder:
         """These answers, and those of the calls of the turn that are about deferred tools, by their places."""
         return answers if self.search is None else {**self.search.answers(turn), **answers}
 
-    def go_on_from(self, response_id: str) -> None:
-        """The provider knows the model's last turn by this id: what follows it is sent, where the request began so."""
+    def go_on_from(self, turn: content.AssistantMessage, response_id: str) -> None:
+        """What a provider has found may be called in the same turn. The provider knows the model's last turn by this id: what follows it is sent, where the request began so."""
+        self.read_found((turn,), with_calls=False)
         storage = self._options.storage
         if storage is not None and storage.previous_response_id and response_id:
             self._options = replace(
