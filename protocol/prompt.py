@@ -261,7 +261,8 @@ class PromptBuilder:
         return answers if self.search is None else {**self.search.answers(turn), **answers}
 
     def go_on_from(self, turn: content.AssistantMessage, response_id: str) -> None:
-        """What a provider has found may be called in the same turn. The provider knows the model's last turn by this id: what follows it is sent, where the request began so."""
+        """The provider knows this turn by this id: what follows it is sent, where the request began so. What it has
+        found may be called in the turn itself."""
         self.read_found((turn,), with_calls=False)
         storage = self._options.storage
         if storage is not None and storage.previous_response_id and response_id:
