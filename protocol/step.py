@@ -64,7 +64,7 @@ _SHORT_ANSWERS: Final = {
 }
 #: Of a model that thinks, for example, until nothing is left for an answer.
 NO_ROOM: Final = "The limit of output tokens was reached before the model had answered; raise it."
-#: Of a call in a model's own markup. No call is run from text: whoever wrote what the model read may have written that.
+#: Of a call in a model's own markup: none is run from text, which may be of whoever wrote what the model read.
 WRITTEN_CALL_TOLD: Final = "The model wrote a call of {} as text, in its own markup, which is not run."
 #: A turn that ended so may have been cut in the middle of a call.
 _CUT: Final = frozenset({FinishReason.LENGTH, FinishReason.ERROR})
@@ -128,8 +128,7 @@ def judge(response: ModelResponse, turn: Turn, may_retry: bool, written: str | N
         return TurnVerdict.GO_ON, ""
     if reason is FinishReason.CONTENT_FILTER:
         return TurnVerdict.FAIL, "The provider's content filter stopped the answer."
-    # A picture or a sound is an answer too.
-    text = turn.message.text or any(isinstance(part, content.Media) for part in turn.message.parts)
+    text = turn.message.text or any(isinstance(part, content.Media) for part in turn.message.parts)  # pictures too
     if reason is FinishReason.LENGTH and not text:
         return unusable, NO_ROOM
     if reason is FinishReason.ERROR or (not text and reason is not FinishReason.REFUSAL):
