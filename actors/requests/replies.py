@@ -160,10 +160,9 @@ class Question(Struct, frozen=True):
 
 
 class Reply(Struct, Generic[T_co], frozen=True):
-    """The answer to one request. `print(reply)` shows its text."""
+    """The answer to one request. `print(reply)` shows its text; an empty line parts OpenAI's commentary from it."""
 
     text: str
-    """The answer's texts, joined; between commentary and answer (OpenAI's `phase`) is an empty line, streamed too."""
     usage: Usage | None
     """As the providers reported it: nothing is estimated. None where a model call did not say what it used."""
     request_id: RequestId
