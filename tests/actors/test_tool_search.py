@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.shared_double import shared_double
 
-from callboard import ClientTool, Conversation, Deferred, Runtime, Settings, ToolCallDeferred, UsageError, tool
+from callboard import (
+    ClientTool,
+    Conversation,
+    Deferred,
+    McpServer,
+    Runtime,
+    Settings,
+    ToolCallDeferred,
+    UsageError,
+    tool,
+)
 from callboard.actors.testing.wire_double import Api, Call, RawAnswer, Turn, WireDouble
 from callboard.protocol.content import ToolMessage
+from callboard.protocol.tools import Risk
 from callboard.providers.anthropic.messages_api import Anthropic
 from callboard.providers.anthropic.messages_dialects import ANTHROPIC_MESSAGES
 from callboard.providers.local.scripted import Scripted, ScriptedCall, ScriptedTurn
@@ -140,6 +152,18 @@ async def test_a_tool_of_the_asker_is_found_and_handed_out() -> None:
     async with Runtime(mine(), providers={"mine": provider}) as runtime:
         reply = await runtime.ask("What is on?", tools=asked, conversation=Conversation())
     assert [call.name for call in reply.outside_calls] == ["calendar"]
+
+
+async def test_the_tools_of_an_mcp_server_are_found_and_called() -> None:
+    script = str(Path(__file__).parents[1] / "support" / "mcp_demo_server.py")
+    server = McpServer(command=sys.executable, args=(script,), tools={"*": Risk.READ}, deferred=True)
+    provider = scripted(ScriptedTurn(calls=(ScriptedCall("tool_search", {"query": "demo"}),)))
+    async with Runtime(mine(mcp_servers={"demo": server}), providers={"mine": provider}) as runtime:
+        await runtime.ask("go")
+    first, then = ([each.name for each in asked.tools] for asked in provider.requests)
+    assert first == ["tool_search"]
+    assert len(then) > 1
+    assert all(name.startswith("demo_") for name in then[1:])
 
 
 async def test_a_denied_tool_is_not_found() -> None:

@@ -98,6 +98,7 @@ def test_variables_are_put_in_and_one_that_is_not_set_is_named(monkeypatch: pyte
         ({"command": "x", "arg": []}, "there is no 'arg' in it; did you mean 'args'?"),
         ({"command": "x", "tools": {"a": "harmless"}}, "the risks are"),
         ({"command": "x", "revision": "2024"}, "revision must be one of"),
+        ({"command": "x", "deferred": "yes"}, "deferred must be true or false"),
         ({"url": "http://a", "oauth": {"machine": True}}, "needs a client_id"),
         ({"command": "a\0b"}, "without NUL"),
     ],
