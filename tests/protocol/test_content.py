@@ -102,6 +102,10 @@ def test_what_makes_a_history_illegal(history: tuple[Message, ...], fault: str) 
         ('"x"', "they are a text"),
         ("true", "they are true or false"),
         ("7", "they are a number"),
+        ('{"x":"\\ud83d"}', "\\ud83d is half of a character"),
+        ('{"\\udc00":1}', "\\udc00 is half of a character"),
+        ('{"x":"\\ud83d\\ude00"}', ""),
+        ("[" * 100_000, "recursion"),
     ],
 )
 def test_what_keeps_arguments_from_being_an_object(text: str, fault: str) -> None:
