@@ -256,9 +256,7 @@ def object_fault(text: str) -> str:
         near = text[max(error.pos - _AROUND_CHARS, 0) : error.pos + _AROUND_CHARS]
         return f"{error.msg} at character {error.pos + 1:,}, {text[error.pos]!r}, near {near!r}"
     except UnicodeEncodeError as error:
-        return (
-            f"\\u{ord(error.object[error.start]):04x} is half of a character (a lone surrogate: RFC 8259, section 8.2)"
-        )
+        return f"\\u{ord(error.object[error.start]):04x} is half of a character (a lone surrogate, RFC 8259)"
     except (ValueError, RecursionError) as error:
         return str(error)[:ERROR_SNIPPET_CHARS]
     return "" if isinstance(value, dict) else f"they are {_JSON_TYPES.get(type(value), 'a number')}"
