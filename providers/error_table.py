@@ -363,6 +363,7 @@ _WORDS: Final = (
             # left out the details.
             r"Rate limit of \d{1,9} per 86400s exceeded\b",
             r"(?:Tokens|Requests) per day limit exceeded\b",
+            r"Too many (?:tokens|requests) per (?:day|week|month)\b",  # Bedrock (aws re:Post, "ThrottlingException")
             r"you have used up your daily free allocation\b",
             r"You have exhausted your (?:daily quota|capacity) on this model\b",
             r"Quota exceeded for quota metric '[^']{1,200}' and limit '[^']{0,200}per day\b",
@@ -458,6 +459,7 @@ _WORDS: Final = (
             r"Unsupported JSON schema fields\b",
             # llama.cpp, as a 500 (tools/server/server-common.cpp, server-task.cpp).
             r"Cannot use both json_schema and grammar",
+            r"Either \"json_schema\" or \"grammar\" can be specified, but not both",
             r"(?:\"json_schema\": )?JSON schema conversion failed",
         ),
     ),

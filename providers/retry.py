@@ -51,7 +51,7 @@ _WORD_PART: Final = re.compile(
 )
 _WAIT: Final = re.compile(
     r"\b(?:(?:try|retry)(?: again| your request)?|retrying|resets?|available|wait)(?: again)?:? "
-    r"(?:(?:in|after|for|at least) )?(?:about |approximately |~ ?)?"
+    r"(?:(?:in|after|for|at least):? )?(?:about |approximately |~ ?)?"
     rf"((?:{_WORD_PART.pattern}[, ]{{0,2}}(?:and )?){{1,5}})",
     re.IGNORECASE,
 )

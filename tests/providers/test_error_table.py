@@ -313,6 +313,8 @@ IN_WORDS: list[tuple[str, int, Any, ErrorKind, str]] = [
                                           "plan_type": "plus", "resets_in_seconds": 13872}}, K.QUOTA_SPENT, "pi 4172"),
     ("openai-compatible", 200, minimax(2056, "usage limit exceeded"), K.QUOTA_SPENT, "platform.minimax.io, errorcode"),
     ("copilot", 402, openai("m", "quota_exceeded"), K.QUOTA_SPENT, "premium requests of the month"),
+    ("bedrock", 429, {"message": "Too many tokens per day, please wait before trying again."}, K.QUOTA_SPENT,
+     "aws re:Post, ThrottlingException"),
     ("openai-compatible", 429, openai("Rate limit of 50 per 86400s exceeded for UserByModelByDay. Please wait 54321 "
                                       "seconds before retrying.", "RateLimitReached"), K.QUOTA_SPENT, "GitHub Models"),
     ("cohere", 429, {"message": "You are using a Trial key, which is limited to 1000 API calls / month."},
@@ -376,6 +378,8 @@ IN_WORDS: list[tuple[str, int, Any, ErrorKind, str]] = [
                              "server_error"), K.UNSUPPORTED, "llama.cpp 12947"),
     ("llamacpp", 500, openai("Cannot use both json_schema and grammar", 500, "server_error"), K.SCHEMA_UNSUPPORTED,
      "server-common.cpp"),
+    ("llamacpp", 500, openai('Either "json_schema" or "grammar" can be specified, but not both', 500, "server_error"),
+     K.SCHEMA_UNSUPPORTED, "utils.hpp, before May 2025"),
     ("llamacpp", 500, openai("Cannot use custom grammar constraints with tools.", 500, "server_error"),
      K.SCHEMA_UNSUPPORTED, "server-common.cpp"),
     ("llamacpp", 500, openai('"json_schema": JSON schema conversion failed:\nUnrecognized schema', 500, "server_error"),

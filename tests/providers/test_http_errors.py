@@ -219,6 +219,7 @@ SAID_WAITS = {
     "Please retry after 86400 seconds.": 86_400.0,
     "Please retry in 12.5s.": 12.5,
     "Rate limit of 50 per 86400s exceeded. Please wait 54321 seconds before retrying.": 54_321.0,
+    "Too many requests. Retry after: 7s": 7.0,
     "try again in 4 days 20 hours 9 minutes.": 418_140.0,
     "Your quota will reset after 3h5m.": 11_100.0,
     "retry after 500 milliseconds": 0.5,
