@@ -45,7 +45,7 @@ from callboard.providers.http_errors import (
     scrubbed,
     snippet,
 )
-from callboard.providers.json_values import SHAPE_ERRORS, Json, JsonObject, loads, storable_bytes
+from callboard.providers.json_values import SHAPE_ERRORS, Json, JsonObject, as_text, loads, storable_bytes
 from callboard.providers.response_builder import ToolCallTracker
 from callboard.providers.sse_decoder import BOM, OUTSIDE, SseDecoder
 
@@ -513,6 +513,12 @@ def text_at(holder: JsonObject, key: str) -> str:
     """The string at `key`; "" where it is missing or null. Raises TypeError for anything else."""
     value = holder.get(key)
     return value if isinstance(value, str) else text_of(value)
+
+
+def said_at(holder: JsonObject, key: str) -> str:
+    """What is said at `key`: as `text_at`, but no answer breaks over words that are no string; they are their JSON."""
+    value = holder.get(key)
+    return value if isinstance(value, str) else as_text(value)
 
 
 def object_of(value: Json) -> JsonObject:

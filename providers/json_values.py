@@ -81,17 +81,18 @@ def dumps(value: object, default: Callable[[object], object] | None = None) -> b
     return written
 
 
-def arguments_text(arguments: Json) -> str:
-    """The argument text of a call whose arguments came as a value. NaN stays NaN, so that the call is refused by name
-    and not run with a null that its model never wrote."""
-    if arguments is None:
+def as_text(value: Json) -> str:
+    """The text that a server wrote: "" for null, and the JSON of anything else that came in its place, such as a digit
+    as a number (cloudflare/ai issue 651) or arguments as an object. NaN stays NaN, so that a call with it is refused by
+    name and not run with a null that its model never wrote."""
+    if isinstance(value, str):
+        return value
+    if value is None:
         return ""
-    if isinstance(arguments, str):
-        return arguments
     try:
-        return dumps(arguments).decode()
+        return dumps(value).decode()
     except ValueError:
-        return json.dumps(arguments)
+        return json.dumps(value)
 
 
 def canonical_arguments(raw: str) -> tuple[str, bool]:

@@ -32,7 +32,7 @@ from callboard.protocol.content import (
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind
 from callboard.protocol.ids import CallId, ToolName
 from callboard.protocol.limits import MAX_ANSWER_BYTES, MAX_ARGUMENT_BYTES, MAX_CALLS_PER_STEP
-from callboard.providers.json_values import Json, arguments_text, canonical_arguments, holds_objects
+from callboard.providers.json_values import Json, as_text, canonical_arguments, holds_objects
 
 _PROSE: Final = (model.TextDelta, model.ThinkingDelta)
 #: How the argument text of a call can begin.
@@ -182,7 +182,7 @@ class ToolCallTracker:
         replay: Replay | None = None,
     ) -> None:
         """A fragment of a call. Raises TooManyCallsError past the limits of protocol.limits."""
-        text = arguments if isinstance(arguments, str) else arguments_text(arguments)
+        text = arguments if isinstance(arguments, str) else as_text(arguments)
         call = self._find(index, id, name, text)
         if call.completed or call is self._waiting:
             return
@@ -224,7 +224,7 @@ class ToolCallTracker:
         call = self._open(id)
         self._last = call
         call.replay, call.name = replay, name
-        self._write(call, arguments_text(arguments), out)
+        self._write(call, as_text(arguments), out)
         if complete:
             self._complete(call, out)
 

@@ -29,6 +29,7 @@ from callboard.providers.base_decoder import (
     object_at,
     object_of,
     objects_at,
+    said_at,
     text_at,
     text_of,
     usage_of,
@@ -299,17 +300,17 @@ class AnthropicDecoder(BaseDecoder):
         """Those of a call of ours are for the tracker to place; a server tool's are of its block, if that is open."""
         last = self._takes_input
         if last is not None and last.kind == "tool_use":
-            text = text_at(object_at(document, "delta"), "partial_json")
+            text = said_at(object_at(document, "delta"), "partial_json")
             self.calls.delta(out, index=("no block", str(document.get("index"))), arguments=text)
             return None
         return last if last in self._blocks.values() else None
 
     def _text_delta(self, block: _Block, delta: JsonObject, out: _Out) -> None:
-        if text := text_at(delta, "text"):
+        if text := said_at(delta, "text"):
             out.append(TextDelta(text, block.ordinal))
 
     def _thinking_delta(self, block: _Block, delta: JsonObject, out: _Out) -> None:
-        if text := text_at(delta, "thinking"):
+        if text := said_at(delta, "thinking"):
             block.size += len(text)
             out.append(ThinkingDelta(text, block.ordinal))
 
@@ -332,7 +333,7 @@ class AnthropicDecoder(BaseDecoder):
         self.cite(out, map(server_blocks.citation_of, found), block.ordinal)
 
     def _input_delta(self, block: _Block, delta: JsonObject, out: _Out) -> None:
-        text = text_at(delta, "partial_json")
+        text = said_at(delta, "partial_json")
         block.size += len(text)
         if block.kind == "tool_use":
             self.calls.delta(out, index=block.ordinal, arguments=text)

@@ -29,6 +29,7 @@ from callboard.providers.base_decoder import (
     object_at,
     object_of,
     objects_at,
+    said_at,
     text_at,
     text_of,
     usage_of,
@@ -36,7 +37,7 @@ from callboard.providers.base_decoder import (
 from callboard.providers.bedrock.converse_requests import ORIGIN, ConverseEncoding
 from callboard.providers.bedrock.event_stream import EventStreamDecoder, Frame
 from callboard.providers.http_errors import error_from_payload, make_error
-from callboard.providers.json_values import Json, JsonObject, load_object, loads
+from callboard.providers.json_values import Json, JsonObject, as_text, load_object, loads
 from callboard.providers.own_options import BEDROCK_OPTIONS
 
 DEFAULT_REGION: Final = "us-east-1"
@@ -219,8 +220,8 @@ class ConverseDecoder(BaseDecoder):
     def _block_delta(self, document: JsonObject, out: _Out) -> None:
         delta = object_at(document, "delta")
         text = delta.get("text")
-        if isinstance(text, str):  # nearly every event of an answer
-            if text:
+        if text is not None:  # nearly every event of an answer
+            if text := text if isinstance(text, str) else as_text(text):
                 index = document.get("contentBlockIndex")
                 out.append(TextDelta(text, index if isinstance(index, int) else 0))
             return
@@ -230,7 +231,7 @@ class ConverseDecoder(BaseDecoder):
                 handler(self, index, block, value, out)
 
     def _input(self, index: int, block: _Block, value: Json, out: _Out) -> None:
-        text = text_at(object_of(value), "input")
+        text = said_at(object_of(value), "input")
         if not block.kind:
             self.calls.delta(out, index=index, arguments=text)
         elif block.pieces.tell() + len(text) > MAX_ARGUMENT_BYTES:
@@ -245,7 +246,7 @@ class ConverseDecoder(BaseDecoder):
     def _reasoning(self, index: int, block: _Block, value: Json, out: _Out) -> None:
         piece = object_of(value)
         block.has_reasoning = True
-        if text := text_at(piece, "text"):
+        if text := said_at(piece, "text"):
             out.append(ThinkingDelta(text, index))
         if signature := text_at(piece, "signature"):
             self.hold()
@@ -303,7 +304,7 @@ class ConverseDecoder(BaseDecoder):
                 handler(self, index, value, out)
 
     def _whole_text(self, index: int, value: Json, out: _Out) -> None:
-        if text := text_of(value):
+        if text := as_text(value):
             out.append(TextDelta(text, index))
 
     def _whole_call(self, index: int, value: Json, out: _Out) -> None:

@@ -25,6 +25,7 @@ from callboard.providers.base_decoder import (
     object_at,
     object_of,
     objects_at,
+    said_at,
     text_at,
     usage_of,
 )
@@ -327,7 +328,7 @@ class GeminiDecoder(BaseDecoder):
         if "functionCall" in part:
             self._call(object_of(part["functionCall"]), signature, out)
         elif "text" in part or part.keys() <= _SIGNATURE_ONLY:
-            self._prose(ThinkingDelta if part.get("thought") else TextDelta, text_at(part, "text"), signature, out)
+            self._prose(ThinkingDelta if part.get("thought") else TextDelta, said_at(part, "text"), signature, out)
         elif _DATA.isdisjoint(part):
             self._server_tool(part, out)
         else:

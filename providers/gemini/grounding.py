@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from callboard.protocol import content, model
 from callboard.protocol.content import Citation, json_text
-from callboard.providers.base_decoder import index_at, list_at, object_at, objects_at, text_at, text_of
+from callboard.providers.base_decoder import index_at, list_at, object_at, objects_at, said_at, text_at, text_of
 from callboard.providers.gemini.gemini_requests import ORIGIN, is_before_gemini_3
 from callboard.providers.json_values import Json, JsonObject, storable_bytes
 
@@ -242,7 +242,7 @@ def _block(kind: str, told: JsonObject, tool: str, text: str) -> model.ServerToo
 
 
 def _bytes_of_text(part: JsonObject) -> int:
-    return 0 if part.get("thought") else len(text_at(part, "text").encode("utf-8", "replace"))
+    return 0 if part.get("thought") else len(said_at(part, "text").encode("utf-8", "replace"))
 
 
 def _citation(chunk: Json, place: TextPlace, support: JsonObject) -> Citation:

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Final
 
 from callboard.protocol.limits import MAX_ARGUMENT_BYTES
-from callboard.providers.base_decoder import text_at, text_of
+from callboard.providers.base_decoder import said_at, text_of
 from callboard.providers.json_values import Json, JsonObject
 
 #: A step of a JSONPath: .name, [index] or a name in brackets and quotes.
@@ -33,11 +33,11 @@ class PartialArguments:
 
     def add(self, piece: JsonObject) -> None:
         """One entry of `partialArgs`. Raises ValueError past the limits."""
-        path, text = text_of(piece["jsonPath"]), text_at(piece, "stringValue")
+        path, text = text_of(piece["jsonPath"]), said_at(piece, "stringValue")
         self._size += len(path) + len(text)
         if self._size > MAX_ARGUMENT_BYTES or len(self._values) >= _MAX_PIECES:
             raise ValueError(f"the streamed arguments are longer than {MAX_ARGUMENT_BYTES} characters")
-        if isinstance(piece.get("stringValue"), str):
+        if piece.get("stringValue") is not None:
             # Text at a path that had some goes on with it.
             self._strings.setdefault(path, StringIO()).write(text)
             self._values[path] = None

@@ -14,7 +14,7 @@ from urllib.parse import quote
 from msgspec.structs import replace
 
 from callboard.protocol import content, model
-from callboard.protocol.content import Citation, json_text
+from callboard.protocol.content import Citation
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.model import (
     FinishReason,
@@ -34,11 +34,12 @@ from callboard.providers.base_decoder import (
     object_at,
     object_of,
     objects_at,
+    said_at,
     text_at,
     text_of,
 )
 from callboard.providers.http_errors import make_error
-from callboard.providers.json_values import Body, Json, JsonObject
+from callboard.providers.json_values import Body, Json, JsonObject, as_text
 from callboard.providers.model_rules import FAMILY, family_of
 from callboard.providers.openai.chat_extras import (
     CitedSources,
@@ -371,17 +372,21 @@ class ChatDecoder(BaseDecoder):
         """Reasoning, text, refusal and the rest of a delta or a message."""
         if not _REASONING.isdisjoint(holder):
             self._reasoning(index, holder, out)
-        if said := holder.get("content"):
+        if (said := holder.get("content")) or (said is not None and said != "" and said != []):
             self._content(said, index, out)
         if refusal := holder.get("refusal"):
             self._refused = True
-            self._text(text_of(refusal), index, out)
+            self._text(as_text(refusal), index, out)
         if not _EXTRAS.isdisjoint(holder):
             self._extras(index, holder, out)
 
     def _reasoning(self, index: int, delta: JsonObject, out: _Out) -> None:
         """Reasoning under whichever name, once: OpenRouter, Groq and LiteLLM send the same text twice (47)."""
-        text = next((delta[name] for name in _REASONING_FIELDS if delta.get(name)), "")
+        text = ""
+        for said in map(delta.get, _REASONING_FIELDS):
+            if said or said == 0:  # a digit may come as a number (90)
+                text = said if isinstance(said, str) else "" if isinstance(said, list | dict) else as_text(said)
+                break
         for name in _REASONING_BLOCKS:
             if delta.get(name):
                 seen = self._held.add(name, objects_at(delta, name))
@@ -389,7 +394,7 @@ class ChatDecoder(BaseDecoder):
         for name in _OPAQUE_FIELDS:
             if opaque := delta.get(name):
                 self._held.keep(name, text_of(opaque))
-        if isinstance(text, str) and text:
+        if text:
             self._thought = True
             out.append(ThinkingDelta(text, index, self._thinking_replay))
 
@@ -404,24 +409,24 @@ class ChatDecoder(BaseDecoder):
             self._text(said, index, out)
             return
         if _is_value(said):
-            self._text(json_text(said), index, out)
+            self._text(as_text(said), index, out)
             return
         for part in said if isinstance(said, list) else [said]:
-            if isinstance(part, str):
-                self._text(part, index, out)
-            else:
-                self._part(object_of(part), index, out)
+            if isinstance(part, dict):
+                self._part(part, index, out)
+            elif text := as_text(part):
+                self._text(text, index, out)
 
     def _part(self, part: JsonObject, index: int, out: _Out) -> None:
         kind = text_at(part, "type")
         if kind in ("", "text", "output_text"):
-            if said := text_at(part, "text"):
+            if said := said_at(part, "text"):
                 self._text(said, index, out)
         elif kind == "thinking":
-            inner = part.get("thinking") or ""
-            if not isinstance(inner, str):
-                inner = "".join(text_at(piece, "text") for piece in objects_at(part, "thinking"))
-            if inner:
+            inner = part.get("thinking")
+            if isinstance(inner, list):
+                inner = "".join(said_at(piece, "text") for piece in objects_at(part, "thinking"))
+            if inner := as_text(inner):
                 out.append(ThinkingDelta(inner, index, self._thinking_replay))
         elif kind == "reference":
             self.cite(out, [Citation(raw=part)], index)
@@ -495,13 +500,16 @@ def _counts(usage: JsonObject) -> bool:
 
 
 def _is_value(said: Json) -> bool:
-    """Is it the JSON that was asked for, and no part or list of parts? Cloudflare's Workers AI answers so ("JSON
-    Mode")."""
+    """Is it the JSON that was asked for (Cloudflare's Workers AI, "JSON Mode") or a digit as a number, and no part or
+    list of parts?"""
     if isinstance(said, dict):
         return _PARTS.get(str(said.get("type"))) not in said
     if not isinstance(said, list):
-        return False
-    return any(isinstance(each, dict) and not isinstance(each.get("type", each.get("text")), str) for each in said)
+        return True
+    objects = [each for each in said if isinstance(each, dict)]
+    if not objects:
+        return not all(isinstance(each, str) for each in said)
+    return any(not isinstance(each.get("type", each.get("text")), str) for each in objects)
 
 
 def _function(call: JsonObject) -> tuple[str, Json]:
@@ -520,4 +528,4 @@ def _legacy_call(holder: JsonObject) -> JsonObject:
     if not holder.get("function_call"):
         return {}
     legacy = object_at(holder, "function_call")
-    return legacy if legacy.get("name") or legacy.get("arguments") else {}
+    return legacy if legacy.get("name") or as_text(legacy.get("arguments")) else {}

@@ -9,8 +9,8 @@ from typing import Final
 from callboard.protocol import content
 from callboard.protocol.limits import MAX_RESPONSE_BYTES
 from callboard.protocol.model import StreamEvent, TextDelta, ThinkingDelta
-from callboard.providers.base_decoder import text_at
-from callboard.providers.json_values import JsonObject, storable_bytes
+from callboard.providers.base_decoder import said_at
+from callboard.providers.json_values import JsonObject, as_text, storable_bytes
 
 _OPEN: Final = "<think>"
 _CLOSE: Final = "</think>"
@@ -95,12 +95,12 @@ class HeldReasoning:
                 blocks.append(({}, {}))
             item, texts = blocks[-1]
             for key, value in fragment.items():
-                if key in _TEXT_FIELDS and isinstance(value, str):
-                    texts.setdefault(key, StringIO()).write(value)
+                if key in _TEXT_FIELDS and isinstance(value, str | int | float):
+                    texts.setdefault(key, StringIO()).write(as_text(value))
                     item.setdefault(key, "")
                 elif value is not None or key not in item:
                     item[key] = value
-            seen += text_at(fragment, "text") or text_at(fragment, "summary") or text_at(fragment, "thinking")
+            seen += said_at(fragment, "text") or said_at(fragment, "summary") or said_at(fragment, "thinking")
         return seen
 
     def take(self) -> content.Replay | None:

@@ -31,6 +31,7 @@ from callboard.providers.base_decoder import (
     object_at,
     object_of,
     objects_at,
+    said_at,
     span_at,
     text_at,
     text_of,
@@ -38,7 +39,7 @@ from callboard.providers.base_decoder import (
     whole_counts,
 )
 from callboard.providers.http_errors import make_error
-from callboard.providers.json_values import Json, JsonObject, arguments_text
+from callboard.providers.json_values import Json, JsonObject, as_text
 from callboard.providers.openai.responses_items import found_tools, shown_text, tool_name
 from callboard.providers.openai.responses_tracking import (
     REASONING,
@@ -144,7 +145,7 @@ class ResponsesDecoder(BaseDecoder):
         get = document.get
         delta = get("delta")
         if not isinstance(delta, str):
-            delta = text_of(delta)
+            delta = as_text(delta)
         if not delta:
             return
         place, item_id = (told, get("output_index"), get(told.place)), get("item_id")
@@ -210,7 +211,7 @@ class ResponsesDecoder(BaseDecoder):
     def _text_done(self, document: JsonObject, told: TextEvent, out: _Out) -> None:
         self._place = None
         self._refused = self._refused or told.refusal
-        whole = text_at(document, told.whole)
+        whole = said_at(document, told.whole)
         item, place = self._item_of(document, told.item), _index(document, told.place)
         text = item.finished_text_for(told, place, whole)
         if text is None and whole:
@@ -398,17 +399,17 @@ class ResponsesDecoder(BaseDecoder):
 
     def _call_done(self, state: StreamedItem, item: JsonObject, out: _Out) -> None:
         self._name_call(state, item, out)
-        self._finish_arguments(state, arguments_text(item.get("arguments")), out)
+        self._finish_arguments(state, as_text(item.get("arguments")), out)
         if item.get("status") != "incomplete":
             self.calls.complete(out, index=state.number)
 
     def _arguments_delta(self, document: JsonObject, out: _Out) -> None:
         state = self._item_of(document, "function_call")
-        self.calls.delta(out, index=state.number, arguments=text_at(document, "delta"))
+        self.calls.delta(out, index=state.number, arguments=document.get("delta"))
 
     def _arguments_done(self, document: JsonObject, out: _Out) -> None:
         state = self._item_of(document, "function_call")
-        self._finish_arguments(state, arguments_text(document.get("arguments")), out)
+        self._finish_arguments(state, as_text(document.get("arguments")), out)
 
     def _finish_arguments(self, state: StreamedItem, whole: str, out: _Out) -> None:
         told = self.calls.arguments_at(state.number)

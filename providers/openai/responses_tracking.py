@@ -15,7 +15,7 @@ from msgspec import Struct, field
 
 from callboard.protocol.content import Replay
 from callboard.protocol.model import TextDelta, ThinkingDelta, TokenLogprob
-from callboard.providers.base_decoder import objects_at, text_at, text_of
+from callboard.providers.base_decoder import objects_at, said_at, text_at, text_of
 from callboard.providers.json_values import JsonObject
 
 SUMMARY, REASONING, TEXT = "summary", "reasoning", "text"
@@ -267,7 +267,7 @@ def whole_texts(item: JsonObject, slot: str) -> list[str]:
         if slot in _SLOTS.get(text_of(item["type"]), ())
         else []
     )
-    return [text_at(part, "refusal") or text_at(part, "text") for part in parts]
+    return [said_at(part, "refusal") or said_at(part, "text") for part in parts]
 
 
 def without_id(item: JsonObject) -> JsonObject:

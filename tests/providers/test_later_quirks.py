@@ -162,7 +162,7 @@ def test_quirk_21_a_half_call_in_a_turn_that_is_said_to_be_whole() -> None:
 F, G = ("f", '{"x":1}'), ("g", '{"y":2}')
 
 
-def piece(index: int, id: str = "", name: str = "", arguments: str = "") -> dict[str, object]:
+def piece(index: int, id: str = "", name: str = "", arguments: object = "") -> dict[str, object]:
     head = {"id": id, "type": "function"} if id else {}
     return {"tool_calls": [{"index": index, **head, "function": {"name": name, "arguments": arguments}}]}
 
@@ -172,7 +172,7 @@ def block(index: int, name: str) -> dict[str, object]:
     return {"type": "content_block_start", "index": index, "content_block": tool}
 
 
-def input_delta(index: int, text: str) -> dict[str, object]:
+def input_delta(index: int, text: object) -> dict[str, object]:
     return {
         "type": "content_block_delta",
         "index": index,
@@ -185,7 +185,7 @@ def item_added(index: int, name: str) -> dict[str, object]:
     return {"type": "response.output_item.added", "output_index": index, "item": item}
 
 
-def arguments_delta(index: int, text: str, item_id: str = "") -> dict[str, object]:
+def arguments_delta(index: int, text: object, item_id: str = "") -> dict[str, object]:
     more = {"item_id": item_id} if item_id else {}
     return {"type": "response.function_call_arguments.delta", "output_index": index, "delta": text, **more}
 
@@ -297,6 +297,16 @@ def test_quirk_85_no_call_is_run_where_it_is_not_clear_whose_they_are(adapter: A
         ({"answer": {"type": "text", "text": "Hi"}}, '{"answer":{"type":"text","text":"Hi"}}'),
         ([{"city": "Oslo"}, {"city": "Bergen"}], '[{"city":"Oslo"},{"city":"Bergen"}]'),
         ([{"type": 1}], '[{"type":1}]'),
+        ({}, "{}"),
+        ([1, 2], "[1,2]"),
+        ([[1], None], "[[1],null]"),
+        # A digit or a word that a server took for a value (cloudflare/ai issue 651, mastra issue 18289).
+        (5, "5"),
+        (0, "0"),
+        (0.5, "0.5"),
+        (True, "true"),
+        (False, "false"),
+        ([{"type": "text", "text": 5}, 0, "!"], "50!"),
         # Parts, as ever: Mistral's lists (46), and one of them alone.
         ({"type": "text", "text": "Hi"}, "Hi"),
         ([{"type": "text", "text": "Hi"}, {"text": "!"}], "Hi!"),
@@ -311,6 +321,81 @@ def test_quirk_90_a_content_that_is_the_json_that_was_asked_for(content: object,
     # A stream's last word repeats it.
     again = {"choices": [{"index": 0, "message": {"content": content}, "finish_reason": "stop"}]}
     assert answer(CHAT, sse([again], done=True)).text == text
+
+
+@pytest.mark.parametrize(
+    ("deltas", "text"),
+    [
+        (["price $0.", 5, " ok"], "price $0.5 ok"),
+        ([" [", "^", 1, "]."], " [^1]."),
+        (["$", 0, ".", 0, 5], "$0.05"),
+        ([True, " is ", False], "true is false"),
+        (["a", None, "", [], "b"], "ab"),
+        (["x = ", 155724, [{"type": "text", "text": 3}], None], "x = 1557243"),
+    ],
+)
+def test_quirk_90_digits_that_come_as_numbers_are_text(deltas: list[object], text: str) -> None:
+    turn = answer(CHAT, chat(*({"content": delta} for delta in deltas)))
+    assert (turn.text, turn.error) == (text, None)
+    for field in ("reasoning_content", "reasoning"):
+        turn = answer(CHAT, chat(*({field: delta, "content": ""} for delta in deltas if not isinstance(delta, list))))
+        said = "".join(text_of(delta) for delta in deltas if not isinstance(delta, list))
+        assert (turn.thinking, turn.error) == (said, None)
+
+
+def text_of(value: object) -> str:
+    return value if isinstance(value, str) else "" if value is None else json.dumps(value)
+
+
+def deltas_of(api: str, *words: object) -> bytes:
+    """An answer that says these words, by API."""
+    if api == "anthropic":
+        start = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": words[0]}}
+        said = [{"type": "text_delta", "text": word} for word in words[1:]]
+        return anthropic({}, start, *({"type": "content_block_delta", "index": 0, "delta": each} for each in said))
+    if api == "gemini":
+        parts = [{"candidates": [{"content": {"parts": [{"text": word}]}}]} for word in words]
+        return sse([*parts, {"candidates": [{"finishReason": "STOP"}]}])
+    if api == "bedrock":
+        said = [("contentBlockDelta", {"contentBlockIndex": 0, "delta": {"text": word}}) for word in words]
+        return stream([*said, ("messageStop", {"stopReason": "end_turn"}), ("metadata", {})])
+    told = [{"type": "response.output_text.delta", "output_index": 0, "content_index": 0, "delta": w} for w in words]
+    return sse([*told, {"type": "response.completed", "response": {"status": "completed", "output": []}}])
+
+
+@pytest.mark.parametrize(
+    ("api", "adapter"),
+    [("anthropic", Anthropic()), ("gemini", Gemini()), ("bedrock", BEDROCK), ("responses", RESPONSES)],
+)
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("$", 0, ".", 5), "$0.5"),
+        ((5, " ok"), "5 ok"),
+        (("a ", True), "a true"),
+        (("", {"a": 1}), '{"a":1}'),
+        (("a", None, "b", False), "abfalse"),
+    ],
+)
+def test_quirk_90_in_the_other_apis(api: str, adapter: Adapter, words: tuple[object, ...], text: str) -> None:
+    turn = answer(adapter, deltas_of(api, *words))
+    assert (turn.text, turn.error) == (text, None)
+
+
+def test_quirk_90_in_the_arguments_of_calls() -> None:
+    expected = [("f", '{"x":10}', True)]
+    pieces = [piece(0, "a", "f", '{"x":'), *(piece(0, arguments=each) for each in (1, 0, "}"))]
+    old = [{"function_call": {"name": "f", "arguments": '{"x":1'}}, {"function_call": {"arguments": 0}}]
+    start = {"type": "content_block_start", "index": 0, "content_block": {"type": "tool_use", "id": "a", "name": "f"}}
+    inputs = [input_delta(0, each) for each in ('{"x":', 1, 0, "}")]
+    for adapter, data in (
+        (CHAT, chat(*pieces, reason="tool_calls")),
+        (CHAT, chat(*old, {"function_call": {"arguments": "}"}}, reason="function_call")),
+        (Anthropic(), anthropic({}, start, *inputs, {"type": "content_block_stop", "index": 0})),
+        (RESPONSES, responses(item_added(0, "f"), *(arguments_delta(0, each) for each in ('{"x":', 1, 0, "}")))),
+    ):
+        turn = answer(adapter, data)
+        assert [(call.name, call.arguments, call.complete) for call in turn.tool_calls] == expected
 
 
 def numbered(finish: object, **more: object) -> bytes:
