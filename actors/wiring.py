@@ -583,7 +583,7 @@ def has_media(user: UserMessage) -> bool:
 def _first_request(user: UserMessage, options: RequestOptions, tools: tuple[ToolDefinition, ...] = ()) -> ModelRequest:
     """The request of the first step, as far as it matters to whether a model can be asked so."""
     choice = options.tool_choice if tools or options.server_tools else ToolChoice()
-    return request_of(options, "", (user,), tools, choice)
+    return replace(request_of(options, "", tools, choice), messages=(user,))
 
 
 def _halves(model: str) -> tuple[str, str]:

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from callboard.protocol import limits
 from callboard.protocol.compaction import Compaction
-from callboard.protocol.content import Message
 from callboard.protocol.model import AudioOut, ModelRequest, PromptCache, ResponseStorage, Sampling, ToolChoice
 from callboard.protocol.output import OutputMode, OutputSpec
 from callboard.protocol.policy import Mode
@@ -143,7 +142,6 @@ def instructions(options: RequestOptions, *, has_tools: bool, mode: OutputMode |
 def request_of(
     options: RequestOptions,
     model: str,
-    messages: tuple[Message, ...],
     tools: tuple[ToolDefinition, ...],
     tool_choice: ToolChoice,
     *,
@@ -151,10 +149,10 @@ def request_of(
     sampling: Sampling | None = None,
     tool_search: ToolSearch | None = None,
 ) -> ModelRequest:
-    """What a model is asked with these options; `sampling` in place of theirs."""
+    """How a model is asked with these options, still without messages; `sampling` in place of theirs."""
     return ModelRequest(
         model,
-        messages,
+        (),
         tools,
         tool_choice,
         options.parallel_tool_calls if tools else None,

@@ -181,8 +181,9 @@ class PromptBuilder:
         own = () if options.output is None else (options.output.tool_name,)
         choice = choice.among([definition.name for definition in self.tools], own)
         found = self.search.told if self.search is not None else None
-        asked = (self._model, self.messages(), self.tools, choice)
-        return request_of(options, *asked, response_schema=self._schema, sampling=sampling, tool_search=found)
+        asked = (self._model, self.tools, choice)
+        how = request_of(options, *asked, response_schema=self._schema, sampling=sampling, tool_search=found)
+        return replace(how, messages=self.messages())
 
     def _may_choose(self, choice: ToolChoice) -> bool:
         """A call is forced in the first step only, or the model could never answer; and no tool that is not shown."""

@@ -272,8 +272,6 @@ def _refused_by(model: str) -> tuple[RefusedOptions, ...]:
 def fitted(request: ModelRequest, server: str) -> tuple[ModelRequest, list[str]]:
     """The request without what its model refuses, and a note on each option that was left out."""
     notes: list[str] = []
-    if not request.provider_options and _is_bare(request.sampling):
-        return request, notes  # most requests
     rule = thinking_of(request.model)
     if request.sampling.reasoning_effort == "none" and rule is not None and rule.when is Thinks.ALWAYS:
         sent = f"sent as {rule.least!r}" if rule.least else "left out"
@@ -290,8 +288,8 @@ def fitted(request: ModelRequest, server: str) -> tuple[ModelRequest, list[str]]
     return request, notes
 
 
-def _is_bare(sampling: Sampling) -> bool:
-    """Is nothing set that any model refuses?"""
+def is_bare(sampling: Sampling) -> bool:
+    """Is nothing set that any model refuses? So it is in most requests."""
     return (
         sampling.temperature is None
         and sampling.top_p is None

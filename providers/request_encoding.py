@@ -318,7 +318,9 @@ class Encoding:
         check_request(request)
         if request.tool_choice.allowed and not takes_allowed:
             request = _with_allowed_tools_alone(request)
-        request, self.notes = model_rules.fitted(request, server)
+        self.notes: list[str] = []
+        if request.provider_options or not model_rules.is_bare(request.sampling):
+            request, self.notes = model_rules.fitted(request, server)
         self.request = replace(request, messages=tuple(map(_with_plain_media, request.messages)))
         self._server = server
         if not self.cites_documents and any(map(_asks_for_citations, self.request.messages)):

@@ -416,8 +416,10 @@ class LlmManager(Actor[LlmMessage]):
         asked, number = call.asked, call.attempt
         reports = _AttemptReports(asked, number, self.ref, self.system.scheduler.now)
         is_last_try = number == asked.call.attempts
-        request = self._refusals.with_taken(route.name, asked.call.request, self.now())
-        request = replace(request, model=route.model, is_last_try=is_last_try)
+        request, now = asked.call.request, self.now()
+        tools = self._refusals.as_taken(route.name, request.tools, now)
+        search = self._refusals.search_as_taken(route.name, request.tool_search, now)
+        request = replace(request, model=route.model, tools=tools, tool_search=search, is_last_try=is_last_try)
         if request.provider_options:
             request = replace(request, provider_options=tuple(_for_route(route, request.provider_options)))
         call.reports = reports

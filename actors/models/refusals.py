@@ -11,8 +11,8 @@ from typing import Final, TypeVar
 from msgspec.structs import replace
 
 from callboard.protocol.content import json_text
-from callboard.protocol.model import Error, ModelRequest
-from callboard.protocol.tools import ToolDefinition
+from callboard.protocol.model import Error
+from callboard.protocol.tools import ToolDefinition, ToolSearch
 
 #: For so long a model is asked without tools: routes change, and servers are started with other options.
 NO_TOOLS_SECONDS: Final = 3_600.0
@@ -107,14 +107,12 @@ class Refusals:
         for tool in tools:
             _remember(self._not_strict, (name, f"{tool.name} {_print_of(tool.parameters)}"), now + NO_SCHEMA_SECONDS)
 
-    def with_taken(self, name: str, request: ModelRequest, now: float) -> ModelRequest:
-        """The request with its tools as the model takes them; where its provider has refused to search for tools, it is
-        not told of those: our own search is among the tools."""
-        tools, search = self.as_taken(name, request.tools, now), request.tool_search
-        if search is not None:
-            is_told = self._no_searches.get(name, now) <= now
-            search = replace(search, deferred=self.as_taken(name, search.deferred, now)) if is_told else None
-        return replace(request, tools=tools, tool_search=search)
+    def search_as_taken(self, name: str, search: ToolSearch | None, now: float) -> ToolSearch | None:
+        """The deferred tools as the model takes them; None where its provider has refused to search for tools: our own
+        search is among those that are not deferred."""
+        if search is None or self._no_searches.get(name, now) > now:
+            return None
+        return replace(search, deferred=self.as_taken(name, search.deferred, now))
 
     def as_taken(self, name: str, tools: tuple[ToolDefinition, ...], now: float) -> tuple[ToolDefinition, ...]:
         """The tools as the model takes them: those are not strict that it has refused so within the hour."""
