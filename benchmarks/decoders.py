@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 import httpx
 import orjson
 
+from callboard.providers.base_decoder import SseDecoder
 from callboard.providers.openai.chat_api import OpenAIChat
-from callboard.providers.sse_decoder import SseDecoder
 
 EVENTS = 20_000
 ROUNDS = 7

@@ -25,12 +25,12 @@ import orjson
 
 from callboard.providers.adapter import Adapter
 from callboard.providers.anthropic.messages_api import Anthropic
+from callboard.providers.base_decoder import SseDecoder
 from callboard.providers.bedrock.converse_api import Bedrock
 from callboard.providers.bedrock.event_stream import EventStreamDecoder
 from callboard.providers.gemini.gemini_api import Gemini
 from callboard.providers.openai.chat_api import OpenAIChat
 from callboard.providers.openai.responses_api import OpenAIResponses
-from callboard.providers.sse_decoder import SseDecoder
 
 EVENTS, SDK_EVENTS, SINGLE_EVENTS = 20_000, 2_000, 500
 ROUNDS, SDK_ROUNDS = 7, 3

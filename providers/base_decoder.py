@@ -4,18 +4,16 @@
 (`on_json` for a streamed one, `on_body` for a whole answer) and what the end of the body means (`on_end`). A document
 of an unexpected shape, and an answer beyond all bounds, end here, as an Error(MALFORMED) with a snippet.
 
-A decoder asks a document for a field by the type that it must have (`text_at`, `object_at`, `objects_at`). Null and a
-missing field are the empty value; a value of another type is a TypeError. Token counts that make no sense are not known
-(`count_at`, `usage_of`): an answer is not lost because its bill cannot be read.
+The fields of a document are read by json_values.py.
 """
 
 from __future__ import annotations
 
-import math
+import re
 from abc import ABC, abstractmethod
 from base64 import b64decode
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, TypeGuard
+from typing import Final, TypeAlias
 
 import orjson
 from msgspec import Struct
@@ -26,14 +24,12 @@ from callboard.protocol.content import Audio, Citation, Document, Image, Replay
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.limits import ANSWER_PART_BYTES, MAX_ANSWER_BYTES, MAX_RESPONSE_BYTES
 from callboard.protocol.model import (
-    NEVER_LIKELY,
     CitationDelta,
     Done,
     Error,
     MediaDelta,
     StreamEvent,
     TokenLogprob,
-    Usage,
 )
 from callboard.protocol.values import repr_without
 from callboard.providers.http_errors import (
@@ -45,9 +41,20 @@ from callboard.providers.http_errors import (
     scrubbed,
     snippet,
 )
-from callboard.providers.json_values import SHAPE_ERRORS, Json, JsonObject, as_text, loads, storable_bytes
+from callboard.providers.json_values import SHAPE_ERRORS, Json, JsonObject, loads, storable_bytes
 from callboard.providers.response_builder import ToolCallTracker
-from callboard.providers.sse_decoder import BOM, OUTSIDE, SseDecoder
+
+BOM: Final = b"\xef\xbb\xbf"
+#: What begins the data of an event that is none: a line outside the format, in its place among the events. (RFC 7464's
+#: mark of a JSON text in a sequence.)
+OUTSIDE: Final = b"\x1e"
+_SILENT_FIELDS: Final = frozenset({b"id", b"retry"})
+#: Lines that an event stream may have: a field of any name (the standard skips those it does not know), alone or before
+#: a colon, and one behind white space (quirk 31). `{"error": ...`, `<html>` and sentences are none.
+_FIELD: Final = re.compile(rb"[ \t]*[\w-]{1,30}(?::|$)|[ \t]*$")
+
+ServerSentEvent: TypeAlias = tuple[str, bytes]
+"""The event's type, "" where the stream named none, and its data lines joined by LF. Bytes: JSON parsers want them."""
 
 #: Of an error body no more is read: messages are short, and a proxy's HTML page is not worth keeping.
 MAX_ERROR_BODY_BYTES: Final = 64 * 1024
@@ -59,8 +66,6 @@ _MAX_WORD_CHARS: Final = 200
 _MAX_LOOKS: Final = 16
 #: With twenty alternatives each takes 3 kB.
 MAX_LOGPROBS: Final = 20_000
-#: A count of tokens above this is none: it is a hundred times the largest context there is.
-MAX_TOKEN_COUNT: Final = 1_000_000_000
 _UNSTORABLE: Final = "citations: what a source says of itself is not JSON that can be kept; left out"
 _UNREADABLE: Final = "media: what the answer shows has no bytes that can be read; left out"
 _BROKEN_OFF: Final = "The stream ended before the turn did; the server wrote into it: "
@@ -76,6 +81,112 @@ _REQUEST_IDS: Final = (
     *("x-request-id", "request-id", "apim-request-id", "x-generation-id"),
     *("x-amzn-requestid", "cf-ray"),
 )
+
+
+# Server-sent events, by the rules of the WHATWG (HTML standard, 9.2.6 "Interpreting an event stream").
+#
+# An event without its blank line at the end of the body counts too: recorded streams end so (docs/wire.md quirk 31).
+# What stands in a stream and is no line of one (a server's error as plain JSON, a proxy's page) is kept for the
+# decoder: the standard skips it, and a cut answer would pass for a whole one (quirk 94).
+
+
+class SseLimitError(ValueError):
+    """An event or a line grew past the limit."""
+
+
+class SseDecoder:
+    """Bytes to events. Cost is linear in the bytes, however they are cut; memory is bounded by one event.
+
+    Lines end with LF, CR or CR LF and nothing else: U+2028, U+0085, VT and FF occur inside JSON strings (quirk 29).
+    """
+
+    __slots__ = (
+        *("_data", "_event", "_first_line", "_max_event_bytes", "_pending_bytes", "_skip_lf", "_tail"),
+        *("_is_broken", "hint"),
+    )
+
+    def __init__(self, max_event_bytes: int = MAX_RESPONSE_BYTES) -> None:
+        self.hint = b""
+        """The last line of an unknown field. `Error: no` looks like one: it is told where the stream ends early."""
+        self._is_broken = False
+        self._max_event_bytes = max_event_bytes
+        self._tail = bytearray()
+        self._data: list[bytes] = []
+        self._event = ""
+        self._pending_bytes = 0
+        self._skip_lf = False
+        self._first_line = True
+
+    def feed(self, chunk: bytes) -> list[ServerSentEvent]:
+        """The events that `chunk` completes. Raises SseLimitError for an event without end."""
+        if self._skip_lf and chunk:
+            self._skip_lf = False
+            if chunk[0] == 10:
+                chunk = chunk[1:]
+        if b"\r" in chunk:
+            # A CR at the end of the chunk ends its line now; if an LF comes next, it belongs to it.
+            self._skip_lf = chunk[-1] == 13
+            chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        if b"\n" not in chunk:
+            # A growing bytearray is amortised linear; joining bytes here would be quadratic for one-byte chunks.
+            self._tail += chunk
+            self._hold(len(chunk))
+            return []
+        if self._tail:
+            chunk = bytes(self._tail) + chunk
+            self._tail.clear()
+        lines = chunk.split(b"\n")
+        tail = lines.pop()
+        events = self._lines(lines)
+        if not self._data or (events and not events[-1][1].startswith(OUTSIDE)):
+            self._pending_bytes = 0
+        if tail or self._data:
+            self._tail += tail
+            self._hold(len(chunk) if self._data else len(tail))
+        return events
+
+    def finish(self) -> list[ServerSentEvent]:
+        """The body ended: the event that was being built, if it has data."""
+        line, self._tail = bytes(self._tail), bytearray()
+        return self._lines([line, b""])
+
+    def _hold(self, more_bytes: int) -> None:
+        self._pending_bytes += more_bytes
+        if self._pending_bytes > self._max_event_bytes:
+            raise SseLimitError(f"an event of more than {self._max_event_bytes} bytes")
+
+    def _lines(self, lines: list[bytes]) -> list[ServerSentEvent]:
+        if self._first_line and lines:
+            self._first_line = False
+            lines[0] = lines[0].removeprefix(BOM)
+        events: list[ServerSentEvent] = []
+        data = self._data
+        for line in lines:
+            if not line:
+                if data:
+                    events.append((self._event, data[0] if len(data) == 1 else b"\n".join(data)))
+                    data.clear()
+                self._event = ""
+            elif line[:6] == b"data: ":
+                data.append(line[6:])
+            else:
+                # Comments, `id`, `retry` and unknown fields say nothing to us.
+                name, _, value = line.partition(b":")
+                if name == b"event":
+                    self._event = value.removeprefix(b" ").decode("utf-8", "replace")
+                elif name == b"data":
+                    data.append(value.removeprefix(b" "))
+                elif name and name not in _SILENT_FIELDS:
+                    # Behind the first line that no stream may have, those that look like fields are of its kind.
+                    self._is_broken = self._is_broken or not _FIELD.match(line)
+                    if self._is_broken:
+                        events.append(("", OUTSIDE + line + b"\n"))
+                    else:
+                        self.hint = line
+        return events
+
+
+# What every decoder does alike.
 
 
 class AnswerHead(Struct, frozen=True):
@@ -495,157 +606,3 @@ def _is_base64(data: str) -> bool:
 
 def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"[:200]
-
-
-# What a decoder asks a document for.
-
-
-def text_of(value: Json) -> str:
-    """`value`, which must be a string; "" for null. Raises TypeError for anything else."""
-    if isinstance(value, str):
-        return value
-    if value is None:
-        return ""
-    raise TypeError(f"expected a string, not {type(value).__name__}")
-
-
-def text_at(holder: JsonObject, key: str) -> str:
-    """The string at `key`; "" where it is missing or null. Raises TypeError for anything else."""
-    value = holder.get(key)
-    return value if isinstance(value, str) else text_of(value)
-
-
-def said_at(holder: JsonObject, key: str) -> str:
-    """What is said at `key`: as `text_at`, but no answer breaks over words that are no string; they are their JSON."""
-    value = holder.get(key)
-    return value if isinstance(value, str) else as_text(value)
-
-
-def object_of(value: Json) -> JsonObject:
-    """`value`, which must be an object. Raises TypeError for anything else."""
-    if isinstance(value, dict):
-        return value
-    raise TypeError(f"expected an object, not {type(value).__name__}")
-
-
-def object_at(holder: JsonObject, key: str) -> JsonObject:
-    """The object at `key`; an empty one where it is missing, null or false. Raises TypeError for anything else."""
-    value = holder.get(key)
-    return value if isinstance(value, dict) else object_of(value) if value else {}
-
-
-def list_at(holder: JsonObject, key: str) -> list[Json]:
-    """The list at `key`; an empty one where it is missing, null or false. Raises TypeError for anything else."""
-    value = holder.get(key)
-    if not value:
-        return []
-    if isinstance(value, list):
-        return value
-    raise TypeError(f"expected a list, not {type(value).__name__}")
-
-
-def objects_at(holder: JsonObject, key: str) -> list[JsonObject]:
-    """The list of objects at `key`; an empty one where it is missing or null. Raises TypeError for anything else."""
-    values = holder.get(key) or []
-    if isinstance(values, list) and _are_objects(values):
-        return values
-    raise TypeError("expected a list of objects")
-
-
-def _are_objects(values: list[Json]) -> TypeGuard[list[JsonObject]]:
-    for value in values:  # noqa: SIM110 - a generator costs twice as much, and every streamed event has such a list
-        if not isinstance(value, dict):
-            return False
-    return True
-
-
-def fields_at(holder: JsonObject, key: str) -> JsonObject:
-    """The object at `key`; an empty one for anything else. For what an answer is not lost over: its usage."""
-    value = holder.get(key)
-    return value if isinstance(value, dict) else {}
-
-
-def index_at(holder: JsonObject, key: str) -> int:
-    """The place that `key` names; 0 where it is missing or null. Raises TypeError for anything else."""
-    value = holder.get(key) or 0
-    if isinstance(value, int):
-        return value
-    raise TypeError(f"expected a whole number, not {type(value).__name__}")
-
-
-def count_at(holder: JsonObject, key: str) -> int | None:
-    """The count at `key`; None (not known) where it is missing or cannot be one: text, NaN, a negative or absurd
-    number."""
-    value = holder.get(key)
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return None
-    return int(value) if 0 <= value <= MAX_TOKEN_COUNT else None
-
-
-def span_at(holder: JsonObject, start_key: str, end_key: str) -> tuple[int | None, int | None]:
-    """The characters of a text that two fields name, from the first to the one behind the last; (None, None) for what
-    names none in any answer."""
-    start, end = holder.get(start_key), holder.get(end_key)
-    if type(start) is int and type(end) is int and 0 <= start < end <= MAX_ANSWER_BYTES:
-        return start, end
-    return None, None
-
-
-def log_probability(value: Json) -> float | None:
-    """A logarithm that JSON can hold; None for what is none (NaN, a text)."""
-    if not isinstance(value, int | float) or isinstance(value, bool) or not value < math.inf:
-        return None
-    return float(value) if value > -math.inf else NEVER_LIKELY
-
-
-def likely_token(raw: JsonObject, key: str = "logprob") -> tuple[str, float] | None:
-    """A token and the logarithm of its probability; None where either cannot be read."""
-    token, logprob = raw.get("token"), log_probability(raw.get(key))
-    return (token, logprob) if isinstance(token, str) and logprob is not None else None
-
-
-def whole_counts(
-    asked: int, answered: int, read: int, written: int, reasoned: int, total: int | None
-) -> tuple[int, int]:
-    """(input, output) as a whole. Servers count some parts beside them: Grok on Azure what it read from its cache (71),
-    xAI and Perplexity the reasoning (59), and Kimi K3 more reasoning than output (vercel/ai#19311). The part must fit
-    into the whole, and of what fits the total decides.
-
-    A total above all of them counts thinking that is said nowhere else (Google's own OpenAI endpoint:
-    mozilla-ai/any-llm#1290): it was output.
-    """
-    if total in (None, asked + answered) and read + written <= asked and reasoned <= answered:
-        return asked, answered  # as nearly every server counts
-    fitting = [
-        (asked + beside, output)
-        for beside in dict.fromkeys((0, read, written, read + written))
-        for output in dict.fromkeys((answered, answered + reasoned, reasoned))
-        if read + written <= asked + beside and reasoned <= output
-    ]
-    best = next((way for way in fitting if sum(way) == total), fitting[0])
-    if total is not None and total > max(map(sum, fitting)):
-        return asked, total - asked
-    return best
-
-
-def usage_of(*, input_tokens: int | None, output_tokens: int | None, **details: int | None) -> Usage | None:
-    """Usage by the counts that are known; `details` are the other fields of Usage.
-
-    None where neither input nor output is known, or where the numbers contradict the definition: what was read from the
-    cache and written to it is part of the input, reasoning, sound and pictures of the output.
-    """
-    if input_tokens is None and output_tokens is None:
-        return None
-    known = {name: count for name, count in details.items() if count is not None}
-    usage = Usage(input_tokens or 0, output_tokens or 0, **known)
-    parts_of_input = usage.cached_tokens + usage.cache_write_tokens
-    parts_of_output = max(
-        usage.reasoning_tokens + usage.output_audio_tokens, usage.reasoning_tokens + usage.output_image_tokens
-    )
-    is_sound = (
-        parts_of_input <= usage.input_tokens
-        and usage.input_audio_tokens <= usage.input_tokens
-        and usage.cache_write_1h_tokens <= usage.cache_write_tokens
-        and parts_of_output <= usage.output_tokens
-    )
-    return usage if is_sound else None

@@ -21,11 +21,15 @@ from callboard.providers.adapter import WireRequest
 from callboard.providers.anthropic import server_blocks
 from callboard.providers.anthropic.messages_dialects import ANTHROPIC_MESSAGES, MessagesDialect, dialect_at
 from callboard.providers.anthropic.messages_requests import MessagesEncoding
-from callboard.providers.base_decoder import (
-    AnswerHead,
-    BaseDecoder,
+from callboard.providers.base_decoder import AnswerHead, BaseDecoder
+from callboard.providers.json_values import (
+    Body,
+    Json,
+    JsonObject,
     count_at,
+    dumps,
     fields_at,
+    loads,
     object_at,
     object_of,
     objects_at,
@@ -34,7 +38,6 @@ from callboard.providers.base_decoder import (
     text_of,
     usage_of,
 )
-from callboard.providers.json_values import Body, Json, JsonObject, dumps, loads
 from callboard.providers.own_options import BETA_HEADER, MESSAGES_OPTIONS, OwnFields
 
 API_VERSION: Final = "2023-06-01"

@@ -12,8 +12,7 @@ from typing import Final
 from callboard.protocol import content
 from callboard.protocol.content import json_text
 from callboard.protocol.model import ServerToolEvent
-from callboard.providers.base_decoder import count_at
-from callboard.providers.json_values import Json, JsonObject
+from callboard.providers.json_values import Json, JsonObject, count_at
 
 #: Of what is shown of a block.
 MAX_SHOWN_CHARS: Final = 2_000

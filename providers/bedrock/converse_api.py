@@ -20,12 +20,19 @@ from callboard.protocol.limits import MAX_ARGUMENT_BYTES
 from callboard.protocol.model import FinishReason, StreamEvent, TextDelta, ThinkingDelta
 from callboard.providers import request_encoding as encoding
 from callboard.providers.adapter import WireRequest
-from callboard.providers.base_decoder import (
-    AnswerHead,
-    BaseDecoder,
+from callboard.providers.base_decoder import AnswerHead, BaseDecoder
+from callboard.providers.bedrock.converse_requests import ORIGIN, ConverseEncoding
+from callboard.providers.bedrock.event_stream import EventStreamDecoder, Frame
+from callboard.providers.http_errors import error_from_payload, make_error
+from callboard.providers.json_values import (
+    Json,
+    JsonObject,
+    as_text,
     count_at,
     fields_at,
     list_at,
+    load_object,
+    loads,
     object_at,
     object_of,
     objects_at,
@@ -34,10 +41,6 @@ from callboard.providers.base_decoder import (
     text_of,
     usage_of,
 )
-from callboard.providers.bedrock.converse_requests import ORIGIN, ConverseEncoding
-from callboard.providers.bedrock.event_stream import EventStreamDecoder, Frame
-from callboard.providers.http_errors import error_from_payload, make_error
-from callboard.providers.json_values import Json, JsonObject, as_text, load_object, loads
 from callboard.providers.own_options import BEDROCK_OPTIONS
 
 DEFAULT_REGION: Final = "us-east-1"

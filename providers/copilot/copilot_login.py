@@ -20,9 +20,8 @@ import orjson
 
 from callboard.protocol.errors import ErrorKind, ProviderError, UsageError
 from callboard.providers.adapter import HttpAnswer, WireRequest
-from callboard.providers.base_decoder import object_at, text_at, text_of
 from callboard.providers.http_errors import error_from_body, scrubbed
-from callboard.providers.json_values import SHAPE_ERRORS, Json, JsonObject, load_object
+from callboard.providers.json_values import SHAPE_ERRORS, Json, JsonObject, load_object, object_at, text_at, text_of
 
 #: Used where the token exchange named no address; it names api.individual|business|enterprise.githubcopilot.com.
 DEFAULT_BASE_URL: Final = "https://api.githubcopilot.com"

@@ -15,20 +15,7 @@ from callboard.protocol.errors import ErrorKind
 from callboard.protocol.model import FinishReason, StreamEvent, TextDelta, ThinkingDelta, TokenLogprob
 from callboard.providers import request_encoding as encoding
 from callboard.providers.adapter import WireRequest
-from callboard.providers.base_decoder import (
-    AnswerHead,
-    BaseDecoder,
-    count_at,
-    fields_at,
-    list_at,
-    log_probability,
-    object_at,
-    object_of,
-    objects_at,
-    said_at,
-    text_at,
-    usage_of,
-)
+from callboard.providers.base_decoder import AnswerHead, BaseDecoder
 from callboard.providers.gemini.gemini_requests import (
     FOREIGN_SIGNATURE,
     GEMINI_API,
@@ -40,7 +27,21 @@ from callboard.providers.gemini.grounding import AnswerSources, AnswerText
 from callboard.providers.gemini.json_array import BLANK, JsonArraySplitter
 from callboard.providers.gemini.partial_arguments import PartialArguments
 from callboard.providers.http_errors import is_error, make_error
-from callboard.providers.json_values import SHAPE_ERRORS, Json, JsonObject
+from callboard.providers.json_values import (
+    SHAPE_ERRORS,
+    Json,
+    JsonObject,
+    count_at,
+    fields_at,
+    list_at,
+    log_probability,
+    object_at,
+    object_of,
+    objects_at,
+    said_at,
+    text_at,
+    usage_of,
+)
 from callboard.providers.own_options import GEMINI_OPTIONS
 
 __all__ = ["FOREIGN_SIGNATURE", "Gemini", "GeminiDecoder"]

@@ -17,9 +17,19 @@ from msgspec import Struct
 
 from callboard.protocol import content, model
 from callboard.protocol.content import Citation, json_text
-from callboard.providers.base_decoder import index_at, list_at, object_at, objects_at, said_at, text_at, text_of
 from callboard.providers.gemini.gemini_requests import ORIGIN, is_before_gemini_3
-from callboard.providers.json_values import Json, JsonObject, storable_bytes
+from callboard.providers.json_values import (
+    Json,
+    JsonObject,
+    index_at,
+    list_at,
+    object_at,
+    objects_at,
+    said_at,
+    storable_bytes,
+    text_at,
+    text_of,
+)
 
 #: AnswerSources, and places that they support, of one answer: real ones stay far below, broken servers may not.
 _MAX_SOURCES: Final = 1_000

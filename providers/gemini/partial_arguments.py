@@ -8,8 +8,7 @@ from itertools import pairwise
 from typing import Final
 
 from callboard.protocol.limits import MAX_ARGUMENT_BYTES
-from callboard.providers.base_decoder import said_at, text_of
-from callboard.providers.json_values import Json, JsonObject
+from callboard.providers.json_values import Json, JsonObject, said_at, text_of
 
 #: A step of a JSONPath: .name, [index] or a name in brackets and quotes.
 _STEP: Final = re.compile(r"""\.([^.\[\]'"]+)|\[(\d+)\]|\[(['"])((?:\\.|(?!\3)[^\\])*)\3\]""")

@@ -17,8 +17,7 @@ from callboard.protocol import model
 from callboard.protocol.code_fences import CodeFence, parse_fences
 from callboard.protocol.content import ToolMessage, UserMessage
 from callboard.protocol.ids import CallId, ToolName
-from callboard.providers.base_decoder import list_at
-from callboard.providers.json_values import JsonObject, load_object
+from callboard.providers.json_values import JsonObject, list_at, load_object
 
 CONTEXT_TOOL: Final = ToolName("request_code_context")
 #: Enough that the best place is whole: the search gives one symbol a quarter of it.

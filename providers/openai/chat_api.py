@@ -25,9 +25,13 @@ from callboard.protocol.model import (
 )
 from callboard.providers import request_encoding as encoding
 from callboard.providers.adapter import WireRequest
-from callboard.providers.base_decoder import (
-    AnswerHead,
-    BaseDecoder,
+from callboard.providers.base_decoder import AnswerHead, BaseDecoder
+from callboard.providers.http_errors import make_error
+from callboard.providers.json_values import (
+    Body,
+    Json,
+    JsonObject,
+    as_text,
     fields_at,
     index_at,
     list_at,
@@ -38,8 +42,6 @@ from callboard.providers.base_decoder import (
     text_at,
     text_of,
 )
-from callboard.providers.http_errors import make_error
-from callboard.providers.json_values import Body, Json, JsonObject, as_text
 from callboard.providers.model_rules import FAMILY, family_of
 from callboard.providers.openai.chat_extras import (
     CitedSources,

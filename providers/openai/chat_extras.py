@@ -16,8 +16,16 @@ from callboard.protocol import model
 from callboard.protocol.content import Audio, Citation, Image, Replay
 from callboard.protocol.limits import MAX_RESPONSE_BYTES
 from callboard.protocol.model import ServerToolEvent, StreamEvent, TextDelta, TokenLogprob
-from callboard.providers.base_decoder import count_at, fields_at, likely_token, span_at, usage_of, whole_counts
-from callboard.providers.json_values import Json, JsonObject
+from callboard.providers.json_values import (
+    Json,
+    JsonObject,
+    count_at,
+    fields_at,
+    likely_token,
+    span_at,
+    usage_of,
+    whole_counts,
+)
 
 #: Of what a server's tool was asked so much is shown.
 _SHOWN_CHARS: Final = 500

@@ -9,8 +9,7 @@ from typing import Final
 from callboard.protocol import content
 from callboard.protocol.limits import MAX_RESPONSE_BYTES
 from callboard.protocol.model import StreamEvent, TextDelta, ThinkingDelta
-from callboard.providers.base_decoder import said_at
-from callboard.providers.json_values import JsonObject, as_text, storable_bytes
+from callboard.providers.json_values import JsonObject, as_text, said_at, storable_bytes
 
 _OPEN: Final = "<think>"
 _CLOSE: Final = "</think>"

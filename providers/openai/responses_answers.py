@@ -21,10 +21,12 @@ from callboard.protocol import content, model
 from callboard.protocol.content import Citation, Replay
 from callboard.protocol.errors import ErrorKind
 from callboard.protocol.model import FinishReason, StreamEvent, TextDelta, ThinkingDelta, TokenLogprob
-from callboard.providers.base_decoder import (
-    MAX_LOGPROBS,
-    AnswerHead,
-    BaseDecoder,
+from callboard.providers.base_decoder import MAX_LOGPROBS, AnswerHead, BaseDecoder
+from callboard.providers.http_errors import make_error
+from callboard.providers.json_values import (
+    Json,
+    JsonObject,
+    as_text,
     count_at,
     fields_at,
     likely_token,
@@ -38,8 +40,6 @@ from callboard.providers.base_decoder import (
     usage_of,
     whole_counts,
 )
-from callboard.providers.http_errors import make_error
-from callboard.providers.json_values import Json, JsonObject, as_text
 from callboard.providers.openai.responses_items import found_tools, shown_text, tool_name
 from callboard.providers.openai.responses_tracking import (
     REASONING,

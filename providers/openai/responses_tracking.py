@@ -15,8 +15,7 @@ from msgspec import Struct, field
 
 from callboard.protocol.content import Replay
 from callboard.protocol.model import TextDelta, ThinkingDelta, TokenLogprob
-from callboard.providers.base_decoder import objects_at, said_at, text_at, text_of
-from callboard.providers.json_values import JsonObject
+from callboard.providers.json_values import JsonObject, objects_at, said_at, text_at, text_of
 
 SUMMARY, REASONING, TEXT = "summary", "reasoning", "text"
 _SLOTS: Final = {"message": (TEXT,), "reasoning": (SUMMARY, REASONING)}

@@ -6,9 +6,8 @@ from typing import Final
 
 from callboard.protocol.errors import ErrorKind, ProviderError
 from callboard.providers.adapter import Timeouts, WireRequest
-from callboard.providers.base_decoder import list_at
 from callboard.providers.http_errors import error_from_body, scrubbed, shown_address, snippet
-from callboard.providers.json_values import SHAPE_ERRORS, JsonObject, loads
+from callboard.providers.json_values import SHAPE_ERRORS, JsonObject, list_at, loads
 from callboard.providers.openai.chat_api import OpenAIChat
 from callboard.providers.openai.dialects import ChatDialect
 from callboard.providers.request_encoding import bearer

@@ -18,9 +18,8 @@ from callboard.protocol.model import ModelResponse, Usage
 from callboard.protocol.step import is_too_long
 from callboard.providers import base_decoder
 from callboard.providers.anthropic.messages_api import Anthropic
-from callboard.providers.base_decoder import count_at, usage_of
 from callboard.providers.gemini.gemini_api import Gemini
-from callboard.providers.json_values import Json
+from callboard.providers.json_values import Json, count_at, usage_of
 from callboard.providers.openai.chat_api import OpenAIChat
 from callboard.providers.openai.responses_api import OpenAIResponses
 from callboard.providers.response_builder import build_response

@@ -36,11 +36,11 @@ from callboard.protocol.provider_options import ExtraFields
 from callboard.protocol.tools import ToolDefinition
 from callboard.providers.adapter import Adapter
 from callboard.providers.anthropic.messages_api import Anthropic
-from callboard.providers.base_decoder import MAX_ERROR_BODY_BYTES, MAX_TOKEN_COUNT
+from callboard.providers.base_decoder import MAX_ERROR_BODY_BYTES
 from callboard.providers.catalog import Catalog
 from callboard.providers.gemini.gemini_api import Gemini
 from callboard.providers.http_errors import error_from_body
-from callboard.providers.json_values import canonical_arguments
+from callboard.providers.json_values import MAX_TOKEN_COUNT, canonical_arguments
 from callboard.providers.openai.chat_api import OpenAIChat
 from callboard.providers.openai.responses_api import OpenAIResponses
 from callboard.providers.openrouter import OpenRouter

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from support.wire import cut
 
-from callboard.providers.sse_decoder import OUTSIDE, SseDecoder, SseLimitError
+from callboard.providers.base_decoder import OUTSIDE, SseDecoder, SseLimitError
 
 #: What matters to the decoder, so that random streams hit the corners.
 PIECES = [
