@@ -44,13 +44,17 @@ _CODES: Final = {
     "incorrect_api_key_error invalidapikey wrong_api_key",
     # insufficient_quota is a 429 that waiting does not cure; so are Moonshot's and Alibaba's.
     # Anthropic's credits_required comes as a 429 rate_limit_error (hermes-agent 109553), MiniMax's
-    # insufficient_balance_error too (modelscope 1691); insufficient_funds is Vercel's gateway's.
+    # insufficient_balance_error too (modelscope 1691); insufficient_funds is Vercel's gateway's;
+    # insufficient_user_quota and pre_consume_token_quota_failed are one-api's and new-api's, as a 403 (FastGPT 916).
     _K.BILLING: "insufficient_quota billing_hard_limit_reached billing_not_active credit_balance_too_low billing_error "
     "exceeded_current_quota_error arrearage allocationquota.freetieronly credits_required insufficient_balance_error "
-    "insufficient_balance insufficient_credits insufficient_funds",
-    # ChatGPT's plans (pi 4172), Copilot's allowance of the month.
-    _K.QUOTA_SPENT: "usage_limit_reached",
-    _K.PERMISSION: "permission_error permission_denied_error accessdenied model.accessdenied",
+    "insufficient_balance insufficient_credits insufficient_funds insufficient_user_quota "
+    "pre_consume_token_quota_failed",
+    # ChatGPT's plans (pi 4172), Copilot's allowance of the month; LiteLLM's budgets, as 429 and 400 (litellm 40002).
+    _K.QUOTA_SPENT: "usage_limit_reached budget_exceeded",
+    # Groq's organization_restricted is a 400 (crewAI 783).
+    _K.PERMISSION: "permission_error permission_denied_error accessdenied model.accessdenied organization_restricted "
+    "unsupported_country_region_territory",
     _K.NOT_FOUND: "model_not_found deploymentnotfound not_found_error resource_not_found_error invalid_model "
     "model_not_supported model_not_available model_decommissioned unknown_model modelnotfound "
     "invalidendpointormodel.notfound",  # Groq (sqlmap-ai 3), GitHub Models, Alibaba, Volcano
@@ -71,7 +75,8 @@ _CODES: Final = {
     _K.MALFORMED_TOOL_CALL: "tool_use_failed",  # Groq: what the model wrote was no call
     _K.TOOLS_UNSUPPORTED: "tools_not_supported tool_use_not_supported",
     _K.SCHEMA_UNSUPPORTED: "invalid_json_schema",  # OpenAI Responses
-    _K.UNSUPPORTED: "operationnotsupported",  # Azure: a model that has no chat
+    # Azure: a model that has no chat; Copilot: one that has only the other API (copilot-api 208).
+    _K.UNSUPPORTED: "operationnotsupported unsupported_api_for_model",
 }
 #: Bedrock's exceptions, as HTTP errors (header x-amzn-errortype) and in the stream; the last ones of AUTHENTICATION are
 #: those of every AWS service ("Common Errors" of the API reference).
@@ -128,6 +133,7 @@ KINDS: Final[Mapping[tuple[str, int, str], ErrorKind]] = {
     **{(ANY, status, ""): kind for kind, statuses in _STATUSES.items() for status in statuses},
     **{(ANY, 0, code): kind for kind, codes in _CODES.items() for code in codes.split()},
     **{("bedrock", 0, code): kind for kind, codes in _BEDROCK.items() for code in codes.split()},
+    ("bedrock", 424, ""): _K.SERVER,  # ModelErrorException without its header (anthropic-sdk-python 432)
     ("azure", 401, "permissiondenied"): _K.PERMISSION,  # an Entra identity without the role
     **{
         (family, 0, number): kind
@@ -188,7 +194,8 @@ _WRAPPERS: Final = (
     r"\w{1,40}(?:Exception|Error)(?: -|:) ",
     r"b['\"]",  # the bytes of the server behind it (suna 217)
     # The openai package's "Error code: 400 - {'error': {'message': ...", which proxies in Python pass on (OpenHands
-    # 5350); Cohere's begins with an id.
+    # 5350); Cohere's begins with an id, LM Studio's has the words at once (lmstudio-bug-tracker 189).
+    r"\{'error': ['\"]",
     r"\{(?:'error': \{)?(?:'(?:id|object)': '[\w-]{1,60}', )?'message': ['\"]",
     r"context_length_exceeded: ",  # ik_llama.cpp 2051
     r"<[a-z!/][^<>]{0,200}>\s{0,20}",  # a proxy's page begins with its title
@@ -200,6 +207,15 @@ _MODEL: Final = r"(?:\S{1,200}|(?:this|the) (?:model|API|endpoint|provider)|(?:t
 
 _MEDIA: Final = r"(?:image|audio|video|vision|pdf|file|document|multimodal|speech)s?"
 _NAME: Final = r"[`'\"]?[^\s`'\"]{1,200}[`'\"]?"
+
+#: A limit of an hour or more, and whose it is.
+_LONG_LIMIT: Final = (
+    r"(?:hourly|daily|weekly|monthly) (?:(?:\w{1,20}[- ]){0,3})(?:limit|quota|allowance|allocation|cap|budget)s?\b"
+)
+_WHO: Final = (
+    r"(?:You(?: have|['’]ve)?|(?:Your|This|The) (?:[\w'’-]{1,40} ){1,3}(?:has|have|would)|Number of (?:\w{1,20} ){1,3}"
+    r"(?:has|have))"
+)
 
 #: Kinds by a status or a code that leave open what is wrong.
 _BROAD: Final = frozenset(
@@ -340,6 +356,7 @@ _WORDS: Final = (
             r"Your prepay(?:ment)? credits are depleted",
             r"This API method requires billing to be enabled",
             r"Model access is denied due to INVALID_PAYMENT_INSTRUMENT\b",
+            r"(?:user|token) quota is not enough\b",  # one-api, new-api (FastGPT 916)
         ),
         _ALSO_REFUSED,
     ),
@@ -367,6 +384,16 @@ _WORDS: Final = (
             r"you have used up your daily free allocation\b",
             r"You have exhausted your (?:daily quota|capacity) on this model\b",
             r"Quota exceeded for quota metric '[^']{1,200}' and limit '[^']{0,200}per day\b",
+            # Anthropic's limit of the day as a 429 (AI-Scientist 115), Gemini's monthly spending cap
+            # (ai.google.dev/gemini-api/docs/billing), and such words of others; Baidu's code 17.
+            rf"{_WHO} (?:already )?(?:exceed(?:ed)?|reached|hit|exhausted|used up) (?:your|its|the) "
+            rf"(?:(?:account|organization|team)(?:['’]s)? )?{_LONG_LIMIT}",
+            rf"(?:(?:Your|The|Open api) )?{_LONG_LIMIT} (?:(?:is|was|has been) )?(?:exceeded|reached|hit|exhausted)\b",
+            # LiteLLM's budgets without their type (litellm 4208, 14144; its documents, "Budgets, Rate Limits").
+            r"Budget has been exceeded\b",
+            r"Exceeded\w{0,20}Budget: ",
+            r"No deployments available - crossed budget\b",
+            r"LiteLLM \w{1,30}: [^,]{1,200}, exceeded budget for model=",
         ),
         _ALSO_REFUSED,
     ),
@@ -390,6 +417,54 @@ _WORDS: Final = (
         ),
         _BROAD | {_K.PERMISSION},
     ),
+    _Row(
+        _K.PERMISSION,
+        (
+            # Anthropic as a 400 (claude-code 8327), Groq (crewAI 783, one-api 1764).
+            r"(?:(?:This|Your) )?(?:organization|account|workspace|team)(?: \S{1,80})? has been (?:disabled|restricted|"
+            r"suspended|deactivated|banned|blocked)\b(?! due to)",
+            r"This credential is only authorized for use with ",  # Anthropic, a plan's token as a 400
+        ),
+    ),
+    _Row(
+        _K.PERMISSION,
+        (
+            # From this country not: Gemini's FAILED_PRECONDITION (gemini-cli 1614; with more words it is about billing,
+            # neo-chat 7), OpenAI, Claude on Bedrock.
+            r"User location is not supported for the API use(?! without a billing)",
+            r"Country, region, or territory not supported",
+            r"Access to Anthropic models is not allowed from unsupported countries",
+        ),
+        _BROAD | {_K.BILLING},
+    ),
+    _Row(
+        _K.CONTENT_FILTER,
+        (
+            # OpenAI's code invalid_prompt, which is of other faults too (codex 7250), and its safety system.
+            r"(?:Invalid prompt: )?Your (?:prompt|request|input) was (?:flagged as potentially violating|rejected as a "
+            r"result of|rejected by) (?:our|the) (?:usage polic(?:y|ies)|safety system)\b",
+            r"The response was filtered due to the prompt triggering ",  # Azure, behind a gateway
+            r"Output blocked by content filtering policy",  # Anthropic, as a 400
+            r"Content Exists Risk\b",  # DeepSeek
+            r"Content violates usage guidelines\b",  # xAI, as a 403
+            r"The request was rejected because it was considered high risk",  # Moonshot
+            r"(?:Input|Output) (?:text |image )?data may contain inappropriate content",  # Alibaba
+        ),
+        _BROAD | {_K.PERMISSION},
+    ),
+    _Row(
+        _K.MALFORMED_TOOL_CALL,
+        (
+            # Nova on Bedrock, as a 424 and in the stream (harness-sdk 649, langchain-aws 567).
+            r"Model produced invalid sequence as part of ToolUse\b",
+            # Groq's tool_use_failed (console.groq.com, "Tool Use"), where a gateway has left out the code.
+            r"Failed to call a function\. Please adjust your prompt",
+            r"Tool call validation failed: ",
+            r"Failed to parse tool call arguments as JSON",
+        ),
+    ),
+    # Bedrock's 424, which gateways send as a 400 (anthropic-sdk-python 432).
+    _Row(_K.SERVER, (r"The system encountered an unexpected error during processing\b",)),
     _Row(
         _K.TOOLS_UNSUPPORTED,
         (
@@ -457,6 +532,15 @@ _WORDS: Final = (
             r"The provided JSON schema contains features not supported",
             r"(?:Failed to (?:compile|transform) (?:the )?json|Invalid (?:JSON )?grammar specification)\b",
             r"Unsupported JSON schema fields\b",
+            # Cerebras of a strict schema, as a 422 (agno 6013).
+            r"[`'\"]?additionalProperties[`'\"]? is required to be supplied and (?:set )?to (?:be )?false",
+            # vLLM over llguidance, as a 500 and a 400 (club-3090 45; vllm, backend_guidance.py); Fireworks (pi 5352).
+            r"Grammar error: ",
+            r"JSON schema (?:is )?not supported\b",
+            # LM Studio takes no json_object (lmstudio-bug-tracker 189, 169); Groq's schemas once took no streams
+            # (langchain 23629, litellm 4804).
+            r"body\.response_format(?:\.|: )",  # FastAPI's list of what is wrong, as Mistral's 422
+            r"[`'\"]?response_format(?:\.type)?[`'\"]? (?:must be|does(?: not|n['’]t) support)\b",
             # llama.cpp, as a 500 (tools/server/server-common.cpp, server-task.cpp).
             r"Cannot use both json_schema and grammar",
             r"Either \"json_schema\" or \"grammar\" can be specified, but not both",
@@ -495,6 +579,8 @@ _WORDS: Final = (
             r"Developer instruction is not enabled for",
             rf"{_MEDIA} input modality is not enabled\b",
             r"This action doesn['’]t support the model that you provided",
+            # Copilot, whose code is model_not_supported at times (copilot-api 208, copilot-cli 4337).
+            rf"(?:The )?model {_NAME} is not (?:accessible|supported) (?:via|through) (?:the )?(?:/|Responses|Chat)",
             r"[\w ]{1,40} is not enabled for this model",  # Mistral's 3051 once more
         ),
     ),

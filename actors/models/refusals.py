@@ -34,6 +34,7 @@ _OF_THE_MODEL: Final = re.compile(
     r"|JSON mode is not enabled|cannot be combined with tool|with a response mime type|grammar constraints with tools"
     r"|(?:output_config(?:\.format)?|output_format): Extra inputs"
     r"|(?:Unsupported parameter|Unrecognized request argument supplied|Unknown parameter): '?(?:response_format|text\.)"
+    r"|response_format[`'\"]? does(?: not|n['’]t) support streaming"  # Groq (langchain 23629)
     r"|response_format['\"]? ?: (?:one of the following must be satisfied|value is not one of)",
     re.IGNORECASE,
 )

@@ -160,6 +160,31 @@ def test_a_model_that_refuses_the_schema_is_asked_in_the_next_way_and_so_for_an_
     assert NO_SCHEMA_SECONDS == 3_600
 
 
+#: (the model, the type that is asked for, the status and the words): each is asked in the next way at once.
+IN_OTHER_WORDS = [
+    ("cerebras/gpt-oss-120b", Place, 422, "'additionalProperties' is required to be supplied and set to false."),
+    ("openai-compatible/m", dict, 400, "'response_format.type' must be 'json_schema' or 'text'"),  # no json_object
+    ("vllm/m", Place, 500, 'Grammar error: Unimplemented keys: ["propertyNames"]'),  # club-3090 45
+    ("vllm/m", Place, 400, 'Grammar error: Unimplemented keys: ["propertyNames"]'),
+    ("fireworks/m", Place, 400, "JSON Schema not supported: could not understand the instance `{}`."),  # pi 5352
+    ("groq/openai/gpt-oss-120b", Place, 400, "response_format` does not support streaming"),  # langchain 23629
+    ("mistral/m", Place, 422, "body.response_format.json_schema: Value error, invalid schema"),
+]
+
+
+@pytest.mark.parametrize(("model", "form", "status", "words"), IN_OTHER_WORDS)
+def test_each_servers_words_have_it_asked_in_the_next_way(model: str, form: Any, status: int, words: str) -> None:
+    refused = RawAnswer({"error": {"message": words, "type": "invalid_request_error"}}, status)
+    with shared_double([refused, by_call()]) as server:
+        settings = Settings(model=model, base_url=server.base_url(), api_key="k", **KNOWN)
+        with Runtime(settings) as runtime:
+            reply = runtime.ask_sync("Where?", output=form)
+        bodies = [request.body for request in server.requests()]
+    assert reply.output == (OSLO if form is Place else OSLO.model_dump())
+    assert len(reply.notes) == 1, "it is not tried again in the same way"
+    assert [("response_format" in body, "tools" in body) for body in bodies] == [(True, False), (False, True)]
+
+
 def test_a_mode_that_was_chosen_is_not_left_and_the_error_says_what_to_do() -> None:
     with shared_double([SAYS_NO]) as server:
         settings = Settings(model="openai-compatible/m", base_url=server.base_url(), api_key="k", **KNOWN)

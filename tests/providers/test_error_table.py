@@ -422,6 +422,128 @@ IN_WORDS: list[tuple[str, int, Any, ErrorKind, str]] = [
      K.SCHEMA_UNSUPPORTED, "litellm 39115"),
     ("bedrock", 400, {"message": "The model returned the following errors: Too many strict tools (28). The maximum "
                                  "number of strict tools supported is 20."}, K.SCHEMA_UNSUPPORTED, "pydantic-ai 5579"),
+    ("cerebras", 422, {"message": "'additionalProperties' is required to be supplied and set to false.",
+                       "type": "invalid_request_error", "param": "response_format", "code": "wrong_api_format"},
+     K.SCHEMA_UNSUPPORTED, "agno 6013"),
+    ("lmstudio", 400, {"error": "'response_format.type' must be 'json_schema' or 'text'"}, K.SCHEMA_UNSUPPORTED,
+     "lmstudio-bug-tracker 189"),
+    ("lmstudio", 400, {"error": "'response_format.type' must be 'json_schema'"}, K.SCHEMA_UNSUPPORTED,
+     "lmstudio-bug-tracker 307: before it took 'text'"),
+    ("openai-compatible", 400, openai("Error code: 400 - {'error': \"'response_format.type' must be 'json_schema'\"}"),
+     K.SCHEMA_UNSUPPORTED, "autogen 6588: behind a proxy in Python"),
+    ("vllm", 500, openai('Grammar error: Unimplemented keys: ["propertyNames"]', 500, "InternalServerError"),
+     K.SCHEMA_UNSUPPORTED, "club-3090 45"),
+    ("vllm", 400, openai('Grammar error: Unimplemented keys: ["minItems"]', 400, "BadRequestError"),
+     K.SCHEMA_UNSUPPORTED, "club-3090 45"),
+    ("fireworks", 400, {"error": {"type": "invalid_request_error", "message": "JSON Schema not supported: could not "
+                                  "understand the instance `{'required': ['criteria']}`."}, "type": "error"},
+     K.SCHEMA_UNSUPPORTED, "pi 5352"),
+    ("openai-compatible", 400, openai("JSON Schema not supported: could not understand the instance `{}`."),
+     K.SCHEMA_UNSUPPORTED, "excel-mcp-server 114"),
+    ("groq", 400, openai("response_format` does not support streaming"), K.SCHEMA_UNSUPPORTED, "langchain 23629"),
+    ("openai-compatible", 400, openai("litellm.BadRequestError: GroqException - `response_format` does not support "
+                                      "streaming"), K.SCHEMA_UNSUPPORTED, "litellm 4804"),
+    ("mistral", 422, {"object": "error", "message": {"detail": [{"type": "value_error", "loc": [
+        "body", "response_format", "json_schema"], "msg": "Value error, invalid schema"}]},
+        "type": "invalid_request_error"}, K.SCHEMA_UNSUPPORTED, "Mistral's list of what is wrong"),
+    # Allowances of a day or a month, and budgets, as rate limits, refusals and bad requests.
+    ("gemini", 429, {"error": {"code": 429, "status": "RESOURCE_EXHAUSTED", "message": "Your project has exceeded its "
+                               "monthly spending cap. Please go to AI Studio at https://ai.studio/spend."}},
+     K.QUOTA_SPENT, "ai.google.dev, billing"),
+    ("openai-compatible", 429, openai("Budget has been exceeded! Current cost: 0.0, Max budget: 2.5", "429",
+                                      "budget_exceeded"), K.QUOTA_SPENT, "litellm 40002"),
+    ("openai-compatible", 400, openai("Budget has been exceeded! Current cost: 10.2, Max budget: 10.0", "400",
+                                      "budget_exceeded"), K.QUOTA_SPENT, "litellm 14144"),
+    ("openai-compatible", 400, openai("Budget has been exceeded! Current cost: 0.0010747, Max budget: 0.0", 400,
+                                      "auth_error"), K.QUOTA_SPENT, "litellm 4208"),
+    ("openai-compatible", 400, openai("litellm.BadRequestError: OpenAIException - Budget has been exceeded! Current "
+                                      "cost: 14.1, Max budget: 100. Received Model Group=m", "400", ""),
+     K.QUOTA_SPENT, "litellm 14144: one proxy behind another"),
+    ("openai-compatible", 429, openai("No deployments available - crossed budget: Exceeded budget for deployment "
+                                      "model_name: x: 0.363 >= 1d"), K.QUOTA_SPENT, "litellm 14144"),
+    ("openai-compatible", 429, openai("LiteLLM User: engineer-1, exceeded budget for model=claude-opus-4-8", "429",
+                                      "budget_exceeded"), K.QUOTA_SPENT, "docs.litellm.ai, budgets"),
+    ("openai-compatible", 400, openai("ExceededBudget: End User=ishaan3 over budget. Spend=0.00088, Budget=0.0001",
+                                      400, "auth_error"), K.QUOTA_SPENT, "docs.litellm.ai, budgets"),
+    ("openai-compatible", 403, openai("user quota is not enough (request id: 1)", "insufficient_user_quota",
+                                      "new_api_error"), K.BILLING, "FastGPT 916"),
+    ("openai-compatible", 403, openai("user quota is not enough"), K.BILLING, "the words alone"),
+    ("anthropic", 429, {"type": "error", "error": {
+        "type": "rate_limit_error", "message": "Number of request tokens has exceeded your daily rate limit "
+        "(https://docs.anthropic.com/claude/reference/rate-limits); see the response headers for current usage."}},
+     K.QUOTA_SPENT, "AI-Scientist 115"),
+    ("anthropic", 429, {"type": "error", "error": {
+        "type": "rate_limit_error", "message": "Number of requests has exceeded your daily rate limit"}},
+     K.QUOTA_SPENT, "the same of requests"),
+    ("openai-compatible", 429, openai("You've exceeded your weekly token limit for the underlying LLM model."),
+     K.QUOTA_SPENT, "statgpt-backend 199"),
+    ("openai-compatible", 429, openai("You have reached your monthly limit."), K.QUOTA_SPENT, "a gateway"),
+    ("openai-compatible", 429, openai("Hourly request limit reached"), K.QUOTA_SPENT, "a gateway"),
+    ("openai-compatible", 400, {"code": "17", "message": "Open api daily request limit reached"}, K.QUOTA_SPENT,
+     "Baidu's code 17"),
+    ("anthropic", 429, {"type": "error", "error": {
+        "type": "rate_limit_error", "message": "Number of request tokens has exceeded your per-minute rate limit"}},
+     K.RATE_LIMITED, "of the minute"),
+    ("openai-compatible", 400, openai("Invalid value: 'you have exceeded your daily limit'"), K.INVALID_REQUEST,
+     "a quotation"),
+    # Faults of the server and of the model's calls.
+    ("bedrock", 424, {"message": "The system encountered an unexpected error during processing. Try your request "
+                      "again."}, K.SERVER, "anthropic-sdk-python 432"),
+    ("bedrock", 424, {"message": "m"}, K.SERVER, "the status alone: ModelErrorException"),
+    ("openai-compatible", 400, openai("litellm.BadRequestError: BedrockException - The system encountered an "
+                                      "unexpected error during processing. Try your request again."), K.SERVER,
+     "behind a gateway"),
+    ("bedrock", 424, {"message": "Model produced invalid sequence as part of ToolUse. Please refer to the model tool "
+                      "use troubleshooting guide."}, K.MALFORMED_TOOL_CALL, "harness-sdk 649"),
+    ("openai-compatible", 400, openai(
+        "An error occurred (ModelErrorException) when calling the Converse operation: Model produced invalid sequence "
+        "as part of ToolUse."), K.MALFORMED_TOOL_CALL, "harness-sdk 649"),
+    ("openai-compatible", 400, openai("GroqException - Failed to call a function. Please adjust your prompt. See "
+                                      "'failed_generation' for more details."), K.MALFORMED_TOOL_CALL,
+     "console.groq.com, tool use; without its code"),
+    ("openai-compatible", 424, openai("Error retrieving tool list from MCP server: 'x'."), K.INVALID_REQUEST,
+     "OpenAI's 424 is no fault that passes"),
+    # Who may not use it, and from where.
+    ("anthropic", 400, anthropic("This organization has been disabled."), K.PERMISSION, "claude-code 8327"),
+    ("anthropic", 400, anthropic("This credential is only authorized for use with Claude Code and cannot be used for "
+                                 "other API requests."), K.PERMISSION, "Anthropic, a plan's token"),
+    ("groq", 400, openai("Organization has been restricted. Please reach out to support if you believe this was in "
+                         "error.", "organization_restricted"), K.PERMISSION, "crewAI 783"),
+    ("openai-compatible", 400, openai("Organization has been restricted. Please reach out to support"), K.PERMISSION,
+     "one-api 1764"),
+    ("gemini", 400, {"error": {"code": 400, "message": "User location is not supported for the API use.",
+                               "status": "FAILED_PRECONDITION"}}, K.PERMISSION, "gemini-cli 1614"),
+    ("openrouter", 400, routed(json.dumps({"error": {
+        "code": 400, "message": "User location is not supported for the API use.", "status": "FAILED_PRECONDITION"}})),
+     K.PERMISSION, "dify 25946: behind a gateway"),
+    ("gemini", 400, {"error": {"code": 400, "status": "FAILED_PRECONDITION", "message": "User location is not "
+                               "supported for the API use without a billing account linked."}}, K.BILLING,
+     "neo-chat 7"),
+    ("gemini", 400, {"error": {"code": 400, "status": "FAILED_PRECONDITION", "message": "Gemini API free tier is not "
+                               "available in your country. Please enable billing on your project."}}, K.BILLING,
+     "ai.google.dev, troubleshooting"),
+    ("openai", 400, openai("Country, region, or territory not supported", "unsupported_country_region_territory",
+                           "request_forbidden"), K.PERMISSION, "platform.openai.com, error codes"),
+    ("bedrock", 400, {"message": "Access to Anthropic models is not allowed from unsupported countries, regions, or "
+                      "territories."}, K.PERMISSION, "Claude on Bedrock"),
+    ("openai-compatible", 402, openai("Your account has been suspended."), K.BILLING, "its status is believed"),
+    ("openai-compatible", 400, openai("messages[0]: this organization has been disabled"), K.INVALID_REQUEST,
+     "a quotation"),
+    # What a filter took, and the other API.
+    ("openai", 400, openai("Invalid prompt: your prompt was flagged as potentially violating our usage policy. Please "
+                           "try again with a different prompt", "invalid_prompt"), K.CONTENT_FILTER, "codex 7250"),
+    ("openai", 400, openai("Your request was rejected as a result of our safety system."), K.CONTENT_FILTER, "OpenAI"),
+    ("openai", 400, openai("Invalid prompt: it is empty", "invalid_prompt"), K.INVALID_REQUEST, "the code alone"),
+    ("deepseek", 400, openai("Content Exists Risk", "invalid_request_error"), K.CONTENT_FILTER, "DeepSeek"),
+    ("xai", 403, xai("Content violates usage guidelines."), K.CONTENT_FILTER, "docs.x.ai"),
+    ("anthropic", 400, anthropic("Output blocked by content filtering policy"), K.CONTENT_FILTER, "Anthropic"),
+    ("copilot", 400, openai("model gpt-5.3-codex is not accessible via the /chat/completions endpoint",
+                            "unsupported_api_for_model"), K.UNSUPPORTED, "copilot-api 102"),
+    ("copilot", 400, openai('model "gpt-5.6-luna" is not accessible via the /chat/completions endpoint',
+                            "model_not_supported"), K.UNSUPPORTED, "copilot-cli 4337"),
+    ("openai-compatible", 400, {"error": {"type": "error", "message": json.dumps({"error": {
+        "message": 'model "gpt-5.4" is not accessible via the /chat/completions endpoint',
+        "code": "unsupported_api_for_model"}})}}, K.UNSUPPORTED, "copilot-api 208: passed on as a text"),
     # A server that is down says so by its words alone inside a stream.
     ("openai-compatible", 200, {"detail": "Internal Server Error"}, K.SERVER, "FastAPI, inside a 200"),
     ("openai-compatible", 200, {"detail": "Too many requests"}, K.RATE_LIMITED, "slowapi, inside a 200"),

@@ -323,6 +323,17 @@ def test_an_exception_in_the_stream_is_the_error(kind: str, expected: ErrorKind,
         assert "it went wrong" in found.message
 
 
+def test_a_call_that_the_model_got_wrong_is_named_in_the_stream_and_asked_again() -> None:
+    """strands-agents/harness-sdk#649, langchain-aws#567: Nova."""
+    words = (
+        "Model produced invalid sequence as part of ToolUse. Please refer to the model tool use troubleshooting guide."
+    )
+    data = stream([("messageStart", {"role": "assistant"})]) + exception("modelStreamErrorException", words)
+    found = events(ADAPTER, data, [len(data)], headers=HEADERS)[-1]
+    assert isinstance(found, Error)
+    assert (found.kind, found.retryable, found.message) == (ErrorKind.MALFORMED_TOOL_CALL, True, words)
+
+
 def test_an_unmodelled_error_in_the_stream() -> None:
     headers = {":message-type": "error", ":error-code": "InternalFailure", ":error-message": "oh"}
     found = events(ADAPTER, frame(headers, b""), headers=HEADERS)[-1]
