@@ -103,6 +103,13 @@ _MARKUPS: Final = (
 )
 #: Llama 4's calls in Python's form, with nothing around them.
 _PYTHONIC: Final = re.compile(r"\[\s*[A-Za-z_][\w.]*\([^\[\]]*\)\s*\]")
+#: Gemma 4's calls without their tags (openclaude issue 380).
+_BARE_GEMMA: Final = re.compile(r"call:[A-Za-z_][\w.-]*\s*\{.*\}", re.DOTALL)
+#: A fence around nothing but JSON.
+_FENCED: Final = re.compile(r"```json\s*\n([^`]*)```")
+#: A stray word on a line of its own, before Claude's markup: "court", "call" (claude-code issues 64700, 68354, 69841).
+_STRAY_WORD: Final = re.compile(r"[A-Za-z]{1,20}[ \t]*\r?\n\s*(?=<invoke name=|<function_calls>)")
+_WORD_CHARS: Final = 100
 #: What ends a turn of Llama's or Qwen's, where its server passes it on.
 _TURN_ENDS: Final = ("<|eom_id|>", "<|eot_id|>", "<|im_end|>")
 #: Where the name of the tool is, by the forms above.
@@ -126,6 +133,10 @@ _NAMES: Final = re.compile(
 _NAME_CHARS: Final = 1_000
 #: The fields of a call that is written as bare JSON (Llama 3, Qwen2.5-Coder: omlx issue 2565), at most.
 _FIELDS: Final = frozenset({"name", "arguments", "parameters", "type", "id", "function"})
+#: Those of a call as it is in OpenAI's messages, and of Claude's block, both with an id or without.
+_OUTER_FIELDS: Final = frozenset({"type", "id", "index", "function"})
+_INNER_FIELDS: Final = frozenset({"name", "arguments"})
+_BLOCK_FIELDS: Final = frozenset({"type", "id", "name", "input"})
 #: Longer answers are read no further for it.
 _MOST_CHARS: Final = 100_000
 _THOUGHT: Final = re.compile(r"<think>.*?</think>", re.DOTALL)
@@ -140,11 +151,17 @@ def written_call(text: str, offered: Collection[ToolName]) -> ToolName | None:
     if text.startswith("<think>"):
         text = _THOUGHT.sub("", text, count=1).strip()
     if text[:1] not in _FIRST_CHARACTERS:
-        return None  # nearly every answer
+        stray = _STRAY_WORD.match(text) if "\n<" in text[:_WORD_CHARS] else None
+        if stray is None and not text.startswith("call:"):
+            return None  # nearly every answer
+        text = text[stray.end() :] if stray is not None else text
     text = text.replace("｜", "|").replace("▁", "_").replace("||", "|")
     for end in _TURN_ENDS:
         text = text.removesuffix(end).rstrip()
-    if _is_markup(text) or _PYTHONIC.fullmatch(text):
+    if (fenced := _FENCED.fullmatch(text)) is not None:
+        text = fenced[1].strip()
+        names = _bare_names(text)
+    elif _is_markup(text) or _PYTHONIC.fullmatch(text) or _BARE_GEMMA.fullmatch(text):
         names = [name for found in _NAMES.finditer(text[:_NAME_CHARS]) for name in found.groups() if name]
     else:
         names = _bare_names(text)
@@ -183,11 +200,19 @@ def _bare_names(text: str) -> list[str]:
     except (ValueError, RecursionError):
         return []
     calls = value if isinstance(value, list) else [value]
-    if not calls or not all(isinstance(call, dict) and _is_call(call) for call in calls):
-        return []
-    return [call["name"] for call in calls]
+    names = [_name_of(call) if isinstance(call, dict) else "" for call in calls]
+    return names if all(names) else []
 
 
-def _is_call(value: dict[str, object]) -> bool:
-    arguments = value.get("arguments", value.get("parameters"))
-    return isinstance(value.get("name"), str) and isinstance(arguments, dict | str) and _FIELDS.issuperset(value)
+def _name_of(value: dict[str, object]) -> str:
+    """The tool that a JSON object is a call of, with a call's fields and no others; "" for any other object."""
+    kind, inner = value.get("type"), value.get("function")
+    if isinstance(inner, dict):  # OpenAI's form
+        is_call = kind == "function" and value.keys() <= _OUTER_FIELDS and inner.keys() == _INNER_FIELDS
+        arguments, name = inner.get("arguments"), inner.get("name")
+    elif kind == "tool_use":  # Claude's
+        is_call, arguments, name = value.keys() <= _BLOCK_FIELDS, value.get("input"), value.get("name")
+    else:
+        is_call, arguments = value.keys() <= _FIELDS, value.get("arguments", value.get("parameters"))
+        name = value.get("name")
+    return name if is_call and isinstance(name, str) and isinstance(arguments, dict | str) else ""

@@ -125,6 +125,19 @@ def canonical_arguments(raw: str) -> tuple[str, bool]:
     return (text, True) if isinstance(value, dict) else (raw, False)
 
 
+def final_arguments(raw: str) -> tuple[str, bool]:
+    """`canonical_arguments` of a call to which nothing more can come: an object that was said again is one (7)."""
+    arguments, complete = canonical_arguments(raw)
+    if complete or not (text := raw.strip()).startswith("{"):
+        return arguments, complete
+    try:
+        end = json.JSONDecoder(strict=False).raw_decode(text)[1]
+    except (ValueError, RecursionError):
+        return arguments, False
+    is_repeat = not any(map(str.strip, text.split(text[:end])))
+    return canonical_arguments(text[:end]) if is_repeat else (arguments, False)
+
+
 def holds_objects(text: str) -> bool:
     """Are these the arguments of several calls: one whole object behind another?"""
     try:

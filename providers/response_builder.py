@@ -32,7 +32,7 @@ from callboard.protocol.content import (
 from callboard.protocol.errors import RETRYABLE_KINDS, ErrorKind
 from callboard.protocol.ids import CallId, ToolName
 from callboard.protocol.limits import MAX_ANSWER_BYTES, MAX_ARGUMENT_BYTES, MAX_CALLS_PER_STEP
-from callboard.providers.json_values import Json, as_text, canonical_arguments, holds_objects
+from callboard.providers.json_values import Json, as_text, canonical_arguments, final_arguments, holds_objects
 
 _PROSE: Final = (model.TextDelta, model.ThinkingDelta)
 #: How the argument text of a call can begin.
@@ -100,7 +100,7 @@ class _Call(Struct, eq=False):
 
     def part(self) -> AssistantPart:
         raw = self.arguments.getvalue()
-        arguments, parsed = canonical_arguments(raw)
+        arguments, parsed = final_arguments(raw)
         complete = self.completed and parsed
         return ToolCall(self.call_id, ToolName(self.name), arguments if complete else raw, complete, self.replay)
 
@@ -117,7 +117,7 @@ class ToolCallTracker:
         no id, but an index    goes to the call at that index, else opens one (indexes are keys)       1, 2, 6, 12
         neither                a name opens a call, anything else goes on with the last one            4
         the same name alone    behind a whole object: an object that follows it is another call's        48
-        a name or id again     changes nothing: they are never concatenated                            7
+        a name or id again     changes nothing: they are never concatenated, nor whole arguments       7
         arguments before name  wait; the call starts when its name is known                            55
         an object as arguments is encoded once                                                         10
         an id that another call of this answer has is replaced by a new one; `notes` tells             48
@@ -130,7 +130,7 @@ class ToolCallTracker:
     A piece with the id of a call begins another call, if it
 
         has another name                                                 it is of no call that we know
-        has an object, and the call's own is whole                       no JSON goes on so
+        has another object, and the call's own is whole                  no JSON goes on so
         has another index and a name, and its text cannot be more        names come with first pieces, or with all
 
     `seed` (the provider's id of the answer, where there is one) goes into invented ids, so that they differ from turn
@@ -164,7 +164,7 @@ class ToolCallTracker:
     def written(self) -> bool:
         """Does every call's argument text tell by itself that it is whole? An object does, by its closing brace; where
         no argument has come yet, only the API's own word (a finish reason, an end event) can tell."""
-        return all(call.is_written() and canonical_arguments(call.arguments.getvalue())[1] for call in self._calls)
+        return all(call.is_written() and final_arguments(call.arguments.getvalue())[1] for call in self._calls)
 
     def arguments_at(self, index: Hashable) -> str:
         """The argument text of the call at `index` as far as it has come."""
@@ -192,7 +192,7 @@ class ToolCallTracker:
         call.replay = replay or call.replay
         call.named_again = not text.strip() and (call.named_again or bool(name and call.name))
         call.name = call.name or name
-        self._write(call, text, out)
+        self._write(call, "" if id and _is_repeat(call, text) else text, out)
 
     def begin(
         self,
@@ -266,7 +266,7 @@ class ToolCallTracker:
         call = self._last if index is None else self._by_index.get(index)
         if call is None:
             return self._continued(index, name, text) or self._open_at(index)
-        if call.named_again and _begins_object(call, text):
+        if call.named_again and _begins_object(call, text) and not (call.sent_id and _is_repeat(call, text)):
             another = self._open_at(index, call.sent_id)
             another.name = call.name
             return another
@@ -361,7 +361,7 @@ class ToolCallTracker:
             self._start(call, out)
         call.completed = True
         # Servers call a turn whole that the length limit has cut (docs/wire.md quirk 21, llama.cpp's Responses).
-        if canonical_arguments(call.arguments.getvalue())[1] and not (call.unclear and call.name):
+        if final_arguments(call.arguments.getvalue())[1] and not (call.unclear and call.name):
             out.append(model.ToolCallComplete(call.call_id))
 
     def _reunite(self, out: list[model.StreamEvent], finished: _Call | None = None) -> None:
@@ -400,7 +400,9 @@ class ToolCallTracker:
         if owner.completed or (own.strip() and canonical_arguments(own)[1]):
             return pieces
         before = self._calls[: self._calls.index(pieces[0])]
+        # An empty object that was written is all of a call's arguments, where its server writes none in a head.
         rivals = [call for call in before if call is not owner and call.name and not call.completed and call.is_bare()]
+        rivals = [call for call in rivals if owner.is_written() or not call.is_written()]
         self._join(owner, pieces, text, out)
         if rivals:
             self._doubt([owner, *rivals])
@@ -437,8 +439,10 @@ class ToolCallTracker:
 
 def _begins_another(call: _Call, elsewhere: bool, name: str, text: str) -> bool:
     """Does a piece with the id of this call begin another one? `elsewhere`: at another index."""
-    if _is_named_otherwise(call, name) or _begins_object(call, text):
+    if _is_named_otherwise(call, name):
         return True
+    if _begins_object(call, text):
+        return bool(elsewhere and name) or not _is_repeat(call, text)
     if not (elsewhere and name):
         return False
     begun = text.strip()
@@ -466,6 +470,11 @@ def _may_begin(text: str) -> bool:
 
 def _is_named_otherwise(call: _Call, name: str) -> bool:
     return bool(name and call.name and name != call.name)
+
+
+def _is_repeat(call: _Call, text: str) -> bool:
+    """Does it say the call's whole arguments once more?"""
+    return len(text) == call.arguments.tell() and text == _arguments(call) and canonical_arguments(text)[1]
 
 
 def _begins_object(call: _Call, text: str) -> bool:

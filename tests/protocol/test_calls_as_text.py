@@ -68,6 +68,7 @@ OFFERED = (ToolName("weather"), ToolName("write_file"))
 CITY = '<｜DSML｜parameter name="city" string="true">Oslo</｜DSML｜parameter>'
 DSML = '<｜DSML｜{}>\n<｜DSML｜invoke name="weather">\n' + CITY
 JSON_CALL = '{"name": "weather", "arguments": {"city": "Oslo"}}'
+INVOKE = '<invoke name="weather">\n<parameter name="city">Oslo</parameter>\n</invoke>'
 XML = "<parameter=city>\nOslo\n</parameter>"
 
 
@@ -115,6 +116,19 @@ XML = "<parameter=city>\nOslo\n</parameter>"
         '[weather(city="Oslo"), weather(city="Bergen")]',
         JSON_CALL,
         f"[{JSON_CALL}, {JSON_CALL}]",
+        # Claude's block and OpenAI's call as the text of an answer; Gemma 4's without its tags (openclaude issue 380).
+        '{"type":"tool_use","id":"toolu_1","name":"weather","input":{"city":"Oslo"}}',
+        '[{"type": "tool_use", "name": "weather", "input": {}}]',
+        '{"type":"function","function":{"name":"weather","arguments":{"city":"Oslo"}}}',
+        '{"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}',
+        'call:weather{city:<|"|>Oslo<|"|>}',
+        'call:weather{city: "Oslo"}\ncall:weather{city: "Bergen"}',
+        f"```json\n{JSON_CALL}\n```",
+        '```json\n{"type":"tool_use","name":"weather","input":{"city":"Oslo"}}\n```',
+        # A stray word (claude-code issues 64700, 68354, 69841).
+        f"court\n{INVOKE}",
+        f"call\n\n{INVOKE}",
+        f"court\n<function_calls>\n{INVOKE}\n</function_calls>",
     ],
 )
 def test_an_answer_that_is_only_a_call_in_a_models_own_markup(text: str) -> None:
@@ -136,6 +150,22 @@ def test_an_answer_that_is_only_a_call_in_a_models_own_markup(text: str) -> None
         '{"name": "weather", "wind": 3}',
         '{"name": "weather", "arguments": {}, "explanation": "as asked"}',
         '{"city": "Oslo"}',
+        '{"type": "tool_use", "name": "weather", "input": {}, "note": "as asked"}',
+        '{"type": "tool_use", "name": "weather"}',
+        '{"type": "event", "function": {"name": "weather", "arguments": {}}}',
+        '{"type": "function", "function": {"name": "weather", "description": "W", "parameters": {}}}',
+        '{"calls": [{"type": "tool_use", "name": "weather", "input": {}}]}',
+        "call:weather is how Gemma calls it",
+        'call:weather{city: "Oslo"} is how Gemma calls it',
+        "call: weather{}",
+        f"```json\n{JSON_CALL}\n```\nThis is the call.",
+        f"```json\n{JSON_CALL}\n```\n```json\n{JSON_CALL}\n```",
+        '```json\n{"city": "Oslo"}\n```',
+        f"A stray word\n{INVOKE}",
+        f"Example:\n{INVOKE}",
+        f"court\n{INVOKE}\nSo it is written.",
+        f"court {INVOKE}",
+        f"court\n{JSON_CALL}",
         "[1, 2]",
         '["weather"]',
         "[weather](https://example.org)",
@@ -156,6 +186,9 @@ def test_looking_for_a_written_call_takes_time_by_length() -> None:
         '{"name":' * 12_000,
         "<tool_call></tool_call>" * 4_000,
         "[a(" * 33_000,
+        "call:a{" * 14_000,
+        "```json\n" * 12_000,
+        "a\n" + "\n" * 90_000 + "<",
     ):
         began = perf_counter()
         written_call(text, OFFERED)

@@ -18,7 +18,7 @@ from callboard.providers.response_builder import (
     ToolCallTracker,
     TooManyCallsError,
     build_response,
-    canonical_arguments,
+    final_arguments,
 )
 
 
@@ -151,6 +151,62 @@ def test_two_calls_of_one_id_are_two(deltas: list[dict[str, Any]], second: str) 
     assert (first_id, first, rest) == ("a", ["f", ONE], [second, TWO])
     assert second_id.startswith("call_")
     assert calls(*deltas)[1][0] == second_id
+
+
+@pytest.mark.parametrize(
+    "deltas",
+    [
+        # The whole head again (docs/wire.md quirks 5 and 7), also without its index or its name, and more than once.
+        [{**F, "index": 0, "arguments": ONE}] * 2,
+        [{**F, "index": 0, "arguments": ONE}] * 4,
+        [{**F, "arguments": ONE}] * 2,
+        [{**F, "arguments": {"x": 1}}] * 2,
+        [{**F, "index": 0, "arguments": ONE}, {"id": "a", "arguments": ONE}],
+        [{**F, "index": 0, "arguments": ONE}, {"id": "a", "index": 1, "arguments": ONE}],
+        # In pieces: the head, its arguments, and both again.
+        [{**F, "index": 0}, {"index": 0, "arguments": ONE}] * 2,
+        [*({**F, "index": 0, "arguments": text} for text in ('{"x"', ":1}")), {**F, "index": 0, "arguments": ONE}],
+        [{**F, "index": 0, "arguments": ONE}, {"index": 0, "arguments": ONE}],
+        [{**F, "index": 0, "arguments": f"{ONE}{ONE}"}],
+        [{**F, "index": 0, "arguments": f"{ONE}\n {ONE}\n"}],
+    ],
+)
+def test_whole_arguments_that_are_told_again_are_one_call(deltas: list[dict[str, Any]]) -> None:
+    assert calls(*deltas) == [("a", "f", ONE)]
+
+
+@pytest.mark.parametrize(
+    "deltas",
+    [
+        [{**F, "index": 0, "arguments": ONE}, {"id": "b", "name": "f", "index": 1, "arguments": ONE}],
+        [{**F, "index": 0, "arguments": ONE}, {"id": "b", "name": "f", "index": 0, "arguments": ONE}],
+        [{**F, "arguments": ONE}, {"id": "b", "name": "f", "arguments": ONE}],
+        [{"name": "f", "arguments": ONE}] * 2,
+        [{"index": n, "name": "f", "arguments": ONE} for n in range(2)],
+        [{**F, "index": n, "arguments": ONE} for n in range(2)],
+    ],
+)
+def test_equal_calls_of_two_ids_or_places_are_two(deltas: list[dict[str, Any]]) -> None:
+    assert [call[1:] for call in calls(*deltas)] == [("f", ONE)] * 2
+
+
+def test_arguments_that_differ_are_not_taken_for_a_repeat() -> None:
+    for text in (f"{ONE}{TWO}", f"{ONE}{ONE}{TWO}", f"{ONE}{ONE[:-1]}", f"{ONE},{ONE}", f"{ONE}}}"):
+        tracker, out = ToolCallTracker(), list[StreamEvent]()
+        tracker.delta(out, **F, index=0, arguments=text)
+        tracker.complete_all(out)
+        (call,) = build_response([*out, Done(FinishReason.TOOL_CALLS)]).tool_calls
+        assert (call.complete, call.arguments) == (False, text)
+
+
+@pytest.mark.parametrize("empty", ["{}", "{ }", {}])
+def test_a_call_with_an_empty_object_stands_beside_one_whose_arguments_came_under_another_index(empty: object) -> None:
+    head = {"index": 1, "id": "b", "name": "g", "arguments": ""}
+    for pieces in ([TWO], [TWO[:3], TWO[3:]]):
+        deltas = [{**F, "index": 0, "arguments": empty}, head, *({"index": 2, "arguments": text} for text in pieces)]
+        (_, name, arguments), second = calls(*deltas)
+        assert (name, arguments.replace(" ", "")) == ("f", "{}")
+        assert second == ("b", "g", TWO)
 
 
 @pytest.mark.parametrize(
@@ -347,7 +403,7 @@ def test_whatever_comes_each_call_starts_once_and_completes_once_if_it_is_whole(
     for event in out:
         if isinstance(event, ToolCallDelta):
             told[event.id] += event.args_delta
-    whole = {call for call, text in told.items() if canonical_arguments(text)[1]}
+    whole = {call for call, text in told.items() if final_arguments(text)[1]}
     assert len(set(completed)) == len(completed)
     assert set(completed) == whole if UNCLEAR_CALLS not in tracker.notes else set(completed) < whole
     # Never a call run without arguments beside arguments of no call.
